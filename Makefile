@@ -1,0 +1,64 @@
+# The front door; meson.build has the build itself. scripts/setup installs what a target needs.
+PREFIX ?= /usr/local
+DESTDIR ?=
+SIM_SECONDS ?= 30
+FUZZ_RUNS ?=
+BENCH_ARGS ?=
+
+export FUZZ_RUNS
+
+all: ## build/muster and build/libmuster.so
+	@scripts/setup build
+	@scripts/build build product
+
+demo: all ## eight processes meet at a store
+	@scripts/demo build/muster
+
+test: ## unit, simulator, corpus and command-line tests, plain and under ASan + UBSan
+	@scripts/setup test
+	@scripts/run-tests
+
+interop: ## our server and client with real PyTorch, 1.13 and 2.13
+	@scripts/setup interop
+	@scripts/run-tests interop
+
+sim: ## the simulator with fresh seeds for SIM_SECONDS
+	@scripts/setup test
+	@scripts/build build
+	@build/muster-sim-store --seconds $(SIM_SECONDS)
+
+fuzz: ## libFuzzer over every reader of outside bytes, FUZZ_RUNS inputs each
+	@scripts/setup fuzz
+	@scripts/fuzz
+
+bench: ## muster, the stock servers that are installed and the floor, side by side
+	@scripts/setup bench
+	@scripts/build build
+	@bench/report $(BENCH_ARGS)
+
+lint: ## format, include rules, clang's warnings, cppcheck, clang-tidy
+	@scripts/setup lint
+	@scripts/lint
+
+format: ## let clang-format rewrite the sources
+	@scripts/setup lint
+	@scripts/lint --fix
+
+valgrind: ## the unit tests under valgrind
+	@scripts/setup valgrind
+	@scripts/build build
+	@meson test -C build --no-rebuild --suite unit --timeout-multiplier 10 \
+	    --wrap 'valgrind -q --leak-check=full --error-exitcode=99'
+
+install: all ## into $(DESTDIR)$(PREFIX)
+	@meson configure build -Dprefix=$(PREFIX)
+	@DESTDIR=$(DESTDIR) meson install -C build
+
+clean: ## all builds; the PyTorch that interop installed stays
+	@rm -rf build-asan build-clang build-fuzz
+	@[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name 'venv-*' -exec rm -rf {} +
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1:\t/p' Makefile | expand -t 12
+
+.PHONY: all demo test interop sim fuzz bench lint format valgrind install clean help

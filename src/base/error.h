@@ -1,0 +1,16 @@
+/* Errors with context. mu_fail() sets code and text; each caller up the stack may put its own step in front with
+ * mu_wrap(), so that the text reads outside-in: "load 'h.txt': line 3: bad port '99999'". */
+#ifndef MU_BASE_ERROR_H
+#define MU_BASE_ERROR_H
+
+#include "muster.h"
+
+/* Both return the (negative) code, so that they can stand in a return statement. `reterr` may be NULL. */
+int mu_fail(struct muster_error *reterr, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int mu_wrap(struct muster_error *reterr, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for an errno value, whose text is put behind ours. Known values get their own code. */
+int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,60 @@
+/* Intrusive, circular, doubly linked list. A head is a link that belongs to no item; an item that is in no list
+ * links to itself, so that removing it twice is harmless. */
+#ifndef MU_BASE_LIST_H
+#define MU_BASE_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct mu_list {
+    struct mu_list *prev, *next;
+};
+
+#define MU_LIST_ITEM(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
+
+static inline void mu_list_init(struct mu_list *list)
+{
+    list->prev = list;
+    list->next = list;
+}
+
+static inline bool mu_list_empty(const struct mu_list *list)
+{
+    return list->next == list;
+}
+
+static inline void mu_list_push(struct mu_list *head, struct mu_list *item) /* at the tail */
+{
+    item->prev = head->prev;
+    item->next = head;
+    head->prev->next = item;
+    head->prev = item;
+}
+
+static inline void mu_list_push_front(struct mu_list *head, struct mu_list *item)
+{
+    mu_list_push(head->next, item); /* before the first is behind the head */
+}
+
+static inline void mu_list_remove(struct mu_list *item)
+{
+    item->prev->next = item->next;
+    item->next->prev = item->prev;
+    mu_list_init(item);
+}
+
+static inline struct mu_list *mu_list_first(const struct mu_list *head) /* NULL when empty */
+{
+    return mu_list_empty(head) ? NULL : head->next;
+}
+
+static inline struct mu_list *mu_list_pop(struct mu_list *head) /* from the front; NULL when empty */
+{
+    struct mu_list *item = mu_list_first(head);
+
+    if (item != NULL)
+        mu_list_remove(item);
+    return item;
+}
+
+#endif

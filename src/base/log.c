@@ -1,0 +1,69 @@
+/* The one place log lines pass through. The sink may be changed while other threads log: sink and context are read
+ * together under a lock, and the sink itself runs under it, so that lines never mix. */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { LINE_MAX_BYTES = 1024 };
+
+static struct {
+    pthread_mutex_t lock;
+    muster_log_sink *sink;
+    void *ctx;
+} out = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+const char *muster_log_level_name(enum muster_log_level level)
+{
+    switch (level) {
+#define X(name, text)                                                                                                  \
+    case MUSTER_LOG_##name:                                                                                            \
+        return text;
+        MUSTER_LOG_LEVELS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+void muster_log_set_sink(muster_log_sink *sink, void *ctx)
+{
+    (void)pthread_mutex_lock(&out.lock);
+    out.sink = sink;
+    out.ctx = ctx;
+    (void)pthread_mutex_unlock(&out.lock);
+}
+
+void mu_log(enum muster_log_level level, const char *format, ...)
+{
+    char line[LINE_MAX_BYTES];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    (void)pthread_mutex_lock(&out.lock);
+    if (out.sink != NULL)
+        out.sink(out.ctx, level, line);
+    (void)pthread_mutex_unlock(&out.lock);
+}
+
+bool mu_log_allowed(struct mu_log_limit *limit, uint64_t now_ms, uint64_t *ret_dropped)
+{
+    uint64_t back = (now_ms - limit->since_ms) * limit->per_s / 1000;
+
+    if (now_ms < limit->since_ms || limit->used == 0) {
+        limit->since_ms = now_ms;
+    } else if (back > 0) {
+        limit->used = back >= limit->used ? 0 : limit->used - (uint32_t)back;
+        limit->since_ms += back * 1000 / limit->per_s;
+    }
+    if (limit->used >= limit->burst) {
+        limit->dropped++;
+        return false;
+    }
+    limit->used++;
+    *ret_dropped = limit->dropped;
+    limit->dropped = 0;
+    return true;
+}

@@ -1,0 +1,61 @@
+/* What the commands share: exit codes, option tables, output. */
+#ifndef MU_CLI_CLI_H
+#define MU_CLI_CLI_H
+
+#include "muster.h"
+
+enum { MU_EXIT_OK = 0, MU_EXIT_ERROR = 1, MU_EXIT_USAGE = 2 };
+
+/* ---- Options ---- */
+
+enum mu_option_kind {
+    MU_OPTION_FLAG,    /* bool: no value */
+    MU_OPTION_TEXT,    /* const char * */
+    MU_OPTION_PORT,    /* uint16_t */
+    MU_OPTION_INT,     /* int, 0 or above */
+    MU_OPTION_COUNT,   /* uint64_t above 0 */
+    MU_OPTION_BYTES,   /* uint64_t above 0, with an optional K, M or G behind it */
+    MU_OPTION_SECONDS, /* int64_t milliseconds, given as seconds with an optional fraction */
+    MU_OPTION_LIST,    /* struct mu_option_list: may be given several times */
+};
+
+#define MU_OPTION_LIST_MAX 64
+
+struct mu_option_list {
+    const char *items[MU_OPTION_LIST_MAX + 1]; /* NULL-terminated */
+    size_t count;
+};
+
+struct mu_option {
+    const char *name; /* without the dashes; NULL ends the table */
+    enum mu_option_kind kind;
+    void *value;
+};
+
+/* Reads options and operands in any order up to "--", leaves the operands at the front of argv, NULL-terminated, and
+ * their number in *ret_count. On a usage error it says so on stderr, with `command` in front, and returns false. */
+bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count);
+
+/* ---- Output ---- */
+
+/* "COMMAND: TEXT" on stderr; returns MU_EXIT_ERROR. */
+int mu_cli_fail(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same with a pointer to --help; returns MU_EXIT_USAGE. */
+int mu_cli_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Makes sure that what was printed on stdout got out; says so and returns MU_EXIT_ERROR if not. */
+int mu_cli_flush(const char *command);
+
+/* Log lines of this level and above go to stderr. False: there is no such level. */
+bool mu_cli_log(const char *level);
+
+/* ---- Commands: argv begins behind the command's own words ---- */
+
+int mu_cmd_store(char **argv);
+
+struct mu_cmd_store_server {
+    struct muster_store_server_config config; /* checked and settled by the library */
+};
+
+int mu_cmd_store_serve(const struct muster_store_server_config *config);
+
+#endif

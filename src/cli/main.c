@@ -1,0 +1,38 @@
+/* The program: picks the command. */
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static const char help[] = "muster: elastic launcher, rendezvous and store for distributed training\n"
+                           "\n"
+                           "usage: muster COMMAND [OPTIONS]\n"
+                           "\n"
+                           "commands:\n"
+                           "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
+                           "             or look into one that is running\n"
+                           "\n"
+                           "  --help     this text; 'muster COMMAND --help' tells more about a command\n"
+                           "  --version  the version\n";
+
+int main(int argc, char **argv)
+{
+    const char *command = argc > 1 ? argv[1] : "";
+
+    (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
+    if (strcmp(command, "store") == 0)
+        return mu_cmd_store(argv + 2);
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
+        (void)fputs(help, stdout);
+        return mu_cli_flush("muster");
+    }
+    if (strcmp(command, "--version") == 0) {
+        (void)printf("muster %s\n", muster_version());
+        return mu_cli_flush("muster");
+    }
+    if (command[0] == '\0') {
+        (void)fputs(help, stderr);
+        return MU_EXIT_USAGE;
+    }
+    return mu_cli_usage("muster", "unknown command '%s'", command);
+}

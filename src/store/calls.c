@@ -1,0 +1,946 @@
+/* The client side of one connection.
+ *
+ * Happy path: submit() puts a call in `waiting`; pump() turns its next request into bytes and, if an answer will come, a
+ * slot at the end of `slots`; read() matches answers to slots in order and finishes the call or sends its next request.
+ * Failures: a call out of time leaves its slot behind, without a call, to swallow the answer; a parked WAIT is cancelled
+ * with CANCEL_WAIT, after which "00 01" or "01" comes; lose() finishes everything with one cause. */
+#include "store/calls.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    OUT_BYTES_MAX = 1 << 30, /* what may wait to be written */
+    FOUND_ROOM_MIN = 16,
+};
+
+#define VALUE_BYTES_MAX (UINT64_C(1) << 30) /* of one value that a server sends */
+#define VALUES_MAX (UINT64_C(1) << 26)      /* that a server sends in one answer */
+
+enum shape {
+    SHAPE_NONE,   /* no answer */
+    SHAPE_WAIT,   /* one byte; may be cancelled */
+    SHAPE_READY,  /* one byte: CHECK */
+    SHAPE_WORD,   /* u32 */
+    SHAPE_NUMBER, /* i64 */
+    SHAPE_BYTES,
+    SHAPE_POPPED, /* i64, and bytes if it is above 0 */
+    SHAPE_VALUES, /* `left` times bytes */
+    SHAPE_KEYS,   /* i64, and so many times bytes */
+};
+
+struct mu_slot {
+    struct mu_list link;
+    struct mu_call *call; /* NULL: it ran out of time; drop the answer */
+    enum shape shape;
+    uint64_t left; /* VALUES */
+    bool canceling;
+};
+
+const char *mu_call_name(enum mu_call_kind kind)
+{
+    switch (kind) {
+#define X(name, text)                                                                                                  \
+    case MU_CALL_##name:                                                                                               \
+        return text;
+        MU_CALL_KINDS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+void mu_calls_init(struct mu_calls *calls, bool raw_keys)
+{
+    *calls = (struct mu_calls){ .raw_keys = raw_keys };
+    mu_list_init(&calls->waiting);
+    mu_list_init(&calls->sending);
+    mu_list_init(&calls->slots);
+    mu_list_init(&calls->finished);
+}
+
+static void free_slot(struct mu_slot *slot)
+{
+    mu_list_remove(&slot->link);
+    free(slot);
+}
+
+static void drop_slots(struct mu_calls *calls)
+{
+    struct mu_list *link;
+
+    calls->parked = NULL;
+    while ((link = mu_list_first(&calls->slots)) != NULL)
+        free_slot(MU_LIST_ITEM(link, struct mu_slot, link));
+}
+
+void mu_calls_done(struct mu_calls *calls)
+{
+    assert(mu_list_empty(&calls->waiting) && mu_list_empty(&calls->sending) && mu_list_empty(&calls->finished));
+    drop_slots(calls);
+    mu_buf_done(&calls->out);
+    mu_buf_done(&calls->in);
+}
+
+/* ---- Finishing ---- */
+
+static void finish(struct mu_calls *calls, struct mu_call *call)
+{
+    mu_list_remove(&call->link);
+    mu_list_push(&calls->finished, &call->link);
+}
+
+static void finish_failed(struct mu_calls *calls, struct mu_call *call)
+{
+    call->rc = call->error.code;
+    muster_bytes_done(&call->bytes);
+    muster_values_done(&call->found);
+    finish(calls, call);
+}
+
+static void fail(struct mu_calls *calls, struct mu_call *call, int code, const char *why)
+{
+    (void)mu_fail(&call->error, code, "%s: %s", mu_call_name(call->kind), why);
+    finish_failed(calls, call);
+}
+
+struct mu_call *mu_calls_pop_finished(struct mu_calls *calls)
+{
+    struct mu_list *link = mu_list_pop(&calls->finished);
+
+    return link == NULL ? NULL : MU_LIST_ITEM(link, struct mu_call, link);
+}
+
+/* ---- Requests ---- */
+
+static int put(struct mu_calls *calls, const void *data, size_t len)
+{
+    return mu_buf_append(&calls->out, data, len, OUT_BYTES_MAX);
+}
+
+static int put_number(struct mu_calls *calls, int64_t number)
+{
+    char wire[8];
+
+    mu_put_u64(wire, (uint64_t)number);
+    return put(calls, wire, sizeof wire);
+}
+
+static int put_bytes(struct mu_calls *calls, struct muster_slice bytes)
+{
+    int rc = put_number(calls, (int64_t)bytes.len);
+
+    return rc < 0 ? rc : put(calls, bytes.data, bytes.len);
+}
+
+/* A key as it goes on the wire: "/" in front, as every PyTorch client does. */
+static int put_key(struct mu_calls *calls, const struct mu_call *call, struct muster_slice key)
+{
+    size_t slash = calls->raw_keys || call->raw_key ? 0 : 1;
+    int rc = put_number(calls, (int64_t)(slash + key.len));
+
+    if (rc == 0)
+        rc = put(calls, "/", slash);
+    return rc < 0 ? rc : put(calls, key.data, key.len);
+}
+
+static int put_code(struct mu_calls *calls, enum mu_op op)
+{
+    char code = (char)mu_op_code(op, calls->dialect);
+
+    return put(calls, &code, 1);
+}
+
+/* An op with one key and, where the op has one, a value. */
+static int put_request(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, struct muster_slice key,
+                       const struct muster_slice *value)
+{
+    int rc = put_code(calls, op);
+
+    if (rc == 0)
+        rc = put_key(calls, call, key);
+    return rc < 0 || value == NULL ? rc : put_bytes(calls, *value);
+}
+
+static int put_keys(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, bool with_values)
+{
+    int rc = put_code(calls, op);
+
+    if (rc == 0)
+        rc = put_number(calls, (int64_t)call->count);
+    for (size_t i = 0; i < call->count && rc == 0; i++) {
+        rc = put_key(calls, call, call->keys[i]);
+        if (rc == 0 && with_values)
+            rc = put_bytes(calls, call->values[i]);
+    }
+    return rc;
+}
+
+static int put_wait(struct mu_calls *calls, const struct mu_call *call)
+{
+    int rc = put_code(calls, MU_OP_WAIT);
+
+    if (rc == 0)
+        rc = put_number(calls, 1);
+    return rc < 0 ? rc : put_key(calls, call, call->key);
+}
+
+static int put_each(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < call->count && rc == 0; i++)
+        rc = put_request(calls, call, op, call->keys[i], op == MU_OP_SET ? &call->values[i] : NULL);
+    return rc;
+}
+
+static int put_counted(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
+{
+    int rc = put_request(calls, call, op, call->key, NULL);
+
+    return rc < 0 ? rc : put_number(calls, call->number);
+}
+
+static int put_compare_set(struct mu_calls *calls, const struct mu_call *call)
+{
+    int rc = put_request(calls, call, MU_OP_COMPARE_SET, call->key, &call->value);
+
+    return rc < 0 ? rc : put_bytes(calls, call->desired);
+}
+
+static int put_ping(struct mu_calls *calls)
+{
+    char nonce[4];
+    int rc = put_code(calls, MU_OP_PING);
+
+    mu_put_u32(nonce, MU_MAGIC);
+    return rc < 0 ? rc : put(calls, nonce, sizeof nonce);
+}
+
+/* Puts the call's next request into `out` and tells what answer it gets. */
+static int put_step(struct mu_calls *calls, const struct mu_call *call, enum shape *ret_shape)
+{
+    bool has_multi = mu_op_code(MU_OP_MULTI_GET, calls->dialect) >= 0;
+
+    *ret_shape = SHAPE_NONE;
+    switch (call->kind) {
+    case MU_CALL_SET:
+        return put_request(calls, call, MU_OP_SET, call->key, &call->value);
+    case MU_CALL_APPEND:
+        return put_request(calls, call, MU_OP_APPEND, call->key, &call->value);
+    case MU_CALL_QUEUE_PUSH:
+        return put_request(calls, call, MU_OP_QUEUE_PUSH, call->key, &call->value);
+    case MU_CALL_MULTI_SET:
+        return has_multi ? put_keys(calls, call, MU_OP_MULTI_SET, true) : put_each(calls, call, MU_OP_SET);
+    case MU_CALL_GET:
+        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_BYTES;
+        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_GET, call->key, NULL);
+    case MU_CALL_MULTI_GET:
+        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_VALUES;
+        if (call->step == 0)
+            return put_keys(calls, call, MU_OP_WAIT, false);
+        return has_multi ? put_keys(calls, call, MU_OP_MULTI_GET, false) : put_each(calls, call, MU_OP_GET);
+    case MU_CALL_QUEUE_POP:
+        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_POPPED;
+        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_QUEUE_POP, call->key, NULL);
+    case MU_CALL_ADD:
+        *ret_shape = SHAPE_NUMBER;
+        return put_counted(calls, call, MU_OP_ADD);
+    case MU_CALL_COMPARE_SET:
+        *ret_shape = SHAPE_BYTES;
+        return put_compare_set(calls, call);
+    case MU_CALL_CHECK:
+        *ret_shape = SHAPE_READY;
+        return put_keys(calls, call, MU_OP_CHECK, false);
+    case MU_CALL_WAIT:
+        *ret_shape = SHAPE_WAIT;
+        return put_keys(calls, call, MU_OP_WAIT, false);
+    case MU_CALL_DELETE_KEY:
+        *ret_shape = SHAPE_NUMBER;
+        return put_request(calls, call, MU_OP_DELETE_KEY, call->key, NULL);
+    case MU_CALL_NUM_KEYS:
+        *ret_shape = SHAPE_NUMBER;
+        return put_code(calls, MU_OP_NUM_KEYS);
+    case MU_CALL_QUEUE_LEN:
+        *ret_shape = SHAPE_NUMBER;
+        return put_request(calls, call, MU_OP_QUEUE_LEN, call->key, NULL);
+    case MU_CALL_LIST_KEYS:
+        *ret_shape = SHAPE_KEYS;
+        return put_code(calls, MU_OP_LIST_KEYS);
+    case MU_CALL_BARRIER:
+        *ret_shape = SHAPE_WAIT;
+        return put_counted(calls, call, MU_OP_BARRIER);
+    case MU_CALL_PING:
+        *ret_shape = SHAPE_WORD;
+        return put_ping(calls);
+    }
+    return MUSTER_EINTERNAL;
+}
+
+/* Which feature the call needs of a V server; 0: none. */
+static unsigned feature_of(enum mu_call_kind kind)
+{
+    switch (kind) {
+    case MU_CALL_PING:
+        return MU_FEATURE_PING;
+    case MU_CALL_QUEUE_PUSH:
+    case MU_CALL_QUEUE_POP:
+    case MU_CALL_QUEUE_LEN:
+        return MU_FEATURE_QUEUES;
+    case MU_CALL_LIST_KEYS:
+        return MU_FEATURE_LIST_KEYS;
+    default:
+        return 0;
+    }
+}
+
+enum can { CAN, CANNOT, ASK };
+
+static enum can can_do(const struct mu_calls *calls, const struct mu_call *call)
+{
+    unsigned feature = feature_of(call->kind);
+
+    if (call->kind == MU_CALL_APPEND)
+        return mu_op_code(MU_OP_APPEND, calls->dialect) >= 0 ? CAN : CANNOT;
+    if (call->kind == MU_CALL_BARRIER)
+        return calls->dialect == MU_DIALECT_V ? CAN : CANNOT; /* no probe is harmless: the caller has to know */
+    if (feature == 0)
+        return CAN;
+    if (calls->dialect != MU_DIALECT_V)
+        return CANNOT;
+    if (!(calls->features_known & feature))
+        return ASK;
+    return calls->features_had & feature ? CAN : CANNOT;
+}
+
+static struct mu_slot *new_slot(struct mu_calls *calls, struct mu_call *call, enum shape shape)
+{
+    struct mu_slot *slot = calloc(1, sizeof *slot);
+
+    if (slot == NULL)
+        return NULL;
+    slot->call = call;
+    slot->shape = shape;
+    slot->left = shape == SHAPE_VALUES ? call->count : 0;
+    mu_list_push(&calls->slots, &slot->link);
+    if (shape == SHAPE_WAIT)
+        calls->parked = slot;
+    return slot;
+}
+
+/* Sends the call's next request. The call leaves `waiting`. */
+static void send_step(struct mu_calls *calls, struct mu_call *call)
+{
+    size_t before = calls->out.len;
+    enum shape shape;
+    int rc = put_step(calls, call, &shape);
+
+    mu_list_remove(&call->link);
+    if (rc == 0 && shape != SHAPE_NONE && new_slot(calls, call, shape) == NULL)
+        rc = MUSTER_ENOMEM;
+    if (rc < 0) {
+        calls->out.len = before;
+        fail(calls, call, rc, rc == MUSTER_ELIMIT ? "more than 1 GiB would wait to be sent" : muster_error_text(rc));
+        return;
+    }
+    calls->queued += calls->out.len - before;
+    call->sent_at = calls->queued;
+    if (shape == SHAPE_NONE)
+        mu_list_push(&calls->sending, &call->link);
+}
+
+/* Sends as much as may be sent now. */
+static void pump(struct mu_calls *calls)
+{
+    struct mu_list *link;
+
+    calls->probe = 0;
+    while (calls->open && calls->parked == NULL && (link = mu_list_first(&calls->waiting)) != NULL) {
+        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
+
+        switch (can_do(calls, call)) {
+        case CANNOT:
+            (void)mu_fail(&call->error, MUSTER_ENOTSUP, "%s: the server (dialect %s) does not have it",
+                          mu_call_name(call->kind), mu_dialect_name(calls->dialect));
+            finish_failed(calls, call);
+            break;
+        case ASK:
+            calls->probe = feature_of(call->kind);
+            return;
+        case CAN:
+            /* A 1.13 server's WAIT can only be given up with its connection, so it has that to itself. */
+            if (calls->dialect == MU_DIALECT_L0 && !mu_list_empty(&calls->slots))
+                return;
+            send_step(calls, call);
+            break;
+        }
+    }
+}
+
+/* ---- Answers ---- */
+
+static int keep_bytes(struct muster_bytes *ret_bytes, struct mu_slice bytes)
+{
+    char *data = malloc(bytes.len + 1);
+
+    if (data == NULL)
+        return MUSTER_ENOMEM;
+    if (bytes.len > 0)
+        memcpy(data, bytes.data, bytes.len);
+    data[bytes.len] = '\0';
+    *ret_bytes = (struct muster_bytes){ .data = data, .len = bytes.len };
+    return 0;
+}
+
+static int keep_found(struct mu_call *call, struct mu_slice bytes)
+{
+    int rc;
+
+    if (call->found.count == call->found_room) {
+        size_t room = call->found_room < FOUND_ROOM_MIN ? FOUND_ROOM_MIN : 2 * call->found_room;
+        struct muster_bytes *items = realloc(call->found.items, room * sizeof *items);
+
+        if (items == NULL)
+            return MUSTER_ENOMEM;
+        call->found.items = items;
+        call->found_room = room;
+    }
+    rc = keep_bytes(&call->found.items[call->found.count], bytes);
+    if (rc == 0)
+        call->found.count++;
+    return rc;
+}
+
+static void protocol_error(struct mu_calls *calls, const char *what)
+{
+    struct muster_error error;
+
+    (void)mu_fail(&error, MUSTER_EPROTOCOL, "the server's answer makes no sense: %s", what);
+    mu_calls_lose(calls, &error);
+}
+
+/* What one look at the first slot came to. */
+enum progress {
+    PROGRESS_MORE, /* the answer is not whole yet */
+    PROGRESS_PART, /* something was taken, the slot stays */
+    PROGRESS_DONE, /* the answer is whole */
+    PROGRESS_LOST, /* nonsense came; everything has been failed */
+};
+
+/* Reads one string at *at. */
+static enum progress read_bytes(struct mu_calls *calls, struct mu_slice in, size_t *at, struct mu_slice *ret_bytes)
+{
+    uint64_t len;
+
+    if (in.len - *at < 8)
+        return PROGRESS_MORE;
+    len = mu_get_u64(in.data + *at);
+    if (len > VALUE_BYTES_MAX) {
+        protocol_error(calls, "a value of more than 1 GiB");
+        return PROGRESS_LOST;
+    }
+    if (in.len - *at - 8 < len)
+        return PROGRESS_MORE;
+    *ret_bytes = mu_slice(in.data + *at + 8, (size_t)len);
+    *at += 8 + (size_t)len;
+    return PROGRESS_DONE;
+}
+
+static void fail_memory(struct mu_calls *calls, struct mu_slot *slot)
+{
+    fail(calls, slot->call, MUSTER_ENOMEM, "no memory for the answer");
+    slot->call = NULL;
+}
+
+static enum progress answer_wait(struct mu_calls *calls, struct mu_slot *slot, unsigned byte)
+{
+    if (byte == MU_STOP_WAITING && slot->canceling)
+        return PROGRESS_PART; /* it was woken just before; the answer to CANCEL_WAIT follows */
+    if (byte != (slot->canceling ? MU_WAIT_CANCELED : MU_STOP_WAITING)) {
+        protocol_error(calls, "a WAIT was answered by neither 0 nor 1");
+        return PROGRESS_LOST;
+    }
+    return PROGRESS_DONE;
+}
+
+static enum progress answer_string(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
+{
+    struct mu_slice bytes;
+    enum progress progress = read_bytes(calls, in, at, &bytes);
+
+    if (progress != PROGRESS_DONE || slot->call == NULL)
+        return progress;
+    if (slot->shape == SHAPE_VALUES || slot->shape == SHAPE_KEYS) {
+        if (keep_found(slot->call, bytes) < 0)
+            fail_memory(calls, slot);
+    } else if (keep_bytes(&slot->call->bytes, bytes) < 0) {
+        fail_memory(calls, slot);
+    }
+    return PROGRESS_DONE;
+}
+
+static enum progress answer_values(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
+{
+    while (slot->left > 0) {
+        enum progress progress = answer_string(calls, slot, in, at);
+
+        if (progress != PROGRESS_DONE)
+            return progress;
+        slot->left--;
+    }
+    return PROGRESS_DONE;
+}
+
+/* The number in front of a list of keys, or of a queue's item; what follows it is read as strings. */
+static enum progress answer_counted(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
+{
+    uint64_t number;
+
+    if (in.len - *at < 8)
+        return PROGRESS_MORE;
+    number = mu_get_u64(in.data + *at);
+    if (number > (slot->shape == SHAPE_KEYS ? VALUES_MAX : (uint64_t)INT64_MAX)) {
+        protocol_error(calls, "an absurd count");
+        return PROGRESS_LOST;
+    }
+    *at += 8;
+    if (slot->shape == SHAPE_KEYS) {
+        slot->shape = SHAPE_VALUES;
+        slot->left = number;
+        return PROGRESS_PART;
+    }
+    if (slot->call != NULL)
+        slot->call->result = (int64_t)number;
+    if (number == 0)
+        return PROGRESS_DONE;
+    slot->shape = SHAPE_BYTES;
+    return PROGRESS_PART;
+}
+
+static enum progress answer_number(struct mu_slot *slot, struct mu_slice in, size_t *at, size_t bytes)
+{
+    uint64_t number;
+
+    if (in.len - *at < bytes)
+        return PROGRESS_MORE;
+    number = bytes == 1   ? (unsigned char)in.data[*at]
+             : bytes == 4 ? mu_get_u32(in.data + *at)
+                          : mu_get_u64(in.data + *at);
+    *at += bytes;
+    if (slot->call != NULL)
+        slot->call->result = (int64_t)number;
+    return PROGRESS_DONE;
+}
+
+static enum progress answer(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
+{
+    switch (slot->shape) {
+    case SHAPE_WAIT:
+        if (in.len == *at)
+            return PROGRESS_MORE;
+        return answer_wait(calls, slot, (unsigned char)in.data[(*at)++]);
+    case SHAPE_READY:
+        return answer_number(slot, in, at, 1);
+    case SHAPE_WORD:
+        return answer_number(slot, in, at, 4);
+    case SHAPE_NUMBER:
+        return answer_number(slot, in, at, 8);
+    case SHAPE_BYTES:
+        return answer_string(calls, slot, in, at);
+    case SHAPE_VALUES:
+        return answer_values(calls, slot, in, at);
+    case SHAPE_POPPED:
+    case SHAPE_KEYS:
+        return answer_counted(calls, slot, in, at);
+    case SHAPE_NONE:
+        break;
+    }
+    protocol_error(calls, "nothing was to be answered");
+    return PROGRESS_LOST;
+}
+
+/* Keys come back with the "/" that clients put in front; names without one are not of clients (`init/`). */
+static void strip_slashes(struct muster_values *keys)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < keys->count; i++) {
+        struct muster_bytes *key = &keys->items[i];
+
+        if (key->len == 0 || key->data[0] != '/') {
+            muster_bytes_done(key);
+            continue;
+        }
+        memmove(key->data, key->data + 1, key->len); /* the NUL as well */
+        key->len--;
+        keys->items[kept++] = *key;
+    }
+    keys->count = kept;
+}
+
+/* Does the call need another request, now that this one is answered? */
+static bool goes_on(const struct mu_call *call)
+{
+    switch (call->kind) {
+    case MU_CALL_GET:
+    case MU_CALL_MULTI_GET:
+    case MU_CALL_QUEUE_POP:
+        return call->step == 0;
+    default:
+        return false;
+    }
+}
+
+static void succeed(struct mu_calls *calls, struct mu_call *call)
+{
+    switch (call->kind) {
+    case MU_CALL_CHECK:
+        call->result = call->result == MU_CHECK_READY;
+        break;
+    case MU_CALL_DELETE_KEY:
+        call->result = call->result != 0;
+        break;
+    case MU_CALL_QUEUE_POP:
+        if (call->result == 0) {
+            fail(calls, call, MUSTER_EEMPTY, "the queue is empty");
+            return;
+        }
+        break;
+    case MU_CALL_LIST_KEYS:
+        if (!calls->raw_keys)
+            strip_slashes(&call->found);
+        break;
+    case MU_CALL_PING:
+        if (call->result != (int64_t)MU_MAGIC) {
+            fail(calls, call, MUSTER_EPROTOCOL, "another number came back than was sent");
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    call->rc = 0;
+    finish(calls, call);
+}
+
+static void answered(struct mu_calls *calls, struct mu_slot *slot)
+{
+    struct mu_call *call = slot->call;
+
+    if (calls->parked == slot)
+        calls->parked = NULL;
+    free_slot(slot);
+    if (call == NULL)
+        return;
+    if (goes_on(call)) {
+        call->step++;
+        mu_list_push_front(&calls->waiting, &call->link); /* it was first */
+    } else {
+        succeed(calls, call);
+    }
+}
+
+static bool read_answers(struct mu_calls *calls, struct mu_slice in, size_t *ret_used)
+{
+    *ret_used = 0;
+    while (*ret_used < in.len || !mu_list_empty(&calls->slots)) {
+        struct mu_list *link = mu_list_first(&calls->slots);
+        struct mu_slot *slot;
+        enum progress progress;
+
+        if (link == NULL) {
+            protocol_error(calls, "bytes came that nothing had asked for");
+            return false;
+        }
+        slot = MU_LIST_ITEM(link, struct mu_slot, link);
+        progress = answer(calls, slot, in, ret_used);
+        if (progress == PROGRESS_LOST)
+            return false;
+        if (progress == PROGRESS_DONE)
+            answered(calls, slot);
+        if (progress == PROGRESS_MORE || *ret_used == in.len)
+            return true;
+    }
+    return true;
+}
+
+void mu_calls_read(struct mu_calls *calls, struct mu_slice bytes)
+{
+    struct muster_error error;
+    struct mu_slice in = bytes;
+    size_t used;
+    int rc = 0;
+
+    if (calls->lost.code != 0)
+        return;
+    if (calls->in.len > 0) {
+        rc = mu_buf_append(&calls->in, bytes.data, bytes.len, SIZE_MAX); /* one answer's claim is checked in time */
+        in = mu_buf_slice(&calls->in);
+    }
+    if (rc == 0 && !read_answers(calls, in, &used))
+        return;
+    if (rc == 0 && calls->in.len > 0)
+        mu_buf_consume(&calls->in, used);
+    else if (rc == 0 && used < bytes.len)
+        rc = mu_buf_append(&calls->in, bytes.data + used, bytes.len - used, SIZE_MAX);
+    if (rc < 0) {
+        (void)mu_fail(&error, rc, "no memory for an answer of the server");
+        mu_calls_lose(calls, &error);
+        return;
+    }
+    if (calls->in.len == 0)
+        mu_buf_done(&calls->in);
+    pump(calls);
+}
+
+/* ---- Other events ---- */
+
+void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t timeout_ms, uint64_t now_ms)
+{
+    call->rc = 0;
+    call->result = 0;
+    call->error = (struct muster_error){ 0 };
+    call->bytes = (struct muster_bytes){ 0 };
+    call->found = (struct muster_values){ 0 };
+    call->found_room = 0;
+    call->step = call->kind == MU_CALL_QUEUE_POP && !call->block ? 1 : 0;
+    call->start_ms = now_ms;
+    call->deadline_ms = timeout_ms > UINT64_MAX - 1 - now_ms ? UINT64_MAX - 1 : now_ms + timeout_ms;
+    mu_list_init(&call->link);
+    if (calls->lost.code != 0) {
+        call->error = calls->lost;
+        (void)mu_wrap(&call->error, "%s", mu_call_name(call->kind));
+        finish_failed(calls, call);
+        return;
+    }
+    mu_list_push(&calls->waiting, &call->link);
+    pump(calls);
+}
+
+void mu_calls_opened(struct mu_calls *calls, enum mu_dialect dialect)
+{
+    calls->dialect = dialect;
+    calls->open = true;
+    calls->renew = false;
+    calls->written = calls->queued = 0;
+    pump(calls);
+}
+
+void mu_calls_wrote(struct mu_calls *calls, size_t bytes)
+{
+    struct mu_list *link;
+
+    calls->written += bytes;
+    while ((link = mu_list_first(&calls->sending)) != NULL) {
+        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
+
+        if (call->sent_at > calls->written)
+            break;
+        succeed(calls, call);
+    }
+}
+
+void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had)
+{
+    calls->features_known |= feature;
+    if (had)
+        calls->features_had |= feature;
+    pump(calls);
+}
+
+static void time_out(struct mu_calls *calls, struct mu_call *call, const char *state)
+{
+    (void)mu_fail(&call->error, MUSTER_ETIMEOUT, "%s: %s after %" PRIu64 " ms", mu_call_name(call->kind), state,
+                  call->deadline_ms - call->start_ms);
+    finish_failed(calls, call);
+}
+
+static void time_out_list(struct mu_calls *calls, struct mu_list *list, uint64_t now_ms, const char *state)
+{
+    struct mu_list *link = list->next;
+
+    while (link != list) {
+        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
+
+        link = link->next;
+        if (call->deadline_ms <= now_ms)
+            time_out(calls, call, state);
+    }
+}
+
+static void lose_list(struct mu_calls *calls, struct mu_list *list, const struct muster_error *why)
+{
+    struct mu_list *link;
+
+    while ((link = mu_list_first(list)) != NULL) {
+        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
+
+        call->error = *why;
+        (void)mu_wrap(&call->error, "%s", mu_call_name(call->kind));
+        finish_failed(calls, call);
+    }
+}
+
+/* Gives a pending WAIT back to the server, or the connection where that cannot be done. */
+static void cancel_parked(struct mu_calls *calls)
+{
+    struct muster_error error;
+    size_t before = calls->out.len;
+
+    if (calls->dialect == MU_DIALECT_L0) {
+        (void)mu_fail(&error, MUSTER_ELOST, "the connection was replaced before this was sent");
+        lose_list(calls, &calls->sending, &error);
+        calls->open = false;
+        calls->renew = true;
+        calls->out.len = 0;
+        mu_buf_done(&calls->in);
+        drop_slots(calls);
+        return;
+    }
+    if (put_code(calls, MU_OP_CANCEL_WAIT) < 0) {
+        (void)mu_fail(&error, MUSTER_ENOMEM, "no memory to cancel a wait");
+        mu_calls_lose(calls, &error);
+        return;
+    }
+    calls->queued += calls->out.len - before;
+    calls->parked->canceling = true;
+}
+
+void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms)
+{
+    struct mu_list *link = calls->slots.next;
+
+    time_out_list(calls, &calls->waiting, now_ms,
+                  calls->open ? "had to wait for other calls and timed out"
+                              : "timed out before there was a connection");
+    time_out_list(calls, &calls->sending, now_ms, "was not sent and timed out");
+    while (link != &calls->slots) {
+        struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
+
+        link = link->next;
+        if (slot->call == NULL || slot->call->deadline_ms > now_ms)
+            continue;
+        time_out(calls, slot->call, slot->shape == SHAPE_WAIT ? "timed out" : "got no answer and timed out");
+        slot->call = NULL;
+        if (slot->shape == SHAPE_WAIT) {
+            cancel_parked(calls);
+            break; /* a WAIT is always the last one */
+        }
+    }
+    pump(calls);
+}
+
+void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why)
+{
+    struct mu_list *link;
+
+    if (calls->lost.code != 0)
+        return;
+    calls->lost = *why;
+    calls->open = false;
+    calls->renew = false;
+    calls->probe = 0;
+    while ((link = mu_list_first(&calls->slots)) != NULL) {
+        struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
+
+        if (slot->call != NULL)
+            mu_list_push(&calls->sending, &slot->call->link);
+        free_slot(slot);
+    }
+    calls->parked = NULL;
+    lose_list(calls, &calls->sending, why);
+    lose_list(calls, &calls->waiting, why);
+    mu_buf_done(&calls->out);
+    mu_buf_done(&calls->in);
+}
+
+static uint64_t earliest(const struct mu_list *list, uint64_t until)
+{
+    for (const struct mu_list *link = list->next; link != list; link = link->next) {
+        uint64_t deadline = MU_LIST_ITEM(link, struct mu_call, link)->deadline_ms;
+
+        if (deadline < until)
+            until = deadline;
+    }
+    return until;
+}
+
+uint64_t mu_calls_deadline_ms(const struct mu_calls *calls)
+{
+    uint64_t until = earliest(&calls->sending, earliest(&calls->waiting, UINT64_MAX));
+
+    for (const struct mu_list *link = calls->slots.next; link != &calls->slots; link = link->next) {
+        const struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
+
+        if (slot->call != NULL && slot->call->deadline_ms < until)
+            until = slot->call->deadline_ms;
+    }
+    return until;
+}
+
+/* ---- Greeting ---- */
+
+struct mu_slice mu_greeting(enum mu_dialect dialect)
+{
+    /* VALIDATE and four CANCEL_WAITs. A server older than 2.2 takes it for a SET with an absurd length and closes. */
+    static const char v[] = "\x00\xce\xf7\x85\x3c\x0c\x0c\x0c\x0c";
+    static const char l1[] = "\x0b";                                 /* CANCEL_WAIT */
+    static const char l0[] = "\x04\x00\x00\x00\x00\x00\x00\x00\x00"; /* CHECK of no keys */
+
+    switch (dialect) {
+    case MU_DIALECT_V:
+        return mu_slice(v, sizeof v - 1);
+    case MU_DIALECT_L1:
+        return mu_slice(l1, sizeof l1 - 1);
+    case MU_DIALECT_L0:
+    case MU_DIALECT_L:
+    case MU_DIALECT_UNKNOWN:
+        break;
+    }
+    return mu_slice(l0, sizeof l0 - 1);
+}
+
+enum mu_greeting_result mu_greeting_check(enum mu_dialect dialect, struct mu_slice answer_bytes)
+{
+    static const char v[] = "\x01\x01\x01\x01", l1[] = "\x01", l0[] = "\x00";
+    struct mu_slice wanted = dialect == MU_DIALECT_V    ? mu_slice(v, sizeof v - 1)
+                             : dialect == MU_DIALECT_L1 ? mu_slice(l1, sizeof l1 - 1)
+                                                        : mu_slice(l0, sizeof l0 - 1);
+
+    if (answer_bytes.len > wanted.len || memcmp(answer_bytes.data, wanted.data, answer_bytes.len) != 0)
+        return MU_GREETING_WRONG;
+    return answer_bytes.len == wanted.len ? MU_GREETING_YES : MU_GREETING_MORE;
+}
+
+struct mu_slice mu_feature_probe(unsigned feature, char bytes[static MU_FEATURE_PROBE_MAX], size_t *ret_answer_bytes)
+{
+    static const char queue[] = "/muster.probe";
+    size_t len = 0;
+
+    bytes[len++] = (char)mu_op_code(MU_OP_VALIDATE, MU_DIALECT_V);
+    mu_put_u32(bytes + len, MU_MAGIC);
+    len += 4;
+    *ret_answer_bytes = 8;
+    switch (feature) {
+    case MU_FEATURE_PING:
+        bytes[len++] = (char)mu_op_code(MU_OP_PING, MU_DIALECT_V);
+        mu_put_u32(bytes + len, MU_MAGIC);
+        len += 4;
+        *ret_answer_bytes = 4;
+        break;
+    case MU_FEATURE_QUEUES:
+        bytes[len++] = (char)mu_op_code(MU_OP_QUEUE_LEN, MU_DIALECT_V);
+        mu_put_u64(bytes + len, sizeof queue - 1);
+        len += 8;
+        memcpy(bytes + len, queue, sizeof queue - 1);
+        len += sizeof queue - 1;
+        break;
+    default:
+        assert(feature == MU_FEATURE_LIST_KEYS);
+        bytes[len++] = (char)mu_op_code(MU_OP_LIST_KEYS, MU_DIALECT_V);
+        break;
+    }
+    return mu_slice(bytes, len);
+}

@@ -1,0 +1,587 @@
+/* The blocking face of the store client: muster_store_tcp_new() and the calls of the store it makes.
+ *
+ * The store owns one thread, which runs the loop with the client on it from new to free. A call is put on a list, the
+ * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it; that it will be is
+ * the business of the client's deadlines. Freeing closes the client and joins the thread, unless the thread is held up
+ * by a name that is still being resolved: then it is left to itself and frees what is left. */
+#include "base/error.h"
+#include "base/list.h"
+#include "store/client_uv.h"
+#include "store/host_uv.h"
+#include "store/store.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum { CLOSE_WAIT_S = 1 };
+
+struct tcp_store {
+    struct muster_store base;
+    pthread_t thread;
+    uv_loop_t loop;
+    uv_async_t wake;
+    struct mu_client *client;
+    struct muster_store_server *server; /* when this store is the host */
+    uint16_t port;
+    bool native_barrier;
+    sem_t ready; /* the client is connected, or has failed */
+    struct muster_error ready_error;
+    pthread_mutex_t lock;
+    pthread_cond_t ended_cond;
+    struct mu_list posted;  /* of struct posted; under lock */
+    bool stop;              /* under lock */
+    bool ended, left_alone; /* under lock: the loop is over; nobody will join it */
+};
+
+struct posted {
+    struct mu_call call;
+    struct mu_list in_store;
+    uint64_t timeout_ms;
+    sem_t done;
+};
+
+static const struct muster_store_ops tcp_ops;
+
+static struct tcp_store *tcp(struct muster_store *store)
+{
+    return (struct tcp_store *)store;
+}
+
+/* ---- The thread's side ---- */
+
+static void on_client_closed(struct mu_client *client, void *ctx)
+{
+    (void)client;
+    (void)ctx;
+}
+
+static void on_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
+{
+    struct tcp_store *store = ctx;
+
+    (void)client;
+    if (error != NULL)
+        store->ready_error = *error;
+    (void)sem_post(&store->ready);
+}
+
+static void on_call_done(struct mu_call *call)
+{
+    struct posted *posted = MU_LIST_ITEM(call, struct posted, call);
+
+    (void)sem_post(&posted->done); /* the call is gone from here on */
+}
+
+static void on_wake(uv_async_t *async)
+{
+    struct tcp_store *store = async->data;
+    struct mu_list *link;
+    bool stop;
+
+    do {
+        (void)pthread_mutex_lock(&store->lock);
+        link = mu_list_pop(&store->posted);
+        stop = store->stop;
+        (void)pthread_mutex_unlock(&store->lock);
+        if (link != NULL) {
+            struct posted *posted = MU_LIST_ITEM(link, struct posted, in_store);
+
+            uv_update_time(&store->loop);
+            mu_client_call(store->client, &posted->call, posted->timeout_ms);
+        }
+    } while (link != NULL);
+    if (stop) {
+        mu_client_close(store->client, on_client_closed, NULL);
+        uv_close((uv_handle_t *)&store->wake, NULL);
+    }
+}
+
+static void free_store(struct tcp_store *store)
+{
+    (void)uv_loop_close(&store->loop);
+    (void)pthread_mutex_destroy(&store->lock);
+    (void)pthread_cond_destroy(&store->ended_cond);
+    (void)sem_destroy(&store->ready);
+    free(store);
+}
+
+static void *run_loop(void *arg)
+{
+    struct tcp_store *store = arg;
+    bool left_alone;
+
+    (void)uv_run(&store->loop, UV_RUN_DEFAULT);
+    (void)pthread_mutex_lock(&store->lock);
+    store->ended = true;
+    left_alone = store->left_alone;
+    (void)pthread_cond_signal(&store->ended_cond);
+    (void)pthread_mutex_unlock(&store->lock);
+    if (left_alone)
+        free_store(store);
+    return NULL;
+}
+
+/* ---- The caller's side ---- */
+
+static void sem_wait_whole(sem_t *sem)
+{
+    while (sem_wait(sem) < 0 && errno == EINTR)
+        continue;
+}
+
+/* Makes the call and waits for its end. Moves code and text of a failure to the caller. */
+static int run_call(struct tcp_store *store, struct posted *posted, int64_t timeout_ms, struct muster_error *reterr)
+{
+    posted->call.done = on_call_done;
+    posted->timeout_ms = (uint64_t)timeout_ms;
+    (void)sem_init(&posted->done, 0, 0);
+    (void)pthread_mutex_lock(&store->lock);
+    mu_list_push(&store->posted, &posted->in_store);
+    (void)pthread_mutex_unlock(&store->lock);
+    (void)uv_async_send(&store->wake);
+    sem_wait_whole(&posted->done);
+    (void)sem_destroy(&posted->done);
+    if (posted->call.rc < 0 && reterr != NULL)
+        *reterr = posted->call.error;
+    return posted->call.rc;
+}
+
+static int tcp_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
+                   struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_SET, .key = key, .value = value } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int run_for_bytes(struct muster_store *store, struct posted *posted, int64_t timeout_ms,
+                         struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_value = posted->call.bytes;
+    return rc;
+}
+
+static int run_for_number(struct muster_store *store, struct posted *posted, int64_t timeout_ms, int64_t *ret_number,
+                          struct muster_error *reterr)
+{
+    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_number = posted->call.result;
+    return rc;
+}
+
+static int run_for_bool(struct muster_store *store, struct posted *posted, int64_t timeout_ms, bool *ret_bool,
+                        struct muster_error *reterr)
+{
+    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_bool = posted->call.result != 0;
+    return rc;
+}
+
+static int run_for_values(struct muster_store *store, struct posted *posted, int64_t timeout_ms,
+                          struct muster_values *ret_values, struct muster_error *reterr)
+{
+    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_values = posted->call.found;
+    return rc;
+}
+
+static int tcp_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
+                   struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_GET, .key = key } };
+
+    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
+}
+
+static int tcp_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
+                   int64_t *ret_value, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_ADD, .key = key, .number = delta } };
+
+    return run_for_number(store, &posted, timeout_ms, ret_value, reterr);
+}
+
+static int tcp_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
+                           struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
+                           struct muster_error *reterr)
+{
+    struct posted posted = { .call = {
+                                 .kind = MU_CALL_COMPARE_SET, .key = key, .value = expected, .desired = desired } };
+
+    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
+}
+
+static int tcp_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                     bool *ret_all_exist, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_CHECK, .keys = keys, .count = count } };
+
+    return run_for_bool(store, &posted, timeout_ms, ret_all_exist, reterr);
+}
+
+static int tcp_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                    struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_WAIT, .keys = keys, .count = count } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int tcp_delete_key(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, bool *ret_deleted,
+                          struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_DELETE_KEY, .key = key } };
+
+    return run_for_bool(store, &posted, timeout_ms, ret_deleted, reterr);
+}
+
+static int tcp_num_keys(struct muster_store *store, int64_t timeout_ms, int64_t *ret_count, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_NUM_KEYS } };
+
+    return run_for_number(store, &posted, timeout_ms, ret_count, reterr);
+}
+
+static int tcp_append(struct muster_store *store, struct muster_slice key, struct muster_slice value,
+                      int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_APPEND, .key = key, .value = value } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int tcp_multi_get(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                         struct muster_values *ret_values, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_MULTI_GET, .keys = keys, .count = count } };
+
+    return run_for_values(store, &posted, timeout_ms, ret_values, reterr);
+}
+
+static int tcp_multi_set(struct muster_store *store, const struct muster_slice *keys, const struct muster_slice *values,
+                         size_t count, int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_MULTI_SET, .keys = keys, .values = values, .count = count } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int tcp_queue_push(struct muster_store *store, struct muster_slice key, struct muster_slice value,
+                          int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_PUSH, .key = key, .value = value } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int tcp_queue_pop(struct muster_store *store, struct muster_slice key, bool block, int64_t timeout_ms,
+                         struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_POP, .key = key, .block = block } };
+
+    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
+}
+
+static int tcp_queue_len(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, int64_t *ret_len,
+                         struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_LEN, .key = key } };
+
+    return run_for_number(store, &posted, timeout_ms, ret_len, reterr);
+}
+
+static int tcp_list_keys(struct muster_store *store, int64_t timeout_ms, struct muster_values *ret_keys,
+                         struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_LIST_KEYS } };
+
+    return run_for_values(store, &posted, timeout_ms, ret_keys, reterr);
+}
+
+static int tcp_barrier(struct muster_store *store, struct muster_slice key, int64_t world_size, int64_t timeout_ms,
+                       struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_BARRIER, .key = key, .number = world_size } };
+
+    if (!tcp(store)->native_barrier)
+        return mu_store_meet(store, key, world_size, timeout_ms, reterr);
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+static int tcp_ping(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct posted posted = { .call = { .kind = MU_CALL_PING } };
+
+    return run_call(tcp(store), &posted, timeout_ms, reterr);
+}
+
+/* ---- New and free ---- */
+
+/* True when the thread has ended, or will within a moment. */
+static bool wait_for_end(struct tcp_store *store)
+{
+    struct timespec until;
+    bool ended;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_WAIT_S;
+    (void)pthread_mutex_lock(&store->lock);
+    while (!store->ended && pthread_cond_timedwait(&store->ended_cond, &store->lock, &until) == 0)
+        continue;
+    ended = store->ended;
+    store->left_alone = !ended;
+    (void)pthread_mutex_unlock(&store->lock);
+    return ended;
+}
+
+static void tcp_free(struct muster_store *base)
+{
+    struct tcp_store *store = tcp(base);
+    struct muster_store_server *server = store->server;
+    pthread_t thread = store->thread;
+
+    (void)pthread_mutex_lock(&store->lock);
+    store->stop = true;
+    (void)pthread_mutex_unlock(&store->lock);
+    (void)uv_async_send(&store->wake);
+    if (wait_for_end(store)) {
+        (void)pthread_join(thread, NULL);
+        free_store(store);
+    } else {
+        (void)pthread_detach(thread);
+    }
+    muster_store_server_stop(server);
+}
+
+static const struct muster_store_ops tcp_ops = {
+    .size = sizeof tcp_ops,
+    .name = "tcp",
+    .set = tcp_set,
+    .get = tcp_get,
+    .add = tcp_add,
+    .compare_set = tcp_compare_set,
+    .check = tcp_check,
+    .wait = tcp_wait,
+    .delete_key = tcp_delete_key,
+    .num_keys = tcp_num_keys,
+    .append = tcp_append,
+    .multi_get = tcp_multi_get,
+    .multi_set = tcp_multi_set,
+    .queue_push = tcp_queue_push,
+    .queue_pop = tcp_queue_pop,
+    .queue_len = tcp_queue_len,
+    .list_keys = tcp_list_keys,
+    .barrier = tcp_barrier,
+    .ping = tcp_ping,
+    .free = tcp_free,
+};
+
+/* Signals are the program's; a server that is gone must not raise SIGPIPE here. */
+static int start_thread(struct tcp_store *store)
+{
+    sigset_t all, before;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&store->thread, NULL, run_loop, store);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+static void discard(struct tcp_store *store)
+{
+    (void)uv_run(&store->loop, UV_RUN_DEFAULT); /* lets what is closing close */
+    free_store(store);
+}
+
+/* Makes the store with its client and starts the thread. Does not wait for the connection. */
+static int start_store(const struct mu_client_config *config, struct tcp_store **ret_store, struct muster_error *reterr)
+{
+    struct tcp_store *store = calloc(1, sizeof *store);
+    int rc;
+
+    if (store == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store");
+    rc = uv_loop_init(&store->loop);
+    if (rc < 0) {
+        free(store);
+        return mu_fail_errno(reterr, -rc, "start a loop");
+    }
+    store->base.ops = &tcp_ops;
+    store->port = config->port;
+    (void)pthread_mutex_init(&store->lock, NULL);
+    (void)pthread_cond_init(&store->ended_cond, NULL);
+    (void)sem_init(&store->ready, 0, 0);
+    mu_list_init(&store->posted);
+    store->wake.data = store;
+    rc = uv_async_init(&store->loop, &store->wake, on_wake);
+    if (rc < 0) {
+        discard(store);
+        return mu_fail_errno(reterr, -rc, "start a loop");
+    }
+    rc = mu_client_start(&store->loop, config, on_ready, NULL, store, &store->client, reterr);
+    if (rc < 0) {
+        uv_close((uv_handle_t *)&store->wake, NULL);
+        discard(store);
+        return rc;
+    }
+    rc = start_thread(store);
+    if (rc != 0) {
+        mu_client_close(store->client, on_client_closed, NULL);
+        uv_close((uv_handle_t *)&store->wake, NULL);
+        discard(store);
+        return mu_fail_errno(reterr, rc, "start the thread of a store");
+    }
+    *ret_store = store;
+    return 0;
+}
+
+static int64_t monotonic_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Counts as one of the workers that a server's host waits for, the way PyTorch does. */
+static int count_in(struct tcp_store *store, const struct muster_store_tcp_config *config, int64_t until_ms,
+                    struct muster_error *reterr)
+{
+    struct posted posted = { .call = {
+                                 .kind = MU_CALL_ADD, .key = muster_str("init/"), .number = 1, .raw_key = true } };
+    int64_t left_ms = until_ms - monotonic_ms(), seen = 0;
+    int rc;
+
+    if (config->world_size == 0)
+        return 0;
+    rc = run_call(store, &posted, left_ms > 0 ? left_ms : 0, reterr);
+    if (rc < 0 || store->server == NULL || !config->wait_for_workers)
+        return rc;
+    left_ms = until_ms - monotonic_ms();
+    rc = mu_host_wait_count(store->server, "init/", config->world_size, left_ms > 0 ? left_ms : 0, &seen, reterr);
+    if (rc == MUSTER_ETIMEOUT)
+        return mu_fail(reterr, rc, "timed out after %" PRId64 " ms: %" PRId64 " of %u workers have come",
+                       config->connect_timeout_ms, seen, config->world_size);
+    return rc;
+}
+
+static int start_server(const struct muster_store_tcp_config *config, struct muster_store_server **ret_server,
+                        struct muster_error *reterr)
+{
+    struct muster_store_server_config server = { 0 };
+
+    if (config->server != NULL) {
+        if (config->server->size == 0)
+            return mu_fail(reterr, MUSTER_EINVAL, "the server config's size is not set");
+        memcpy(&server, config->server, config->server->size < sizeof server ? config->server->size : sizeof server);
+    }
+    server.size = sizeof server;
+    server.host = NULL; /* as PyTorch: the host is where to connect, the server listens everywhere */
+    server.port = config->port;
+    server.shared = server.shared || config->shared;
+    return muster_store_server_start(&server, ret_server, reterr);
+}
+
+static int check_config(struct muster_store_tcp_config *config, struct mu_client_config *ret_client,
+                        struct muster_error *reterr)
+{
+    if (config->host == NULL && config->is_host)
+        config->host = "localhost";
+    if (config->host == NULL || config->host[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "no host is given");
+    if (config->port == 0 && !config->is_host)
+        return mu_fail(reterr, MUSTER_EINVAL, "no port is given");
+    if (config->connect_timeout_ms < 0 || config->timeout_ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "a timeout is negative");
+    if (!mu_dialect_parse(config->dialect, &ret_client->dialect))
+        return mu_fail(reterr, MUSTER_EINVAL, "dialect '%s' is not one of auto, 1.13, 2.1, 2.x", config->dialect);
+    if (config->connect_timeout_ms == 0)
+        config->connect_timeout_ms = MUSTER_STORE_TIMEOUT_MS;
+    if (config->timeout_ms == 0)
+        config->timeout_ms = MUSTER_STORE_TIMEOUT_MS;
+    if (getrandom(&ret_client->seed, sizeof ret_client->seed, 0) != (ssize_t)sizeof ret_client->seed)
+        return mu_fail_errno(reterr, errno, "get random bytes");
+    ret_client->host = config->host;
+    ret_client->raw_keys = config->raw_keys;
+    ret_client->connect_timeout_ms = (uint64_t)config->connect_timeout_ms;
+    return 0;
+}
+
+/* Everything but the server, which the caller has started and stops on failure. */
+static int connect_store(const struct muster_store_tcp_config *config, const struct mu_client_config *client,
+                         struct muster_store_server *server, struct tcp_store **ret_store, struct muster_error *reterr)
+{
+    int64_t until_ms = monotonic_ms() + config->connect_timeout_ms;
+    struct tcp_store *store = NULL;
+    int rc = start_store(client, &store, reterr);
+
+    if (rc < 0)
+        return rc;
+    store->base.timeout_ms = config->timeout_ms;
+    store->native_barrier = config->native_barrier;
+    sem_wait_whole(&store->ready);
+    rc = store->ready_error.code;
+    if (rc < 0 && reterr != NULL)
+        *reterr = store->ready_error;
+    if (rc == 0) {
+        store->server = server;
+        rc = count_in(store, config, until_ms, reterr);
+    }
+    if (rc < 0) {
+        store->server = NULL;
+        tcp_free(&store->base);
+        return rc;
+    }
+    *ret_store = store;
+    return 0;
+}
+
+int muster_store_tcp_new(const struct muster_store_tcp_config *config, struct muster_store **ret_store,
+                         struct muster_error *reterr)
+{
+    struct muster_store_tcp_config whole = { 0 };
+    struct mu_client_config client = { 0 };
+    struct muster_store_server *server = NULL;
+    struct tcp_store *store = NULL;
+    int rc;
+
+    if (config->size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "open a store: the config's size is not set");
+    memcpy(&whole, config, config->size < sizeof whole ? config->size : sizeof whole);
+    rc = check_config(&whole, &client, reterr);
+    if (rc == 0 && whole.is_host)
+        rc = start_server(&whole, &server, reterr);
+    if (rc < 0)
+        return mu_wrap(reterr, "open a store");
+    client.port = server != NULL ? muster_store_server_port(server) : whole.port;
+    rc = connect_store(&whole, &client, server, &store, reterr);
+    if (rc < 0) {
+        muster_store_server_stop(server);
+        return mu_wrap(reterr, "open a store");
+    }
+    *ret_store = &store->base;
+    return 0;
+}
+
+uint16_t muster_store_tcp_port(const struct muster_store *store)
+{
+    return store->ops == &tcp_ops ? ((const struct tcp_store *)store)->port : 0;
+}

@@ -1,0 +1,324 @@
+/* A store server on a thread of its own, and the register of those that are shared within the process.
+ *
+ * The thread runs the loop from start to stop. Other threads hand it jobs: a job is put on a list, the loop is woken, and
+ * the caller sleeps until it has run. Everything of the server is touched by that thread alone. */
+#include "store/host_uv.h"
+
+#include "base/error.h"
+#include "base/list.h"
+#include "store/server_uv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct muster_store_server {
+    pthread_t thread;
+    uv_loop_t loop;
+    uv_async_t wake;
+    pthread_mutex_t lock;
+    struct mu_list jobs; /* under lock */
+    struct mu_server *server;
+    char address[MU_ADDR_TEXT_MAX];
+    uint16_t port;
+    bool shared;
+    unsigned users; /* under the register's lock */
+    struct mu_list in_register;
+};
+
+typedef void job_fn(struct muster_store_server *host, void *ctx);
+
+struct job {
+    struct mu_list link;
+    job_fn *fn;
+    void *ctx;
+    sem_t done;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct mu_list hosts;
+} shared_hosts = { .lock = PTHREAD_MUTEX_INITIALIZER, .hosts = { &shared_hosts.hosts, &shared_hosts.hosts } };
+
+/* ---- The thread ---- */
+
+static void on_wake(uv_async_t *async)
+{
+    struct muster_store_server *host = async->data;
+    struct mu_list *link;
+
+    for (;;) {
+        struct job *job;
+
+        (void)pthread_mutex_lock(&host->lock);
+        link = mu_list_pop(&host->jobs);
+        (void)pthread_mutex_unlock(&host->lock);
+        if (link == NULL)
+            return;
+        job = MU_LIST_ITEM(link, struct job, link);
+        job->fn(host, job->ctx);
+        (void)sem_post(&job->done); /* the job is gone from here on */
+    }
+}
+
+/* Runs `fn` on the host's thread and waits for it. */
+static void run_there(struct muster_store_server *host, job_fn *fn, void *ctx)
+{
+    struct job job = { .fn = fn, .ctx = ctx };
+
+    (void)sem_init(&job.done, 0, 0);
+    (void)pthread_mutex_lock(&host->lock);
+    mu_list_push(&host->jobs, &job.link);
+    (void)pthread_mutex_unlock(&host->lock);
+    (void)uv_async_send(&host->wake);
+    while (sem_wait(&job.done) < 0 && errno == EINTR)
+        continue;
+    (void)sem_destroy(&job.done);
+}
+
+static void *run_loop(void *arg)
+{
+    struct muster_store_server *host = arg;
+
+    (void)uv_run(&host->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+/* Signals are the program's; a peer that is gone must not raise SIGPIPE here. */
+static int start_thread(struct muster_store_server *host)
+{
+    sigset_t all, before;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&host->thread, NULL, run_loop, host);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+/* ---- Start and stop ---- */
+
+static void on_server_closed(struct mu_server *server, void *ctx)
+{
+    (void)server;
+    (void)ctx;
+}
+
+static void close_there(struct muster_store_server *host, void *ctx)
+{
+    (void)ctx;
+    mu_server_close(host->server, on_server_closed, NULL);
+    uv_close((uv_handle_t *)&host->wake, NULL);
+}
+
+static void free_host(struct muster_store_server *host)
+{
+    (void)uv_run(&host->loop, UV_RUN_DEFAULT); /* what a failed start has left to close */
+    (void)uv_loop_close(&host->loop);
+    (void)pthread_mutex_destroy(&host->lock);
+    free(host);
+}
+
+static int start(const struct muster_store_server_config *config, struct muster_store_server **ret_host,
+                 struct muster_error *reterr)
+{
+    struct muster_store_server *host = calloc(1, sizeof *host);
+    int rc;
+
+    if (host == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
+    rc = uv_loop_init(&host->loop);
+    if (rc < 0) {
+        free(host);
+        return mu_fail_errno(reterr, -rc, "start a store server");
+    }
+    (void)pthread_mutex_init(&host->lock, NULL);
+    mu_list_init(&host->jobs);
+    mu_list_init(&host->in_register);
+    host->wake.data = host;
+    rc = uv_async_init(&host->loop, &host->wake, on_wake);
+    if (rc < 0) {
+        free_host(host);
+        return mu_fail_errno(reterr, -rc, "start a store server");
+    }
+    rc = mu_server_start_as(&host->loop, config, &host->server, reterr);
+    if (rc < 0) {
+        uv_close((uv_handle_t *)&host->wake, NULL);
+        free_host(host);
+        return rc;
+    }
+    host->port = mu_addr_port(mu_server_address(host->server));
+    (void)mu_addr_format(mu_server_address(host->server), host->address);
+    rc = start_thread(host);
+    if (rc != 0) {
+        close_there(host, NULL);
+        free_host(host);
+        return mu_fail_errno(reterr, rc, "start the thread of a store server");
+    }
+    *ret_host = host;
+    return 0;
+}
+
+static struct muster_store_server *find_shared(uint16_t port)
+{
+    for (struct mu_list *at = shared_hosts.hosts.next; at != &shared_hosts.hosts; at = at->next) {
+        struct muster_store_server *host = MU_LIST_ITEM(at, struct muster_store_server, in_register);
+
+        if (host->port == port)
+            return host;
+    }
+    return NULL;
+}
+
+static int start_shared(const struct muster_store_server_config *config, struct muster_store_server **ret_host,
+                        struct muster_error *reterr)
+{
+    struct muster_store_server *host = NULL;
+    int rc = 0;
+
+    (void)pthread_mutex_lock(&shared_hosts.lock);
+    if (config->port != 0)
+        host = find_shared(config->port);
+    if (host == NULL) {
+        rc = start(config, &host, reterr);
+        if (rc == 0) {
+            host->shared = true;
+            mu_list_push(&shared_hosts.hosts, &host->in_register);
+        }
+    }
+    if (rc == 0) {
+        host->users++;
+        *ret_host = host;
+    }
+    (void)pthread_mutex_unlock(&shared_hosts.lock);
+    return rc;
+}
+
+int muster_store_server_start(const struct muster_store_server_config *config, struct muster_store_server **ret_server,
+                              struct muster_error *reterr)
+{
+    struct muster_store_server_config whole = { 0 };
+    int rc;
+
+    if (config->size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "start a store server: the config's size is not set");
+    memcpy(&whole, config, config->size < sizeof whole ? config->size : sizeof whole);
+    rc = whole.shared ? start_shared(&whole, ret_server, reterr) : start(&whole, ret_server, reterr);
+    return rc < 0 ? mu_wrap(reterr, "start a store server") : 0;
+}
+
+uint16_t muster_store_server_port(const struct muster_store_server *server)
+{
+    return server->port;
+}
+
+const char *muster_store_server_address(const struct muster_store_server *server)
+{
+    return server->address;
+}
+
+/* True when this was the last user, who then stops it. */
+static bool release(struct muster_store_server *host)
+{
+    bool last;
+
+    if (!host->shared)
+        return true;
+    (void)pthread_mutex_lock(&shared_hosts.lock);
+    last = --host->users == 0;
+    if (last)
+        mu_list_remove(&host->in_register);
+    (void)pthread_mutex_unlock(&shared_hosts.lock);
+    return last;
+}
+
+void muster_store_server_stop(struct muster_store_server *server)
+{
+    if (server == NULL || !release(server))
+        return;
+    run_there(server, close_there, NULL);
+    (void)pthread_join(server->thread, NULL);
+    free_host(server);
+}
+
+/* ---- Waiting for a count ---- */
+
+struct count {
+    struct mu_server_watch *watch;
+    const char *key;
+    int64_t least, seen;
+    sem_t enough;
+    bool told;
+    int rc;
+    struct muster_error *reterr;
+};
+
+static void on_value(void *ctx, struct mu_slice value)
+{
+    struct count *count = ctx;
+    char text[32];
+    size_t len = value.len < sizeof text - 1 ? value.len : sizeof text - 1;
+
+    memcpy(text, value.data, len);
+    text[len] = '\0';
+    __atomic_store_n(&count->seen, strtoll(text, NULL, 10), __ATOMIC_RELEASE);
+    if (count->seen >= count->least && !count->told) {
+        count->told = true;
+        (void)sem_post(&count->enough);
+    }
+}
+
+static void watch_there(struct muster_store_server *host, void *ctx)
+{
+    struct count *count = ctx;
+
+    count->rc = mu_server_watch(host->server, mu_slice_str(count->key), on_value, count, &count->watch, count->reterr);
+}
+
+static void unwatch_there(struct muster_store_server *host, void *ctx)
+{
+    struct count *count = ctx;
+
+    mu_server_unwatch(host->server, count->watch);
+}
+
+static bool wait_until(sem_t *sem, int64_t timeout_ms)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until); /* what sem_timedwait() counts in */
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    while (sem_timedwait(sem, &until) < 0) {
+        if (errno != EINTR)
+            return false;
+    }
+    return true;
+}
+
+int mu_host_wait_count(struct muster_store_server *server, const char *key, int64_t least, int64_t timeout_ms,
+                       int64_t *ret_seen, struct muster_error *reterr)
+{
+    struct count count = { .key = key, .least = least, .reterr = reterr };
+
+    (void)sem_init(&count.enough, 0, 0);
+    run_there(server, watch_there, &count);
+    if (count.rc == 0) {
+        if (!wait_until(&count.enough, timeout_ms))
+            count.rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out after %" PRId64 " ms", timeout_ms);
+        run_there(server, unwatch_there, &count);
+        *ret_seen = count.seen;
+    }
+    (void)sem_destroy(&count.enough);
+    return count.rc;
+}

@@ -1,0 +1,45 @@
+/* Addresses and networks as text and as bytes. Pure: nothing here asks a resolver. */
+#ifndef MU_STORE_NET_H
+#define MU_STORE_NET_H
+
+#include "muster.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#define MU_ADDR_TEXT_MAX 80
+#define MU_HOST_MAX 256
+
+/* An IPv6 or IPv4 address with its port. */
+union mu_addr {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+socklen_t mu_addr_len(const union mu_addr *addr);
+uint16_t mu_addr_port(const union mu_addr *addr);
+bool mu_addr_is_loopback(const union mu_addr *addr);
+
+/* "192.0.2.1:80", "[2001:db8::1]:80"; an IPv4 address in IPv6 clothes is shown as what it is. Returns `text`. */
+const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX]);
+
+/* Numeric addresses only, a scope ("%eth0") included. */
+bool mu_addr_parse(const char *host, uint16_t port, union mu_addr *ret_addr);
+
+/* A network such as 10.0.0.0/8, fd00::/8 or a single address. IPv4 is kept in its IPv6 form. */
+struct mu_network {
+    unsigned char bytes[16];
+    unsigned bits;
+};
+
+int mu_network_parse(const char *text, struct mu_network *ret_network, struct muster_error *reterr);
+bool mu_network_has(const struct mu_network *network, const union mu_addr *addr);
+
+/* "HOST:PORT", "[V6]:PORT", or either without the port, or a bare IPv6 address. The port is then `port_default`;
+ * MUSTER_EINVAL if that is 0. */
+int mu_endpoint_parse(const char *text, uint16_t port_default, char ret_host[static MU_HOST_MAX], uint16_t *ret_port,
+                      struct muster_error *reterr);
+bool mu_port_parse(const char *text, uint16_t *ret_port); /* decimal digits only, 0..65535 */
+
+#endif

@@ -1,0 +1,670 @@
+/* The store server on a libuv loop: sockets in, sessions fed, replies out. It decides nothing about requests.
+ *
+ * Happy path: on_connection() accepts and starts reading; on_read() feeds the session from a buffer that all connections
+ * share; what the session sends is gathered in another shared buffer and written with one call when everything that was
+ * read has been carried out. Sends to other connections (woken waiters) are written at once.
+ * Failures: a socket that takes no more gets its own queue, which uv_write() drains; past the limit the peer is dropped.
+ * A session that fails, or a socket that does, puts its connection on the `doomed` list; it is closed when the event
+ * that is being handled is over, never in the middle of it. */
+#include "store/server_uv.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "store/limits.h"
+#include "store/listen.h"
+#include "store/session.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    READ_BYTES = 64 * 1024,
+    GATHER_BYTES = 64 * 1024,
+    BACKLOG = 65535, /* cut to the kernel's maximum */
+    PARTS_MAX = 8,
+    LOG_BURST = 20,
+    LOG_PER_S = 2,
+};
+
+/* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
+struct backlog {
+    uv_write_t req;
+    struct mu_buf sending, queued;
+    size_t charged; /* what of the service's budget the two hold */
+};
+
+struct conn {
+    uv_tcp_t tcp;
+    struct mu_server *server;
+    struct mu_session session;
+    union mu_addr addr;
+    struct mu_list link;     /* in server->conns */
+    struct mu_list doomed;   /* in server->doomed, or in no list */
+    struct mu_list waiting;  /* in server->graces, or in no list */
+    struct backlog *backlog; /* NULL: the socket took everything so far */
+};
+
+struct mu_server {
+    uv_loop_t *loop;
+    uv_tcp_t listener;
+    uv_timer_t grace_timer;
+    unsigned handles; /* of the two above, those not closed yet */
+    union mu_addr addr;
+    struct mu_service service;
+    struct mu_network *allow;
+    size_t allow_count;
+    struct mu_list conns, doomed, graces;
+    size_t conns_count; /* not yet given back by the loop */
+    uint64_t accepted, refused;
+    struct mu_log_limit log_limit;
+    struct conn *current; /* whose bytes are being carried out; its replies are gathered */
+    size_t gathered;
+    bool closing;
+    mu_server_closed *on_closed;
+    void *on_closed_ctx;
+    char read_bytes[READ_BYTES];
+    char gather_bytes[GATHER_BYTES];
+};
+
+static struct conn *conn_of(struct mu_session *session)
+{
+    return MU_LIST_ITEM(session, struct conn, session);
+}
+
+/* Says, not too often, why a peer was turned away. */
+static void log_refusal(struct mu_server *server, const union mu_addr *addr, const char *why)
+{
+    char text[MU_ADDR_TEXT_MAX];
+    uint64_t dropped;
+
+    server->refused++;
+    if (!mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped))
+        return;
+    if (dropped > 0)
+        mu_log(MUSTER_LOG_WARNING, "store: %" PRIu64 " more refusals were not logged", dropped);
+    mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(addr, text), why);
+}
+
+static void doom(struct conn *conn)
+{
+    conn->session.dead = true;
+    mu_list_remove(&conn->waiting);
+    mu_list_remove(&conn->doomed);
+    mu_list_push(&conn->server->doomed, &conn->doomed);
+}
+
+/* ---- Sending ---- */
+
+static void settle_charge(struct conn *conn)
+{
+    struct backlog *backlog = conn->backlog;
+    struct mu_budget *budget = &conn->server->service.budget;
+    size_t now = backlog->sending.cap + backlog->queued.cap;
+
+    budget->used = budget->used - backlog->charged + now;
+    backlog->charged = now;
+}
+
+static void free_backlog(struct conn *conn)
+{
+    if (conn->backlog == NULL)
+        return;
+    mu_budget_give(&conn->server->service.budget, conn->backlog->charged);
+    mu_buf_done(&conn->backlog->sending);
+    mu_buf_done(&conn->backlog->queued);
+    free(conn->backlog);
+    conn->backlog = NULL;
+}
+
+static void on_written(uv_write_t *req, int status);
+
+static void start_write(struct conn *conn)
+{
+    struct backlog *backlog = conn->backlog;
+    uv_buf_t buf;
+    int rc;
+
+    backlog->sending = backlog->queued;
+    backlog->queued = (struct mu_buf){ 0 };
+    backlog->req.data = conn;
+    buf = uv_buf_init(backlog->sending.data, (unsigned)backlog->sending.len);
+    rc = uv_write(&backlog->req, (uv_stream_t *)&conn->tcp, &buf, 1, on_written);
+    if (rc < 0)
+        doom(conn);
+}
+
+static bool can_queue(const struct conn *conn, size_t len, struct muster_error *reterr)
+{
+    const struct mu_service *service = &conn->server->service;
+    size_t unsent = conn->backlog->sending.len + conn->backlog->queued.len;
+
+    if (len > service->limits.unsent_bytes || unsent > service->limits.unsent_bytes - len) {
+        (void)mu_fail(reterr, MUSTER_ELIMIT,
+                      "it does not read its replies: %zu bytes are unsent and the limit is %" PRIu64, unsent + len,
+                      service->limits.unsent_bytes);
+        return false;
+    }
+    if (service->budget.used + 2 * len > service->budget.max) {
+        (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for %zu unsent bytes: %zu of %zu bytes are in use", len,
+                      service->budget.used, service->budget.max);
+        return false;
+    }
+    return true;
+}
+
+/* Keeps what the socket did not take: all but the first `skip` bytes of the parts. */
+static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t count, size_t skip, size_t total)
+{
+    struct muster_error error = { 0 };
+    int rc = 0;
+
+    if (conn->backlog == NULL)
+        conn->backlog = calloc(1, sizeof *conn->backlog);
+    if (conn->backlog == NULL) {
+        doom(conn);
+        return;
+    }
+    if (!can_queue(conn, total - skip, &error)) {
+        log_refusal(conn->server, &conn->addr, error.text);
+        doom(conn);
+        return;
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        size_t cut = skip < parts[i].len ? skip : parts[i].len;
+
+        skip -= cut;
+        rc = mu_buf_append(&conn->backlog->queued, parts[i].data + cut, parts[i].len - cut, SIZE_MAX);
+    }
+    settle_charge(conn);
+    if (rc < 0)
+        doom(conn);
+    else if (conn->backlog->sending.data == NULL)
+        start_write(conn);
+}
+
+static void write_parts(struct conn *conn, const struct mu_slice *parts, size_t count, size_t total)
+{
+    uv_buf_t bufs[PARTS_MAX];
+    int sent = 0;
+
+    assert(count <= PARTS_MAX);
+    if (conn->backlog == NULL) {
+        for (size_t i = 0; i < count; i++)
+            bufs[i] = uv_buf_init((char *)(uintptr_t)parts[i].data, (unsigned)parts[i].len);
+        sent = uv_try_write((uv_stream_t *)&conn->tcp, bufs, (unsigned)count);
+        if (sent == UV_EAGAIN)
+            sent = 0;
+    }
+    if (sent < 0)
+        doom(conn);
+    else if ((size_t)sent < total)
+        enqueue(conn, parts, count, (size_t)sent, total);
+}
+
+static void flush_gathered(struct mu_server *server)
+{
+    struct mu_slice part = mu_slice(server->gather_bytes, server->gathered);
+
+    server->gathered = 0;
+    if (part.len > 0 && !server->current->session.dead)
+        write_parts(server->current, &part, 1, part.len);
+}
+
+static void send_parts(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    struct conn *conn = conn_of(session);
+    struct mu_server *server = conn->server;
+    size_t total = 0;
+
+    for (size_t i = 0; i < count; i++)
+        total += parts[i].len;
+    if (conn == server->current && total > GATHER_BYTES - server->gathered)
+        flush_gathered(server);
+    if (conn != server->current || total > GATHER_BYTES) {
+        if (!session->dead)
+            write_parts(conn, parts, count, total);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].len > 0)
+            memcpy(server->gather_bytes + server->gathered, parts[i].data, parts[i].len);
+        server->gathered += parts[i].len;
+    }
+}
+
+/* ---- Connections ---- */
+
+static void close_if_over(struct mu_server *server)
+{
+    if (!server->closing || server->handles > 0 || server->conns_count > 0)
+        return;
+    mu_service_done(&server->service);
+    server->on_closed(server, server->on_closed_ctx);
+    free(server->allow);
+    free(server);
+}
+
+static void on_conn_closed(uv_handle_t *handle)
+{
+    struct conn *conn = handle->data;
+    struct mu_server *server = conn->server;
+
+    free_backlog(conn);
+    free(conn);
+    server->conns_count--;
+    close_if_over(server);
+}
+
+static void close_conn(struct conn *conn)
+{
+    mu_list_remove(&conn->link);
+    mu_list_remove(&conn->doomed);
+    mu_list_remove(&conn->waiting);
+    mu_session_leave(&conn->session); /* may wake, and so doom, others */
+    uv_close((uv_handle_t *)&conn->tcp, on_conn_closed);
+}
+
+/* The last thing every event does. */
+static void close_doomed(struct mu_server *server)
+{
+    struct mu_list *link;
+
+    while ((link = mu_list_first(&server->doomed)) != NULL)
+        close_conn(MU_LIST_ITEM(link, struct conn, doomed));
+}
+
+static void on_written(uv_write_t *req, int status)
+{
+    struct conn *conn = req->data;
+
+    if (uv_is_closing((uv_handle_t *)&conn->tcp))
+        return;
+    if (status < 0) {
+        doom(conn);
+    } else {
+        mu_buf_done(&conn->backlog->sending);
+        settle_charge(conn);
+        if (conn->backlog->queued.len > 0)
+            start_write(conn);
+        else
+            free_backlog(conn);
+    }
+    close_doomed(conn->server);
+}
+
+/* Every grace is of the same length, so the list is in the order in which they end. */
+static void on_grace_over(uv_timer_t *timer);
+
+static void arm_grace_timer(struct mu_server *server)
+{
+    struct mu_list *link = mu_list_first(&server->graces);
+    uint64_t until, now = uv_now(server->loop);
+
+    if (link == NULL) {
+        (void)uv_timer_stop(&server->grace_timer);
+        return;
+    }
+    until = mu_session_deadline_ms(&MU_LIST_ITEM(link, struct conn, waiting)->session);
+    (void)uv_timer_start(&server->grace_timer, on_grace_over, until > now ? until - now : 0, 0);
+}
+
+static void update_grace(struct conn *conn)
+{
+    bool wanted = !conn->session.dead && mu_session_deadline_ms(&conn->session) != 0;
+
+    if (wanted == !mu_list_empty(&conn->waiting))
+        return;
+    if (wanted)
+        mu_list_push(&conn->server->graces, &conn->waiting);
+    else
+        mu_list_remove(&conn->waiting);
+    arm_grace_timer(conn->server);
+}
+
+static void feed(struct conn *conn, struct mu_slice bytes)
+{
+    struct mu_server *server = conn->server;
+    struct muster_error error = { 0 };
+    int rc;
+
+    server->current = conn;
+    rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
+    flush_gathered(server); /* what it asked for before a bad request is still answered */
+    server->current = NULL;
+    if (rc < 0) {
+        log_refusal(server, &conn->addr, error.text);
+        doom(conn);
+    }
+    update_grace(conn);
+}
+
+static void on_grace_over(uv_timer_t *timer)
+{
+    struct mu_server *server = timer->data;
+    uint64_t now = uv_now(server->loop);
+    struct mu_list *link;
+
+    while ((link = mu_list_first(&server->graces)) != NULL) {
+        struct conn *conn = MU_LIST_ITEM(link, struct conn, waiting);
+
+        if (mu_session_deadline_ms(&conn->session) > now)
+            break;
+        feed(conn, mu_slice("", 0));
+    }
+    arm_grace_timer(server);
+    close_doomed(server);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
+{
+    struct conn *conn = handle->data;
+
+    (void)suggested;
+    *ret_buf = uv_buf_init(conn->server->read_bytes, READ_BYTES);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
+{
+    struct conn *conn = stream->data;
+
+    if (count > 0)
+        feed(conn, mu_slice(buf->base, (size_t)count));
+    else if (count < 0)
+        doom(conn); /* it hung up, or its network did */
+    close_doomed(conn->server);
+}
+
+static bool is_allowed(const struct mu_server *server, const union mu_addr *addr)
+{
+    for (size_t i = 0; i < server->allow_count; i++) {
+        if (mu_network_has(&server->allow[i], addr))
+            return true;
+    }
+    return server->allow_count == 0;
+}
+
+static void admit(struct conn *conn)
+{
+    struct mu_server *server = conn->server;
+    char why[96];
+
+    if (!is_allowed(server, &conn->addr)) {
+        log_refusal(server, &conn->addr, "its address is in none of the allowed networks");
+        doom(conn);
+    } else if (server->conns_count > server->service.limits.connections) {
+        (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
+                       server->service.limits.connections);
+        log_refusal(server, &conn->addr, why);
+        doom(conn);
+    } else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0) {
+        doom(conn);
+    } else {
+        server->accepted++;
+    }
+}
+
+static struct conn *new_conn(struct mu_server *server)
+{
+    struct conn *conn = calloc(1, sizeof *conn);
+
+    if (conn == NULL)
+        return NULL;
+    conn->server = server;
+    if (uv_tcp_init(server->loop, &conn->tcp) < 0) { /* cannot fail without flags */
+        free(conn);
+        return NULL;
+    }
+    conn->tcp.data = conn;
+    mu_session_init(&conn->session, &server->service);
+    mu_list_init(&conn->doomed);
+    mu_list_init(&conn->waiting);
+    mu_list_init(&conn->link);
+    mu_list_push(&server->conns, &conn->link);
+    server->conns_count++;
+    return conn;
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct mu_server *server = listener->data;
+    struct conn *conn = NULL;
+    uint64_t dropped;
+    int len = sizeof conn->addr;
+
+    if (status == 0)
+        conn = new_conn(server);
+    if (conn == NULL) {
+        server->refused++;
+        if (mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped))
+            mu_log(MUSTER_LOG_WARNING,
+                   "store: cannot take a connection: %s", /* libuv has closed it, or keeps it back */
+                   status < 0 ? uv_strerror(status) : "out of memory");
+        return;
+    }
+    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 || uv_tcp_getpeername(&conn->tcp, &conn->addr.any, &len) < 0)
+        doom(conn); /* gone before it was taken */
+    else
+        admit(conn);
+    close_doomed(server);
+}
+
+/* ---- Watches from within the process ---- */
+
+/* A session without a socket that only ever watches. */
+struct mu_server_watch {
+    struct mu_session session;
+    mu_server_value *on_value;
+    void *ctx;
+};
+
+/* A notice has six parts, the last of which is the new value; the first answer has one. */
+static void send_to_watch(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    struct mu_server_watch *watch = MU_LIST_ITEM(session, struct mu_server_watch, session);
+
+    if (count > 1)
+        watch->on_value(watch->ctx, parts[count - 1]);
+}
+
+int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_value *on_value, void *ctx,
+                    struct mu_server_watch **ret_watch, struct muster_error *reterr)
+{
+    struct mu_server_watch *watch = calloc(1, sizeof *watch);
+    struct mu_request request = { .op = MU_OP_WATCH_KEY, .key = key };
+    struct mu_slice value = mu_table_get(&server->service.table, key);
+    struct mu_answer answer;
+
+    if (watch == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory to watch a key");
+    mu_session_init(&watch->session, &server->service);
+    watch->session.send = send_to_watch;
+    watch->on_value = on_value;
+    watch->ctx = ctx;
+    mu_table_step(&server->service.table, &watch->session.peer, &request, &answer, reterr);
+    if (answer.kind == MU_ANSWER_REFUSED) {
+        mu_server_unwatch(server, watch);
+        return MUSTER_ELIMIT;
+    }
+    if (value.data != NULL)
+        on_value(ctx, value);
+    *ret_watch = watch;
+    return 0;
+}
+
+void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
+{
+    mu_session_leave(&watch->session);
+    close_doomed(server);
+    free(watch);
+}
+
+/* ---- Start and close ---- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct mu_server *server = handle->data;
+
+    server->handles--;
+    close_if_over(server);
+}
+
+void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx)
+{
+    struct mu_list *link;
+
+    assert(!server->closing && server->current == NULL);
+    server->closing = true;
+    server->on_closed = on_closed;
+    server->on_closed_ctx = ctx;
+    while ((link = mu_list_first(&server->conns)) != NULL)
+        close_conn(MU_LIST_ITEM(link, struct conn, link));
+    uv_close((uv_handle_t *)&server->listener, on_handle_closed);
+    uv_close((uv_handle_t *)&server->grace_timer, on_handle_closed);
+}
+
+static void ignore_closed(struct mu_server *server, void *ctx)
+{
+    (void)server;
+    (void)ctx;
+}
+
+static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_config *config)
+{
+    struct mu_hash_seed seed = { .k0 = config->seed[0], .k1 = config->seed[1] };
+    struct mu_server *server = calloc(1, sizeof *server);
+
+    if (server == NULL)
+        return NULL;
+    if (config->allow_count > 0) {
+        server->allow = malloc(config->allow_count * sizeof *server->allow);
+        if (server->allow == NULL) {
+            free(server);
+            return NULL;
+        }
+        memcpy(server->allow, config->allow, config->allow_count * sizeof *server->allow);
+        server->allow_count = config->allow_count;
+    }
+    server->loop = loop;
+    server->log_limit = (struct mu_log_limit){ .burst = LOG_BURST, .per_s = LOG_PER_S };
+    mu_list_init(&server->conns);
+    mu_list_init(&server->doomed);
+    mu_list_init(&server->graces);
+    mu_service_init(&server->service, &config->limits, config->legacy, seed, send_parts);
+    return server;
+}
+
+int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *config, struct mu_server **ret_server,
+                    struct muster_error *reterr)
+{
+    struct mu_server *server = new_server(loop, config);
+    char text[MU_ADDR_TEXT_MAX];
+    int rc;
+
+    if (server == NULL) {
+        (void)close(fd);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
+    }
+    rc = mu_listen_address(fd, &server->addr, reterr) < 0 ? -EBADF : 0;
+    (void)uv_tcp_init(loop, &server->listener); /* these two only fill in memory */
+    (void)uv_timer_init(loop, &server->grace_timer);
+    server->listener.data = server->grace_timer.data = server;
+    server->handles = 2;
+    if (rc == 0)
+        rc = uv_tcp_open(&server->listener, fd);
+    if (rc < 0)
+        (void)close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
+    if (rc < 0) {
+        rc = mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&server->addr, text));
+        mu_server_close(server, ignore_closed, NULL);
+        return rc;
+    }
+    *ret_server = server;
+    return 0;
+}
+
+/* ---- From the public configuration ---- */
+
+static int parse_allow(const char *const *texts, struct mu_network **ret_networks, size_t *ret_count,
+                       struct muster_error *reterr)
+{
+    struct mu_network *networks = NULL;
+    size_t count = 0;
+    int rc = 0;
+
+    while (texts != NULL && texts[count] != NULL)
+        count++;
+    if (count > 0) {
+        networks = calloc(count, sizeof *networks);
+        if (networks == NULL)
+            return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
+    }
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = mu_network_parse(texts[i], &networks[i], reterr);
+    if (rc < 0) {
+        free(networks);
+        return mu_wrap(reterr, "allowed networks");
+    }
+    *ret_networks = networks;
+    *ret_count = count;
+    return 0;
+}
+
+static int open_socket(const struct muster_store_server_config *config, int *ret_fd, struct muster_error *reterr)
+{
+    if (!config->use_listen_fd)
+        return mu_listen_open(config->host, config->port, ret_fd, reterr);
+    *ret_fd = config->listen_fd;
+    return mu_listen_adopt(config->listen_fd, config->port, reterr);
+}
+
+int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
+                       struct muster_error *reterr)
+{
+    struct mu_server_config settled = { .limits = config->limits, .legacy = MU_DIALECT_L };
+    struct mu_network *allow = NULL;
+    enum mu_dialect legacy;
+    int fd, rc;
+
+    if (!mu_dialect_parse(config->dialect, &legacy) || legacy == MU_DIALECT_V)
+        return mu_fail(reterr, MUSTER_EINVAL, "dialect '%s' is not one of auto, 1.13, 2.1", config->dialect);
+    if (legacy != MU_DIALECT_UNKNOWN)
+        settled.legacy = legacy;
+    rc = mu_limits_settle(&settled.limits, reterr);
+    if (rc == 0)
+        rc = parse_allow(config->allow, &allow, &settled.allow_count, reterr);
+    if (rc < 0)
+        return rc;
+    settled.allow = allow;
+    rc = open_socket(config, &fd, reterr);
+    if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
+        rc = mu_fail_errno(reterr, errno, "get random bytes");
+        (void)close(fd);
+    }
+    if (rc == 0)
+        rc = mu_server_start(loop, fd, &settled, ret_server, reterr);
+    free(allow);
+    return rc;
+}
+
+const union mu_addr *mu_server_address(const struct mu_server *server)
+{
+    return &server->addr;
+}
+
+struct mu_server_stats mu_server_stats(const struct mu_server *server)
+{
+    return (struct mu_server_stats){
+        .connections = server->conns_count,
+        .keys = server->service.table.keys,
+        .bytes = server->service.budget.used,
+        .accepted = server->accepted,
+        .refused = server->refused,
+        .requests = server->service.requests,
+    };
+}

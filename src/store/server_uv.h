@@ -1,0 +1,48 @@
+/* The store server on a libuv loop. */
+#ifndef MU_STORE_SERVER_UV_H
+#define MU_STORE_SERVER_UV_H
+
+#include "store/codec.h"
+#include "store/net.h"
+
+#include <uv.h>
+
+struct mu_server;
+
+struct mu_server_config {
+    struct muster_store_limits limits; /* settled */
+    enum mu_dialect legacy;            /* L, L0 or L1 */
+    const struct mu_network *allow;    /* copied; none: everybody */
+    size_t allow_count;
+    uint64_t seed[2]; /* random */
+};
+
+typedef void mu_server_closed(struct mu_server *server, void *ctx);
+
+/* Listens on `fd`, a bound socket, which the server owns from here on, also if this fails. */
+int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *config, struct mu_server **ret_server,
+                    struct muster_error *reterr);
+/* The same from the public configuration: checks it, opens the socket, makes a seed. */
+int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
+                       struct muster_error *reterr);
+const union mu_addr *mu_server_address(const struct mu_server *server);
+
+/* From here on the server belongs to the loop, which frees it after on_closed. */
+void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx);
+
+struct mu_server_watch;
+/* Called with a key's value: from within mu_server_watch() if there is one, then at every change. */
+typedef void mu_server_value(void *ctx, struct mu_slice value);
+
+int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_value *on_value, void *ctx,
+                    struct mu_server_watch **ret_watch, struct muster_error *reterr);
+void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch); /* before the server is closed */
+
+struct mu_server_stats {
+    size_t connections, keys, bytes;
+    uint64_t accepted, refused, requests;
+};
+
+struct mu_server_stats mu_server_stats(const struct mu_server *server);
+
+#endif

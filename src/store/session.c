@@ -1,0 +1,273 @@
+/* From a connection's bytes through codec and table to the bytes of replies.
+ *
+ * Happy path: feed() takes whole requests straight from what the driver read; only the start of an unfinished one is
+ * kept, in `unread`. Each request is one step of the table; its answer is sent, then those it woke are told, then those
+ * who watch the key. Failures: a request that cannot be read or carried out ends its own connection only. */
+#include "store/session.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
+                     struct mu_hash_seed seed, mu_session_send *send)
+{
+    *service = (struct mu_service){
+        .limits = *limits,
+        .budget = { .max = limits->total_bytes },
+        .legacy = legacy,
+        .send = send,
+    };
+    mu_table_init(&service->table, &service->budget, limits->value_bytes, seed);
+}
+
+void mu_service_done(struct mu_service *service)
+{
+    mu_table_done(&service->table);
+    assert(service->budget.used == 0);
+}
+
+void mu_session_init(struct mu_session *session, struct mu_service *service)
+{
+    *session = (struct mu_session){ .service = service, .send = service->send };
+    mu_codec_init(&session->codec, &service->limits, service->legacy);
+    mu_peer_init(&session->peer);
+}
+
+static void send_parts(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    if (!session->dead)
+        session->send(session, parts, count);
+}
+
+static void send_number(struct mu_session *session, uint64_t number, size_t bytes)
+{
+    char wire[8];
+    struct mu_slice part = mu_slice(wire, bytes);
+
+    mu_put_u64(wire, number); /* little-endian: the first bytes are the shorter forms */
+    send_parts(session, &part, 1);
+}
+
+static void send_bytes(struct mu_session *session, struct mu_slice bytes)
+{
+    char len[8];
+    struct mu_slice parts[] = { mu_slice(len, sizeof len), bytes };
+
+    mu_put_u64(len, bytes.len);
+    send_parts(session, parts, bytes.len > 0 ? 2 : 1);
+}
+
+static void send_values(struct mu_session *session, const struct mu_request *request)
+{
+    struct mu_slice list = request->list, key;
+
+    while (!session->dead && mu_request_next(&list, &key, NULL))
+        send_bytes(session, mu_table_get(&session->service->table, key));
+}
+
+static void send_keys(struct mu_session *session)
+{
+    const struct mu_table *table = &session->service->table;
+
+    for (const struct mu_entry *e = mu_table_next(table, NULL); e != NULL && !session->dead;
+         e = mu_table_next(table, e))
+        send_bytes(session, mu_entry_key(e));
+}
+
+static void send_answer(struct mu_session *session, const struct mu_request *request, const struct mu_answer *answer)
+{
+    switch (answer->kind) {
+    case MU_ANSWER_NONE:
+    case MU_ANSWER_REFUSED:
+        break;
+    case MU_ANSWER_BYTE:
+        send_number(session, (uint64_t)answer->number, 1);
+        break;
+    case MU_ANSWER_WORD:
+        send_number(session, (uint64_t)answer->number, 4);
+        break;
+    case MU_ANSWER_NUMBER:
+        send_number(session, (uint64_t)answer->number, 8);
+        break;
+    case MU_ANSWER_BYTES:
+        send_bytes(session, answer->bytes);
+        break;
+    case MU_ANSWER_POPPED:
+        send_number(session, (uint64_t)answer->number, 8);
+        if (answer->number > 0)
+            send_bytes(session, answer->bytes);
+        break;
+    case MU_ANSWER_VALUES:
+        send_values(session, request);
+        break;
+    case MU_ANSWER_KEYS:
+        send_number(session, (uint64_t)answer->number, 8);
+        send_keys(session);
+        break;
+    }
+}
+
+static void tell_woken(struct mu_service *service)
+{
+    struct mu_peer *peer;
+
+    while ((peer = mu_table_pop_woken(&service->table)) != NULL)
+        send_number(MU_LIST_ITEM(peer, struct mu_session, peer), MU_STOP_WAITING, 1);
+}
+
+static void tell_watcher(struct mu_session *session, const struct mu_change *change)
+{
+    char head[9], before_len[8], after_len[8];
+    const struct mu_slice parts[] = {
+        mu_slice(head, sizeof head),           change->key,  mu_slice(before_len, sizeof before_len), change->before,
+        mu_slice(after_len, sizeof after_len), change->after
+    };
+
+    head[0] = (char)change->kind;
+    mu_put_u64(head + 1, change->key.len);
+    mu_put_u64(before_len, change->before.len);
+    mu_put_u64(after_len, change->after.len);
+    send_parts(session, parts, sizeof parts / sizeof parts[0]);
+}
+
+static void tell_watchers(const struct mu_change *change)
+{
+    if (change->watchers == NULL)
+        return;
+    for (const struct mu_list *link = change->watchers->next; link != change->watchers; link = link->next)
+        tell_watcher(MU_LIST_ITEM(mu_watch_peer(link), struct mu_session, peer), change);
+}
+
+static int step(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
+{
+    struct mu_answer answer;
+
+    mu_table_step(&session->service->table, &session->peer, request, &answer, reterr);
+    if (answer.kind == MU_ANSWER_REFUSED)
+        return MUSTER_ELIMIT;
+    send_answer(session, request, &answer);
+    tell_watchers(&answer.change);
+    tell_woken(session->service);
+    return 0;
+}
+
+static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
+{
+    struct mu_request one = { .op = MU_OP_SET };
+    struct mu_slice list = request->list;
+    int rc = 0;
+
+    session->service->requests++;
+    /* Peers before 2.2 take turns with their server: a request while a WAIT is pending means that its caller gave up
+     * on it. Its key coming later must not put a stray byte before the answers the peer expects by then. */
+    if (session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT)
+        mu_table_cancel_wait(&session->service->table, &session->peer);
+    if (request->op != MU_OP_MULTI_SET)
+        return step(session, request, reterr);
+    while (rc == 0 && mu_request_next(&list, &one.key, &one.value))
+        rc = step(session, &one, reterr);
+    return rc;
+}
+
+/* Carries out the whole requests at the start of `in`; *ret_used is how many bytes they were. */
+static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_t now_ms, size_t *ret_used,
+                         struct muster_error *reterr)
+{
+    *ret_used = 0;
+    while (!session->dead) {
+        struct mu_slice rest = mu_slice(in.data + *ret_used, in.len - *ret_used);
+        struct mu_request request;
+        size_t used;
+        int rc;
+
+        switch (mu_codec_next(&session->codec, rest, now_ms, &request, &used, reterr)) {
+        case MU_CODEC_REQUEST:
+            break;
+        case MU_CODEC_MORE:
+        case MU_CODEC_GRACE:
+            return 0;
+        case MU_CODEC_BAD:
+            return MUSTER_EPROTOCOL;
+        }
+        rc = carry_out(session, &request, reterr);
+        if (rc < 0)
+            return rc;
+        *ret_used += used;
+    }
+    return 0;
+}
+
+/* Keeps the budget's idea of `unread` at its real size. */
+static void settle_charge(struct mu_session *session)
+{
+    struct mu_budget *budget = &session->service->budget;
+
+    mu_budget_give(budget, session->charged);
+    session->charged = session->unread.cap;
+    budget->used += session->charged; /* was asked for, in the worst case, before the buffer grew */
+}
+
+static int keep(struct mu_session *session, struct mu_slice bytes, struct muster_error *reterr)
+{
+    struct mu_service *service = session->service;
+    size_t len = session->unread.len + bytes.len;
+    size_t growth = len > session->unread.cap ? 2 * len + 64 - session->charged : 0;
+    int rc;
+
+    if (!mu_budget_take(&service->budget, growth))
+        return mu_fail(reterr, MUSTER_ELIMIT,
+                       "no room for a request that is still being sent: %zu of %zu bytes are in use",
+                       service->budget.used, service->budget.max);
+    rc = mu_buf_append(&session->unread, bytes.data, bytes.len, service->limits.request_bytes + bytes.len);
+    mu_budget_give(&service->budget, growth);
+    settle_charge(session);
+    return rc < 0 ? mu_fail(reterr, rc, "no memory for a request that is still being sent") : 0;
+}
+
+static void drop_unread(struct mu_session *session)
+{
+    mu_buf_done(&session->unread);
+    settle_charge(session);
+}
+
+static void keep_rest(struct mu_session *session, size_t used)
+{
+    mu_buf_consume(&session->unread, used);
+    settle_charge(session);
+}
+
+int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr)
+{
+    size_t used;
+    int rc;
+
+    if (session->codec.grace_until_ms != 0 && bytes.len == 0 && now_ms >= session->codec.grace_until_ms)
+        mu_codec_grace_over(&session->codec);
+    if (session->unread.len == 0) {
+        rc = carry_out_all(session, bytes, now_ms, &used, reterr);
+        if (rc < 0 || used == bytes.len)
+            return rc;
+        return keep(session, mu_slice(bytes.data + used, bytes.len - used), reterr);
+    }
+    rc = keep(session, bytes, reterr);
+    if (rc < 0)
+        return rc;
+    rc = carry_out_all(session, mu_buf_slice(&session->unread), now_ms, &used, reterr);
+    if (rc < 0)
+        return rc;
+    if (used == session->unread.len)
+        drop_unread(session);
+    else
+        keep_rest(session, used);
+    return 0;
+}
+
+void mu_session_leave(struct mu_session *session)
+{
+    session->dead = true;
+    mu_table_leave(&session->service->table, &session->peer);
+    drop_unread(session);
+    tell_woken(session->service);
+}

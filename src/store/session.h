@@ -1,0 +1,53 @@
+/* One connection of the store, from bytes to bytes. Pure: what is to be sent goes to the driver's `send`.
+ *
+ * A service is a table and the sessions that share it. Feeding one session may send to others, for it may wake them. */
+#ifndef MU_STORE_SESSION_H
+#define MU_STORE_SESSION_H
+
+#include "store/codec.h"
+#include "store/table.h"
+
+struct mu_session;
+
+/* Queues the parts, copying what it cannot send at once. It must not call back into the service; when the peer cannot
+ * take them the driver sets session->dead and lets the session leave later, outside of the call. */
+typedef void mu_session_send(struct mu_session *session, const struct mu_slice *parts, size_t count);
+
+struct mu_service {
+    struct muster_store_limits limits; /* settled */
+    struct mu_budget budget;
+    struct mu_table table;
+    enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
+    mu_session_send *send;
+    uint64_t requests; /* carried out so far */
+};
+
+struct mu_session {
+    struct mu_service *service;
+    mu_session_send *send; /* the service's, unless the driver puts another here */
+    struct mu_codec codec;
+    struct mu_peer peer;
+    struct mu_buf unread; /* the start of a request whose rest has not come yet */
+    size_t charged;       /* what of the budget `unread` holds */
+    bool dead;            /* nothing is sent to it or read from it any more */
+};
+
+void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
+                     struct mu_hash_seed seed, mu_session_send *send);
+void mu_service_done(struct mu_service *service); /* every session must have left */
+
+void mu_session_init(struct mu_session *session, struct mu_service *service);
+
+/* Bytes came. Fails when the connection must be closed; the session must then be fed no more, only left. */
+int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr);
+
+/* When the session wants mu_session_feed() with no bytes if none have come until then; 0: it does not. */
+static inline uint64_t mu_session_deadline_ms(const struct mu_session *session)
+{
+    return session->codec.grace_until_ms;
+}
+
+/* The connection is gone: drops what it waited for and what it had half said. Call once, before freeing it. */
+void mu_session_leave(struct mu_session *session);
+
+#endif

@@ -1,0 +1,784 @@
+/* The key table. Every request is a function of its own below; mu_table_step() picks it.
+ *
+ * Happy path of a wake-up: WAIT finds a key missing, makes an entry without a value for it and hangs a registration in
+ * that entry's list. A later SET gives the entry its value and walks the list: each registration counts its peer's
+ * missing keys down, and a peer at zero goes to table->woken. Failures: a request that there is no memory or budget for
+ * is refused before anything of it is visible; a peer that leaves takes its registrations along. */
+#include "store/table.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { NUMBER_TEXT_MAX = 24 };
+
+struct item {
+    struct mu_list link; /* in entry->queue */
+    size_t len;
+    char data[];
+};
+
+struct watch {
+    struct mu_list by_entry, by_peer;
+    struct mu_entry *entry;
+    struct mu_peer *peer;
+};
+
+struct mu_entry {
+    UT_hash_handle hh;
+    struct mu_buf value;
+    bool has_value;
+    struct mu_list waiters;  /* of struct mu_reg */
+    struct mu_list watchers; /* of struct watch */
+    struct mu_list queue;    /* of struct item */
+    struct mu_list owing;    /* of struct mu_peer: woken by an item and not yet come for it */
+    int64_t queue_len;
+    size_t key_len;
+    char key[];
+};
+
+void mu_table_init(struct mu_table *table, struct mu_budget *budget, uint64_t value_bytes_max, struct mu_hash_seed seed)
+{
+    *table = (struct mu_table){ .budget = budget, .value_bytes_max = value_bytes_max, .seed = seed };
+    mu_list_init(&table->woken);
+}
+
+void mu_peer_init(struct mu_peer *peer)
+{
+    *peer = (struct mu_peer){ 0 };
+    mu_list_init(&peer->woken);
+    mu_list_init(&peer->watches);
+    mu_list_init(&peer->owing);
+}
+
+/* ---- Entries ---- */
+
+static size_t entry_cost(size_t key_len)
+{
+    return sizeof(struct mu_entry) + key_len;
+}
+
+static struct mu_entry *find(const struct mu_table *table, struct mu_slice key)
+{
+    struct mu_entry *entry;
+
+    HASH_FIND_BYHASHVALUE(hh, table->entries, key.data, key.len, mu_hash(table->seed, key), entry);
+    return entry;
+}
+
+static struct mu_entry *find_or_make(struct mu_table *table, struct mu_slice key)
+{
+    unsigned hash = mu_hash(table->seed, key);
+    struct mu_entry *entry;
+
+    HASH_FIND_BYHASHVALUE(hh, table->entries, key.data, key.len, hash, entry);
+    if (entry != NULL)
+        return entry;
+    if (!mu_budget_take(table->budget, entry_cost(key.len)))
+        return NULL;
+    entry = calloc(1, entry_cost(key.len));
+    if (entry == NULL)
+        goto no_memory;
+    mu_list_init(&entry->waiters);
+    mu_list_init(&entry->watchers);
+    mu_list_init(&entry->queue);
+    mu_list_init(&entry->owing);
+    entry->key_len = key.len;
+    if (key.len > 0)
+        memcpy(entry->key, key.data, key.len);
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, table->entries, entry->key, entry->key_len, hash, entry);
+    if (entry->hh.tbl == NULL)
+        goto no_memory;
+    return entry;
+no_memory:
+    free(entry);
+    mu_budget_give(table->budget, entry_cost(key.len));
+    return NULL;
+}
+
+static void forgive(struct mu_peer *peer)
+{
+    mu_list_remove(&peer->owing);
+    peer->owes = NULL;
+}
+
+/* Forgets an entry that nobody has a reason to keep. */
+static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
+{
+    if (entry->has_value || !mu_list_empty(&entry->queue) || !mu_list_empty(&entry->waiters) ||
+        !mu_list_empty(&entry->watchers))
+        return;
+    while (!mu_list_empty(&entry->owing)) /* others have taken what there was */
+        forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
+    HASH_DELETE(hh, table->entries, entry);
+    mu_budget_give(table->budget, entry_cost(entry->key_len) + entry->value.cap);
+    mu_buf_done(&entry->value);
+    free(entry);
+}
+
+static bool exists(const struct mu_entry *entry)
+{
+    return entry != NULL && (entry->has_value || !mu_list_empty(&entry->queue));
+}
+
+struct mu_slice mu_entry_key(const struct mu_entry *entry)
+{
+    return mu_slice(entry->key, entry->key_len);
+}
+
+static struct mu_slice value_of(const struct mu_entry *entry)
+{
+    return entry != NULL && entry->has_value ? mu_buf_slice(&entry->value) : mu_slice(NULL, 0);
+}
+
+struct mu_slice mu_table_get(const struct mu_table *table, struct mu_slice key)
+{
+    return value_of(find(table, key));
+}
+
+const struct mu_entry *mu_table_next(const struct mu_table *table, const struct mu_entry *after)
+{
+    const struct mu_entry *entry = after == NULL ? table->entries : after->hh.next;
+
+    while (entry != NULL && !entry->has_value)
+        entry = entry->hh.next;
+    return entry;
+}
+
+/* ---- Waking ---- */
+
+static void satisfy(struct mu_table *table, struct mu_reg *reg)
+{
+    struct mu_peer *peer = reg->peer;
+
+    mu_list_remove(&reg->link);
+    reg->entry = NULL;
+    assert(peer->missing > 0);
+    peer->missing--;
+    if (peer->missing == 0)
+        mu_list_push(&table->woken, &peer->woken);
+}
+
+static void wake_all(struct mu_table *table, struct mu_entry *entry)
+{
+    struct mu_list *link;
+
+    while ((link = mu_list_first(&entry->waiters)) != NULL)
+        satisfy(table, MU_LIST_ITEM(link, struct mu_reg, link));
+}
+
+/* An item is for one consumer: whoever is woken by it ends the walk. */
+static void wake_one(struct mu_table *table, struct mu_entry *entry)
+{
+    struct mu_list *link;
+
+    while ((link = mu_list_first(&entry->waiters)) != NULL) {
+        struct mu_reg *reg = MU_LIST_ITEM(link, struct mu_reg, link);
+        struct mu_peer *peer = reg->peer;
+
+        satisfy(table, reg);
+        if (peer->missing == 0) {
+            forgive(peer);
+            peer->owes = entry;
+            mu_list_push(&entry->owing, &peer->owing);
+            return;
+        }
+    }
+}
+
+/* A peer that an item woke goes away, or gives up, without having taken it: somebody else may have it. */
+static void pass_on(struct mu_table *table, struct mu_peer *peer)
+{
+    struct mu_entry *entry = peer->owes;
+
+    if (entry == NULL)
+        return;
+    forgive(peer);
+    if (!mu_list_empty(&entry->queue))
+        wake_one(table, entry);
+}
+
+static void free_regs(struct mu_table *table, struct mu_peer *peer)
+{
+    if (peer->regs != &peer->reg && peer->regs != NULL) {
+        mu_budget_give(table->budget, peer->regs_count * sizeof *peer->regs);
+        free(peer->regs);
+    }
+    peer->regs = NULL;
+    peer->regs_count = 0;
+    peer->missing = 0;
+}
+
+struct mu_peer *mu_table_pop_woken(struct mu_table *table)
+{
+    struct mu_list *link = mu_list_pop(&table->woken);
+    struct mu_peer *peer;
+
+    if (link == NULL)
+        return NULL;
+    peer = MU_LIST_ITEM(link, struct mu_peer, woken);
+    free_regs(table, peer);
+    return peer;
+}
+
+void mu_table_cancel_wait(struct mu_table *table, struct mu_peer *peer)
+{
+    mu_list_remove(&peer->woken);
+    for (size_t i = 0; i < peer->regs_count; i++) {
+        struct mu_entry *entry = peer->regs[i].entry;
+
+        if (entry == NULL)
+            continue;
+        mu_list_remove(&peer->regs[i].link);
+        peer->regs[i].entry = NULL;
+        drop_if_idle(table, entry);
+    }
+    free_regs(table, peer);
+}
+
+static bool make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
+{
+    if (count == 1) {
+        peer->regs = &peer->reg;
+        peer->regs_count = 1;
+        return true;
+    }
+    if (!mu_budget_take(table->budget, count * sizeof *peer->regs))
+        return false;
+    peer->regs = calloc(count, sizeof *peer->regs);
+    if (peer->regs == NULL) {
+        mu_budget_give(table->budget, count * sizeof *peer->regs);
+        return false;
+    }
+    peer->regs_count = count;
+    return true;
+}
+
+static void hang(struct mu_peer *peer, struct mu_entry *entry)
+{
+    struct mu_reg *reg = &peer->regs[peer->missing++];
+
+    *reg = (struct mu_reg){ .entry = entry, .peer = peer };
+    mu_list_push(&entry->waiters, &reg->link);
+}
+
+/* ---- Answers ---- */
+
+static void answer_number(struct mu_answer *out, enum mu_answer_kind kind, int64_t number)
+{
+    out->kind = kind;
+    out->number = number;
+}
+
+static void answer_bytes(struct mu_answer *out, struct mu_slice bytes)
+{
+    out->kind = MU_ANSWER_BYTES;
+    out->bytes = bytes;
+}
+
+static void refuse_room(const struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                        struct muster_error *reterr)
+{
+    out->kind = MU_ANSWER_REFUSED;
+    (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use, or memory is out",
+                  mu_op_name(request->op), table->budget->used, table->budget->max);
+}
+
+/* ---- Changing a value ---- */
+
+/* Remembers what watchers will be told. The old bytes move to `spent`, for the value is about to be overwritten. */
+static int note_before(struct mu_table *table, struct mu_entry *entry, struct mu_answer *out)
+{
+    int rc;
+
+    if (mu_list_empty(&entry->watchers))
+        return 0;
+    rc = mu_buf_assign(&table->spent, entry->has_value ? mu_buf_slice(&entry->value) : mu_slice("", 0));
+    if (rc < 0)
+        return rc;
+    out->change = (struct mu_change){ .kind = entry->has_value ? MU_KEY_UPDATED : MU_KEY_CREATED,
+                                      .key = mu_entry_key(entry),
+                                      .before = mu_buf_slice(&table->spent),
+                                      .watchers = &entry->watchers };
+    return 0;
+}
+
+static void note_after(const struct mu_entry *entry, struct mu_answer *out)
+{
+    if (out->change.watchers != NULL)
+        out->change.after = mu_buf_slice(&entry->value);
+}
+
+static void has_value_now(struct mu_table *table, struct mu_entry *entry)
+{
+    if (!entry->has_value)
+        table->keys++;
+    entry->has_value = true;
+}
+
+/* Gives the entry a value. The budget is asked for the worst case first and gets back what was not needed. */
+static int put(struct mu_table *table, struct mu_entry *entry, struct mu_slice value, struct mu_answer *out)
+{
+    size_t cap_before = entry->value.cap, worst = value.len + 1;
+    int rc;
+
+    if (!mu_budget_take(table->budget, worst))
+        return MUSTER_ELIMIT;
+    rc = note_before(table, entry, out);
+    if (rc == 0)
+        rc = mu_buf_assign(&entry->value, value);
+    mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
+    if (rc < 0) {
+        out->change.watchers = NULL;
+        return rc;
+    }
+    has_value_now(table, entry);
+    note_after(entry, out);
+    return 0;
+}
+
+static void set(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                struct muster_error *reterr)
+{
+    struct mu_entry *entry = find_or_make(table, request->key);
+
+    if (entry == NULL || put(table, entry, request->value, out) < 0) {
+        refuse_room(table, request, out, reterr);
+        if (entry != NULL)
+            drop_if_idle(table, entry);
+        return;
+    }
+    wake_all(table, entry);
+}
+
+static void append(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                   struct muster_error *reterr)
+{
+    struct mu_entry *entry = find_or_make(table, request->key);
+    size_t cap_before, worst;
+    int rc;
+
+    if (entry == NULL) {
+        refuse_room(table, request, out, reterr);
+        return;
+    }
+    cap_before = entry->value.cap;
+    worst = 2 * (entry->value.len + request->value.len) + 64;
+    if (!mu_budget_take(table->budget, worst)) {
+        refuse_room(table, request, out, reterr);
+        drop_if_idle(table, entry);
+        return;
+    }
+    rc = note_before(table, entry, out);
+    if (rc == 0)
+        rc = mu_buf_append(&entry->value, request->value.data, request->value.len, table->value_bytes_max);
+    mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
+    if (rc < 0) {
+        out->change.watchers = NULL;
+        refuse_room(table, request, out, reterr);
+        if (rc == MUSTER_ELIMIT)
+            (void)mu_fail(reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64,
+                          entry->value.len + request->value.len, table->value_bytes_max);
+        drop_if_idle(table, entry);
+        return;
+    }
+    has_value_now(table, entry);
+    note_after(entry, out);
+    wake_all(table, entry);
+}
+
+static void compare_set(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                        struct muster_error *reterr)
+{
+    struct mu_entry *entry = find(table, request->key);
+    bool present = entry != NULL && entry->has_value;
+
+    if (!present && request->value.len > 0) {
+        answer_bytes(out, request->value); /* stays missing; the expected value goes back, as stock servers do */
+        return;
+    }
+    if (present && !mu_slice_equal(mu_buf_slice(&entry->value), request->value)) {
+        answer_bytes(out, mu_buf_slice(&entry->value));
+        return;
+    }
+    if (entry == NULL)
+        entry = find_or_make(table, request->key);
+    if (entry == NULL || put(table, entry, request->desired, out) < 0) {
+        refuse_room(table, request, out, reterr);
+        if (entry != NULL)
+            drop_if_idle(table, entry);
+        return;
+    }
+    answer_bytes(out, mu_buf_slice(&entry->value));
+    if (!present || !mu_slice_equal(request->value, request->desired))
+        wake_all(table, entry);
+}
+
+/* Reads a number as C's strtoll() in base 10 would: leading space, a sign, digits; what follows is ignored. */
+static bool parse_number(struct mu_slice text, int64_t *ret_number)
+{
+    size_t i = 0;
+    bool negative;
+    uint64_t magnitude = 0, max;
+
+    while (i < text.len && (text.data[i] == ' ' || (text.data[i] >= '\t' && text.data[i] <= '\r')))
+        i++;
+    negative = i < text.len && text.data[i] == '-';
+    if (i < text.len && (text.data[i] == '-' || text.data[i] == '+'))
+        i++;
+    if (i == text.len || text.data[i] < '0' || text.data[i] > '9')
+        return false;
+    max = (uint64_t)INT64_MAX + (negative ? 1 : 0);
+    for (; i < text.len && text.data[i] >= '0' && text.data[i] <= '9'; i++) {
+        uint64_t digit = (uint64_t)(text.data[i] - '0');
+
+        if (magnitude > (max - digit) / 10)
+            return false;
+        magnitude = magnitude * 10 + digit;
+    }
+    *ret_number = (int64_t)(negative ? 0 - magnitude : magnitude);
+    return true;
+}
+
+static struct mu_slice format_number(int64_t number, char text[static NUMBER_TEXT_MAX])
+{
+    uint64_t magnitude = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    size_t at = NUMBER_TEXT_MAX;
+
+    do {
+        text[--at] = (char)('0' + magnitude % 10);
+        magnitude /= 10;
+    } while (magnitude > 0);
+    if (number < 0)
+        text[--at] = '-';
+    return mu_slice(text + at, NUMBER_TEXT_MAX - at);
+}
+
+/* Adds to a key's number, wrapping around at the 64-bit edges. NULL when it was refused. */
+static struct mu_entry *count(struct mu_table *table, const struct mu_request *request, int64_t delta,
+                              struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry = find_or_make(table, request->key);
+    char text[NUMBER_TEXT_MAX];
+    int64_t number = 0;
+
+    if (entry == NULL) {
+        refuse_room(table, request, out, reterr);
+        return NULL;
+    }
+    if (entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
+        out->kind = MU_ANSWER_REFUSED;
+        (void)mu_fail(reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits", mu_op_name(request->op));
+        return NULL;
+    }
+    number = (int64_t)((uint64_t)number + (uint64_t)delta);
+    if (put(table, entry, format_number(number, text), out) < 0) {
+        refuse_room(table, request, out, reterr);
+        drop_if_idle(table, entry);
+        return NULL;
+    }
+    answer_number(out, MU_ANSWER_NUMBER, number);
+    return entry;
+}
+
+static void add(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                struct muster_error *reterr)
+{
+    struct mu_entry *entry = count(table, request, request->number, out, reterr);
+
+    if (entry != NULL)
+        wake_all(table, entry);
+}
+
+/* Counts arrivals at a key. Arriving wakes nobody before the last one does. */
+static void barrier(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                    struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry;
+    bool complete;
+
+    mu_table_cancel_wait(table, peer);
+    entry = count(table, request, 1, out, reterr);
+    if (entry == NULL)
+        return;
+    complete = out->number >= request->number;
+    answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
+    if (complete) {
+        wake_all(table, entry);
+        return;
+    }
+    out->kind = MU_ANSWER_NONE;
+    (void)make_regs(table, peer, 1); /* one registration needs no memory */
+    hang(peer, entry);
+}
+
+static void delete_key(struct mu_table *table, const struct mu_request *request, struct mu_answer *out)
+{
+    struct mu_entry *entry = find(table, request->key);
+
+    if (entry == NULL || !entry->has_value) {
+        answer_number(out, MU_ANSWER_NUMBER, 0);
+        return;
+    }
+    mu_buf_done(&table->spent);
+    table->spent = entry->value;
+    mu_budget_give(table->budget, entry->value.cap);
+    entry->value = (struct mu_buf){ 0 };
+    entry->has_value = false;
+    table->keys--;
+    if (!mu_list_empty(&entry->watchers))
+        out->change = (struct mu_change){ .kind = MU_KEY_DELETED,
+                                          .key = mu_entry_key(entry),
+                                          .before = mu_buf_slice(&table->spent),
+                                          .after = mu_slice("", 0),
+                                          .watchers = &entry->watchers };
+    else
+        drop_if_idle(table, entry);
+    answer_number(out, MU_ANSWER_NUMBER, 1);
+}
+
+/* ---- Asking ---- */
+
+static size_t count_missing(const struct mu_table *table, const struct mu_request *request)
+{
+    struct mu_slice list = request->list, key;
+    size_t missing = 0;
+
+    while (mu_request_next(&list, &key, NULL))
+        missing += !exists(find(table, key));
+    return missing;
+}
+
+static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                     struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_slice list = request->list, key;
+    size_t missing;
+
+    mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
+    missing = count_missing(table, request);
+    if (missing == 0) {
+        answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
+        return;
+    }
+    if (!make_regs(table, peer, missing)) {
+        refuse_room(table, request, out, reterr);
+        return;
+    }
+    while (mu_request_next(&list, &key, NULL)) {
+        struct mu_entry *entry = find_or_make(table, key);
+
+        if (entry == NULL) {
+            mu_table_cancel_wait(table, peer);
+            refuse_room(table, request, out, reterr);
+            return;
+        }
+        if (!exists(entry))
+            hang(peer, entry);
+    }
+    assert(peer->missing == missing);
+}
+
+/* ---- Queues ---- */
+
+static void queue_push(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                       struct muster_error *reterr)
+{
+    struct mu_entry *entry = find_or_make(table, request->key);
+    size_t cost = sizeof(struct item) + request->value.len;
+    struct item *item = NULL;
+
+    if (entry != NULL && mu_budget_take(table->budget, cost)) {
+        item = malloc(cost);
+        if (item == NULL)
+            mu_budget_give(table->budget, cost);
+    }
+    if (item == NULL) {
+        refuse_room(table, request, out, reterr);
+        if (entry != NULL)
+            drop_if_idle(table, entry);
+        return;
+    }
+    item->len = request->value.len;
+    if (item->len > 0)
+        memcpy(item->data, request->value.data, item->len);
+    mu_list_push(&entry->queue, &item->link);
+    entry->queue_len++;
+    wake_one(table, entry);
+}
+
+static void free_item(struct mu_table *table, struct item *item)
+{
+    mu_budget_give(table->budget, sizeof *item + item->len);
+    free(item);
+}
+
+static void queue_pop(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+                      struct muster_error *reterr)
+{
+    struct mu_entry *entry = find(table, request->key);
+    struct item *item;
+
+    if (entry == NULL || mu_list_empty(&entry->queue)) {
+        answer_number(out, MU_ANSWER_POPPED, 0);
+        return;
+    }
+    item = MU_LIST_ITEM(mu_list_first(&entry->queue), struct item, link);
+    if (mu_buf_assign(&table->spent, mu_slice(item->data, item->len)) < 0) {
+        refuse_room(table, request, out, reterr);
+        return;
+    }
+    mu_list_remove(&item->link);
+    free_item(table, item);
+    answer_number(out, MU_ANSWER_POPPED, entry->queue_len);
+    out->bytes = mu_buf_slice(&table->spent);
+    entry->queue_len--;
+    drop_if_idle(table, entry);
+}
+
+/* ---- Watches ---- */
+
+static void watch_key(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                      struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry = find_or_make(table, request->key);
+    struct watch *watch = NULL;
+
+    if (entry != NULL && mu_budget_take(table->budget, sizeof *watch)) {
+        watch = calloc(1, sizeof *watch);
+        if (watch == NULL)
+            mu_budget_give(table->budget, sizeof *watch);
+    }
+    if (watch == NULL) {
+        refuse_room(table, request, out, reterr);
+        if (entry != NULL)
+            drop_if_idle(table, entry);
+        return;
+    }
+    watch->entry = entry;
+    watch->peer = peer;
+    mu_list_push(&entry->watchers, &watch->by_entry);
+    mu_list_push(&peer->watches, &watch->by_peer);
+    answer_number(out, MU_ANSWER_BYTE, MU_KEY_WATCHED);
+}
+
+struct mu_peer *mu_watch_peer(const struct mu_list *watch)
+{
+    return MU_LIST_ITEM(watch, struct watch, by_entry)->peer;
+}
+
+static void unwatch(struct mu_table *table, struct watch *watch)
+{
+    struct mu_entry *entry = watch->entry;
+
+    mu_list_remove(&watch->by_entry);
+    mu_list_remove(&watch->by_peer);
+    free(watch);
+    mu_budget_give(table->budget, sizeof *watch);
+    drop_if_idle(table, entry);
+}
+
+/* ---- Steps ---- */
+
+void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                   struct mu_answer *out, struct muster_error *reterr)
+{
+    const struct mu_entry *entry;
+
+    assert(mu_list_empty(&table->woken)); /* those of the last step have been told */
+    *out = (struct mu_answer){ .kind = MU_ANSWER_NONE };
+    if (request->op != MU_OP_CANCEL_WAIT)
+        forgive(peer); /* it is there and does what it wants to */
+    switch (request->op) {
+    case MU_OP_VALIDATE:
+        break;
+    case MU_OP_SET:
+        set(table, request, out, reterr);
+        break;
+    case MU_OP_COMPARE_SET:
+        compare_set(table, request, out, reterr);
+        break;
+    case MU_OP_GET: /* a missing key reads as empty; clients WAIT first */
+        answer_bytes(out, mu_table_get(table, request->key));
+        break;
+    case MU_OP_ADD:
+        add(table, request, out, reterr);
+        break;
+    case MU_OP_CHECK:
+        answer_number(out, MU_ANSWER_BYTE, count_missing(table, request) == 0 ? MU_CHECK_READY : MU_CHECK_NOT_READY);
+        break;
+    case MU_OP_WAIT:
+        wait_for(table, peer, request, out, reterr);
+        break;
+    case MU_OP_NUM_KEYS:
+        answer_number(out, MU_ANSWER_NUMBER, (int64_t)table->keys);
+        break;
+    case MU_OP_WATCH_KEY:
+        watch_key(table, peer, request, out, reterr);
+        break;
+    case MU_OP_DELETE_KEY:
+        delete_key(table, request, out);
+        break;
+    case MU_OP_APPEND:
+        append(table, request, out, reterr);
+        break;
+    case MU_OP_MULTI_GET:
+        out->kind = MU_ANSWER_VALUES;
+        break;
+    case MU_OP_MULTI_SET: /* comes as its SETs */
+        abort();
+    case MU_OP_CANCEL_WAIT:
+        mu_table_cancel_wait(table, peer);
+        pass_on(table, peer);
+        answer_number(out, MU_ANSWER_BYTE, MU_WAIT_CANCELED);
+        break;
+    case MU_OP_PING:
+        answer_number(out, MU_ANSWER_WORD, request->number);
+        break;
+    case MU_OP_QUEUE_PUSH:
+        queue_push(table, request, out, reterr);
+        break;
+    case MU_OP_QUEUE_POP:
+        queue_pop(table, request, out, reterr);
+        break;
+    case MU_OP_QUEUE_LEN:
+        entry = find(table, request->key);
+        answer_number(out, MU_ANSWER_NUMBER, entry == NULL ? 0 : entry->queue_len);
+        break;
+    case MU_OP_LIST_KEYS:
+        answer_number(out, MU_ANSWER_KEYS, (int64_t)table->keys);
+        break;
+    case MU_OP_BARRIER:
+        barrier(table, peer, request, out, reterr);
+        break;
+    }
+}
+
+void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
+{
+    struct mu_list *link;
+
+    mu_table_cancel_wait(table, peer);
+    pass_on(table, peer);
+    while ((link = mu_list_first(&peer->watches)) != NULL)
+        unwatch(table, MU_LIST_ITEM(link, struct watch, by_peer));
+}
+
+void mu_table_done(struct mu_table *table)
+{
+    struct mu_entry *entry, *next;
+
+    HASH_ITER (hh, table->entries, entry, next) {
+        struct mu_list *link;
+
+        assert(mu_list_empty(&entry->waiters) && mu_list_empty(&entry->watchers));
+        while ((link = mu_list_pop(&entry->queue)) != NULL)
+            free_item(table, MU_LIST_ITEM(link, struct item, link));
+        entry->has_value = false;
+        drop_if_idle(table, entry);
+    }
+    mu_buf_done(&table->spent);
+    table->keys = 0;
+}

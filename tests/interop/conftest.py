@@ -1,0 +1,127 @@
+"""What the interop tests share: PyTorch processes, stock servers and ours."""
+
+import os
+import pathlib
+
+import pytest
+
+import harness
+
+
+def absent(reason):
+    """Missing tools skip a test on a developer's machine and fail it where all must be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class Pool:
+    """Keeps PyTorch processes between tests, for importing it costs seconds each time."""
+
+    def __init__(self):
+        self._idle = {}
+        self._missing = {}
+
+    def take(self, which):
+        if which in self._missing:
+            absent(self._missing[which])
+        while self._idle.get(which):
+            driver = self._idle[which].pop()
+            if driver.alive():
+                return driver
+            driver.stop()
+        python = harness.interpreter(which)
+        if not pathlib.Path(python).exists():
+            self._refuse(which, f"PyTorch {which} is absent: there is no {python}")
+        driver = harness.Driver(python)
+        try:
+            version = driver.version
+        except AssertionError:
+            driver.stop()
+            self._refuse(which, f"PyTorch {which} is absent: {python} cannot import torch")
+        # Debian's 1.13.1 calls itself 1.13.0a0.
+        if version.split(".")[:2] != which.split(".")[:2]:
+            driver.stop()
+            self._refuse(which, f"PyTorch {which} is absent: {python} has {version}")
+        return driver
+
+    def _refuse(self, which, reason):
+        self._missing[which] = reason
+        absent(reason)
+
+    def give_back(self, which, driver):
+        if driver.alive() and driver.forget():
+            self._idle.setdefault(which, []).append(driver)
+        else:
+            driver.stop()
+
+    def stop(self):
+        for drivers in self._idle.values():
+            for driver in drivers:
+                driver.stop()
+
+
+@pytest.fixture(scope="session")
+def pool():
+    pool = Pool()
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture
+def torch(pool):
+    """torch("2.13.0") is a process of that PyTorch for the length of a test."""
+    taken = []
+
+    def take(which):
+        driver = pool.take(which)
+        taken.append((which, driver))
+        return driver
+
+    yield take
+    for which, driver in taken:
+        pool.give_back(which, driver)
+
+
+def need_program():
+    if not harness.program().exists():
+        absent(f"there is no {harness.program()} to test")
+
+
+@pytest.fixture
+def muster():
+    """A fresh store of ours, which must end well when told to."""
+    need_program()
+    server = harness.MusterServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxies():
+    """proxies(port) is a recording proxy in front of that port."""
+    made = []
+
+    def make(port):
+        proxy = harness.Proxy(port)
+        made.append(proxy)
+        return proxy
+
+    yield make
+    for proxy in made:
+        proxy.stop()
+
+
+@pytest.fixture
+def pulses():
+    """pulses(port) tells when the server there has dealt with all it was sent."""
+    made = []
+
+    def make(port, modern=True):
+        pulse = harness.Pulse(port, modern)
+        made.append(pulse)
+        return pulse
+
+    yield make
+    for pulse in made:
+        pulse.close()
