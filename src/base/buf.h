@@ -4,6 +4,7 @@
 
 #include "base/slice.h"
 
+#include <endian.h>
 #include <stdint.h>
 
 /* How much memory a group of owners may hold together. A zero `max` means no ceiling. */
@@ -35,30 +36,30 @@ static inline struct mu_slice mu_buf_slice(const struct mu_buf *buf)
 /* Little-endian integers, wherever they stand. */
 static inline uint32_t mu_get_u32(const void *from)
 {
-    const unsigned char *p = from;
+    uint32_t value;
 
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    memcpy(&value, from, sizeof value);
+    return le32toh(value);
 }
 
 static inline uint64_t mu_get_u64(const void *from)
 {
-    return (uint64_t)mu_get_u32(from) | (uint64_t)mu_get_u32((const char *)from + 4) << 32;
+    uint64_t value;
+
+    memcpy(&value, from, sizeof value);
+    return le64toh(value);
 }
 
 static inline void mu_put_u32(void *to, uint32_t value)
 {
-    unsigned char *p = to;
-
-    p[0] = (unsigned char)value;
-    p[1] = (unsigned char)(value >> 8);
-    p[2] = (unsigned char)(value >> 16);
-    p[3] = (unsigned char)(value >> 24);
+    value = htole32(value);
+    memcpy(to, &value, sizeof value);
 }
 
 static inline void mu_put_u64(void *to, uint64_t value)
 {
-    mu_put_u32(to, (uint32_t)value);
-    mu_put_u32((char *)to + 4, (uint32_t)(value >> 32));
+    value = htole64(value);
+    memcpy(to, &value, sizeof value);
 }
 
 #endif

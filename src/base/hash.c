@@ -8,30 +8,32 @@ struct sip {
     uint64_t a, b, c, d;
 };
 
-static uint64_t rotate(uint64_t x, unsigned bits)
+static inline uint64_t rotate(uint64_t x, unsigned bits)
 {
     return x << bits | x >> (64 - bits);
 }
 
-static void sip_round(struct sip *s)
+static inline struct sip sip_round(struct sip s) /* by value: it stays in registers */
 {
-    s->a += s->b;
-    s->c += s->d;
-    s->b = rotate(s->b, 13) ^ s->a;
-    s->d = rotate(s->d, 16) ^ s->c;
-    s->a = rotate(s->a, 32);
-    s->c += s->b;
-    s->a += s->d;
-    s->b = rotate(s->b, 17) ^ s->c;
-    s->d = rotate(s->d, 21) ^ s->a;
-    s->c = rotate(s->c, 32);
+    s.a += s.b;
+    s.c += s.d;
+    s.b = rotate(s.b, 13) ^ s.a;
+    s.d = rotate(s.d, 16) ^ s.c;
+    s.a = rotate(s.a, 32);
+    s.c += s.b;
+    s.a += s.d;
+    s.b = rotate(s.b, 17) ^ s.c;
+    s.d = rotate(s.d, 21) ^ s.a;
+    s.c = rotate(s.c, 32);
+    return s;
 }
 
-static void absorb(struct sip *s, uint64_t word)
+static inline struct sip absorb(struct sip s, uint64_t word)
 {
-    s->d ^= word;
-    sip_round(s);
-    s->a ^= word;
+    s.d ^= word;
+    s = sip_round(s);
+    s.a ^= word;
+    return s;
 }
 
 uint64_t mu_hash64(struct mu_hash_seed seed, struct mu_slice bytes)
@@ -42,17 +44,15 @@ uint64_t mu_hash64(struct mu_hash_seed seed, struct mu_slice bytes)
         .c = seed.k0 ^ 0x6c7967656e657261u,
         .d = seed.k1 ^ 0x7465646279746573u,
     };
+    size_t whole = bytes.len / 8 * 8;
     uint64_t last = (uint64_t)bytes.len << 56;
-    size_t i = 0;
 
-    for (; i + 8 <= bytes.len; i += 8)
-        absorb(&s, mu_get_u64(bytes.data + i));
-    for (unsigned shift = 0; i < bytes.len; i++, shift += 8)
-        last |= (uint64_t)(unsigned char)bytes.data[i] << shift;
-    absorb(&s, last);
+    for (size_t i = 0; i < whole; i += 8)
+        s = absorb(s, mu_get_u64(bytes.data + i));
+    for (size_t i = whole; i < bytes.len; i++)
+        last |= (uint64_t)(unsigned char)bytes.data[i] << 8 * (i - whole);
+    s = absorb(s, last);
     s.c ^= 0xff;
-    sip_round(&s);
-    sip_round(&s);
-    sip_round(&s);
+    s = sip_round(sip_round(sip_round(s)));
     return s.a ^ s.b ^ s.c ^ s.d;
 }

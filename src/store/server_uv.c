@@ -159,7 +159,7 @@ static bool can_queue(const struct conn *conn, size_t len, struct muster_error *
 /* Keeps what the socket did not take: all but the first `skip` bytes of the parts. */
 static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t count, size_t skip, size_t total)
 {
-    struct muster_error error = { 0 };
+    struct muster_error error;
     int rc = 0;
 
     if (conn->backlog == NULL)
@@ -328,7 +328,7 @@ static void update_grace(struct conn *conn)
 static void feed(struct conn *conn, struct mu_slice bytes)
 {
     struct mu_server *server = conn->server;
-    struct muster_error error = { 0 };
+    struct muster_error error; /* a kilobyte, written only on failure */
     int rc;
 
     server->current = conn;
