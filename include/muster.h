@@ -239,7 +239,7 @@ struct muster_store_server_config {
     uint32_t size;
     const char *host;         /* name or address to listen on; NULL: every address, IPv6 and IPv4 */
     uint16_t port;            /* 0: any free port */
-    bool use_listen_fd;       /* adopt listen_fd, a bound stream socket, instead; the server closes it at the end */
+    bool use_listen_fd;       /* adopt listen_fd, a bound stream socket, instead; on success it is the server's */
     int listen_fd;            /* when a port is given as well it must be the socket's */
     bool shared;              /* if a shared server of this process has this (non-zero) port, be another user of it */
     const char *dialect;      /* of clients that do not announce 2.2 or newer: NULL or "auto", "1.13", "2.1" */
@@ -271,7 +271,7 @@ struct muster_store_tcp_config {
     const char *dialect;        /* what the server speaks: NULL or "auto" (find out), "1.13", "2.1", "2.x" */
     bool native_barrier;        /* the server is 2.12 or newer: use its own barrier, as stock clients do there */
     bool raw_keys;              /* do not put the "/" in front of keys that every PyTorch client puts there */
-    const struct muster_store_server_config *server; /* with is_host: how; host and port of it are not used */
+    const struct muster_store_server_config *server; /* with is_host: how; its port is not used */
 };
 
 /* Connects, or says at the end of connect_timeout_ms what was tried and what each attempt answered. The store owns one

@@ -16,7 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { READ_BYTES = 64 * 1024, GREETING_BYTES_MAX = 16, RECONNECT_MS = 30000, EVENTS_MAX = 2 * MU_DIAL_ADDRS_MAX + 8 };
+enum {
+    READ_BYTES = 64 * 1024,
+    GREETING_BYTES_MAX = 16,
+    RECONNECT_MS = 30000,
+    KEEPALIVE_S = 60,
+    EVENTS_MAX = 2 * MU_DIAL_ADDRS_MAX + 8
+};
 
 enum purpose {
     FOR_DIALING, /* an attempt; greeted with link->dialect once connected */
@@ -397,6 +403,7 @@ static void open_link(struct mu_client *client, enum purpose purpose, size_t ind
     mu_list_push(&client->links, &link->in_client);
     client->links_count++;
     (void)uv_tcp_nodelay(&link->tcp, 1);
+    (void)uv_tcp_keepalive(&link->tcp, 1, KEEPALIVE_S); /* a server whose host vanished is noticed in about a minute */
     rc = uv_tcp_connect(&link->connect_req, &link->tcp, &addr->any, on_connected);
     if (rc < 0)
         connect_failed(link, rc);

@@ -483,6 +483,7 @@ static int count_in(struct tcp_store *store, const struct muster_store_tcp_confi
     return rc;
 }
 
+/* As with PyTorch, `host` is where to connect; the server listens everywhere unless its own config says where. */
 static int start_server(const struct muster_store_tcp_config *config, struct muster_store_server **ret_server,
                         struct muster_error *reterr)
 {
@@ -494,7 +495,6 @@ static int start_server(const struct muster_store_tcp_config *config, struct mus
         memcpy(&server, config->server, config->server->size < sizeof server ? config->server->size : sizeof server);
     }
     server.size = sizeof server;
-    server.host = NULL; /* as PyTorch: the host is where to connect, the server listens everywhere */
     server.port = config->port;
     server.shared = server.shared || config->shared;
     return muster_store_server_start(&server, ret_server, reterr);

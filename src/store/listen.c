@@ -1,5 +1,6 @@
 /* Sockets to listen on. Every address means one IPv6 socket that takes IPv4 as well, or a plain IPv4 one where there is
- * no IPv6. TCP_NODELAY is set on the listening socket: what it accepts inherits it. */
+ * no IPv6. TCP_NODELAY and SO_KEEPALIVE are set on the listening socket: what it accepts inherits them. The latter lets
+ * go, after hours, of connections whose host has vanished; one that is merely silent answers and stays. */
 #include "store/listen.h"
 
 #include "base/error.h"
@@ -23,7 +24,8 @@ static int open_bound(const union mu_addr *addr, bool v6_only)
 
     if (fd < 0)
         return -errno;
-    if (set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1) == 0 && set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1) == 0 &&
+    if (set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1) == 0 && set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1) == 0 &&
+        set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1) == 0 &&
         (addr->any.sa_family != AF_INET6 || set_flag(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only) == 0) &&
         bind(fd, &addr->any, mu_addr_len(addr)) == 0)
         return fd;
@@ -112,5 +114,6 @@ int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr)
         return mu_fail(reterr, MUSTER_EINVAL, "the socket on descriptor %d is bound to port %u, not to %u", fd,
                        (unsigned)mu_addr_port(&addr), (unsigned)port);
     (void)set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1); /* costs latency only if it fails */
+    (void)set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1); /* costs memory for hosts that vanished, if it fails */
     return 0;
 }

@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -75,18 +76,25 @@ static struct conn *conn_of(struct mu_session *session)
     return MU_LIST_ITEM(session, struct conn, session);
 }
 
-/* Says, not too often, why a peer was turned away. */
-static void log_refusal(struct mu_server *server, const union mu_addr *addr, const char *why)
+/* Counts a refusal; true when it may be logged, for that must not happen too often. */
+static bool may_log_refusal(struct mu_server *server)
 {
-    char text[MU_ADDR_TEXT_MAX];
     uint64_t dropped;
 
     server->refused++;
     if (!mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped))
-        return;
+        return false;
     if (dropped > 0)
         mu_log(MUSTER_LOG_WARNING, "store: %" PRIu64 " more refusals were not logged", dropped);
-    mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(addr, text), why);
+    return true;
+}
+
+static void log_refusal(struct mu_server *server, const union mu_addr *addr, const char *why)
+{
+    char text[MU_ADDR_TEXT_MAX];
+
+    if (may_log_refusal(server))
+        mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(addr, text), why);
 }
 
 static void doom(struct conn *conn)
@@ -432,16 +440,13 @@ static void on_connection(uv_stream_t *listener, int status)
 {
     struct mu_server *server = listener->data;
     struct conn *conn = NULL;
-    uint64_t dropped;
     int len = sizeof conn->addr;
 
     if (status == 0)
         conn = new_conn(server);
     if (conn == NULL) {
-        server->refused++;
-        if (mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped))
-            mu_log(MUSTER_LOG_WARNING,
-                   "store: cannot take a connection: %s", /* libuv has closed it, or keeps it back */
+        if (may_log_refusal(server)) /* libuv has closed it, or keeps it back until there is room */
+            mu_log(MUSTER_LOG_WARNING, "store: cannot take a connection: %s",
                    status < 0 ? uv_strerror(status) : "out of memory");
         return;
     }
@@ -615,12 +620,18 @@ static int parse_allow(const char *const *texts, struct mu_network **ret_network
     return 0;
 }
 
+/* An adopted socket is copied: the caller's own is closed once the server has started, and stays if it does not. */
 static int open_socket(const struct muster_store_server_config *config, int *ret_fd, struct muster_error *reterr)
 {
+    int rc;
+
     if (!config->use_listen_fd)
         return mu_listen_open(config->host, config->port, ret_fd, reterr);
-    *ret_fd = config->listen_fd;
-    return mu_listen_adopt(config->listen_fd, config->port, reterr);
+    rc = mu_listen_adopt(config->listen_fd, config->port, reterr);
+    if (rc < 0)
+        return rc;
+    *ret_fd = fcntl(config->listen_fd, F_DUPFD_CLOEXEC, 0);
+    return *ret_fd < 0 ? mu_fail_errno(reterr, errno, "copy descriptor %d", config->listen_fd) : 0;
 }
 
 int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
@@ -648,6 +659,8 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
     }
     if (rc == 0)
         rc = mu_server_start(loop, fd, &settled, ret_server, reterr);
+    if (rc == 0 && config->use_listen_fd)
+        (void)close(config->listen_fd);
     free(allow);
     return rc;
 }
