@@ -59,21 +59,21 @@ int mu_fail(struct muster_error *reterr, int code, const char *format, ...)
     return code;
 }
 
-int mu_wrap(struct muster_error *reterr, const char *format, ...)
+int mu_wrap(struct muster_error *reterr, int code, const char *format, ...)
 {
     char inner[sizeof reterr->text];
     va_list args;
     size_t used;
 
     if (reterr == NULL)
-        return MUSTER_EINTERNAL;
+        return code;
     memcpy(inner, reterr->text, sizeof inner);
     va_start(args, format);
-    set_text(reterr, reterr->code, format, args);
+    set_text(reterr, code, format, args);
     va_end(args);
     used = strlen(reterr->text);
     (void)snprintf(reterr->text + used, sizeof reterr->text - used, ": %s", inner);
-    return reterr->code;
+    return code;
 }
 
 static int code_of_errno(int errnum)

@@ -5,9 +5,10 @@
 
 #include "muster.h"
 
-/* Both return the (negative) code, so that they can stand in a return statement. `reterr` may be NULL. */
+/* Both return the (negative) code, so that they can stand in a return statement. `reterr` may be NULL. mu_wrap() is given
+ * the code that the failed call returned. */
 int mu_fail(struct muster_error *reterr, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-int mu_wrap(struct muster_error *reterr, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int mu_wrap(struct muster_error *reterr, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The same for an errno value, whose text is put behind ours. Known values get their own code. */
 int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, ...)

@@ -11,11 +11,11 @@ enum { MU_EXIT_OK = 0, MU_EXIT_ERROR = 1, MU_EXIT_USAGE = 2 };
 enum mu_option_kind {
     MU_OPTION_FLAG,    /* bool: no value */
     MU_OPTION_TEXT,    /* const char * */
-    MU_OPTION_PORT,    /* uint16_t */
+    MU_OPTION_PORT,    /* int, 0 to 65535: whoever puts -1 there first can tell that none was given */
     MU_OPTION_INT,     /* int, 0 or above */
     MU_OPTION_COUNT,   /* uint64_t above 0 */
     MU_OPTION_BYTES,   /* uint64_t above 0, with an optional K, M or G behind it */
-    MU_OPTION_SECONDS, /* int64_t milliseconds, given as seconds with an optional fraction */
+    MU_OPTION_SECONDS, /* int64_t milliseconds above 0, given as seconds with an optional fraction */
     MU_OPTION_LIST,    /* struct mu_option_list: may be given several times */
 };
 
@@ -32,8 +32,9 @@ struct mu_option {
     void *value;
 };
 
-/* Reads options and operands in any order up to "--", leaves the operands at the front of argv, NULL-terminated, and
- * their number in *ret_count. On a usage error it says so on stderr, with `command` in front, and returns false. */
+/* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand as well, and
+ * "-h" stands for "--help". Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count. On a
+ * usage error it says so on stderr, with `command` in front, and returns false. */
 bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count);
 
 /* ---- Output ---- */
@@ -52,10 +53,9 @@ bool mu_cli_log(const char *level);
 
 int mu_cmd_store(char **argv);
 
-struct mu_cmd_store_server {
-    struct muster_store_server_config config; /* checked and settled by the library */
-};
-
+/* The server's half: prints one line when it listens, returns when a signal has ended it. */
 int mu_cmd_store_serve(const struct muster_store_server_config *config);
+/* The client's half: argv[0] is "get", "set", ... */
+int mu_cmd_store_client(char **argv);
 
 #endif

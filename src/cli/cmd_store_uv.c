@@ -11,9 +11,9 @@ static const int ending_signals[] = { SIGTERM, SIGINT };
 enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
 
 struct serve {
-    struct mu_server *server;
+    struct mu_server *server; /* NULL: not started, or closed */
     uv_signal_t signals[SIGNALS];
-    bool ending;
+    size_t signals_count; /* that are open */
 };
 
 static void on_server_closed(struct mu_server *server, void *ctx)
@@ -22,28 +22,34 @@ static void on_server_closed(struct mu_server *server, void *ctx)
     (void)ctx;
 }
 
+/* Closes what is open; the loop then runs out of things to do. A second signal finds its default action back. */
+static void end(struct serve *serve)
+{
+    while (serve->signals_count > 0)
+        uv_close((uv_handle_t *)&serve->signals[--serve->signals_count], NULL);
+    if (serve->server != NULL)
+        mu_server_close(serve->server, on_server_closed, NULL);
+    serve->server = NULL;
+}
+
 static void on_signal(uv_signal_t *handle, int signum)
 {
-    struct serve *serve = handle->data;
-
     (void)signum;
-    if (serve->ending)
-        return;
-    serve->ending = true;
-    for (size_t i = 0; i < SIGNALS; i++)
-        uv_close((uv_handle_t *)&serve->signals[i], NULL);
-    mu_server_close(serve->server, on_server_closed, NULL);
+    end(handle->data);
 }
 
 static int catch_signals(uv_loop_t *loop, struct serve *serve)
 {
     int rc = 0;
 
-    for (size_t i = 0; i < SIGNALS && rc == 0; i++) {
-        serve->signals[i].data = serve;
-        rc = uv_signal_init(loop, &serve->signals[i]);
-        if (rc == 0)
-            rc = uv_signal_start(&serve->signals[i], on_signal, ending_signals[i]);
+    while (serve->signals_count < SIGNALS && rc == 0) {
+        uv_signal_t *handle = &serve->signals[serve->signals_count];
+
+        rc = uv_signal_init(loop, handle);
+        if (rc < 0)
+            break;
+        handle->data = serve;
+        rc = uv_signal_start(handle, on_signal, ending_signals[serve->signals_count++]);
     }
     return rc;
 }
@@ -59,11 +65,24 @@ static void raise_descriptor_limit(void)
     }
 }
 
+static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
+{
+    struct muster_error error = { 0 };
+    char text[MU_ADDR_TEXT_MAX];
+    int rc;
+
+    if (mu_server_start_as(loop, config, &serve->server, &error) < 0)
+        return mu_cli_fail(command, "%s", error.text);
+    rc = catch_signals(loop, serve);
+    if (rc < 0)
+        return mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc));
+    (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
+    return mu_cli_flush(command);
+}
+
 int mu_cmd_store_serve(const struct muster_store_server_config *config)
 {
     struct serve serve = { 0 };
-    struct muster_error error = { 0 };
-    char text[MU_ADDR_TEXT_MAX];
     uv_loop_t loop;
     int rc;
 
@@ -71,15 +90,10 @@ int mu_cmd_store_serve(const struct muster_store_server_config *config)
     rc = uv_loop_init(&loop);
     if (rc < 0)
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
-    if (mu_server_start_as(&loop, config, &serve.server, &error) < 0)
-        return mu_cli_fail(command, "%s", error.text);
-    rc = catch_signals(&loop, &serve);
-    if (rc < 0)
-        return mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc));
-    (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve.server), text));
-    if (mu_cli_flush(command) != MU_EXIT_OK)
-        return MU_EXIT_ERROR;
+    rc = start(&loop, config, &serve);
+    if (rc != MU_EXIT_OK)
+        end(&serve);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&loop);
-    return MU_EXIT_OK;
+    return rc;
 }

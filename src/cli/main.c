@@ -1,8 +1,11 @@
 /* The program: picks the command. */
 #include "cli/cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static const char help[] = "muster: elastic launcher, rendezvous and store for distributed training\n"
                            "\n"
@@ -12,13 +15,25 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
                            "\n"
+                           "options:\n"
                            "  --help     this text; 'muster COMMAND --help' tells more about a command\n"
                            "  --version  the version\n";
+
+/* A program may be started without its standard descriptors. The next thing opened would then take their place, and
+ * output would end up in a socket. What is put there instead fails every read or write. */
+static void occupy_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); /* takes the lowest one: this */
+    }
+}
 
 int main(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
 
+    occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
     if (strcmp(command, "store") == 0)
         return mu_cmd_store(argv + 2);
@@ -34,5 +49,5 @@ int main(int argc, char **argv)
         (void)fputs(help, stderr);
         return MU_EXIT_USAGE;
     }
-    return mu_cli_usage("muster", "unknown command '%s'", command);
+    return mu_cli_usage("muster", command[0] == '-' ? "unknown option '%s'" : "unknown command '%s'", command);
 }

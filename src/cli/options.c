@@ -118,10 +118,10 @@ static bool parse_seconds(const char *text, int64_t *ret_ms)
     char *end;
     double seconds;
 
-    if (!isdigit((unsigned char)text[0]) && text[0] != '.')
+    if (text[0] == '\0' || strspn(text, "0123456789.") != strlen(text)) /* strtod() takes more: inf, 0x10, 1e3 */
         return false;
     seconds = strtod(text, &end);
-    if (*end != '\0' || !(seconds >= 0) || seconds > 1e9)
+    if (*end != '\0' || !(seconds > 0) || seconds > 1e9)
         return false;
     *ret_ms = (int64_t)(seconds * 1000 + 0.999999); /* rounded up: never less than was asked for */
     return true;
@@ -132,6 +132,7 @@ static const char *take_value(const struct mu_option *option, const char *text)
 {
     struct mu_option_list *list;
     uint64_t number;
+    uint16_t port;
     char *end;
 
     switch (option->kind) {
@@ -142,7 +143,10 @@ static const char *take_value(const struct mu_option *option, const char *text)
         *(const char **)option->value = text;
         return NULL;
     case MU_OPTION_PORT:
-        return mu_port_parse(text, option->value) ? NULL : "a port from 0 to 65535";
+        if (!mu_port_parse(text, &port))
+            return "a port from 0 to 65535";
+        *(int *)option->value = port;
+        return NULL;
     case MU_OPTION_INT:
         if (!parse_u64(text, &end, &number) || *end != '\0' || number > INT32_MAX)
             return "a number, 0 or above";
@@ -156,7 +160,7 @@ static const char *take_value(const struct mu_option *option, const char *text)
     case MU_OPTION_BYTES:
         return parse_bytes(text, option->value) ? NULL : "a number of bytes above 0, like 8192, 64K, 16M or 2G";
     case MU_OPTION_SECONDS:
-        return parse_seconds(text, option->value) ? NULL : "a number of seconds, like 10 or 0.5";
+        return parse_seconds(text, option->value) ? NULL : "a number of seconds above 0, like 10 or 0.5";
     case MU_OPTION_LIST:
         list = option->value;
         if (list->count == MU_OPTION_LIST_MAX)
@@ -209,6 +213,7 @@ static int take_option(const char *command, const struct mu_option *options, cha
 
 bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count)
 {
+    static char long_help[] = "--help";
     int count = 0;
     bool only_operands = false;
 
@@ -221,12 +226,15 @@ bool mu_options_parse(const char *command, const struct mu_option *options, char
         } else if (strcmp(word, "--") == 0) {
             only_operands = true;
             i++;
-        } else if (word[1] != '-') {
+        } else if (word[1] != '-' && strcmp(word, "-h") != 0) {
             (void)mu_cli_usage(command, "unknown option '%s'", word);
             return false;
         } else {
-            int used = take_option(command, options, argv + i);
+            int used;
 
+            if (word[1] == 'h')
+                argv[i] = long_help;
+            used = take_option(command, options, argv + i);
             if (used == 0)
                 return false;
             i += used;

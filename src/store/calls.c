@@ -113,6 +113,8 @@ struct mu_call *mu_calls_pop_finished(struct mu_calls *calls)
     return link == NULL ? NULL : MU_LIST_ITEM(link, struct mu_call, link);
 }
 
+static void succeed(struct mu_calls *calls, struct mu_call *call);
+
 /* ---- Requests ---- */
 
 static int put(struct mu_calls *calls, const void *data, size_t len)
@@ -347,7 +349,9 @@ static void send_step(struct mu_calls *calls, struct mu_call *call)
     }
     calls->queued += calls->out.len - before;
     call->sent_at = calls->queued;
-    if (shape == SHAPE_NONE)
+    if (shape == SHAPE_NONE && call->sent_at <= calls->written)
+        succeed(calls, call); /* a multi_set of no keys: there was nothing to send */
+    else if (shape == SHAPE_NONE)
         mu_list_push(&calls->sending, &call->link);
 }
 
@@ -585,9 +589,10 @@ static bool goes_on(const struct mu_call *call)
 {
     switch (call->kind) {
     case MU_CALL_GET:
-    case MU_CALL_MULTI_GET:
     case MU_CALL_QUEUE_POP:
         return call->step == 0;
+    case MU_CALL_MULTI_GET:
+        return call->step == 0 && call->count > 0; /* of no keys there is nothing to be answered */
     default:
         return false;
     }
@@ -660,7 +665,7 @@ static bool read_answers(struct mu_calls *calls, struct mu_slice in, size_t *ret
             return false;
         if (progress == PROGRESS_DONE)
             answered(calls, slot);
-        if (progress == PROGRESS_MORE || *ret_used == in.len)
+        if (progress == PROGRESS_MORE)
             return true;
     }
     return true;
@@ -711,7 +716,7 @@ void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t time
     mu_list_init(&call->link);
     if (calls->lost.code != 0) {
         call->error = calls->lost;
-        (void)mu_wrap(&call->error, "%s", mu_call_name(call->kind));
+        (void)mu_wrap(&call->error, call->error.code, "%s", mu_call_name(call->kind));
         finish_failed(calls, call);
         return;
     }
@@ -778,7 +783,7 @@ static void lose_list(struct mu_calls *calls, struct mu_list *list, const struct
         struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
 
         call->error = *why;
-        (void)mu_wrap(&call->error, "%s", mu_call_name(call->kind));
+        (void)mu_wrap(&call->error, call->error.code, "%s", mu_call_name(call->kind));
         finish_failed(calls, call);
     }
 }

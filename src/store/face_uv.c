@@ -570,12 +570,12 @@ int muster_store_tcp_new(const struct muster_store_tcp_config *config, struct mu
     if (rc == 0 && whole.is_host)
         rc = start_server(&whole, &server, reterr);
     if (rc < 0)
-        return mu_wrap(reterr, "open a store");
+        return mu_wrap(reterr, rc, "open a store");
     client.port = server != NULL ? muster_store_server_port(server) : whole.port;
     rc = connect_store(&whole, &client, server, &store, reterr);
     if (rc < 0) {
         muster_store_server_stop(server);
-        return mu_wrap(reterr, "open a store");
+        return mu_wrap(reterr, rc, "open a store");
     }
     *ret_store = &store->base;
     return 0;

@@ -210,7 +210,7 @@ int muster_store_server_start(const struct muster_store_server_config *config, s
         return mu_fail(reterr, MUSTER_EINVAL, "start a store server: the config's size is not set");
     memcpy(&whole, config, config->size < sizeof whole ? config->size : sizeof whole);
     rc = whole.shared ? start_shared(&whole, ret_server, reterr) : start(&whole, ret_server, reterr);
-    return rc < 0 ? mu_wrap(reterr, "start a store server") : 0;
+    return rc < 0 ? mu_wrap(reterr, rc, "start a store server") : 0;
 }
 
 uint16_t muster_store_server_port(const struct muster_store_server *server)

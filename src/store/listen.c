@@ -81,7 +81,7 @@ int mu_listen_open(const char *host, uint16_t port, int *ret_fd, struct muster_e
     if (rc == 0 && fd < 0)
         rc = mu_fail_errno(reterr, -fd, "cannot bind");
     if (rc < 0)
-        return mu_wrap(reterr, "listen on %s, port %u", host == NULL ? "every address" : host, (unsigned)port);
+        return mu_wrap(reterr, rc, "listen on %s, port %u", host == NULL ? "every address" : host, (unsigned)port);
     *ret_fd = fd;
     return 0;
 }

@@ -180,6 +180,8 @@ static bool split_endpoint(const char *text, const char **ret_host, size_t *ret_
     } else if (colon != NULL && strchr(text, ':') == colon) { /* two colons without brackets: a bare IPv6 address */
         *ret_host_len = (size_t)(colon - text);
         *ret_port = colon + 1;
+    } else if (colon != NULL) {
+        return mu_addr_parse(text, 0, &(union mu_addr){ 0 });
     }
     return true;
 }

@@ -53,7 +53,10 @@ struct mu_server {
     uv_loop_t *loop;
     uv_tcp_t listener;
     uv_timer_t grace_timer;
-    unsigned handles; /* of the two above, those not closed yet */
+    uv_tcp_t spare;   /* takes connections there is no memory for, in order to close them */
+    unsigned handles; /* of the three above, those not closed yet */
+    bool spare_busy;
+    bool held_back; /* a connection waits for the spare handle */
     union mu_addr addr;
     struct mu_service service;
     struct mu_network *allow;
@@ -105,6 +108,12 @@ static void doom(struct conn *conn)
     mu_list_push(&conn->server->doomed, &conn->doomed);
 }
 
+static void drop(struct conn *conn, const char *why)
+{
+    log_refusal(conn->server, &conn->addr, why);
+    doom(conn);
+}
+
 /* ---- Sending ---- */
 
 static void settle_charge(struct conn *conn)
@@ -148,7 +157,9 @@ static void start_write(struct conn *conn)
 static bool can_queue(const struct conn *conn, size_t len, struct muster_error *reterr)
 {
     const struct mu_service *service = &conn->server->service;
-    size_t unsent = conn->backlog->sending.len + conn->backlog->queued.len;
+    const struct mu_buf *queued = &conn->backlog->queued;
+    size_t unsent = conn->backlog->sending.len + queued->len;
+    size_t growth = queued->len + len > queued->cap ? 2 * (queued->len + len) + 64 - queued->cap : 0; /* at worst */
 
     if (len > service->limits.unsent_bytes || unsent > service->limits.unsent_bytes - len) {
         (void)mu_fail(reterr, MUSTER_ELIMIT,
@@ -156,7 +167,7 @@ static bool can_queue(const struct conn *conn, size_t len, struct muster_error *
                       service->limits.unsent_bytes);
         return false;
     }
-    if (service->budget.used + 2 * len > service->budget.max) {
+    if (service->budget.used + growth > service->budget.max) {
         (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for %zu unsent bytes: %zu of %zu bytes are in use", len,
                       service->budget.used, service->budget.max);
         return false;
@@ -173,12 +184,11 @@ static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t coun
     if (conn->backlog == NULL)
         conn->backlog = calloc(1, sizeof *conn->backlog);
     if (conn->backlog == NULL) {
-        doom(conn);
+        drop(conn, "no memory for its replies");
         return;
     }
     if (!can_queue(conn, total - skip, &error)) {
-        log_refusal(conn->server, &conn->addr, error.text);
-        doom(conn);
+        drop(conn, error.text);
         return;
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
@@ -189,7 +199,7 @@ static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t coun
     }
     settle_charge(conn);
     if (rc < 0)
-        doom(conn);
+        drop(conn, "no memory for its replies");
     else if (conn->backlog->sending.data == NULL)
         start_write(conn);
 }
@@ -343,10 +353,8 @@ static void feed(struct conn *conn, struct mu_slice bytes)
     rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
     flush_gathered(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
-    if (rc < 0) {
-        log_refusal(server, &conn->addr, error.text);
-        doom(conn);
-    }
+    if (rc < 0)
+        drop(conn, error.text);
     update_grace(conn);
 }
 
@@ -401,13 +409,11 @@ static void admit(struct conn *conn)
     char why[96];
 
     if (!is_allowed(server, &conn->addr)) {
-        log_refusal(server, &conn->addr, "its address is in none of the allowed networks");
-        doom(conn);
+        drop(conn, "its address is in none of the allowed networks");
     } else if (server->conns_count > server->service.limits.connections) {
         (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
                        server->service.limits.connections);
-        log_refusal(server, &conn->addr, why);
-        doom(conn);
+        drop(conn, why);
     } else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0) {
         doom(conn);
     } else {
@@ -436,6 +442,43 @@ static struct conn *new_conn(struct mu_server *server)
     return conn;
 }
 
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct mu_server *server = handle->data;
+
+    server->handles--;
+    close_if_over(server);
+}
+
+static void on_connection(uv_stream_t *listener, int status);
+
+static void on_spare_closed(uv_handle_t *handle)
+{
+    struct mu_server *server = handle->data;
+
+    server->spare_busy = false;
+    if (server->held_back && !server->closing) {
+        server->held_back = false;
+        on_connection((uv_stream_t *)&server->listener, 0);
+    }
+    on_handle_closed(handle);
+}
+
+/* There is no memory for a newcomer. Until somebody accepts it libuv takes no other, so the spare handle does. */
+static void turn_away(struct mu_server *server)
+{
+    if (server->spare_busy) {
+        server->held_back = true;
+        return;
+    }
+    server->spare_busy = true;
+    server->handles++;
+    (void)uv_tcp_init(server->loop, &server->spare); /* only fills in memory */
+    server->spare.data = server;
+    (void)uv_accept((uv_stream_t *)&server->listener, (uv_stream_t *)&server->spare);
+    uv_close((uv_handle_t *)&server->spare, on_spare_closed);
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct mu_server *server = listener->data;
@@ -445,9 +488,11 @@ static void on_connection(uv_stream_t *listener, int status)
     if (status == 0)
         conn = new_conn(server);
     if (conn == NULL) {
-        if (may_log_refusal(server)) /* libuv has closed it, or keeps it back until there is room */
+        if (may_log_refusal(server))
             mu_log(MUSTER_LOG_WARNING, "store: cannot take a connection: %s",
                    status < 0 ? uv_strerror(status) : "out of memory");
+        if (status == 0)
+            turn_away(server);
         return;
     }
     if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 || uv_tcp_getpeername(&conn->tcp, &conn->addr.any, &len) < 0)
@@ -492,7 +537,7 @@ int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_val
     mu_table_step(&server->service.table, &watch->session.peer, &request, &answer, reterr);
     if (answer.kind == MU_ANSWER_REFUSED) {
         mu_server_unwatch(server, watch);
-        return MUSTER_ELIMIT;
+        return MUSTER_ELIMIT; /* there is no other reason */
     }
     if (value.data != NULL)
         on_value(ctx, value);
@@ -508,14 +553,6 @@ void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
 }
 
 /* ---- Start and close ---- */
-
-static void on_handle_closed(uv_handle_t *handle)
-{
-    struct mu_server *server = handle->data;
-
-    server->handles--;
-    close_if_over(server);
-}
 
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx)
 {
@@ -562,30 +599,38 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     return server;
 }
 
+static int listen_on(struct mu_server *server, int fd, struct muster_error *reterr)
+{
+    char text[MU_ADDR_TEXT_MAX];
+    int rc = uv_tcp_open(&server->listener, fd);
+
+    if (rc < 0)
+        (void)close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
+    return rc < 0 ? mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&server->addr, text)) : 0;
+}
+
 int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *config, struct mu_server **ret_server,
                     struct muster_error *reterr)
 {
     struct mu_server *server = new_server(loop, config);
-    char text[MU_ADDR_TEXT_MAX];
     int rc;
 
     if (server == NULL) {
         (void)close(fd);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
     }
-    rc = mu_listen_address(fd, &server->addr, reterr) < 0 ? -EBADF : 0;
     (void)uv_tcp_init(loop, &server->listener); /* these two only fill in memory */
     (void)uv_timer_init(loop, &server->grace_timer);
     server->listener.data = server->grace_timer.data = server;
     server->handles = 2;
-    if (rc == 0)
-        rc = uv_tcp_open(&server->listener, fd);
+    rc = mu_listen_address(fd, &server->addr, reterr);
     if (rc < 0)
         (void)close(fd);
     else
-        rc = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
+        rc = listen_on(server, fd, reterr);
     if (rc < 0) {
-        rc = mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&server->addr, text));
         mu_server_close(server, ignore_closed, NULL);
         return rc;
     }
@@ -613,7 +658,7 @@ static int parse_allow(const char *const *texts, struct mu_network **ret_network
         rc = mu_network_parse(texts[i], &networks[i], reterr);
     if (rc < 0) {
         free(networks);
-        return mu_wrap(reterr, "allowed networks");
+        return mu_wrap(reterr, rc, "allowed networks");
     }
     *ret_networks = networks;
     *ret_count = count;

@@ -146,7 +146,7 @@ static int step(struct mu_session *session, const struct mu_request *request, st
 
     mu_table_step(&session->service->table, &session->peer, request, &answer, reterr);
     if (answer.kind == MU_ANSWER_REFUSED)
-        return MUSTER_ELIMIT;
+        return reterr->code;
     send_answer(session, request, &answer);
     tell_watchers(&answer.change);
     tell_woken(session->service);
@@ -189,7 +189,7 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
         case MU_CODEC_GRACE:
             return 0;
         case MU_CODEC_BAD:
-            return MUSTER_EPROTOCOL;
+            return reterr->code;
         }
         rc = carry_out(session, &request, reterr);
         if (rc < 0)
@@ -220,7 +220,7 @@ static int keep(struct mu_session *session, struct mu_slice bytes, struct muster
         return mu_fail(reterr, MUSTER_ELIMIT,
                        "no room for a request that is still being sent: %zu of %zu bytes are in use",
                        service->budget.used, service->budget.max);
-    rc = mu_buf_append(&session->unread, bytes.data, bytes.len, service->limits.request_bytes + bytes.len);
+    rc = mu_buf_append(&session->unread, bytes.data, bytes.len, SIZE_MAX); /* the codec held it to request_bytes */
     mu_budget_give(&service->budget, growth);
     settle_charge(session);
     return rc < 0 ? mu_fail(reterr, rc, "no memory for a request that is still being sent") : 0;

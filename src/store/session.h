@@ -38,7 +38,8 @@ void mu_service_done(struct mu_service *service); /* every session must have lef
 
 void mu_session_init(struct mu_session *session, struct mu_service *service);
 
-/* Bytes came. Fails when the connection must be closed; the session must then be fed no more, only left. */
+/* Bytes came. Fails, with *reterr set, when the connection must be closed; the session must then be fed no more, only
+ * left. */
 int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr);
 
 /* When the session wants mu_session_feed() with no bytes if none have come until then; 0: it does not. */

@@ -173,7 +173,7 @@ static int get_each(struct muster_store *store, const struct muster_slice *keys,
                               reterr);
     if (rc < 0) {
         muster_values_done(&values);
-        return mu_wrap(reterr, "multi_get");
+        return mu_wrap(reterr, rc, "multi_get");
     }
     *ret_values = values;
     return 0;
@@ -201,7 +201,7 @@ int muster_store_multi_set(struct muster_store *store, const struct muster_slice
     start_ms = now_ms();
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = muster_store_set(store, keys[i], values[i], left_of(start_ms, timeout_ms), reterr);
-    return rc < 0 ? mu_wrap(reterr, "multi_set") : 0;
+    return rc < 0 ? mu_wrap(reterr, rc, "multi_set") : 0;
 }
 
 /* KEY and SUFFIX in one piece; the caller frees .data. */
@@ -245,7 +245,7 @@ int mu_store_meet(struct muster_store *store, struct muster_slice key, int64_t w
                   (struct muster_slice){ last_key.data, last_key.len }, world_size, timeout_ms, reterr);
     muster_bytes_done(&count_key);
     muster_bytes_done(&last_key);
-    return rc < 0 ? mu_wrap(reterr, "barrier") : 0;
+    return rc < 0 ? mu_wrap(reterr, rc, "barrier") : 0;
 }
 
 int muster_store_barrier(struct muster_store *store, struct muster_slice key, int64_t world_size, int64_t timeout_ms,

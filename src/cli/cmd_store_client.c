@@ -1,0 +1,491 @@
+/* `muster store get|set|...`: one call on a running store, for people and scripts.
+ *
+ * Happy path: options, operands, connect, the call, its result on stdout. Failures: what was typed wrong ends with a
+ * usage error before anything is connected; everything later is one line on stderr. */
+#include "base/buf.h"
+#include "cli/cli.h"
+#include "store/codec.h"
+#include "store/net.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define VALUE_BYTES_MAX ((size_t)1 << 30)
+
+enum { TIMEOUT_MS_DEFAULT = 10000, STDIN_CHUNK_BYTES = 64 * 1024 };
+
+struct client {
+    const char *command;        /* "muster store get" */
+    struct muster_store *store; /* a prefix view, or the TCP store itself */
+    char **operands;
+    int count;
+    int64_t timeout_ms;
+    bool wait;
+    int64_t number;      /* N of add, WORLD_SIZE of barrier */
+    struct mu_buf input; /* the value of set */
+};
+
+struct command {
+    const char *name, *operands, *about;
+    int operands_min, operands_max; /* max -1: any number */
+    bool has_wait;
+    int (*prepare)(struct client *client); /* reads operands, before there is a connection; may be NULL */
+    int (*run)(struct client *client);
+};
+
+/* ---- Words ---- */
+
+/* Printable ASCII as it is, the rest as \xNN, so that no key can disturb a terminal or break a line in two. */
+static bool put_escaped(struct mu_buf *out, const char *data, size_t len)
+{
+    char text[8];
+    int rc = 0;
+
+    for (size_t i = 0; i < len && rc == 0; i++) {
+        unsigned char byte = (unsigned char)data[i];
+        int used = byte == '\\'                 ? snprintf(text, sizeof text, "\\\\")
+                   : byte >= ' ' && byte <= '~' ? snprintf(text, sizeof text, "%c", byte)
+                                                : snprintf(text, sizeof text, "\\x%02x", byte);
+
+        rc = mu_buf_append(out, text, (size_t)used, SIZE_MAX);
+    }
+    return rc == 0;
+}
+
+static void put_quoted(struct mu_buf *out, const char *key)
+{
+    if (mu_buf_append(out, out->len == 0 ? "'" : ", '", out->len == 0 ? 1 : 3, SIZE_MAX) == 0 &&
+        put_escaped(out, key, strlen(key)))
+        (void)mu_buf_append(out, "'", 1, SIZE_MAX);
+}
+
+/* "TEXT 'KEY', 'KEY'" */
+static int fail_with_keys(const struct client *client, const char *text, struct mu_buf *keys)
+{
+    int rc = mu_cli_fail(client->command, "%s %.*s", text, (int)keys->len, keys->data == NULL ? "" : keys->data);
+
+    mu_buf_done(keys);
+    return rc;
+}
+
+static int fail_no_key(const struct client *client)
+{
+    struct mu_buf keys = { 0 };
+
+    put_quoted(&keys, client->operands[0]);
+    return fail_with_keys(client, "no such key:", &keys);
+}
+
+static int fail(const struct client *client, const struct muster_error *error)
+{
+    return mu_cli_fail(client->command, "%s", error->text);
+}
+
+/* The protocol has no error answers: a closed connection is all that a refusal looks like from here. */
+static int fail_perhaps_refused(const struct client *client, const struct muster_error *error, const char *reason)
+{
+    if (error->code != MUSTER_ELOST)
+        return fail(client, error);
+    return mu_cli_fail(client->command, "%s; a store does that when it refuses a request (%s)", error->text, reason);
+}
+
+static struct muster_slice key_of(const struct client *client)
+{
+    return muster_str(client->operands[0]);
+}
+
+/* ---- Commands ---- */
+
+static int run_get(struct client *client)
+{
+    struct muster_slice key = key_of(client);
+    struct muster_bytes value = { 0 };
+    struct muster_error error;
+    bool exists = true;
+    int rc = 0;
+
+    if (!client->wait)
+        rc = muster_store_check(client->store, &key, 1, MUSTER_TIMEOUT_DEFAULT, &exists, &error);
+    if (rc == 0 && !exists)
+        return fail_no_key(client);
+    if (rc == 0)
+        rc = muster_store_get(client->store, key, MUSTER_TIMEOUT_DEFAULT, &value, &error);
+    if (rc == MUSTER_ETIMEOUT && client->wait) {
+        struct mu_buf keys = { 0 };
+
+        put_quoted(&keys, client->operands[0]);
+        (void)mu_buf_append(&keys, ": ", 2, SIZE_MAX);
+        (void)mu_buf_append(&keys, error.text, strlen(error.text), SIZE_MAX);
+        return fail_with_keys(client, "waiting for", &keys);
+    }
+    if (rc < 0)
+        return fail(client, &error);
+    (void)fwrite(value.data, 1, value.len, stdout);
+    if (isatty(STDOUT_FILENO))
+        (void)fputc('\n', stdout);
+    muster_bytes_done(&value);
+    return mu_cli_flush(client->command);
+}
+
+static int read_stdin(struct client *client)
+{
+    char chunk[STDIN_CHUNK_BYTES];
+    ssize_t count;
+    int rc;
+
+    while ((count = read(STDIN_FILENO, chunk, sizeof chunk)) != 0) {
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return mu_cli_fail(client->command, "cannot read standard input: %s", strerror(errno));
+        rc = mu_buf_append(&client->input, chunk, (size_t)count, VALUE_BYTES_MAX);
+        if (rc < 0)
+            return mu_cli_fail(client->command, "cannot take the value from standard input: %s",
+                               rc == MUSTER_ELIMIT ? "it is over 1 GiB" : muster_error_text(rc));
+    }
+    return MU_EXIT_OK;
+}
+
+static int prepare_set(struct client *client)
+{
+    const char *value = client->operands[1];
+
+    if (strcmp(value, "-") == 0)
+        return read_stdin(client);
+    if (mu_buf_append(&client->input, value, strlen(value), SIZE_MAX) < 0)
+        return mu_cli_fail(client->command, "%s", muster_error_text(MUSTER_ENOMEM));
+    return MU_EXIT_OK;
+}
+
+/* SET has no answer. The answer to a question behind it shows that it was carried out. */
+static int run_set(struct client *client)
+{
+    struct muster_slice value = { client->input.data, client->input.len };
+    struct muster_error error;
+    int64_t keys;
+    int rc = muster_store_set(client->store, key_of(client), value, MUSTER_TIMEOUT_DEFAULT, &error);
+
+    if (rc == 0)
+        rc = muster_store_num_keys(client->store, MUSTER_TIMEOUT_DEFAULT, &keys, &error);
+    if (rc < 0)
+        return fail_perhaps_refused(client, &error, "key or value over its limits, or no room left");
+    return MU_EXIT_OK;
+}
+
+static bool parse_i64(const char *text, int64_t *ret_number)
+{
+    size_t sign = text[0] == '-' || text[0] == '+' ? 1 : 0;
+    char *end;
+
+    if (text[sign] < '0' || text[sign] > '9')
+        return false;
+    errno = 0;
+    *ret_number = strtoll(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+static int prepare_add(struct client *client)
+{
+    if (!parse_i64(client->operands[1], &client->number))
+        return mu_cli_usage(client->command, "'%s' must be a whole number of 64 bits", client->operands[1]);
+    return MU_EXIT_OK;
+}
+
+static int run_add(struct client *client)
+{
+    struct muster_error error;
+    int64_t sum;
+
+    if (muster_store_add(client->store, key_of(client), client->number, MUSTER_TIMEOUT_DEFAULT, &sum, &error) < 0)
+        return fail_perhaps_refused(client, &error, "its value may not be a number");
+    (void)printf("%" PRId64 "\n", sum);
+    return mu_cli_flush(client->command);
+}
+
+static int fail_missing(struct client *client, const struct muster_slice *keys)
+{
+    struct mu_buf missing = { 0 };
+    char text[64];
+
+    for (int i = 0; i < client->count; i++) {
+        bool exists = false;
+
+        if (muster_store_check(client->store, &keys[i], 1, MUSTER_TIMEOUT_DEFAULT, &exists, NULL) == 0 && !exists)
+            put_quoted(&missing, client->operands[i]);
+    }
+    for (int i = 0; missing.len == 0 && i < client->count; i++) /* they came just now, or nobody answers */
+        put_quoted(&missing, client->operands[i]);
+    (void)snprintf(text, sizeof text, "timed out after %g s; missing:", (double)client->timeout_ms / 1000);
+    return fail_with_keys(client, text, &missing);
+}
+
+static int run_wait(struct client *client)
+{
+    struct muster_slice *keys = calloc((size_t)client->count, sizeof *keys);
+    struct muster_error error;
+    int rc;
+
+    if (keys == NULL)
+        return mu_cli_fail(client->command, "%s", muster_error_text(MUSTER_ENOMEM));
+    for (int i = 0; i < client->count; i++)
+        keys[i] = muster_str(client->operands[i]);
+    rc = muster_store_wait(client->store, keys, (size_t)client->count, MUSTER_TIMEOUT_DEFAULT, &error);
+    if (rc == MUSTER_ETIMEOUT)
+        rc = fail_missing(client, keys);
+    else
+        rc = rc < 0 ? fail(client, &error) : MU_EXIT_OK;
+    free(keys);
+    return rc;
+}
+
+static int run_delete(struct client *client)
+{
+    struct muster_error error;
+    bool deleted;
+
+    if (muster_store_delete_key(client->store, key_of(client), MUSTER_TIMEOUT_DEFAULT, &deleted, &error) < 0)
+        return fail(client, &error);
+    return deleted ? MU_EXIT_OK : fail_no_key(client);
+}
+
+static int by_bytes(const void *left, const void *right)
+{
+    const struct muster_bytes *a = left, *b = right;
+    int order = memcmp(a->data, b->data, a->len < b->len ? a->len : b->len);
+
+    return order != 0 ? order : (a->len > b->len) - (a->len < b->len);
+}
+
+static int run_list(struct client *client)
+{
+    struct muster_values keys = { 0 };
+    struct muster_error error;
+    struct mu_buf line = { 0 };
+    bool complete = true;
+
+    if (muster_store_list_keys(client->store, MUSTER_TIMEOUT_DEFAULT, &keys, &error) < 0)
+        return fail(client, &error);
+    if (keys.count > 0)
+        qsort(keys.items, keys.count, sizeof keys.items[0], by_bytes);
+    for (size_t i = 0; i < keys.count && complete; i++) {
+        line.len = 0;
+        complete =
+            put_escaped(&line, keys.items[i].data, keys.items[i].len) && mu_buf_append(&line, "\n", 1, SIZE_MAX) == 0;
+        if (complete)
+            (void)fwrite(line.data, 1, line.len, stdout);
+    }
+    mu_buf_done(&line);
+    muster_values_done(&keys);
+    if (!complete)
+        return mu_cli_fail(client->command, "%s", muster_error_text(MUSTER_ENOMEM));
+    return mu_cli_flush(client->command);
+}
+
+static int run_num_keys(struct client *client)
+{
+    struct muster_error error;
+    int64_t keys;
+
+    if (muster_store_num_keys(client->store, MUSTER_TIMEOUT_DEFAULT, &keys, &error) < 0)
+        return fail(client, &error);
+    (void)printf("%" PRId64 "\n", keys);
+    return mu_cli_flush(client->command);
+}
+
+static int prepare_barrier(struct client *client)
+{
+    if (!parse_i64(client->operands[1], &client->number) || client->number < 1)
+        return mu_cli_usage(client->command, "'%s' must be a number of callers above 0", client->operands[1]);
+    return MU_EXIT_OK;
+}
+
+static int run_barrier(struct client *client)
+{
+    struct muster_error error;
+
+    if (muster_store_barrier(client->store, key_of(client), client->number, MUSTER_TIMEOUT_DEFAULT, &error) < 0)
+        return fail(client, &error);
+    return MU_EXIT_OK;
+}
+
+static const struct command commands[] = {
+    { "get", "KEY",
+      "Prints the value of KEY, byte for byte; on a terminal a line end follows.\n"
+      "A key that does not exist is an error, unless --wait is given.\n",
+      1, 1, true, NULL, run_get },
+    { "set", "KEY VALUE",
+      "Writes a value and makes sure that the store has taken it. A VALUE of '-'\n"
+      "stands for what is on standard input, up to 1 GiB. Put '--' before a value\n"
+      "that begins with a dash.\n",
+      2, 2, false, prepare_set, run_set },
+    { "add", "KEY N",
+      "Adds N, which may be negative, to the number that KEY holds and prints the\n"
+      "sum. A key that does not exist counts as 0.\n",
+      2, 2, false, prepare_add, run_add },
+    { "wait", "KEY...", "Waits until all keys exist, or until the time is over, which is an error.\n", 1, -1, false,
+      NULL, run_wait },
+    { "delete", "KEY", "Removes a key. A key that does not exist is an error.\n", 1, 1, false, NULL, run_delete },
+    { "list", "",
+      "Prints the names of all keys, sorted, one a line. Bytes that are not printable\n"
+      "ASCII are shown as \\xNN, a backslash as \\\\. Needs a muster store, or one of\n"
+      "PyTorch 2.10 or newer.\n",
+      0, 0, false, NULL, run_list },
+    { "num-keys", "", "Prints how many keys there are, whatever their prefix.\n", 0, 0, false, NULL, run_num_keys },
+    { "barrier", "KEY WORLD_SIZE",
+      "Returns when WORLD_SIZE callers have come to the barrier KEY. A key serves one\n"
+      "barrier. It is kept in the keys KEY/num_members and KEY/last_member, as\n"
+      "PyTorch's own is.\n",
+      2, 2, false, prepare_barrier, run_barrier },
+};
+
+/* ---- Options ---- */
+
+struct options {
+    const char *endpoint, *prefix, *dialect;
+    int64_t timeout_ms;
+    bool raw, wait, help;
+};
+
+static const char common_help[] = "options:\n"
+                                  "  --endpoint HOST:PORT  the store; an IPv6 address stands in brackets (default:\n"
+                                  "                        MASTER_ADDR and MASTER_PORT of the environment)\n"
+                                  "  --timeout SECONDS     for connecting, and again for the answer (default: 10)\n"
+                                  "  --prefix P            every KEY stands for P/KEY, as in a PrefixStore\n"
+                                  "  --raw                 keys as they are on the wire, without the '/' that every\n"
+                                  "                        client puts in front\n"
+                                  "  --dialect D           what the store speaks: auto, 1.13, 2.1 or 2.x (default:\n"
+                                  "                        auto)\n";
+
+static int print_help(const struct client *client, const struct command *command)
+{
+    (void)printf("usage: %s [OPTIONS]%s%s\n\n%s\n%s", client->command, command->operands[0] == '\0' ? "" : " ",
+                 command->operands, command->about, common_help);
+    if (command->has_wait)
+        (void)printf("  --wait                wait for a key that does not exist yet\n");
+    (void)printf("  --help                this text\n");
+    return mu_cli_flush(client->command);
+}
+
+static int find_endpoint(const struct client *client, const char *endpoint, char ret_host[static MU_HOST_MAX],
+                         uint16_t *ret_port)
+{
+    const char *addr = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    struct muster_error error;
+
+    if (endpoint != NULL) {
+        if (mu_endpoint_parse(endpoint, 0, ret_host, ret_port, &error) < 0)
+            return mu_cli_usage(client->command, "option '--endpoint': %s", error.text);
+        return MU_EXIT_OK;
+    }
+    if (addr == NULL || addr[0] == '\0' || port == NULL || port[0] == '\0')
+        return mu_cli_usage(client->command, "no store is given: use '--endpoint HOST:PORT', or set MASTER_ADDR and "
+                                             "MASTER_PORT");
+    if (!mu_port_parse(port, ret_port) || *ret_port == 0)
+        return mu_cli_usage(client->command, "MASTER_PORT: '%s' must be a port from 1 to 65535", port);
+    if (strlen(addr) >= MU_HOST_MAX)
+        return mu_cli_usage(client->command, "MASTER_ADDR is longer than %d bytes", MU_HOST_MAX - 1);
+    memcpy(ret_host, addr, strlen(addr) + 1);
+    return MU_EXIT_OK;
+}
+
+static int check_operands(struct client *client, const struct command *command)
+{
+    const char *wanted = command->operands[0] == '\0' ? "none" : command->operands;
+
+    if (client->count < command->operands_min)
+        return mu_cli_usage(client->command, "an operand is missing; wanted: %s", wanted);
+    if (command->operands_max >= 0 && client->count > command->operands_max)
+        return mu_cli_usage(client->command, "unexpected '%s'; wanted: %s", client->operands[command->operands_max],
+                            wanted);
+    return command->prepare == NULL ? MU_EXIT_OK : command->prepare(client);
+}
+
+/* ---- The call ---- */
+
+static int run_on(struct client *client, const struct command *command, const struct options *options,
+                  struct muster_store *tcp)
+{
+    struct muster_error error;
+    int rc;
+
+    client->store = tcp;
+    if (options->prefix == NULL)
+        return command->run(client);
+    if (muster_store_prefix_new(muster_str(options->prefix), tcp, &client->store, &error) < 0)
+        return fail(client, &error);
+    rc = command->run(client);
+    muster_store_free(client->store);
+    return rc;
+}
+
+static int connect_and_run(struct client *client, const struct command *command, const struct options *options,
+                           const char *host, uint16_t port)
+{
+    struct muster_store_tcp_config config = {
+        .size = sizeof config,
+        .host = host,
+        .port = port,
+        .connect_timeout_ms = options->timeout_ms,
+        .timeout_ms = options->timeout_ms,
+        .dialect = options->dialect,
+        .raw_keys = options->raw,
+    };
+    struct muster_store *tcp;
+    struct muster_error error;
+    int rc;
+
+    if (muster_store_tcp_new(&config, &tcp, &error) < 0)
+        return fail(client, &error);
+    rc = run_on(client, command, options, tcp);
+    muster_store_free(tcp);
+    return rc;
+}
+
+static int run_command(const struct command *command, char **argv)
+{
+    struct options options = { .timeout_ms = TIMEOUT_MS_DEFAULT, .dialect = "auto" };
+    const struct mu_option table[] = {
+        { "endpoint", MU_OPTION_TEXT, &options.endpoint },
+        { "timeout", MU_OPTION_SECONDS, &options.timeout_ms },
+        { "prefix", MU_OPTION_TEXT, &options.prefix },
+        { "raw", MU_OPTION_FLAG, &options.raw },
+        { "dialect", MU_OPTION_TEXT, &options.dialect },
+        { "help", MU_OPTION_FLAG, &options.help },
+        { command->has_wait ? "wait" : NULL, MU_OPTION_FLAG, &options.wait },
+        { NULL, MU_OPTION_FLAG, NULL },
+    };
+    char name[64], host[MU_HOST_MAX];
+    struct client client = { .command = name, .operands = argv };
+    enum mu_dialect dialect;
+    uint16_t port;
+    int rc;
+
+    (void)snprintf(name, sizeof name, "muster store %s", command->name);
+    if (!mu_options_parse(name, table, argv, &client.count))
+        return MU_EXIT_USAGE;
+    if (options.help)
+        return print_help(&client, command);
+    if (!mu_dialect_parse(options.dialect, &dialect))
+        return mu_cli_usage(name, "option '--dialect': '%s' must be auto, 1.13, 2.1 or 2.x", options.dialect);
+    client.wait = options.wait;
+    client.timeout_ms = options.timeout_ms;
+    rc = find_endpoint(&client, options.endpoint, host, &port);
+    if (rc == MU_EXIT_OK)
+        rc = check_operands(&client, command);
+    if (rc == MU_EXIT_OK)
+        rc = connect_and_run(&client, command, &options, host, port);
+    mu_buf_done(&client.input);
+    return rc;
+}
+
+int mu_cmd_store_client(char **argv)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[0], commands[i].name) == 0)
+            return run_command(&commands[i], argv + 1);
+    }
+    return mu_cli_usage("muster store", "unknown command '%s'", argv[0]);
+}
