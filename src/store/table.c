@@ -12,7 +12,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { NUMBER_TEXT_MAX = 24 };
+enum {
+    NUMBER_TEXT_MAX = 24,
+    SPENT_KEEP_BYTES = 4096, /* more than this is not kept for the next answer */
+};
 
 struct item {
     struct mu_list link; /* in entry->queue */
@@ -688,6 +691,8 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
     const struct mu_entry *entry;
 
     assert(mu_list_empty(&table->woken)); /* those of the last step have been told */
+    if (table->spent.cap > SPENT_KEEP_BYTES)
+        mu_buf_done(&table->spent);
     *out = (struct mu_answer){ .kind = MU_ANSWER_NONE };
     if (request->op != MU_OP_CANCEL_WAIT)
         forgive(peer); /* it is there and does what it wants to */
