@@ -33,8 +33,8 @@ struct mu_option {
 };
 
 /* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand as well, and
- * "-h" stands for "--help". Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count. On a
- * usage error it says so on stderr, with `command` in front, and returns false. */
+ * "-h" stands for "--help". Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
+ * On a usage error it says so on stderr, with `command` in front, and returns false. */
 bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count);
 
 /* ---- Output ---- */

@@ -460,7 +460,7 @@ static int run_command(const struct command *command, char **argv)
     char name[64], host[MU_HOST_MAX];
     struct client client = { .command = name, .operands = argv };
     enum mu_dialect dialect;
-    uint16_t port;
+    uint16_t port = 0;
     int rc;
 
     (void)snprintf(name, sizeof name, "muster store %s", command->name);

@@ -125,8 +125,9 @@ static void close_links(struct mu_client *client, enum purpose purpose, const st
         struct link *link = MU_LIST_ITEM(at, struct link, in_client);
 
         at = at->next;
-        if (link->purpose == purpose && link != except)
-            close_link(link);
+        if (link == except || link->purpose != purpose)
+            continue;
+        close_link(link);
     }
 }
 
@@ -234,13 +235,25 @@ static void greeting_closed(struct link *link, const char *why)
     feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = text });
 }
 
+/* Bytes that are no answer to a greeting, for people: as they are where they can be printed, else in hex. */
+static void describe_answer(const struct link *link, char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "what listens there is not a store; it answered '");
+
+    for (size_t i = 0; i < link->answered; i++) {
+        unsigned byte = (unsigned char)link->answer[i];
+
+        used += (size_t)snprintf(text + used, size - used, byte >= 0x20 && byte < 0x7f ? "%c" : "\\x%02x", byte);
+    }
+    (void)snprintf(text + used, size - used, "'");
+}
+
 static void read_greeting(struct link *link, struct mu_slice bytes)
 {
     struct mu_client *client = link->client;
     size_t take = bytes.len < GREETING_BYTES_MAX - link->answered ? bytes.len : GREETING_BYTES_MAX - link->answered;
     struct mu_dial_event event = { .index = link->index };
     char text[128];
-    size_t used;
 
     memcpy(link->answer + link->answered, bytes.data, take);
     link->answered += take;
@@ -251,9 +264,7 @@ static void read_greeting(struct link *link, struct mu_slice bytes)
         event.type = MU_DIAL_ATTEMPT_GREETED;
         break;
     case MU_GREETING_WRONG:
-        used = (size_t)snprintf(text, sizeof text, "what listens there is not a store; it answered");
-        for (size_t i = 0; i < link->answered && i < 8; i++)
-            used += (size_t)snprintf(text + used, sizeof text - used, " %02x", (unsigned char)link->answer[i]);
+        describe_answer(link, text, sizeof text);
         event.type = MU_DIAL_HOPELESS;
         event.why = text;
         break;
@@ -326,7 +337,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
 /* Small and first on its connection, so that the socket takes it whole. */
 static void say(struct link *link, struct mu_slice bytes)
 {
-    uv_buf_t buf = uv_buf_init((char *)(uintptr_t)bytes.data, (unsigned)bytes.len);
+    uv_buf_t buf = uv_buf_init((char *)bytes.data, (unsigned)bytes.len);
     int rc = uv_read_start((uv_stream_t *)&link->tcp, on_alloc, on_read);
 
     if (rc == 0)

@@ -12,7 +12,7 @@
 enum { CODE_L_LAST = 0x0B, MAGIC_BYTES = 4 };
 
 static const char *const op_fields[] = {
-#define X(name, l0, l1, v, fields) [MU_OP_##name] = fields,
+#define X(name, l0, l1, v, fields) [MU_OP_##name] = (fields),
     MU_OPS(X)
 #undef X
 };
@@ -63,7 +63,7 @@ int mu_op_code(enum mu_op op, enum mu_dialect dialect)
     static const struct {
         int l0, l1, v;
     } codes[] = {
-#define X(name, l0_, l1_, v_, fields) [MU_OP_##name] = { .l0 = l0_, .l1 = l1_, .v = v_ },
+#define X(name, l0_, l1_, v_, fields) [MU_OP_##name] = { .l0 = (l0_), .l1 = (l1_), .v = (v_) },
         MU_OPS(X)
 #undef X
     };

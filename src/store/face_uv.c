@@ -10,6 +10,7 @@
 #include "store/host_uv.h"
 #include "store/store.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -535,6 +536,7 @@ static int connect_store(const struct muster_store_tcp_config *config, const str
 
     if (rc < 0)
         return rc;
+    assert(store != NULL);
     store->base.timeout_ms = config->timeout_ms;
     store->native_barrier = config->native_barrier;
     sem_wait_whole(&store->ready);

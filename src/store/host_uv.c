@@ -188,6 +188,7 @@ static int start_shared(const struct muster_store_server_config *config, struct 
     if (host == NULL) {
         rc = start(config, &host, reterr);
         if (rc == 0) {
+            assert(host != NULL);
             host->shared = true;
             mu_list_push(&shared_hosts.hosts, &host->in_register);
         }

@@ -97,7 +97,7 @@ int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *rete
 
 int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr)
 {
-    union mu_addr addr;
+    union mu_addr addr = { 0 };
     socklen_t len = sizeof(int);
     int type = 0, rc;
 

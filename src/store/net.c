@@ -128,7 +128,7 @@ int mu_network_parse(const char *text, struct mu_network *ret_network, struct mu
     const char *slash = strchr(text, '/');
     size_t len = slash == NULL ? strlen(text) : (size_t)(slash - text);
     struct mu_network network = { .bits = 128 };
-    char host[INET6_ADDRSTRLEN];
+    char host[INET6_ADDRSTRLEN] = "";
     union mu_addr addr;
     unsigned long bits, bits_max;
 

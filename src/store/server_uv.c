@@ -29,6 +29,7 @@ enum {
     PARTS_MAX = 8,
     LOG_BURST = 20,
     LOG_PER_S = 2,
+    LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
 };
 
 /* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
@@ -53,8 +54,9 @@ struct mu_server {
     uv_loop_t *loop;
     uv_tcp_t listener;
     uv_timer_t grace_timer;
-    uv_tcp_t spare;   /* takes connections there is no memory for, in order to close them */
-    unsigned handles; /* of the three above, those not closed yet */
+    uv_tcp_t spare;       /* takes connections there is no memory for, in order to close them */
+    uv_timer_t log_timer; /* runs while there are refusals that were not logged */
+    unsigned handles;     /* of these, those not closed yet */
     bool spare_busy;
     bool held_back; /* a connection waits for the spare handle */
     union mu_addr addr;
@@ -79,16 +81,32 @@ static struct conn *conn_of(struct mu_session *session)
     return MU_LIST_ITEM(session, struct conn, session);
 }
 
+static void log_dropped(uint64_t dropped)
+{
+    if (dropped > 0)
+        mu_log(MUSTER_LOG_WARNING, "store: %" PRIu64 " more refusals were not logged", dropped);
+}
+
+static void on_log_timer(uv_timer_t *timer)
+{
+    struct mu_server *server = timer->data;
+
+    log_dropped(server->log_limit.dropped);
+    server->log_limit.dropped = 0;
+}
+
 /* Counts a refusal; true when it may be logged, for that must not happen too often. */
 static bool may_log_refusal(struct mu_server *server)
 {
     uint64_t dropped;
 
     server->refused++;
-    if (!mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped))
+    if (!mu_log_allowed(&server->log_limit, uv_now(server->loop), &dropped)) {
+        if (!server->closing && !uv_is_active((uv_handle_t *)&server->log_timer))
+            (void)uv_timer_start(&server->log_timer, on_log_timer, LOG_DROPPED_MS, 0);
         return false;
-    if (dropped > 0)
-        mu_log(MUSTER_LOG_WARNING, "store: %" PRIu64 " more refusals were not logged", dropped);
+    }
+    log_dropped(dropped);
     return true;
 }
 
@@ -212,7 +230,7 @@ static void write_parts(struct conn *conn, const struct mu_slice *parts, size_t 
     assert(count <= PARTS_MAX);
     if (conn->backlog == NULL) {
         for (size_t i = 0; i < count; i++)
-            bufs[i] = uv_buf_init((char *)(uintptr_t)parts[i].data, (unsigned)parts[i].len);
+            bufs[i] = uv_buf_init((char *)parts[i].data, (unsigned)parts[i].len);
         sent = uv_try_write((uv_stream_t *)&conn->tcp, bufs, (unsigned)count);
         if (sent == UV_EAGAIN)
             sent = 0;
@@ -358,6 +376,16 @@ static void feed(struct conn *conn, struct mu_slice bytes)
     update_grace(conn);
 }
 
+static bool has_unread_bytes(const struct conn *conn)
+{
+    uv_os_fd_t fd;
+    char byte;
+
+    return uv_fileno((const uv_handle_t *)&conn->tcp, &fd) == 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/* A loop that was held up runs its timers first. Bytes that have come meanwhile must not be taken for silence: they
+ * are about to be read, and any of them ends the grace. */
 static void on_grace_over(uv_timer_t *timer)
 {
     struct mu_server *server = timer->data;
@@ -369,7 +397,10 @@ static void on_grace_over(uv_timer_t *timer)
 
         if (mu_session_deadline_ms(&conn->session) > now)
             break;
-        feed(conn, mu_slice("", 0));
+        if (has_unread_bytes(conn))
+            mu_list_remove(&conn->waiting);
+        else
+            feed(conn, mu_slice("", 0));
     }
     arm_grace_timer(server);
     close_doomed(server);
@@ -560,12 +591,14 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
 
     assert(!server->closing && server->current == NULL);
     server->closing = true;
+    log_dropped(server->log_limit.dropped);
     server->on_closed = on_closed;
     server->on_closed_ctx = ctx;
     while ((link = mu_list_first(&server->conns)) != NULL)
         close_conn(MU_LIST_ITEM(link, struct conn, link));
     uv_close((uv_handle_t *)&server->listener, on_handle_closed);
     uv_close((uv_handle_t *)&server->grace_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&server->log_timer, on_handle_closed);
 }
 
 static void ignore_closed(struct mu_server *server, void *ctx)
@@ -623,8 +656,10 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
     }
     (void)uv_tcp_init(loop, &server->listener); /* these two only fill in memory */
     (void)uv_timer_init(loop, &server->grace_timer);
+    (void)uv_timer_init(loop, &server->log_timer);
+    server->log_timer.data = server;
     server->listener.data = server->grace_timer.data = server;
-    server->handles = 2;
+    server->handles = 3;
     rc = mu_listen_address(fd, &server->addr, reterr);
     if (rc < 0)
         (void)close(fd);

@@ -1,0 +1,58 @@
+"""Servers and peers for the command-line tests; whatever a test starts ends with it."""
+
+import os
+import pathlib
+
+import pytest
+
+import serving
+
+
+def pytest_sessionstart(session):
+    if not pathlib.Path(serving.MUSTER).exists():
+        pytest.exit(f"{serving.MUSTER} is not there; run make first, or set MUSTER", returncode=2)
+
+
+@pytest.fixture
+def absent():
+    """Missing tools skip a test on a developer's machine and fail it where all must be there."""
+    def missing(reason):
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return missing
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on a free port of 127.0.0.1, unless told otherwise. Those still running must end well."""
+    servers = []
+
+    def start(*options, everywhere=False, **how):
+        words = list(options)
+        if "--listen-fd" not in words:
+            if "--port" not in words:
+                words += ["--port", "0"]
+            if "--host" not in words and not everywhere:
+                words += ["--host", "127.0.0.1"]
+        servers.append(serving.Server(*words, **how))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.process.returncode is None:
+            server.stop()
+
+
+@pytest.fixture
+def imposters():
+    """Starts things that listen but are no store."""
+    started = []
+
+    def start(imposter):
+        started.append(imposter)
+        return imposter
+
+    yield start
+    for imposter in started:
+        imposter.stop()
