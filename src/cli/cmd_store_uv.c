@@ -1,6 +1,5 @@
 /* `muster store` as a server: the loop, the signals that end it, and the line that says it is ready. */
 #include "cli/cli.h"
-#include "store/limits.h"
 #include "store/server_uv.h"
 
 #include <stdio.h>
@@ -10,9 +9,6 @@ static const char command[] = "muster store";
 static const int ending_signals[] = { SIGTERM, SIGINT };
 
 enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
-
-/* Descriptors that are not connections: standard ones, the loop's, the one being refused. */
-#define OTHER_FILES ((rlim_t)32)
 
 struct serve {
     struct mu_server *server; /* NULL: not started, or closed */
@@ -58,25 +54,15 @@ static int catch_signals(uv_loop_t *loop, struct serve *serve)
     return rc;
 }
 
-/* A connection is a descriptor: takes as many as we may have. Past that libuv would turn peers away without a word, so
- * the limit of connections is put below it. */
-static void settle_connections(struct muster_store_limits *limits)
+/* A connection is a descriptor: takes as many as we may have. */
+static void raise_descriptor_limit(void)
 {
     struct rlimit files;
-    uint64_t room;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
-        return;
-    if (files.rlim_cur < files.rlim_max) {
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
-        if (setrlimit(RLIMIT_NOFILE, &files) < 0)
-            (void)getrlimit(RLIMIT_NOFILE, &files);
+        (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    room = files.rlim_cur > 2 * OTHER_FILES ? files.rlim_cur - OTHER_FILES : OTHER_FILES;
-    if (limits->connections == 0)
-        limits->connections = MU_CONNECTIONS_DEFAULT;
-    if (limits->connections > room)
-        limits->connections = room;
 }
 
 static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
@@ -96,16 +82,15 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
 
 int mu_cmd_store_serve(const struct muster_store_server_config *config)
 {
-    struct muster_store_server_config settled = *config;
     struct serve serve = { 0 };
     uv_loop_t loop;
     int rc;
 
-    settle_connections(&settled.limits);
+    raise_descriptor_limit();
     rc = uv_loop_init(&loop);
     if (rc < 0)
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
-    rc = start(&loop, &settled, &serve);
+    rc = start(&loop, config, &serve);
     if (rc != MU_EXIT_OK)
         end(&serve);
     (void)uv_run(&loop, UV_RUN_DEFAULT);

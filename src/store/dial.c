@@ -234,7 +234,7 @@ static void trying(struct mu_dial *dial, const struct mu_dial_event *ev, struct 
         attempt_failed(dial, ev->index, ev->why, ev->now_ms, out);
     } else if (ev->type == MU_DIAL_TIME) {
         pass_time(dial, ev->now_ms, out);
-    } else if (ev->type == MU_DIAL_HOPELESS) {
+    } else if (ev->type == MU_DIAL_HOPELESS && dial->since_ms[ev->index] != 0) {
         note_address(dial, ev->index, ev->why);
         dial->since_ms[ev->index] = 0;
         fail(dial, ev->now_ms, MUSTER_EPROTOCOL, out);

@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -27,6 +28,7 @@ enum {
     GATHER_BYTES = 64 * 1024,
     BACKLOG = 65535, /* cut to the kernel's maximum */
     PARTS_MAX = 8,
+    OTHER_FILES = 32,
     LOG_BURST = 20,
     LOG_PER_S = 2,
     LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
@@ -714,6 +716,20 @@ static int open_socket(const struct muster_store_server_config *config, int *ret
     return *ret_fd < 0 ? mu_fail_errno(reterr, errno, "copy descriptor %d", config->listen_fd) : 0;
 }
 
+/* Past the limit of open files libuv would turn peers away without a word, so the limit of connections is put below it;
+ * some descriptors are the loop's and the program's. */
+static void cap_connections(struct muster_store_limits *limits)
+{
+    struct rlimit files;
+    uint64_t room;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return;
+    room = files.rlim_cur > 2 * OTHER_FILES ? files.rlim_cur - OTHER_FILES : OTHER_FILES;
+    if (limits->connections > room)
+        limits->connections = room;
+}
+
 int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
                        struct muster_error *reterr)
 {
@@ -732,6 +748,7 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
     if (rc < 0)
         return rc;
     settled.allow = allow;
+    cap_connections(&settled.limits);
     rc = open_socket(config, &fd, reterr);
     if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
         rc = mu_fail_errno(reterr, errno, "get random bytes");

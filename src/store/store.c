@@ -33,12 +33,6 @@ int64_t muster_store_timeout(const struct muster_store *store)
     return store->timeout_ms;
 }
 
-void muster_store_free(struct muster_store *store)
-{
-    if (store != NULL && store->ops->free != NULL)
-        store->ops->free(store);
-}
-
 static int64_t settle_timeout(const struct muster_store *store, int64_t timeout_ms)
 {
     return timeout_ms < 0 ? store->timeout_ms : timeout_ms;
@@ -56,6 +50,12 @@ static int not_supported(const struct muster_store *store, const char *what, str
 
 #define CALL(store, member, ...)                                                                                       \
     (HAS(store, member) ? (store)->ops->member((store), __VA_ARGS__) : not_supported((store), #member, reterr))
+
+void muster_store_free(struct muster_store *store)
+{
+    if (store != NULL && HAS(store, free))
+        store->ops->free(store);
+}
 
 int muster_store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
                      struct muster_error *reterr)

@@ -145,7 +145,9 @@ void peer_send(struct peer *peer, struct mu_slice bytes)
         if (sent < 0)
             fail_msg("cannot send: %s", strerror(errno));
         at += (size_t)sent;
-        if (sent == 0 && !wait_for(&since_ms, peer->fd, POLLOUT))
+        if (sent > 0)
+            since_ms = 0; /* the deadline is for standing still */
+        else if (!wait_for(&since_ms, peer->fd, POLLOUT))
             fail_msg("nobody reads what is sent: %zu bytes of %zu are gone", at, bytes.len);
     }
 }

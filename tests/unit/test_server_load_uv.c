@@ -144,8 +144,8 @@ static void fifty_thousand_keys_are_listed(void **state)
 
 static struct peer *crowd[CROWD_MAX];
 
-/* As many as there are descriptors for: each takes two, for both ends are here. */
-static unsigned crowd_size(void)
+/* Of as many as there are descriptors for (each takes two, both ends being here) the nth part, in tens. */
+static unsigned crowd_size(unsigned part)
 {
     struct rlimit limit;
     unsigned fit;
@@ -155,8 +155,9 @@ static unsigned crowd_size(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     if (limit.rlim_cur >= 2 * CROWD_MAX + DESCRIPTORS_SPARE)
-        return CROWD_MAX;
-    fit = (unsigned)(limit.rlim_cur - DESCRIPTORS_SPARE) / 2;
+        fit = CROWD_MAX / part;
+    else
+        fit = (unsigned)(limit.rlim_cur - DESCRIPTORS_SPARE) / 2 / part;
     return fit - fit % 10;
 }
 
@@ -175,7 +176,7 @@ static void gather(struct scene *s, unsigned count)
 static void ten_thousand_connections_that_come_and_go_leave_the_server_as_it_was(void **state)
 {
     struct scene *s = *state;
-    unsigned size = crowd_size() / 2, gone = 0;
+    unsigned size = crowd_size(2), gone = 0;
     struct peer *other = meet(s, V);
     struct mu_server_stats before;
 
@@ -221,7 +222,7 @@ static void one_set_wakes_a_crowd(void **state)
 {
     struct scene *s = *state;
     struct peer *writer = meet(s, V);
-    unsigned size = crowd_size();
+    unsigned size = crowd_size(1);
 
     works_for(writer);
     gather(s, size);
@@ -242,7 +243,7 @@ static void a_crowd_is_woken_although_some_have_died_and_some_do_not_read(void *
     struct scene *s = *state;
     struct peer *writer = meet(s, V);
     struct mu_buf bytes = { 0 };
-    unsigned size = crowd_size() / 2, deaf = 0;
+    unsigned size = crowd_size(2), deaf = 0;
 
     wire_put(&bytes, V, "SET (/big)");
     wire_put_str(&bytes, 'x', 6 * MIB);
@@ -283,7 +284,7 @@ static void a_crowd_is_woken_although_some_have_died_and_some_do_not_read(void *
 static void a_crowd_passes_one_barrier(void **state)
 {
     struct scene *s = *state;
-    unsigned size = crowd_size() / 4;
+    unsigned size = crowd_size(4);
     char text[64];
 
     for (unsigned i = 0; i < size; i++) {
