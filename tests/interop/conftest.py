@@ -1,18 +1,11 @@
 """What the interop tests share: PyTorch processes, stock servers and ours."""
 
-import os
 import pathlib
 
 import pytest
 
 import harness
-
-
-def absent(reason):
-    """Missing tools skip a test on a developer's machine and fail it where all must be there."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+from harness import absent, need_program
 
 
 class Pool:
@@ -81,11 +74,6 @@ def torch(pool):
     yield take
     for which, driver in taken:
         pool.give_back(which, driver)
-
-
-def need_program():
-    if not harness.program().exists():
-        absent(f"there is no {harness.program()} to test")
 
 
 @pytest.fixture

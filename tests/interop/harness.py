@@ -48,6 +48,19 @@ def interpreter(which):
     return os.path.abspath(chosen)  # not resolved: a venv's python is a link
 
 
+def absent(reason):
+    """Missing tools skip a test on a developer's machine and fail it where all must be there."""
+    import pytest  # not needed by the recorder
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def need_program():
+    if not program().exists():
+        absent(f"there is no {program()} to test")
+
+
 def quiet_environment(extra=None):
     """Ours plus what keeps many PyTorch processes cheap on few cores."""
     environment = dict(os.environ)
@@ -359,10 +372,12 @@ class Proxy:
         except ConnectionError:
             data = b""
         if not data:
-            for side in (end, other):
-                self._selector.unregister(side)
-                del self._peers[side]
-                side.close()
+            with self._changed:
+                for side in (end, other):
+                    self._selector.unregister(side)
+                    del self._peers[side]
+                    side.close()
+                self._changed.notify_all()
             return
         with self._changed:
             self.chunks.append(Chunk(self.label, number, direction, data))
@@ -380,11 +395,7 @@ class Proxy:
             self._changed.notify_all()
 
     def settle(self, limit=CALL_LIMIT):
-        """Returns once nothing that had reached the proxy is left unforwarded.
-
-        On the loopback a send that has returned is in the receiver's queue already, so
-        after this the record holds all that finished calls have sent.
-        """
+        """Returns once nothing that had reached the proxy is left unforwarded."""
         with self._changed:
             self._idle_asked += 1
             asked = self._idle_asked
@@ -395,6 +406,11 @@ class Proxy:
         """Waits until condition(requests so far) holds and they have been forwarded."""
         with self._changed:
             self._until(lambda: condition(self.requests), limit)
+
+    def await_end(self, limit=CALL_LIMIT):
+        """Waits until every connection there was has been closed."""
+        with self._changed:
+            self._until(lambda: not self._peers, limit)
 
     def _until(self, condition, limit):
         end = time.monotonic() + limit

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import harness
-from conftest import absent, need_program
+from harness import absent, need_program
 
 LIMIT = 60
 
@@ -67,16 +67,19 @@ def test_values_written_by_the_command_line_are_read_by_python_and_back(server):
     assert server.client.call("a", "get", "k") == "b'from the shell'"
     server.client.call("a", "set", "k", "from Python")
     assert server.client.call("a", "get", "k") == "b'from Python'"
-    assert server.run("get", "k") == b"from Python\n"
+    assert server.run("get", "k") == b"from Python"
     server.run("set", "none", "")
     assert server.client.call("a", "get", "none") == "b''"
+    assert server.run("get", "none") == b""
+    server.client.call("a", "set", "bytes", {"bytes": "00ff0a0080"})
+    assert server.run("get", "--wait", "bytes") == b"\0\xff\n\0\x80"
 
 
 def test_counting_goes_on_between_the_command_line_and_python(server):
     assert server.run("add", "n", "5") == b"5\n"
     assert server.client.call("a", "add", "n", -7) == "-2"
     assert server.run("add", "n", "-1") == b"-3\n"
-    assert server.run("get", "n") == b"-3\n"
+    assert server.run("get", "n") == b"-3"
     assert server.run("num-keys") == b"1\n"
     assert server.client.call("a", "num_keys") == "1"
 
@@ -86,6 +89,7 @@ def test_deleting_removes_a_key_for_python_too(server):
     assert server.client.call("a", "num_keys") == "1"
     server.run("delete", "k")
     assert server.client.call("a", "num_keys") == "0"
+    assert "'k'" in server.refuse("delete", "k")
 
 
 def test_waiting_ends_at_once_when_every_key_is_there(server):
@@ -112,15 +116,19 @@ def test_waiting_ends_when_python_writes_the_last_key(server, proxies):
     assert (waiting.returncode, errors) == (0, b"")
 
 
-@pytest.mark.parametrize("words", [("wait", "never"), ("get", "never")])
+@pytest.mark.parametrize("words", [("wait", "never"), ("get", "--wait", "never")])
 def test_waiting_fails_with_one_line_when_time_is_up(server, words):
     assert "never" in server.refuse(*words, timeout="0.5")
     assert server.client.call("a", "num_keys") == "0"
 
 
+def test_getting_a_key_that_is_not_there_fails_at_once(server):
+    assert "'never'" in server.refuse("get", "never")
+
+
 def test_listing_shows_what_python_lists_or_says_that_the_server_cannot(server):
     """Servers before 2.10 know no such request and would only hang up on it."""
-    for key in ("plain", "with/slash", "\u00fcber"):
+    for key in ("plain", "with/slash", "with space"):
         server.client.call("a", "set", key, "1")
     server.client.call("a", "add", "count", 1)
     if not server.modern:
@@ -129,6 +137,21 @@ def test_listing_shows_what_python_lists_or_says_that_the_server_cannot(server):
     listed = server.run("list").decode().splitlines()
     assert sorted(listed) == sorted(ast.literal_eval(server.client.call("a", "list_keys")))
     assert len(listed) == 4
+
+
+def test_a_barrier_of_the_command_line_meets_others_that_are_built_the_same_way(server):
+    """Python's prefix stores have such barriers, and in 1.13 users make them by hand.
+
+    All count in one key and let the last one write another.
+    """
+    server.client.prefix("p", "pre", "a")
+    if server.modern:
+        arrived = server.client.begin("p", "barrier", "gate", 2)
+    else:
+        assert server.client.call("p", "add", "gate/num_members", 1) == "1"
+        arrived = server.client.begin("p", "wait", ["gate/last_member"])
+    server.run("barrier", "--prefix", "pre", "gate", "2")
+    assert arrived.result() == "None"
 
 
 def test_looking_into_a_store_leaves_its_clients_undisturbed(server):

@@ -7,7 +7,7 @@ import pytest
 
 import harness
 import scenario
-from conftest import need_program
+from harness import need_program
 
 # The stock servers, each with the PyTorch it belongs to.
 STOCK = {

@@ -46,7 +46,7 @@ def bring_up(torch, muster, proxies, which, world):
     torch(which)  # skips where this version is absent
     proxy = proxies(muster.port)
     run_group(harness.interpreter(which), proxy.port, world)
-    proxy.settle()
+    proxy.await_end()
     return proxy
 
 
