@@ -336,8 +336,8 @@ static const struct command commands[] = {
     { "num-keys", "", "Prints how many keys there are, whatever their prefix.\n", 0, 0, false, NULL, run_num_keys },
     { "barrier", "KEY WORLD_SIZE",
       "Returns when WORLD_SIZE callers have come to the barrier KEY. A key serves one\n"
-      "barrier. It is kept in the keys KEY/num_members and KEY/last_member, as\n"
-      "PyTorch's own is.\n",
+      "barrier. It is kept in the keys KEY/num_members and KEY/last_member, where\n"
+      "PyTorch's prefix stores keep theirs.\n",
       2, 2, false, prepare_barrier, run_barrier },
 };
 

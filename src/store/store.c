@@ -226,7 +226,7 @@ static int meet(struct muster_store *store, struct muster_slice count_key, struc
     int rc = muster_store_add(store, count_key, 1, timeout_ms, &arrived, reterr);
 
     if (rc == 0 && arrived == world_size)
-        rc = muster_store_set(store, last_key, muster_str("<val_ignored>"), left_of(start_ms, timeout_ms), reterr);
+        rc = muster_store_set(store, last_key, muster_str("1"), left_of(start_ms, timeout_ms), reterr);
     if (rc == 0)
         rc = muster_store_wait(store, &last_key, 1, left_of(start_ms, timeout_ms), reterr);
     return rc;
