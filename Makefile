@@ -52,7 +52,8 @@ valgrind: ## the unit tests under valgrind
 
 install: all ## into $(DESTDIR)$(PREFIX)
 	@meson configure build -Dprefix=$(PREFIX)
-	@DESTDIR=$(DESTDIR) meson install -C build
+	@scripts/build build product
+	@DESTDIR=$(DESTDIR) meson install -C build --no-rebuild
 
 clean: ## all builds; the PyTorch that interop installed stays
 	@rm -rf build-asan build-clang build-fuzz

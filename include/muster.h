@@ -232,7 +232,7 @@ struct muster_store_limits {
     uint64_t request_bytes; /* of one request: 128 MiB */
     uint64_t unsent_bytes;  /* of replies that one peer has not read yet: 128 MiB; past it the peer is dropped */
     uint64_t connections;   /* at once: 262,144, or as many as there may be open files */
-    uint64_t total_bytes;   /* of keys, values, half-read requests and unsent replies together: 1 GiB */
+    uint64_t total_bytes;   /* half for keys and values, half for half-read requests and unsent replies: 1 GiB */
 };
 
 struct muster_store_server_config {

@@ -113,14 +113,6 @@ static int run_get(struct client *client)
         return fail_no_key(client);
     if (rc == 0)
         rc = muster_store_get(client->store, key, MUSTER_TIMEOUT_DEFAULT, &value, &error);
-    if (rc == MUSTER_ETIMEOUT && client->wait) {
-        struct mu_buf keys = { 0 };
-
-        put_quoted(&keys, client->operands[0]);
-        (void)mu_buf_append(&keys, ": ", 2, SIZE_MAX);
-        (void)mu_buf_append(&keys, error.text, strlen(error.text), SIZE_MAX);
-        return fail_with_keys(client, "waiting for", &keys);
-    }
     if (rc < 0)
         return fail(client, &error);
     (void)fwrite(value.data, 1, value.len, stdout);

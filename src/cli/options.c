@@ -4,10 +4,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+enum { LOG_LINE_BYTES = 2048 };
 
 static enum muster_log_level log_level_min;
 
@@ -46,19 +50,42 @@ int mu_cli_flush(const char *command)
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
 }
 
-static void log_to_stderr(void *ctx, enum muster_log_level level, const char *line)
+/* Writes one line to stderr if that can be done at once: a terminal that is stopped, or a pipe that nobody reads, must
+ * not stop what the line is about. What poll() lets through is taken whole, for a line is shorter than PIPE_BUF. */
+static bool write_line(enum muster_log_level level, const char *line)
 {
+    struct pollfd out = { .fd = STDERR_FILENO, .events = POLLOUT };
     struct timespec now;
     struct tm utc;
-    char stamp[32];
+    char stamp[32], text[LOG_LINE_BYTES];
+    int len;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)gmtime_r(&now.tv_sec, &utc);
+    (void)strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+    len = snprintf(text, sizeof text, "%s.%03ldZ %s %s", stamp, now.tv_nsec / 1000000, muster_log_level_name(level),
+                   line);
+    if (len > (int)sizeof text - 2)
+        len = (int)sizeof text - 2;
+    text[len++] = '\n';
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) && write(STDERR_FILENO, text, (size_t)len) == len;
+}
+
+static void log_to_stderr(void *ctx, enum muster_log_level level, const char *line)
+{
+    static unsigned long lost;
+    char text[64];
 
     (void)ctx;
     if (level < log_level_min)
         return;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    (void)gmtime_r(&now.tv_sec, &utc);
-    (void)strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
-    (void)fprintf(stderr, "%s.%03ldZ %s %s\n", stamp, now.tv_nsec / 1000000, muster_log_level_name(level), line);
+    if (lost > 0) {
+        (void)snprintf(text, sizeof text, "%lu log lines could not be written", lost);
+        if (write_line(MUSTER_LOG_WARNING, text))
+            lost = 0;
+    }
+    if (!write_line(level, line))
+        lost++;
 }
 
 bool mu_cli_log(const char *level)

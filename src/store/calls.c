@@ -10,15 +10,19 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
     OUT_BYTES_MAX = 1 << 30, /* what may wait to be written */
     FOUND_ROOM_MIN = 16,
+    KEY_SHOWN_BYTES = 64, /* of a key, in an error's text */
+    DESCRIPTION_BYTES = 256,
 };
 
-#define VALUE_BYTES_MAX (UINT64_C(1) << 30) /* of one value that a server sends */
-#define VALUES_MAX (UINT64_C(1) << 26)      /* that a server sends in one answer */
+#define VALUE_BYTES_MAX (UINT64_C(1) << 30)  /* of one value that a server sends */
+#define VALUES_MAX (UINT64_C(1) << 26)       /* that a server sends in one answer */
+#define ANSWER_BYTES_MAX (UINT64_C(1) << 30) /* of all of them together */
 
 enum shape {
     SHAPE_NONE,   /* no answer */
@@ -36,7 +40,8 @@ struct mu_slot {
     struct mu_list link;
     struct mu_call *call; /* NULL: it ran out of time; drop the answer */
     enum shape shape;
-    uint64_t left; /* VALUES */
+    uint64_t left;  /* VALUES */
+    uint64_t taken; /* VALUES: bytes that they take so far */
     bool canceling;
 };
 
@@ -92,8 +97,36 @@ static void finish(struct mu_calls *calls, struct mu_call *call)
     mu_list_push(&calls->finished, &call->link);
 }
 
+/* "get 'k' at 192.0.2.1:29500", "wait 'a' and 2 more". Keys are cut, and what cannot be printed is shown as a dot. */
+static void describe(const struct mu_calls *calls, const struct mu_call *call, char text[static DESCRIPTION_BYTES])
+{
+    const struct muster_slice *key = call->count > 0 ? &call->keys[0] : &call->key;
+    char shown[KEY_SHOWN_BYTES + 1], more[32] = "";
+    size_t len = key->len < KEY_SHOWN_BYTES ? key->len : KEY_SHOWN_BYTES;
+    const char *at = calls->peer[0] != '\0' ? " at " : "";
+
+    for (size_t i = 0; i < len; i++) {
+        char byte = ((const char *)key->data)[i];
+
+        shown[i] = byte >= ' ' && byte <= '~' ? byte : '.';
+    }
+    shown[len] = '\0';
+    if (call->count > 1)
+        (void)snprintf(more, sizeof more, " and %zu more", call->count - 1);
+    if (len > 0)
+        (void)snprintf(text, DESCRIPTION_BYTES, "%s '%s%s'%s%s%s", mu_call_name(call->kind), shown,
+                       len < key->len ? "..." : "", more, at, calls->peer);
+    else
+        (void)snprintf(text, DESCRIPTION_BYTES, "%s%s%s", mu_call_name(call->kind), at, calls->peer);
+}
+
+/* call->error has code and cause; what failed is put in front. */
 static void finish_failed(struct mu_calls *calls, struct mu_call *call)
 {
+    char what[DESCRIPTION_BYTES];
+
+    describe(calls, call, what);
+    (void)mu_wrap(&call->error, call->error.code, "%s", what);
     call->rc = call->error.code;
     muster_bytes_done(&call->bytes);
     muster_values_done(&call->found);
@@ -102,7 +135,7 @@ static void finish_failed(struct mu_calls *calls, struct mu_call *call)
 
 static void fail(struct mu_calls *calls, struct mu_call *call, int code, const char *why)
 {
-    (void)mu_fail(&call->error, code, "%s: %s", mu_call_name(call->kind), why);
+    (void)mu_fail(&call->error, code, "%s", why);
     finish_failed(calls, call);
 }
 
@@ -366,8 +399,8 @@ static void pump(struct mu_calls *calls)
 
         switch (can_do(calls, call)) {
         case CANNOT:
-            (void)mu_fail(&call->error, MUSTER_ENOTSUP, "%s: the server (dialect %s) does not have it",
-                          mu_call_name(call->kind), mu_dialect_name(calls->dialect));
+            (void)mu_fail(&call->error, MUSTER_ENOTSUP, "the server (dialect %s) does not have it",
+                          mu_dialect_name(calls->dialect));
             finish_failed(calls, call);
             break;
         case ASK:
@@ -488,11 +521,17 @@ static enum progress answer_string(struct mu_calls *calls, struct mu_slot *slot,
 static enum progress answer_values(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
 {
     while (slot->left > 0) {
+        size_t before = *at;
         enum progress progress = answer_string(calls, slot, in, at);
 
         if (progress != PROGRESS_DONE)
             return progress;
         slot->left--;
+        slot->taken += *at - before + sizeof(struct muster_bytes);
+        if (slot->taken > ANSWER_BYTES_MAX) {
+            protocol_error(calls, "values of more than 1 GiB together");
+            return PROGRESS_LOST;
+        }
     }
     return PROGRESS_DONE;
 }
@@ -716,12 +755,16 @@ void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t time
     mu_list_init(&call->link);
     if (calls->lost.code != 0) {
         call->error = calls->lost;
-        (void)mu_wrap(&call->error, call->error.code, "%s", mu_call_name(call->kind));
         finish_failed(calls, call);
         return;
     }
     mu_list_push(&calls->waiting, &call->link);
     pump(calls);
+}
+
+void mu_calls_name_peer(struct mu_calls *calls, const char *peer)
+{
+    (void)snprintf(calls->peer, sizeof calls->peer, "%s", peer);
 }
 
 void mu_calls_opened(struct mu_calls *calls, enum mu_dialect dialect)
@@ -755,10 +798,26 @@ void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had)
     pump(calls);
 }
 
+void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char *why)
+{
+    struct mu_list *link = calls->waiting.next;
+
+    while (link != &calls->waiting) {
+        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
+
+        link = link->next;
+        if (feature_of(call->kind) != feature)
+            continue;
+        (void)mu_fail(&call->error, MUSTER_ECONNECT,
+                      "could not find out whether the server has it, on a connection of its own: %s", why);
+        finish_failed(calls, call);
+    }
+    pump(calls);
+}
+
 static void time_out(struct mu_calls *calls, struct mu_call *call, const char *state)
 {
-    (void)mu_fail(&call->error, MUSTER_ETIMEOUT, "%s: %s after %" PRIu64 " ms", mu_call_name(call->kind), state,
-                  call->deadline_ms - call->start_ms);
+    (void)mu_fail(&call->error, MUSTER_ETIMEOUT, "%s after %" PRIu64 " ms", state, call->deadline_ms - call->start_ms);
     finish_failed(calls, call);
 }
 
@@ -783,7 +842,6 @@ static void lose_list(struct mu_calls *calls, struct mu_list *list, const struct
         struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
 
         call->error = *why;
-        (void)mu_wrap(&call->error, call->error.code, "%s", mu_call_name(call->kind));
         finish_failed(calls, call);
     }
 }
@@ -907,6 +965,25 @@ struct mu_slice mu_greeting(enum mu_dialect dialect)
     return mu_slice(l0, sizeof l0 - 1);
 }
 
+bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool answered, enum mu_dialect *ret_next)
+{
+    *ret_next = MU_DIALECT_UNKNOWN;
+    if (greeter->wanted != MU_DIALECT_UNKNOWN || (answered && (asked == MU_DIALECT_V || greeter->sure)))
+        return answered;
+    if (answered) {
+        greeter->found = asked;
+        *ret_next = MU_DIALECT_V; /* may have been closed for another reason than not being understood */
+    } else if (asked == MU_DIALECT_V && greeter->found != MU_DIALECT_UNKNOWN) {
+        greeter->sure = true;
+        *ret_next = greeter->found;
+    } else if (asked == MU_DIALECT_V) {
+        *ret_next = MU_DIALECT_L1;
+    } else if (asked == MU_DIALECT_L1 && !greeter->sure) {
+        *ret_next = MU_DIALECT_L0;
+    }
+    return false;
+}
+
 enum mu_greeting_result mu_greeting_check(enum mu_dialect dialect, struct mu_slice answer_bytes)
 {
     static const char v[] = "\x01\x01\x01\x01", l1[] = "\x01", l0[] = "\x00";
@@ -927,13 +1004,14 @@ struct mu_slice mu_feature_probe(unsigned feature, char bytes[static MU_FEATURE_
     bytes[len++] = (char)mu_op_code(MU_OP_VALIDATE, MU_DIALECT_V);
     mu_put_u32(bytes + len, MU_MAGIC);
     len += 4;
-    *ret_answer_bytes = 8;
+    bytes[len++] = (char)mu_op_code(MU_OP_CANCEL_WAIT, MU_DIALECT_V); /* answered by every V server */
+    *ret_answer_bytes = 1 + 8;
     switch (feature) {
     case MU_FEATURE_PING:
         bytes[len++] = (char)mu_op_code(MU_OP_PING, MU_DIALECT_V);
         mu_put_u32(bytes + len, MU_MAGIC);
         len += 4;
-        *ret_answer_bytes = 4;
+        *ret_answer_bytes = 1 + 4;
         break;
     case MU_FEATURE_QUEUES:
         bytes[len++] = (char)mu_op_code(MU_OP_QUEUE_LEN, MU_DIALECT_V);

@@ -76,6 +76,7 @@ struct mu_slot;
 struct mu_calls {
     enum mu_dialect dialect; /* L0, L1 or V once the connection is there */
     bool raw_keys;
+    char peer[80];                         /* who is at the other end, for errors; may be empty */
     unsigned features_known, features_had; /* of enum mu_feature */
     bool open;                             /* there is a connection */
     struct mu_list waiting;                /* calls with a request still to be sent */
@@ -94,12 +95,16 @@ struct mu_calls {
 void mu_calls_init(struct mu_calls *calls, bool raw_keys);
 void mu_calls_done(struct mu_calls *calls); /* every call must be finished and taken */
 
+void mu_calls_name_peer(struct mu_calls *calls, const char *peer); /* copied */
+
 /* Events. Each may leave effects behind: out, finished, probe, renew. */
 void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t timeout_ms, uint64_t now_ms);
 void mu_calls_opened(struct mu_calls *calls, enum mu_dialect dialect); /* a (new) connection of that dialect */
 void mu_calls_read(struct mu_calls *calls, struct mu_slice bytes);     /* may set `lost`: then drop the connection */
 void mu_calls_wrote(struct mu_calls *calls, size_t bytes);             /* the connection took so many bytes of `out` */
 void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had);
+/* It could not be found out: fails the calls that need it; the next one asks again. */
+void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char *why);
 void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms);
 /* The connection is gone for good: fails every call there is and every later one with this cause. */
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why);
@@ -111,6 +116,18 @@ const char *mu_call_name(enum mu_call_kind kind);
 
 /* ---- Greeting: how a client finds out what the server speaks ---- */
 
+/* Which dialect to ask for next. A server that closes a connection may not know the dialect, or may have refused that
+ * connection; so an answer to an older dialect is believed only if the newest is turned down a second time. */
+struct mu_greeter {
+    enum mu_dialect wanted; /* ask for this one only; UNKNOWN: find out */
+    enum mu_dialect found;  /* an older one was answered; UNKNOWN: none yet */
+    bool sure;              /* and the newest was turned down again */
+};
+
+/* `asked` was answered, or its connection closed. True: the connection is there, in that dialect. False: ask for
+ * *ret_next on a new connection, or give up if that is UNKNOWN. */
+bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool answered, enum mu_dialect *ret_next);
+
 /* Each probe goes on a connection of its own, in one piece. */
 struct mu_slice mu_greeting(enum mu_dialect dialect); /* L0, L1 or V */
 
@@ -119,7 +136,8 @@ enum mu_greeting_result { MU_GREETING_MORE, MU_GREETING_YES, MU_GREETING_WRONG }
 enum mu_greeting_result mu_greeting_check(enum mu_dialect dialect, struct mu_slice answer);
 
 #define MU_FEATURE_PROBE_MAX 64
-/* The bytes that ask a V server for a feature; *ret_answer_bytes of answer mean yes, a closed connection no. */
+/* The bytes that ask a V server for a feature. *ret_answer_bytes of answer mean yes; one byte and a closed connection
+ * mean no; a connection closed without a byte was refused for another reason. */
 struct mu_slice mu_feature_probe(unsigned feature, char bytes[static MU_FEATURE_PROBE_MAX], size_t *ret_answer_bytes);
 
 #endif

@@ -21,6 +21,7 @@ enum {
     GREETING_BYTES_MAX = 16,
     RECONNECT_MS = 30000,
     KEEPALIVE_S = 60,
+    PROBE_MS = 5000,
     EVENTS_MAX = 2 * MU_DIAL_ADDRS_MAX + 8
 };
 
@@ -69,7 +70,9 @@ struct mu_client {
     struct mu_list links;
     size_t links_count; /* not yet given back by the loop */
     struct link *link;  /* the connection, once there is one */
-    unsigned probing;   /* the feature a link is out for; 0: none */
+    struct mu_greeter greeter;
+    unsigned probing; /* the feature a link is out for; 0: none */
+    uint64_t probe_until_ms;
     union mu_addr addr; /* of the server */
     mu_client_ready *on_ready;
     mu_client_lost *on_lost;
@@ -136,9 +139,8 @@ static void close_links(struct mu_client *client, enum purpose purpose, const st
 static void lose(struct mu_client *client, int code, const char *why)
 {
     struct muster_error error;
-    char text[MU_ADDR_TEXT_MAX];
 
-    (void)mu_fail(&error, code, "store %s: %s", mu_addr_format(&client->addr, text), why);
+    (void)mu_fail(&error, code, "%s", why);
     mu_calls_lose(&client->calls, &error);
 }
 
@@ -200,10 +202,13 @@ static void flush(struct mu_client *client)
 
 static void take_into_use(struct mu_client *client, struct link *link)
 {
+    char text[MU_ADDR_TEXT_MAX];
+
     link->purpose = FOR_CALLS;
     client->link = link;
     client->addr = client->dial.addrs[link->index];
     client->is_ready = true;
+    mu_calls_name_peer(&client->calls, mu_addr_format(&client->addr, text));
     mu_calls_opened(&client->calls, link->dialect);
 }
 
@@ -213,14 +218,11 @@ static void take_into_use(struct mu_client *client, struct link *link)
 static void greeting_closed(struct link *link, const char *why)
 {
     struct mu_client *client = link->client;
-    enum mu_dialect next = MU_DIALECT_UNKNOWN;
+    enum mu_dialect next;
     size_t index = link->index;
     char text[128];
 
-    if (client->config.dialect == MU_DIALECT_UNKNOWN && link->dialect == MU_DIALECT_V)
-        next = MU_DIALECT_L1;
-    else if (client->config.dialect == MU_DIALECT_UNKNOWN && link->dialect == MU_DIALECT_L1)
-        next = MU_DIALECT_L0;
+    (void)mu_greeter_next(&client->greeter, link->dialect, false, &next);
     if (next != MU_DIALECT_UNKNOWN) {
         close_link(link);
         open_link(client, FOR_DIALING, index, next);
@@ -253,6 +255,7 @@ static void read_greeting(struct link *link, struct mu_slice bytes)
     struct mu_client *client = link->client;
     size_t take = bytes.len < GREETING_BYTES_MAX - link->answered ? bytes.len : GREETING_BYTES_MAX - link->answered;
     struct mu_dial_event event = { .index = link->index };
+    enum mu_dialect next;
     char text[128];
 
     memcpy(link->answer + link->answered, bytes.data, take);
@@ -261,6 +264,11 @@ static void read_greeting(struct link *link, struct mu_slice bytes)
     case MU_GREETING_MORE:
         return;
     case MU_GREETING_YES:
+        if (!mu_greeter_next(&client->greeter, link->dialect, true, &next)) {
+            close_link(link);
+            open_link(client, FOR_DIALING, event.index, next);
+            return;
+        }
         event.type = MU_DIAL_ATTEMPT_GREETED;
         break;
     case MU_GREETING_WRONG:
@@ -282,6 +290,15 @@ static void probe_ended(struct link *link, bool had)
     mu_calls_probed(&client->calls, feature, had);
 }
 
+static void probe_failed(struct mu_client *client, const char *why)
+{
+    unsigned feature = client->probing;
+
+    close_links(client, FOR_PROBE, NULL);
+    client->probing = 0;
+    mu_calls_probe_failed(&client->calls, feature, why);
+}
+
 static void link_ended(struct link *link, int status)
 {
     struct mu_client *client = link->client;
@@ -295,10 +312,10 @@ static void link_ended(struct link *link, int status)
         lose(client, MUSTER_ELOST, status == UV_EOF ? "the server closed the connection" : why);
         break;
     case FOR_PROBE:
-        if (status == UV_EOF || status == UV_ECONNRESET)
+        if (link->answered > 0 && (status == UV_EOF || status == UV_ECONNRESET))
             probe_ended(link, false);
         else
-            lose(client, MUSTER_ELOST, why);
+            probe_failed(client, why);
         break;
     }
 }
@@ -368,7 +385,7 @@ static void connect_failed(struct link *link, int status)
 
     close_link(link);
     if (purpose == FOR_PROBE)
-        lose(client, MUSTER_ELOST, uv_strerror(status));
+        probe_failed(client, uv_strerror(status));
     else
         feed_dial(client,
                   (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = uv_strerror(status) });
@@ -396,7 +413,7 @@ static void open_link(struct mu_client *client, enum purpose purpose, size_t ind
 
     if (link == NULL) {
         if (purpose == FOR_PROBE)
-            lose(client, MUSTER_ENOMEM, "no memory for a connection");
+            probe_failed(client, "no memory for a connection");
         else
             feed_dial(client,
                       (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = "no memory" });
@@ -437,6 +454,7 @@ static void greet(struct mu_client *client, size_t index)
 
     assert(link != NULL && link->connected);
     close_links(client, FOR_DIALING, link);
+    client->greeter = (struct mu_greeter){ .wanted = client->config.dialect };
     link->dialect = client->config.dialect == MU_DIALECT_UNKNOWN ? MU_DIALECT_V : client->config.dialect;
     say(link, mu_greeting(link->dialect));
 }
@@ -564,6 +582,8 @@ static void on_timer(uv_timer_t *timer)
 {
     struct mu_client *client = timer->data;
 
+    if (client->probing != 0 && uv_now(client->loop) >= client->probe_until_ms)
+        probe_failed(client, "no answer");
     mu_calls_pass_time(&client->calls, uv_now(client->loop));
     feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_TIME });
     settle(client);
@@ -576,6 +596,7 @@ static void act(struct mu_client *client)
         renew(client);
     if (client->calls.probe != 0 && client->probing == 0) {
         client->probing = client->calls.probe;
+        client->probe_until_ms = uv_now(client->loop) + PROBE_MS;
         open_link(client, FOR_PROBE, 0, MU_DIALECT_UNKNOWN);
     }
     flush(client);
@@ -602,12 +623,25 @@ static void arm(struct mu_client *client)
         return;
     if (dial_until < until)
         until = dial_until;
+    if (client->probing != 0 && client->probe_until_ms < until)
+        until = client->probe_until_ms;
     if (has_news(client))
         until = now;
     if (until == UINT64_MAX)
         (void)uv_timer_stop(&client->timer);
     else
         (void)uv_timer_start(&client->timer, on_timer, until > now ? until - now : 0, 0);
+}
+
+static void tell_lost(struct mu_client *client)
+{
+    struct muster_error error = client->calls.lost;
+    char text[MU_ADDR_TEXT_MAX];
+
+    client->told_lost = true;
+    (void)mu_wrap(&error, error.code, "store %s", mu_addr_format(&client->addr, text));
+    if (client->on_lost != NULL && !client->closing)
+        client->on_lost(client, &error, client->ctx);
 }
 
 static void tell(struct mu_client *client)
@@ -623,11 +657,8 @@ static void tell(struct mu_client *client)
     }
     while ((call = mu_calls_pop_finished(&client->calls)) != NULL)
         call->done(call);
-    if (!client->told_lost && client->calls.lost.code != 0) {
-        client->told_lost = true;
-        if (client->on_lost != NULL && !client->closing)
-            client->on_lost(client, &client->calls.lost, client->ctx);
-    }
+    if (!client->told_lost && client->calls.lost.code != 0)
+        tell_lost(client);
 }
 
 /* The last thing every event does. What it tells may lead to new calls, hence acts again. */

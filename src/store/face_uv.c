@@ -4,6 +4,7 @@
  * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it; that it will be is
  * the business of the client's deadlines. Freeing closes the client and joins the thread, unless the thread is held up
  * by a name that is still being resolved: then it is left to itself and frees what is left. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/list.h"
 #include "store/client_uv.h"
@@ -15,13 +16,13 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
-#include <time.h>
 
-enum { CLOSE_WAIT_S = 1 };
+enum { CLOSE_WAIT_MS = 1000 };
+
+#define CONNECT_MS_MAX (INT64_C(1) << 40) /* decades; sums with it do not overflow */
 
 struct tcp_store {
     struct muster_store base;
@@ -145,8 +146,8 @@ static int run_call(struct tcp_store *store, struct posted *posted, int64_t time
     (void)sem_init(&posted->done, 0, 0);
     (void)pthread_mutex_lock(&store->lock);
     mu_list_push(&store->posted, &posted->in_store);
+    (void)uv_async_send(&store->wake); /* before anybody can answer the call, close the store and free this */
     (void)pthread_mutex_unlock(&store->lock);
-    (void)uv_async_send(&store->wake);
     sem_wait_whole(&posted->done);
     (void)sem_destroy(&posted->done);
     if (posted->call.rc < 0 && reterr != NULL)
@@ -334,16 +335,14 @@ static int tcp_ping(struct muster_store *store, int64_t timeout_ms, struct muste
 
 /* ---- New and free ---- */
 
-/* True when the thread has ended, or will within a moment. */
+/* True when the thread has ended, or does within a moment. */
 static bool wait_for_end(struct tcp_store *store)
 {
-    struct timespec until;
+    int64_t until_ms = mu_clock_ms() + CLOSE_WAIT_MS;
     bool ended;
 
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += CLOSE_WAIT_S;
     (void)pthread_mutex_lock(&store->lock);
-    while (!store->ended && pthread_cond_timedwait(&store->ended_cond, &store->lock, &until) == 0)
+    while (!store->ended && mu_cond_wait_until(&store->ended_cond, &store->lock, until_ms))
         continue;
     ended = store->ended;
     store->left_alone = !ended;
@@ -393,19 +392,6 @@ static const struct muster_store_ops tcp_ops = {
     .free = tcp_free,
 };
 
-/* Signals are the program's; a server that is gone must not raise SIGPIPE here. */
-static int start_thread(struct tcp_store *store)
-{
-    sigset_t all, before;
-    int rc;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&store->thread, NULL, run_loop, store);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 static void discard(struct tcp_store *store)
 {
     (void)uv_run(&store->loop, UV_RUN_DEFAULT); /* lets what is closing close */
@@ -428,7 +414,7 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
     store->base.ops = &tcp_ops;
     store->port = config->port;
     (void)pthread_mutex_init(&store->lock, NULL);
-    (void)pthread_cond_init(&store->ended_cond, NULL);
+    (void)mu_cond_init(&store->ended_cond); /* its clock is one that every system has */
     (void)sem_init(&store->ready, 0, 0);
     mu_list_init(&store->posted);
     store->wake.data = store;
@@ -443,7 +429,7 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
         discard(store);
         return rc;
     }
-    rc = start_thread(store);
+    rc = mu_thread_start(&store->thread, run_loop, store);
     if (rc != 0) {
         mu_client_close(store->client, on_client_closed, NULL);
         uv_close((uv_handle_t *)&store->wake, NULL);
@@ -454,21 +440,13 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
     return 0;
 }
 
-static int64_t monotonic_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Counts as one of the workers that a server's host waits for, the way PyTorch does. */
 static int count_in(struct tcp_store *store, const struct muster_store_tcp_config *config, int64_t until_ms,
                     struct muster_error *reterr)
 {
     struct posted posted = { .call = {
                                  .kind = MU_CALL_ADD, .key = muster_str("init/"), .number = 1, .raw_key = true } };
-    int64_t left_ms = until_ms - monotonic_ms(), seen = 0;
+    int64_t left_ms = until_ms - mu_clock_ms(), seen = 0;
     int rc;
 
     if (config->world_size == 0)
@@ -476,7 +454,7 @@ static int count_in(struct tcp_store *store, const struct muster_store_tcp_confi
     rc = run_call(store, &posted, left_ms > 0 ? left_ms : 0, reterr);
     if (rc < 0 || store->server == NULL || !config->wait_for_workers)
         return rc;
-    left_ms = until_ms - monotonic_ms();
+    left_ms = until_ms - mu_clock_ms();
     rc = mu_host_wait_count(store->server, "init/", config->world_size, left_ms > 0 ? left_ms : 0, &seen, reterr);
     if (rc == MUSTER_ETIMEOUT)
         return mu_fail(reterr, rc, "timed out after %" PRId64 " ms: %" PRId64 " of %u workers have come",
@@ -505,7 +483,7 @@ static int check_config(struct muster_store_tcp_config *config, struct mu_client
                         struct muster_error *reterr)
 {
     if (config->host == NULL && config->is_host)
-        config->host = "localhost";
+        config->host = config->server != NULL && config->server->host != NULL ? config->server->host : "localhost";
     if (config->host == NULL || config->host[0] == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "no host is given");
     if (config->port == 0 && !config->is_host)
@@ -516,6 +494,8 @@ static int check_config(struct muster_store_tcp_config *config, struct mu_client
         return mu_fail(reterr, MUSTER_EINVAL, "dialect '%s' is not one of auto, 1.13, 2.1, 2.x", config->dialect);
     if (config->connect_timeout_ms == 0)
         config->connect_timeout_ms = MUSTER_STORE_TIMEOUT_MS;
+    if (config->connect_timeout_ms > CONNECT_MS_MAX)
+        config->connect_timeout_ms = CONNECT_MS_MAX;
     if (config->timeout_ms == 0)
         config->timeout_ms = MUSTER_STORE_TIMEOUT_MS;
     if (getrandom(&ret_client->seed, sizeof ret_client->seed, 0) != (ssize_t)sizeof ret_client->seed)
@@ -530,7 +510,7 @@ static int check_config(struct muster_store_tcp_config *config, struct mu_client
 static int connect_store(const struct muster_store_tcp_config *config, const struct mu_client_config *client,
                          struct muster_store_server *server, struct tcp_store **ret_store, struct muster_error *reterr)
 {
-    int64_t until_ms = monotonic_ms() + config->connect_timeout_ms;
+    int64_t until_ms = mu_clock_ms() + config->connect_timeout_ms;
     struct tcp_store *store = NULL;
     int rc = start_store(client, &store, reterr);
 

@@ -4,6 +4,7 @@
  * the caller sleeps until it has run. Everything of the server is touched by that thread alone. */
 #include "store/host_uv.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/list.h"
 #include "store/server_uv.h"
@@ -13,9 +14,9 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct muster_store_server {
     pthread_t thread;
@@ -89,19 +90,6 @@ static void *run_loop(void *arg)
     return NULL;
 }
 
-/* Signals are the program's; a peer that is gone must not raise SIGPIPE here. */
-static int start_thread(struct muster_store_server *host)
-{
-    sigset_t all, before;
-    int rc;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&host->thread, NULL, run_loop, host);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 /* ---- Start and stop ---- */
 
 static void on_server_closed(struct mu_server *server, void *ctx)
@@ -155,7 +143,7 @@ static int start(const struct muster_store_server_config *config, struct muster_
     }
     host->port = mu_addr_port(mu_server_address(host->server));
     (void)mu_addr_format(mu_server_address(host->server), host->address);
-    rc = start_thread(host);
+    rc = mu_thread_start(&host->thread, run_loop, host);
     if (rc != 0) {
         close_there(host, NULL);
         free_host(host);
@@ -192,6 +180,8 @@ static int start_shared(const struct muster_store_server_config *config, struct 
             host->shared = true;
             mu_list_push(&shared_hosts.hosts, &host->in_register);
         }
+    } else if (config->use_listen_fd) {
+        (void)close(config->listen_fd); /* taken, as always; but there is one already */
     }
     if (rc == 0) {
         host->users++;
@@ -224,28 +214,32 @@ const char *muster_store_server_address(const struct muster_store_server *server
     return server->address;
 }
 
-/* True when this was the last user, who then stops it. */
-static bool release(struct muster_store_server *host)
+static void stop(struct muster_store_server *host)
 {
-    bool last;
+    run_there(host, close_there, NULL);
+    (void)pthread_join(host->thread, NULL);
+    free_host(host);
+}
 
-    if (!host->shared)
-        return true;
+/* The last user stops a shared one, under the register's lock: whoever wants the port next finds it free. */
+static void release_shared(struct muster_store_server *host)
+{
     (void)pthread_mutex_lock(&shared_hosts.lock);
-    last = --host->users == 0;
-    if (last)
+    if (--host->users == 0) {
         mu_list_remove(&host->in_register);
+        stop(host);
+    }
     (void)pthread_mutex_unlock(&shared_hosts.lock);
-    return last;
 }
 
 void muster_store_server_stop(struct muster_store_server *server)
 {
-    if (server == NULL || !release(server))
+    if (server == NULL)
         return;
-    run_there(server, close_there, NULL);
-    (void)pthread_join(server->thread, NULL);
-    free_host(server);
+    if (server->shared)
+        release_shared(server);
+    else
+        stop(server);
 }
 
 /* ---- Waiting for a count ---- */
@@ -253,9 +247,9 @@ void muster_store_server_stop(struct muster_store_server *server)
 struct count {
     struct mu_server_watch *watch;
     const char *key;
-    int64_t least, seen;
-    sem_t enough;
-    bool told;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t seen; /* under lock */
     int rc;
     struct muster_error *reterr;
 };
@@ -268,11 +262,10 @@ static void on_value(void *ctx, struct mu_slice value)
 
     memcpy(text, value.data, len);
     text[len] = '\0';
-    __atomic_store_n(&count->seen, strtoll(text, NULL, 10), __ATOMIC_RELEASE);
-    if (count->seen >= count->least && !count->told) {
-        count->told = true;
-        (void)sem_post(&count->enough);
-    }
+    (void)pthread_mutex_lock(&count->lock);
+    count->seen = strtoll(text, NULL, 10);
+    (void)pthread_cond_signal(&count->changed);
+    (void)pthread_mutex_unlock(&count->lock);
 }
 
 static void watch_there(struct muster_store_server *host, void *ctx)
@@ -289,37 +282,26 @@ static void unwatch_there(struct muster_store_server *host, void *ctx)
     mu_server_unwatch(host->server, count->watch);
 }
 
-static bool wait_until(sem_t *sem, int64_t timeout_ms)
-{
-    struct timespec until;
-
-    (void)clock_gettime(CLOCK_REALTIME, &until); /* what sem_timedwait() counts in */
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    while (sem_timedwait(sem, &until) < 0) {
-        if (errno != EINTR)
-            return false;
-    }
-    return true;
-}
-
 int mu_host_wait_count(struct muster_store_server *server, const char *key, int64_t least, int64_t timeout_ms,
                        int64_t *ret_seen, struct muster_error *reterr)
 {
-    struct count count = { .key = key, .least = least, .reterr = reterr };
+    struct count count = { .key = key, .lock = PTHREAD_MUTEX_INITIALIZER, .reterr = reterr };
+    int64_t until_ms = mu_clock_ms() + timeout_ms;
+    int errnum = mu_cond_init(&count.changed);
 
-    (void)sem_init(&count.enough, 0, 0);
+    if (errnum != 0)
+        return mu_fail_errno(reterr, errnum, "wait for a count");
     run_there(server, watch_there, &count);
     if (count.rc == 0) {
-        if (!wait_until(&count.enough, timeout_ms))
-            count.rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out after %" PRId64 " ms", timeout_ms);
-        run_there(server, unwatch_there, &count);
+        (void)pthread_mutex_lock(&count.lock);
+        while (count.seen < least && mu_cond_wait_until(&count.changed, &count.lock, until_ms))
+            continue;
         *ret_seen = count.seen;
+        (void)pthread_mutex_unlock(&count.lock);
+        run_there(server, unwatch_there, &count);
+        if (*ret_seen < least)
+            count.rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out after %" PRId64 " ms", timeout_ms);
     }
-    (void)sem_destroy(&count.enough);
+    (void)pthread_cond_destroy(&count.changed);
     return count.rc;
 }

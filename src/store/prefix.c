@@ -226,7 +226,7 @@ int muster_store_prefix_new(struct muster_slice prefix, struct muster_store *inn
 
     if (store == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a prefix store");
-    store->base = (struct muster_store){ .ops = &prefix_ops, .timeout_ms = inner->timeout_ms };
+    store->base = (struct muster_store){ .ops = &prefix_ops, .timeout_ms = muster_store_timeout(inner) };
     store->inner = inner;
     store->len = prefix.len + 1;
     if (prefix.len > 0)

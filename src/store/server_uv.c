@@ -28,7 +28,7 @@ enum {
     GATHER_BYTES = 64 * 1024,
     BACKLOG = 65535, /* cut to the kernel's maximum */
     PARTS_MAX = 8,
-    OTHER_FILES = 32,
+    FILES_KEPT_FREE = 4, /* past the last descriptor libuv would turn peers away without a word */
     LOG_BURST = 20,
     LOG_PER_S = 2,
     LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
@@ -38,7 +38,7 @@ enum {
 struct backlog {
     uv_write_t req;
     struct mu_buf sending, queued;
-    size_t charged; /* what of the service's budget the two hold */
+    size_t charged; /* what of the service's transit budget the two hold */
 };
 
 struct conn {
@@ -68,6 +68,7 @@ struct mu_server {
     struct mu_list conns, doomed, graces;
     size_t conns_count; /* not yet given back by the loop */
     uint64_t accepted, refused;
+    int files_max; /* descriptors from here on are kept free; 0: not asked for yet */
     struct mu_log_limit log_limit;
     struct conn *current; /* whose bytes are being carried out; its replies are gathered */
     size_t gathered;
@@ -139,7 +140,7 @@ static void drop(struct conn *conn, const char *why)
 static void settle_charge(struct conn *conn)
 {
     struct backlog *backlog = conn->backlog;
-    struct mu_budget *budget = &conn->server->service.budget;
+    struct mu_budget *budget = &conn->server->service.transit;
     size_t now = backlog->sending.cap + backlog->queued.cap;
 
     budget->used = budget->used - backlog->charged + now;
@@ -150,7 +151,7 @@ static void free_backlog(struct conn *conn)
 {
     if (conn->backlog == NULL)
         return;
-    mu_budget_give(&conn->server->service.budget, conn->backlog->charged);
+    mu_budget_give(&conn->server->service.transit, conn->backlog->charged);
     mu_buf_done(&conn->backlog->sending);
     mu_buf_done(&conn->backlog->queued);
     free(conn->backlog);
@@ -187,9 +188,9 @@ static bool can_queue(const struct conn *conn, size_t len, struct muster_error *
                       service->limits.unsent_bytes);
         return false;
     }
-    if (service->budget.used + growth > service->budget.max) {
+    if (service->transit.used + growth > service->transit.max) {
         (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for %zu unsent bytes: %zu of %zu bytes are in use", len,
-                      service->budget.used, service->budget.max);
+                      service->transit.used, service->transit.max);
         return false;
     }
     return true;
@@ -436,6 +437,22 @@ static bool is_allowed(const struct mu_server *server, const union mu_addr *addr
     return server->allow_count == 0;
 }
 
+/* Descriptors are given out lowest first: one near the limit means that there are hardly any left. */
+static bool has_room_for(const struct conn *conn)
+{
+    struct rlimit files;
+    uv_os_fd_t fd;
+
+    if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd) < 0)
+        return false;
+    if (fd < conn->server->files_max)
+        return true;
+    /* The limit may have been raised since. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur > FILES_KEPT_FREE)
+        conn->server->files_max = files.rlim_cur > INT32_MAX ? INT32_MAX : (int)files.rlim_cur - FILES_KEPT_FREE;
+    return fd < conn->server->files_max;
+}
+
 static void admit(struct conn *conn)
 {
     struct mu_server *server = conn->server;
@@ -443,6 +460,9 @@ static void admit(struct conn *conn)
 
     if (!is_allowed(server, &conn->addr)) {
         drop(conn, "its address is in none of the allowed networks");
+    } else if (!has_room_for(conn)) {
+        log_refusal(server, &conn->addr, "the limit of open files is reached");
+        doom(conn);
     } else if (server->conns_count > server->service.limits.connections) {
         (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
                        server->service.limits.connections);
@@ -716,20 +736,6 @@ static int open_socket(const struct muster_store_server_config *config, int *ret
     return *ret_fd < 0 ? mu_fail_errno(reterr, errno, "copy descriptor %d", config->listen_fd) : 0;
 }
 
-/* Past the limit of open files libuv would turn peers away without a word, so the limit of connections is put below it;
- * some descriptors are the loop's and the program's. */
-static void cap_connections(struct muster_store_limits *limits)
-{
-    struct rlimit files;
-    uint64_t room;
-
-    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
-        return;
-    room = files.rlim_cur > 2 * OTHER_FILES ? files.rlim_cur - OTHER_FILES : OTHER_FILES;
-    if (limits->connections > room)
-        limits->connections = room;
-}
-
 int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
                        struct muster_error *reterr)
 {
@@ -748,7 +754,6 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
     if (rc < 0)
         return rc;
     settled.allow = allow;
-    cap_connections(&settled.limits);
     rc = open_socket(config, &fd, reterr);
     if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
         rc = mu_fail_errno(reterr, errno, "get random bytes");
@@ -772,7 +777,7 @@ struct mu_server_stats mu_server_stats(const struct mu_server *server)
     return (struct mu_server_stats){
         .connections = server->conns_count,
         .keys = server->service.table.keys,
-        .bytes = server->service.budget.used,
+        .bytes = server->service.budget.used + server->service.transit.used,
         .accepted = server->accepted,
         .refused = server->refused,
         .requests = server->service.requests,

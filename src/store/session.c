@@ -10,12 +10,15 @@
 #include <assert.h>
 #include <inttypes.h>
 
+enum { TRANSIT_SHARE = 2 }; /* half of the memory is for what is half-read or unsent */
+
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
                      struct mu_hash_seed seed, mu_session_send *send)
 {
     *service = (struct mu_service){
         .limits = *limits,
-        .budget = { .max = limits->total_bytes },
+        .budget = { .max = limits->total_bytes - limits->total_bytes / TRANSIT_SHARE },
+        .transit = { .max = limits->total_bytes / TRANSIT_SHARE },
         .legacy = legacy,
         .send = send,
     };
@@ -25,7 +28,7 @@ void mu_service_init(struct mu_service *service, const struct muster_store_limit
 void mu_service_done(struct mu_service *service)
 {
     mu_table_done(&service->table);
-    assert(service->budget.used == 0);
+    assert(service->budget.used == 0 && service->transit.used == 0);
 }
 
 void mu_session_init(struct mu_session *session, struct mu_service *service)
@@ -202,7 +205,7 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
 /* Keeps the budget's idea of `unread` at its real size. */
 static void settle_charge(struct mu_session *session)
 {
-    struct mu_budget *budget = &session->service->budget;
+    struct mu_budget *budget = &session->service->transit;
 
     mu_budget_give(budget, session->charged);
     session->charged = session->unread.cap;
@@ -216,12 +219,12 @@ static int keep(struct mu_session *session, struct mu_slice bytes, struct muster
     size_t growth = len > session->unread.cap ? 2 * len + 64 - session->charged : 0;
     int rc;
 
-    if (!mu_budget_take(&service->budget, growth))
+    if (!mu_budget_take(&service->transit, growth))
         return mu_fail(reterr, MUSTER_ELIMIT,
                        "no room for a request that is still being sent: %zu of %zu bytes are in use",
-                       service->budget.used, service->budget.max);
+                       service->transit.used, service->transit.max);
     rc = mu_buf_append(&session->unread, bytes.data, bytes.len, SIZE_MAX); /* the codec held it to request_bytes */
-    mu_budget_give(&service->budget, growth);
+    mu_budget_give(&service->transit, growth);
     settle_charge(session);
     return rc < 0 ? mu_fail(reterr, rc, "no memory for a request that is still being sent") : 0;
 }

@@ -15,7 +15,8 @@ typedef void mu_session_send(struct mu_session *session, const struct mu_slice *
 
 struct mu_service {
     struct muster_store_limits limits; /* settled */
-    struct mu_budget budget;
+    struct mu_budget budget;           /* of the table */
+    struct mu_budget transit; /* of half-read requests and unsent replies: whoever fills it does not fill the table */
     struct mu_table table;
     enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
     mu_session_send *send;

@@ -2,11 +2,11 @@
  * what it has, or answers "not supported". */
 #include "store/store.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <time.h>
 
 void muster_bytes_done(struct muster_bytes *bytes)
 {
@@ -25,17 +25,17 @@ void muster_values_done(struct muster_values *values)
 void muster_store_set_timeout(struct muster_store *store, int64_t timeout_ms)
 {
     if (timeout_ms > 0)
-        store->timeout_ms = timeout_ms;
+        __atomic_store_n(&store->timeout_ms, timeout_ms, __ATOMIC_RELAXED);
 }
 
 int64_t muster_store_timeout(const struct muster_store *store)
 {
-    return store->timeout_ms;
+    return __atomic_load_n(&store->timeout_ms, __ATOMIC_RELAXED);
 }
 
 static int64_t settle_timeout(const struct muster_store *store, int64_t timeout_ms)
 {
-    return timeout_ms < 0 ? store->timeout_ms : timeout_ms;
+    return timeout_ms < 0 ? muster_store_timeout(store) : timeout_ms;
 }
 
 static int not_supported(const struct muster_store *store, const char *what, struct muster_error *reterr)
@@ -143,17 +143,9 @@ int muster_store_ping(struct muster_store *store, int64_t timeout_ms, struct mus
 
 /* ---- Calls that can be made from others. Their parts share one deadline. ---- */
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int64_t left_of(int64_t start_ms, int64_t timeout_ms)
 {
-    int64_t passed = now_ms() - start_ms;
+    int64_t passed = mu_clock_ms() - start_ms;
 
     return passed < timeout_ms ? timeout_ms - passed : 0;
 }
@@ -162,7 +154,7 @@ static int get_each(struct muster_store *store, const struct muster_slice *keys,
                     struct muster_values *ret_values, struct muster_error *reterr)
 {
     struct muster_values values = { 0 };
-    int64_t start_ms = now_ms();
+    int64_t start_ms = mu_clock_ms();
     int rc = 0;
 
     values.items = calloc(count == 0 ? 1 : count, sizeof *values.items);
@@ -198,7 +190,7 @@ int muster_store_multi_set(struct muster_store *store, const struct muster_slice
     timeout_ms = settle_timeout(store, timeout_ms);
     if (HAS(store, multi_set))
         return store->ops->multi_set(store, keys, values, count, timeout_ms, reterr);
-    start_ms = now_ms();
+    start_ms = mu_clock_ms();
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = muster_store_set(store, keys[i], values[i], left_of(start_ms, timeout_ms), reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "multi_set") : 0;
@@ -222,7 +214,7 @@ static struct muster_bytes with_suffix(struct muster_slice key, const char *suff
 static int meet(struct muster_store *store, struct muster_slice count_key, struct muster_slice last_key,
                 int64_t world_size, int64_t timeout_ms, struct muster_error *reterr)
 {
-    int64_t start_ms = now_ms(), arrived = 0;
+    int64_t start_ms = mu_clock_ms(), arrived = 0;
     int rc = muster_store_add(store, count_key, 1, timeout_ms, &arrived, reterr);
 
     if (rc == 0 && arrived == world_size)

@@ -225,7 +225,7 @@ def test_more_connections_than_open_files_are_refused_and_logged(serve):
     first = Raw(server)
     assert first.add(b"/n", 1) == 1
     crowd = [socket.create_connection((server.host, server.port)) for _ in range(200)]
-    assert "connections are open, which is the limit" in server.log("refused")
+    assert "the limit of open files is reached" in server.log("refused")
     assert first.add(b"/n", 1) == 2
     for sock in crowd:
         sock.close()

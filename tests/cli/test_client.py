@@ -94,7 +94,8 @@ def test_every_dialect_can_be_asked_for(serve, dialect):
     listed = server.call("list", *how)
     if dialect in ("1.13", "2.1"):
         assert listed.code == 1
-        assert listed.line == f"muster store list: list_keys: the server (dialect {dialect}) does not have it"
+        assert listed.line == (f"muster store list: list_keys at {server.endpoint}: "
+                               f"the server (dialect {dialect}) does not have it")
     else:
         assert listed.out == b"b/last_member\nb/num_members\nn\n"
 
@@ -118,9 +119,10 @@ def test_get_with_wait_waits(serve):
 
 
 def test_get_with_wait_gives_up_in_the_end(serve):
-    ended = serve().call("get", "--wait", "--timeout", "1.05", "never")
+    server = serve()
+    ended = server.call("get", "--wait", "--timeout", "1.05", "never")
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.line == "muster store get: waiting for 'never': get: timed out after 1050 ms"
+    assert ended.line == f"muster store get: get 'never' at {server.endpoint}: timed out after 1050 ms"
 
 
 def read_terminal(primary):
@@ -151,7 +153,7 @@ def test_a_set_that_the_server_refuses_is_an_error(serve):
     for words, stdin in ((["k", "v" * 1025], b""), (["k", "-"], b"v" * (8 << 20)), (["k" * 100, "v"], b"")):
         ended = server.call("set", *words, stdin=stdin)
         assert ended.code == 1
-        assert ended.line.startswith("muster store set: ") and f"store {server.endpoint}: " in ended.line
+        assert ended.line.startswith("muster store set: ") and f" at {server.endpoint}: " in ended.line
         assert ended.line.endswith("a store does that when it refuses a request (key or value over its limits, or no "
                                    "room left)")
     assert server.call("get", "k").out == b"v" * 1024
@@ -243,7 +245,7 @@ def test_wait_ends_with_a_cause_when_the_server_is_killed(serve):
     ended = command.end()
     relay.stop()
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.line.startswith(f"muster store wait: wait: store {relay.endpoint}: ")
+    assert ended.line.startswith(f"muster store wait: wait 'never' at {relay.endpoint}: ")
     assert "the server closed the connection" in ended.line or "connection reset by peer" in ended.line
 
 
@@ -413,7 +415,8 @@ def greet_and(then):
 def test_a_store_that_stops_answering_is_told(imposters):
     stuck = imposters(Imposter(greet_and(lambda sock: sock.recv(1024))))
     ended = run("store", "num-keys", "--endpoint", stuck.endpoint, "--timeout", "2", limit=10)
-    assert (ended.code, ended.line) == (1, "muster store num-keys: num_keys: got no answer and timed out after 2000 ms")
+    assert (ended.code, ended.line) == (1, f"muster store num-keys: num_keys at {stuck.endpoint}: got no answer and timed "
+                                           "out after 2000 ms")
 
 
 def test_a_store_that_talks_nonsense_is_told(imposters):

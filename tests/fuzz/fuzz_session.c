@@ -135,6 +135,7 @@ UNSEEN static void check(const struct scene *s)
     size_t keys = 0, charged = 0;
 
     EXPECT(s->service.budget.used <= s->service.budget.max);
+    EXPECT(s->service.transit.used <= s->service.transit.max);
     EXPECT(mu_list_empty(&s->service.table.woken));
     for (const struct mu_entry *e = mu_table_next(&s->service.table, NULL); e != NULL;
          e = mu_table_next(&s->service.table, e))
@@ -147,7 +148,7 @@ UNSEEN static void check(const struct scene *s)
         EXPECT(session->unread.len <= REQUEST_BYTES_MAX);
         charged += session->charged;
     }
-    EXPECT(charged <= s->service.budget.used);
+    EXPECT(charged <= s->service.transit.used);
 }
 
 UNSEEN static bool feeds(struct scene *s, size_t who, struct mu_slice bytes)

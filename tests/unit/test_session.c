@@ -808,7 +808,7 @@ static void half_sent_requests_are_charged(void **state)
         assert_says(s, who, "SET (/k) #4096");
     }
     assert_int_equal(feeds(s, 1, mu_slice(part, sizeof part)), 0);
-    assert_true(s->service.budget.used >= sizeof part);
+    assert_true(s->service.transit.used >= sizeof part);
     assert_int_equal(feeds(s, 1, mu_slice(part, sizeof part)), 0);
     assert_int_equal(feeds(s, 2, mu_slice(part, sizeof part)), 0);
     while (feeds(s, 3, mu_slice(part, 100)) == 0) /* somewhere here the room is used up */

@@ -1,0 +1,47 @@
+/* Monotonic time, waiting on it, and threads that stay out of the way of signals. */
+#include "base/clock.h"
+
+#include <signal.h>
+#include <time.h>
+
+int64_t mu_clock_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int mu_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    int rc = pthread_condattr_init(&attr);
+
+    if (rc != 0)
+        return rc;
+    rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    if (rc == 0)
+        rc = pthread_cond_init(cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    return rc;
+}
+
+bool mu_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ms)
+{
+    struct timespec until = { .tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000 };
+
+    return pthread_cond_timedwait(cond, lock, &until) == 0;
+}
+
+/* A peer that is gone must not raise SIGPIPE in it either. */
+int mu_thread_start(pthread_t *ret_thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(ret_thread, NULL, run, arg);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}

@@ -1,0 +1,19 @@
+/* The one clock that waits are measured with, and waiting on it. For the blocking face; what decides is told the time. */
+#ifndef MU_BASE_CLOCK_H
+#define MU_BASE_CLOCK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+int64_t mu_clock_ms(void); /* monotonic */
+
+/* A condition variable whose deadlines are on that clock, so that nobody who sets the time can stretch them. */
+int mu_cond_init(pthread_cond_t *cond);
+/* False when it is `until_ms` and nothing was signalled. */
+bool mu_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ms);
+
+/* A thread that takes no signals: those are the program's. */
+int mu_thread_start(pthread_t *ret_thread, void *(*run)(void *), void *arg); /* 0 or an errno value */
+
+#endif
