@@ -148,12 +148,10 @@ static int step(struct mu_session *session, const struct mu_request *request, st
     struct mu_answer answer;
 
     mu_table_step(&session->service->table, &session->peer, request, &answer, reterr);
-    if (answer.kind == MU_ANSWER_REFUSED)
-        return reterr->code;
     send_answer(session, request, &answer);
     tell_watchers(&answer.change);
     tell_woken(session->service);
-    return 0;
+    return answer.kind == MU_ANSWER_REFUSED ? reterr->code : 0;
 }
 
 static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)

@@ -683,6 +683,29 @@ static void unwatch(struct mu_table *table, struct watch *watch)
     drop_if_idle(table, entry);
 }
 
+/* Is the request about this key? */
+static bool names(const struct mu_request *request, const struct mu_entry *entry)
+{
+    struct mu_slice list = request->list, key, wanted = mu_entry_key(entry);
+
+    if (request->op != MU_OP_CHECK && request->op != MU_OP_WAIT)
+        return mu_slice_equal(request->key, wanted);
+    while (mu_request_next(&list, &key, NULL)) {
+        if (mu_slice_equal(key, wanted))
+            return true;
+    }
+    return false;
+}
+
+/* A peer that an item woke asks for something. If that has nothing to do with the queue it is not coming for the item. */
+static void settle_debt(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request)
+{
+    if (request->op == MU_OP_CANCEL_WAIT || !names(request, peer->owes))
+        pass_on(table, peer);
+    else if (request->op == MU_OP_QUEUE_POP)
+        forgive(peer);
+}
+
 /* ---- Steps ---- */
 
 void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
@@ -694,8 +717,8 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
     if (table->spent.cap > SPENT_KEEP_BYTES)
         mu_buf_done(&table->spent);
     *out = (struct mu_answer){ .kind = MU_ANSWER_NONE };
-    if (request->op != MU_OP_CANCEL_WAIT)
-        forgive(peer); /* it is there and does what it wants to */
+    if (peer->owes != NULL)
+        settle_debt(table, peer, request);
     switch (request->op) {
     case MU_OP_VALIDATE:
         break;
@@ -736,7 +759,6 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         abort();
     case MU_OP_CANCEL_WAIT:
         mu_table_cancel_wait(table, peer);
-        pass_on(table, peer);
         answer_number(out, MU_ANSWER_BYTE, MU_WAIT_CANCELED);
         break;
     case MU_OP_PING:

@@ -609,8 +609,6 @@ static bool somebody_comes_for(const struct mu_entry *entry)
 /* Who waits at a queue that has an item must at least be waiting for somebody else to come for it. */
 static void check_consumers(void)
 {
-    if (w.oom)
-        return; /* who was woken may have had no memory to ask for it */
     for (unsigned i = 0; i < w.conns_top; i++) {
         const struct mu_peer *peer = &w.conns[i].session.peer;
         struct mu_slice name;

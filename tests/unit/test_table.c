@@ -825,6 +825,21 @@ static void a_woken_consumer_that_cancels_passes_its_item_on(void **state)
     play(*state, rows, COUNT(rows));
 }
 
+/* Somebody who only waited for the queue to have something keeps nobody from it, once he turns to other things. */
+static void a_woken_peer_that_turns_to_other_things_passes_the_item_on(void **state)
+{
+    struct scene *s = *state;
+
+    assert_asks(s, 0, "WAIT #1 (/q)", "-");
+    assert_asks(s, 1, "WAIT #1 (/q)", "-");
+    assert_asks(s, 2, "QUEUE_PUSH (/q) (x)", "-; wakes 0");
+    assert_asks(s, 0, "QUEUE_LEN (/q)", "1"); /* still about the queue */
+    assert_asks(s, 0, "CHECK #1 (/q)", "byte 0");
+    assert_asks(s, 0, "WAIT #1 (/q)", "byte 0");
+    assert_asks(s, 0, "DELETE_KEY (/other)", "0; wakes 1");
+    assert_asks(s, 1, "QUEUE_POP (/q)", "1 'x'");
+}
+
 static void a_consumer_that_took_its_item_passes_nothing_on(void **state)
 {
     struct scene *s = *state;
@@ -1201,6 +1216,7 @@ int main(void)
         test(a_set_wakes_every_consumer_of_the_name),
         test(a_woken_consumer_that_leaves_passes_its_item_on),
         test(a_woken_consumer_that_cancels_passes_its_item_on),
+        test(a_woken_peer_that_turns_to_other_things_passes_the_item_on),
         test(a_consumer_that_took_its_item_passes_nothing_on),
         test(an_item_that_somebody_else_took_wakes_nobody_later),
         test(the_last_consumer_leaves_its_item_in_the_queue),
