@@ -36,6 +36,20 @@ static inline struct sip absorb(struct sip s, uint64_t word)
     return s;
 }
 
+/* What is left after the whole words, and the length in the top byte. */
+static inline uint64_t last_word(struct mu_slice bytes)
+{
+    size_t left = bytes.len % 8;
+    uint64_t word = 0;
+
+    if (left > 0 && bytes.len >= 8)
+        word = mu_get_u64(bytes.data + bytes.len - 8) >> (64 - 8 * left); /* reads some bytes twice, none beyond */
+    else
+        for (size_t i = 0; i < left; i++)
+            word |= (uint64_t)(unsigned char)bytes.data[i] << 8 * i;
+    return word | (uint64_t)bytes.len << 56;
+}
+
 uint64_t mu_hash64(struct mu_hash_seed seed, struct mu_slice bytes)
 {
     struct sip s = {
@@ -45,13 +59,10 @@ uint64_t mu_hash64(struct mu_hash_seed seed, struct mu_slice bytes)
         .d = seed.k1 ^ 0x7465646279746573u,
     };
     size_t whole = bytes.len / 8 * 8;
-    uint64_t last = (uint64_t)bytes.len << 56;
 
     for (size_t i = 0; i < whole; i += 8)
         s = absorb(s, mu_get_u64(bytes.data + i));
-    for (size_t i = whole; i < bytes.len; i++)
-        last |= (uint64_t)(unsigned char)bytes.data[i] << 8 * (i - whole);
-    s = absorb(s, last);
+    s = absorb(s, last_word(bytes));
     s.c ^= 0xff;
     s = sip_round(sip_round(sip_round(s)));
     return s.a ^ s.b ^ s.c ^ s.d;
