@@ -43,6 +43,7 @@ struct backlog {
 
 struct conn {
     uv_tcp_t tcp;
+    int fd; /* its socket, which it owns */
     struct mu_server *server;
     struct mu_session session;
     union mu_addr addr;
@@ -225,19 +226,28 @@ static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t coun
         start_write(conn);
 }
 
-static void write_parts(struct conn *conn, const struct mu_slice *parts, size_t count, size_t total)
+/* Gives the socket what it takes at once: how many bytes, or -1 when it is broken. The loop has nothing queued for it
+ * then, and a plain send() is all that uv_try_write() would come to, at less cost. */
+static ssize_t send_now(const struct conn *conn, const struct mu_slice *parts, size_t count)
 {
-    uv_buf_t bufs[PARTS_MAX];
-    int sent = 0;
+    struct iovec vec[PARTS_MAX];
+    struct msghdr message = { .msg_iov = vec, .msg_iovlen = count };
+    ssize_t sent;
 
     assert(count <= PARTS_MAX);
-    if (conn->backlog == NULL) {
-        for (size_t i = 0; i < count; i++)
-            bufs[i] = uv_buf_init((char *)parts[i].data, (unsigned)parts[i].len);
-        sent = uv_try_write((uv_stream_t *)&conn->tcp, bufs, (unsigned)count);
-        if (sent == UV_EAGAIN)
-            sent = 0;
-    }
+    for (size_t i = 0; i < count; i++)
+        vec[i] = (struct iovec){ .iov_base = (char *)parts[i].data, .iov_len = parts[i].len };
+    do
+        sent = count == 1 ? send(conn->fd, parts[0].data, parts[0].len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                          : sendmsg(conn->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
+}
+
+static void write_parts(struct conn *conn, const struct mu_slice *parts, size_t count, size_t total)
+{
+    ssize_t sent = conn->backlog == NULL ? send_now(conn, parts, count) : 0;
+
     if (sent < 0)
         doom(conn);
     else if ((size_t)sent < total)
@@ -381,10 +391,9 @@ static void feed(struct conn *conn, struct mu_slice bytes)
 
 static bool has_unread_bytes(const struct conn *conn)
 {
-    uv_os_fd_t fd;
     char byte;
 
-    return uv_fileno((const uv_handle_t *)&conn->tcp, &fd) == 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 /* A loop that was held up runs its timers first. Bytes that have come meanwhile must not be taken for silence: they
@@ -441,16 +450,13 @@ static bool is_allowed(const struct mu_server *server, const union mu_addr *addr
 static bool has_room_for(const struct conn *conn)
 {
     struct rlimit files;
-    uv_os_fd_t fd;
 
-    if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd) < 0)
-        return false;
-    if (fd < conn->server->files_max)
+    if (conn->fd < conn->server->files_max)
         return true;
     /* The limit may have been raised since. */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur > FILES_KEPT_FREE)
         conn->server->files_max = files.rlim_cur > INT32_MAX ? INT32_MAX : (int)files.rlim_cur - FILES_KEPT_FREE;
-    return fd < conn->server->files_max;
+    return conn->fd < conn->server->files_max;
 }
 
 static void admit(struct conn *conn)
@@ -548,7 +554,8 @@ static void on_connection(uv_stream_t *listener, int status)
             turn_away(server);
         return;
     }
-    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 || uv_tcp_getpeername(&conn->tcp, &conn->addr.any, &len) < 0)
+    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 || uv_fileno((uv_handle_t *)&conn->tcp, &conn->fd) < 0 ||
+        uv_tcp_getpeername(&conn->tcp, &conn->addr.any, &len) < 0)
         doom(conn); /* gone before it was taken */
     else
         admit(conn);
