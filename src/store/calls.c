@@ -106,9 +106,9 @@ static void describe(const struct mu_calls *calls, const struct mu_call *call, c
     const char *at = calls->peer[0] != '\0' ? " at " : "";
 
     for (size_t i = 0; i < len; i++) {
-        char byte = ((const char *)key->data)[i];
-
-        shown[i] = byte >= ' ' && byte <= '~' ? byte : '.';
+        shown[i] = ((const char *)key->data)[i];
+        if (shown[i] < ' ' || shown[i] > '~')
+            shown[i] = '.';
     }
     shown[len] = '\0';
     if (call->count > 1)
