@@ -6,7 +6,7 @@
  * replaced (a 1.13 server's WAIT that timed out) is dialled anew, with calls waiting meanwhile.
  *
  * Every socket is a `link`, which lives from open_link() until the loop has closed it. Callbacks to the user run only
- * from settle(), the last thing every event does, or from the timer that an outside call arms for it. */
+ * from tell(), which is among the last things an event of the loop does; an outside call arms the timer for it. */
 #include "store/client_uv.h"
 
 #include "base/error.h"

@@ -683,7 +683,7 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
         (void)close(fd);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
     }
-    (void)uv_tcp_init(loop, &server->listener); /* these two only fill in memory */
+    (void)uv_tcp_init(loop, &server->listener); /* these only fill in memory */
     (void)uv_timer_init(loop, &server->grace_timer);
     (void)uv_timer_init(loop, &server->log_timer);
     server->log_timer.data = server;

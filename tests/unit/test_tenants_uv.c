@@ -3,7 +3,9 @@
 #include "muster.h"
 #include "pure.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 
 enum { TENANTS = 4, STARTS = 50 };
 
@@ -100,12 +102,35 @@ static void a_host_connects_to_where_its_server_was_told_to_listen(void **state)
     muster_store_free(store);
 }
 
+/* A worker that is started meanwhile must not inherit a store's sockets. */
+static void nothing_a_store_opens_survives_an_exec(void **state)
+{
+    struct muster_store_tcp_config config = { .size = sizeof config, .is_host = true, .connect_timeout_ms = 20000 };
+    struct muster_store *store;
+    unsigned checked = 0;
+
+    (void)state;
+    assert_int_equal(muster_store_tcp_new(&config, &store, NULL), 0);
+    for (int fd = 3; fd < 256; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        struct stat about;
+
+        if (flags < 0 || fstat(fd, &about) < 0 || !S_ISSOCK(about.st_mode))
+            continue;
+        assert_true(flags & FD_CLOEXEC);
+        checked++;
+    }
+    assert_true(checked >= 3); /* the listener and both ends of the connection */
+    muster_store_free(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tenants_of_a_shared_port_never_find_it_taken),
         cmocka_unit_test(a_probe_that_is_turned_away_proves_nothing),
         cmocka_unit_test(a_host_connects_to_where_its_server_was_told_to_listen),
+        cmocka_unit_test(nothing_a_store_opens_survives_an_exec),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
