@@ -107,14 +107,20 @@ static void forgive(struct mu_peer *peer)
     peer->owes = NULL;
 }
 
+/* The queue is empty: there is nothing that anybody should come for. */
+static void forgive_all(struct mu_entry *entry)
+{
+    while (!mu_list_empty(&entry->owing))
+        forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
+}
+
 /* Forgets an entry that nobody has a reason to keep. */
 static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
 {
     if (entry->has_value || !mu_list_empty(&entry->queue) || !mu_list_empty(&entry->waiters) ||
         !mu_list_empty(&entry->watchers))
         return;
-    while (!mu_list_empty(&entry->owing)) /* others have taken what there was */
-        forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
+    assert(mu_list_empty(&entry->owing)); /* only a queue with an item has debtors */
     HASH_DELETE(hh, table->entries, entry);
     mu_budget_give(table->budget, entry_cost(entry->key_len) + entry->value.cap);
     mu_buf_done(&entry->value);
@@ -638,6 +644,8 @@ static void queue_pop(struct mu_table *table, const struct mu_request *request, 
     answer_number(out, MU_ANSWER_POPPED, entry->queue_len);
     out->bytes = mu_buf_slice(&table->spent);
     entry->queue_len--;
+    if (entry->queue_len == 0)
+        forgive_all(entry);
     drop_if_idle(table, entry);
 }
 
@@ -700,7 +708,7 @@ static bool names(const struct mu_request *request, const struct mu_entry *entry
 /* A peer that an item woke asks for something. If that has nothing to do with the queue it is not coming for the item. */
 static void settle_debt(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request)
 {
-    if (request->op == MU_OP_CANCEL_WAIT || !names(request, peer->owes))
+    if (request->op == MU_OP_CANCEL_WAIT || request->op == MU_OP_BARRIER || !names(request, peer->owes))
         pass_on(table, peer);
     else if (request->op == MU_OP_QUEUE_POP)
         forgive(peer);

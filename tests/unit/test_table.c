@@ -840,6 +840,31 @@ static void a_woken_peer_that_turns_to_other_things_passes_the_item_on(void **st
     assert_asks(s, 1, "QUEUE_POP (/q)", "1 'x'");
 }
 
+/* When the last item is gone nobody owes anything: a later item wakes one peer, and the debtor's next request none. */
+static void a_debt_ends_with_the_last_item(void **state)
+{
+    struct scene *s = *state;
+
+    assert_asks(s, 0, "WAIT #1 (/q)", "-");
+    assert_asks(s, 1, "WAIT #1 (/q)", "-");
+    assert_asks(s, 2, "QUEUE_PUSH (/q) (x)", "-; wakes 0");
+    assert_asks(s, 2, "QUEUE_POP (/q)", "1 'x'"); /* was faster */
+    assert_asks(s, 0, "WAIT #1 (/q)", "-");
+    assert_asks(s, 2, "QUEUE_PUSH (/q) (y)", "-; wakes 1");
+    assert_asks(s, 0, "NUM_KEYS", "0");
+}
+
+/* Going to a barrier of the same name is not coming for the item. */
+static void a_debtor_that_goes_to_a_barrier_does_not_wake_itself_later(void **state)
+{
+    struct scene *s = *state;
+
+    assert_asks(s, 0, "WAIT #1 (/q)", "-");
+    assert_asks(s, 2, "QUEUE_PUSH (/q) (x)", "-; wakes 0");
+    assert_asks(s, 0, "BARRIER (/q) #2", "-");
+    assert_asks(s, 0, "NUM_KEYS", "1");
+}
+
 static void a_consumer_that_took_its_item_passes_nothing_on(void **state)
 {
     struct scene *s = *state;
@@ -1217,6 +1242,8 @@ int main(void)
         test(a_woken_consumer_that_leaves_passes_its_item_on),
         test(a_woken_consumer_that_cancels_passes_its_item_on),
         test(a_woken_peer_that_turns_to_other_things_passes_the_item_on),
+        test(a_debt_ends_with_the_last_item),
+        test(a_debtor_that_goes_to_a_barrier_does_not_wake_itself_later),
         test(a_consumer_that_took_its_item_passes_nothing_on),
         test(an_item_that_somebody_else_took_wakes_nobody_later),
         test(the_last_consumer_leaves_its_item_in_the_queue),
