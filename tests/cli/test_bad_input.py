@@ -220,8 +220,9 @@ def test_ten_thousand_connections_leave_nothing_behind(serve, many_descriptors):
     assert server.find("refused") == []
 
 
-def test_more_connections_than_open_files_are_refused_and_logged(serve):
-    server = serve(wrap=["/bin/sh", "-c", 'ulimit -n 100 && exec "$@"', "sh"])
+@pytest.mark.parametrize("files", [24, 100])
+def test_more_connections_than_open_files_are_refused_and_logged(serve, files):
+    server = serve(wrap=["/bin/sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"])
     first = Raw(server)
     assert first.add(b"/n", 1) == 1
     crowd = [socket.create_connection((server.host, server.port)) for _ in range(200)]

@@ -1266,6 +1266,69 @@ static void probes_ask_for_one_feature_each(void **state)
     }
 }
 
+/* ---- Bounds and words ---- */
+
+static void count_done(struct mu_call *call)
+{
+    ++*(unsigned *)call->ctx;
+}
+
+/* A server answers one multi_get with more and more values. The call has been given up, so none of them is kept, but
+ * they are counted all the same: past a gibibyte the connection is dropped. */
+static void a_server_cannot_send_values_without_end(void **state)
+{
+    enum { CHUNK = 64 << 20 };
+    char *value = calloc(1, 8 + CHUNK);
+    struct muster_slice keys[64];
+    unsigned done = 0, chunks = 0;
+    struct mu_call call = { .kind = MU_CALL_MULTI_GET, .keys = keys, .count = 64, .done = count_done, .ctx = &done };
+    struct mu_calls calls;
+
+    (void)state;
+    assert_non_null(value);
+    for (size_t i = 0; i < 64; i++)
+        keys[i] = muster_str("k");
+    mu_calls_init(&calls, false);
+    mu_calls_opened(&calls, MU_DIALECT_V);
+    mu_calls_submit(&calls, &call, 10, 0);
+    mu_calls_read(&calls, mu_slice("", 1)); /* the WAIT is over */
+    mu_calls_pass_time(&calls, 10);
+    assert_ptr_equal(mu_calls_pop_finished(&calls), &call);
+    assert_int_equal(call.rc, MUSTER_ETIMEOUT);
+    mu_put_u64(value, CHUNK);
+    while (calls.lost.code == 0 && chunks < 64) {
+        mu_calls_read(&calls, mu_slice(value, 8 + CHUNK));
+        chunks++;
+    }
+    assert_int_equal(calls.lost.code, MUSTER_EPROTOCOL);
+    assert_non_null(strstr(calls.lost.text, "more than 1 GiB together"));
+    assert_int_equal(chunks, 16);
+    mu_calls_done(&calls);
+    free(value);
+}
+
+static void an_error_names_the_call_its_keys_and_the_peer(void **state)
+{
+    static const struct muster_slice keys[] = { { "a\nb", 3 }, { "c", 1 }, { "d", 1 } };
+    struct mu_call wait = { .kind = MU_CALL_WAIT, .keys = keys, .count = 3, .done = count_done };
+    struct mu_call count = { .kind = MU_CALL_NUM_KEYS, .done = count_done };
+    struct mu_calls calls;
+
+    (void)state;
+    mu_calls_init(&calls, false);
+    mu_calls_submit(&calls, &count, 5, 0);
+    mu_calls_pass_time(&calls, 5);
+    assert_string_equal(count.error.text, "num_keys: timed out before there was a connection after 5 ms");
+    mu_calls_name_peer(&calls, "192.0.2.1:29500");
+    mu_calls_opened(&calls, MU_DIALECT_V);
+    mu_calls_submit(&calls, &wait, 7, 10);
+    mu_calls_pass_time(&calls, 17);
+    assert_string_equal(wait.error.text, "wait 'a.b' and 2 more at 192.0.2.1:29500: timed out after 7 ms");
+    while (mu_calls_pop_finished(&calls) != NULL)
+        continue;
+    mu_calls_done(&calls);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1303,6 +1366,8 @@ int main(void)
         cmocka_unit_test(greetings_are_told_apart_by_their_answers),
         cmocka_unit_test(an_older_dialect_is_believed_when_the_newest_is_turned_down_twice),
         cmocka_unit_test(probes_ask_for_one_feature_each),
+        cmocka_unit_test(a_server_cannot_send_values_without_end),
+        cmocka_unit_test(an_error_names_the_call_its_keys_and_the_peer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
