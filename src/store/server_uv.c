@@ -227,7 +227,7 @@ static void enqueue(struct conn *conn, const struct mu_slice *parts, size_t coun
 }
 
 /* Gives the socket what it takes at once: how many bytes, or -1 when it is broken. The loop has nothing queued for it
- * then, and a plain send() is all that uv_try_write() would come to, at less cost. */
+ * then, so a plain send() is all that uv_try_write() would come to; and it raises no SIGPIPE. */
 static ssize_t send_now(const struct conn *conn, const struct mu_slice *parts, size_t count)
 {
     struct iovec vec[PARTS_MAX];
@@ -467,8 +467,7 @@ static void admit(struct conn *conn)
     if (!is_allowed(server, &conn->addr)) {
         drop(conn, "its address is in none of the allowed networks");
     } else if (!has_room_for(conn)) {
-        log_refusal(server, &conn->addr, "the limit of open files is reached");
-        doom(conn);
+        drop(conn, "the limit of open files is reached");
     } else if (server->conns_count > server->service.limits.connections) {
         (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
                        server->service.limits.connections);
