@@ -895,6 +895,12 @@ void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms)
     pump(calls);
 }
 
+void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_ms)
+{
+    call->deadline_ms = now_ms;
+    mu_calls_pass_time(calls, now_ms);
+}
+
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why)
 {
     struct mu_list *link;

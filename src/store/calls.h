@@ -106,6 +106,8 @@ void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had);
 /* It could not be found out: fails the calls that need it; the next one asks again. */
 void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char *why);
 void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms);
+/* Time passes for this call as far as its deadline. It has not been handed to its `done` yet. */
+void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_ms);
 /* The connection is gone for good: fails every call there is and every later one with this cause. */
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why);
 

@@ -215,7 +215,7 @@ static void take_into_use(struct mu_client *client, struct link *link)
 /* ---- Reading ---- */
 
 /* What the greeting of a link that closed means: another dialect, or a failed attempt. */
-static void greeting_closed(struct link *link, const char *why)
+static void greeting_closed(struct link *link, const char *why, bool refused)
 {
     struct mu_client *client = link->client;
     enum mu_dialect next;
@@ -234,7 +234,8 @@ static void greeting_closed(struct link *link, const char *why)
                        : "it closed the connection when greeted (%s)",
                    why);
     close_link(link);
-    feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = text });
+    feed_dial(client, (struct mu_dial_event){
+                          .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = text, .refused = refused });
 }
 
 /* Bytes that are no answer to a greeting, for people: as they are where they can be printed, else in hex. */
@@ -306,7 +307,7 @@ static void link_ended(struct link *link, int status)
 
     switch (link->purpose) {
     case FOR_DIALING:
-        greeting_closed(link, why);
+        greeting_closed(link, why, status == UV_ECONNRESET);
         break;
     case FOR_CALLS:
         lose(client, MUSTER_ELOST, status == UV_EOF ? "the server closed the connection" : why);
@@ -387,8 +388,10 @@ static void connect_failed(struct link *link, int status)
     if (purpose == FOR_PROBE)
         probe_failed(client, uv_strerror(status));
     else
-        feed_dial(client,
-                  (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = uv_strerror(status) });
+        feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED,
+                                                  .index = index,
+                                                  .why = uv_strerror(status),
+                                                  .refused = status == UV_ECONNREFUSED || status == UV_ECONNRESET });
 }
 
 static void on_connected(uv_connect_t *req, int status)
@@ -695,6 +698,7 @@ int mu_client_start(uv_loop_t *loop, const struct mu_client_config *config, mu_c
     mu_list_init(&client->links);
     mu_calls_init(&client->calls, config->raw_keys);
     mu_dial_init(&client->dial, client->host, config->port, uv_now(loop), config->connect_timeout_ms, config->seed);
+    client->dial.rounds_max = config->rounds_max;
     (void)uv_timer_init(loop, &client->timer); /* fills in memory only */
     client->timer.data = client;
     feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_START });
@@ -710,6 +714,25 @@ void mu_client_call(struct mu_client *client, struct mu_call *call, uint64_t tim
     mu_calls_submit(&client->calls, call, timeout_ms, uv_now(client->loop));
     act(client);
     arm(client);
+}
+
+void mu_client_expire(struct mu_client *client, struct mu_call *call)
+{
+    if (client->closing)
+        return; /* every call is ended already */
+    mu_calls_expire(&client->calls, call, uv_now(client->loop));
+    act(client);
+    arm(client);
+}
+
+bool mu_client_is_lost(const struct mu_client *client)
+{
+    return client->calls.lost.code != 0;
+}
+
+bool mu_client_refused(const struct mu_client *client)
+{
+    return client->dial.refused;
 }
 
 enum mu_dialect mu_client_dialect(const struct mu_client *client)

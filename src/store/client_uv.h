@@ -15,7 +15,8 @@ struct mu_client_config {
     enum mu_dialect dialect; /* UNKNOWN: find out */
     bool raw_keys;           /* do not put "/" in front of keys */
     uint64_t connect_timeout_ms;
-    uint64_t seed; /* random; for the delays between tries */
+    unsigned rounds_max; /* of tries at the name's addresses; 0: as many as there is time for */
+    uint64_t seed;       /* random; for the delays between tries */
 };
 
 /* Once: the connection is there (`error` NULL), or there will be none. Calls may be made before. */
@@ -31,7 +32,12 @@ int mu_client_start(uv_loop_t *loop, const struct mu_client_config *config, mu_c
 /* Returns at once; call->done runs later from the loop, exactly once. */
 void mu_client_call(struct mu_client *client, struct mu_call *call, uint64_t timeout_ms);
 
-enum mu_dialect mu_client_dialect(const struct mu_client *client);                     /* UNKNOWN before it is ready */
+/* Ends a call now, as if its time was up; its `done` has not run yet and runs later from the loop. */
+void mu_client_expire(struct mu_client *client, struct mu_call *call);
+
+bool mu_client_is_lost(const struct mu_client *client);            /* there is no connection and will be none */
+bool mu_client_refused(const struct mu_client *client);            /* there is none because the other end said no */
+enum mu_dialect mu_client_dialect(const struct mu_client *client); /* UNKNOWN before it is ready */
 bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_addr); /* our end of the connection */
 
 /* Pending calls are done with MUSTER_ECANCELED first, from the loop; then on_closed, then the memory goes. */

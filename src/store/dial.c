@@ -100,6 +100,8 @@ static void fail(struct mu_dial *dial, uint64_t now_ms, int code, struct mu_dial
 
     if (dial->state == MU_DIAL_RESOLVING)
         note(dial, "name", "no answer from the resolver yet");
+    if (dial->state == MU_DIAL_TRYING)
+        dial->refused = false;
     for (size_t i = 0; dial->state == MU_DIAL_TRYING && i < dial->addrs_count; i++) {
         if (dial->since_ms[i] != 0)
             note_address(dial, i, dial->greeting ? "connected, but it does not answer" : "no answer");
@@ -130,6 +132,14 @@ static void resolve(struct mu_dial *dial, struct mu_dial_effects *out)
     dial->wake_ms = UINT64_MAX;
     dial->rounds++;
     emit(out, MU_DIAL_RESOLVE, 0);
+}
+
+/* Nothing of this round is left to try. */
+static void round_over(struct mu_dial *dial, uint64_t now_ms, struct mu_dial_effects *out)
+{
+    rest(dial, now_ms);
+    if (dial->rounds_max > 0 && dial->rounds >= dial->rounds_max)
+        fail(dial, now_ms, MUSTER_ECONNECT, out);
 }
 
 /* IPv6 and IPv4 in turn, each in the resolver's order, beginning with the family the resolver put first. */
@@ -180,11 +190,12 @@ static void resolving(struct mu_dial *dial, const struct mu_dial_event *ev, stru
         resolve(dial, out);
     } else if (ev->type == MU_DIAL_UNRESOLVED || (ev->type == MU_DIAL_RESOLVED && ev->count == 0)) {
         note(dial, "name", ev->type == MU_DIAL_UNRESOLVED ? ev->why : "it has no address");
-        rest(dial, ev->now_ms);
+        dial->refused = false;
+        round_over(dial, ev->now_ms, out);
     } else if (ev->type == MU_DIAL_RESOLVED) {
         dial->state = MU_DIAL_TRYING;
         dial->started = dial->under_way = 0;
-        dial->greeting = false;
+        dial->greeting = dial->said_no = dial->was_silent = false;
         memset(dial->since_ms, 0, sizeof dial->since_ms);
         order(dial, ev->addrs, ev->count);
         try_next(dial, ev->now_ms, out);
@@ -218,8 +229,10 @@ static void attempt_connected(struct mu_dial *dial, size_t index, uint64_t now_m
 static void pass_time(struct mu_dial *dial, uint64_t now_ms, struct mu_dial_effects *out)
 {
     for (size_t i = 0; i < dial->addrs_count; i++) {
-        if (dial->since_ms[i] != 0 && now_ms >= dial->since_ms[i] + MU_DIAL_ATTEMPT_MS)
-            attempt_failed(dial, i, dial->greeting ? "connected, but it does not answer" : "no answer", now_ms, out);
+        if (dial->since_ms[i] == 0 || now_ms < dial->since_ms[i] + MU_DIAL_ATTEMPT_MS)
+            continue;
+        dial->was_silent = true;
+        attempt_failed(dial, i, dial->greeting ? "connected, but it does not answer" : "no answer", now_ms, out);
     }
     if (dial->started > 0 && dial->started < dial->addrs_count &&
         now_ms >= dial->since_ms[dial->started - 1] + MU_DIAL_OVERLAP_MS)
@@ -231,6 +244,7 @@ static void trying(struct mu_dial *dial, const struct mu_dial_event *ev, struct 
     if (ev->type == MU_DIAL_ATTEMPT_CONNECTED) {
         attempt_connected(dial, ev->index, ev->now_ms, out);
     } else if (ev->type == MU_DIAL_ATTEMPT_FAILED) {
+        dial->said_no |= ev->refused && dial->since_ms[ev->index] != 0;
         attempt_failed(dial, ev->index, ev->why, ev->now_ms, out);
     } else if (ev->type == MU_DIAL_TIME) {
         pass_time(dial, ev->now_ms, out);
@@ -240,13 +254,15 @@ static void trying(struct mu_dial *dial, const struct mu_dial_event *ev, struct 
         fail(dial, ev->now_ms, MUSTER_EPROTOCOL, out);
         return;
     } else if (ev->type == MU_DIAL_ATTEMPT_GREETED && dial->since_ms[ev->index] != 0) {
+        dial->refused = false;
         end(dial, MU_DIAL_DONE);
         emit(out, MU_DIAL_SUCCEED, ev->index);
         return;
     }
     if (dial->under_way == 0 && dial->started == dial->addrs_count) {
         emit(out, MU_DIAL_GIVE_UP, 0);
-        rest(dial, ev->now_ms);
+        dial->refused = dial->said_no && !dial->was_silent;
+        round_over(dial, ev->now_ms, out);
     } else {
         plan_wake(dial);
     }

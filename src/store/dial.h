@@ -51,6 +51,7 @@ struct mu_dial_event {
     size_t count;
     size_t index;
     const char *why;
+    bool refused; /* ATTEMPT_FAILED: the other end said no (refused or reset), which silence does not */
 };
 
 enum mu_dial_effect_type {
@@ -85,10 +86,13 @@ struct mu_dial {
     uint64_t start_ms, deadline_ms, delay_ms;
     uint64_t wake_ms; /* when the current state wants MU_DIAL_TIME, the deadline aside */
     unsigned rounds;
+    unsigned rounds_max; /* 0, as mu_dial_init() leaves it: as many as there is time for */
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     uint64_t since_ms[MU_DIAL_ADDRS_MAX]; /* when the attempt was started; 0: not under way */
     size_t addrs_count, started, under_way;
     bool greeting;
+    bool said_no, was_silent; /* an address of this round */
+    bool refused;             /* in the last whole round somebody said no and nobody was silent */
     struct mu_dial_note notes[MU_DIAL_NOTES_MAX];
     size_t notes_count;
     unsigned notes_dropped;

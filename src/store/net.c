@@ -49,6 +49,15 @@ bool mu_addr_is_loopback(const union mu_addr *addr)
     return is_mapped(bytes) ? bytes[12] == 127 : memcmp(bytes, one, sizeof one) == 0;
 }
 
+bool mu_addr_same_host(const union mu_addr *a, const union mu_addr *b)
+{
+    unsigned char left[16], right[16];
+
+    as_bytes(a, left);
+    as_bytes(b, right);
+    return memcmp(left, right, sizeof left) == 0;
+}
+
 const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX])
 {
     unsigned char bytes[16];
@@ -63,6 +72,22 @@ const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_T
         (void)snprintf(text, MU_ADDR_TEXT_MAX, "[%s]:%u", host, (unsigned)mu_addr_port(addr));
     }
     return text;
+}
+
+bool mu_addr_host(const union mu_addr *addr, char *text, size_t room)
+{
+    char whole[MU_ADDR_TEXT_MAX];
+    const char *start = mu_addr_format(addr, whole), *end = strrchr(whole, ':');
+
+    if (*start == '[') {
+        start++;
+        end--;
+    }
+    if ((size_t)(end - start) >= room)
+        return false;
+    memcpy(text, start, (size_t)(end - start));
+    text[end - start] = '\0';
+    return true;
 }
 
 bool mu_addr_parse(const char *host, uint16_t port, union mu_addr *ret_addr)

@@ -41,10 +41,17 @@ struct backlog {
     size_t charged; /* what of the service's transit budget the two hold */
 };
 
+/* A table and the connections that were accepted while it was the newest. */
+struct era {
+    struct mu_service service;
+    size_t users; /* connections and watches, and the server while it is the newest */
+};
+
 struct conn {
     uv_tcp_t tcp;
     int fd; /* its socket, which it owns */
     struct mu_server *server;
+    struct era *era;
     struct mu_session session;
     union mu_addr addr;
     struct mu_list link;     /* in server->conns */
@@ -63,7 +70,10 @@ struct mu_server {
     bool spare_busy;
     bool held_back; /* a connection waits for the spare handle */
     union mu_addr addr;
-    struct mu_service service;
+    union mu_addr accepted_on; /* where somebody from elsewhere came in */
+    bool has_accepted_on;
+    struct era *era; /* the newest */
+    struct mu_hash_seed seed;
     struct mu_network *allow;
     size_t allow_count;
     struct mu_list conns, doomed, graces;
@@ -141,7 +151,7 @@ static void drop(struct conn *conn, const char *why)
 static void settle_charge(struct conn *conn)
 {
     struct backlog *backlog = conn->backlog;
-    struct mu_budget *budget = &conn->server->service.transit;
+    struct mu_budget *budget = &conn->era->service.transit;
     size_t now = backlog->sending.cap + backlog->queued.cap;
 
     budget->used = budget->used - backlog->charged + now;
@@ -152,7 +162,7 @@ static void free_backlog(struct conn *conn)
 {
     if (conn->backlog == NULL)
         return;
-    mu_budget_give(&conn->server->service.transit, conn->backlog->charged);
+    mu_budget_give(&conn->era->service.transit, conn->backlog->charged);
     mu_buf_done(&conn->backlog->sending);
     mu_buf_done(&conn->backlog->queued);
     free(conn->backlog);
@@ -178,7 +188,7 @@ static void start_write(struct conn *conn)
 
 static bool can_queue(const struct conn *conn, size_t len, struct muster_error *reterr)
 {
-    const struct mu_service *service = &conn->server->service;
+    const struct mu_service *service = &conn->era->service;
     const struct mu_buf *queued = &conn->backlog->queued;
     size_t unsent = conn->backlog->sending.len + queued->len;
     size_t growth = queued->len + len > queued->cap ? 2 * (queued->len + len) + 64 - queued->cap : 0; /* at worst */
@@ -285,13 +295,51 @@ static void send_parts(struct mu_session *session, const struct mu_slice *parts,
     }
 }
 
+/* ---- Eras ---- */
+
+static struct era *new_era(const struct muster_store_limits *limits, enum mu_dialect legacy, struct mu_hash_seed seed)
+{
+    struct era *era = calloc(1, sizeof *era);
+
+    if (era == NULL)
+        return NULL;
+    mu_service_init(&era->service, limits, legacy, seed, send_parts);
+    era->users = 1;
+    return era;
+}
+
+/* One user less. */
+static void end_era(struct era *era)
+{
+    era->users--;
+    if (era->users > 0)
+        return;
+    mu_service_done(&era->service);
+    free(era);
+}
+
+int mu_server_renew(struct mu_server *server, struct muster_error *reterr)
+{
+    const struct mu_service *service = &server->era->service;
+    uint64_t k0 = mu_hash64(server->seed, mu_slice_str("k0")), k1 = mu_hash64(server->seed, mu_slice_str("k1"));
+    struct mu_hash_seed seed = { k0, k1 };
+    struct era *era = new_era(&service->limits, service->legacy, seed);
+
+    if (era == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store's table");
+    server->seed = seed;
+    end_era(server->era);
+    server->era = era;
+    return 0;
+}
+
 /* ---- Connections ---- */
 
 static void close_if_over(struct mu_server *server)
 {
     if (!server->closing || server->handles > 0 || server->conns_count > 0)
         return;
-    mu_service_done(&server->service);
+    end_era(server->era);
     server->on_closed(server, server->on_closed_ctx);
     free(server->allow);
     free(server);
@@ -303,6 +351,7 @@ static void on_conn_closed(uv_handle_t *handle)
     struct mu_server *server = conn->server;
 
     free_backlog(conn);
+    end_era(conn->era);
     free(conn);
     server->conns_count--;
     close_if_over(server);
@@ -459,6 +508,27 @@ static bool has_room_for(const struct conn *conn)
     return conn->fd < conn->server->files_max;
 }
 
+/* Remembers the first address of ours at which somebody from elsewhere arrived. */
+static void note_arrival(const struct conn *conn)
+{
+    struct mu_server *server = conn->server;
+    union mu_addr here = { .any = { 0 } };
+    socklen_t len = sizeof here;
+
+    if (server->has_accepted_on || mu_addr_is_loopback(&conn->addr) || getsockname(conn->fd, &here.any, &len) < 0 ||
+        mu_addr_same_host(&here, &conn->addr))
+        return;
+    server->accepted_on = here;
+    server->has_accepted_on = true;
+}
+
+bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr)
+{
+    if (server->has_accepted_on)
+        *ret_addr = server->accepted_on;
+    return server->has_accepted_on;
+}
+
 static void admit(struct conn *conn)
 {
     struct mu_server *server = conn->server;
@@ -468,14 +538,15 @@ static void admit(struct conn *conn)
         drop(conn, "its address is in none of the allowed networks");
     } else if (!has_room_for(conn)) {
         drop(conn, "the limit of open files is reached");
-    } else if (server->conns_count > server->service.limits.connections) {
+    } else if (server->conns_count > server->era->service.limits.connections) {
         (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
-                       server->service.limits.connections);
+                       server->era->service.limits.connections);
         drop(conn, why);
     } else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0) {
         doom(conn);
     } else {
         server->accepted++;
+        note_arrival(conn);
     }
 }
 
@@ -491,7 +562,9 @@ static struct conn *new_conn(struct mu_server *server)
         return NULL;
     }
     conn->tcp.data = conn;
-    mu_session_init(&conn->session, &server->service);
+    conn->era = server->era;
+    conn->era->users++;
+    mu_session_init(&conn->session, &conn->era->service);
     mu_list_init(&conn->doomed);
     mu_list_init(&conn->waiting);
     mu_list_init(&conn->link);
@@ -566,6 +639,7 @@ static void on_connection(uv_stream_t *listener, int status)
 /* A session without a socket that only ever watches. */
 struct mu_server_watch {
     struct mu_session session;
+    struct era *era;
     mu_server_value *on_value;
     void *ctx;
 };
@@ -584,16 +658,18 @@ int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_val
 {
     struct mu_server_watch *watch = calloc(1, sizeof *watch);
     struct mu_request request = { .op = MU_OP_WATCH_KEY, .key = key };
-    struct mu_slice value = mu_table_get(&server->service.table, key);
+    struct mu_slice value = mu_table_get(&server->era->service.table, key);
     struct mu_answer answer;
 
     if (watch == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory to watch a key");
-    mu_session_init(&watch->session, &server->service);
+    watch->era = server->era;
+    watch->era->users++;
+    mu_session_init(&watch->session, &watch->era->service);
     watch->session.send = send_to_watch;
     watch->on_value = on_value;
     watch->ctx = ctx;
-    mu_table_step(&server->service.table, &watch->session.peer, &request, &answer, reterr);
+    mu_table_step(&watch->era->service.table, &watch->session.peer, &request, &answer, reterr);
     if (answer.kind == MU_ANSWER_REFUSED) {
         mu_server_unwatch(server, watch);
         return MUSTER_ELIMIT; /* there is no other reason */
@@ -608,6 +684,7 @@ void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
 {
     mu_session_leave(&watch->session);
     close_doomed(server);
+    end_era(watch->era);
     free(watch);
 }
 
@@ -656,7 +733,13 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     mu_list_init(&server->conns);
     mu_list_init(&server->doomed);
     mu_list_init(&server->graces);
-    mu_service_init(&server->service, &config->limits, config->legacy, seed, send_parts);
+    server->seed = seed;
+    server->era = new_era(&config->limits, config->legacy, seed);
+    if (server->era == NULL) {
+        free(server->allow);
+        free(server);
+        return NULL;
+    }
     return server;
 }
 
@@ -782,10 +865,10 @@ struct mu_server_stats mu_server_stats(const struct mu_server *server)
 {
     return (struct mu_server_stats){
         .connections = server->conns_count,
-        .keys = server->service.table.keys,
-        .bytes = server->service.budget.used + server->service.transit.used,
+        .keys = server->era->service.table.keys,
+        .bytes = server->era->service.budget.used + server->era->service.transit.used,
         .accepted = server->accepted,
         .refused = server->refused,
-        .requests = server->service.requests,
+        .requests = server->era->service.requests,
     };
 }

@@ -27,6 +27,12 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
                        struct muster_error *reterr);
 const union mu_addr *mu_server_address(const struct mu_server *server);
 
+/* Connections accepted from now on find an empty table; those that are there keep the one they have. */
+int mu_server_renew(struct mu_server *server, struct muster_error *reterr);
+
+/* The address of ours at which somebody from another machine first came in; false: nobody did. */
+bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr);
+
 /* From here on the server belongs to the loop, which frees it after on_closed. */
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx);
 

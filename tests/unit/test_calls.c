@@ -711,6 +711,34 @@ static void the_two_bytes_of_a_raced_cancel_may_come_apart(void **state)
     end(&s);
 }
 
+static void a_call_may_be_ended_before_its_time(void **state)
+{
+    static const enum mu_dialect dialects[] = { MU_DIALECT_V, MU_DIALECT_L1, MU_DIALECT_L0 };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(dialects); i++) {
+        start(&s, dialects[i]);
+        (void)submit(&s, (struct mu_call){ .kind = MU_CALL_GET, .key = SLICE("k") }, LONG_MS);
+        (void)submit(&s, (struct mu_call){ .kind = MU_CALL_NUM_KEYS }, LONG_MS);
+        assert_says(&s, "WAIT #1 (/k)");
+        mu_calls_expire(&s.calls, &s.call[0], 1);
+        mu_calls_expire(&s.calls, &s.call[0], 1); /* it is over already */
+        assert_string_equal(finished(&s), "get ETIMEOUT");
+        assert_int_equal(s.calls.renew, dialects[i] == MU_DIALECT_L0);
+        if (dialects[i] == MU_DIALECT_L0) {
+            mu_calls_opened(&s.calls, MU_DIALECT_L0);
+        } else {
+            assert_says(&s, "CANCEL_WAIT");
+            hear(&s, "01");
+        }
+        assert_says(&s, "NUM_KEYS");
+        hear(&s, "#1");
+        assert_string_equal(finished(&s), "num_keys 1");
+        end(&s);
+    }
+}
+
 static void a_113_wait_out_of_time_costs_the_connection(void **state)
 {
     struct scene s;
@@ -1349,6 +1377,7 @@ int main(void)
         cmocka_unit_test(a_late_multi_get_is_swallowed_to_its_last_value),
         cmocka_unit_test(a_wait_out_of_time_is_cancelled_and_the_connection_goes_on),
         cmocka_unit_test(the_two_bytes_of_a_raced_cancel_may_come_apart),
+        cmocka_unit_test(a_call_may_be_ended_before_its_time),
         cmocka_unit_test(a_113_wait_out_of_time_costs_the_connection),
         cmocka_unit_test(a_set_half_written_on_a_replaced_connection_fails),
         cmocka_unit_test(a_late_answer_of_a_113_server_is_waited_for),

@@ -194,6 +194,57 @@ static void calls_may_be_made_before_there_is_a_connection(void **state)
     assert_int_equal(s.lost, 0); /* closing is not losing */
 }
 
+static void a_refusal_is_told_from_silence(void **state)
+{
+    struct fake_store fake = { .to_v = FAKE_IS_SILENT };
+    struct mu_client_config config = { .host = "127.0.0.1", .connect_timeout_ms = QUICK_MS, .rounds_max = 1 };
+    struct scene s;
+    int fd;
+
+    (void)state;
+    begin(&s);
+    fd = fake_listener(&config.port, -1);
+    assert_int_equal(mu_client_start(&s.loop, &config, on_ready, on_lost, &s, &s.client, NULL), 0);
+    assert_false(mu_client_is_lost(s.client));
+    run_until(&s, &s.ready); /* long before the time is up */
+    assert_int_equal(s.ready_error.code, MUSTER_ECONNECT);
+    assert_true(mu_client_is_lost(s.client));
+    assert_true(mu_client_refused(s.client));
+    (void)close(fd);
+    end(&s);
+    begin(&s);
+    fake_start(&fake);
+    assert_int_equal(start_client(&s, fake.port, MU_DIALECT_UNKNOWN, 100, NULL), 0);
+    run_until(&s, &s.ready);
+    assert_int_equal(s.ready_error.code, MUSTER_ECONNECT);
+    assert_true(mu_client_is_lost(s.client));
+    assert_false(mu_client_refused(s.client));
+    end(&s);
+    fake_stop(&fake);
+}
+
+static void a_call_may_be_ended_before_its_time(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start_server(&s, NULL), 0);
+    assert_int_equal(start_client(&s, port_of(&s), MU_DIALECT_V, QUICK_MS, NULL), 0);
+    call(&s, 0, get_never, 3ULL * QUICK_MS);
+    call(&s, 1, set_k, QUICK_MS);
+    run_until(&s, &s.ready);
+    assert_int_equal(s.done[0], 0);
+    s.inside = true;
+    mu_client_expire(s.client, &s.calls[0]);
+    s.inside = false;
+    run_until(&s, &s.done[0]);
+    assert_int_equal(s.calls[0].rc, MUSTER_ETIMEOUT);
+    run_until(&s, &s.done[1]);
+    assert_int_equal(s.calls[1].rc, 0);
+    end(&s);
+}
+
 static void the_dialect_is_found_out(void **state)
 {
     static const struct {
@@ -458,6 +509,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_may_be_made_before_there_is_a_connection),
+        cmocka_unit_test(a_refusal_is_told_from_silence),
+        cmocka_unit_test(a_call_may_be_ended_before_its_time),
         cmocka_unit_test(the_dialect_is_found_out),
         cmocka_unit_test(a_dialect_that_is_given_is_not_asked_for),
         cmocka_unit_test(features_are_asked_for_beside_the_connection),

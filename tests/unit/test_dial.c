@@ -427,6 +427,87 @@ static void what_no_longer_fits_is_counted(void **state)
     assert_non_null(strstr(s.dial.error.text, "192.0.2.8:29500: reason 7; and 4 more"));
 }
 
+static const char *says_no(struct scene *s, uint64_t now_ms, size_t index)
+{
+    return step(s, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED,
+                                           .now_ms = now_ms,
+                                           .index = index,
+                                           .why = "connection refused",
+                                           .refused = true });
+}
+
+static void it_is_refused_when_somebody_said_no_and_nobody_was_silent(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    start(&s, "store", TIMEOUT_MS, 1);
+    (void)begin(&s);
+    (void)resolved(&s, 1000, "64");
+    (void)says_no(&s, 1000, 0);
+    assert_false(s.dial.refused);                       /* the round is not over */
+    (void)happens(&s, MU_DIAL_ATTEMPT_FAILED, 1001, 1); /* no route, say */
+    assert_true(s.dial.refused);
+    (void)passes(&s, mu_dial_deadline_ms(&s.dial));
+    (void)resolved(&s, 2000, "64");
+    (void)says_no(&s, 2000, 0);
+    (void)passes(&s, 2000 + MU_DIAL_ATTEMPT_MS);
+    assert_string_equal(mu_dial_state_name(s.dial.state), "resting");
+    assert_false(s.dial.refused); /* the other one was silent */
+    (void)passes(&s, mu_dial_deadline_ms(&s.dial));
+    (void)resolved(&s, 20000, "4");
+    (void)says_no(&s, 20000, 0);
+    assert_true(s.dial.refused);
+    (void)passes(&s, mu_dial_deadline_ms(&s.dial));
+    (void)unresolved(&s, 21000);
+    assert_false(s.dial.refused); /* nobody was asked */
+}
+
+static void a_refusal_is_forgotten_when_one_connects_or_the_time_is_up(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    for (int connects = 0; connects < 2; connects++) {
+        start(&s, "store", TIMEOUT_MS, 1);
+        (void)begin(&s);
+        (void)resolved(&s, 1000, "4");
+        (void)says_no(&s, 1000, 0);
+        (void)passes(&s, mu_dial_deadline_ms(&s.dial));
+        (void)resolved(&s, 2000, "4");
+        assert_true(s.dial.refused);
+        if (connects) {
+            (void)happens(&s, MU_DIAL_ATTEMPT_CONNECTED, 2001, 0);
+            (void)happens(&s, MU_DIAL_ATTEMPT_GREETED, 2002, 0);
+        } else {
+            (void)passes(&s, START_MS + TIMEOUT_MS); /* by then it is silent */
+        }
+        assert_false(s.dial.refused);
+    }
+}
+
+static void rounds_may_be_limited(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    start(&s, "store", TIMEOUT_MS, 1);
+    s.dial.rounds_max = 1;
+    (void)begin(&s);
+    (void)resolved(&s, 1000, "64");
+    assert_string_equal(says_no(&s, 1000, 0), "connect 1");
+    assert_string_equal(says_no(&s, 1000, 1), "give up, give up, fail");
+    assert_true(s.dial.refused);
+    assert_says(&s, MUSTER_ECONNECT,
+                "connect to store:29500: gave up after 0.0 s and 1 try: [2001:db8::1]:29500: connection refused; "
+                "192.0.2.2:29500: connection refused");
+    start(&s, "store", TIMEOUT_MS, 1);
+    s.dial.rounds_max = 1;
+    (void)begin(&s);
+    assert_string_equal(unresolved(&s, 1000), "give up, fail");
+    assert_says(&s, MUSTER_ECONNECT, "connect to store:29500: gave up after 0.0 s and 1 try: name: no such name");
+}
+
 static void an_endless_timeout_does_not_wrap_around(void **state)
 {
     struct scene s;
@@ -486,6 +567,9 @@ int main(void)
         cmocka_unit_test(an_answer_at_the_last_moment_still_counts),
         cmocka_unit_test(something_else_that_answers_ends_it_at_once),
         cmocka_unit_test(what_no_longer_fits_is_counted),
+        cmocka_unit_test(it_is_refused_when_somebody_said_no_and_nobody_was_silent),
+        cmocka_unit_test(a_refusal_is_forgotten_when_one_connects_or_the_time_is_up),
+        cmocka_unit_test(rounds_may_be_limited),
         cmocka_unit_test(an_endless_timeout_does_not_wrap_around),
         cmocka_unit_test(numbers_and_localhost_need_no_resolver),
     };

@@ -31,6 +31,24 @@ static void addresses_are_written_with_their_port(void **state)
                         "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535");
 }
 
+static void a_host_is_written_without_its_port(void **state)
+{
+    static const char *const rows[][2] = { { "192.0.2.1", "192.0.2.1" },
+                                           { "2001:db8::1", "2001:db8::1" },
+                                           { "::", "::" },
+                                           { "::ffff:10.1.2.3", "10.1.2.3" } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        union mu_addr parsed = addr(rows[i][0], 29500);
+        char text[MU_ADDR_TEXT_MAX];
+
+        assert_false(mu_addr_host(&parsed, text, strlen(rows[i][1])));
+        assert_true(mu_addr_host(&parsed, text, strlen(rows[i][1]) + 1));
+        assert_string_equal(text, rows[i][1]);
+    }
+}
+
 static void an_address_knows_its_length_and_port(void **state)
 {
     union mu_addr v4 = addr("127.0.0.1", 29500), v6 = addr("::1", 1);
@@ -281,6 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_written_with_their_port),
+        cmocka_unit_test(a_host_is_written_without_its_port),
         cmocka_unit_test(an_address_knows_its_length_and_port),
         cmocka_unit_test(loopback_is_known_in_every_form),
         cmocka_unit_test(only_numeric_addresses_are_read),

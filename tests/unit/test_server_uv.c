@@ -1,4 +1,5 @@
 /* The server over real sockets: what every dialect's client sees, who is woken, and how the server starts and ends. */
+#include "failmalloc.h"
 #include "serving_uv.h"
 
 #include <errno.h>
@@ -306,6 +307,146 @@ static void a_barrier_lets_all_go_when_the_last_has_come(void **state)
     for (size_t i = 0; i < COUNT(peers); i++)
         hear(peers[i], "00");
     ask(peers[0], "GET (/b) BARRIER (/b) #8", "(8) 00");
+}
+
+/* ---- A fresh table ---- */
+
+/* What a watch has told last. */
+struct watched {
+    char value[32];
+    unsigned times;
+};
+
+static void on_watched(void *ctx, struct mu_slice value)
+{
+    struct watched *watched = ctx;
+
+    assert_true(value.len < sizeof watched->value);
+    memcpy(watched->value, value.data, value.len);
+    watched->value[value.len] = '\0';
+    watched->times++;
+}
+
+static void after_a_renewal_newcomers_find_an_empty_table(void **state)
+{
+    struct scene *s = *state;
+    struct peer *old = meet(s, V), *waiting = meet(s, L0), *fresh = NULL, *late = NULL;
+
+    ask(old, "SET (/k) (old) ADD (/n) #5", "#5");
+    say(waiting, "WAIT #1 (/late)");
+    works_for(old);
+    assert_int_equal(stats(s).keys, 2);
+    assert_int_equal(mu_server_renew(s->server, NULL), 0);
+    assert_int_equal(stats(s).keys, 0);
+    assert_int_equal(stats(s).bytes, 0);
+    assert_int_equal(stats(s).connections, 2);
+
+    fresh = meet(s, V);
+    ask(fresh, "CHECK #1 (/k) ADD (/n) #1 SET (/k) (fresh) SET (/late) () GET (/k)", "01 #1 (fresh)");
+    assert_true(peer_hears_nothing(waiting)); /* another table's key */
+    ask(old, "GET (/k) ADD (/n) #1 NUM_KEYS", "(old) #6 #2");
+    say(old, "SET (/late) ()");
+    hear(waiting, "00");
+    late = meet(s, L0);
+    ask(late, "GET (/k) NUM_KEYS", "(fresh) #3");
+    assert_int_equal(stats(s).keys, 3);
+}
+
+static void a_connection_belongs_to_the_table_it_was_accepted_at(void **state)
+{
+    struct scene *s = *state;
+    struct peer *peers[5];
+    char request[32], reply[32];
+
+    for (size_t i = 0; i < COUNT(peers); i++) {
+        peers[i] = meet(s, i % 2 == 0 ? V : L0);
+        (void)snprintf(request, sizeof request, "ADD (/n) #%zu", i);
+        (void)snprintf(reply, sizeof reply, "#%zu", i);
+        ask(peers[i], request, reply);
+        assert_int_equal(mu_server_renew(s->server, NULL), 0);
+    }
+    for (size_t i = 0; i < COUNT(peers); i++) {
+        (void)snprintf(reply, sizeof reply, "(%zu) #1", i);
+        ask(peers[i], "GET (/n) NUM_KEYS", reply);
+    }
+    assert_int_equal(stats(s).keys, 0);
+}
+
+static void a_watch_stays_with_its_table(void **state)
+{
+    struct scene *s = *state;
+    struct watched old = { 0 }, fresh = { 0 };
+    struct mu_server_watch *old_watch = NULL, *fresh_watch = NULL;
+    struct peer *before = meet(s, V), *after = NULL;
+
+    ask(before, "SET (/k) (1) PING %1", "%1");
+    assert_int_equal(mu_server_watch(s->server, mu_slice_str("/k"), on_watched, &old, &old_watch, NULL), 0);
+    assert_string_equal(old.value, "1");
+    assert_int_equal(mu_server_renew(s->server, NULL), 0);
+    assert_int_equal(mu_server_watch(s->server, mu_slice_str("/k"), on_watched, &fresh, &fresh_watch, NULL), 0);
+    assert_int_equal(fresh.times, 0);
+    after = meet(s, V);
+    ask(after, "SET (/k) (3) PING %1", "%1");
+    assert_string_equal(old.value, "1");
+    assert_string_equal(fresh.value, "3");
+    ask(before, "SET (/k) (2) PING %1", "%1");
+    assert_string_equal(old.value, "2");
+    assert_int_equal(fresh.times, 1);
+    peer_close(before);
+    UNTIL(stats(s).connections == 1);
+    mu_server_unwatch(s->server, old_watch); /* the last that held the old table */
+    mu_server_unwatch(s->server, fresh_watch);
+    ask(after, "GET (/k)", "(3)");
+}
+
+/* What an old table holds goes with its last connection; a sanitizer tells if not. */
+static void an_old_table_goes_with_its_last_user(void **state)
+{
+    struct scene *s = *state;
+
+    for (unsigned i = 0; i < 20; i++) {
+        struct peer *p = meet(s, V), *q = meet(s, L0);
+
+        ask(p, "SET (/k) (some value) QUEUE_PUSH (/q) (item) PING %1", "%1");
+        say(q, "WAIT #1 (/never)");
+        works_for(p);
+        assert_int_equal(mu_server_renew(s->server, NULL), 0);
+        ask(p, "GET (/k)", "(some value)");
+        peer_close(i % 2 == 0 ? p : q);
+        peer_close(i % 2 == 0 ? q : p);
+        UNTIL(stats(s).connections == 0);
+        assert_int_equal(stats(s).bytes, 0);
+    }
+    assert_int_equal(mu_server_renew(s->server, NULL), 0); /* one that nobody ever used */
+    assert_int_equal(mu_server_renew(s->server, NULL), 0);
+    meet(s, V); /* and one that is in use when the server ends */
+    assert_int_equal(mu_server_renew(s->server, NULL), 0);
+}
+
+static void without_memory_the_table_stays(void **state)
+{
+    struct scene *s = *state;
+    struct peer *p = meet(s, V);
+    struct muster_error error = { 0 };
+
+    ask(p, "SET (/k) (v) PING %1", "%1");
+    fail_alloc_at(1);
+    assert_int_equal(mu_server_renew(s->server, &error), MUSTER_ENOMEM);
+    fail_alloc_at(0);
+    assert_int_equal(error.code, MUSTER_ENOMEM);
+    ask(meet(s, V), "GET (/k)", "(v)");
+}
+
+static void nobody_from_elsewhere_has_come(void **state)
+{
+    struct scene *s = *state;
+    union mu_addr untouched = { 0 }, addr = { 0 };
+
+    assert_true(mu_addr_parse("192.0.2.1", 7, &addr) && mu_addr_parse("192.0.2.1", 7, &untouched));
+    assert_false(mu_server_accepted_on(s->server, &addr));
+    works_for(meet(s, V)); /* from this machine */
+    assert_false(mu_server_accepted_on(s->server, &addr));
+    assert_memory_equal(&addr, &untouched, sizeof addr);
 }
 
 /* ---- Tables of the semantics ---- */
@@ -811,6 +952,12 @@ int main(void)
         SCENE(each_writing_request_wakes),
         SCENE(an_item_wakes_one_consumer_and_passes_on_from_one_that_died),
         SCENE(a_barrier_lets_all_go_when_the_last_has_come),
+        SCENE(after_a_renewal_newcomers_find_an_empty_table),
+        SCENE(a_connection_belongs_to_the_table_it_was_accepted_at),
+        SCENE(a_watch_stays_with_its_table),
+        SCENE(an_old_table_goes_with_its_last_user),
+        SCENE(without_memory_the_table_stays),
+        SCENE(nobody_from_elsewhere_has_come),
         SCENE(compare_set_answers_as_its_table_says),
         SCENE(add_reads_numbers_as_c_does),
         SCENE(add_on_what_is_no_number_closes_and_keeps_the_value),
