@@ -1,0 +1,227 @@
+/* One node's part in a dynamic rendezvous: keeps its copy of the document, does what is asked of it (join, leave, close)
+ * by the rules, keeps itself alive, judges who is dead, and tells what happened. Pure: events and the time come in,
+ * effects go out.
+ *
+ *   IDLE --join--> LEAVING the old round --> JOINING --complete, and me in it--> settling --> MEMBER
+ *     ^               (turn, write)          (turn, write, wait)                                |
+ *     |                                                                 join, leave, close, removed, failed
+ *     +-----------------------------------------------------------------------------------------+
+ *
+ * At most one read or write, one park and one turn request are under way; an answer to another id is dropped. Whatever
+ * happens, mu_rdzv_deadline_ms() says when time must pass next.
+ *
+ * What is better than the original, with the same document:
+ *  - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
+ *    saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
+ *  - Times that we write are the document's own: those of the PyTorch members if there are any.
+ *  - A bell tells members of changes at once; turns keep a crowd from overwriting each other. Both are hints.
+ *  - Rank and world are those of the complete document as written, and of nobody else's idea of it: the first member that
+ *    sees the complete document puts down its digest, and whoever saw another one does not start but joins anew. */
+#ifndef MU_RDZV_RDZV_H
+#define MU_RDZV_RDZV_H
+
+#include "base/buf.h"
+#include "base/rng.h"
+#include "rdzv/rules.h"
+
+#define MU_RDZV_POLL_MS 1000                      /* reads beside the bell, because PyTorch does not ring */
+#define MU_RDZV_POLL_BYTES_S ((uint64_t)16 << 20) /* of all members together; past it they read less often */
+#define MU_RDZV_TURN_WAIT_MS 100  /* for the one before us, and as long again for each one before that */
+#define MU_RDZV_TURN_CROWD_MS 500 /* instead, where there are many */
+#define MU_RDZV_TURN_WAIT_MAX_MS 2000
+#define MU_RDZV_TURN_TRIES 4  /* lost writes with which a turn is over */
+#define MU_RDZV_CROWD 16      /* above so many members heartbeats take turns, too */
+#define MU_RDZV_BACK_OFF_MS 4 /* after a lost write: random below this, doubling */
+#define MU_RDZV_BACK_OFF_MAX_MS 1000
+#define MU_RDZV_RETRY_MS 100 /* after a failed request: so long +-50 %, doubling */
+#define MU_RDZV_RETRY_MAX_MS 5000
+#define MU_RDZV_LEFT_MS 1000        /* a member of the last round that left so long ago is not waited for */
+#define MU_RDZV_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
+#define MU_RDZV_HOLD_MS 1000
+#define MU_RDZV_HOLD_MAX_MS 60000
+#define MU_RDZV_HOLD_STOCK_MS 1500 /* a PyTorch member looks once a second, and must have seen the round */
+#define MU_RDZV_DIGEST_MAX 64
+
+/* ---- What the document is written as ---- */
+
+struct mu_doc_codec {
+    const char *name;
+    int (*decode)(struct mu_slice bytes, struct mu_doc *doc, struct muster_error *reterr);
+    int (*encode)(const struct mu_doc *doc, struct mu_buf *out);
+};
+
+extern const struct mu_doc_codec mu_doc_codec_pickle;
+
+/* ---- Events ---- */
+
+#define MU_RDZV_EVENTS(X)                                                                                              \
+    X(JOIN, "join")                     /* asked: take part in the next round */                                       \
+    X(LEAVE, "leave")                   /* asked: out of the document */                                               \
+    X(CLOSE, "close")                   /* asked: nobody joins any more */                                             \
+    X(LOOK, "look")                     /* asked: TELL_LOOKED with a copy that is at most a second old */              \
+    X(STOP, "stop")                     /* asked: no more heartbeats; the document is left as it is */                 \
+    X(STATE, "state")                   /* READ's answer: found, bytes, token, bell */                                 \
+    X(WRITTEN, "written")               /* WRITE's answer: written; found, bytes, token: what is there now */          \
+    X(RUNG, "rung")                     /* PARK's answer: something newer is there */                                  \
+    X(TURN, "turn")                     /* TURN_TAKE's answer: turn, turns_done */                                     \
+    X(TURN_CAME, "turn came")           /* TURN_WAIT's answer: found; false: its time was up. turns_done */            \
+    X(SETTLED, "settled")               /* SETTLE's answer: bytes, the digest that was first */                        \
+    X(REQUEST_FAILED, "request failed") /* any of them: error, gone */                                                 \
+    X(HOST, "host")                     /* node: the member in whose process the store is, or NULL */                  \
+    X(TIME, "time")
+
+enum mu_rdzv_event_type {
+#define X(name, text) MU_RDZV_##name,
+    MU_RDZV_EVENTS(X)
+#undef X
+};
+
+struct mu_rdzv_event { /* borrows what it points to */
+    enum mu_rdzv_event_type type;
+    uint64_t now_ms; /* monotonic */
+    int64_t wall_us; /* since 1970; used only where the document has no time of its own yet */
+    uint64_t id;     /* of the effect that is answered */
+    bool found, written;
+    struct mu_slice bytes, token;
+    int64_t bell;
+    int64_t turn, turns_done;
+    const struct muster_error *error; /* MUSTER_ERDZV_STATE is final, everything else is tried again */
+    bool gone;                        /* the store's host refuses connections: its process is not there */
+    const struct mu_node *node;
+};
+
+/* ---- Effects ---- */
+
+#define MU_RDZV_EFFECTS(X)                                                                                             \
+    X(READ, "read")   /* the bell's counter, then the document */                                                      \
+    X(WRITE, "write") /* `bytes`, if the document still is what `token` says; has_token false: if there is none */     \
+    X(RING, "ring")   /* no answer */                                                                                  \
+    X(PARK, "park")   /* answer when the bell's counter is above `bell`; replaces an earlier PARK */                   \
+    X(TURN_TAKE, "take turn")                                                                                          \
+    X(TURN_WAIT, "wait for turn") /* until `turn` was given, at most wait_ms */                                        \
+    X(TURN_GIVE, "give turn")     /* `turn` is over; no answer */                                                      \
+    X(SETTLE, "settle")           /* `bytes` as the digest of `round`, unless there is one */                          \
+    X(TELL, "tell")               /* `tell`: to the owner, with what mu_rdzv_* below says */
+
+enum mu_rdzv_effect_type {
+#define X(name, text) MU_RDZV_DO_##name,
+    MU_RDZV_EFFECTS(X)
+#undef X
+};
+
+#define MU_RDZV_TELLS(X)                                                                                               \
+    X(JOINED, "joined")             /* rdzv->joined */                                                                 \
+    X(WAITING, "waiting")           /* count: nodes that want in; once a round, after the hold-down */                 \
+    X(PEERS_LOST, "peers_lost")     /* rdzv->lost; once a round */                                                     \
+    X(REMOVED, "removed")           /* the others go on without us; once a round. We are no member any more */         \
+    X(CLOSED, "closed")             /* seen closed, or CLOSE done; once */                                             \
+    X(LEFT, "left")                 /* LEAVE or STOP done */                                                           \
+    X(FAILED, "failed")             /* `asked` (JOIN, LEAVE, CLOSE; TIME: the membership): rdzv->error */              \
+    X(LOOKED, "looked")             /* rdzv->doc is fresh; or rdzv->error has a code */                                \
+    X(BACKEND_DOWN, "backend_down") /* the first failed request of a row: rdzv->error; it is tried again */            \
+    X(BACKEND_UP, "backend_up")                                                                                        \
+    X(PROGRESS, "progress") /* while joining: the document has changed, see mu_rdzv_progress() */                      \
+    X(RECORD, "record")     /* `action` was written, for the record of events; dead: rdzv->removed */
+
+enum mu_rdzv_tell {
+#define X(name, text) MU_RDZV_TELL_##name,
+    MU_RDZV_TELLS(X)
+#undef X
+};
+
+struct mu_rdzv_effect { /* borrows from the machine, until the next step */
+    enum mu_rdzv_effect_type type;
+    uint64_t id;
+    struct mu_slice bytes, token;
+    bool has_token;
+    int64_t bell, turn, round;
+    uint64_t wait_ms;
+    enum mu_rdzv_tell tell;
+    enum mu_rdzv_action action;
+    enum mu_rdzv_event_type asked;
+    int64_t count;
+};
+
+#define MU_RDZV_EFFECTS_MAX 16
+
+struct mu_rdzv_effects {
+    struct mu_rdzv_effect items[MU_RDZV_EFFECTS_MAX];
+    unsigned count;
+};
+
+/* ---- The machine ---- */
+
+struct mu_rdzv_config { /* copied, the names included */
+    struct mu_rdzv_settings settings;
+    struct mu_node me;
+    struct mu_doc_dialect dialect;        /* of a document that we are the first to write */
+    const struct mu_doc_codec *codec;     /* NULL: pickle */
+    bool has_bell, has_turns, has_settle; /* what the back end can do */
+    struct mu_hash_seed hash_seed;        /* random */
+    uint64_t seed;                        /* random; for back-off */
+};
+
+struct mu_rdzv_world { /* of a completed round, members by rank */
+    int64_t round, rank;
+    struct mu_node *members;
+    size_t count;
+    bool all_ours; /* nobody of them is PyTorch */
+    struct mu_doc_dialect dialect;
+};
+
+struct mu_rdzv_nodes {
+    struct mu_node *items;
+    size_t count;
+};
+
+struct mu_rdzv_peer; /* what we know of a node beyond the document */
+
+#define MU_RDZV_PHASES(X)                                                                                              \
+    X(IDLE, "idle")       /* not in the document, as far as we can tell */                                             \
+    X(EXITING, "exiting") /* joining, still a participant of the old round */                                          \
+    X(JOINING, "joining")                                                                                              \
+    X(SETTLING, "settling") /* the round is complete and has us */                                                     \
+    X(MEMBER, "member")                                                                                                \
+    X(LEAVING, "leaving")
+
+enum mu_rdzv_phase {
+#define X(name, text) MU_RDZV_PHASE_##name,
+    MU_RDZV_PHASES(X)
+#undef X
+};
+
+struct mu_rdzv; /* opaque; see rdzv.c */
+
+int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, struct muster_error *reterr);
+void mu_rdzv_free(struct mu_rdzv *rdzv);
+
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
+void mu_rdzv_step(struct mu_rdzv *rdzv, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+uint64_t mu_rdzv_deadline_ms(const struct mu_rdzv *rdzv); /* when TIME is wanted; UINT64_MAX: never */
+
+/* What a tell refers to. Borrowed until the next step. */
+enum mu_rdzv_phase mu_rdzv_phase(const struct mu_rdzv *rdzv);
+const struct mu_node *mu_rdzv_me(const struct mu_rdzv *rdzv);
+const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv);          /* our copy, without those we think dead */
+const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
+struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* PEERS_LOST */
+struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* RECORD: whom the write removed as dead */
+const struct muster_error *mu_rdzv_error(const struct mu_rdzv *rdzv);  /* FAILED, BACKEND_DOWN, LOOKED */
+
+struct mu_rdzv_progress {
+    int64_t round;
+    size_t participants, waiting, spares;
+    bool complete, me_participant, me_waiting, me_spare;
+    bool last_call;              /* the minimum is there */
+    uint64_t last_call_until_ms; /* when it ends, by our clock */
+    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none (a spare) */
+};
+
+struct mu_rdzv_progress mu_rdzv_progress(const struct mu_rdzv *rdzv);
+
+const char *mu_rdzv_event_text(enum mu_rdzv_event_type type);
+const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type type);
+const char *mu_rdzv_tell_text(enum mu_rdzv_tell tell);
+const char *mu_rdzv_phase_text(enum mu_rdzv_phase phase);
+
+#endif
