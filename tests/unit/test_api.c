@@ -198,6 +198,292 @@ static void users_may_bring_stores_of_their_own(void **state)
     assert_true(one.freed);
 }
 
+/* ---- Rendezvous: parameters ---- */
+
+static void every_call_of_parameters_is_there(void **state)
+{
+    struct muster_rdzv_params *params = NULL, *copy = NULL;
+    struct muster_error error = { 0 };
+    struct muster_value value;
+    int64_t number = 0;
+    bool truth = false;
+
+    (void)state;
+    assert_int_equal(muster_rdzv_params_new("c10d", "node0:29400", "job", 1, 4, "10.0.0.7", &params, &error), 0);
+    assert_int_equal(muster_rdzv_params_set_text(params, "text", "yes", &error), 0);
+    assert_int_equal(muster_rdzv_params_set_int(params, "int", 7, &error), 0);
+    assert_int_equal(muster_rdzv_params_set_bool(params, "bool", true, &error), 0);
+    assert_int_equal(muster_rdzv_params_set_float(params, "float", 7.9, &error), 0);
+    assert_int_equal(muster_rdzv_params_set_options(params, "join_timeout=60,is_host=0", &error), 0);
+    assert_int_equal(muster_rdzv_params_copy(params, &copy, &error), 0);
+    muster_rdzv_params_free(params);
+    assert_string_equal(muster_rdzv_params_backend(copy), "c10d");
+    assert_string_equal(muster_rdzv_params_endpoint(copy), "node0:29400");
+    assert_string_equal(muster_rdzv_params_run_id(copy), "job");
+    assert_string_equal(muster_rdzv_params_local_addr(copy), "10.0.0.7");
+    assert_int_equal(muster_rdzv_params_min_nodes(copy), 1);
+    assert_int_equal(muster_rdzv_params_max_nodes(copy), 4);
+    assert_true(muster_rdzv_params_get(copy, "int", &value));
+    assert_int_equal(value.kind, MUSTER_VALUE_INT);
+    assert_int_equal(muster_rdzv_params_get_as_int(copy, "float", 0, &number, &error), 0);
+    assert_int_equal(number, 7);
+    assert_int_equal(muster_rdzv_params_get_as_int(copy, "join_timeout", 600, &number, &error), 0);
+    assert_int_equal(number, 60);
+    assert_int_equal(muster_rdzv_params_get_as_bool(copy, "text", false, &truth, &error), 0);
+    assert_true(truth);
+    assert_int_equal(muster_rdzv_params_get_as_bool(copy, "float", false, &truth, &error), MUSTER_EINVAL);
+    muster_rdzv_params_free(copy);
+}
+
+/* ---- Rendezvous: a whole handler of a user's own ---- */
+
+struct lone { /* it is always alone */
+    struct muster_rdzv base;
+    struct muster_store *store;
+    char run_id[32];
+    int64_t round;
+    bool closed;
+};
+
+static const char *lone_backend(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return "lone";
+}
+
+static const char *lone_run_id(const struct muster_rdzv *rdzv)
+{
+    return ((const struct lone *)rdzv)->run_id;
+}
+
+static bool lone_use_agent_store(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return true;
+}
+
+static int lone_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    struct lone *lone = (struct lone *)rdzv;
+    struct muster_rdzv_info info = { .store = lone->store, .world_size = 1, .round = lone->round };
+    int rc;
+
+    if (lone->closed) {
+        reterr->code = MUSTER_ERDZV_CLOSED;
+        (void)snprintf(reterr->text, sizeof reterr->text, "lone: closed");
+        return MUSTER_ERDZV_CLOSED;
+    }
+    rc = muster_store_info_build(info.rank, lone->store, "127.0.0.1", 0, &info.bootstrap, reterr);
+    if (rc < 0)
+        return rc;
+    lone->round++;
+    *ret_info = info;
+    return 0;
+}
+
+static int lone_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    (void)reterr;
+    *ret_closed = ((struct lone *)rdzv)->closed;
+    return 0;
+}
+
+static int lone_set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
+{
+    (void)reterr;
+    ((struct lone *)rdzv)->closed = true;
+    return 0;
+}
+
+static int lone_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_count = 0;
+    return 0;
+}
+
+static int lone_shutdown(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    *ret_closed = true;
+    return lone_set_closed(rdzv, reterr);
+}
+
+static void lone_free(struct muster_rdzv *rdzv)
+{
+    free(rdzv);
+}
+
+static int lone_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                       struct muster_error *reterr)
+{
+    static const struct muster_rdzv_ops ops = {
+        .size = sizeof ops,
+        .get_backend = lone_backend,
+        .get_run_id = lone_run_id,
+        .use_agent_store = lone_use_agent_store,
+        .next_rendezvous = lone_next,
+        .is_closed = lone_is_closed,
+        .set_closed = lone_set_closed,
+        .num_nodes_waiting = lone_waiting,
+        .shutdown = lone_shutdown,
+        .free = lone_free,
+    };
+    struct lone *lone;
+
+    if (muster_rdzv_params_min_nodes(params) > 1) {
+        reterr->code = MUSTER_EINVAL;
+        (void)snprintf(reterr->text, sizeof reterr->text, "lone: there is one node only");
+        return MUSTER_EINVAL;
+    }
+    lone = calloc(1, sizeof *lone);
+    assert_non_null(lone);
+    lone->base.ops = &ops;
+    lone->store = ctx;
+    (void)snprintf(lone->run_id, sizeof lone->run_id, "%s", muster_rdzv_params_run_id(params));
+    *ret_rdzv = &lone->base;
+    return 0;
+}
+
+static void users_may_register_whole_handlers_of_their_own(void **state)
+{
+    struct muster_store_tcp_config config = { .size = sizeof config, .is_host = true };
+    struct muster_rdzv_registry *registry = NULL;
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv_info info;
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_store *store = NULL;
+    struct muster_error error = { 0 };
+    struct muster_bytes bytes;
+    int64_t count = -1;
+    bool flag = false;
+
+    (void)state;
+    assert_int_equal(muster_store_tcp_new(&config, &store, &error), 0);
+    assert_int_equal(muster_rdzv_registry_new(&registry, &error), 0);
+    assert_int_equal(muster_rdzv_registry_register(registry, "lone", lone_create, store, &error), 0);
+    assert_int_equal(muster_rdzv_params_new("lone", "", "job", 1, 1, NULL, &params, &error), 0);
+    assert_int_equal(muster_rdzv_registry_create(registry, params, &rdzv, &error), 0);
+    assert_string_equal(muster_rdzv_get_backend(rdzv), "lone");
+    assert_string_equal(muster_rdzv_get_run_id(rdzv), "job");
+    assert_true(muster_rdzv_use_agent_store(rdzv));
+    assert_int_equal(muster_rdzv_next_rendezvous(rdzv, &info, &error), 0);
+    assert_string_equal(info.bootstrap.master_addr, "127.0.0.1");
+    assert_true(info.bootstrap.master_port > 0);
+    assert_int_equal(
+        muster_store_get(info.store, muster_str(MUSTER_KEY_MASTER_ADDR), MUSTER_TIMEOUT_DEFAULT, &bytes, &error), 0);
+    assert_string_equal(bytes.data, "127.0.0.1");
+    muster_bytes_done(&bytes);
+    assert_int_equal(muster_store_check(info.store, &(struct muster_slice){ MUSTER_KEY_MASTER_PORT, 11 }, 1,
+                                        MUSTER_TIMEOUT_DEFAULT, &flag, &error),
+                     0);
+    assert_true(flag);
+    assert_int_equal(muster_rdzv_num_nodes_waiting(rdzv, &count, &error), 0);
+    assert_int_equal(count, 0);
+    assert_int_equal(muster_rdzv_is_closed(rdzv, &flag, &error), 0);
+    assert_false(flag);
+    assert_int_equal(muster_rdzv_set_closed(rdzv, &error), 0);
+    assert_int_equal(muster_rdzv_next_rendezvous(rdzv, &info, &error), MUSTER_ERDZV_CLOSED);
+    assert_int_equal(muster_rdzv_shutdown(rdzv, &flag, &error), 0);
+    assert_true(flag);
+    muster_rdzv_free(rdzv);
+    muster_rdzv_params_free(params);
+    muster_rdzv_registry_free(registry);
+    muster_store_free(store);
+}
+
+static void the_default_registry_can_be_extended(void **state)
+{
+    struct muster_rdzv_registry *registry = muster_rdzv_registry_default();
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error = { 0 };
+
+    (void)state;
+    assert_int_equal(muster_rdzv_registry_register(registry, "lone", lone_create, NULL, &error), 0);
+    assert_int_equal(muster_rdzv_registry_register(registry, "lone", lone_create, NULL, &error), 0);
+    assert_int_equal(muster_rdzv_registry_register(registry, "c10d", lone_create, NULL, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_registry_register(registry, "static", muster_rdzv_static_create, NULL, &error), 0);
+    assert_int_equal(muster_rdzv_registry_load(registry, "/nonexistent", &error), MUSTER_ESYSTEM);
+    assert_int_equal(muster_rdzv_params_new("lone", NULL, "job", 1, 1, NULL, &params, &error), 0);
+    assert_int_equal(muster_rdzv_registry_create(registry, params, &rdzv, &error), 0);
+    muster_rdzv_free(rdzv);
+    muster_rdzv_params_free(params);
+}
+
+/* ---- Rendezvous: what refuses bad arguments before it needs anybody ---- */
+
+static int no_state(struct muster_rdzv_backend *backend, bool *ret_found, struct muster_bytes *ret_state,
+                    struct muster_bytes *ret_token, struct muster_error *reterr)
+{
+    (void)backend;
+    (void)ret_state;
+    (void)ret_token;
+    (void)reterr;
+    *ret_found = false;
+    return 0;
+}
+
+static void rendezvous_of_this_library_check_their_arguments(void **state)
+{
+    static const struct muster_rdzv_backend_ops ops = { .size = sizeof ops, .name = "own", .get_state = no_state };
+    struct muster_rdzv_settings settings = { .size = sizeof settings,
+                                             .run_id = "job",
+                                             .min_nodes = 2,
+                                             .max_nodes = 1,
+                                             .timeout = { .size = sizeof settings.timeout, .join_ms = 1000 } };
+    struct muster_rdzv_backend backend = { &ops };
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error = { 0 };
+
+    (void)state;
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&settings, NULL, &backend, NULL, &rdzv, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_params_new("own", "", "job", 1, 1, NULL, &params, &error), 0);
+    assert_int_equal(muster_rdzv_params_set_int(params, "join_timeout", 0, &error), 0);
+    assert_int_equal(muster_rdzv_dynamic_create(NULL, &backend, params, &rdzv, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_static_create(NULL, params, &rdzv, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_static_new("127.0.0.1", 1, 5, 2, "job", 1000, &rdzv, &error), MUSTER_EINVAL);
+    muster_rdzv_params_free(params);
+    assert_null(rdzv);
+}
+
+static void every_event_has_a_name(void **state)
+{
+    static const enum muster_rdzv_event_type types[] = {
+#define X(name, text) MUSTER_RDZV_##name,
+        MUSTER_RDZV_EVENTS(X)
+#undef X
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        assert_string_not_equal(muster_rdzv_event_name(types[i]), "unknown");
+}
+
+/* ---- Events for the record ---- */
+
+static void keep_record(void *ctx, const struct muster_event_record *record)
+{
+    (void)snprintf(ctx, 128, "%s %s %s", record->run_id, muster_node_state_name(record->node_state), record->error);
+}
+
+static void events_go_to_the_sink(void **state)
+{
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv *rdzv = NULL;
+    char line[128] = "";
+
+    (void)state;
+    assert_int_equal(muster_rdzv_registry_register(muster_rdzv_registry_default(), "lone", lone_create, NULL, NULL), 0);
+    assert_int_equal(muster_rdzv_params_new("lone", NULL, "job", 2, 2, NULL, &params, NULL), 0);
+    muster_events_set_sink(keep_record, line);
+    assert_int_equal(muster_rdzv_registry_create(muster_rdzv_registry_default(), params, &rdzv, NULL), MUSTER_EINVAL);
+    muster_events_set_sink(NULL, NULL);
+    assert_string_equal(line, "job FAILED lone: there is one node only");
+    muster_rdzv_params_free(params);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +492,12 @@ int main(void)
         cmocka_unit_test(log_lines_go_to_the_sink),
         cmocka_unit_test(every_call_of_a_store_is_there),
         cmocka_unit_test(users_may_bring_stores_of_their_own),
+        cmocka_unit_test(every_call_of_parameters_is_there),
+        cmocka_unit_test(users_may_register_whole_handlers_of_their_own),
+        cmocka_unit_test(the_default_registry_can_be_extended),
+        cmocka_unit_test(rendezvous_of_this_library_check_their_arguments),
+        cmocka_unit_test(every_event_has_a_name),
+        cmocka_unit_test(events_go_to_the_sink),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,61 @@
+/* The one place records pass through. As with log lines, sink and context are read together under a lock, and the sink
+ * runs under it: whoever takes a sink away knows that it is not called any more. */
+#include "events/record.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { MESSAGE_MAX_BYTES = 2048 }; /* an error's text fits, with a step in front of it */
+
+static struct {
+    pthread_mutex_t lock;
+    muster_events_sink *sink;
+    void *ctx;
+} out = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+const char *muster_node_state_name(enum muster_node_state state)
+{
+    switch (state) {
+    case MUSTER_NODE_INIT:
+        return "INIT";
+    case MUSTER_NODE_RUNNING:
+        return "RUNNING";
+    case MUSTER_NODE_SUCCEEDED:
+        return "SUCCEEDED";
+    case MUSTER_NODE_FAILED:
+        return "FAILED";
+    }
+    return "unknown";
+}
+
+void muster_events_set_sink(muster_events_sink *sink, void *ctx)
+{
+    (void)pthread_mutex_lock(&out.lock);
+    out.sink = sink;
+    out.ctx = ctx;
+    (void)pthread_mutex_unlock(&out.lock);
+}
+
+/* With the lock held. */
+static void hand_over(struct muster_event_record *record, const char *format, va_list args)
+{
+    char message[MESSAGE_MAX_BYTES];
+
+    (void)vsnprintf(message, sizeof message, format, args);
+    record->size = sizeof *record;
+    record->message = message;
+    out.sink(out.ctx, record);
+}
+
+void mu_event_record(struct muster_event_record record, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)pthread_mutex_lock(&out.lock);
+    if (out.sink != NULL)
+        hand_over(&record, format, args);
+    (void)pthread_mutex_unlock(&out.lock);
+    va_end(args);
+}

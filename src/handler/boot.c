@@ -1,0 +1,585 @@
+/* Where the workers of a round meet. See the diagram in boot.h. */
+#include "handler/boot.h"
+
+#include "store/net.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define KEY_FORMAT "torch.rendezvous.%s.%" PRId64 "/%s"
+enum { KEY_EXTRA = 64, RANK0_SHOWN_MAX = 128 };
+
+const char *mu_boot_state_text(enum mu_boot_state state)
+{
+    switch (state) {
+#define X(name, text)                                                                                                  \
+    case MU_BOOT_##name:                                                                                               \
+        return text;
+        MU_BOOT_STATES(X)
+#undef X
+    }
+    return "unknown";
+}
+
+int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
+{
+    const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;
+
+    *boot = (struct mu_boot){
+        .use_agent_store = config->use_agent_store,
+        .standalone = config->standalone,
+        .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,
+        .key_room = strlen(config->run_id) + KEY_EXTRA,
+        .deadline_ms = UINT64_MAX,
+        .retry_ms = UINT64_MAX,
+    };
+    if (strlen(local_addr) >= sizeof boot->local_addr)
+        return mu_fail(reterr, MUSTER_EINVAL, "a local address of %zu bytes is too long", strlen(local_addr));
+    if (strlen(config->hostname) >= sizeof boot->hostname)
+        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(config->hostname));
+    memcpy(boot->local_addr, local_addr, strlen(local_addr) + 1);
+    memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
+    boot->run_id = strdup(config->run_id);
+    boot->key = malloc(boot->key_room);
+    if (boot->run_id == NULL || boot->key == NULL) {
+        mu_boot_done(boot);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the bootstrap of a rendezvous");
+    }
+    return 0;
+}
+
+void mu_boot_done(struct mu_boot *boot)
+{
+    free(boot->run_id);
+    free(boot->key);
+    *boot = (struct mu_boot){ .deadline_ms = UINT64_MAX, .retry_ms = UINT64_MAX };
+}
+
+static struct mu_boot_effect *emit(struct mu_boot_effects *out, enum mu_boot_effect_type type)
+{
+    assert(out->count < MU_BOOT_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_boot_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+/* ---- The ends ---- */
+
+static bool is_under_way(const struct mu_boot *boot)
+{
+    return boot->state != MU_BOOT_IDLE && boot->state != MU_BOOT_DONE && boot->state != MU_BOOT_FAILED;
+}
+
+static void end(struct mu_boot *boot, enum mu_boot_state state)
+{
+    boot->state = state;
+    boot->deadline_ms = boot->retry_ms = UINT64_MAX;
+    boot->id++; /* whatever is still answered is dropped */
+}
+
+static void succeed(struct mu_boot *boot, struct mu_boot_effects *out)
+{
+    struct mu_boot_effect *effect = emit(out, MU_BOOT_DO_DONE);
+
+    effect->addr = boot->addr;
+    effect->port = boot->port;
+    end(boot, MU_BOOT_DONE);
+}
+
+/* With boot->error filled in. */
+static void fail(struct mu_boot *boot, struct mu_boot_effects *out)
+{
+    (void)mu_wrap(&boot->error, boot->error.code, "bootstrap of round %" PRId64, boot->round);
+    emit(out, MU_BOOT_DO_FAIL)->error = &boot->error;
+    end(boot, MU_BOOT_FAILED);
+}
+
+static void fail_for(struct mu_boot *boot, const struct muster_error *error, struct mu_boot_effects *out)
+{
+    boot->error = *error;
+    (void)mu_wrap(&boot->error, boot->error.code, "%s", mu_boot_state_text(boot->state));
+    fail(boot, out);
+}
+
+static void time_is_up(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    uint64_t took_ms = now_ms - boot->start_ms;
+    bool awaits = boot->state == MU_BOOT_AWAITING_ADDR || boot->state == MU_BOOT_AWAITING_PORT ||
+                  boot->state == MU_BOOT_LOOKING_BACK;
+
+    if (boot->last.code != 0)
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_CONNECTION, "%s: gave up after %" PRIu64 ".%" PRIu64 " s: %s",
+                      mu_boot_state_text(boot->state), took_ms / 1000, took_ms % 1000 / 100, boot->last.text);
+    else if (awaits)
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT,
+                      "rank 0 (%.*s) has not published MASTER_%s within %" PRIu64 ".%" PRIu64 " s", RANK0_SHOWN_MAX,
+                      boot->rank0, boot->state == MU_BOOT_AWAITING_PORT ? "PORT" : "ADDR", took_ms / 1000,
+                      took_ms % 1000 / 100);
+    else
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT, "%s: not done within %" PRIu64 ".%" PRIu64 " s",
+                      mu_boot_state_text(boot->state), took_ms / 1000, took_ms % 1000 / 100);
+    fail(boot, out);
+}
+
+/* ---- Requests ---- */
+
+static uint64_t left_ms(const struct mu_boot *boot, uint64_t now_ms)
+{
+    return boot->deadline_ms > now_ms ? boot->deadline_ms - now_ms : 1;
+}
+
+static uint64_t at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct mu_slice key_of(struct mu_boot *boot, int64_t round, const char *name)
+{
+    int len = snprintf(boot->key, boot->key_room, KEY_FORMAT, boot->run_id, round, name);
+
+    assert(len > 0 && (size_t)len < boot->key_room);
+    return mu_slice(boot->key, (size_t)len);
+}
+
+/* A PyTorch rank 0 may publish this round's, or keep to an earlier round's; an earlier one's keys are there or not. */
+static uint64_t patience_ms(const struct mu_boot *boot, uint64_t now_ms)
+{
+    bool may_be_elsewhere = !boot->rank0_ours && !boot->looked_back && boot->state == MU_BOOT_AWAITING_ADDR;
+
+    if (may_be_elsewhere || boot->asked_round != boot->round)
+        return at_most(MU_BOOT_STOCK_WAIT_MS, left_ms(boot, now_ms));
+    return left_ms(boot, now_ms);
+}
+
+/* Makes the request that the state wants, for the first time or again. */
+static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    struct mu_boot_effect *effect = NULL;
+
+    switch (boot->state) {
+    case MU_BOOT_CHECKING:
+        effect = emit(out, MU_BOOT_DO_CHECK_SELF);
+        effect->addr = boot->addrs[boot->addr_index];
+        effect->port = boot->port;
+        break;
+    case MU_BOOT_PUBLISHING_ADDR:
+        effect = emit(out, MU_BOOT_DO_SET);
+        effect->key = key_of(boot, boot->round, MUSTER_KEY_MASTER_ADDR);
+        effect->value = mu_slice_str(boot->addr);
+        break;
+    case MU_BOOT_PUBLISHING_PORT:
+        effect = emit(out, MU_BOOT_DO_SET);
+        effect->key = key_of(boot, boot->round, MUSTER_KEY_MASTER_PORT);
+        effect->value = mu_slice_str(boot->port_text);
+        break;
+    case MU_BOOT_AWAITING_ADDR:
+        effect = emit(out, MU_BOOT_DO_GET);
+        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_ADDR);
+        break;
+    case MU_BOOT_AWAITING_PORT:
+        effect = emit(out, MU_BOOT_DO_GET);
+        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_PORT);
+        break;
+    case MU_BOOT_LOOKING_BACK:
+        effect = emit(out, MU_BOOT_DO_CHECK); /* the port is written last: where it is, the address is, too */
+        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_PORT);
+        break;
+    case MU_BOOT_IDLE:
+    case MU_BOOT_OPENING: /* asked for when the round started, and never again */
+    case MU_BOOT_DONE:
+    case MU_BOOT_FAILED:
+        break;
+    }
+    assert(effect != NULL);
+    effect->id = ++boot->id;
+    effect->wait_ms = left_ms(boot, now_ms);
+    if (effect->type == MU_BOOT_DO_GET)
+        effect->wait_ms = patience_ms(boot, now_ms);
+    else if (effect->type == MU_BOOT_DO_CHECK_SELF)
+        effect->wait_ms = at_most(MU_BOOT_CHECK_MS, effect->wait_ms);
+    boot->retry_ms = UINT64_MAX;
+}
+
+static void go(struct mu_boot *boot, enum mu_boot_state state, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    boot->state = state;
+    boot->last.code = 0;
+    request(boot, now_ms, out);
+}
+
+/* The store may come back. */
+static bool may_mend(int code)
+{
+    return code == MUSTER_ETIMEOUT || code == MUSTER_ECONNECT || code == MUSTER_ELOST || code == MUSTER_ERESOLVE ||
+           code == MUSTER_ERDZV_CONNECTION;
+}
+
+/* ---- Rank 0: which address ---- */
+
+static bool is_link_local(const char *text)
+{
+    union mu_addr addr;
+
+    if (!mu_addr_parse(text, 0, &addr))
+        return false;
+    if (addr.any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LINKLOCAL(&addr.v6.sin6_addr);
+    return ntohl(addr.v4.sin_addr.s_addr) >> 16 == 0xa9fe; /* 169.254.0.0/16 */
+}
+
+static bool is_loopback(const char *text)
+{
+    union mu_addr addr;
+
+    return mu_addr_parse(text, 0, &addr) && mu_addr_is_loopback(&addr);
+}
+
+static void offer(struct mu_boot *boot, const char *addr)
+{
+    if (addr == NULL || addr[0] == '\0' || is_link_local(addr) || strlen(addr) >= MU_BOOT_ADDR_MAX)
+        return;
+    for (size_t i = 0; i < boot->addrs_count; i++) {
+        if (strcmp(boot->addrs[i], addr) == 0)
+            return;
+    }
+    assert(boot->addrs_count < sizeof boot->addrs / sizeof boot->addrs[0]);
+    memcpy(boot->addrs[boot->addrs_count++], addr, strlen(addr) + 1);
+}
+
+/* What others reached us at is better than what we see of ourselves, if that is only the loopback. */
+static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start)
+{
+    const char *own = start->own_addr == NULL ? "" : start->own_addr;
+
+    boot->addrs_count = boot->addr_index = 0;
+    if (boot->local_addr[0] != '\0') { /* the user's word, whatever it is */
+        memcpy(boot->addrs[boot->addrs_count++], boot->local_addr, sizeof boot->local_addr);
+        return;
+    }
+    if (boot->standalone) {
+        offer(boot, "127.0.0.1");
+        return;
+    }
+    if (is_loopback(own)) {
+        offer(boot, start->accepted_on);
+        if (start->elsewhere)
+            offer(boot, boot->hostname);
+    }
+    offer(boot, own);
+    offer(boot, boot->hostname);
+}
+
+/* ---- The start of a round ---- */
+
+static void warn_if_moved(struct mu_boot *boot, const struct mu_boot_start *start, struct mu_boot_effects *out)
+{
+    const struct mu_boot_past *last = &boot->past[(boot->past_count + MU_BOOT_ROUNDS_MAX - 1) % MU_BOOT_ROUNDS_MAX];
+
+    if (boot->past_count == 0 || !boot->stock_seen || start->all_ours || start->old_dialect ||
+        strcmp(last->rank0, boot->rank0) == 0)
+        return;
+    (void)snprintf(boot->warning, sizeof boot->warning,
+                   "rank 0 has moved from %.*s to %.*s in round %" PRId64
+                   ": a PyTorch member of an earlier round keeps the old MASTER_ADDR and MASTER_PORT and cannot follow",
+                   RANK0_SHOWN_MAX, last->rank0, RANK0_SHOWN_MAX, boot->rank0, start->round);
+    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+}
+
+static void remember(struct mu_boot *boot, const struct mu_boot_start *start)
+{
+    struct mu_boot_past *now = &boot->past[boot->past_count++ % MU_BOOT_ROUNDS_MAX];
+
+    now->round = start->round;
+    memcpy(now->rank0, boot->rank0, sizeof now->rank0);
+    boot->stock_seen = boot->stock_seen || !start->all_ours;
+}
+
+/* Of the last round, before anything else is opened. A PyTorch member would still come to it. */
+static void close_old_store(struct mu_boot *boot, struct mu_boot_effects *out)
+{
+    if (!boot->store_open || boot->stock_seen)
+        return;
+    boot->store_open = false;
+    (void)emit(out, MU_BOOT_DO_CLOSE_STORE);
+}
+
+static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, struct mu_boot_effects *out)
+{
+    enum mu_boot_effect_type type = MU_BOOT_DO_FREE_PORT;
+    struct mu_boot_effect *effect;
+
+    choose_addrs(boot, start);
+    if (boot->addrs_count == 0) {
+        (void)mu_fail(&boot->error, MUSTER_EINVAL, "no address of this machine is known; --local-addr names one");
+        fail(boot, out);
+        return;
+    }
+    boot->listens = boot->use_agent_store && !start->old_dialect;
+    if (boot->listens) {
+        type = boot->stock_seen ? MU_BOOT_DO_KEEP_STORE : MU_BOOT_DO_OPEN_STORE;
+        boot->store_open = true;
+    }
+    boot->state = MU_BOOT_OPENING;
+    effect = emit(out, type);
+    effect->id = ++boot->id;
+    effect->wait_ms = boot->timeout_ms;
+}
+
+static void start_round(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    const struct mu_boot_start *start = event->start;
+
+    end(boot, MU_BOOT_IDLE);
+    (void)snprintf(boot->rank0, sizeof boot->rank0, "%.*s", (int)at_most(start->rank0.len, sizeof boot->rank0 - 1),
+                   start->rank0.data);
+    boot->round = boot->asked_round = start->round;
+    boot->rank0_ours = start->rank0_ours;
+    boot->looked_back = false;
+    boot->addr[0] = '\0';
+    boot->port = 0;
+    boot->last.code = boot->error.code = 0;
+    warn_if_moved(boot, start, out);
+    remember(boot, start);
+    close_old_store(boot, out);
+    boot->start_ms = event->now_ms;
+    boot->deadline_ms = event->now_ms + boot->timeout_ms;
+    if (start->rank == 0)
+        open_store(boot, start, out);
+    else if (start->old_dialect && !start->rank0_ours)
+        succeed(boot, out);
+    else
+        go(boot, MU_BOOT_AWAITING_ADDR, event->now_ms, out);
+}
+
+/* ---- Rank 0: publishing ---- */
+
+static void publish(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    memcpy(boot->addr, boot->addrs[boot->addr_index], sizeof boot->addr);
+    (void)snprintf(boot->port_text, sizeof boot->port_text, "%u", (unsigned)boot->port);
+    go(boot, MU_BOOT_PUBLISHING_ADDR, now_ms, out);
+}
+
+static void opening(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (event->type == MU_BOOT_ON_LISTEN_FAILED) {
+        boot->store_open = boot->store_open && !boot->listens;
+        fail_for(boot, event->error, out);
+    } else if (event->type == MU_BOOT_ON_LISTENING) {
+        assert(event->port != 0);
+        boot->port = event->port;
+        if (boot->listens)
+            go(boot, MU_BOOT_CHECKING, event->now_ms, out);
+        else
+            publish(boot, event->now_ms, out);
+    }
+}
+
+/* An address that does not lead back to us is of no use to others; there may be another one. */
+static void checking(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    const char *addr = boot->addrs[boot->addr_index];
+
+    if (event->type == MU_BOOT_ON_CHECKED) {
+        publish(boot, event->now_ms, out);
+    } else if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->addr_index + 1 < boot->addrs_count) {
+        boot->addr_index++;
+        (void)snprintf(boot->warning, sizeof boot->warning,
+                       "this node does not reach its own worker store at %s, port %u: %.400s; trying %s", addr,
+                       (unsigned)boot->port, event->error->text, boot->addrs[boot->addr_index]);
+        emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+        go(boot, MU_BOOT_CHECKING, event->now_ms, out);
+    } else if (event->type == MU_BOOT_ON_REQUEST_FAILED) {
+        boot->error = *event->error;
+        (void)mu_wrap(&boot->error, boot->error.code, "this node does not reach its own worker store at %s, port %u",
+                      addr, (unsigned)boot->port);
+        fail(boot, out);
+    }
+}
+
+static void publishing(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (event->type != MU_BOOT_ON_SET)
+        return;
+    if (boot->state == MU_BOOT_PUBLISHING_ADDR)
+        go(boot, MU_BOOT_PUBLISHING_PORT, event->now_ms, out);
+    else
+        succeed(boot, out);
+}
+
+/* ---- The others: reading ---- */
+
+/* Rounds whose rank 0 we know to have been another one: their pair is not what this rank 0 keeps to. */
+static bool was_anothers(const struct mu_boot *boot, int64_t round)
+{
+    for (size_t i = 0; i < MU_BOOT_ROUNDS_MAX && i < boot->past_count; i++) {
+        if (boot->past[i].round == round && strcmp(boot->past[i].rank0, boot->rank0) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* The next earlier round; past the last of them we are back at this round's, to stay. */
+static void look_back(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    int64_t first = boot->round > MU_BOOT_ROUNDS_MAX ? boot->round - MU_BOOT_ROUNDS_MAX : 0;
+
+    boot->looked_back = true;
+    do
+        boot->asked_round--;
+    while (boot->asked_round >= first && was_anothers(boot, boot->asked_round));
+    if (boot->asked_round >= first) {
+        go(boot, MU_BOOT_LOOKING_BACK, now_ms, out);
+    } else {
+        boot->asked_round = boot->round;
+        go(boot, MU_BOOT_AWAITING_ADDR, now_ms, out);
+    }
+}
+
+static void looking_back(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (event->type != MU_BOOT_ON_FOUND)
+        return;
+    if (event->found)
+        go(boot, MU_BOOT_AWAITING_ADDR, event->now_ms, out);
+    else
+        look_back(boot, event->now_ms, out);
+}
+
+static bool is_text(struct mu_slice value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        unsigned char byte = (unsigned char)value.data[i];
+
+        if (byte <= ' ' || byte == 0x7f)
+            return false;
+    }
+    return value.len > 0;
+}
+
+static void take_addr(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (!is_text(event->value) || event->value.len >= sizeof boot->addr) {
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_STATE, "MASTER_ADDR of rank 0 (%.*s) is not an address (%zu bytes)",
+                      RANK0_SHOWN_MAX, boot->rank0, event->value.len);
+        fail(boot, out);
+        return;
+    }
+    memcpy(boot->addr, event->value.data, event->value.len);
+    boot->addr[event->value.len] = '\0';
+    go(boot, MU_BOOT_AWAITING_PORT, event->now_ms, out);
+}
+
+static bool parse_port(struct mu_slice value, uint16_t *ret_port)
+{
+    char text[8];
+
+    if (value.len >= sizeof text || memchr(value.data, '\0', value.len) != NULL)
+        return false;
+    memcpy(text, value.data, value.len);
+    text[value.len] = '\0';
+    return mu_port_parse(text, ret_port) && *ret_port != 0;
+}
+
+static void take_port(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (event->value.len > 0 && parse_port(event->value, &boot->port)) {
+        succeed(boot, out);
+        return;
+    }
+    (void)mu_fail(&boot->error, MUSTER_ERDZV_STATE,
+                  "MASTER_PORT of rank 0 (%.*s) is not a decimal number from 1 to 65535 (%zu bytes)", RANK0_SHOWN_MAX,
+                  boot->rank0, event->value.len);
+    fail(boot, out);
+}
+
+static void awaiting(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    bool may_look = !boot->rank0_ours && (!boot->looked_back || boot->asked_round != boot->round);
+
+    if (event->type == MU_BOOT_ON_GOT && boot->state == MU_BOOT_AWAITING_ADDR)
+        take_addr(boot, event, out);
+    else if (event->type == MU_BOOT_ON_GOT)
+        take_port(boot, event, out);
+    else if (event->type == MU_BOOT_ON_MISSING && event->now_ms >= boot->deadline_ms)
+        time_is_up(boot, event->now_ms, out);
+    else if (event->type == MU_BOOT_ON_MISSING && may_look)
+        look_back(boot, event->now_ms, out);
+    else if (event->type == MU_BOOT_ON_MISSING)
+        request(boot, event->now_ms, out); /* a moment early */
+}
+
+/* ---- Driving ---- */
+
+static void request_failed(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    boot->id++;
+    if (!may_mend(event->error->code)) {
+        fail_for(boot, event->error, out);
+        return;
+    }
+    boot->last = *event->error;
+    boot->retry_ms = event->now_ms + MU_BOOT_RETRY_MS;
+}
+
+static void pass_time(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    if (!is_under_way(boot))
+        return;
+    if (now_ms >= boot->deadline_ms)
+        time_is_up(boot, now_ms, out);
+    else if (now_ms >= boot->retry_ms)
+        request(boot, now_ms, out);
+}
+
+static void answered(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    switch (boot->state) {
+    case MU_BOOT_OPENING:
+        opening(boot, event, out);
+        break;
+    case MU_BOOT_CHECKING:
+        checking(boot, event, out);
+        break;
+    case MU_BOOT_PUBLISHING_ADDR:
+    case MU_BOOT_PUBLISHING_PORT:
+        publishing(boot, event, out);
+        break;
+    case MU_BOOT_AWAITING_ADDR:
+    case MU_BOOT_AWAITING_PORT:
+        awaiting(boot, event, out);
+        break;
+    case MU_BOOT_LOOKING_BACK:
+        looking_back(boot, event, out);
+        break;
+    case MU_BOOT_IDLE:
+    case MU_BOOT_DONE:
+    case MU_BOOT_FAILED:
+        break;
+    }
+}
+
+void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    out->count = 0;
+    if (event->type == MU_BOOT_ON_START) {
+        start_round(boot, event, out);
+    } else if (event->type == MU_BOOT_ON_STOP) {
+        end(boot, MU_BOOT_IDLE);
+        close_old_store(boot, out);
+    } else if (event->type == MU_BOOT_ON_TIME) {
+        pass_time(boot, event->now_ms, out);
+    } else if (is_under_way(boot) && event->id == boot->id && boot->retry_ms == UINT64_MAX) {
+        if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->state != MU_BOOT_CHECKING)
+            request_failed(boot, event, out);
+        else
+            answered(boot, event, out);
+    }
+    assert(is_under_way(boot) == (boot->deadline_ms != UINT64_MAX));
+}
+
+uint64_t mu_boot_deadline_ms(const struct mu_boot *boot)
+{
+    return at_most(boot->deadline_ms, boot->retry_ms);
+}

@@ -1,0 +1,175 @@
+/* Where the workers of a round meet: rank 0 opens a store for them (or only finds a free port) and publishes address and
+ * port under the round's keys in the rendezvous store; everybody else reads them there. Pure; one machine for a
+ * handler's life, started anew for every round it has joined.
+ *
+ *   rank 0:  OPENING --listening--> CHECKING itself --> PUBLISHING_ADDR --> PUBLISHING_PORT --> DONE
+ *            (a free port only: no check)
+ *   others:  AWAITING_ADDR --> AWAITING_PORT --> DONE
+ *                 |  ^ rank 0 is PyTorch and this round's keys do not come: it keeps to an earlier pair
+ *                 v  |
+ *            LOOKING_BACK
+ *   any of these, at the deadline or after an error that trying again does not mend: FAILED
+ *
+ * - Nobody but us in the round, and never was: a new port and a fresh table every round. With a PyTorch member, which
+ *   keeps the first pair it saw for ever: one listener from then on, with a fresh table every round.
+ * - Without an agent's store, and for documents of 1.13: an address and a free port; worker 0 will listen there.
+ * - A 1.13 rank 0 publishes later, in a step of its agent's, which needs ours: DONE with an empty address and port 0. */
+#ifndef MU_HANDLER_BOOT_H
+#define MU_HANDLER_BOOT_H
+
+#include "base/error.h"
+#include "base/slice.h"
+
+#include <stdint.h>
+
+#define MU_BOOT_TIMEOUT_MS 60000   /* for all of it, if the config says nothing else */
+#define MU_BOOT_STOCK_WAIT_MS 1000 /* for this round's keys of a PyTorch rank 0, before we look at earlier rounds */
+#define MU_BOOT_ROUNDS_MAX 8       /* so many rounds back */
+#define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
+#define MU_BOOT_CHECK_MS 5000      /* for one connection to ourselves */
+#define MU_BOOT_ADDR_MAX 256       /* with its NUL; as in struct muster_store_info */
+#define MU_BOOT_NODE_MAX 320       /* longer texts of rank 0 are cut */
+
+#define MU_BOOT_STATES(X)                                                                                              \
+    X(IDLE, "idle")                                                                                                    \
+    X(OPENING, "open the worker store")                                                                                \
+    X(CHECKING, "connect to our own worker store")                                                                     \
+    X(PUBLISHING_ADDR, "publish MASTER_ADDR")                                                                          \
+    X(PUBLISHING_PORT, "publish MASTER_PORT")                                                                          \
+    X(AWAITING_ADDR, "read MASTER_ADDR")                                                                               \
+    X(AWAITING_PORT, "read MASTER_PORT")                                                                               \
+    X(LOOKING_BACK, "look for an earlier MASTER_PORT")                                                                 \
+    X(DONE, "done")                                                                                                    \
+    X(FAILED, "failed")
+
+enum mu_boot_state {
+#define X(name, text) MU_BOOT_##name,
+    MU_BOOT_STATES(X)
+#undef X
+};
+
+enum mu_boot_event_type {
+    MU_BOOT_ON_START,          /* start: a round was joined. Whatever was under way for another one is dropped */
+    MU_BOOT_ON_STOP,           /* the round is over for us: nothing is under way any more */
+    MU_BOOT_ON_LISTENING,      /* OPEN_STORE's, KEEP_STORE's and FREE_PORT's answer: port */
+    MU_BOOT_ON_LISTEN_FAILED,  /* ... or error */
+    MU_BOOT_ON_CHECKED,        /* CHECK_SELF's answer: it worked; else REQUEST_FAILED */
+    MU_BOOT_ON_GOT,            /* GET's answer: value */
+    MU_BOOT_ON_MISSING,        /* ... or the key is not there yet after wait_ms */
+    MU_BOOT_ON_FOUND,          /* CHECK's answer: found */
+    MU_BOOT_ON_SET,            /* SET's answer */
+    MU_BOOT_ON_REQUEST_FAILED, /* CHECK_SELF, GET, CHECK, SET: error */
+    MU_BOOT_ON_TIME,
+};
+
+struct mu_boot_start { /* borrowed */
+    int64_t round, rank;
+    bool all_ours;         /* no PyTorch member in the round */
+    bool rank0_ours;       /* rank 0 is one of us */
+    bool old_dialect;      /* the document is of 1.13 */
+    struct mu_slice rank0; /* who rank 0 is, as text: for errors, and to see that it moved */
+    /* For rank 0 only. */
+    const char *own_addr; /* our end of the connection to the rendezvous store, numeric; NULL or empty: not known */
+    const char
+        *accepted_on; /* where our own server accepted a member that came from elsewhere; NULL: none, no server */
+    bool elsewhere;   /* a member has another host name than ours */
+};
+
+struct mu_boot_event { /* borrows what it points to */
+    enum mu_boot_event_type type;
+    uint64_t now_ms;
+    uint64_t id; /* of the effect that is answered; an answer to another one is dropped */
+    const struct mu_boot_start *start;
+    uint16_t port;
+    struct mu_slice value;
+    bool found;
+    const struct muster_error *error;
+};
+
+enum mu_boot_effect_type {
+    MU_BOOT_DO_OPEN_STORE, /* listen on a new port, every address, with a fresh table. Answer: LISTENING */
+    MU_BOOT_DO_KEEP_STORE, /* the listener that is there gets a fresh table; none is there: open one. The same answer */
+    MU_BOOT_DO_FREE_PORT,  /* find a free port by binding and closing. The same answer */
+    MU_BOOT_DO_CLOSE_STORE, /* the listener that is there, or being opened; no answer */
+    MU_BOOT_DO_CHECK_SELF,  /* addr, port, wait_ms: connect to ourselves there and hang up. CHECKED or REQUEST_FAILED */
+    MU_BOOT_DO_GET,         /* key, wait_ms: GOT, MISSING or REQUEST_FAILED */
+    MU_BOOT_DO_CHECK,       /* key, wait_ms: FOUND (does not wait for the key) or REQUEST_FAILED */
+    MU_BOOT_DO_SET,         /* key, value, wait_ms: SET or REQUEST_FAILED */
+    MU_BOOT_DO_DONE,        /* addr, port; an empty address and 0: not known yet, see above */
+    MU_BOOT_DO_FAIL,        /* error */
+    MU_BOOT_DO_WARN,        /* text */
+};
+
+struct mu_boot_effect { /* borrows from the machine, until its next step */
+    enum mu_boot_effect_type type;
+    uint64_t id;
+    uint64_t wait_ms; /* above 0 */
+    struct mu_slice key, value;
+    const char *addr;
+    uint16_t port;
+    const char *text;
+    const struct muster_error *error;
+};
+
+#define MU_BOOT_EFFECTS_MAX 4
+
+struct mu_boot_effects {
+    struct mu_boot_effect items[MU_BOOT_EFFECTS_MAX];
+    unsigned count;
+};
+
+struct mu_boot_config { /* copied */
+    const char *run_id;
+    const char *local_addr; /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
+    const char *hostname;   /* of this machine: published if no better address is known */
+    bool use_agent_store;
+    bool standalone;     /* nobody from elsewhere can be in: publish 127.0.0.1 */
+    uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
+};
+
+struct mu_boot_past { /* who was rank 0 of a round that we were in */
+    int64_t round;
+    char rank0[MU_BOOT_NODE_MAX];
+};
+
+struct mu_boot {
+    enum mu_boot_state state;
+    char *run_id, *key; /* room for the longest key */
+    size_t key_room;
+    char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
+    bool use_agent_store, standalone;
+    uint64_t timeout_ms;
+    /* Since the beginning. */
+    bool stock_seen; /* there was a PyTorch member in some round of ours */
+    bool store_open; /* OPEN_STORE or KEEP_STORE was the last thing said about it */
+    struct mu_boot_past past[MU_BOOT_ROUNDS_MAX];
+    size_t past_count; /* so many were put there; the last MU_BOOT_ROUNDS_MAX are kept */
+    /* Of this round. */
+    int64_t round, asked_round;
+    bool rank0_ours, looked_back;
+    bool listens; /* our store is to be there, not a free port only */
+    char rank0[MU_BOOT_NODE_MAX];
+    uint64_t start_ms, deadline_ms,
+        retry_ms;                    /* retry_ms: when the request is made again; UINT64_MAX: it is under way */
+    uint64_t id;                     /* of the request under way; ids only grow */
+    char addrs[3][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
+    size_t addrs_count, addr_index;
+    char addr[MU_BOOT_ADDR_MAX];
+    uint16_t port;
+    char port_text[8];
+    struct muster_error last; /* of the request that is being made again; code 0: none */
+    struct muster_error error;
+    char warning[1024];
+};
+
+/* MUSTER_EINVAL: local_addr is too long. MUSTER_ENOMEM. */
+int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr);
+void mu_boot_done(struct mu_boot *boot);
+
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
+void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out);
+uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted; UINT64_MAX: never */
+
+const char *mu_boot_state_text(enum mu_boot_state state);
+
+#endif

@@ -1,0 +1,712 @@
+/* The c10d rendezvous: finds out who hosts the store, hosts it or connects to it, and then is a dynamic rendezvous on it.
+ *
+ *   STARTING --> RESOLVING --ours--> listen --> CONNECTING --> RUNNING: everything goes to the handler within
+ *       ^            | not ours ----------------^   |
+ *       |            v time is up                   v no store there
+ *       +--next ask-- FAILED <----------------------+
+ *
+ * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port; if
+ * that works we host the store and connect to it through loopback, else somebody else here does, and we join. What is
+ * asked meanwhile waits. Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that
+ * is taken, but not by a store that answers, is tried again as well, for it may become free; what answers and is no store
+ * ends it at once. All of that is told as the failure of what was asked. Names are never compared to find the host. */
+#include "kv/c10d_uv.h"
+#include "base/log.h"
+#include "events/record.h"
+#include "handler/handler.h"
+#include "handler/owns.h"
+#include "store/dial.h"
+#include "store/server_uv.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    PORT_DEFAULT = 29400,
+    READ_TIMEOUT_S = 60,
+    READ_TIMEOUT_MAX_S = 100000000,
+    RESOLVE_AGAIN_MS = 500,
+    LISTEN_AGAIN_MS = 3000, /* how long a taken port of ours is dialled before it is bound again */
+    STORE_TYPE_MAX = 16,
+};
+
+enum state { STARTING, RESOLVING, CONNECTING, RUNNING, FAILED };
+
+enum ask { ASK_JOIN, ASK_CLOSE, ASK_LOOK, ASKS_COUNT };
+
+struct c10d {
+    struct muster_handler handler;
+    uv_loop_t *loop;
+    muster_rdzv_listener *listener;
+    void *ctx;
+    /* By the parameters. */
+    char host[MU_HOST_MAX];
+    uint16_t port;
+    bool use_agent_store;
+    struct mu_doc_dialect dialect;
+    enum { HOST_IF_OURS, HOST_ALWAYS, HOST_NEVER } hosting;
+    char *run_id, *local_addr;
+    uint64_t read_timeout_ms;
+    struct mu_rdzv_settings settings;
+    int64_t local_id;
+    uint64_t seed;
+    /* Starting up. */
+    uv_timer_t timer; /* for the next step */
+    uv_timer_t news;  /* for LEFT */
+    uv_getaddrinfo_t resolver;
+    bool resolving, warned;
+    enum state state;
+    unsigned resolve_count;    /* tries */
+    enum ask asks[ASKS_COUNT]; /* in the order they came; each at most once */
+    size_t asks_count;
+    uint64_t deadline_ms;
+    union mu_addr addrs[MU_DIAL_ADDRS_MAX];
+    size_t addrs_count;
+    struct muster_error not_hosting; /* why not, though the address is ours; code 0: it is not, or we do */
+    struct mu_server *server;
+    struct mu_kv *kv; /* until the handler within owns it */
+    struct muster_handler *inner;
+    /* The end. */
+    size_t handles; /* that are still to be given back by the loop */
+    void (*on_freed)(void *ctx);
+    void *freed_ctx;
+    bool freeing;
+};
+
+static void step(struct c10d *c);
+
+/* ---- Ending ---- */
+
+static void on_server_closed(struct mu_server *server, void *ctx);
+
+static void release(struct c10d *c)
+{
+    void (*done)(void *ctx) = c->on_freed;
+    void *ctx = c->freed_ctx;
+
+    free(c->run_id);
+    free(c->local_addr);
+    free(c);
+    done(ctx);
+}
+
+/* The store is the last to go: others get their answers until then. */
+static void free_if_over(struct c10d *c)
+{
+    struct mu_server *server = c->server;
+
+    if (!c->freeing || c->handles > 0)
+        return;
+    if (server == NULL) {
+        release(c);
+        return;
+    }
+    c->server = NULL;
+    c->handles++;
+    mu_server_close(server, on_server_closed, c);
+}
+
+static void one_less(struct c10d *c)
+{
+    c->handles--;
+    free_if_over(c);
+}
+
+static void on_server_closed(struct mu_server *server, void *ctx)
+{
+    (void)server;
+    one_less(ctx);
+}
+
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    one_less(ctx);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    one_less(handle->data);
+}
+
+static void on_inner_freed(void *ctx)
+{
+    one_less(ctx);
+}
+
+static void close_kv(struct c10d *c)
+{
+    struct mu_kv *kv = c->kv;
+
+    c->kv = NULL;
+    if (kv == NULL)
+        return;
+    c->handles++;
+    kv->ops->close(kv, on_kv_closed, c);
+}
+
+static void close_server(struct c10d *c)
+{
+    struct mu_server *server = c->server;
+
+    c->server = NULL;
+    if (server == NULL)
+        return;
+    c->handles++;
+    mu_server_close(server, on_server_closed, c);
+}
+
+/* ---- Telling ---- */
+
+static void tell(struct c10d *c, enum muster_rdzv_event_type type, const struct muster_error *error)
+{
+    const struct muster_rdzv_event event = { .size = sizeof event, .type = type, .round = -1, .error = error };
+
+    if (!c->freeing)
+        c->listener(c->ctx, &event);
+}
+
+static void tell_failed(struct c10d *c, enum ask ask, const struct muster_error *error)
+{
+    static const char *const texts[] = { [ASK_JOIN] = "join", [ASK_CLOSE] = "close", [ASK_LOOK] = "look at" };
+    struct muster_error told = *error;
+
+    (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", texts[ask], c->run_id);
+    tell(c, ask == ASK_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED, &told);
+}
+
+static const char *node_name(const struct c10d *c, char hostname[static 256])
+{
+    (void)snprintf(hostname, 256, "localhost");
+    (void)gethostname(hostname, 255);
+    return c->local_addr != NULL ? c->local_addr : hostname;
+}
+
+/* There will be no store for what was asked so far. The next ask begins anew. */
+static void fail_all(struct c10d *c, int code, struct muster_error *error)
+{
+    char hostname[256];
+    enum ask asks[ASKS_COUNT];
+    size_t count = c->asks_count;
+
+    error->code = code;
+    (void)uv_timer_stop(&c->timer);
+    close_kv(c);
+    close_server(c);
+    c->state = FAILED;
+    mu_event_record((struct muster_event_record){ .name = "create",
+                                                  .run_id = c->run_id,
+                                                  .hostname = node_name(c, hostname),
+                                                  .pid = getpid(),
+                                                  .local_id = c->local_id,
+                                                  .rank = -1,
+                                                  .node_state = MUSTER_NODE_FAILED,
+                                                  .error = error->text },
+                    "%s", error->text);
+    memcpy(asks, c->asks, sizeof asks);
+    c->asks_count = 0; /* what is asked from within is of the next try */
+    for (size_t i = 0; i < count; i++)
+        tell_failed(c, asks[i], error);
+}
+
+static void on_news(uv_timer_t *timer)
+{
+    struct c10d *c = timer->data;
+
+    tell(c, MUSTER_RDZV_LEFT, NULL);
+}
+
+/* ---- Connecting ---- */
+
+static bool accepted_on(void *ctx, char *text, size_t room)
+{
+    const struct c10d *c = ctx;
+    union mu_addr addr;
+
+    return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
+}
+
+static void pass_on(struct c10d *c, enum ask ask)
+{
+    switch (ask) {
+    case ASK_JOIN:
+        c->inner->ops->join(c->inner);
+        break;
+    case ASK_CLOSE:
+        c->inner->ops->close(c->inner);
+        break;
+    case ASK_LOOK:
+        c->inner->ops->look(c->inner);
+        break;
+    case ASKS_COUNT:
+        break;
+    }
+}
+
+static void run(struct c10d *c)
+{
+    struct mu_dynamic_config config = {
+        .backend = "c10d",
+        .run_id = c->run_id,
+        .local_addr = c->local_addr,
+        .settings = c->settings,
+        .dialect = c->dialect,
+        .local_id = c->local_id,
+        .use_agent_store = c->use_agent_store,
+        .request_timeout_ms = c->read_timeout_ms,
+        .accepted_on = c->server != NULL ? accepted_on : NULL,
+        .accepted_on_ctx = c,
+    };
+    struct muster_error error;
+    struct mu_kv *kv = c->kv;
+    int rc;
+
+    c->kv = NULL;
+    rc = mu_dynamic_start(c->loop, &config, kv, c->listener, c->ctx, &c->inner, &error);
+    if (rc < 0) {
+        fail_all(c, rc, &error);
+        return;
+    }
+    c->state = RUNNING;
+    for (size_t i = 0; i < c->asks_count; i++)
+        pass_on(c, c->asks[i]);
+    c->asks_count = 0;
+}
+
+/* No connection. Says what of our own doing is to be known about that. */
+static void explain(const struct c10d *c, struct muster_error *error)
+{
+    if (c->not_hosting.code == MUSTER_EADDRINUSE)
+        (void)mu_wrap(error, error->code,
+                      error->code == MUSTER_EPROTOCOL
+                          ? "port %u of this machine is taken by something that does not speak the store's protocol"
+                          : "port %u of this machine is taken, but no store answers there",
+                      (unsigned)c->port);
+    else if (c->not_hosting.code != 0)
+        (void)mu_wrap(error, error->code, "this machine could not host the store (%.300s), and there is no other",
+                      c->not_hosting.text);
+}
+
+static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *ctx)
+{
+    struct c10d *c = ctx;
+    struct muster_error why;
+
+    assert(kv == c->kv);
+    (void)kv;
+    if (error == NULL) {
+        run(c);
+        return;
+    }
+    close_kv(c);
+    if (c->not_hosting.code == MUSTER_EADDRINUSE && error->code != MUSTER_EPROTOCOL &&
+        uv_now(c->loop) < c->deadline_ms) {
+        c->state = RESOLVING; /* with the addresses we have: is the port still taken? */
+        step(c);
+        return;
+    }
+    why = *error;
+    explain(c, &why);
+    fail_all(c, MUSTER_ERDZV_CONNECTION, &why);
+}
+
+static void connect_to(struct c10d *c, const char *host, uint16_t port, const char *host_node)
+{
+    uint64_t now = uv_now(c->loop);
+    struct mu_kv_c10d_config config = {
+        .host = host,
+        .port = port,
+        .run_id = c->run_id,
+        .read_timeout_ms = c->deadline_ms > now ? c->deadline_ms - now : 1,
+        .seed = c->seed++,
+        .host_node = host_node,
+        .on_ready = on_ready,
+        .ctx = c,
+    };
+    struct muster_error error;
+    int rc;
+
+    if (c->not_hosting.code == MUSTER_EADDRINUSE && config.read_timeout_ms > LISTEN_AGAIN_MS)
+        config.read_timeout_ms = LISTEN_AGAIN_MS;
+    c->state = CONNECTING;
+    rc = mu_kv_c10d_start(c->loop, &config, &c->kv, &error);
+    if (rc < 0)
+        fail_all(c, rc, &error);
+}
+
+static void connect_elsewhere(struct c10d *c)
+{
+    struct muster_error error;
+
+    if (c->port != 0) {
+        connect_to(c, c->host, c->port, NULL);
+        return;
+    }
+    if (c->not_hosting.code == 0)
+        (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION,
+                      "port 0 is for the node that hosts the store, and '%s' is not an address of this machine",
+                      c->host);
+    else
+        error = c->not_hosting;
+    fail_all(c, MUSTER_ERDZV_CONNECTION, &error);
+}
+
+/* ---- Hosting ---- */
+
+/* Every address, as PyTorch does: others may come by another name. */
+static int host(struct c10d *c)
+{
+    const struct muster_store_server_config config = { .size = sizeof config, .port = c->port };
+    char hostname[256], text[MU_NODE_TEXT_MAX];
+    struct mu_node me;
+    int rc;
+
+    c->not_hosting = (struct muster_error){ 0 };
+    rc = mu_server_start_as(c->loop, &config, &c->server, &c->not_hosting);
+    if (rc < 0)
+        return mu_wrap(&c->not_hosting, rc, "host the store");
+    me = (struct mu_node){ mu_slice_str(node_name(c, hostname)), getpid(), c->local_id };
+    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u", c->run_id,
+           (unsigned)mu_addr_port(mu_server_address(c->server)));
+    connect_to(c, "127.0.0.1", mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
+    return 0;
+}
+
+static void decide(struct c10d *c)
+{
+    bool ours = false, loopback = true;
+
+    for (size_t i = 0; i < c->addrs_count; i++) {
+        ours = ours || mu_owns_address(&c->addrs[i]);
+        loopback = loopback && mu_addr_is_loopback(&c->addrs[i]);
+    }
+    if (loopback && c->settings.nodes_max > 1 && !c->warned) {
+        c->warned = true;
+        mu_log(MUSTER_LOG_WARNING,
+               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->run_id,
+               c->host);
+    }
+    if (c->hosting == HOST_NEVER || (c->hosting == HOST_IF_OURS && !ours)) {
+        connect_elsewhere(c);
+        return;
+    }
+    if (host(c) == 0)
+        return;
+    if (c->hosting == HOST_IF_OURS)
+        connect_elsewhere(c);
+    else
+        fail_all(c, MUSTER_ERDZV_CONNECTION, &c->not_hosting);
+}
+
+/* ---- Resolving ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    step(timer->data);
+}
+
+static void unresolved(struct c10d *c, int status)
+{
+    struct muster_error error;
+    uint64_t now = uv_now(c->loop);
+
+    if (now + RESOLVE_AGAIN_MS < c->deadline_ms) {
+        (void)uv_timer_start(&c->timer, on_timer, RESOLVE_AGAIN_MS, 0);
+        return;
+    }
+    (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "cannot resolve '%s' (%u tries in %" PRIu64 " s): %s", c->host,
+                  c->resolve_count, c->read_timeout_ms / 1000, uv_strerror(status));
+    fail_all(c, MUSTER_ERDZV_CONNECTION, &error);
+}
+
+static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
+{
+    struct c10d *c = req->data;
+
+    c->resolving = false;
+    c->addrs_count = 0;
+    for (const struct addrinfo *ai = list; ai != NULL && c->addrs_count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
+        if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
+            memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
+    }
+    uv_freeaddrinfo(list);
+    c->handles--;
+    if (c->freeing)
+        free_if_over(c);
+    else if (status < 0 || c->addrs_count == 0)
+        unresolved(c, status < 0 ? status : UV_EAI_NODATA);
+    else
+        decide(c);
+}
+
+static void resolve(struct c10d *c)
+{
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    int rc;
+
+    c->resolve_count++;
+    c->resolver.data = c;
+    rc = uv_getaddrinfo(c->loop, &c->resolver, on_resolved, c->host, NULL, &hints);
+    if (rc < 0) {
+        unresolved(c, rc);
+        return;
+    }
+    c->resolving = true;
+    c->handles++;
+}
+
+/* The next step of starting up. */
+static void step(struct c10d *c)
+{
+    if (c->state == STARTING) {
+        c->state = RESOLVING;
+        c->deadline_ms =
+            uv_now(c->loop) + (c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms);
+        c->not_hosting = (struct muster_error){ 0 };
+        c->resolve_count = 0;
+        c->addrs_count = mu_dial_known(c->host, c->port, c->addrs);
+    }
+    assert(c->state == RESOLVING);
+    if (c->addrs_count > 0 || c->hosting != HOST_IF_OURS) /* the client resolves for itself, and nobody else needs it */
+        decide(c);
+    else
+        resolve(c);
+}
+
+/* ---- What is asked ---- */
+
+static void put_ask(struct c10d *c, enum ask ask)
+{
+    if (c->state == RUNNING) {
+        pass_on(c, ask);
+        return;
+    }
+    for (size_t i = 0; i < c->asks_count; i++) {
+        if (c->asks[i] == ask)
+            return;
+    }
+    c->asks[c->asks_count++] = ask;
+    if (c->state == FAILED) {
+        c->state = STARTING;
+        (void)uv_timer_start(&c->timer, on_timer, 0, 0);
+    }
+}
+
+static void c10d_join(struct muster_handler *handler)
+{
+    put_ask((struct c10d *)handler, ASK_JOIN);
+}
+
+static void c10d_close(struct muster_handler *handler)
+{
+    put_ask((struct c10d *)handler, ASK_CLOSE);
+}
+
+static void c10d_look(struct muster_handler *handler)
+{
+    put_ask((struct c10d *)handler, ASK_LOOK);
+}
+
+/* Whoever is not in the document yet has left as soon as it no longer wants to join. */
+static void c10d_leave(struct muster_handler *handler)
+{
+    struct c10d *c = (struct c10d *)handler;
+    size_t kept = 0;
+
+    if (c->state == RUNNING) {
+        c->inner->ops->leave(c->inner);
+        return;
+    }
+    for (size_t i = 0; i < c->asks_count; i++) {
+        if (c->asks[i] != ASK_JOIN)
+            c->asks[kept++] = c->asks[i];
+    }
+    c->asks_count = kept;
+    (void)uv_timer_start(&c->news, on_news, 0, 0);
+}
+
+static bool c10d_use_agent_store(const struct muster_handler *handler)
+{
+    return ((const struct c10d *)handler)->use_agent_store;
+}
+
+static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
+{
+    struct c10d *c = (struct c10d *)handler;
+
+    assert(!c->freeing);
+    c->freeing = true;
+    c->on_freed = done;
+    c->freed_ctx = ctx;
+    c->handles += 2;
+    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&c->news, on_timer_closed);
+    if (c->resolving)
+        (void)uv_cancel((uv_req_t *)&c->resolver); /* if it cannot be cancelled it is waited for */
+    close_kv(c);
+    if (c->inner != NULL) {
+        c->handles++;
+        c->inner->ops->free(c->inner, on_inner_freed, c);
+    }
+}
+
+static const struct muster_handler_ops c10d_ops = {
+    .size = sizeof c10d_ops,
+    .name = "c10d",
+    .join = c10d_join,
+    .leave = c10d_leave,
+    .close = c10d_close,
+    .look = c10d_look,
+    .use_agent_store = c10d_use_agent_store,
+    .free = c10d_free,
+};
+
+/* ---- Parameters ---- */
+
+static int check_store_type(const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    struct muster_value value;
+    const char *start, *end;
+    char type[STORE_TYPE_MAX];
+    size_t len = 0;
+
+    if (!muster_rdzv_params_get(params, "store_type", &value))
+        return 0;
+    if (value.kind != MUSTER_VALUE_TEXT)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type' is not text");
+    start = value.text;
+    while (isspace((unsigned char)*start))
+        start++;
+    end = start + strlen(start);
+    while (end > start && isspace((unsigned char)end[-1]))
+        end--;
+    for (; start < end && len < sizeof type - 1; start++)
+        type[len++] = (char)tolower((unsigned char)*start);
+    type[len] = '\0';
+    if (strcmp(type, "tcp") == 0)
+        return 0;
+    if (strcmp(type, "file") == 0)
+        return mu_fail(reterr, MUSTER_ENOTSUP, "option 'store_type': 'file' is not supported yet; 'tcp' is");
+    return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type': '%.40s' is neither tcp nor file", value.text);
+}
+
+static int read_hosting(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    struct muster_value value;
+    bool is_host = false;
+    int rc = muster_rdzv_params_get_as_bool(params, "is_host", false, &is_host, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (!muster_rdzv_params_get(params, "is_host", &value))
+        c->hosting = HOST_IF_OURS;
+    else
+        c->hosting = is_host ? HOST_ALWAYS : HOST_NEVER;
+    if (c->hosting == HOST_NEVER && c->port == 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "port 0 is for the node that hosts the store, and is_host says it is not");
+    return 0;
+}
+
+static int read_endpoint(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    char name[MU_RDZV_HOST_MAX];
+    int port, rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), PORT_DEFAULT, name, &port, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (strlen(name) >= sizeof c->host)
+        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint: a host name of %zu bytes is too long", strlen(name));
+    memcpy(c->host, name, strlen(name) + 1);
+    c->port = (uint16_t)port;
+    return 0;
+}
+
+static int read_timeout(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    int64_t seconds;
+    int rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &seconds, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (seconds <= 0 || seconds > READ_TIMEOUT_MAX_S)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'read_timeout': %" PRId64 " s is not in 1..%d", seconds,
+                       READ_TIMEOUT_MAX_S);
+    c->read_timeout_ms = (uint64_t)seconds * 1000;
+    return 0;
+}
+
+static int copy_texts(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    const char *local_addr = muster_rdzv_params_local_addr(params);
+
+    c->run_id = strdup(muster_rdzv_params_run_id(params));
+    c->local_addr = local_addr == NULL ? NULL : strdup(local_addr);
+    if (c->run_id == NULL || (local_addr != NULL && c->local_addr == NULL))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
+    return 0;
+}
+
+static int read_params(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    int rc = check_store_type(params, reterr);
+
+    if (rc == 0)
+        rc = read_endpoint(c, params, reterr);
+    if (rc == 0)
+        rc = read_hosting(c, params, reterr);
+    if (rc == 0)
+        rc = read_timeout(c, params, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_dialect_from_params(params, &c->dialect, reterr);
+    if (rc == 0)
+        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &c->use_agent_store, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
+    return rc == 0 ? copy_texts(c, params, reterr) : rc;
+}
+
+static int draw(struct c10d *c, struct muster_error *reterr)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    c->local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
+    c->seed = random[1];
+    return 0;
+}
+
+int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
+                  void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct c10d *c = calloc(1, sizeof *c);
+    int rc;
+
+    if (c == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
+    rc = read_params(c, params, reterr);
+    if (rc == 0)
+        rc = draw(c, reterr);
+    if (rc < 0) {
+        free(c->run_id);
+        free(c->local_addr);
+        free(c);
+        return mu_wrap(reterr, rc, "rendezvous c10d");
+    }
+    c->handler.ops = &c10d_ops;
+    c->loop = loop;
+    c->listener = listener;
+    c->ctx = ctx;
+    (void)uv_timer_init(loop, &c->timer); /* these only fill in memory */
+    (void)uv_timer_init(loop, &c->news);
+    c->timer.data = c->news.data = c;
+    (void)uv_timer_start(&c->timer, on_timer, 0, 0); /* nothing is told before we have returned */
+    *ret_handler = &c->handler;
+    return 0;
+}

@@ -1,0 +1,1117 @@
+/* The dynamic rendezvous on a back end: performs what its two pure machines want (rdzv.h: members and rounds; boot.h:
+ * where the workers meet) and tells the owner what comes of it.
+ *
+ * Happy path: join -> the rendezvous machine reads and writes until it tells JOINED -> the boot machine opens and publishes,
+ * or reads, the workers' store -> the owner is told JOINED. If the round ends before that, nobody has been told of it, and
+ * the next one is joined instead. A failure of the boot leaves the round and is told as FAILED. */
+#include "base/log.h"
+#include "base/rng.h"
+#include "events/record.h"
+#include "handler/boot.h"
+#include "handler/handler.h"
+#include "kv/kv.h"
+#include "rdzv/rdzv.h"
+#include "store/client_uv.h"
+#include "store/listen.h"
+#include "store/server_uv.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define PARK_TIMEOUT_MS 300000 /* then the bell is parked anew */
+#define ASKS_MAX 8             /* asked and not yet passed on */
+#define PROGRESS_NODES_MAX 64  /* shown to a user who waits */
+#define REFUSED_MAX 4          /* requests of one step that found no memory */
+
+struct dynamic {
+    struct muster_handler handler;
+    uv_loop_t *loop;
+    muster_rdzv_listener *listener;
+    void *ctx;
+    char *backend, *run_id, *name, *local_addr;
+    struct mu_dynamic_config config; /* its texts are the above */
+    struct mu_rdzv *rdzv;
+    struct mu_boot boot;
+    struct mu_kv *kv;
+    uv_timer_t timer, ask_timer;
+    enum mu_rdzv_event_type asks[ASKS_MAX];
+    size_t asks_count;
+    bool booting;     /* joined, but the owner does not know yet */
+    bool boot_failed; /* leaving because of that; boot_error says why */
+    bool joining;     /* the owner waits for JOINED */
+    uint64_t join_deadline_ms;
+    struct muster_error boot_error;
+    int64_t waiting_count; /* told while booting; 0: not told */
+    bool closed_seen;
+    int64_t round; /* that was joined last; -1: none */
+    struct muster_store_info bootstrap;
+    /* The workers' store, and the connection to ourselves. */
+    struct mu_server *store;
+    struct mu_client *self;
+    uint64_t self_id;
+    /* Answers that are there at once wait until the step they answer is over. */
+    struct mu_boot_event boot_answer;
+    bool has_boot_answer;
+    struct muster_error boot_answer_error;
+    uint64_t refused[REFUSED_MAX];
+    size_t refused_count;
+    /* The end. */
+    size_t handles; /* still to be closed */
+    bool freeing;
+    void (*on_freed)(void *ctx);
+    void *freed_ctx;
+};
+
+/* A request to the back end; lives until it is answered, wanted or not. */
+struct order {
+    struct mu_kv_request request;
+    struct dynamic *d;
+    uint64_t id;
+    enum { FOR_RDZV, FOR_BOOT, FOR_NOBODY, FOR_HOST } who;
+    struct mu_buf value, token;
+    char *key;
+};
+
+static void feed(struct dynamic *d, struct mu_rdzv_event event);
+static void feed_boot(struct dynamic *d, struct mu_boot_event event);
+static void ask(struct dynamic *d, enum mu_rdzv_event_type what);
+static void arm(struct dynamic *d);
+
+/* ---- Telling ---- */
+
+static void tell(struct dynamic *d, struct muster_rdzv_event event)
+{
+    if (d->freeing)
+        return;
+    event.size = sizeof event;
+    d->listener(d->ctx, &event);
+}
+
+static void tell_error(struct dynamic *d, enum muster_rdzv_event_type type, const struct muster_error *error)
+{
+    tell(d, (struct muster_rdzv_event){ .type = type, .round = d->round, .error = error });
+}
+
+static void record(struct dynamic *d, const char *what, enum muster_node_state state, const char *text)
+{
+    const struct mu_node *me = mu_rdzv_me(d->rdzv);
+    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
+
+    mu_event_record((struct muster_event_record){ .name = what,
+                                                  .run_id = d->run_id,
+                                                  .hostname = d->name,
+                                                  .pid = me->pid,
+                                                  .local_id = me->local_id,
+                                                  .rank = world != NULL ? world->rank : -1,
+                                                  .node_state = state,
+                                                  .error = state == MUSTER_NODE_FAILED ? text : NULL },
+                    "%s", text);
+}
+
+/* The error as the owner sees it: which rendezvous it is about. */
+static struct muster_error with_context(const struct dynamic *d, const char *what, const struct muster_error *error)
+{
+    struct muster_error told = *error;
+
+    (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", what, d->run_id);
+    return told;
+}
+
+static void tell_failed(struct dynamic *d, const char *what, const struct muster_error *error)
+{
+    struct muster_error told = with_context(d, what, error);
+
+    record(d, what, MUSTER_NODE_FAILED, told.text);
+    tell_error(d, MUSTER_RDZV_FAILED, &told);
+}
+
+/* Names in documents and of members are terminated. */
+static struct muster_node *public_nodes(const struct mu_node *nodes, size_t count)
+{
+    struct muster_node *copy = calloc(count + 1, sizeof *copy);
+
+    for (size_t i = 0; copy != NULL && i < count; i++)
+        copy[i] = (struct muster_node){ nodes[i].name.data, nodes[i].pid, nodes[i].local_id };
+    return copy;
+}
+
+static void tell_nodes(struct dynamic *d, struct muster_rdzv_event event, const struct mu_node *nodes, size_t count)
+{
+    struct muster_node *copy = public_nodes(nodes, count);
+
+    event.nodes = copy;
+    event.nodes_count = copy != NULL ? count : 0;
+    tell(d, event);
+    free(copy);
+}
+
+static void tell_joined(struct dynamic *d)
+{
+    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
+    struct muster_rdzv_info info = {
+        .rank = world->rank,
+        .world_size = (int64_t)world->count,
+        .round = world->round,
+        .bootstrap = d->bootstrap,
+    };
+    char text[200];
+
+    d->round = world->round;
+    (void)snprintf(text, sizeof text, "rank %lld of %lld in round %lld", (long long)info.rank,
+                   (long long)info.world_size, (long long)info.round);
+    record(d, "join", MUSTER_NODE_RUNNING, text);
+    tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info },
+               world->members, world->count);
+}
+
+static void tell_progress(struct dynamic *d)
+{
+    struct mu_rdzv_progress seen = mu_rdzv_progress(d->rdzv);
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    struct mu_node nodes[PROGRESS_NODES_MAX];
+    size_t count = 0;
+    uint64_t now_ms = uv_now(d->loop);
+    struct muster_rdzv_progress progress = {
+        .joined = (int64_t)seen.participants,
+        .waiting = (int64_t)seen.waiting,
+        .spares = (int64_t)seen.spares,
+        .min_nodes = d->config.settings.nodes_min,
+        .max_nodes = d->config.settings.nodes_max,
+        .spare = seen.me_spare,
+        .last_call_left_ms = -1,
+        .join_left_ms = -1,
+    };
+
+    if (seen.last_call && !seen.complete)
+        progress.last_call_left_ms = seen.last_call_until_ms > now_ms ? (int64_t)(seen.last_call_until_ms - now_ms) : 0;
+    if (seen.deadline_ms != UINT64_MAX)
+        progress.join_left_ms = seen.deadline_ms > now_ms ? (int64_t)(seen.deadline_ms - now_ms) : 0;
+    for (size_t i = 0; i < doc->count && count < PROGRESS_NODES_MAX; i++)
+        if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0)
+            nodes[count++] = doc->members[i].node;
+    tell_nodes(d,
+               (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS, .round = seen.round, .progress = &progress },
+               nodes, count);
+}
+
+/* ---- Orders to the back end ---- */
+
+static void free_order(struct order *order)
+{
+    muster_bytes_done(&order->request.bytes);
+    muster_bytes_done(&order->request.state_token);
+    mu_buf_done(&order->value);
+    mu_buf_done(&order->token);
+    free(order->key);
+    free(order);
+}
+
+static struct mu_slice slice_of(const struct muster_bytes *bytes)
+{
+    return mu_slice(bytes->data, bytes->len);
+}
+
+static enum mu_rdzv_event_type answer_type(enum mu_kv_kind kind)
+{
+    switch (kind) {
+    case MU_KV_READ:
+        return MU_RDZV_STATE;
+    case MU_KV_WRITE:
+        return MU_RDZV_WRITTEN;
+    case MU_KV_PARK:
+        return MU_RDZV_RUNG;
+    case MU_KV_TURN_TAKE:
+        return MU_RDZV_TURN;
+    case MU_KV_TURN_WAIT:
+        return MU_RDZV_TURN_CAME;
+    case MU_KV_SETTLE:
+        return MU_RDZV_SETTLED;
+    default:
+        return MU_RDZV_REQUEST_FAILED;
+    }
+}
+
+static void answer_rdzv(struct order *order)
+{
+    struct mu_kv_request *request = &order->request;
+    struct mu_rdzv_event event = { .type = answer_type(request->kind), .id = order->id };
+
+    if (request->rc < 0) {
+        event.type = MU_RDZV_REQUEST_FAILED;
+        event.error = &request->error;
+        event.gone = request->gone;
+    } else {
+        event.found = request->found;
+        event.written = request->written;
+        event.bytes = slice_of(&request->bytes);
+        event.token = slice_of(&request->state_token);
+        event.bell = request->number;
+        event.turn = request->number;
+        event.turns_done = request->done_count;
+    }
+    feed(order->d, event);
+}
+
+static void answer_boot(struct order *order)
+{
+    struct mu_kv_request *request = &order->request;
+    struct mu_boot_event event = { .id = order->id };
+
+    if (request->kind == MU_KV_GET && request->rc == MUSTER_ETIMEOUT) {
+        event.type = MU_BOOT_ON_MISSING;
+    } else if (request->rc < 0) {
+        event.type = MU_BOOT_ON_REQUEST_FAILED;
+        event.error = &request->error;
+    } else if (request->kind == MU_KV_GET) {
+        event.type = MU_BOOT_ON_GOT;
+        event.value = slice_of(&request->bytes);
+    } else if (request->kind == MU_KV_CHECK) {
+        event.type = MU_BOOT_ON_FOUND;
+        event.found = request->found;
+    } else {
+        event.type = MU_BOOT_ON_SET;
+    }
+    feed_boot(order->d, event);
+}
+
+/* "NAME_PID_LOCAL-ID" */
+static bool parse_node(struct mu_slice text, struct mu_node *ret_node)
+{
+    int64_t numbers[2] = { 0, 0 };
+
+    for (size_t i = 2; i-- > 0;) {
+        int64_t scale = 1;
+        size_t digits = 0;
+
+        while (text.len > 0 && text.data[text.len - 1] >= '0' && text.data[text.len - 1] <= '9' && digits < 18) {
+            numbers[i] += (text.data[text.len - 1] - '0') * scale;
+            scale *= 10;
+            text.len--;
+            digits++;
+        }
+        if (digits == 0 || text.len == 0 || text.data[text.len - 1] != '_')
+            return false;
+        text.len--;
+    }
+    *ret_node = (struct mu_node){ text, numbers[0], numbers[1] };
+    return text.len > 0;
+}
+
+static void answer_host(struct order *order)
+{
+    struct mu_node node = { .pid = 0 };
+
+    if (order->request.rc == 0 && order->request.found && parse_node(slice_of(&order->request.bytes), &node))
+        feed(order->d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = &node });
+}
+
+static void on_done(struct mu_kv_request *request)
+{
+    struct order *order = request->ctx;
+
+    if (!order->d->freeing) {
+        switch (order->who) {
+        case FOR_RDZV:
+            answer_rdzv(order);
+            break;
+        case FOR_BOOT:
+            answer_boot(order);
+            break;
+        case FOR_HOST:
+            answer_host(order);
+            break;
+        case FOR_NOBODY:
+            break;
+        }
+    }
+    free_order(order);
+}
+
+static struct order *new_order(struct dynamic *d, enum mu_kv_kind kind, uint64_t id, uint64_t timeout_ms)
+{
+    struct order *order = calloc(1, sizeof *order);
+
+    if (order == NULL)
+        return NULL;
+    order->d = d;
+    order->id = id;
+    order->who = FOR_RDZV;
+    order->request = (struct mu_kv_request){
+        .kind = kind, .timeout_ms = timeout_ms > 0 ? timeout_ms : 1, .done = on_done, .ctx = order
+    };
+    return order;
+}
+
+static struct muster_slice public_slice(const struct mu_buf *buf)
+{
+    return (struct muster_slice){ buf->data, buf->len };
+}
+
+/* To be answered when the step that wanted it is over. */
+static void refuse(struct dynamic *d, uint64_t id)
+{
+    if (id == 0)
+        return;
+    assert(d->refused_count < REFUSED_MAX);
+    d->refused[d->refused_count++] = id;
+}
+
+static void answer_boot_later(struct dynamic *d, struct mu_boot_event event, const struct muster_error *error)
+{
+    assert(!d->has_boot_answer);
+    d->has_boot_answer = true;
+    d->boot_answer = event;
+    if (error != NULL) {
+        d->boot_answer_error = *error;
+        d->boot_answer.error = &d->boot_answer_error;
+    }
+}
+
+static void submit(struct dynamic *d, struct order *order)
+{
+    order->request.value = public_slice(&order->value);
+    order->request.token = public_slice(&order->token);
+    d->kv->ops->submit(d->kv, &order->request);
+}
+
+static enum mu_kv_kind kind_of(enum mu_rdzv_effect_type type)
+{
+    switch (type) {
+    case MU_RDZV_DO_READ:
+        return MU_KV_READ;
+    case MU_RDZV_DO_WRITE:
+        return MU_KV_WRITE;
+    case MU_RDZV_DO_RING:
+        return MU_KV_RING;
+    case MU_RDZV_DO_PARK:
+        return MU_KV_PARK;
+    case MU_RDZV_DO_TURN_TAKE:
+        return MU_KV_TURN_TAKE;
+    case MU_RDZV_DO_TURN_WAIT:
+        return MU_KV_TURN_WAIT;
+    case MU_RDZV_DO_TURN_GIVE:
+        return MU_KV_TURN_GIVE;
+    case MU_RDZV_DO_SETTLE:
+        return MU_KV_SETTLE;
+    case MU_RDZV_DO_TELL:
+        break;
+    }
+    return MU_KV_READ; /* a tell is no request */
+}
+
+static uint64_t timeout_of(const struct dynamic *d, const struct mu_rdzv_effect *effect)
+{
+    uint64_t most_ms = 2 * d->config.settings.heartbeat_ms; /* a silent store is to be noticed before others miss us */
+
+    if (effect->type == MU_RDZV_DO_PARK)
+        return PARK_TIMEOUT_MS;
+    if (effect->type == MU_RDZV_DO_TURN_WAIT)
+        return effect->wait_ms;
+    return most_ms < d->config.request_timeout_ms ? most_ms : d->config.request_timeout_ms;
+}
+
+static void order_effect(struct dynamic *d, const struct mu_rdzv_effect *effect)
+{
+    struct order *order = new_order(d, kind_of(effect->type), effect->id, timeout_of(d, effect));
+
+    if (order == NULL || mu_buf_append(&order->value, effect->bytes.data, effect->bytes.len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->token, effect->token.data, effect->token.len, SIZE_MAX) < 0) {
+        if (order != NULL)
+            free_order(order);
+        refuse(d, effect->id);
+        return;
+    }
+    if (effect->id == 0)
+        order->who = FOR_NOBODY;
+    order->request.has_token = effect->has_token;
+    order->request.number = effect->type == MU_RDZV_DO_PARK     ? effect->bell
+                            : effect->type == MU_RDZV_DO_SETTLE ? effect->round
+                                                                : effect->turn;
+    submit(d, order);
+}
+
+static void ask_for_host(struct dynamic *d)
+{
+    struct order *order = new_order(d, MU_KV_HOST, 0, d->config.request_timeout_ms);
+
+    if (order == NULL)
+        return; /* asked again after the next round */
+    order->who = FOR_HOST;
+    submit(d, order);
+}
+
+/* ---- Where the workers meet ---- */
+
+static void destroy(struct dynamic *d)
+{
+    mu_rdzv_free(d->rdzv);
+    mu_boot_done(&d->boot);
+    free(d->backend);
+    free(d->run_id);
+    free(d->name);
+    free(d->local_addr);
+    free(d);
+}
+
+static void handle_gone(struct dynamic *d)
+{
+    void (*on_freed)(void *ctx) = d->on_freed;
+    void *ctx = d->freed_ctx;
+
+    assert(d->handles > 0);
+    d->handles--;
+    if (!d->freeing || d->handles > 0)
+        return;
+    destroy(d);
+    on_freed(ctx);
+}
+
+static void on_store_closed(struct mu_server *server, void *ctx)
+{
+    (void)server;
+    handle_gone(ctx);
+}
+
+static void close_store(struct dynamic *d)
+{
+    if (d->store == NULL)
+        return;
+    d->handles++;
+    mu_server_close(d->store, on_store_closed, d);
+    d->store = NULL;
+}
+
+static int open_store(struct dynamic *d, struct muster_error *reterr)
+{
+    struct muster_store_server_config config = { .size = sizeof config };
+
+    close_store(d);
+    return mu_server_start_as(d->loop, &config, &d->store, reterr);
+}
+
+static int find_free_port(uint16_t *ret_port, struct muster_error *reterr)
+{
+    union mu_addr addr;
+    int fd = -1;
+    int rc = mu_listen_open(NULL, 0, &fd, reterr);
+
+    if (rc < 0)
+        return rc;
+    rc = mu_listen_address(fd, &addr, reterr);
+    (void)close(fd);
+    if (rc == 0)
+        *ret_port = mu_addr_port(&addr);
+    return rc;
+}
+
+static void perform_listen(struct dynamic *d, const struct mu_boot_effect *effect)
+{
+    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = effect->id };
+    struct muster_error error = { 0 };
+    int rc = 0;
+
+    if (effect->type == MU_BOOT_DO_FREE_PORT)
+        rc = find_free_port(&event.port, &error);
+    else if (effect->type == MU_BOOT_DO_KEEP_STORE && d->store != NULL)
+        rc = mu_server_renew(d->store, &error);
+    else
+        rc = open_store(d, &error);
+    if (rc == 0 && effect->type != MU_BOOT_DO_FREE_PORT)
+        event.port = mu_addr_port(mu_server_address(d->store));
+    if (rc < 0)
+        event.type = MU_BOOT_ON_LISTEN_FAILED;
+    answer_boot_later(d, event, rc < 0 ? &error : NULL);
+}
+
+static void on_self_closed(struct mu_client *client, void *ctx)
+{
+    (void)client;
+    handle_gone(ctx);
+}
+
+static void drop_self(struct dynamic *d)
+{
+    if (d->self == NULL)
+        return;
+    d->handles++;
+    mu_client_close(d->self, on_self_closed, d);
+    d->self = NULL;
+}
+
+static void on_self_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
+{
+    struct dynamic *d = ctx;
+    struct mu_boot_event event = { .type = MU_BOOT_ON_CHECKED, .id = d->self_id, .error = error };
+
+    if (client != d->self)
+        return;
+    drop_self(d);
+    if (error != NULL)
+        event.type = MU_BOOT_ON_REQUEST_FAILED;
+    if (!d->freeing)
+        feed_boot(d, event);
+}
+
+static void check_self(struct dynamic *d, const struct mu_boot_effect *effect)
+{
+    struct mu_client_config config = { .host = effect->addr,
+                                       .port = effect->port,
+                                       .connect_timeout_ms = effect->wait_ms };
+    struct muster_error error = { 0 };
+
+    drop_self(d);
+    d->self_id = effect->id;
+    if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
+        config.seed = effect->id; /* it only spreads tries */
+    if (mu_client_start(d->loop, &config, on_self_ready, NULL, d, &d->self, &error) < 0)
+        answer_boot_later(d, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
+}
+
+static void order_boot(struct dynamic *d, enum mu_kv_kind kind, const struct mu_boot_effect *effect)
+{
+    struct order *order = new_order(d, kind, effect->id, effect->wait_ms);
+
+    if (order != NULL)
+        order->key = strndup(effect->key.data, effect->key.len);
+    if (order == NULL || order->key == NULL ||
+        mu_buf_append(&order->value, effect->value.data, effect->value.len, SIZE_MAX) < 0) {
+        struct muster_error error = { 0 };
+
+        if (order != NULL)
+            free_order(order);
+        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
+        answer_boot_later(d, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
+        return;
+    }
+    order->who = FOR_BOOT;
+    order->request.key = (struct muster_slice){ order->key, effect->key.len };
+    submit(d, order);
+}
+
+static void boot_done(struct dynamic *d, const struct mu_boot_effect *effect)
+{
+    int64_t waiting = d->waiting_count;
+
+    (void)snprintf(d->bootstrap.master_addr, sizeof d->bootstrap.master_addr, "%s", effect->addr);
+    d->bootstrap.master_port = effect->port;
+    d->booting = d->joining = false;
+    d->waiting_count = 0;
+    tell_joined(d);
+    if (d->freeing)
+        return;
+    if (waiting > 0)
+        tell(d, (struct muster_rdzv_event){
+                    .type = MUSTER_RDZV_WAITING, .round = mu_rdzv_doc(d->rdzv)->round, .count = waiting });
+    if (d->closed_seen)
+        tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = d->round });
+    d->closed_seen = false;
+}
+
+static void boot_failed(struct dynamic *d, const struct muster_error *error)
+{
+    d->booting = false;
+    d->boot_failed = true;
+    d->boot_error = *error;
+    if (!muster_error_is_rdzv(d->boot_error.code))
+        d->boot_error.code = MUSTER_ERDZV_CONNECTION;
+    ask(d, MU_RDZV_LEAVE);
+}
+
+static void perform_boot(struct dynamic *d, const struct mu_boot_effect *effect)
+{
+    switch (effect->type) {
+    case MU_BOOT_DO_OPEN_STORE:
+    case MU_BOOT_DO_KEEP_STORE:
+    case MU_BOOT_DO_FREE_PORT:
+        perform_listen(d, effect);
+        break;
+    case MU_BOOT_DO_CLOSE_STORE:
+        close_store(d);
+        break;
+    case MU_BOOT_DO_CHECK_SELF:
+        check_self(d, effect);
+        break;
+    case MU_BOOT_DO_GET:
+        order_boot(d, MU_KV_GET, effect);
+        break;
+    case MU_BOOT_DO_CHECK:
+        order_boot(d, MU_KV_CHECK, effect);
+        break;
+    case MU_BOOT_DO_SET:
+        order_boot(d, MU_KV_SET, effect);
+        break;
+    case MU_BOOT_DO_DONE:
+        boot_done(d, effect);
+        break;
+    case MU_BOOT_DO_FAIL:
+        boot_failed(d, effect->error);
+        break;
+    case MU_BOOT_DO_WARN:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", d->run_id, effect->text);
+        break;
+    }
+}
+
+static void feed_boot(struct dynamic *d, struct mu_boot_event event)
+{
+    struct mu_boot_effects effects;
+
+    for (bool more = true; more && !d->freeing; more = d->has_boot_answer, event = d->boot_answer) {
+        d->has_boot_answer = false;
+        event.now_ms = uv_now(d->loop);
+        mu_boot_step(&d->boot, &event, &effects);
+        for (unsigned i = 0; i < effects.count && !d->freeing; i++)
+            perform_boot(d, &effects.items[i]);
+    }
+    arm(d);
+}
+
+static void start_boot(struct dynamic *d)
+{
+    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
+    const struct mu_node *rank0 = &world->members[0];
+    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0_text[MU_NODE_TEXT_MAX];
+    struct mu_boot_start start = {
+        .round = world->round,
+        .rank = world->rank,
+        .all_ours = world->all_ours,
+        .rank0_ours = mu_node_is_ours(rank0),
+        .old_dialect = !world->dialect.addr,
+        .rank0 = mu_slice_str(mu_node_text(rank0, rank0_text)),
+        .own_addr = own_addr,
+    };
+
+    for (size_t i = 0; i < world->count; i++)
+        start.elsewhere |= !mu_slice_equal(world->members[i].name, mu_rdzv_me(d->rdzv)->name);
+    if (d->kv->ops->local_address != NULL && !d->kv->ops->local_address(d->kv, own_addr, sizeof own_addr))
+        own_addr[0] = '\0';
+    if (d->config.accepted_on != NULL &&
+        d->config.accepted_on(d->config.accepted_on_ctx, accepted_on, sizeof accepted_on))
+        start.accepted_on = accepted_on;
+    d->booting = true;
+    feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+}
+
+static void stop_boot(struct dynamic *d)
+{
+    if (!d->booting)
+        return;
+    d->booting = false;
+    d->waiting_count = 0;
+    drop_self(d);
+    feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+}
+
+/* ---- What the rendezvous machine tells ---- */
+
+static const char *asked_text(enum mu_rdzv_event_type asked)
+{
+    switch (asked) {
+    case MU_RDZV_JOIN:
+        return "join";
+    case MU_RDZV_LEAVE:
+        return "leave";
+    case MU_RDZV_CLOSE:
+        return "close";
+    default:
+        return "stay in";
+    }
+}
+
+/* The round ended before the owner was told that it began. */
+static void join_next_instead(struct dynamic *d)
+{
+    struct muster_error error = { 0 };
+
+    stop_boot(d);
+    if (uv_now(d->loop) < d->join_deadline_ms) {
+        ask(d, MU_RDZV_JOIN);
+        return;
+    }
+    d->joining = false;
+    (void)mu_fail(&error, MUSTER_ERDZV_TIMEOUT, "every round within %llu s lost a member before it could begin",
+                  (unsigned long long)(d->config.settings.join_ms / 1000));
+    tell_failed(d, "join", &error);
+}
+
+static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
+{
+    struct muster_error error = *mu_rdzv_error(d->rdzv);
+
+    if (d->boot_failed && asked == MU_RDZV_LEAVE) { /* we go all the same */
+        d->boot_failed = false;
+        asked = MU_RDZV_JOIN;
+        error = d->boot_error;
+    }
+    if (asked == MU_RDZV_JOIN || asked == MU_RDZV_TIME)
+        d->joining = false;
+    if (asked == MU_RDZV_TIME)
+        stop_boot(d);
+    tell_failed(d, asked_text(asked), &error);
+}
+
+static void on_left(struct dynamic *d)
+{
+    if (d->boot_failed) {
+        d->boot_failed = d->joining = false;
+        tell_failed(d, "join", &d->boot_error);
+        return;
+    }
+    record(d, "leave", MUSTER_NODE_RUNNING, "left");
+    tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = d->round });
+}
+
+static void on_record(struct dynamic *d, const struct mu_rdzv_effect *effect)
+{
+    bool final = effect->action == MU_RDZV_MARK_COMPLETE || effect->action == MU_RDZV_MARK_CLOSED;
+    struct mu_rdzv_nodes removed = mu_rdzv_removed(d->rdzv);
+    char node[MU_NODE_TEXT_MAX], text[MU_NODE_TEXT_MAX + 64];
+
+    for (int64_t i = 0; i < effect->count; i++) {
+        (void)snprintf(text, sizeof text, "removed %s, which had no heartbeat", mu_node_text(&removed.items[i], node));
+        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': %s", d->run_id, text);
+        record(d, "remove dead node", MUSTER_NODE_RUNNING, text);
+    }
+    record(d, mu_rdzv_action_text(effect->action), final ? MUSTER_NODE_SUCCEEDED : MUSTER_NODE_RUNNING,
+           mu_rdzv_action_text(effect->action));
+}
+
+static void on_looked(struct dynamic *d)
+{
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    struct muster_error error = *mu_rdzv_error(d->rdzv);
+
+    if (error.code != 0) {
+        struct muster_error told = with_context(d, "look at", &error);
+
+        tell_error(d, MUSTER_RDZV_LOOKED, &told);
+        return;
+    }
+    tell(d,
+         (struct muster_rdzv_event){
+             .type = MUSTER_RDZV_LOOKED, .round = doc->round, .closed = doc->closed, .count = (int64_t)doc->waiting });
+}
+
+static void on_closed(struct dynamic *d)
+{
+    record(d, "close", MUSTER_NODE_SUCCEEDED, "closed");
+    if (d->booting)
+        d->closed_seen = true;
+    else
+        tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = d->round });
+}
+
+static void on_down(struct dynamic *d)
+{
+    struct muster_error told = with_context(d, "keep to", mu_rdzv_error(d->rdzv));
+
+    record(d, "keep alive", MUSTER_NODE_FAILED, told.text);
+    tell_error(d, MUSTER_RDZV_BACKEND_DOWN, &told);
+}
+
+static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
+{
+    struct mu_rdzv_nodes lost = mu_rdzv_lost(d->rdzv);
+
+    switch (effect->tell) {
+    case MU_RDZV_TELL_JOINED:
+        ask_for_host(d);
+        start_boot(d);
+        break;
+    case MU_RDZV_TELL_WAITING:
+        if (d->booting)
+            d->waiting_count = effect->count;
+        else
+            tell(d, (struct muster_rdzv_event){
+                        .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
+        break;
+    case MU_RDZV_TELL_PEERS_LOST:
+        if (d->booting)
+            join_next_instead(d);
+        else
+            tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round },
+                       lost.items, lost.count);
+        break;
+    case MU_RDZV_TELL_REMOVED:
+        if (d->booting)
+            join_next_instead(d);
+        else
+            tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
+        break;
+    case MU_RDZV_TELL_CLOSED:
+        on_closed(d);
+        break;
+    case MU_RDZV_TELL_LEFT:
+        on_left(d);
+        break;
+    case MU_RDZV_TELL_FAILED:
+        on_failed(d, effect->asked);
+        break;
+    case MU_RDZV_TELL_LOOKED:
+        on_looked(d);
+        break;
+    case MU_RDZV_TELL_BACKEND_DOWN:
+        on_down(d);
+        break;
+    case MU_RDZV_TELL_BACKEND_UP:
+        tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = d->round });
+        break;
+    case MU_RDZV_TELL_PROGRESS:
+        tell_progress(d);
+        break;
+    case MU_RDZV_TELL_RECORD:
+        on_record(d, effect);
+        break;
+    }
+}
+
+/* ---- The loop ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct dynamic *d = timer->data;
+
+    feed(d, (struct mu_rdzv_event){ .type = MU_RDZV_TIME });
+    if (!d->freeing && uv_now(d->loop) >= mu_boot_deadline_ms(&d->boot))
+        feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
+}
+
+/* Always derived anew, so never forgotten. */
+static void arm(struct dynamic *d)
+{
+    uint64_t when_ms = mu_rdzv_deadline_ms(d->rdzv), boot_ms = mu_boot_deadline_ms(&d->boot);
+    uint64_t now_ms = uv_now(d->loop);
+
+    if (d->freeing)
+        return;
+    when_ms = boot_ms < when_ms ? boot_ms : when_ms;
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&d->timer);
+    else
+        (void)uv_timer_start(&d->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+static int64_t wall_us(void)
+{
+    struct timespec now = { 0 };
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static void feed(struct dynamic *d, struct mu_rdzv_event event)
+{
+    struct mu_rdzv_effects effects;
+
+    event.now_ms = uv_now(d->loop);
+    event.wall_us = wall_us();
+    mu_rdzv_step(d->rdzv, &event, &effects);
+    for (unsigned i = 0; i < effects.count && !d->freeing; i++) { /* requests first: tells may lead to a next step */
+        if (effects.items[i].type != MU_RDZV_DO_TELL)
+            order_effect(d, &effects.items[i]);
+    }
+    for (unsigned i = 0; i < effects.count && !d->freeing; i++)
+        if (effects.items[i].type == MU_RDZV_DO_TELL)
+            on_tell(d, &effects.items[i]);
+    while (d->refused_count > 0 && !d->freeing) {
+        struct muster_error error = { 0 };
+
+        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
+        feed(d, (struct mu_rdzv_event){
+                    .type = MU_RDZV_REQUEST_FAILED, .id = d->refused[--d->refused_count], .error = &error });
+    }
+    arm(d);
+}
+
+static void on_asked(uv_timer_t *timer)
+{
+    struct dynamic *d = timer->data;
+
+    while (d->asks_count > 0 && !d->freeing) {
+        enum mu_rdzv_event_type what = d->asks[0];
+
+        d->asks_count--;
+        memmove(d->asks, d->asks + 1, d->asks_count * sizeof *d->asks);
+        if (what == MU_RDZV_LEAVE) {
+            stop_boot(d);
+            d->joining = false;
+        }
+        feed(d, (struct mu_rdzv_event){ .type = what });
+    }
+}
+
+static void ask(struct dynamic *d, enum mu_rdzv_event_type what)
+{
+    assert(d->asks_count < ASKS_MAX);
+    d->asks[d->asks_count++] = what;
+    (void)uv_timer_start(&d->ask_timer, on_asked, 0, 0);
+}
+
+/* ---- The handler ---- */
+
+static void dynamic_join(struct muster_handler *handler)
+{
+    struct dynamic *d = (struct dynamic *)handler;
+
+    assert(!d->joining);
+    d->joining = true;
+    d->join_deadline_ms = uv_now(d->loop) + d->config.settings.join_ms;
+    ask(d, MU_RDZV_JOIN);
+}
+
+static void dynamic_leave(struct muster_handler *handler)
+{
+    ask((struct dynamic *)handler, MU_RDZV_LEAVE);
+}
+
+static void dynamic_close(struct muster_handler *handler)
+{
+    ask((struct dynamic *)handler, MU_RDZV_CLOSE);
+}
+
+static void dynamic_look(struct muster_handler *handler)
+{
+    ask((struct dynamic *)handler, MU_RDZV_LOOK);
+}
+
+static bool dynamic_use_agent_store(const struct muster_handler *handler)
+{
+    return ((const struct dynamic *)handler)->config.use_agent_store;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    handle_gone(handle->data);
+}
+
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    handle_gone(ctx);
+}
+
+static void dynamic_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
+{
+    struct dynamic *d = (struct dynamic *)handler;
+
+    assert(!d->freeing);
+    d->freeing = true;
+    d->on_freed = done;
+    d->freed_ctx = ctx;
+    close_store(d);
+    drop_self(d);
+    d->handles += 3;
+    uv_close((uv_handle_t *)&d->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&d->ask_timer, on_timer_closed);
+    d->kv->ops->close(d->kv, on_kv_closed, d);
+}
+
+static const struct muster_handler_ops dynamic_ops = {
+    .size = sizeof dynamic_ops,
+    .name = "dynamic",
+    .join = dynamic_join,
+    .leave = dynamic_leave,
+    .close = dynamic_close,
+    .look = dynamic_look,
+    .use_agent_store = dynamic_use_agent_store,
+    .free = dynamic_free,
+};
+
+static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
+{
+    char hostname[256] = "localhost";
+
+    (void)gethostname(hostname, sizeof hostname - 1);
+    d->backend = strdup(config->backend);
+    d->run_id = strdup(config->run_id);
+    d->name = strdup(config->local_addr != NULL ? config->local_addr : hostname);
+    d->local_addr = config->local_addr != NULL ? strdup(config->local_addr) : NULL;
+    if (d->backend == NULL || d->run_id == NULL || d->name == NULL ||
+        (config->local_addr != NULL && d->local_addr == NULL))
+        return MUSTER_ENOMEM;
+    d->config = *config;
+    d->config.backend = d->backend;
+    d->config.run_id = d->run_id;
+    d->config.local_addr = d->local_addr;
+    return 0;
+}
+
+static int start_boot_machine(struct dynamic *d, struct muster_error *reterr)
+{
+    char hostname[256] = "localhost";
+    struct mu_boot_config config = {
+        .run_id = d->run_id,
+        .local_addr = d->local_addr,
+        .hostname = hostname,
+        .use_agent_store = d->config.use_agent_store,
+        .standalone = d->config.settings.nodes_max == 1,
+    };
+
+    (void)gethostname(hostname, sizeof hostname - 1);
+    return mu_boot_init(&d->boot, &config, reterr);
+}
+
+static int start_rdzv_machine(struct dynamic *d, struct muster_error *reterr)
+{
+    struct mu_rdzv_config config = {
+        .settings = d->config.settings,
+        .me = { mu_slice_str(d->name), getpid(), d->config.local_id },
+        .dialect = d->config.dialect,
+        .has_bell = d->kv->ops->has_bell,
+        .has_turns = d->kv->ops->has_turns,
+        .has_settle = d->kv->ops->has_settle,
+    };
+    uint64_t random[4] = { 0 };
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    config.hash_seed = (struct mu_hash_seed){ random[0], random[1] };
+    config.seed = random[2];
+    if (config.me.local_id == 0)
+        config.me.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[3]);
+    return mu_rdzv_new(&config, &d->rdzv, reterr);
+}
+
+static void forget_kv(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    (void)ctx;
+}
+
+int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
+                     muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                     struct muster_error *reterr)
+{
+    struct dynamic *d = calloc(1, sizeof *d);
+    int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
+
+    if (rc == 0 && (d == NULL || copy_texts(d, config) < 0))
+        rc = mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
+    if (rc == 0) {
+        d->handler.ops = &dynamic_ops;
+        d->loop = loop;
+        d->listener = listener;
+        d->ctx = ctx;
+        d->kv = kv;
+        d->round = -1;
+        rc = start_boot_machine(d, reterr);
+    }
+    if (rc == 0)
+        rc = start_rdzv_machine(d, reterr);
+    if (rc < 0) {
+        if (d != NULL)
+            destroy(d);
+        kv->ops->close(kv, forget_kv, NULL);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &d->timer);
+    (void)uv_timer_init(loop, &d->ask_timer);
+    d->timer.data = d->ask_timer.data = d;
+    *ret_handler = &d->handler;
+    return 0;
+}

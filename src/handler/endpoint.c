@@ -1,0 +1,177 @@
+/* Endpoints and option strings, read as PyTorch reads them. Pure. */
+#include "handler/handler.h"
+
+enum {
+    ENDPOINT_BYTES_MAX = MU_RDZV_HOST_MAX - 1, /* without the blanks around it; so any host of it fits */
+    OPTIONS_BYTES_MAX = 65536,
+    PORT_DIGITS_MAX = 5,
+    SHOWN_BYTES_MAX = 200, /* of bad input, in an error */
+};
+
+static bool is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static struct mu_slice trim(struct mu_slice text)
+{
+    while (text.len > 0 && is_blank(text.data[0]))
+        text = mu_slice(text.data + 1, text.len - 1);
+    while (text.len > 0 && is_blank(text.data[text.len - 1]))
+        text.len--;
+    return text;
+}
+
+static int shown(struct mu_slice text) /* for "%.*s" */
+{
+    return text.len > SHOWN_BYTES_MAX ? SHOWN_BYTES_MAX : (int)text.len;
+}
+
+/* ---- Endpoints ---- */
+
+/* The code point at the start of `text`, which is not empty, and its length; 0 for what is not UTF-8. */
+static uint32_t decode(struct mu_slice text, size_t *ret_len)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *bytes = (const unsigned char *)text.data;
+    size_t len = bytes[0] < 0x80 ? 1 : bytes[0] < 0xc0 ? 0 : bytes[0] < 0xe0 ? 2 : bytes[0] < 0xf0 ? 3 : 4;
+    uint32_t point;
+
+    if (len == 0 || len > text.len || bytes[0] > 0xf4)
+        return 0;
+    point = len == 1 ? bytes[0] : bytes[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((bytes[i] & 0xc0) != 0x80)
+            return 0;
+        point = point << 6 | (bytes[i] & 0x3fu);
+    }
+    if (point < least[len] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
+        return 0;
+    *ret_len = len;
+    return point;
+}
+
+/* A letter, digit or underscore of any script. Beyond ASCII this is as near as one gets without tables: everything but
+ * the C1 controls, the spaces, and the blocks that hold separators, marks and noncharacters only. A resolver has the last
+ * word on a host name anyway. */
+static bool is_word(uint32_t point)
+{
+    if (point < 0x80)
+        return (point >= '0' && point <= '9') || (point >= 'A' && point <= 'Z') || (point >= 'a' && point <= 'z') ||
+               point == '_';
+    return point > 0xa0 &&                                /* C1 controls, no-break space */
+           point != 0xd7 && point != 0xf7 &&              /* multiplication and division signs */
+           point != 0x1680 &&                             /* ogham space */
+           !(point >= 0x2000 && point <= 0x206f) &&       /* general punctuation: spaces, separators, directions */
+           !(point >= 0x3000 && point <= 0x3003) &&       /* ideographic space, comma, full stop, ditto */
+           point != 0xfeff && (point & 0xfffe) != 0xfffe; /* byte order mark, noncharacters */
+}
+
+static bool is_host(struct mu_slice text)
+{
+    size_t len;
+
+    if (text.len == 0)
+        return false;
+    for (; text.len > 0; text = mu_slice(text.data + len, text.len - len)) {
+        uint32_t point = decode(text, &len);
+
+        if (point == 0 || !(is_word(point) || point == '.' || point == ':' || point == '-'))
+            return false;
+    }
+    return true;
+}
+
+static bool is_enclosed(struct mu_slice text)
+{
+    return text.len > 1 && text.data[0] == '[' && text.data[text.len - 1] == ']';
+}
+
+static bool read_port(struct mu_slice text, int *ret_port)
+{
+    int port = 0;
+
+    if (text.len == 0 || text.len > PORT_DIGITS_MAX)
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9')
+            return false;
+        port = port * 10 + (text.data[i] - '0');
+    }
+    if (port > UINT16_MAX)
+        return false;
+    *ret_port = port;
+    return true;
+}
+
+int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host[static MU_RDZV_HOST_MAX],
+                           int *ret_port, struct muster_error *reterr)
+{
+    struct mu_slice whole = trim(mu_slice_str(endpoint == NULL ? "" : endpoint)), host = whole;
+    const char *colon = is_enclosed(whole) || whole.len == 0 ? NULL : memrchr(whole.data, ':', whole.len);
+    int port = port_default;
+
+    if (whole.len > ENDPOINT_BYTES_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint '%.*s...': it is %zu bytes long, more than %d", shown(whole),
+                       whole.data, whole.len, ENDPOINT_BYTES_MAX);
+    if (whole.len == 0)
+        host = mu_slice_str("localhost");
+    if (colon != NULL) {
+        host.len = (size_t)(colon - whole.data);
+        if (!read_port(mu_slice(colon + 1, whole.len - host.len - 1), &port))
+            return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.*s': the port must be a number from 0 to 65535",
+                           shown(whole), whole.data);
+    }
+    if (is_enclosed(host))
+        host = mu_slice(host.data + 1, host.len - 2);
+    if (!is_host(host))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "endpoint '%.*s': the host must be a name or an address: letters, digits, '_', '.', ':', '-'; "
+                       "expected HOST[:PORT] or [IPV6][:PORT]",
+                       shown(whole), whole.data);
+    memcpy(ret_host, host.data, host.len);
+    ret_host[host.len] = '\0';
+    *ret_port = port;
+    return 0;
+}
+
+/* ---- Options ---- */
+
+static int read_option(struct mu_slice part, struct mu_slice whole, mu_rdzv_on_option *on_option, void *ctx,
+                       struct muster_error *reterr)
+{
+    const char *equals = part.len == 0 ? NULL : memchr(part.data, '=', part.len);
+    struct mu_slice key = trim(mu_slice(part.data, equals == NULL ? part.len : (size_t)(equals - part.data)));
+    struct mu_slice value = { .data = "", .len = 0 };
+
+    if (key.len == 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "options '%.*s': an option has no name; expected KEY=VALUE[,KEY=VALUE...]", shown(whole),
+                       whole.data);
+    if (equals != NULL)
+        value = trim(mu_slice(equals + 1, part.len - (size_t)(equals + 1 - part.data)));
+    if (value.len == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%.*s' has no value; expected %.*s=VALUE", shown(key), key.data,
+                       shown(key), key.data);
+    return on_option(ctx, key, value, reterr);
+}
+
+int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr)
+{
+    struct mu_slice whole = trim(mu_slice_str(options == NULL ? "" : options)), rest = whole;
+    int rc = 0;
+
+    if (whole.len > OPTIONS_BYTES_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "options '%.*s...': they are %zu bytes long, more than %d", shown(whole),
+                       whole.data, whole.len, OPTIONS_BYTES_MAX);
+    for (bool more = whole.len > 0; more && rc == 0;) {
+        const char *comma = rest.len == 0 ? NULL : memchr(rest.data, ',', rest.len);
+        struct mu_slice part = mu_slice(rest.data, comma == NULL ? rest.len : (size_t)(comma - rest.data));
+
+        more = comma != NULL;
+        if (more)
+            rest = mu_slice(comma + 1, rest.len - part.len - 1);
+        rc = read_option(part, whole, on_option, ctx, reterr);
+    }
+    return rc;
+}

@@ -1,0 +1,79 @@
+/* The event-driven handlers of this library, on a libuv loop that the caller runs. See struct muster_handler_ops for what
+ * they are asked and struct muster_rdzv_event for what they tell. */
+#ifndef MU_HANDLER_HANDLER_H
+#define MU_HANDLER_HANDLER_H
+
+#include "base/error.h"
+#include "rdzv/rules.h"
+
+struct uv_loop_s;
+
+/* Makes a handler on `loop` by its parameters. Used by the blocking face (one thread and loop a handler), by `muster join`
+ * and by the agent. Nothing is told before this has returned. */
+typedef int mu_handler_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params,
+                             muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                             struct muster_error *reterr);
+
+mu_handler_start mu_c10d_start;   /* c10d_uv.c: hosts or joins the store, then a dynamic rendezvous on it */
+mu_handler_start mu_static_start; /* static_uv.c */
+
+/* The one that params->backend names: built in, or of a shared object that was loaded into the registry.
+ * MUSTER_EINVAL for an unknown name. */
+int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
+                             const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
+                             struct muster_handler **ret_handler, struct muster_error *reterr);
+
+#define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
+
+/* Timeouts and limits by the parameters' options, checked: specs of join_timeout and so on. */
+int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
+                                 struct muster_error *reterr);
+int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr);
+/* The option `dialect`: what the first writer of a document writes. "2.x" (also if there is no such option) or "1.13". */
+int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
+                                struct muster_error *reterr);
+
+#define MU_RDZV_DURATION_MAX 64
+/* As Python shows it: "0:00:30", "1 day, 0:00:00", "-1 day, 23:59:59". Returns `text`. */
+const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX]);
+
+#define MU_RDZV_HOST_MAX 4096
+/* HOST[:PORT] by PyTorch's rules (missing: localhost and `port_default`); port_default may be -1: none. */
+int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host[static MU_RDZV_HOST_MAX],
+                           int *ret_port, struct muster_error *reterr);
+
+/* "key=value,key=value": calls `on_option` for each, blanks around both taken away. What it returns, if not 0, ends the
+ * parsing and is returned. */
+typedef int mu_rdzv_on_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr);
+int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr);
+
+/* ---- dynamic_uv.c: the dynamic rendezvous on a back end ---- */
+
+struct mu_kv;
+
+struct mu_dynamic_config {
+    const char *backend, *run_id; /* copied */
+    const char *local_addr;       /* NULL: none */
+    struct mu_rdzv_settings settings;
+    struct mu_doc_dialect dialect;
+    int64_t local_id; /* 0: a new one */
+    bool use_agent_store;
+    uint64_t request_timeout_ms;
+    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
+    bool (*accepted_on)(void *ctx, char *text, size_t room);
+    void *accepted_on_ctx;
+};
+
+/* The handler owns `kv` from here on, also if this fails (it is then closed by the caller's loop). */
+int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
+                     muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                     struct muster_error *reterr);
+
+/* ---- face_uv.c: a blocking struct muster_rdzv around an event-driven handler ---- */
+
+muster_rdzv_creator mu_rdzv_c10d_create; /* no context */
+
+int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                     struct muster_error *reterr);
+
+#endif

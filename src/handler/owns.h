@@ -1,0 +1,11 @@
+/* Does this machine own an address? */
+#ifndef MU_HANDLER_OWNS_H
+#define MU_HANDLER_OWNS_H
+
+#include "store/net.h"
+
+/* True for loopback, for "any" (0.0.0.0, ::) and for the addresses of this machine's interfaces, if a socket can be bound
+ * there. The port does not count. Nothing is sent. */
+bool mu_owns_address(const union mu_addr *addr);
+
+#endif

@@ -1,0 +1,467 @@
+/* Parameters of a rendezvous: back end, endpoint, run id, limits, and options by name whose values are text, integer,
+ * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
+#include "handler/handler.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    BACKEND_BYTES_MAX = 255,
+    ENDPOINT_BYTES_MAX = 4096,
+    LOCAL_ADDR_BYTES_MAX = 255, /* fits muster_store_info.master_addr */
+    KEY_BYTES_MAX = 255,
+    VALUE_BYTES_MAX = 65536,
+    OPTIONS_MAX = 256,
+};
+
+struct option {
+    char *key;
+    struct muster_value value; /* its text, if it has one, is ours */
+};
+
+struct options {
+    struct option *items;
+    size_t count, room;
+};
+
+struct muster_rdzv_params {
+    char *backend, *endpoint, *run_id;
+    char *local_addr; /* NULL: none */
+    int64_t nodes_min, nodes_max;
+    struct options options;
+};
+
+static int no_memory(struct muster_error *reterr)
+{
+    return mu_fail(reterr, MUSTER_ENOMEM, "rendezvous parameters: no memory");
+}
+
+static int check_len(const char *what, const char *text, size_t len_max, struct muster_error *reterr)
+{
+    if (text != NULL && strlen(text) > len_max)
+        return mu_fail(reterr, MUSTER_ELIMIT, "%s '%.40s...': it is %zu bytes long, more than %zu", what, text,
+                       strlen(text), len_max);
+    return 0;
+}
+
+/* ---- Options ---- */
+
+static void option_done(struct option *option)
+{
+    free(option->key);
+    free((char *)option->value.text);
+}
+
+static void options_done(struct options *options)
+{
+    for (size_t i = 0; i < options->count; i++)
+        option_done(&options->items[i]);
+    free(options->items);
+    *options = (struct options){ 0 };
+}
+
+static struct option *options_find(const struct options *options, const char *key)
+{
+    for (size_t i = 0; i < options->count; i++) {
+        if (strcmp(options->items[i].key, key) == 0)
+            return &options->items[i];
+    }
+    return NULL;
+}
+
+static int options_grow(struct options *options, const char *key, struct muster_error *reterr)
+{
+    size_t room = options->room == 0 ? 8 : options->room * 2;
+    struct option *items;
+
+    if (options->count == OPTIONS_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "option '%s': there are %d options already, and no more are allowed", key,
+                       OPTIONS_MAX);
+    if (options->count < options->room)
+        return 0;
+    items = realloc(options->items, room * sizeof *items);
+    if (items == NULL)
+        return no_memory(reterr);
+    options->items = items;
+    options->room = room;
+    return 0;
+}
+
+/* Takes `option` if this succeeds. */
+static int options_put(struct options *options, struct option option, struct muster_error *reterr)
+{
+    struct option *there = options_find(options, option.key);
+    int rc;
+
+    if (there != NULL) {
+        option_done(there);
+        *there = option;
+        return 0;
+    }
+    rc = options_grow(options, option.key, reterr);
+    if (rc == 0) {
+        assert(options->items != NULL);
+        options->items[options->count++] = option;
+    }
+    return rc;
+}
+
+/* Copies key and value. */
+static int options_set(struct options *options, const char *key, struct muster_value value, struct muster_error *reterr)
+{
+    struct option option = { .value = value };
+    bool is_text = value.kind == MUSTER_VALUE_TEXT;
+    int rc;
+
+    option.key = strdup(key);
+    option.value.text = is_text ? strdup(value.text) : NULL;
+    if (option.key == NULL || (is_text && option.value.text == NULL))
+        rc = no_memory(reterr);
+    else
+        rc = options_put(options, option, reterr);
+    if (rc < 0)
+        option_done(&option);
+    return rc;
+}
+
+static int options_copy(const struct options *from, struct options *ret_options, struct muster_error *reterr)
+{
+    struct options copy = { 0 };
+    int rc = 0;
+
+    for (size_t i = 0; i < from->count && rc == 0; i++)
+        rc = options_set(&copy, from->items[i].key, from->items[i].value, reterr);
+    if (rc < 0)
+        options_done(&copy);
+    else
+        *ret_options = copy;
+    return rc;
+}
+
+/* ---- The parameters themselves ---- */
+
+static int check(const char *backend, const char *endpoint, const char *run_id, int64_t min_nodes, int64_t max_nodes,
+                 const char *local_addr, struct muster_error *reterr)
+{
+    int rc;
+
+    if (backend == NULL || backend[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "the name of the rendezvous back end is empty");
+    if (min_nodes < 1)
+        return mu_fail(reterr, MUSTER_EINVAL, "a minimum of %" PRId64 " nodes is not above 0", min_nodes);
+    if (max_nodes < min_nodes)
+        return mu_fail(reterr, MUSTER_EINVAL, "a maximum of %" PRId64 " nodes is below the minimum of %" PRId64,
+                       max_nodes, min_nodes);
+    rc = check_len("rendezvous back end", backend, BACKEND_BYTES_MAX, reterr);
+    if (rc == 0)
+        rc = check_len("rendezvous endpoint", endpoint, ENDPOINT_BYTES_MAX, reterr);
+    if (rc == 0)
+        rc = check_len("run id", run_id, MU_RDZV_RUN_ID_MAX, reterr);
+    if (rc == 0)
+        rc = check_len("local address", local_addr, LOCAL_ADDR_BYTES_MAX, reterr);
+    return rc;
+}
+
+int muster_rdzv_params_new(const char *backend, const char *endpoint, const char *run_id, int64_t min_nodes,
+                           int64_t max_nodes, const char *local_addr, struct muster_rdzv_params **ret_params,
+                           struct muster_error *reterr)
+{
+    struct muster_rdzv_params *params;
+    int rc = check(backend, endpoint, run_id, min_nodes, max_nodes, local_addr, reterr);
+
+    if (rc < 0)
+        return rc;
+    params = calloc(1, sizeof *params);
+    if (params == NULL)
+        return no_memory(reterr);
+    params->backend = strdup(backend);
+    params->endpoint = strdup(endpoint == NULL ? "" : endpoint);
+    params->run_id = strdup(run_id == NULL ? "" : run_id);
+    params->local_addr = local_addr == NULL ? NULL : strdup(local_addr);
+    params->nodes_min = min_nodes;
+    params->nodes_max = max_nodes;
+    if (params->backend == NULL || params->endpoint == NULL || params->run_id == NULL ||
+        (local_addr != NULL && params->local_addr == NULL)) {
+        muster_rdzv_params_free(params);
+        return no_memory(reterr);
+    }
+    *ret_params = params;
+    return 0;
+}
+
+int muster_rdzv_params_copy(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_params,
+                            struct muster_error *reterr)
+{
+    struct muster_rdzv_params *copy = NULL;
+    int rc = muster_rdzv_params_new(params->backend, params->endpoint, params->run_id, params->nodes_min,
+                                    params->nodes_max, params->local_addr, &copy, reterr);
+
+    if (rc == 0)
+        rc = options_copy(&params->options, &copy->options, reterr);
+    if (rc < 0)
+        muster_rdzv_params_free(copy);
+    else
+        *ret_params = copy;
+    return rc;
+}
+
+void muster_rdzv_params_free(struct muster_rdzv_params *params)
+{
+    if (params == NULL)
+        return;
+    options_done(&params->options);
+    free(params->backend);
+    free(params->endpoint);
+    free(params->run_id);
+    free(params->local_addr);
+    free(params);
+}
+
+const char *muster_rdzv_params_backend(const struct muster_rdzv_params *params)
+{
+    return params->backend;
+}
+
+const char *muster_rdzv_params_endpoint(const struct muster_rdzv_params *params)
+{
+    return params->endpoint;
+}
+
+const char *muster_rdzv_params_run_id(const struct muster_rdzv_params *params)
+{
+    return params->run_id;
+}
+
+const char *muster_rdzv_params_local_addr(const struct muster_rdzv_params *params)
+{
+    return params->local_addr;
+}
+
+int64_t muster_rdzv_params_min_nodes(const struct muster_rdzv_params *params)
+{
+    return params->nodes_min;
+}
+
+int64_t muster_rdzv_params_max_nodes(const struct muster_rdzv_params *params)
+{
+    return params->nodes_max;
+}
+
+/* ---- Setting options ---- */
+
+static int set(struct muster_rdzv_params *params, const char *key, struct muster_value value,
+               struct muster_error *reterr)
+{
+    int rc;
+
+    if (key == NULL || key[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "the name of a rendezvous option is empty");
+    rc = check_len("rendezvous option", key, KEY_BYTES_MAX, reterr);
+    return rc < 0 ? rc : options_set(&params->options, key, value, reterr);
+}
+
+int muster_rdzv_params_set_text(struct muster_rdzv_params *params, const char *key, const char *value,
+                                struct muster_error *reterr)
+{
+    int rc;
+
+    if (value == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "rendezvous option '%s': no text is given", key == NULL ? "" : key);
+    rc = check_len("value of a rendezvous option", value, VALUE_BYTES_MAX, reterr);
+    return rc < 0 ? rc : set(params, key, (struct muster_value){ .kind = MUSTER_VALUE_TEXT, .text = value }, reterr);
+}
+
+int muster_rdzv_params_set_int(struct muster_rdzv_params *params, const char *key, int64_t value,
+                               struct muster_error *reterr)
+{
+    return set(params, key, (struct muster_value){ .kind = MUSTER_VALUE_INT, .integer = value }, reterr);
+}
+
+int muster_rdzv_params_set_bool(struct muster_rdzv_params *params, const char *key, bool value,
+                                struct muster_error *reterr)
+{
+    return set(params, key, (struct muster_value){ .kind = MUSTER_VALUE_BOOL, .boolean = value }, reterr);
+}
+
+int muster_rdzv_params_set_float(struct muster_rdzv_params *params, const char *key, double value,
+                                 struct muster_error *reterr)
+{
+    return set(params, key, (struct muster_value){ .kind = MUSTER_VALUE_FLOAT, .number = value }, reterr);
+}
+
+static int on_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr)
+{
+    struct option option = { .value = { .kind = MUSTER_VALUE_TEXT } };
+    int rc;
+
+    if (key.len > KEY_BYTES_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "rendezvous option '%.40s...': it is %zu bytes long, more than %d",
+                       key.data, key.len, KEY_BYTES_MAX);
+    option.key = strndup(key.data, key.len);
+    option.value.text = strndup(value.data, value.len); /* no longer than what it was read from, which is bounded */
+    rc = option.key == NULL || option.value.text == NULL ? no_memory(reterr) : options_put(ctx, option, reterr);
+    if (rc < 0)
+        option_done(&option);
+    return rc;
+}
+
+int muster_rdzv_params_set_options(struct muster_rdzv_params *params, const char *options, struct muster_error *reterr)
+{
+    struct options all; /* as they will be: all of the text is taken, or nothing */
+    int rc = options_copy(&params->options, &all, reterr);
+
+    if (rc < 0)
+        return rc;
+    rc = mu_rdzv_options_parse(options, on_option, &all, reterr);
+    if (rc < 0) {
+        options_done(&all);
+        return rc;
+    }
+    options_done(&params->options);
+    params->options = all;
+    return 0;
+}
+
+/* ---- Reading options ---- */
+
+bool muster_rdzv_params_get(const struct muster_rdzv_params *params, const char *key, struct muster_value *ret_value)
+{
+    const struct option *option = options_find(&params->options, key);
+
+    if (option != NULL)
+        *ret_value = option->value;
+    return option != NULL;
+}
+
+static int lower(int c)
+{
+    return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+}
+
+/* In every locale the same, as strcasecmp() would not be. */
+static bool is_one_of(const char *text, const char *const words[], size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t at = 0;
+
+        while (words[i][at] != '\0' && lower(text[at]) == words[i][at])
+            at++;
+        if (words[i][at] == '\0' && text[at] == '\0')
+            return true;
+    }
+    return false;
+}
+
+static bool as_bool(const struct muster_value *value, bool *ret_value)
+{
+    static const char *const yes[] = { "1", "true", "t", "yes", "y" }, *const no[] = { "0", "false", "f", "no", "n" };
+    bool is_yes = false, is_no = false;
+
+    switch (value->kind) {
+    case MUSTER_VALUE_BOOL:
+        is_yes = value->boolean;
+        is_no = !value->boolean;
+        break;
+    case MUSTER_VALUE_INT:
+        is_yes = value->integer == 1;
+        is_no = value->integer == 0;
+        break;
+    case MUSTER_VALUE_TEXT:
+        is_yes = is_one_of(value->text, yes, sizeof yes / sizeof yes[0]);
+        is_no = is_one_of(value->text, no, sizeof no / sizeof no[0]);
+        break;
+    case MUSTER_VALUE_FLOAT:
+        break;
+    }
+    if (is_yes || is_no)
+        *ret_value = is_yes;
+    return is_yes || is_no;
+}
+
+int muster_rdzv_params_get_as_bool(const struct muster_rdzv_params *params, const char *key, bool fallback,
+                                   bool *ret_value, struct muster_error *reterr)
+{
+    const struct option *option = options_find(&params->options, key);
+
+    if (option == NULL)
+        *ret_value = fallback;
+    else if (!as_bool(&option->value, ret_value))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "rendezvous option '%s' is no truth value; expected true, t, yes, y, 1 or false, f, no, n, 0",
+                       key);
+    return 0;
+}
+
+static const char *skip_blanks(const char *text)
+{
+    while (*text == ' ' || (*text >= '\t' && *text <= '\r'))
+        text++;
+    return text;
+}
+
+/* Python's int(): blanks around, a sign, decimal digits with single underscores between them. */
+static bool text_as_int(const char *text, int64_t *ret_value)
+{
+    bool negative, overflow = false;
+    int64_t value = 0;
+
+    text = skip_blanks(text);
+    negative = *text == '-';
+    if (*text == '-' || *text == '+')
+        text++;
+    for (;;) {
+        if (*text < '0' || *text > '9')
+            return false;
+        overflow = overflow || __builtin_mul_overflow(value, 10, &value) ||
+                   __builtin_sub_overflow(value, *text - '0', &value); /* downwards: there is one more below 0 */
+        text++;
+        if (*text == '_')
+            text++;
+        else if (*text < '0' || *text > '9')
+            break;
+    }
+    if (*skip_blanks(text) != '\0' || overflow || (!negative && value == INT64_MIN))
+        return false;
+    *ret_value = negative ? value : -value;
+    return true;
+}
+
+static bool float_as_int(double number, int64_t *ret_value)
+{
+    const double limit = 9223372036854775808.0; /* 2^63 */
+
+    if (!(number >= -limit && number < limit)) /* not a number is neither */
+        return false;
+    *ret_value = (int64_t)number;
+    return true;
+}
+
+static bool as_int(const struct muster_value *value, int64_t *ret_value)
+{
+    switch (value->kind) {
+    case MUSTER_VALUE_TEXT:
+        return text_as_int(value->text, ret_value);
+    case MUSTER_VALUE_INT:
+        *ret_value = value->integer;
+        return true;
+    case MUSTER_VALUE_BOOL:
+        *ret_value = value->boolean;
+        return true;
+    case MUSTER_VALUE_FLOAT:
+        return float_as_int(value->number, ret_value);
+    }
+    return false;
+}
+
+int muster_rdzv_params_get_as_int(const struct muster_rdzv_params *params, const char *key, int64_t fallback,
+                                  int64_t *ret_value, struct muster_error *reterr)
+{
+    const struct option *option = options_find(&params->options, key);
+
+    if (option == NULL)
+        *ret_value = fallback;
+    else if (!as_int(&option->value, ret_value))
+        return mu_fail(reterr, MUSTER_EINVAL, "rendezvous option '%s' is no whole number of 64 bits", key);
+    return 0;
+}

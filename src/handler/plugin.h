@@ -1,0 +1,18 @@
+/* Back ends of other people, loaded from shared objects. A loaded one stays for the life of the process. */
+#ifndef MU_HANDLER_PLUGIN_H
+#define MU_HANDLER_PLUGIN_H
+
+#include "handler/handler.h"
+
+struct mu_plugin;
+
+const char *mu_plugin_file(const struct mu_plugin *plugin);
+
+/* A blocking handler of the back end `ctx`, a struct mu_plugin. Registries know a back end by this function and that
+ * context. */
+muster_rdzv_creator mu_plugin_create;
+
+/* An event-driven handler of the loaded back end that the parameters name: in a process a name belongs to one object. */
+mu_handler_start mu_plugin_start;
+
+#endif

@@ -1,0 +1,166 @@
+/* Timeouts and limits of a rendezvous: taken from its options, which are whole seconds, and checked. Pure. */
+#include "handler/handler.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define SECONDS_MAX INT64_C(1000000000) /* about 31 years: no sum or product of such times overflows */
+#define ATTEMPTS_MAX INT64_C(1000000)
+
+const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX])
+{
+    const int64_t day_ms = INT64_C(86400000);
+    int64_t days = ms / day_ms, rest = ms % day_ms;
+    int used = 0;
+
+    if (rest < 0) { /* what is left of a day is never negative; the days are */
+        rest += day_ms;
+        days--;
+    }
+    if (days != 0)
+        used = snprintf(text, MU_RDZV_DURATION_MAX, "%" PRId64 " day%s, ", days, days == 1 || days == -1 ? "" : "s");
+    used += snprintf(text + used, (size_t)(MU_RDZV_DURATION_MAX - used), "%" PRId64 ":%02" PRId64 ":%02" PRId64,
+                     rest / 3600000, rest / 60000 % 60, rest / 1000 % 60);
+    if (rest % 1000 != 0)
+        (void)snprintf(text + used, (size_t)(MU_RDZV_DURATION_MAX - used), ".%06" PRId64, rest % 1000 * 1000);
+    return text;
+}
+
+/* ---- Checks ---- */
+
+static int check_duration(const char *part, uint64_t value_ms, bool zero_is_fine, struct muster_error *reterr)
+{
+    int64_t ms = (int64_t)value_ms; /* a negative one of whoever filled this in is still to be seen as that */
+    char text[MU_RDZV_DURATION_MAX];
+
+    if (ms < 0 || (ms == 0 && !zero_is_fine))
+        return mu_fail(reterr, MUSTER_EINVAL, "%s: a time of %s is not %s", part, mu_rdzv_duration_text(ms, text),
+                       zero_is_fine ? "0 or more" : "above 0");
+    if (ms > SECONDS_MAX * 1000)
+        return mu_fail(reterr, MUSTER_EINVAL, "%s: a time of %s is more than %" PRId64 " s", part,
+                       mu_rdzv_duration_text(ms, text), SECONDS_MAX);
+    return 0;
+}
+
+static int check_run_id(const char *run_id, struct muster_error *reterr)
+{
+    if (run_id == NULL || run_id[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "the run id is empty; every node of a job needs the same one");
+    if (strlen(run_id) > MU_RDZV_RUN_ID_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "the run id '%.40s...' is %zu bytes long, more than %d", run_id,
+                       strlen(run_id), MU_RDZV_RUN_ID_MAX);
+    return 0;
+}
+
+static int check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_error *reterr)
+{
+    if (nodes_min < 1)
+        return mu_fail(reterr, MUSTER_EINVAL, "a minimum of %" PRId64 " nodes is not above 0", nodes_min);
+    if (nodes_max < nodes_min)
+        return mu_fail(reterr, MUSTER_EINVAL, "a maximum of %" PRId64 " nodes is below the minimum of %" PRId64,
+                       nodes_max, nodes_min);
+    return 0;
+}
+
+int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr)
+{
+    const struct {
+        const char *part;
+        uint64_t ms;
+        bool zero_is_fine;
+    } times[] = {
+        { "join_timeout", settings->join_ms, false },
+        { "last_call_timeout", settings->last_call_ms, false },
+        { "close_timeout", settings->close_ms, false },
+        { "heartbeat_timeout", settings->heartbeat_ms, false },
+        { "keep_alive_interval", settings->keep_alive_ms, false },
+        { "lost_node_wait", settings->lost_node_wait_ms, true },
+    };
+    int rc = check_run_id(run_id, reterr);
+
+    if (rc == 0)
+        rc = check_nodes(settings->nodes_min, settings->nodes_max, reterr);
+    for (size_t i = 0; i < sizeof times / sizeof times[0] && rc == 0; i++)
+        rc = check_duration(times[i].part, times[i].ms, times[i].zero_is_fine, reterr);
+    if (rc == 0 && (settings->keep_alive_attempts < 1 || settings->keep_alive_attempts > ATTEMPTS_MAX))
+        rc = mu_fail(reterr, MUSTER_EINVAL, "keep_alive_max_attempt: %d is not in 1..%" PRId64,
+                     (int)settings->keep_alive_attempts, ATTEMPTS_MAX);
+    return rc;
+}
+
+/* ---- From options ---- */
+
+static int read_seconds(const struct muster_rdzv_params *params, const char *key, uint64_t *ms,
+                        struct muster_error *reterr)
+{
+    int64_t seconds = (int64_t)(*ms / 1000);
+    int rc = muster_rdzv_params_get_as_int(params, key, seconds, &seconds, reterr);
+
+    if (rc < 0)
+        return rc;
+    /* Only so far that it can be shown as a time; whether it fits is judged with the rest. */
+    if (seconds > INT64_MAX / 1000 || seconds < INT64_MIN / 1000)
+        return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " s is not in 1..%" PRId64, key, seconds, SECONDS_MAX);
+    *ms = (uint64_t)(seconds * 1000);
+    return 0;
+}
+
+static int read_attempts(const struct muster_rdzv_params *params, unsigned *attempts, struct muster_error *reterr)
+{
+    static const char key[] = "keep_alive_max_attempt";
+    int64_t count;
+    int rc = muster_rdzv_params_get_as_int(params, key, (int64_t)*attempts, &count, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (count < 1 || count > ATTEMPTS_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " is not in 1..%" PRId64, key, count, ATTEMPTS_MAX);
+    *attempts = (unsigned)count;
+    return 0;
+}
+
+int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
+                                 struct muster_error *reterr)
+{
+    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
+    const struct {
+        const char *key;
+        uint64_t *ms;
+    } times[] = {
+        { "join_timeout", &settings.join_ms },
+        { "last_call_timeout", &settings.last_call_ms },
+        { "close_timeout", &settings.close_ms },
+        { "heartbeat_timeout", &settings.heartbeat_ms },
+        { "keep_alive_interval", &settings.keep_alive_ms },
+        { "lost_node_wait", &settings.lost_node_wait_ms },
+    };
+    int rc = 0;
+
+    settings.nodes_min = muster_rdzv_params_min_nodes(params);
+    settings.nodes_max = muster_rdzv_params_max_nodes(params);
+    for (size_t i = 0; i < sizeof times / sizeof times[0] && rc == 0; i++)
+        rc = read_seconds(params, times[i].key, times[i].ms, reterr);
+    if (rc == 0)
+        rc = read_attempts(params, &settings.keep_alive_attempts, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_settings_check(muster_rdzv_params_run_id(params), &settings, reterr);
+    if (rc == 0)
+        *ret_settings = settings;
+    return rc;
+}
+
+int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
+                                struct muster_error *reterr)
+{
+    struct muster_value value;
+
+    if (!muster_rdzv_params_get(params, "dialect", &value) ||
+        (value.kind == MUSTER_VALUE_TEXT && strcmp(value.text, "2.x") == 0))
+        *ret_dialect = MU_DOC_DIALECT_2_X;
+    else if (value.kind == MUSTER_VALUE_TEXT && strcmp(value.text, "1.13") == 0)
+        *ret_dialect = MU_DOC_DIALECT_1_13;
+    else
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'dialect': '%.40s' is neither 2.x nor 1.13",
+                       value.kind == MUSTER_VALUE_TEXT ? value.text : "(not text)");
+    return 0;
+}

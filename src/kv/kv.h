@@ -1,0 +1,81 @@
+/* What a dynamic rendezvous needs of a back end: the document with a fencing token, and (if it has them) a bell, turns and
+ * settled digests; beside that the plain store of the job, in which ranks, addresses and counters are exchanged.
+ * Carries; never judges. Every request is answered from the loop, exactly once, never inside of the call. */
+#ifndef MU_KV_KV_H
+#define MU_KV_KV_H
+
+#include "base/error.h"
+#include "base/list.h"
+
+#include <stdint.h>
+
+#define MU_KV_KINDS(X)                                                                                                 \
+    X(READ, "read the document")   /* found, bytes, token; number: the bell's counter */                               \
+    X(WRITE, "write the document") /* value, token/has_token -> written; found, bytes, token: what is there now */     \
+    X(RING, "ring the bell")                                                                                           \
+    X(PARK, "wait for the bell")      /* number: answered when the counter is above it. A new one ends the old one */  \
+    X(TURN_TAKE, "take a turn")       /* -> number: the turn, done: how many are over */                               \
+    X(TURN_WAIT, "wait for a turn")   /* number: the turn to be over -> found (false: the time was up), done */        \
+    X(TURN_GIVE, "end a turn")        /* number */                                                                     \
+    X(SETTLE, "settle a round")       /* number: round, value: digest -> bytes: the first digest of that round */      \
+    X(HOST, "find the store's host")  /* -> found, bytes: "NAME_PID_LOCAL-ID" of the node that hosts the store */      \
+    X(GET, "get")                     /* key -> bytes; waits until it is there */                                      \
+    X(SET, "set")                     /* key, value */                                                                 \
+    X(ADD, "add")                     /* key, number -> number */                                                      \
+    X(COMPARE_SET, "compare and set") /* key, token: expected, value: desired -> bytes: what is there now */           \
+    X(CHECK, "check")                 /* key -> found */                                                               \
+    X(DELETE, "delete")               /* key -> found */
+
+enum mu_kv_kind {
+#define X(name, text) MU_KV_##name,
+    MU_KV_KINDS(X)
+#undef X
+};
+
+const char *mu_kv_kind_text(enum mu_kv_kind kind);
+
+struct mu_kv_request;
+typedef void mu_kv_done(struct mu_kv_request *request);
+
+/* The memory is the caller's and, like what the first part points to, must stay until `done`. */
+struct mu_kv_request {
+    /* Asked. */
+    enum mu_kv_kind kind;
+    struct muster_slice key, value, token;
+    bool has_token;
+    int64_t number;
+    uint64_t timeout_ms; /* above 0 */
+    mu_kv_done *done;
+    void *ctx;
+    /* Answered. */
+    int rc; /* below 0: error says why. MUSTER_ERDZV_STATE: what is there is no document (not base64, ...) */
+    struct muster_error error;
+    bool gone; /* with rc < 0: the host refuses connections, or reset ours and does not take a new one */
+    bool found, written;
+    struct muster_bytes bytes, state_token; /* the receiver's to free */
+    int64_t done_count;
+    /* Under way: the driver's. */
+    struct mu_list link;
+    uint64_t started_ms;
+    void *work;
+    unsigned step;
+};
+
+struct mu_kv;
+typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
+
+struct mu_kv_ops {
+    const char *name; /* "c10d" */
+    bool has_bell, has_turns, has_settle;
+    void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
+    /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes. */
+    void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
+    /* Our address as the store's host sees us, numeric; false: not known. May be NULL. */
+    bool (*local_address)(const struct mu_kv *kv, char *text, size_t room);
+};
+
+struct mu_kv { /* first member of every driver's own */
+    const struct mu_kv_ops *ops;
+};
+
+#endif

@@ -1,0 +1,658 @@
+/* Where the workers of a round meet: what rank 0 opens and publishes, what the others read, and how it fails. */
+#include "failmalloc.h"
+#include "handler/boot.h"
+#include "pure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { T0 = 1000, DEADLINE = T0 + MU_BOOT_TIMEOUT_MS };
+
+#define K(round, name) "torch.rendezvous.job." #round "/MASTER_" name
+
+struct scene {
+    struct mu_boot boot;
+    char trace[4096];
+    uint64_t id; /* of the last request */
+};
+
+static int set_up(void **state)
+{
+    static struct scene scene;
+    struct mu_boot_config config = { .run_id = "job", .hostname = "here", .use_agent_store = true };
+
+    scene = (struct scene){ .id = 0 };
+    assert_int_equal(mu_boot_init(&scene.boot, &config, NULL), 0);
+    *state = &scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    mu_boot_done(&s->boot);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static void configure(struct scene *s, struct mu_boot_config config)
+{
+    mu_boot_done(&s->boot);
+    config.run_id = "job";
+    config.hostname = "here";
+    assert_int_equal(mu_boot_init(&s->boot, &config, NULL), 0);
+}
+
+static int show(char *text, size_t room, const struct mu_boot_effect *e)
+{
+    switch (e->type) {
+    case MU_BOOT_DO_OPEN_STORE:
+        return snprintf(text, room, "open");
+    case MU_BOOT_DO_KEEP_STORE:
+        return snprintf(text, room, "keep");
+    case MU_BOOT_DO_FREE_PORT:
+        return snprintf(text, room, "free port");
+    case MU_BOOT_DO_CLOSE_STORE:
+        return snprintf(text, room, "close");
+    case MU_BOOT_DO_CHECK_SELF:
+        return snprintf(text, room, "self %s %u %" PRIu64, e->addr, e->port, e->wait_ms);
+    case MU_BOOT_DO_GET:
+        return snprintf(text, room, "get %.*s %" PRIu64, (int)e->key.len, e->key.data, e->wait_ms);
+    case MU_BOOT_DO_CHECK:
+        return snprintf(text, room, "check %.*s", (int)e->key.len, e->key.data);
+    case MU_BOOT_DO_SET:
+        return snprintf(text, room, "set %.*s=%.*s", (int)e->key.len, e->key.data, (int)e->value.len, e->value.data);
+    case MU_BOOT_DO_DONE:
+        return snprintf(text, room, "done '%s' %u", e->addr, e->port);
+    case MU_BOOT_DO_FAIL:
+        return snprintf(text, room, "fail %s: %s", muster_error_name(e->error->code), e->error->text);
+    case MU_BOOT_DO_WARN:
+        return snprintf(text, room, "warn: %s", e->text);
+    }
+    return 0;
+}
+
+static const char *step(struct scene *s, struct mu_boot_event event)
+{
+    struct mu_boot_effects effects;
+    size_t used = 0;
+
+    mu_boot_step(&s->boot, &event, &effects);
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", i > 0 ? ", " : "");
+        used += (size_t)show(s->trace + used, sizeof s->trace - used, &effects.items[i]);
+        if (effects.items[i].id != 0)
+            s->id = effects.items[i].id;
+    }
+    return s->trace;
+}
+
+static const char *start(struct scene *s, uint64_t now_ms, struct mu_boot_start round)
+{
+    return step(s, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .now_ms = now_ms, .start = &round });
+}
+
+/* A round of our own kind. */
+static struct mu_boot_start ours(int64_t round, int64_t rank)
+{
+    return (struct mu_boot_start){
+        .round = round,
+        .rank = rank,
+        .all_ours = true,
+        .rank0_ours = true,
+        .rank0 = mu_slice_str("a_1_1"),
+        .own_addr = "10.0.0.1",
+    };
+}
+
+/* A round with a PyTorch member, and who rank 0 is. */
+static struct mu_boot_start mixed(int64_t round, int64_t rank, bool rank0_ours, const char *rank0)
+{
+    struct mu_boot_start start_of = ours(round, rank);
+
+    start_of.all_ours = false;
+    start_of.rank0_ours = rank0_ours;
+    start_of.rank0 = mu_slice_str(rank0);
+    return start_of;
+}
+
+static const char *listening(struct scene *s, uint64_t now_ms, uint16_t port)
+{
+    return step(s, (struct mu_boot_event){ .type = MU_BOOT_ON_LISTENING, .now_ms = now_ms, .id = s->id, .port = port });
+}
+
+static const char *plain(struct scene *s, enum mu_boot_event_type type, uint64_t now_ms)
+{
+    return step(s, (struct mu_boot_event){ .type = type, .now_ms = now_ms, .id = s->id });
+}
+
+static const char *got(struct scene *s, uint64_t now_ms, const char *value)
+{
+    return step(s, (struct mu_boot_event){
+                       .type = MU_BOOT_ON_GOT, .now_ms = now_ms, .id = s->id, .value = mu_slice_str(value) });
+}
+
+static const char *found(struct scene *s, uint64_t now_ms, bool is_there)
+{
+    return step(s,
+                (struct mu_boot_event){ .type = MU_BOOT_ON_FOUND, .now_ms = now_ms, .id = s->id, .found = is_there });
+}
+
+static const char *failed(struct scene *s, enum mu_boot_event_type type, uint64_t now_ms, int code, const char *text)
+{
+    struct muster_error error;
+
+    (void)mu_fail(&error, code, "%s", text);
+    return step(s, (struct mu_boot_event){ .type = type, .now_ms = now_ms, .id = s->id, .error = &error });
+}
+
+static void publishes(struct scene *s, uint64_t now_ms, uint16_t port)
+{
+    assert_non_null(strstr(listening(s, now_ms, port), "self 10.0.0.1"));
+    assert_non_null(strstr(plain(s, MU_BOOT_ON_CHECKED, now_ms), "MASTER_ADDR=10.0.0.1"));
+    assert_non_null(strstr(plain(s, MU_BOOT_ON_SET, now_ms), "MASTER_PORT="));
+    assert_non_null(strstr(plain(s, MU_BOOT_ON_SET, now_ms), "done '10.0.0.1'"));
+}
+
+/* ---- Rank 0 ---- */
+
+static void rank_0_opens_a_store_checks_it_and_publishes_address_then_port(void **state)
+{
+    struct scene *s = *state;
+
+    assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+    assert_string_equal(start(s, T0, ours(3, 0)), "open");
+    assert_true(mu_boot_deadline_ms(&s->boot) == DEADLINE);
+    assert_string_equal(listening(s, T0, 4711), "self 10.0.0.1 4711 5000");
+    assert_string_equal(plain(s, MU_BOOT_ON_CHECKED, T0), "set " K(3, "ADDR") "=10.0.0.1");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "set " K(3, "PORT") "=4711");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "done '10.0.0.1' 4711");
+    assert_string_equal(mu_boot_state_text(s->boot.state), "done");
+    assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+}
+
+static void rounds_of_our_own_kind_get_a_new_store_each(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, T0, ours(0, 0)), "open");
+    publishes(s, T0, 4711);
+    assert_string_equal(start(s, T0, ours(1, 0)), "close, open");
+    publishes(s, T0, 4712);
+    assert_string_equal(start(s, T0, ours(2, 1)), "close, get " K(2, "ADDR") " 60000");
+    assert_string_equal(start(s, T0, ours(3, 0)), "open");
+}
+
+static void with_a_stock_member_one_listener_stays_for_good(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, T0, ours(0, 0)), "open");
+    publishes(s, T0, 4711);
+    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "keep");
+    publishes(s, T0, 4711);
+    assert_string_equal(start(s, T0, ours(2, 0)), "keep");
+    publishes(s, T0, 4711);
+    assert_string_equal(start(s, T0, ours(3, 1)), "get " K(3, "ADDR") " 60000");
+    assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "");
+}
+
+static void without_an_agents_store_only_a_free_port_is_published(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, (struct mu_boot_config){ .use_agent_store = false });
+    assert_string_equal(start(s, T0, ours(0, 0)), "free port");
+    assert_string_equal(listening(s, T0, 999), "set " K(0, "ADDR") "=10.0.0.1");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "set " K(0, "PORT") "=999");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "done '10.0.0.1' 999");
+    assert_string_equal(start(s, T0, ours(1, 0)), "free port");
+}
+
+static void an_old_document_gets_a_free_port_too(void **state)
+{
+    struct scene *s = *state;
+    struct mu_boot_start old = mixed(4, 0, true, "a_1_1");
+
+    old.old_dialect = true;
+    assert_string_equal(start(s, T0, old), "free port");
+    assert_string_equal(listening(s, T0, 999), "set " K(4, "ADDR") "=10.0.0.1");
+}
+
+static void a_free_port_leaves_the_kept_listener_alone(void **state)
+{
+    struct scene *s = *state;
+    struct mu_boot_start old = mixed(2, 0, true, "a_1_1");
+
+    old.old_dialect = true;
+    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "keep");
+    publishes(s, T0, 4711);
+    assert_string_equal(start(s, T0, old), "free port");
+    assert_non_null(strstr(failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ESYSTEM, "no"), "fail ESYSTEM"));
+    assert_true(s->boot.store_open);
+}
+
+static void the_address_is_the_best_that_is_known(void **state)
+{
+    static const struct {
+        const char *local_addr, *own, *accepted_on;
+        bool standalone, elsewhere;
+        const char *first, *second; /* tried, then after the first does not work */
+    } rows[] = {
+        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here" },
+        { NULL, "10.0.0.1", "10.0.0.7", false, true, "10.0.0.1", "here" },
+        { "", "10.0.0.1", NULL, false, false, "10.0.0.1", "here" },
+        { "name.example", "10.0.0.1", "10.0.0.7", false, true, "name.example", NULL },
+        { "169.254.0.9", "10.0.0.1", NULL, false, true, "169.254.0.9", NULL },
+        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here" },
+        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "127.0.0.1" },
+        { NULL, "::1", "10.0.0.7", false, true, "10.0.0.7", "here" },
+        { NULL, "127.0.0.1", NULL, false, true, "here", "127.0.0.1" },
+        { NULL, "10.0.0.1", NULL, true, false, "127.0.0.1", NULL },
+        { NULL, "", NULL, false, false, "here", NULL },
+        { NULL, NULL, NULL, false, false, "here", NULL },
+        { NULL, "169.254.3.4", NULL, false, false, "here", NULL },
+        { NULL, "fe80::1", NULL, false, false, "here", NULL },
+        { NULL, "::1", "fe80::1", false, false, "::1", "here" },
+        { NULL, "fd00::1", NULL, false, false, "fd00::1", "here" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_boot_start round = ours(0, 0);
+        char expected[64];
+
+        configure(s, (struct mu_boot_config){
+                         .use_agent_store = true, .local_addr = rows[i].local_addr, .standalone = rows[i].standalone });
+        round.own_addr = rows[i].own;
+        round.accepted_on = rows[i].accepted_on;
+        round.elsewhere = rows[i].elsewhere;
+        assert_string_equal(start(s, T0, round), "open");
+        (void)snprintf(expected, sizeof expected, "self %s 1 5000", rows[i].first);
+        assert_string_equal(listening(s, T0, 1), expected);
+        (void)failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, MUSTER_ECONNECT, "refused");
+        if (rows[i].second == NULL) {
+            (void)snprintf(expected, sizeof expected, "its own worker store at %s, port 1: refused", rows[i].first);
+            assert_non_null(strstr(s->trace, "fail ECONNECT: bootstrap of round 0: this node does not reach "));
+        } else {
+            (void)snprintf(expected, sizeof expected, "; trying %s, self %s 1 5000", rows[i].second, rows[i].second);
+        }
+        assert_non_null(strstr(s->trace, expected));
+    }
+}
+
+static void without_any_address_it_says_so(void **state)
+{
+    struct mu_boot_config config = { .run_id = "job", .hostname = "", .use_agent_store = true };
+    struct scene *s = *state;
+    struct mu_boot_start round = ours(0, 0);
+
+    mu_boot_done(&s->boot);
+    assert_int_equal(mu_boot_init(&s->boot, &config, NULL), 0);
+    round.own_addr = "fe80::1";
+    assert_string_equal(start(s, T0, round), "fail EINVAL: bootstrap of round 0: no address of this machine is known; "
+                                             "--local-addr names one");
+}
+
+static void a_store_that_does_not_open_is_the_end(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, ours(0, 0));
+    assert_string_equal(failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ESYSTEM, "too many open files"),
+                        "fail ESYSTEM: bootstrap of round 0: open the worker store: too many open files");
+    assert_string_equal(start(s, T0, ours(1, 0)), "open"); /* nothing to close */
+}
+
+static void publishing_is_tried_again_while_the_store_is_away(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, ours(0, 0));
+    (void)listening(s, T0, 4711);
+    (void)plain(s, MU_BOOT_ON_CHECKED, T0);
+    assert_string_equal(failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, MUSTER_ELOST, "gone"), "");
+    assert_true(mu_boot_deadline_ms(&s->boot) == T0 + MU_BOOT_RETRY_MS);
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), ""); /* not asked */
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, T0 + MU_BOOT_RETRY_MS - 1), "");
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, T0 + MU_BOOT_RETRY_MS), "set " K(0, "ADDR") "=10.0.0.1");
+    assert_true(mu_boot_deadline_ms(&s->boot) == DEADLINE);
+    (void)failed(s, MU_BOOT_ON_REQUEST_FAILED, DEADLINE - 100, MUSTER_ECONNECT, "refused");
+    assert_true(mu_boot_deadline_ms(&s->boot) == DEADLINE);
+    assert_string_equal(
+        plain(s, MU_BOOT_ON_TIME, DEADLINE),
+        "fail ERDZV_CONNECTION: bootstrap of round 0: publish MASTER_ADDR: gave up after 60.0 s: refused");
+}
+
+static void an_error_that_does_not_mend_is_the_end(void **state)
+{
+    static const int codes[] = { MUSTER_ENOTSUP, MUSTER_EPROTOCOL, MUSTER_ECANCELED, MUSTER_ENOMEM, MUSTER_ELIMIT };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(codes); i++) {
+        (void)start(s, T0, ours(0, 1));
+        assert_non_null(strstr(failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, codes[i], "bad"),
+                               "bootstrap of round 0: read MASTER_ADDR: bad"));
+        assert_int_equal(s->boot.error.code, codes[i]);
+        assert_string_equal(mu_boot_state_text(s->boot.state), "failed");
+    }
+}
+
+static void every_state_of_rank_0_has_a_deadline(void **state)
+{
+    static const char *const steps[] = { "open the worker store", "connect to our own worker store",
+                                         "publish MASTER_ADDR", "publish MASTER_PORT" };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        char expected[160];
+
+        (void)start(s, T0, ours(0, 0));
+        if (i > 0)
+            (void)listening(s, T0, 1);
+        if (i > 1)
+            (void)plain(s, MU_BOOT_ON_CHECKED, T0);
+        if (i > 2)
+            (void)plain(s, MU_BOOT_ON_SET, T0);
+        assert_string_equal(plain(s, MU_BOOT_ON_TIME, DEADLINE - 1), "");
+        (void)snprintf(expected, sizeof expected,
+                       "fail ERDZV_TIMEOUT: bootstrap of round 0: %s: not done within 60.0 s", steps[i]);
+        assert_string_equal(plain(s, MU_BOOT_ON_TIME, DEADLINE), expected);
+        assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+    }
+}
+
+/* ---- The others ---- */
+
+static void the_others_read_address_and_port(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, T0, ours(3, 2)), "get " K(3, "ADDR") " 60000");
+    assert_string_equal(got(s, T0 + 10, "10.0.0.1"), "get " K(3, "PORT") " 59990");
+    assert_string_equal(got(s, T0 + 20, "4711"), "done '10.0.0.1' 4711");
+}
+
+static void keys_that_do_not_come_are_an_error_naming_rank_0(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, ours(3, 2));
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, DEADLINE - 5), "get " K(3, "ADDR") " 5");
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, DEADLINE), "fail ERDZV_TIMEOUT: bootstrap of round 3: rank 0 "
+                                                                "(a_1_1) has not published MASTER_ADDR within 60.0 s");
+    (void)start(s, T0, ours(4, 2));
+    (void)got(s, T0, "10.0.0.1");
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, DEADLINE), "fail ERDZV_TIMEOUT: bootstrap of round 4: rank 0 (a_1_1) "
+                                                             "has not published MASTER_PORT within 60.0 s");
+}
+
+static void a_port_is_a_decimal_number_from_1_to_65535(void **state)
+{
+    static const struct {
+        const char *text;
+        bool good;
+    } rows[] = {
+        { "1", true },    { "65535", true }, { "0", false },   { "65536", false },  { "", false },
+        { "-1", false },  { "+1", false },   { " 1", false },  { "1 ", false },     { "x", false },
+        { "1.0", false }, { "0x1", false },  { "1\n", false }, { "123456", false }, { "00000000001", false },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)start(s, T0, ours(0, 1));
+        (void)got(s, T0, "a");
+        (void)got(s, T0, rows[i].text);
+        assert_ptr_equal(strstr(s->trace, rows[i].good ? "done 'a' " : "fail ERDZV_STATE: "), s->trace);
+    }
+    assert_non_null(strstr(s->trace, "MASTER_PORT of rank 0 (a_1_1) is not a decimal number from 1 to 65535"));
+    (void)start(s, T0, ours(0, 1));
+    (void)got(s, T0, "a");
+    (void)step(s, (struct mu_boot_event){ .type = MU_BOOT_ON_GOT, .id = s->id, .value = mu_slice("12\0", 3) });
+    assert_non_null(strstr(s->trace, "fail ERDZV_STATE"));
+}
+
+static void an_address_is_text_without_blanks(void **state)
+{
+    struct scene *s = *state;
+    char name[MU_BOOT_ADDR_MAX + 1];
+    static const char *const bad[] = { "", " ", "a b", "a\n", "\x01", "\x7f" };
+
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)start(s, T0, ours(0, 1));
+        assert_non_null(strstr(got(s, T0, bad[i]), "fail ERDZV_STATE: bootstrap of round 0: MASTER_ADDR of rank 0"));
+    }
+    memset(name, 'n', sizeof name);
+    name[MU_BOOT_ADDR_MAX] = '\0';
+    (void)start(s, T0, ours(0, 1));
+    assert_non_null(strstr(got(s, T0, name), "is not an address (256 bytes)"));
+    name[MU_BOOT_ADDR_MAX - 1] = '\0';
+    (void)start(s, T0, ours(0, 1));
+    assert_non_null(strstr(got(s, T0, name), "get "));
+}
+
+/* ---- Rank 0 is PyTorch ---- */
+
+static void a_stock_rank_0_that_publishes_is_taken_at_its_word(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, T0, mixed(3, 1, false, "p_2_0")), "get " K(3, "ADDR") " 1000");
+    assert_string_equal(got(s, T0, "p"), "get " K(3, "PORT") " 60000");
+    assert_string_equal(got(s, T0, "5"), "done 'p' 5");
+}
+
+static void a_stock_rank_0_that_is_silent_keeps_to_an_earlier_pair(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, mixed(3, 1, false, "p_2_0"));
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 1000), "check " K(2, "PORT"));
+    assert_string_equal(found(s, T0 + 1000, false), "check " K(1, "PORT"));
+    assert_string_equal(found(s, T0 + 1000, true), "get " K(1, "ADDR") " 1000");
+    assert_string_equal(got(s, T0 + 1000, "p"), "get " K(1, "PORT") " 1000");
+    assert_string_equal(got(s, T0 + 1000, "5"), "done 'p' 5");
+}
+
+static void an_earlier_pair_that_vanishes_is_not_the_end(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, mixed(2, 1, false, "p_2_0"));
+    (void)plain(s, MU_BOOT_ON_MISSING, T0 + 1000);
+    (void)found(s, T0 + 1000, true);
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 2000), "check " K(0, "PORT"));
+    assert_string_equal(found(s, T0 + 2000, true), "get " K(0, "ADDR") " 1000");
+    (void)got(s, T0 + 2000, "p");
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 3000), "get " K(2, "ADDR") " 57000");
+}
+
+static void without_an_earlier_pair_this_rounds_is_waited_for(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, mixed(0, 1, false, "p_2_0"));
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 1000), "get " K(0, "ADDR") " 59000");
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, DEADLINE), "fail ERDZV_TIMEOUT: bootstrap of round 0: rank 0 (p_2_0) "
+                                                             "has not published MASTER_ADDR within 60.0 s");
+}
+
+static void not_more_than_the_last_rounds_are_looked_at(void **state)
+{
+    struct scene *s = *state;
+    unsigned looked = 0;
+
+    (void)start(s, T0, mixed(100, 1, false, "p_2_0"));
+    (void)plain(s, MU_BOOT_ON_MISSING, T0 + 1000);
+    while (strstr(s->trace, "check ") != NULL) {
+        looked++;
+        (void)found(s, T0 + 1000, false);
+    }
+    assert_int_equal(looked, MU_BOOT_ROUNDS_MAX);
+    assert_string_equal(s->trace, "get " K(100, "ADDR") " 59000");
+}
+
+static void rounds_that_had_another_rank_0_are_passed_over(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, T0, mixed(4, 1, false, "p_2_0"));
+    (void)got(s, T0, "p");
+    (void)got(s, T0, "5");
+    assert_non_null(
+        strstr(start(s, T0, mixed(5, 1, true, "a_1_1")), "warn: rank 0 has moved from p_2_0 to a_1_1 in round 5"));
+    (void)got(s, T0, "a");
+    (void)got(s, T0, "6");
+    (void)start(s, T0, mixed(6, 1, false, "p_2_0"));
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 1000), "check " K(4, "PORT"));
+}
+
+static void an_old_stock_rank_0_publishes_later(void **state)
+{
+    struct scene *s = *state;
+    struct mu_boot_start old = mixed(3, 1, false, "p_2_0");
+
+    old.old_dialect = true;
+    assert_string_equal(start(s, T0, old), "done '' 0");
+    assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+    old = mixed(4, 1, true, "a_1_1");
+    old.old_dialect = true;
+    assert_string_equal(start(s, T0, old), "get " K(4, "ADDR") " 60000"); /* one of us does it at once */
+}
+
+static void a_rank_0_that_moves_under_a_stock_member_is_warned_of(void **state)
+{
+    static const struct {
+        bool stock_before, stock_now, old;
+        const char *rank0;
+        bool warns;
+    } rows[] = {
+        { true, true, false, "b_1_1", true },    { true, true, false, "a_1_1", false },
+        { false, true, false, "b_1_1", false },  { true, false, false, "b_1_1", false },
+        { false, false, false, "b_1_1", false }, { true, true, true, "b_1_1", false },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_boot_start before = mixed(0, 1, true, "a_1_1"), now = mixed(1, 1, true, rows[i].rank0);
+
+        configure(s, (struct mu_boot_config){ .use_agent_store = true });
+        before.all_ours = !rows[i].stock_before;
+        now.all_ours = !rows[i].stock_now;
+        now.old_dialect = rows[i].old;
+        assert_null(strstr(start(s, T0, before), "warn"));
+        assert_int_equal(strstr(start(s, T0, now), "warn: rank 0 has moved from a_1_1 to b_1_1") != NULL,
+                         rows[i].warns);
+    }
+}
+
+/* ---- Whatever comes at the wrong time ---- */
+
+static void answers_to_other_requests_are_dropped(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(got(s, T0, "a"), "");
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, T0), "");
+    (void)start(s, T0, ours(3, 2));
+    s->id++;
+    assert_string_equal(got(s, T0, "a"), "");
+    s->id--;
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "");
+    assert_string_equal(found(s, T0, true), "");
+    assert_string_equal(listening(s, T0, 1), "");
+    assert_string_equal(got(s, T0, "a"), "get " K(3, "PORT") " 60000");
+    assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "");
+    assert_string_equal(got(s, T0, "1"), "");
+    assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+}
+
+static void a_new_round_replaces_the_one_under_way(void **state)
+{
+    struct scene *s = *state;
+    uint64_t old_id;
+
+    (void)start(s, T0, ours(0, 0));
+    old_id = s->id;
+    assert_string_equal(start(s, T0, ours(1, 0)), "close, open");
+    assert_string_equal(step(s, (struct mu_boot_event){ .type = MU_BOOT_ON_LISTENING, .id = old_id, .port = 1 }), "");
+    assert_string_equal(listening(s, T0, 2), "self 10.0.0.1 2 5000");
+    assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "close");
+}
+
+static void names_of_any_length_are_cut_or_refused(void **state)
+{
+    struct scene *s = *state;
+    char name[2000];
+    struct mu_boot_config config = { .run_id = name, .hostname = "h", .local_addr = name };
+    struct mu_boot_start round = ours(INT64_MAX, 0);
+    struct muster_error error;
+
+    mu_boot_done(&s->boot);
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    assert_int_equal(mu_boot_init(&s->boot, &config, &error), MUSTER_EINVAL);
+    assert_string_equal(error.text, "a local address of 1999 bytes is too long");
+    config.local_addr = NULL;
+    config.hostname = name;
+    assert_int_equal(mu_boot_init(&s->boot, &config, &error), MUSTER_EINVAL);
+    config.hostname = "h";
+    assert_int_equal(mu_boot_init(&s->boot, &config, &error), 0);
+    round.rank0 = mu_slice_str(name);
+    (void)start(s, T0, round);
+    assert_non_null(strstr(listening(s, T0, 1), "set torch.rendezvous.nnn"));
+    assert_non_null(strstr(s->trace, "n.9223372036854775807/MASTER_ADDR=10.0.0.1"));
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    struct mu_boot_config config = { .run_id = "job", .hostname = "here" };
+
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_boot boot;
+        int rc = mu_boot_init(&boot, &config, NULL);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_boot_done(&boot);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE(rank_0_opens_a_store_checks_it_and_publishes_address_then_port),
+        SCENE(rounds_of_our_own_kind_get_a_new_store_each),
+        SCENE(with_a_stock_member_one_listener_stays_for_good),
+        SCENE(without_an_agents_store_only_a_free_port_is_published),
+        SCENE(an_old_document_gets_a_free_port_too),
+        SCENE(a_free_port_leaves_the_kept_listener_alone),
+        SCENE(the_address_is_the_best_that_is_known),
+        SCENE(without_any_address_it_says_so),
+        SCENE(a_store_that_does_not_open_is_the_end),
+        SCENE(publishing_is_tried_again_while_the_store_is_away),
+        SCENE(an_error_that_does_not_mend_is_the_end),
+        SCENE(every_state_of_rank_0_has_a_deadline),
+        SCENE(the_others_read_address_and_port),
+        SCENE(keys_that_do_not_come_are_an_error_naming_rank_0),
+        SCENE(a_port_is_a_decimal_number_from_1_to_65535),
+        SCENE(an_address_is_text_without_blanks),
+        SCENE(a_stock_rank_0_that_publishes_is_taken_at_its_word),
+        SCENE(a_stock_rank_0_that_is_silent_keeps_to_an_earlier_pair),
+        SCENE(an_earlier_pair_that_vanishes_is_not_the_end),
+        SCENE(without_an_earlier_pair_this_rounds_is_waited_for),
+        SCENE(not_more_than_the_last_rounds_are_looked_at),
+        SCENE(rounds_that_had_another_rank_0_are_passed_over),
+        SCENE(an_old_stock_rank_0_publishes_later),
+        SCENE(a_rank_0_that_moves_under_a_stock_member_is_warned_of),
+        SCENE(answers_to_other_requests_are_dropped),
+        SCENE(a_new_round_replaces_the_one_under_way),
+        SCENE(names_of_any_length_are_cut_or_refused),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

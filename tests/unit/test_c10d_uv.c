@@ -1,0 +1,663 @@
+/* The c10d rendezvous: who hosts its store, who joins it, and what is said when there is none. Nodes are handlers on one
+ * loop; nothing leaves the machine. */
+#include "failmalloc.h"
+#include "fake_store.h"
+#include "handler/handler.h"
+#include "store/client_uv.h"
+#include "store/listen.h"
+#include "store/server_uv.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <uv.h>
+
+/* Looked up, but refused by the resolver's own rules before anybody is asked. */
+#define UNKNOWN_NAME "a234567890123456789012345678901234567890123456789012345678901234.invalid"
+
+enum { NODES = 3, ALARM_MS = 40000 };
+
+struct node {
+    uv_loop_t *loop;
+    struct muster_handler *handler;
+    unsigned told[MUSTER_RDZV_PROGRESS + 1];
+    int64_t rank, world_size;
+    struct muster_error error;
+    bool inside, free_when_told;
+    unsigned freed;
+};
+
+struct scene {
+    uv_loop_t loop;
+    uv_timer_t alarm; /* ends a test that hangs */
+    struct node nodes[NODES];
+    struct mu_server *server;
+    unsigned servers_closed;
+};
+
+/* What was logged: the port of the last store that was hosted, and whether somebody was warned. */
+static unsigned logged_port, logged_hostings, logged_warnings;
+
+static void on_log(void *ctx, enum muster_log_level level, const char *line)
+{
+    const char *port = strstr(line, "hosting its store on port ");
+
+    (void)ctx;
+    if (port != NULL) {
+        logged_port = (unsigned)strtoul(port + strlen("hosting its store on port "), NULL, 10);
+        logged_hostings++;
+    }
+    if (level == MUSTER_LOG_WARNING && strstr(line, "only nodes on this host") != NULL)
+        logged_warnings++;
+}
+
+static void on_alarm(uv_timer_t *timer)
+{
+    (void)timer;
+    fail_msg("the test hangs");
+}
+
+static void begin(struct scene *s)
+{
+    memset(s, 0, sizeof *s);
+    (void)signal(SIGPIPE, SIG_IGN);
+    logged_port = logged_hostings = logged_warnings = 0;
+    muster_log_set_sink(on_log, NULL);
+    assert_int_equal(uv_loop_init(&s->loop), 0);
+    assert_int_equal(uv_timer_init(&s->loop, &s->alarm), 0);
+    assert_int_equal(uv_timer_start(&s->alarm, on_alarm, ALARM_MS, 0), 0);
+}
+
+/* Each callback that may be waited for stops the loop, which would sleep otherwise. */
+#define RUN_UNTIL(s, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition))                                                                                           \
+            (void)uv_run(&(s)->loop, UV_RUN_ONCE);                                                                     \
+    } while (0)
+
+static void on_freed(void *ctx)
+{
+    struct node *node = ctx;
+
+    assert_false(node->inside);
+    node->freed++;
+    uv_stop(node->loop);
+}
+
+static void free_node(struct node *node)
+{
+    struct muster_handler *handler = node->handler;
+
+    if (handler == NULL)
+        return;
+    node->handler = NULL;
+    node->inside = true;
+    handler->ops->free(handler, on_freed, node);
+    node->inside = false;
+}
+
+static void on_server_closed(struct mu_server *server, void *ctx)
+{
+    struct scene *s = ctx;
+
+    (void)server;
+    s->servers_closed++;
+}
+
+static void end(struct scene *s)
+{
+    for (size_t i = 0; i < NODES; i++)
+        free_node(&s->nodes[i]);
+    if (s->server != NULL)
+        mu_server_close(s->server, on_server_closed, s);
+    uv_close((uv_handle_t *)&s->alarm, NULL);
+    while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0)
+        continue;
+    assert_int_equal(uv_loop_close(&s->loop), 0);
+    muster_log_set_sink(NULL, NULL);
+}
+
+static void on_event(void *ctx, const struct muster_rdzv_event *event)
+{
+    struct node *node = ctx;
+
+    assert_non_null(node->handler);
+    assert_false(node->inside);
+    assert_int_equal(event->size, sizeof *event);
+    node->told[event->type]++;
+    uv_stop(node->loop); /* what it is waited for may be this */
+    if (event->type == MUSTER_RDZV_JOINED) {
+        node->rank = event->info->rank;
+        node->world_size = event->info->world_size;
+    }
+    if (event->error != NULL)
+        node->error = *event->error;
+    if (node->free_when_told)
+        free_node(node);
+}
+
+/* A node with this endpoint and these options ("k=v,k=v"), for a rendezvous of so many. */
+static int start(struct scene *s, size_t index, const char *endpoint, const char *options, int64_t nodes_max,
+                 struct muster_error *error)
+{
+    struct node *node = &s->nodes[index];
+    struct muster_rdzv_params *params;
+    int rc = muster_rdzv_params_new("c10d", endpoint, "job", 1, nodes_max, NULL, &params, error);
+
+    if (rc < 0)
+        return rc;
+    node->loop = &s->loop;
+    rc = muster_rdzv_params_set_options(params, options, error);
+    if (rc == 0)
+        rc = mu_c10d_start(&s->loop, params, on_event, node, &node->handler, error);
+    muster_rdzv_params_free(params);
+    return rc;
+}
+
+#define ASK(node, what)                                                                                                \
+    do {                                                                                                               \
+        (node)->inside = true;                                                                                         \
+        (node)->handler->ops->what((node)->handler);                                                                   \
+        (node)->inside = false;                                                                                        \
+    } while (0)
+
+/* Starts a node, has it join and waits for it to fail. */
+static const struct muster_error *join_fails(struct scene *s, const char *endpoint, const char *options)
+{
+    struct node *node = &s->nodes[0];
+
+    assert_int_equal(start(s, 0, endpoint, options, 1, NULL), 0);
+    ASK(node, join);
+    RUN_UNTIL(s, node->told[MUSTER_RDZV_FAILED] > 0);
+    assert_int_equal(node->told[MUSTER_RDZV_FAILED], 1);
+    assert_int_equal(node->told[MUSTER_RDZV_JOINED], 0);
+    return &node->error;
+}
+
+static const char *endpoint_of(const char *host, unsigned port)
+{
+    static char text[320];
+
+    (void)snprintf(text, sizeof text, "%s:%u", host, port);
+    return text;
+}
+
+/* ---- Parameters ---- */
+
+static void options_are_checked_at_once(void **state)
+{
+    static const struct {
+        const char *endpoint, *options;
+        int rc;
+        const char *text;
+    } rows[] = {
+        { "localhost:0", "store_type=file", MUSTER_ENOTSUP, "not supported yet" },
+        { "localhost:0", "store_type= FILE ", MUSTER_ENOTSUP, "not supported yet" },
+        { "localhost:0", "store_type=etcd", MUSTER_EINVAL, "'etcd'" },
+        { "localhost:0", "store_type=tcp-and-a-lot-more", MUSTER_EINVAL, "store_type" },
+        { "localhost:0", "is_host=perhaps", MUSTER_EINVAL, "is_host" },
+        { "localhost:0", "is_host=false", MUSTER_EINVAL, "port 0" },
+        { "localhost:0", "read_timeout=0", MUSTER_EINVAL, "read_timeout" },
+        { "localhost:0", "read_timeout=-1", MUSTER_EINVAL, "read_timeout" },
+        { "localhost:0", "read_timeout=x", MUSTER_EINVAL, "read_timeout" },
+        { "localhost:0", "read_timeout=9999999999", MUSTER_EINVAL, "read_timeout" },
+        { "localhost:0", "dialect=2.13", MUSTER_EINVAL, "dialect" },
+        { "localhost:0", "use_agent_store=2", MUSTER_EINVAL, "use_agent_store" },
+        { "localhost:0", "join_timeout=0", MUSTER_EINVAL, "join" },
+        { "localhost:99999", "is_host=1", MUSTER_EINVAL, "localhost:99999" },
+        { "a/b:1", "is_host=1", MUSTER_EINVAL, "a/b:1" },
+    };
+    struct muster_error error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_int_equal(start(&s, 0, rows[i].endpoint, rows[i].options, 1, &error), rows[i].rc);
+        assert_non_null(strstr(error.text, rows[i].text));
+    }
+    end(&s);
+}
+
+static void an_empty_run_id_is_refused(void **state)
+{
+    struct muster_rdzv_params *params;
+    struct muster_handler *handler;
+    struct muster_error error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(muster_rdzv_params_new("c10d", "localhost:0", "", 1, 1, NULL, &params, NULL), 0);
+    assert_int_equal(mu_c10d_start(&s.loop, params, on_event, &s, &handler, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "run id"));
+    muster_rdzv_params_free(params);
+    end(&s);
+}
+
+static void what_the_parameters_say_about_the_workers_store_is_kept(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, "localhost:0", "store_type= TCP ,dialect=1.13", 1, NULL), 0);
+    assert_int_equal(start(&s, 1, "localhost:0", "use_agent_store=false", 1, NULL), 0);
+    assert_true(s.nodes[0].handler->ops->use_agent_store(s.nodes[0].handler));
+    assert_false(s.nodes[1].handler->ops->use_agent_store(s.nodes[1].handler));
+    end(&s);
+}
+
+/* ---- Who hosts ---- */
+
+static void who_owns_the_address_hosts_and_others_join(void **state)
+{
+    static const char *const firsts[] = { "localhost", "127.0.0.1", "127.8.8.8", "0.0.0.0" };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(firsts); i++) {
+        begin(&s);
+        assert_int_equal(start(&s, 0, endpoint_of(firsts[i], 0), "last_call_timeout=20", 2, NULL), 0);
+        ASK(&s.nodes[0], join);
+        RUN_UNTIL(&s, logged_hostings > 0);
+        assert_int_equal(start(&s, 1, endpoint_of("localhost", logged_port), "last_call_timeout=20", 2, NULL), 0);
+        ASK(&s.nodes[1], join);
+        RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+        assert_int_equal(s.nodes[0].world_size, 2);
+        assert_int_equal(s.nodes[1].world_size, 2);
+        assert_int_equal(s.nodes[0].rank + s.nodes[1].rank, 1);
+        assert_int_equal(logged_hostings, 1); /* the second found the port taken */
+        assert_int_equal(logged_warnings, i == 3 ? 1 : 2);
+        end(&s);
+    }
+}
+
+static void of_two_that_start_at_once_one_hosts(void **state)
+{
+    struct scene s;
+    uint16_t port;
+
+    (void)state;
+    (void)close(fake_listener(&port, -1)); /* free, a moment ago */
+    begin(&s);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(start(&s, i, endpoint_of("localhost", port), "last_call_timeout=20", 2, NULL), 0);
+        ASK(&s.nodes[i], join);
+    }
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(s.nodes[0].rank + s.nodes[1].rank, 1);
+    assert_int_equal(logged_hostings, 1);
+    end(&s);
+}
+
+static void is_host_overrides_what_the_address_says(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, "192.0.2.1:0", "is_host=true", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(s.nodes[0].world_size, 1);
+    assert_int_equal(logged_hostings, 1);
+    assert_int_equal(logged_warnings, 0);
+    end(&s);
+}
+
+static void port_zero_of_somebody_elses_address_is_an_error(void **state)
+{
+    const struct muster_error *error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    error = join_fails(&s, "192.0.2.1:0", "read_timeout=1");
+    assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(error->text, "join rendezvous 'job': port 0"));
+    end(&s);
+}
+
+static void on_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
+{
+    (void)client;
+    (void)ctx;
+    assert_null(error);
+}
+
+static void on_client_closed(struct mu_client *client, void *ctx)
+{
+    (void)client;
+    (void)ctx;
+}
+
+static void on_called(struct mu_call *call)
+{
+    unsigned *called = call->ctx;
+
+    ++*called;
+}
+
+static void the_host_says_who_it_is(void **state)
+{
+    struct mu_client_config config = { .host = "127.0.0.1", .connect_timeout_ms = ALARM_MS };
+    unsigned called = 0;
+    struct mu_call call = {
+        .kind = MU_CALL_GET, .key = muster_str("muster.job/host"), .done = on_called, .ctx = &called
+    };
+    struct mu_client *client;
+    struct scene s;
+    char hostname[256] = "", pid[32];
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, "localhost:0", "is_host=1", 1, NULL), 0);
+    RUN_UNTIL(&s, logged_hostings > 0);
+    config.port = (uint16_t)logged_port;
+    assert_int_equal(mu_client_start(&s.loop, &config, on_ready, NULL, NULL, &client, NULL), 0);
+    mu_client_call(client, &call, ALARM_MS);
+    RUN_UNTIL(&s, called > 0);
+    assert_int_equal(call.rc, 0);
+    (void)gethostname(hostname, sizeof hostname - 1);
+    (void)snprintf(pid, sizeof pid, "_%d_", (int)getpid());
+    assert_memory_equal(call.bytes.data, hostname, strlen(hostname));
+    assert_non_null(strstr(call.bytes.data, pid));
+    muster_bytes_done(&call.bytes);
+    mu_client_close(client, on_client_closed, NULL);
+    end(&s);
+}
+
+/* ---- A port that is taken ---- */
+
+static void a_port_taken_by_a_store_is_joined(void **state)
+{
+    const struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
+    assert_int_equal(
+        start(&s, 0, endpoint_of("127.0.0.1", mu_addr_port(mu_server_address(s.server))), "dialect=1.13", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(logged_hostings, 0);
+    end(&s);
+}
+
+static void a_port_taken_by_something_else_is_said_so_at_once(void **state)
+{
+    struct fake_store fake = { .instead = "HTTP/1.1 400 Bad Request\r\n\r\n" };
+    const struct muster_error *error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    fake_start(&fake);
+    error = join_fails(&s, endpoint_of("127.0.0.1", fake.port), "");
+    assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(error->text, "is taken by something that does not speak the store's protocol"));
+    assert_non_null(strstr(error->text, "HTTP/1.1"));
+    end(&s);
+    fake_stop(&fake);
+}
+
+static void a_port_taken_by_a_silent_one_is_said_so_in_the_end(void **state)
+{
+    struct fake_store fake = { .to_v = FAKE_IS_SILENT };
+    const struct muster_error *error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    fake_start(&fake);
+    error = join_fails(&s, endpoint_of("localhost", fake.port), "read_timeout=1");
+    assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(error->text, "is taken, but no store answers there"));
+    assert_non_null(strstr(error->text, "connected, but it does not answer"));
+    end(&s);
+    fake_stop(&fake);
+}
+
+static void a_taken_port_that_becomes_free_is_hosted(void **state)
+{
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("127.0.0.1", port), "", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    for (int i = 0; i < 5; i++)
+        (void)uv_run(&s.loop, UV_RUN_ONCE);
+    assert_int_equal(logged_hostings, 0);
+    (void)close(fd);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(logged_hostings, 1);
+    end(&s);
+}
+
+static void an_explicit_host_does_not_join_others(void **state)
+{
+    const struct muster_store_server_config config = { .size = sizeof config };
+    const struct muster_error *error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
+    error = join_fails(&s, endpoint_of("localhost", mu_addr_port(mu_server_address(s.server))), "is_host=yes");
+    assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(error->text, "host the store: listen on every address"));
+    end(&s);
+}
+
+/* ---- No store ---- */
+
+static void a_client_never_hosts_and_says_what_it_tried(void **state)
+{
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    const struct muster_error *error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    error = join_fails(&s, endpoint_of("127.0.0.1", port), "is_host=false,read_timeout=1");
+    assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(error->text, "join rendezvous 'job': connect to 127.0.0.1:"));
+    assert_non_null(strstr(error->text, "connection refused"));
+    assert_int_equal(logged_hostings, 0);
+    (void)close(fd);
+    end(&s);
+}
+
+static void a_name_that_cannot_be_resolved_is_named(void **state)
+{
+    static const char *const options[] = { "read_timeout=1", "read_timeout=1,is_host=no" };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(options); i++) {
+        const struct muster_error *error;
+
+        begin(&s);
+        error = join_fails(&s, endpoint_of(UNKNOWN_NAME, 1), options[i]);
+        assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
+        assert_non_null(strstr(error->text, UNKNOWN_NAME));
+        end(&s);
+    }
+}
+
+static void a_short_join_timeout_bounds_the_search_for_the_store(void **state)
+{
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(join_fails(&s, endpoint_of("127.0.0.1", port), "is_host=false,join_timeout=1")->code,
+                     MUSTER_ERDZV_CONNECTION);
+    (void)close(fd);
+    end(&s);
+}
+
+static void the_next_join_tries_anew(void **state)
+{
+    struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    (void)join_fails(&s, endpoint_of("127.0.0.1", port), "is_host=false,read_timeout=1");
+    config.use_listen_fd = true;
+    config.listen_fd = fd;
+    assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0);
+    end(&s);
+}
+
+/* ---- Asked before there is a store ---- */
+
+static void everything_asked_is_answered_once(void **state)
+{
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    struct scene s;
+    struct node *node = &s.nodes[0];
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("127.0.0.1", port), "is_host=false,read_timeout=1", 1, NULL), 0);
+    ASK(node, join);
+    ASK(node, look);
+    ASK(node, close);
+    ASK(node, look);
+    ASK(node, leave); /* so it no longer wants to join */
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_LEFT] > 0);
+    assert_int_equal(node->told[MUSTER_RDZV_FAILED] + node->told[MUSTER_RDZV_LOOKED], 0);
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_FAILED] > 0);
+    assert_int_equal(node->told[MUSTER_RDZV_LOOKED], 1);
+    assert_int_equal(node->told[MUSTER_RDZV_FAILED], 1);
+    assert_int_equal(node->told[MUSTER_RDZV_LEFT], 1);
+    assert_non_null(strstr(node->error.text, "close rendezvous 'job'"));
+    (void)close(fd);
+    end(&s);
+}
+
+static void what_was_asked_early_is_done_when_there_is_a_store(void **state)
+{
+    struct scene s;
+    struct node *node = &s.nodes[0];
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, "localhost:0", "", 1, NULL), 0);
+    ASK(node, look);
+    ASK(node, close);
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_LOOKED] > 0 && node->told[MUSTER_RDZV_CLOSED] > 0);
+    assert_int_equal(node->error.code, 0);
+    ASK(node, join);
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_FAILED] > 0);
+    assert_int_equal(node->error.code, MUSTER_ERDZV_CLOSED);
+    ASK(node, leave);
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_LEFT] > 0);
+    end(&s);
+}
+
+/* ---- Ending ---- */
+
+static void it_may_be_freed_at_any_time(void **state)
+{
+    static const char *const endpoints[] = { "localhost:0", UNKNOWN_NAME ":1" };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(endpoints); i++) {
+        for (int turns = 0; turns < (i == 0 ? 12 : 2); turns++) {
+            begin(&s);
+            assert_int_equal(start(&s, 0, endpoints[i], "", 1, NULL), 0);
+            ASK(&s.nodes[0], join);
+            for (int turn = 0; turn < turns; turn++)
+                (void)uv_run(&s.loop, UV_RUN_NOWAIT);
+            free_node(&s.nodes[0]);
+            RUN_UNTIL(&s, s.nodes[0].freed > 0);
+            assert_int_equal(s.nodes[0].freed, 1);
+            end(&s);
+        }
+    }
+}
+
+static void it_may_be_freed_from_what_it_tells(void **state)
+{
+    uint16_t port;
+    int fd = fake_listener(&port, -1);
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("127.0.0.1", port), "is_host=false,read_timeout=1", 1, NULL), 0);
+    s.nodes[0].free_when_told = true;
+    ASK(&s.nodes[0], join);
+    ASK(&s.nodes[0], close);
+    RUN_UNTIL(&s, s.nodes[0].freed > 0);
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_FAILED], 1);
+    (void)close(fd);
+    end(&s);
+}
+
+static void any_allocation_of_the_start_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct muster_error error;
+        struct scene s;
+        int rc;
+
+        fail_alloc_at(0);
+        begin(&s);
+        fail_alloc_at(n);
+        rc = start(&s, 0, "localhost:0", "read_timeout=1", 1, &error);
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        if (rc == 0) {
+            for (int turn = 0; turn < 3; turn++)
+                (void)uv_run(&s.loop, UV_RUN_NOWAIT);
+        }
+        end(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_are_checked_at_once),
+        cmocka_unit_test(an_empty_run_id_is_refused),
+        cmocka_unit_test(what_the_parameters_say_about_the_workers_store_is_kept),
+        cmocka_unit_test(who_owns_the_address_hosts_and_others_join),
+        cmocka_unit_test(of_two_that_start_at_once_one_hosts),
+        cmocka_unit_test(is_host_overrides_what_the_address_says),
+        cmocka_unit_test(port_zero_of_somebody_elses_address_is_an_error),
+        cmocka_unit_test(the_host_says_who_it_is),
+        cmocka_unit_test(a_port_taken_by_a_store_is_joined),
+        cmocka_unit_test(a_port_taken_by_something_else_is_said_so_at_once),
+        cmocka_unit_test(a_port_taken_by_a_silent_one_is_said_so_in_the_end),
+        cmocka_unit_test(a_taken_port_that_becomes_free_is_hosted),
+        cmocka_unit_test(an_explicit_host_does_not_join_others),
+        cmocka_unit_test(a_client_never_hosts_and_says_what_it_tried),
+        cmocka_unit_test(a_name_that_cannot_be_resolved_is_named),
+        cmocka_unit_test(a_short_join_timeout_bounds_the_search_for_the_store),
+        cmocka_unit_test(the_next_join_tries_anew),
+        cmocka_unit_test(everything_asked_is_answered_once),
+        cmocka_unit_test(what_was_asked_early_is_done_when_there_is_a_store),
+        cmocka_unit_test(it_may_be_freed_at_any_time),
+        cmocka_unit_test(it_may_be_freed_from_what_it_tells),
+        cmocka_unit_test(any_allocation_of_the_start_may_fail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
