@@ -22,10 +22,15 @@ interop: ## our server and client with real PyTorch, 1.13 and 2.13
 	@scripts/setup interop
 	@scripts/run-tests interop
 
-sim: ## the simulator with fresh seeds for SIM_SECONDS
+sim: ## the simulators, each with fresh seeds for SIM_SECONDS
 	@scripts/setup test
 	@scripts/build build
 	@build/muster-sim-store --seconds $(SIM_SECONDS)
+	@build/muster-sim --time $(SIM_SECONDS)
+
+sim-mutants: ## bugs put into the rendezvous on purpose, each found by the simulator
+	@scripts/setup test
+	@scripts/sim-mutants
 
 fuzz: ## libFuzzer over every reader of outside bytes, FUZZ_RUNS inputs each
 	@scripts/setup fuzz
@@ -60,6 +65,6 @@ clean: ## all builds; the PyTorch that interop installed stays
 	@[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name 'venv-*' -exec rm -rf {} +
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1:\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1:\t/p' Makefile | expand -t 14
 
-.PHONY: all demo test interop sim fuzz bench lint format valgrind install clean help
+.PHONY: all demo test interop sim sim-mutants fuzz bench lint format valgrind install clean help

@@ -33,7 +33,7 @@ struct mu_option {
 };
 
 /* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand as well, and
- * "-h" stands for "--help". Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
+ * "-h" stands for "--help". In an option's name "_" stands for "-", as torchrun has it. Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
  * On a usage error it says so on stderr, with `command` in front, and returns false. */
 bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count);
 
@@ -49,6 +49,12 @@ int mu_cli_flush(const char *command);
 /* Log lines of this level and above go to stderr. False: there is no such level. */
 bool mu_cli_log(const char *level);
 
+/* Lines for stderr that are dropped if nobody takes them at once: a stopped terminal does not stop us. */
+void mu_cli_say(const char *lines, size_t len);
+/* Shows text in the last line of the terminal that stderr is, below whatever else is written there, until it is replaced.
+ * Empty: nothing. */
+void mu_cli_status(const char *text, size_t len);
+
 /* ---- Commands: argv begins behind the command's own words ---- */
 
 int mu_cmd_store(char **argv);
@@ -57,5 +63,11 @@ int mu_cmd_store(char **argv);
 int mu_cmd_store_serve(const struct muster_store_server_config *config);
 /* The client's half: argv[0] is "get", "set", ... */
 int mu_cmd_store_client(char **argv);
+
+int mu_cmd_join(char **argv);
+
+struct mu_join_config;
+/* Joins, stays, leaves. */
+int mu_cmd_join_run(const struct muster_rdzv_params *params, const struct mu_join_config *config);
 
 #endif

@@ -12,6 +12,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "usage: muster COMMAND [OPTIONS]\n"
                            "\n"
                            "commands:\n"
+                           "  join       take part in a rendezvous and tell who is in\n"
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
                            "\n"
@@ -35,6 +36,8 @@ int main(int argc, char **argv)
 
     occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
+    if (strcmp(command, "join") == 0)
+        return mu_cmd_join(argv + 2);
     if (strcmp(command, "store") == 0)
         return mu_cmd_store(argv + 2);
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {

@@ -8,15 +8,21 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LOG_LINE_BYTES = 2048 };
+enum { LOG_LINE_BYTES = 2048, STATUS_BYTES = 512, COLUMNS_DEFAULT = 80, COLUMNS_MIN = 20 };
+
+static const char erase_line[] = "\r\033[K";
 
 static enum muster_log_level log_level_min;
+static char status[STATUS_BYTES]; /* what a terminal shows in its last line */
+static size_t status_len;
 
 static void say(const char *command, const char *format, va_list args)
 {
+    mu_cli_status("", 0);
     (void)fprintf(stderr, "%s: ", command);
     (void)vfprintf(stderr, format, args);
 }
@@ -50,11 +56,63 @@ int mu_cli_flush(const char *command)
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
 }
 
-/* Writes one line to stderr if that can be done at once: a terminal that is stopped, or a pipe that nobody reads, must
- * not stop what the line is about. What poll() lets through is taken whole, for a line is shorter than PIPE_BUF. */
-static bool write_line(enum muster_log_level level, const char *line)
+/* Writes to stderr if that can be done at once: a terminal that is stopped, or a pipe that nobody reads, must not stop
+ * what the lines are about. What poll() lets through is taken whole, for it is shorter than PIPE_BUF. */
+static bool write_at_once(const char *text, size_t len)
 {
     struct pollfd out = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) && write(STDERR_FILENO, text, len) == (ssize_t)len;
+}
+
+/* The same around the status: whole lines go above it. */
+static bool write_lines(const char *lines, size_t len)
+{
+    bool written;
+
+    if (status_len > 0)
+        (void)write_at_once(erase_line, sizeof erase_line - 1);
+    written = write_at_once(lines, len);
+    if (status_len > 0)
+        (void)write_at_once(status, status_len);
+    return written;
+}
+
+void mu_cli_say(const char *lines, size_t len)
+{
+    (void)write_lines(lines, len);
+}
+
+static size_t columns(void)
+{
+    struct winsize size;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < COLUMNS_MIN)
+        return COLUMNS_DEFAULT;
+    return size.ws_col;
+}
+
+void mu_cli_status(const char *text, size_t len)
+{
+    size_t width = columns() - 1; /* the last column would begin a new line */
+    char shown[sizeof erase_line + STATUS_BYTES];
+
+    if (len == status_len && (len == 0 || memcmp(text, status, len) == 0))
+        return;
+    if (width > sizeof status)
+        width = sizeof status;
+    if (len > 0)
+        memcpy(status, text, len < width ? len : width);
+    if (len > width)
+        memcpy(status + width - 3, "...", 3);
+    status_len = len < width ? len : width;
+    memcpy(shown, erase_line, sizeof erase_line - 1);
+    memcpy(shown + sizeof erase_line - 1, status, status_len);
+    (void)write_at_once(shown, sizeof erase_line - 1 + status_len);
+}
+
+static bool write_line(enum muster_log_level level, const char *line)
+{
     struct timespec now;
     struct tm utc;
     char stamp[32], text[LOG_LINE_BYTES];
@@ -68,7 +126,7 @@ static bool write_line(enum muster_log_level level, const char *line)
     if (len > (int)sizeof text - 2)
         len = (int)sizeof text - 2;
     text[len++] = '\n';
-    return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) && write(STDERR_FILENO, text, (size_t)len) == len;
+    return write_lines(text, (size_t)len);
 }
 
 static void log_to_stderr(void *ctx, enum muster_log_level level, const char *line)
@@ -198,10 +256,21 @@ static const char *take_value(const struct mu_option *option, const char *text)
     return "known";
 }
 
+static bool same_name(const char *known, const char *given, size_t len)
+{
+    if (strlen(known) != len)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if (known[i] != (given[i] == '_' ? '-' : given[i]))
+            return false;
+    }
+    return true;
+}
+
 static const struct mu_option *find_option(const struct mu_option *options, const char *name, size_t len)
 {
     for (; options->name != NULL; options++) {
-        if (strlen(options->name) == len && strncmp(options->name, name, len) == 0)
+        if (same_name(options->name, name, len))
             return options;
     }
     return NULL;

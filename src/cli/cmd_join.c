@@ -1,0 +1,212 @@
+/* `muster join`: its options, and what can be said about them before anything is tried. */
+#include "cli/cli.h"
+#include "cli/join.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char command[] = "muster join";
+
+#define ENDPOINT_DEFAULT "localhost:29400"
+
+static const char help[] = "muster join: takes part in a rendezvous and tells who is in\n"
+                           "\n"
+                           "usage: muster join --rdzv-id ID [OPTIONS]\n"
+                           "\n"
+                           "Waits until enough nodes have come, prints one line with this node's rank, all\n"
+                           "members and the address where workers would meet, and leaves again. Nodes of\n"
+                           "PyTorch's own launcher may take part.\n"
+                           "\n"
+                           "which rendezvous:\n"
+                           "  --rdzv-id ID           name of the job, the same on every node\n"
+                           "  --rdzv-backend B       c10d, static, or one from a --backend-dir (default:\n"
+                           "                         c10d)\n"
+                           "  --rdzv-endpoint E      HOST:PORT of its store; the machine that HOST is runs\n"
+                           "                         that store (default for c10d: localhost:29400, where\n"
+                           "                         only this machine can come)\n"
+                           "  --nnodes N | MIN:MAX   how many nodes (default: 1:1)\n"
+                           "  --rdzv-conf K=V,...    further options, for example join_timeout=60,\n"
+                           "                         last_call_timeout=5, is_host=false; static needs rank=N\n"
+                           "  --local-addr A         this node's name and address for the others\n"
+                           "  --backend-dir DIR      load more back ends from here; may be repeated\n"
+                           "\n"
+                           "what then:\n"
+                           "  --hold SECONDS         stay a member for so long, with a line for everything\n"
+                           "                         that happens; Ctrl-C leaves earlier\n"
+                           "  --json                 lines are JSON objects\n"
+                           "  --log-level LEVEL      what goes to stderr: debug, info, warning or error\n"
+                           "                         (default: warning)\n"
+                           "  --help                 this text\n"
+                           "\n"
+                           "Exit status: 0 joined; 1 an error, or a signal before it had joined; 2 the\n"
+                           "command line was wrong; 3 the rendezvous is closed; 4 too few nodes came in\n"
+                           "time; 5 the other members took this node for dead.\n"
+                           "\n"
+                           "examples, each for every node:\n"
+                           "  muster join --rdzv-id job --rdzv-endpoint node1:29400 --nnodes 2\n"
+                           "  muster join --rdzv-id job --rdzv-endpoint node1:29400 --nnodes 2:4 --hold 60\n"
+                           "  muster join --rdzv-id job --rdzv-backend static --rdzv-endpoint node1:29400 \\\n"
+                           "      --nnodes 2 --rdzv-conf rank=0\n";
+
+struct words {
+    const char *backend, *endpoint, *run_id, *nodes, *conf, *local_addr;
+};
+
+static bool take_number(const char **text, int64_t *ret_number)
+{
+    unsigned long number;
+    char *end;
+
+    if (**text < '0' || **text > '9')
+        return false;
+    errno = 0;
+    number = strtoul(*text, &end, 10);
+    if (errno != 0 || number > INT32_MAX)
+        return false;
+    *ret_number = (int64_t)number;
+    *text = end;
+    return true;
+}
+
+/* "N" or "MIN:MAX" */
+static bool parse_nodes(const char *text, int64_t *ret_min, int64_t *ret_max)
+{
+    if (!take_number(&text, ret_min))
+        return false;
+    *ret_max = *ret_min;
+    if (*text == ':') {
+        text++;
+        if (!take_number(&text, ret_max))
+            return false;
+    }
+    return *text == '\0';
+}
+
+/* What is wrong for every back end; what is wrong for one of them only, that one says when it is started. */
+static int check_words(const struct words *words, int64_t *ret_min, int64_t *ret_max)
+{
+    if (words->run_id == NULL)
+        return mu_cli_usage(command, "option '--rdzv-id' is missing");
+    if (words->run_id[0] == '\0')
+        return mu_cli_usage(command, "option '--rdzv-id': it must not be empty");
+    if (words->endpoint == NULL && strcmp(words->backend, "static") == 0)
+        return mu_cli_usage(command, "option '--rdzv-endpoint' is missing: back end 'static' needs HOST:PORT");
+    if (!parse_nodes(words->nodes, ret_min, ret_max))
+        return mu_cli_usage(command, "option '--nnodes': '%s' must be a number of nodes or MIN:MAX, like 2 or 2:4",
+                            words->nodes);
+    return MU_EXIT_OK;
+}
+
+static int make_params(const struct words *words, int64_t nodes_min, int64_t nodes_max,
+                       struct muster_rdzv_params **ret_params)
+{
+    const char *unshared = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    struct muster_rdzv_params *params = NULL;
+    struct muster_error error = { 0 };
+    const char *step = "";
+    int rc;
+
+    rc = muster_rdzv_params_new(words->backend, words->endpoint, words->run_id, nodes_min, nodes_max, words->local_addr,
+                                &params, &error);
+    if (rc == 0 && unshared != NULL && strcmp(unshared, "1") == 0)
+        rc = muster_rdzv_params_set_bool(params, "use_agent_store", false, &error);
+    if (rc == 0 && words->conf != NULL) {
+        step = "option '--rdzv-conf': ";
+        rc = muster_rdzv_params_set_options(params, words->conf, &error);
+    }
+    if (rc == 0) {
+        *ret_params = params;
+        return MU_EXIT_OK;
+    }
+    muster_rdzv_params_free(params);
+    return rc == MUSTER_EINVAL ? mu_cli_usage(command, "%s%s", step, error.text)
+                               : mu_cli_fail(command, "%s%s", step, error.text);
+}
+
+static bool is_builtin(const char *backend)
+{
+    return strcmp(backend, "c10d") == 0 || strcmp(backend, "static") == 0;
+}
+
+/* Those that are installed are of no concern to whoever asks for one of ours. */
+static int load_backends(const char *backend, const struct mu_option_list *dirs)
+{
+    struct muster_rdzv_registry *registry = muster_rdzv_registry_default();
+    struct muster_error error = { 0 };
+
+    if (registry == NULL)
+        return mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM));
+    if (!is_builtin(backend) && access(MUSTER_BACKEND_DIR, F_OK) == 0 &&
+        muster_rdzv_registry_load(registry, MUSTER_BACKEND_DIR, &error) < 0)
+        return mu_cli_fail(command, "%s", error.text);
+    for (size_t i = 0; i < dirs->count; i++) {
+        if (muster_rdzv_registry_load(registry, dirs->items[i], &error) < 0)
+            return mu_cli_fail(command, "option '--backend-dir': %s", error.text);
+    }
+    return MU_EXIT_OK;
+}
+
+static int join(struct words *words, const struct mu_option_list *dirs, struct mu_join_config *config)
+{
+    struct muster_rdzv_params *params = NULL;
+    char host[256] = "this node";
+    int64_t nodes_min = 1, nodes_max = 1;
+    int rc = check_words(words, &nodes_min, &nodes_max);
+
+    if (rc != MU_EXIT_OK)
+        return rc;
+    if (words->endpoint == NULL)
+        words->endpoint = strcmp(words->backend, "c10d") == 0 ? ENDPOINT_DEFAULT : "";
+    rc = make_params(words, nodes_min, nodes_max, &params);
+    if (rc != MU_EXIT_OK)
+        return rc;
+    (void)gethostname(host, sizeof host - 1);
+    config->about = (struct mu_join_about){ .backend = words->backend,
+                                            .endpoint = words->endpoint,
+                                            .run_id = words->run_id,
+                                            .node = words->local_addr != NULL ? words->local_addr : host };
+    config->terminal = isatty(STDERR_FILENO) == 1;
+    rc = load_backends(words->backend, dirs);
+    if (rc == MU_EXIT_OK)
+        rc = mu_cmd_join_run(params, config);
+    muster_rdzv_params_free(params);
+    return rc;
+}
+
+int mu_cmd_join(char **argv)
+{
+    struct words words = { .backend = "c10d", .nodes = "1:1" };
+    struct mu_join_config config = { 0 };
+    struct mu_option_list dirs = { 0 };
+    const char *log_level = "warning";
+    bool want_help = argv[0] != NULL && strcmp(argv[0], "help") == 0;
+    const struct mu_option options[] = {
+        { "rdzv-backend", MU_OPTION_TEXT, &words.backend },
+        { "rdzv-endpoint", MU_OPTION_TEXT, &words.endpoint },
+        { "rdzv-id", MU_OPTION_TEXT, &words.run_id },
+        { "nnodes", MU_OPTION_TEXT, &words.nodes },
+        { "rdzv-conf", MU_OPTION_TEXT, &words.conf },
+        { "local-addr", MU_OPTION_TEXT, &words.local_addr },
+        { "backend-dir", MU_OPTION_LIST, &dirs },
+        { "hold", MU_OPTION_SECONDS, &config.hold_ms },
+        { "json", MU_OPTION_FLAG, &config.json },
+        { "log-level", MU_OPTION_TEXT, &log_level },
+        { "help", MU_OPTION_FLAG, &want_help },
+        { NULL, MU_OPTION_FLAG, NULL },
+    };
+    int count = 0;
+
+    if (!want_help && !mu_options_parse(command, options, argv, &count))
+        return MU_EXIT_USAGE;
+    if (want_help) {
+        (void)fputs(help, stdout);
+        return mu_cli_flush(command);
+    }
+    if (count > 0)
+        return mu_cli_usage(command, "unexpected '%s'", argv[0]);
+    if (!mu_cli_log(log_level))
+        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, warning or error", log_level);
+    return join(&words, &dirs, &config);
+}

@@ -1,0 +1,290 @@
+/* `muster join`'s loop: the handler, signals, time and output become events of the machine in join.c, and what that says
+ * is done here.
+ *
+ * Happy path: the handler is started and asked to join; what it tells makes lines; it is asked to leave; when the machine
+ * is over, the handler is freed, the last bytes of stdout are written, and everything is closed. Failures: a handler that
+ * does not start is told from the command line's mistakes by its code. One that does not end in time is left behind, and
+ * so is everything at the second signal.
+ *
+ * Lines for stdout are written by a thread of libuv's: a reader that has stopped must not stop the heartbeats. */
+#include "base/log.h"
+#include "cli/cli.h"
+#include "cli/join.h"
+#include "handler/handler.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define OUT_BYTES_MAX ((size_t)16 << 20) /* that nobody has read */
+#define HANDLER_END_MS 1000
+
+static const char command[] = "muster join";
+static const struct {
+    int number;
+    const char *name;
+} ending_signals[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGHUP, "SIGHUP" } };
+
+enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
+
+struct run {
+    uv_loop_t loop;
+    uv_timer_t timer;
+    uv_signal_t signals[SIGNALS];
+    size_t signals_count; /* that are open */
+    struct mu_join join;
+    struct muster_handler *handler; /* NULL: not started, or freed */
+    bool ending, closed;
+    uv_work_t write;
+    bool writing, unheard; /* a thread has `sending`; stdout takes nothing more */
+    struct mu_buf pending, sending;
+    int write_errno;
+};
+
+static void feed(struct run *run, struct mu_join_event event);
+
+/* ---- Standard output ---- */
+
+/* On a thread of the pool. */
+static void write_sending(uv_work_t *work)
+{
+    struct run *run = work->data;
+    size_t done = 0;
+
+    while (done < run->sending.len) {
+        struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };
+        ssize_t count = write(STDOUT_FILENO, run->sending.data + done, run->sending.len - done);
+
+        if (count < 0 && errno == EAGAIN)
+            (void)poll(&out, 1, -1); /* somebody else has made it non-blocking */
+        else if (count < 0 && errno != EINTR) {
+            run->write_errno = errno;
+            return;
+        }
+        done += count > 0 ? (size_t)count : 0;
+    }
+}
+
+static void close_when_done(struct run *run)
+{
+    if (!run->ending || run->handler != NULL || run->writing || run->closed)
+        return;
+    run->closed = true;
+    uv_close((uv_handle_t *)&run->timer, NULL);
+    while (run->signals_count > 0)
+        uv_close((uv_handle_t *)&run->signals[--run->signals_count], NULL);
+}
+
+static void send_pending(struct run *run);
+
+static void on_written(uv_work_t *work, int status)
+{
+    struct run *run = work->data;
+
+    (void)status;
+    run->writing = false;
+    run->sending.len = 0;
+    if (run->write_errno != 0 && !run->unheard) {
+        run->unheard = true;
+        feed(run, (struct mu_join_event){ .type = MU_JOIN_UNHEARD, .text = strerror(run->write_errno) });
+    }
+    send_pending(run);
+    close_when_done(run);
+}
+
+static void send_pending(struct run *run)
+{
+    struct mu_buf swap = run->sending;
+
+    if (run->writing || run->unheard || run->pending.len == 0)
+        return;
+    run->sending = run->pending;
+    run->pending = swap;
+    run->write.data = run;
+    run->writing = uv_queue_work(&run->loop, &run->write, write_sending, on_written) == 0;
+    assert(run->writing); /* fails only without a function to call */
+}
+
+/* 0, or why the lines are lost. */
+static int print(struct run *run, struct mu_slice lines)
+{
+    int rc;
+
+    if (lines.len == 0 || run->unheard)
+        return 0;
+    rc = mu_buf_append(&run->pending, lines.data, lines.len, OUT_BYTES_MAX);
+    if (rc == 0)
+        send_pending(run);
+    return rc;
+}
+
+/* ---- The end ---- */
+
+static void on_handler_freed(void *ctx)
+{
+    struct run *run = ctx;
+
+    run->handler = NULL;
+    if (!run->closed)
+        (void)uv_timer_stop(&run->timer);
+    close_when_done(run);
+}
+
+/* It has left already, or could not; no more can be done for the others. */
+static void on_handler_stuck(uv_timer_t *timer)
+{
+    struct run *run = timer->data;
+
+    mu_log(MUSTER_LOG_WARNING, "back end '%s' did not end within %d ms and is abandoned",
+           run->join.config.about.backend, HANDLER_END_MS);
+    _exit(run->join.exit_code);
+}
+
+static void end(struct run *run)
+{
+    if (run->ending)
+        return;
+    run->ending = true;
+    (void)uv_timer_stop(&run->timer);
+    if (run->handler != NULL) {
+        (void)uv_timer_start(&run->timer, on_handler_stuck, HANDLER_END_MS, 0);
+        run->handler->ops->free(run->handler, on_handler_freed, run);
+    }
+    close_when_done(run);
+}
+
+/* ---- Events in, effects out ---- */
+
+static void on_deadline(uv_timer_t *timer)
+{
+    feed(timer->data, (struct mu_join_event){ .type = MU_JOIN_TIME });
+}
+
+static void arm(struct run *run)
+{
+    uint64_t deadline_ms = mu_join_deadline_ms(&run->join), now_ms = uv_now(&run->loop);
+
+    if (deadline_ms == UINT64_MAX)
+        (void)uv_timer_stop(&run->timer);
+    else
+        (void)uv_timer_start(&run->timer, on_deadline, deadline_ms > now_ms ? deadline_ms - now_ms : 0, 0);
+}
+
+static void feed(struct run *run, struct mu_join_event event)
+{
+    struct mu_join_effects effects;
+    int rc;
+
+    event.now_ms = uv_now(&run->loop);
+    mu_join_step(&run->join, &event, &effects);
+    mu_cli_status(effects.status.data, effects.status.len);
+    if (effects.err.len > 0 && effects.over)
+        (void)fwrite(effects.err.data, 1, effects.err.len, stderr); /* the last words are waited for */
+    else if (effects.err.len > 0)
+        mu_cli_say(effects.err.data, effects.err.len);
+    rc = print(run, effects.out);
+    if (effects.at_once)
+        _exit(run->join.exit_code);
+    if (effects.join)
+        run->handler->ops->join(run->handler);
+    if (effects.leave)
+        run->handler->ops->leave(run->handler);
+    if (effects.over)
+        end(run);
+    else
+        arm(run);
+    if (rc < 0) {
+        run->unheard = true;
+        feed(run, (struct mu_join_event){ .type = MU_JOIN_UNHEARD, .text = "nobody reads it" });
+    }
+}
+
+static void on_told(void *ctx, const struct muster_rdzv_event *told)
+{
+    feed(ctx, (struct mu_join_event){ .type = MU_JOIN_TOLD, .told = told });
+}
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+    const char *name = "a signal";
+
+    for (size_t i = 0; i < SIGNALS; i++) {
+        if (ending_signals[i].number == signum)
+            name = ending_signals[i].name;
+    }
+    feed(handle->data, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .text = name });
+}
+
+/* ---- The beginning ---- */
+
+/* Whoever started us under nohup, or in the background of a script, has some of them ignored: that stays so. */
+static bool is_ignored(int signum)
+{
+    struct sigaction action;
+
+    return sigaction(signum, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+static int catch_signals(struct run *run)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < SIGNALS && rc == 0; i++) {
+        uv_signal_t *handle = &run->signals[run->signals_count];
+
+        if (is_ignored(ending_signals[i].number))
+            continue;
+        rc = uv_signal_init(&run->loop, handle);
+        if (rc < 0)
+            break;
+        run->signals_count++;
+        handle->data = run;
+        rc = uv_signal_start(handle, on_signal, ending_signals[i].number);
+    }
+    return rc < 0 ? mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc)) : MU_EXIT_OK;
+}
+
+static int start(struct run *run, const struct muster_rdzv_params *params)
+{
+    struct muster_error error = { 0 };
+    int rc = catch_signals(run);
+
+    if (rc != MU_EXIT_OK)
+        return rc;
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run->loop, params, on_told, run, &run->handler,
+                                  &error);
+    if (rc == MUSTER_EINVAL)
+        return mu_cli_usage(command, "%s", error.text);
+    if (rc < 0)
+        return mu_cli_fail(command, "%s", error.text);
+    return MU_EXIT_OK;
+}
+
+int mu_cmd_join_run(const struct muster_rdzv_params *params, const struct mu_join_config *config)
+{
+    struct run run = { 0 };
+    int rc = uv_loop_init(&run.loop);
+
+    if (rc < 0)
+        return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
+    (void)uv_timer_init(&run.loop, &run.timer);
+    run.timer.data = &run;
+    mu_join_init(&run.join, config);
+    rc = start(&run, params);
+    if (rc == MU_EXIT_OK)
+        feed(&run, (struct mu_join_event){ .type = MU_JOIN_START });
+    else
+        end(&run);
+    (void)uv_run(&run.loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&run.loop);
+    if (rc == MU_EXIT_OK)
+        rc = run.join.exit_code;
+    mu_join_done(&run.join);
+    mu_buf_done(&run.pending);
+    mu_buf_done(&run.sending);
+    return rc;
+}

@@ -1,0 +1,459 @@
+/* What `muster join` does when something happens. */
+#include "cli/join.h"
+
+#include "base/error.h"
+#include "cli/cli.h"
+
+#include <assert.h>
+
+static const char command[] = "muster join";
+
+/* ---- Words ---- */
+
+/* "muster join: WHAT 'job'" */
+static void begin_err(struct mu_join *join, const char *what)
+{
+    mu_text_add(&join->err, "%s: %s '", command, what);
+    mu_text_add_plain(&join->err, join->config.about.run_id);
+    mu_text_add(&join->err, "'");
+}
+
+/* On stdout: as a program wants it, or as people do. What a member is told is about its round, if nothing else is said. */
+static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
+{
+    struct muster_rdzv_event event = *told;
+
+    if (event.round < 0 && join->world_size > 0)
+        event.round = join->round;
+    if (join->config.json)
+        mu_join_text_json(&join->out, &join->config.about, &event);
+    else
+        mu_join_text_people(&join->out, &join->config.about, &event);
+}
+
+/* An error as the handler told it, and to whom it was talking if it does not say so itself. */
+static void add_error(struct mu_join *join, const struct muster_error *error)
+{
+    const struct mu_join_about *about = &join->config.about;
+    const char *text = error != NULL ? error->text : "no reason is known";
+
+    mu_text_add_plain(&join->err, text);
+    if (about->endpoint[0] != '\0' && strstr(text, about->endpoint) == NULL) {
+        mu_text_add(&join->err, " (");
+        mu_text_add_plain(&join->err, about->backend);
+        mu_text_add(&join->err, " at ");
+        mu_text_add_plain(&join->err, about->endpoint);
+        mu_text_add(&join->err, ")");
+    }
+}
+
+static struct mu_join_wait wait_of(const struct mu_join *join, uint64_t now_ms)
+{
+    return (struct mu_join_wait){
+        .progress = join->has_progress ? &join->progress : NULL,
+        .names = join->names.buf.len > 0 ? join->names.buf.data : "",
+        .waited_ms = (int64_t)(now_ms - join->started_ms),
+        .progress_age_ms = (int64_t)(now_ms - join->progress_ms),
+        .down_ms = join->is_down ? (int64_t)(now_ms - join->down_ms) : -1,
+    };
+}
+
+static uint64_t status_due_ms(const struct mu_join *join)
+{
+    return join->said_ms + (join->config.terminal || join->changed ? MU_JOIN_CHANGE_MS : MU_JOIN_STATUS_MS);
+}
+
+/* A terminal always sees how it stands; elsewhere there is a line now and then. */
+static void say_status(struct mu_join *join, uint64_t now_ms)
+{
+    struct mu_join_wait wait = wait_of(join, now_ms);
+
+    if (join->config.terminal) {
+        mu_join_text_status(&join->status, &join->config.about, &wait);
+        join->said_ms = now_ms;
+    } else if (now_ms >= status_due_ms(join)) {
+        mu_text_add(&join->err, "%s: ", command);
+        mu_join_text_status(&join->err, &join->config.about, &wait);
+        mu_text_add(&join->err, "\n");
+        join->said_ms = now_ms;
+        join->changed = false;
+    }
+}
+
+/* ---- Progress and the back end ---- */
+
+static void take_progress(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
+{
+    const struct muster_rdzv_progress *now = told->progress, *before = &join->progress;
+
+    if (!join->has_progress || now->joined != before->joined || now->waiting != before->waiting ||
+        now->spares != before->spares || now->spare != before->spare ||
+        (now->last_call_left_ms < 0) != (before->last_call_left_ms < 0))
+        join->changed = true;
+    join->progress = *now;
+    join->has_progress = true;
+    join->progress_ms = now_ms;
+    join->names.buf.len = 0;
+    mu_text_add_nodes(&join->names, told->nodes, told->nodes_count);
+    mu_text_add(&join->names, "%c", '\0');
+}
+
+static void backend_down(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
+{
+    join->is_down = true;
+    join->down_ms = now_ms;
+    mu_text_add(&join->err, "%s: ", command);
+    add_error(join, told->error);
+    mu_text_add(&join->err, "; trying again\n");
+}
+
+static void backend_up(struct mu_join *join, uint64_t now_ms)
+{
+    if (!join->is_down)
+        return;
+    join->is_down = false;
+    mu_text_add(&join->err, "%s: connected to ", command);
+    mu_text_add_plain(&join->err, join->config.about.endpoint);
+    mu_text_add(&join->err, " again, after ");
+    mu_text_add_duration(&join->err, (int64_t)(now_ms - join->down_ms));
+    mu_text_add(&join->err, "\n");
+}
+
+/* ---- Ways out ---- */
+
+static void over(struct mu_join *join)
+{
+    join->phase = MU_JOIN_OVER;
+}
+
+static void leave(struct mu_join *join, uint64_t now_ms, struct mu_join_effects *ret)
+{
+    join->phase = MU_JOIN_LEAVING;
+    join->until_ms = now_ms + MU_JOIN_LEAVE_MS;
+    ret->leave = true;
+}
+
+static void part(struct mu_join *join, uint64_t now_ms)
+{
+    if (join->world_size <= 1) {
+        over(join);
+        return;
+    }
+    join->phase = MU_JOIN_PARTING;
+    join->until_ms = now_ms + MU_JOIN_PARTING_MS;
+}
+
+static int exit_code_of(int code)
+{
+    switch (code) {
+    case MUSTER_ERDZV_CLOSED:
+        return MU_JOIN_EXIT_CLOSED;
+    case MUSTER_ERDZV_TIMEOUT:
+        return MU_JOIN_EXIT_TIMEOUT;
+    case MUSTER_ERDZV_GRACEFUL_EXIT:
+        return MU_EXIT_OK;
+    default:
+        return MU_EXIT_ERROR;
+    }
+}
+
+static void fail(struct mu_join *join, const struct muster_rdzv_event *told)
+{
+    int code = told->error != NULL ? told->error->code : MUSTER_EINTERNAL;
+
+    join->exit_code = exit_code_of(code);
+    if (code == MUSTER_ERDZV_GRACEFUL_EXIT) {
+        struct muster_rdzv_event closed = *told;
+
+        closed.type = MUSTER_RDZV_CLOSED;
+        tell(join, &closed);
+        begin_err(join, "not needed:");
+        mu_text_add(&join->err, " was closed while this node was a spare\n");
+    } else {
+        if (join->phase == MU_JOIN_STAYING && join->config.json)
+            tell(join, told);
+        mu_text_add(&join->err, "%s: %s", command, join->phase == MU_JOIN_STAYING ? "no longer a member: " : "");
+        add_error(join, told->error);
+        mu_text_add(&join->err, "\n");
+    }
+    over(join);
+}
+
+static void removed(struct mu_join *join, const struct muster_rdzv_event *told)
+{
+    join->exit_code = MU_JOIN_EXIT_REMOVED;
+    if (join->config.json && join->config.hold_ms > 0)
+        tell(join, told);
+    begin_err(join, "removed from");
+    mu_text_add(&join->err, ": the other members took this node for dead and go on without it\n");
+    over(join);
+}
+
+/* ---- What the handler tells ---- */
+
+static void joining_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
+{
+    switch (told->type) {
+    case MUSTER_RDZV_JOINED:
+        join->phase = MU_JOIN_STAYING;
+        join->world_size = told->info->world_size;
+        join->round = told->info->round;
+        join->until_ms = now_ms;
+        if (join->config.hold_ms > 0)
+            join->until_ms += (uint64_t)join->config.hold_ms;
+        else if (join->world_size > 1)
+            join->until_ms += MU_JOIN_LINGER_MS;
+        tell(join, told);
+        break;
+    case MUSTER_RDZV_FAILED:
+        fail(join, told);
+        break;
+    case MUSTER_RDZV_REMOVED:
+        removed(join, told);
+        break;
+    case MUSTER_RDZV_PROGRESS:
+        take_progress(join, told, now_ms);
+        break;
+    case MUSTER_RDZV_BACKEND_DOWN:
+        backend_down(join, told, now_ms);
+        break;
+    case MUSTER_RDZV_BACKEND_UP:
+        backend_up(join, now_ms);
+        break;
+    case MUSTER_RDZV_CLOSED: /* the failure of the join follows */
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_LEFT:
+    case MUSTER_RDZV_LOOKED:
+        break;
+    }
+}
+
+static void staying_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
+{
+    bool holds = join->config.hold_ms > 0;
+
+    switch (told->type) {
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_CLOSED:
+        if (holds)
+            tell(join, told);
+        break;
+    case MUSTER_RDZV_REMOVED:
+        removed(join, told);
+        break;
+    case MUSTER_RDZV_FAILED:
+        fail(join, told);
+        break;
+    case MUSTER_RDZV_BACKEND_DOWN:
+        if (holds && join->config.json)
+            tell(join, told);
+        if (holds)
+            backend_down(join, told, now_ms);
+        break;
+    case MUSTER_RDZV_BACKEND_UP:
+        if (holds && join->config.json)
+            tell(join, told);
+        backend_up(join, now_ms);
+        break;
+    case MUSTER_RDZV_JOINED:
+    case MUSTER_RDZV_LEFT:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+}
+
+static void could_not_leave(struct mu_join *join, const struct muster_error *error)
+{
+    mu_text_add(&join->err, "%s: could not leave in good order: ", command);
+    add_error(join, error);
+    mu_text_add(&join->err, "; the other members, if any, will miss its heartbeats\n");
+    over(join);
+}
+
+static void leave_timed_out(struct mu_join *join, uint64_t now_ms)
+{
+    struct muster_error error;
+
+    if (join->is_down)
+        (void)mu_fail(&error, MUSTER_ELOST, "the store has been away for %llu s",
+                      (unsigned long long)(now_ms - join->down_ms) / 1000);
+    else
+        (void)mu_fail(&error, MUSTER_ETIMEOUT, "no answer within %d s", MU_JOIN_LEAVE_MS / 1000);
+    could_not_leave(join, &error);
+}
+
+static void leaving_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
+{
+    switch (told->type) {
+    case MUSTER_RDZV_LEFT:
+        if (join->config.hold_ms > 0 && join->world_size > 0)
+            tell(join, told);
+        part(join, now_ms);
+        break;
+    case MUSTER_RDZV_REMOVED: /* out is out */
+        over(join);
+        break;
+    case MUSTER_RDZV_FAILED:
+        could_not_leave(join, told->error);
+        break;
+    case MUSTER_RDZV_JOINED:
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_CLOSED:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+}
+
+static void told(struct mu_join *join, const struct mu_join_event *event)
+{
+    switch (join->phase) {
+    case MU_JOIN_JOINING:
+        joining_told(join, event->told, event->now_ms);
+        break;
+    case MU_JOIN_STAYING:
+        staying_told(join, event->told, event->now_ms);
+        break;
+    case MU_JOIN_LEAVING:
+        leaving_told(join, event->told, event->now_ms);
+        break;
+    case MU_JOIN_PARTING:
+    case MU_JOIN_OVER:
+        break;
+    }
+}
+
+/* ---- Signals, output, time ---- */
+
+static void signalled(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
+{
+    if (join->signalled) {
+        ret->at_once = true;
+        over(join);
+        return;
+    }
+    join->signalled = true;
+    switch (join->phase) {
+    case MU_JOIN_JOINING:
+        join->exit_code = MU_EXIT_ERROR;
+        begin_err(join, "stopped while waiting for");
+        mu_text_add(&join->err, ": %s; leaving\n", event->text);
+        leave(join, event->now_ms, ret);
+        break;
+    case MU_JOIN_STAYING:
+        leave(join, event->now_ms, ret);
+        break;
+    case MU_JOIN_LEAVING:
+    case MU_JOIN_PARTING:
+    case MU_JOIN_OVER:
+        over(join);
+        break;
+    }
+}
+
+static void unheard(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
+{
+    join->exit_code = MU_EXIT_ERROR;
+    mu_text_add(&join->err, "%s: cannot write to standard output: %s\n", command, event->text);
+    if (join->phase == MU_JOIN_JOINING || join->phase == MU_JOIN_STAYING)
+        leave(join, event->now_ms, ret);
+}
+
+static void time_passed(struct mu_join *join, uint64_t now_ms, struct mu_join_effects *ret)
+{
+    if (join->phase == MU_JOIN_JOINING || join->phase == MU_JOIN_OVER || now_ms < join->until_ms)
+        return;
+    if (join->phase == MU_JOIN_STAYING)
+        leave(join, now_ms, ret);
+    else if (join->phase == MU_JOIN_LEAVING)
+        leave_timed_out(join, now_ms);
+    else
+        over(join);
+}
+
+/* ---- The machine ---- */
+
+void mu_join_init(struct mu_join *join, const struct mu_join_config *config)
+{
+    *join = (struct mu_join){ .config = *config };
+}
+
+void mu_join_done(struct mu_join *join)
+{
+    mu_text_done(&join->names);
+    mu_text_done(&join->out);
+    mu_text_done(&join->err);
+    mu_text_done(&join->status);
+}
+
+static void empty(struct mu_text *text)
+{
+    text->buf.len = 0;
+}
+
+/* Nothing can be said any more that is not a constant. */
+static void out_of_memory(struct mu_join *join, struct mu_join_effects *ret)
+{
+    static const char line[] = "muster join: out of memory\n";
+
+    join->exit_code = MU_EXIT_ERROR;
+    join->phase = MU_JOIN_OVER;
+    *ret = (struct mu_join_effects){ .over = true, .err = mu_slice(line, sizeof line - 1) };
+    join->names.failed = join->out.failed = join->err.failed = join->status.failed = false;
+}
+
+void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
+{
+    *ret = (struct mu_join_effects){ 0 };
+    empty(&join->out);
+    empty(&join->err);
+    empty(&join->status);
+    switch (event->type) {
+    case MU_JOIN_START:
+        assert(join->phase == MU_JOIN_JOINING && join->started_ms == 0);
+        join->started_ms = join->said_ms = event->now_ms;
+        ret->join = true;
+        break;
+    case MU_JOIN_TOLD:
+        told(join, event);
+        break;
+    case MU_JOIN_SIGNAL:
+        signalled(join, event, ret);
+        break;
+    case MU_JOIN_UNHEARD:
+        unheard(join, event, ret);
+        break;
+    case MU_JOIN_TIME:
+        time_passed(join, event->now_ms, ret);
+        break;
+    }
+    if (join->phase == MU_JOIN_JOINING)
+        say_status(join, event->now_ms);
+    ret->over = join->phase == MU_JOIN_OVER;
+    ret->out = mu_buf_slice(&join->out.buf);
+    ret->err = mu_buf_slice(&join->err.buf);
+    ret->status = mu_buf_slice(&join->status.buf);
+    if (join->names.failed || join->out.failed || join->err.failed || join->status.failed)
+        out_of_memory(join, ret);
+}
+
+uint64_t mu_join_deadline_ms(const struct mu_join *join)
+{
+    switch (join->phase) {
+    case MU_JOIN_JOINING:
+        return status_due_ms(join);
+    case MU_JOIN_STAYING:
+    case MU_JOIN_LEAVING:
+    case MU_JOIN_PARTING:
+        return join->until_ms;
+    case MU_JOIN_OVER:
+        break;
+    }
+    return UINT64_MAX;
+}

@@ -1,0 +1,89 @@
+/* What `muster join` does when something happens, and what it says. Pure: events and the time come in, effects go out.
+ *
+ *   JOINING --joined--> STAYING --time over, or a signal--> LEAVING --left, failed, or too slow--> PARTING --> OVER
+ *      |  \                |                                  ^                                                ^
+ *      |   \---- signal ---|----------------------------------+                                                |
+ *      +------ failed -----+------------------------------ removed, failed ------------------------------------+
+ *
+ * Without a time to hold it stays for a moment all the same if it is not alone: whoever completes a round sees it first,
+ * and if it left at once, the slower members would find a round that is falling apart. PARTING is a moment too: the store
+ * may be in this process, and others may be leaving by it right now. */
+#ifndef MU_CLI_JOIN_H
+#define MU_CLI_JOIN_H
+
+#include "cli/join_text.h"
+
+#define MU_JOIN_LINGER_MS 1000
+#define MU_JOIN_LEAVE_MS 2000
+#define MU_JOIN_PARTING_MS 250
+#define MU_JOIN_STATUS_MS 5000 /* between two lines about the same wait */
+#define MU_JOIN_CHANGE_MS 1000 /* between two lines if something has changed; between two looks at a terminal */
+
+enum { MU_JOIN_EXIT_CLOSED = 3, MU_JOIN_EXIT_TIMEOUT = 4, MU_JOIN_EXIT_REMOVED = 5 };
+
+#define MU_JOIN_PHASES(X)                                                                                              \
+    X(JOINING)                                                                                                         \
+    X(STAYING)                                                                                                         \
+    X(LEAVING)                                                                                                         \
+    X(PARTING)                                                                                                         \
+    X(OVER)
+
+enum mu_join_phase {
+#define X(name) MU_JOIN_##name,
+    MU_JOIN_PHASES(X)
+#undef X
+};
+
+struct mu_join_config { /* strings are borrowed, for as long as the machine is used */
+    struct mu_join_about about;
+    bool json, terminal; /* what stdout gets; whether stderr is a terminal */
+    int64_t hold_ms;     /* 0: leaves after joining */
+};
+
+enum mu_join_event_type {
+    MU_JOIN_START,
+    MU_JOIN_TOLD,    /* told: by the handler */
+    MU_JOIN_SIGNAL,  /* text: its name */
+    MU_JOIN_UNHEARD, /* text: why stdout does not take what was printed */
+    MU_JOIN_TIME,
+};
+
+struct mu_join_event { /* borrows what it points to */
+    enum mu_join_event_type type;
+    uint64_t now_ms;
+    const struct muster_rdzv_event *told;
+    const char *text;
+};
+
+struct mu_join_effects {      /* borrows from the machine, until the next step */
+    bool join, leave;         /* ask the handler for it */
+    bool over;                /* end what runs; the exit code stands */
+    bool at_once;             /* without waiting for anything */
+    struct mu_slice out, err; /* whole lines */
+    struct mu_slice status;   /* what a terminal shows below them; empty: nothing */
+};
+
+struct mu_join {
+    struct mu_join_config config;
+    enum mu_join_phase phase;
+    int exit_code;
+    bool signalled;
+    uint64_t started_ms;
+    uint64_t until_ms;  /* the end of any phase but JOINING and OVER */
+    int64_t world_size; /* since it joined; 0: it has not */
+    int64_t round;
+    struct muster_rdzv_progress progress; /* told last, at progress_ms */
+    bool has_progress, is_down;
+    uint64_t progress_ms, down_ms;
+    bool changed; /* since the last line about the wait */
+    uint64_t said_ms;
+    struct mu_text names, out, err, status;
+};
+
+void mu_join_init(struct mu_join *join, const struct mu_join_config *config);
+void mu_join_done(struct mu_join *join);
+/* Same state, same event, same effects, always. Out of memory ends it, with an exit code. `ret` is overwritten. */
+void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret);
+uint64_t mu_join_deadline_ms(const struct mu_join *join); /* when TIME is wanted; UINT64_MAX: never */
+
+#endif

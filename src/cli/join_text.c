@@ -1,0 +1,433 @@
+/* The words of `muster join`. */
+#include "cli/join_text.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- Text ---- */
+
+static void append(struct mu_text *text, const void *bytes, size_t len)
+{
+    if (text->failed || mu_buf_append(&text->buf, bytes, len, SIZE_MAX) < 0)
+        text->failed = true;
+}
+
+void mu_text_add(struct mu_text *text, const char *format, ...)
+{
+    va_list args, again;
+    int len;
+
+    va_start(args, format);
+    va_copy(again, args);
+    len = vsnprintf(NULL, 0, format, args);
+    if (len < 0 || text->failed || mu_buf_reserve(&text->buf, (size_t)len + 1, SIZE_MAX) < 0) {
+        text->failed = true;
+    } else {
+        (void)vsnprintf(text->buf.data + text->buf.len, (size_t)len + 1, format, again);
+        text->buf.len += (size_t)len;
+    }
+    va_end(again);
+    va_end(args);
+}
+
+void mu_text_add_plain(struct mu_text *text, const char *bytes)
+{
+    for (; *bytes != '\0'; bytes++) {
+        unsigned char byte = (unsigned char)*bytes;
+
+        if (byte == '\\')
+            append(text, "\\\\", 2);
+        else if (byte >= ' ' && byte <= '~')
+            append(text, bytes, 1);
+        else
+            mu_text_add(text, "\\x%02x", byte);
+    }
+}
+
+static bool is_continuation(unsigned char byte)
+{
+    return (byte & 0xC0) == 0x80;
+}
+
+/* How many bytes the character at `bytes` has, 0 if that is not UTF-8: stray or missing continuations, longer forms than
+ * needed, surrogates, beyond U+10FFFF. Never looks behind a NUL. */
+static size_t utf8_len(const unsigned char *bytes)
+{
+    unsigned char lead = bytes[0], low = 0x80, high = 0xBF; /* of the second byte */
+    size_t len;
+
+    if (lead < 0x80)
+        return 1;
+    if (lead < 0xC2 || lead > 0xF4)
+        return 0;
+    len = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (lead == 0xE0)
+        low = 0xA0;
+    else if (lead == 0xED)
+        high = 0x9F;
+    else if (lead == 0xF0)
+        low = 0x90;
+    else if (lead == 0xF4)
+        high = 0x8F;
+    if (bytes[1] < low || bytes[1] > high)
+        return 0;
+    for (size_t i = 2; i < len; i++) {
+        if (!is_continuation(bytes[i]))
+            return 0;
+    }
+    return len;
+}
+
+void mu_text_add_json(struct mu_text *text, const char *bytes)
+{
+    size_t len;
+
+    append(text, "\"", 1);
+    for (; *bytes != '\0'; bytes += len) {
+        unsigned char byte = (unsigned char)*bytes;
+
+        len = utf8_len((const unsigned char *)bytes);
+        if (len == 0) {
+            append(text, "\\ufffd", 6);
+            len = 1;
+        } else if (byte == '"' || byte == '\\') {
+            mu_text_add(text, "\\%c", byte);
+        } else if (byte < ' ' || byte == 0x7F) {
+            mu_text_add(text, "\\u%04x", byte);
+        } else {
+            append(text, bytes, len);
+        }
+    }
+    append(text, "\"", 1);
+}
+
+void mu_text_add_duration(struct mu_text *text, int64_t ms)
+{
+    int64_t seconds = ms <= 0 ? 0 : (ms - 1) / 1000 + 1;
+
+    if (seconds < 60)
+        mu_text_add(text, "%" PRId64 " s", seconds);
+    else if (seconds < 3600)
+        mu_text_add(text, "%" PRId64 " min %" PRId64 " s", seconds / 60, seconds % 60);
+    else
+        mu_text_add(text, "%" PRId64 " h %" PRId64 " min", seconds / 3600, seconds % 3600 / 60);
+}
+
+void mu_text_done(struct mu_text *text)
+{
+    mu_buf_done(&text->buf);
+    text->failed = false;
+}
+
+/* ---- Nodes ---- */
+
+static void add_node(struct mu_text *text, const struct muster_node *node)
+{
+    mu_text_add_plain(text, node->name);
+    if (node->pid >= 0)
+        mu_text_add(text, " (pid %" PRId64 ")", node->pid);
+}
+
+void mu_text_add_nodes(struct mu_text *text, const struct muster_node *nodes, size_t count)
+{
+    for (size_t i = 0; i < count && i < MU_JOIN_NAMES_MAX; i++) {
+        if (i > 0)
+            mu_text_add(text, ", ");
+        add_node(text, &nodes[i]);
+    }
+    if (count > MU_JOIN_NAMES_MAX)
+        mu_text_add(text, " and %zu more", count - MU_JOIN_NAMES_MAX);
+}
+
+/* As PyTorch writes a node in its logs: NAME_PID_LOCALID. */
+static void add_node_json(struct mu_text *text, const struct muster_node *node)
+{
+    struct mu_text plain = { 0 };
+
+    mu_text_add(&plain, "%s", node->name);
+    if (node->pid >= 0)
+        mu_text_add(&plain, "_%" PRId64, node->pid);
+    if (node->pid >= 0 && node->local_id >= 0)
+        mu_text_add(&plain, "_%" PRId64, node->local_id);
+    append(&plain, "", 1); /* the NUL */
+    if (plain.failed)
+        text->failed = true;
+    else
+        mu_text_add_json(text, plain.buf.data);
+    mu_text_done(&plain);
+}
+
+static void add_nodes_json(struct mu_text *text, const struct muster_node *nodes, size_t count)
+{
+    mu_text_add(text, "[");
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            mu_text_add(text, ", ");
+        add_node_json(text, &nodes[i]);
+    }
+    mu_text_add(text, "]");
+}
+
+/* The event's own node, if the back end knows its members. */
+static const struct muster_node *own_node(const struct muster_rdzv_event *event)
+{
+    int64_t rank = event->info->rank;
+
+    return event->nodes != NULL && rank >= 0 && (uint64_t)rank < event->nodes_count ? &event->nodes[rank] : NULL;
+}
+
+/* ---- Lines for people ---- */
+
+static void add_job(struct mu_text *out, const struct mu_join_about *about)
+{
+    mu_text_add(out, "'");
+    mu_text_add_plain(out, about->run_id);
+    mu_text_add(out, "'");
+}
+
+static void add_round(struct mu_text *out, int64_t round)
+{
+    if (round >= 0)
+        mu_text_add(out, "round %" PRId64, round);
+    else
+        mu_text_add(out, "the group");
+}
+
+static void people_joined(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
+{
+    const struct muster_rdzv_info *info = event->info;
+    const struct muster_node *own = own_node(event);
+
+    mu_text_add(out, "joined ");
+    add_job(out, about);
+    mu_text_add(out, " as rank %" PRId64 " of %" PRId64 " (", info->rank, info->world_size);
+    mu_text_add_plain(out, about->backend);
+    if (info->round >= 0)
+        mu_text_add(out, ", round %" PRId64, info->round);
+    mu_text_add(out, "): ");
+    if (own != NULL)
+        add_node(out, own);
+    else
+        mu_text_add_plain(out, about->node);
+    if (event->nodes_count > 0) {
+        mu_text_add(out, "; members: ");
+        mu_text_add_nodes(out, event->nodes, event->nodes_count);
+    }
+    if (info->bootstrap.master_addr[0] != '\0') {
+        bool is_v6 = strchr(info->bootstrap.master_addr, ':') != NULL;
+
+        mu_text_add(out, "; master: %s", is_v6 ? "[" : "");
+        mu_text_add_plain(out, info->bootstrap.master_addr);
+        mu_text_add(out, "%s:%u", is_v6 ? "]" : "", info->bootstrap.master_port);
+    }
+    mu_text_add(out, "\n");
+}
+
+static void people_lost(struct mu_text *out, const struct muster_rdzv_event *event)
+{
+    mu_text_add(out, "lost ");
+    mu_text_add_nodes(out, event->nodes, event->nodes_count);
+    mu_text_add(out, event->nodes_count == 1 ? ": it has left " : ": they have left ");
+    add_round(out, event->round);
+    mu_text_add(out, event->nodes_count == 1 ? ", or is dead\n" : ", or are dead\n");
+}
+
+static void people_waiting(struct mu_text *out, const struct muster_rdzv_event *event)
+{
+    mu_text_add(out, event->count == 1 ? "%" PRId64 " node waits to get in; " : "%" PRId64 " nodes wait to get in; ",
+                event->count);
+    add_round(out, event->round);
+    mu_text_add(out, " has to end first\n");
+}
+
+void mu_join_text_people(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
+{
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        people_joined(out, about, event);
+        break;
+    case MUSTER_RDZV_WAITING:
+        people_waiting(out, event);
+        break;
+    case MUSTER_RDZV_PEERS_LOST:
+        people_lost(out, event);
+        break;
+    case MUSTER_RDZV_CLOSED:
+        mu_text_add(out, "closed: nobody can join ");
+        add_job(out, about);
+        mu_text_add(out, " any more; its members may go on\n");
+        break;
+    case MUSTER_RDZV_LEFT:
+        mu_text_add(out, "left ");
+        add_job(out, about);
+        mu_text_add(out, "\n");
+        break;
+    case MUSTER_RDZV_REMOVED:
+    case MUSTER_RDZV_FAILED:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+}
+
+/* ---- Lines for programs ---- */
+
+static void add_round_json(struct mu_text *out, int64_t round)
+{
+    if (round >= 0)
+        mu_text_add(out, ", \"round\": %" PRId64, round);
+    else
+        mu_text_add(out, ", \"round\": null");
+}
+
+static void json_joined(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
+{
+    const struct muster_rdzv_info *info = event->info;
+    const struct muster_node *own = own_node(event);
+
+    mu_text_add(out, ", \"run_id\": ");
+    mu_text_add_json(out, about->run_id);
+    mu_text_add(out, ", \"backend\": ");
+    mu_text_add_json(out, about->backend);
+    add_round_json(out, info->round);
+    mu_text_add(out, ", \"rank\": %" PRId64 ", \"world_size\": %" PRId64 ", \"node\": ", info->rank, info->world_size);
+    if (own != NULL)
+        add_node_json(out, own);
+    else
+        mu_text_add_json(out, about->node);
+    mu_text_add(out, ", \"members\": ");
+    if (event->nodes_count > 0)
+        add_nodes_json(out, event->nodes, event->nodes_count);
+    else
+        mu_text_add(out, "null");
+    if (info->bootstrap.master_addr[0] != '\0') {
+        mu_text_add(out, ", \"master_addr\": ");
+        mu_text_add_json(out, info->bootstrap.master_addr);
+        mu_text_add(out, ", \"master_port\": %u", info->bootstrap.master_port);
+    } else {
+        mu_text_add(out, ", \"master_addr\": null, \"master_port\": null");
+    }
+}
+
+static void add_error_json(struct mu_text *out, const struct muster_error *error)
+{
+    if (error == NULL)
+        return;
+    mu_text_add(out, ", \"code\": ");
+    mu_text_add_json(out, muster_error_name(error->code));
+    mu_text_add(out, ", \"error\": ");
+    mu_text_add_json(out, error->text);
+}
+
+void mu_join_text_json(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
+{
+    mu_text_add(out, "{\"event\": \"%s\"", muster_rdzv_event_name(event->type));
+    if (event->type != MUSTER_RDZV_JOINED)
+        add_round_json(out, event->round);
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        json_joined(out, about, event);
+        break;
+    case MUSTER_RDZV_WAITING:
+        mu_text_add(out, ", \"count\": %" PRId64, event->count);
+        break;
+    case MUSTER_RDZV_PEERS_LOST:
+        mu_text_add(out, ", \"nodes\": ");
+        add_nodes_json(out, event->nodes, event->nodes_count);
+        break;
+    case MUSTER_RDZV_FAILED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+        add_error_json(out, event->error);
+        break;
+    case MUSTER_RDZV_REMOVED:
+    case MUSTER_RDZV_CLOSED:
+    case MUSTER_RDZV_LEFT:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+    mu_text_add(out, "}\n");
+}
+
+/* ---- The status of a wait ---- */
+
+static void add_nodes_count(struct mu_text *out, int64_t count)
+{
+    mu_text_add(out, "%" PRId64 " %s", count, count == 1 ? "node" : "nodes");
+}
+
+/* The document has our round open: how many are missing, or how long the last call runs. */
+static void add_gathering(struct mu_text *out, const struct mu_join_wait *wait)
+{
+    const struct muster_rdzv_progress *progress = wait->progress;
+    int64_t missing = progress->min_nodes - progress->joined, room = progress->max_nodes - progress->joined;
+
+    add_nodes_count(out, progress->joined);
+    mu_text_add(out, " in");
+    if (missing > 0) {
+        mu_text_add(out, ", %" PRId64 " more needed", missing);
+    } else if (progress->last_call_left_ms >= 0) {
+        mu_text_add(out, ", room for %" PRId64 " more; last call ends in ", room > 0 ? room : 0);
+        mu_text_add_duration(out, progress->last_call_left_ms - wait->progress_age_ms);
+    }
+}
+
+/* How many are in the round that runs without us, where the back end tells. */
+static void add_running(struct mu_text *out, const struct mu_join_wait *wait)
+{
+    if (wait->progress->joined > 0) {
+        mu_text_add(out, "; ");
+        add_nodes_count(out, wait->progress->joined);
+        mu_text_add(out, " in it");
+    }
+}
+
+static void add_progress(struct mu_text *out, const struct mu_join_wait *wait)
+{
+    const struct muster_rdzv_progress *progress = wait->progress;
+
+    if (progress->spare) {
+        mu_text_add(out, "the round is full and this node is a spare, ");
+        mu_text_add(out, progress->spares == 1 ? "the only one" : "one of %" PRId64, progress->spares);
+        add_running(out, wait);
+    } else if (progress->waiting > 0) {
+        mu_text_add(out, "a round without this node is running, ");
+        add_nodes_count(out, progress->waiting);
+        mu_text_add(out, " waiting for the next");
+        add_running(out, wait);
+    } else {
+        add_gathering(out, wait);
+    }
+    if (progress->join_left_ms >= 0) {
+        mu_text_add(out, "; gives up in ");
+        mu_text_add_duration(out, progress->join_left_ms - wait->progress_age_ms);
+    }
+    if (wait->names[0] != '\0') /* last, so that a narrow terminal cuts off names and nothing else */
+        mu_text_add(out, "; in: %s", wait->names);
+}
+
+void mu_join_text_status(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
+{
+    mu_text_add(out, "waiting for ");
+    add_job(out, about);
+    if (wait->down_ms >= 0) {
+        mu_text_add(out, ": no connection to ");
+        mu_text_add_plain(out, about->endpoint);
+        mu_text_add(out, " for ");
+        mu_text_add_duration(out, wait->down_ms);
+        mu_text_add(out, ", trying again");
+    } else if (wait->progress == NULL) {
+        mu_text_add(out, " at ");
+        mu_text_add_plain(out, about->endpoint);
+        mu_text_add(out, ", for ");
+        mu_text_add_duration(out, wait->waited_ms);
+        mu_text_add(out, " so far");
+    } else {
+        mu_text_add(out, ": ");
+        add_progress(out, wait);
+    }
+}
