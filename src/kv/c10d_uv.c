@@ -473,8 +473,12 @@ static int end_write(struct work *work, bool *ret_again)
 
     *ret_again = false;
     if (is_slice(now, ours)) {
-        work->request->written = true;
-    } else if (is_slice(now, wanted) && !created) {
+        work->request->written = work->request->found = true;
+        work->request->state_token = *now;
+        *now = (struct muster_bytes){ 0 };
+        return 0;
+    }
+    if (is_slice(now, wanted) && !created) {
         /* The store has lost the key. For a write that wants there to be none, that is as good as the marker. */
         *ret_again = is_marker(now);
         return 0;

@@ -1,5 +1,5 @@
-/* What a dynamic rendezvous needs of a back end: the document with a fencing token, and (if it has them) a bell, turns and
- * settled digests; beside that the plain store of the job, in which ranks, addresses and counters are exchanged.
+/* What a dynamic rendezvous needs of a back end: the document with a fencing token, and (if it has them) a bell, turns
+ * and settled digests; beside that the plain store of the job, in which ranks, addresses and counters are exchanged.
  * Carries; never judges. Every request is answered from the loop, exactly once, never inside of the call. */
 #ifndef MU_KV_KV_H
 #define MU_KV_KV_H
@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 #define MU_KV_KINDS(X)                                                                                                 \
-    X(READ, "read the document")   /* found, bytes, token; number: the bell's counter */                               \
-    X(WRITE, "write the document") /* value, token/has_token -> written; found, bytes, token: what is there now */     \
+    X(READ, "read the document") /* found, bytes, token; number: the bell's counter */                                 \
+    /* value, token/has_token -> written; found, token: what is there now; bytes: the same, unless written */          \
+    X(WRITE, "write the document")                                                                                     \
     X(RING, "ring the bell")                                                                                           \
     X(PARK, "wait for the bell")      /* number: answered when the counter is above it. A new one ends the old one */  \
     X(TURN_TAKE, "take a turn")       /* -> number: the turn, done: how many are over */                               \

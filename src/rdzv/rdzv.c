@@ -27,6 +27,7 @@ struct plan {
     size_t count;
     enum mu_rdzv_phase phase; /* that we are in once it is done */
     bool beats, rings;
+    bool used_turn; /* it is what the turn was taken for */
 };
 
 struct mu_rdzv {
@@ -1104,11 +1105,12 @@ static void evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
         action = next_action(r, &plan, event->now_ms);
         if (!mu_rdzv_action_writes(action) || plan.count == ACTIONS_MAX)
             break;
-        if (!may_write(r, action, event->now_ms, out)) {
-            if (!beats_meanwhile(r, &plan, action, event->now_ms))
-                break;
+        if (may_write(r, action, event->now_ms, out))
+            plan.used_turn |= needs_turn(r, action);
+        else if (beats_meanwhile(r, &plan, action, event->now_ms))
             action = MU_RDZV_KEEP_ALIVE;
-        }
+        else
+            break;
         if (apply(r, &plan, action, event->now_ms, doc_now_us) < 0) {
             (void)refresh_view(r);
             r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS;
@@ -1280,7 +1282,7 @@ static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
     }
     if (plan.rings && r->has_bell)
         push(out, MU_RDZV_DO_RING);
-    if (r->turn_state == TURN_HELD)
+    if (r->turn_state == TURN_HELD && plan.used_turn)
         give_turn(r, out);
     if (keep_token(r, event->token) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
         see(r, &r->incoming, event, out) < 0)
@@ -1460,8 +1462,11 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 {
     bool main = event->id == r->main_id, turn = event->id == r->turn_id;
 
-    if (!takes_answer(r, event))
+    if (!takes_answer(r, event)) {
+        if (event->type == MU_RDZV_TURN) /* we do not want it any more, but somebody waits for its end */
+            push(out, MU_RDZV_DO_TURN_GIVE)->turn = event->turn;
         return;
+    }
     switch (event->type) {
     case MU_RDZV_STATE:
         on_state(r, event, out);

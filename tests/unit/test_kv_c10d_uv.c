@@ -229,7 +229,7 @@ static void what_was_written_is_read_with_its_text_as_token(void **state)
     answer = ask(&s.a, asking_write("first", NULL));
     assert_ok(answer);
     assert_true(answer->written && answer->found);
-    assert_bytes(&answer->bytes, "first");
+    assert_null(answer->bytes.data); /* the caller has it */
     assert_bytes(&answer->state_token, "Zmlyc3Q=");
     assert_stored(&s, DOCUMENT, "Zmlyc3Q=");
     answer = ask_kind(&s, MU_KV_READ, 0);
