@@ -53,6 +53,8 @@ struct mu_rdzv {
     int64_t bell;
     bool maybe_in; /* a write of ours took place, or may have */
     bool ever_seen;
+    bool missing; /* there is no document any more, since missing_since_ms */
+    uint64_t missing_since_ms;
     bool from_store;           /* what we saw last was in the store, and not made up because nothing was */
     uint64_t deadline_seen_ms; /* when we first saw the deadline that is in the document */
     uint64_t complete_jitter_ms;
@@ -1146,6 +1148,19 @@ static int keep_token(struct mu_rdzv *r, struct mu_slice token)
     return rc;
 }
 
+/* We saw a complete round of others. They hold its document and look as often as we do; it is theirs to put back. */
+static bool members_may_restore(struct mu_rdzv *r, uint64_t now_ms)
+{
+    const struct mu_doc *last = &r->sights.doc;
+
+    if (!is_joining(r) || !r->from_store || !last->complete || mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT))
+        return false;
+    if (!r->missing)
+        r->missing_since_ms = now_ms;
+    r->missing = true;
+    return now_ms - r->missing_since_ms < r->settings.keep_alive_ms;
+}
+
 /* The store has no document: it is new, or has lost its data. A member that holds the document of its round puts it back;
  * everybody else begins with an empty one, at a round that was not there yet. */
 static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
@@ -1155,13 +1170,13 @@ static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
 
     r->has_token = r->corrupt = false;
     r->size = 0;
+    r->sights.any = false; /* nobody is judged by what was before */
     if (r->phase == MU_RDZV_PHASE_MEMBER && last->complete && last->round == r->world.round &&
         mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT)) {
         struct plan plan = { .phase = r->phase };
         int64_t doc_now_us =
             mu_sights_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
 
-        r->sights.any = false; /* nobody is judged by what was before */
         if (mu_doc_copy(&r->doc, last) < 0 || apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
             try_later(r, event->now_ms);
             return;
@@ -1171,9 +1186,13 @@ static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         send_write(r, &plan, doc_now_us, event->now_ms, out);
         return;
     }
+    if (members_may_restore(r, event->now_ms)) {
+        r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
+        return;
+    }
     mu_doc_reset(&r->incoming, r->dialect);
     r->incoming.round = round;
-    r->from_store = false;
+    r->from_store = r->missing = false;
     if (see(r, &r->incoming, event, out) < 0)
         try_later(r, event->now_ms);
     else
@@ -1197,6 +1216,7 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     }
     is_up(r, out);
     r->from_store = true;
+    r->missing = false;
     if (rc < 0 || keep_token(r, event->token) < 0 || see(r, &r->incoming, event, out) < 0)
         try_later(r, event->now_ms);
     else

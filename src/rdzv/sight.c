@@ -41,11 +41,14 @@ int mu_sights_see(struct mu_sights *sights, struct mu_doc *fresh, uint64_t sent_
         return MUSTER_ENOMEM;
     for (size_t i = 0; i < fresh->count; i++) {
         int64_t heartbeat = heartbeat_of(&fresh->members[i]);
-        const struct mu_sight *last = looked_away ? NULL : last_sight(sights, &fresh->members[i].node, i);
+        const struct mu_sight *last = last_sight(sights, &fresh->members[i].node, i);
+        bool same = last != NULL && last->heartbeat_us == heartbeat;
 
-        items[i] = (struct mu_sight){ .heartbeat_us = heartbeat, .since_ms = now_ms };
-        if (last != NULL && last->heartbeat_us == heartbeat)
-            items[i].since_ms = last->since_ms;
+        items[i] = (struct mu_sight){
+            .heartbeat_us = heartbeat,
+            .since_ms = same && !looked_away ? last->since_ms : now_ms,
+            .changed_ms = same ? last->changed_ms : now_ms,
+        };
     }
     free(sights->items);
     sights->items = items;
@@ -92,7 +95,7 @@ int64_t mu_sights_time(const struct mu_sights *sights, const struct mu_node *me,
 
         if ((member->in & MU_DOC_HEARTBEAT) == 0 || mu_node_equal(&member->node, me))
             continue;
-        time_us = advanced(member->heartbeat_us, sights->items[i].since_ms, now_ms);
+        time_us = advanced(member->heartbeat_us, sights->items[i].changed_ms, now_ms);
         if (mu_node_is_ours(&member->node)) {
             ours = !any_ours || time_us > ours ? time_us : ours;
             any_ours = true;

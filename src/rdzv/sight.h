@@ -8,7 +8,8 @@
 
 struct mu_sight {
     int64_t heartbeat_us;
-    uint64_t since_ms; /* we have seen this heartbeat and no other, without a gap */
+    uint64_t since_ms;   /* we have seen this heartbeat and no other, without a gap */
+    uint64_t changed_ms; /* when we first saw it, gaps or not: what the time in the document is counted from */
 };
 
 struct mu_sights {

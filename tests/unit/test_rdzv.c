@@ -1864,6 +1864,20 @@ static void another_node_with_our_identity_is_refused(void **unused)
 
 /* ---- When the store is away ---- */
 
+static void a_spare_leaves_an_emptied_store_to_the_members(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "6 complete b=0@ c=1@"), "write 6 complete b=0 c=1 a+");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    T(state(s, NULL), "");
+    T(wake(s), "read");
+    T(state(s, "6 complete b=0@ c=1@ a+"), "");
+}
+
 static void a_joiner_begins_where_no_round_was_yet(void **unused)
 {
     struct scene *s = START(2, 3, PLAIN);
@@ -1873,7 +1887,13 @@ static void a_joiner_begins_where_no_round_was_yet(void **unused)
     T(state(s, "6 complete b=0@ c=1@"), "write 6 complete b=0 c=1 a~");
     T(written(s), "");
     T(pass(s, 1000), "read");
-    T(state(s, NULL), "write 7 a=0 as new"); /* 6 was complete */
+    T(state(s, NULL), ""); /* 6 was complete: its members may put it back */
+    for (uint64_t waited = 0; waited < INTERVAL_MS - 500; waited += 500) {
+        T(wake(s), "read");
+        T(state(s, NULL), "");
+    }
+    T(wake(s), "read");
+    T(state(s, NULL), "write 7 a=0 as new"); /* they did not */
     T(fails(s), "backend_down");
     T(wake(s), "read");
     T(state(s, NULL), "backend_up; write 7 a=0 as new");
@@ -2725,6 +2745,7 @@ int main(void)
         SCENE(a_corrupt_document_ends_a_join_at_once),
         SCENE(a_member_bears_a_corrupt_document_for_the_death_age),
         SCENE(another_node_with_our_identity_is_refused),
+        SCENE(a_spare_leaves_an_emptied_store_to_the_members),
         SCENE(a_joiner_begins_where_no_round_was_yet),
         SCENE(a_member_puts_the_document_back),
         SCENE(nobody_is_judged_by_what_was_before_the_store_lost_it),

@@ -245,6 +245,8 @@ static void a_heartbeat_goes_on_from_when_it_changed(void **state)
     assert_int_equal(time_at(s, 4000, 0, 0), 53000);
     (void)see(s, 5000, "0 b=0@60000");
     assert_int_equal(time_at(s, 6000, 0, 0), 61000);
+    (void)see(s, 25000, "0 b=0@60000"); /* we did not look for a long time, but it went on */
+    assert_int_equal(time_at(s, 26000, 0, 0), 81000);
 }
 
 static void the_newest_of_a_few_is_so_after_going_on(void **state)
