@@ -441,9 +441,11 @@ static void say_timeout(struct mu_rdzv *r)
                       (unsigned long long)(r->settings.join_ms / 1000), cause.text);
     else
         (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT,
-                      "after %llu s %zu nodes were in round %lld, which takes %lld to %lld; %zu were waiting",
-                      (unsigned long long)(r->settings.join_ms / 1000), r->came, (long long)r->doc.round,
-                      (long long)r->settings.nodes_min, (long long)r->settings.nodes_max, r->waited);
+                      "after %llu s %zu %s in round %lld, which takes %lld to %lld; %zu %s waiting",
+                      (unsigned long long)(r->settings.join_ms / 1000), r->came,
+                      r->came == 1 ? "node was" : "nodes were", (long long)r->doc.round,
+                      (long long)r->settings.nodes_min, (long long)r->settings.nodes_max, r->waited,
+                      r->waited == 1 ? "was" : "were");
 }
 
 static void fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)

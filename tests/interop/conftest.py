@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 import harness
+import rdzv_nodes
 from harness import absent, need_program
 
 
@@ -113,3 +114,25 @@ def pulses():
     yield make
     for pulse in made:
         pulse.close()
+
+
+@pytest.fixture(scope="session")
+def stock_pool():
+    pool = rdzv_nodes.StockPool()
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture
+def scenes(stock_pool):
+    """scenes("2.13.0", nodes=(2, 4), store="stock") is a rendezvous for the length of a test."""
+    made = []
+
+    def make(which, **what):
+        scene = rdzv_nodes.Scene(stock_pool, which, **what)
+        made.append(scene)
+        return scene
+
+    yield make
+    for scene in reversed(made):
+        scene.stop()
