@@ -529,6 +529,9 @@ struct muster_handler_ops {
     bool (*use_agent_store)(const struct muster_handler *handler);
     /* Nothing is told after this. `done` when everything is released; the document is left as it is. */
     void (*free)(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);
+    /* Where the group's store is, a TCPStore: for the agent's own exchange of ranks. False: not known, or not yet. May be
+     * NULL. */
+    bool (*endpoint)(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port);
 };
 
 struct muster_handler {

@@ -555,6 +555,17 @@ static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), v
     }
 }
 
+static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port)
+{
+    const struct c10d *c = (const struct c10d *)handler;
+
+    if (c->state != RUNNING)
+        return false;
+    (void)snprintf(ret_host, room, "%s", c->server != NULL ? "127.0.0.1" : c->host);
+    *ret_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
+    return true;
+}
+
 static const struct muster_handler_ops c10d_ops = {
     .size = sizeof c10d_ops,
     .name = "c10d",
@@ -564,6 +575,7 @@ static const struct muster_handler_ops c10d_ops = {
     .look = c10d_look,
     .use_agent_store = c10d_use_agent_store,
     .free = c10d_free,
+    .endpoint = c10d_endpoint,
 };
 
 /* ---- Parameters ---- */

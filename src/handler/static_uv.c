@@ -610,6 +610,15 @@ static void free_handler(struct muster_handler *base, void (*done)(void *ctx), v
     uv_close((uv_handle_t *)&h->deadline, on_timer_closed);
 }
 
+static bool loop_endpoint(const struct muster_handler *base, char *ret_host, size_t room, uint16_t *ret_port)
+{
+    const struct handler *h = (const struct handler *)base;
+
+    (void)snprintf(ret_host, room, "%s", h->place.host);
+    *ret_port = h->place.port;
+    return h->member;
+}
+
 static const struct muster_handler_ops handler_ops = {
     .size = sizeof handler_ops,
     .name = "static",
@@ -619,6 +628,7 @@ static const struct muster_handler_ops handler_ops = {
     .look = ask_look,
     .use_agent_store = loop_shares_store,
     .free = free_handler,
+    .endpoint = loop_endpoint,
 };
 
 int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,

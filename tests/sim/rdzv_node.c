@@ -265,15 +265,12 @@ static void perform(struct node *node, const struct mu_rdzv_effect *effect)
         send(node, effect, 0);
         break;
     case MU_RDZV_DO_PARK:
-        node->park_id = effect->id;
         send(node, effect, 1);
         break;
     case MU_RDZV_DO_TURN_TAKE:
-        node->turn_id = effect->id;
         send(node, effect, 0);
         break;
     case MU_RDZV_DO_TURN_WAIT:
-        node->turn_id = effect->id;
         send(node, effect, 2);
         break;
     case MU_RDZV_DO_TURN_GIVE:

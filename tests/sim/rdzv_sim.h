@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 enum {
-    SLOTS_MAX = 1024,  /* machines on which a node may live, one after the other */
     IDS_MAX = 1024,    /* lives: each is an identity of its own, unless it takes over its predecessor's */
     TRACE_LINES = 200, /* of the end of a failed run */
     TRACE_TEXT = 240,
@@ -130,7 +129,7 @@ struct node {
     /* Ours. */
     struct mu_rdzv *rdzv;
     uint64_t timer_us, timer_generation;
-    uint64_t main_id, park_id, turn_id; /* the requests under way */
+    uint64_t main_id; /* the read, write or settling under way */
     enum asked asked;
     uint64_t asked_us;
     bool looking; /* asked for a LOOK */
@@ -154,6 +153,7 @@ struct node {
     uint64_t broken_us;           /* since when a peer of its world has not been there */
     uint64_t dropped_us;          /* since when the document of its round is without it; 0: it is not */
     uint64_t spare_us;            /* when it last was a spare */
+    uint64_t spare_seen_us;       /* when it last saw that */
 
     /* What it has seen. */
     struct version *seen; /* NULL: nothing, or that there is no document */
@@ -173,7 +173,6 @@ struct world_seen { /* the world of a round, as the first to join it was told */
     int64_t round;
     size_t count;
     uint16_t *ids;
-    bool has_stock;
 };
 
 /* ---- Events ---- */
@@ -218,7 +217,7 @@ struct sim {
     struct mu_doc_dialect dialect;
     unsigned id_mask;
     uint64_t slow_us;
-    bool equal_limits, one_stock_clock;
+    bool one_stock_clock;
     int host_slot; /* in which the store is; -1: none */
     uint64_t storm_us;
 

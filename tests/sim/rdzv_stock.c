@@ -30,7 +30,7 @@ enum act {
 
 struct stock {
     struct mu_doc doc;
-    struct mu_buf token, out;
+    struct mu_buf token;
     bool has_token, dirty, synced, constructed;
     uint64_t synced_us;
     enum op op;
@@ -524,7 +524,6 @@ void stock_die(struct node *node)
         return;
     mu_doc_done(&k->doc);
     mu_buf_done(&k->token);
-    mu_buf_done(&k->out);
     free(k->world);
     free(k);
     node->model = NULL;

@@ -60,7 +60,7 @@ static void forget_life(struct node *node)
     node->impaired_us = node->hindered_us = w.now_us;
     memset(node->conn_up_us, 0, sizeof node->conn_up_us);
     memset(node->conn_down_us, 0, sizeof node->conn_down_us);
-    node->timer_us = node->main_id = node->park_id = node->turn_id = 0;
+    node->timer_us = node->main_id = 0;
     node->steps_left = -1;
     node->asked = ASKED_NOTHING;
     node->deed = DEED_NONE;
@@ -69,7 +69,7 @@ static void forget_life(struct node *node)
     node->last_round = -1;
     node->last_incarnation = 0;
     node->saw_closed = false;
-    node->dropped_us = node->spare_us = node->broken_us = 0;
+    node->dropped_us = node->spare_us = node->spare_seen_us = node->broken_us = 0;
     node->seen_any = node->has_deadline = false;
     node->settled_incarnation = 0;
 }
@@ -380,7 +380,7 @@ static unsigned living(void)
     unsigned count = 0;
 
     for (unsigned i = 0; i < w.nodes_count; i++)
-        count += w.nodes[i].alive;
+        count += w.nodes[i].alive && !(w.nodes[i].stock && stock_astray(&w.nodes[i]));
     return count;
 }
 
@@ -440,7 +440,7 @@ static void find_together(uint64_t begin_us)
                (double)(w.now_us - begin_us) / 1e6, why_not_well());
         run_until(w.now_us + SECOND);
     }
-    if (!met || !chance(40) || w.on[F_STOCK])
+    if (!met || !chance(40) || w.on[F_STOCK] || store_document() == NULL || store_document()->doc.closed)
         return;
     TELL("all is well");
     run_until(w.now_us + death_us + 2 * SECOND);
