@@ -235,7 +235,7 @@ static void close_bench(struct bench *bench)
     free(bench->nodes);
 }
 
-/* Connections are there before the clock starts: a node's dialling is the store's business, not the rendezvous'. */
+/* From the first node's wish to join, its connections still to be made, to the last one's knowing its rank and master. */
 static double join_all(struct bench *bench)
 {
     uint64_t start = 0;

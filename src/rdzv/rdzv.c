@@ -49,7 +49,8 @@ struct mu_rdzv {
     size_t removed_count, removed_room;
     struct mu_buf token, out;
     bool has_token;
-    size_t size; /* in bytes, as stored */
+    size_t size;   /* in bytes, as stored */
+    bool all_ours; /* nobody in it is PyTorch */
     int64_t bell;
     bool maybe_in; /* a write of ours took place, or may have */
     bool ever_seen;
@@ -625,6 +626,9 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     if (rc < 0)
         return rc;
     note_absent(r, event->now_ms);
+    r->all_ours = true;
+    for (size_t i = 0; i < r->sights.doc.count; i++)
+        r->all_ours &= mu_node_is_ours(&r->sights.doc.members[i].node);
     r->spare = mu_doc_has(&r->sights.doc, &r->me, MU_DOC_SPARE);
     if (event->now_ms <= r->deadline_ms) {
         r->came = r->doc.participants;
@@ -1338,11 +1342,10 @@ static void on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, s
 static uint64_t poll_ms(const struct mu_rdzv *r)
 {
     uint64_t bytes = (uint64_t)r->sights.doc.count * r->size;
-    uint64_t slow = bytes / (MU_RDZV_POLL_BYTES_S / 1000);
+    uint64_t slow = bytes / ((r->all_ours && r->has_bell ? MU_RDZV_POLL_OURS_BYTES_S : MU_RDZV_POLL_BYTES_S) / 1000);
     uint64_t most = r->settings.keep_alive_ms / 5 * 4; /* a longer gap would keep us from judging anybody */
-    uint64_t wanted = slow > MU_RDZV_POLL_MS ? slow : MU_RDZV_POLL_MS;
 
-    return sooner(wanted, most);
+    return sooner(slow > MU_RDZV_POLL_MS ? slow : MU_RDZV_POLL_MS, most);
 }
 
 /* What was due when we last looked has had its chance. */
