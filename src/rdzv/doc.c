@@ -84,9 +84,9 @@ unsigned mu_node_version(const struct mu_node *node)
 
 static size_t home(const struct mu_doc *doc, const struct mu_node *node)
 {
-    uint64_t key[] = { mu_hash64(doc->seed, node->name), (uint64_t)node->pid, (uint64_t)node->local_id };
+    struct mu_hash_seed seed = { doc->seed.k0 ^ (uint64_t)node->pid, doc->seed.k1 ^ (uint64_t)node->local_id };
 
-    return mu_hash64(doc->seed, mu_slice(key, sizeof key)) & (doc->index_room - 1);
+    return mu_hash64(seed, node->name) & (doc->index_room - 1);
 }
 
 /* Where the node is in the index, or where it would be put. There is always an empty slot. */

@@ -93,6 +93,7 @@ struct mu_rdzv {
 
     /* The round we are, or were last, a member of. */
     struct mu_rdzv_world world;
+    struct mu_doc world_doc; /* which has its names */
     bool world_valid;
     uint64_t *absent_ms; /* of world.members: since when not seen any more; 0: there */
     bool *expired;       /* and that by our own judgement */
@@ -176,9 +177,8 @@ static char *copy_name(struct mu_slice name)
 
 static void forget_world(struct mu_rdzv *r)
 {
-    for (size_t i = 0; i < r->world.count; i++)
-        free((char *)r->world.members[i].name.data);
     free(r->world.members);
+    mu_doc_done(&r->world_doc);
     free(r->absent_ms);
     free(r->expired);
     free(r->lost);
@@ -637,6 +637,8 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     if (is_joining(r) && (!r->ever_seen || !same_progress(fresh, &r->sights.doc)))
         tell(out, MU_RDZV_TELL_PROGRESS);
     r->ever_seen = true;
+    if (r->removed_count == 0)
+        mu_doc_done(fresh); /* nobody needs what was before */
     return 0;
 }
 
@@ -818,22 +820,18 @@ static void send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_n
 
 static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGEST_MAX])
 {
-    uint64_t a = 0, b = 0;
+    uint64_t sum = 0;
 
     /* Participants are distinct, so that a sum over them, each with its rank, does not depend on the order. */
     for (size_t i = 0; i < doc->count; i++) {
         const struct mu_doc_member *member = &doc->members[i];
-        struct mu_hash_seed seed = { (uint64_t)member->node.pid ^ (uint64_t)member->rank << 48,
+        struct mu_hash_seed seed = { (uint64_t)member->node.pid ^ (uint64_t)member->rank << 32,
                                      (uint64_t)member->node.local_id };
 
-        if ((member->in & MU_DOC_PARTICIPANT) == 0)
-            continue;
-        a += mu_hash64(seed, member->node.name);
-        seed.k0 = ~seed.k0;
-        b += mu_hash64(seed, member->node.name);
+        if ((member->in & MU_DOC_PARTICIPANT) != 0)
+            sum += mu_hash64(seed, member->node.name);
     }
-    (void)snprintf(digest, MU_RDZV_DIGEST_MAX, "%zu-%016llx%016llx", doc->participants, (unsigned long long)a,
-                   (unsigned long long)b);
+    (void)snprintf(digest, MU_RDZV_DIGEST_MAX, "%zu-%016llx", doc->participants, (unsigned long long)sum);
 }
 
 /* There is no memory for what has come: as if it had not. */
@@ -851,9 +849,9 @@ static void leave_broken_round(struct mu_rdzv *r)
     r->want_read = true;
 }
 
-static int copy_world(struct mu_rdzv *r, struct mu_rdzv_world *ret_world)
+/* The names are those of `doc`, which must stay. */
+static int list_world(const struct mu_doc *doc, const struct mu_node *me, struct mu_rdzv_world *ret_world)
 {
-    const struct mu_doc *doc = &r->sights.doc;
     struct mu_rdzv_world world = { .round = doc->round, .all_ours = true, .dialect = doc->dialect };
 
     world.members = calloc(doc->participants, sizeof *world.members);
@@ -862,21 +860,12 @@ static int copy_world(struct mu_rdzv *r, struct mu_rdzv_world *ret_world)
     world.count = doc->participants;
     for (size_t i = 0; i < doc->count; i++) {
         const struct mu_doc_member *member = &doc->members[i];
-        struct mu_node *node = NULL;
 
         if ((member->in & MU_DOC_PARTICIPANT) == 0)
             continue;
-        node = &world.members[member->rank];
-        *node = member->node;
-        node->name.data = copy_name(member->node.name);
-        if (node->name.data == NULL) {
-            for (size_t k = 0; k < world.count; k++)
-                free((char *)world.members[k].name.data);
-            free(world.members);
-            return MUSTER_ENOMEM;
-        }
-        world.all_ours &= mu_node_is_ours(node);
-        if (mu_node_equal(node, &r->me))
+        world.members[member->rank] = member->node;
+        world.all_ours &= mu_node_is_ours(&member->node);
+        if (mu_node_equal(&member->node, me))
             world.rank = member->rank;
     }
     *ret_world = world;
@@ -885,19 +874,24 @@ static int copy_world(struct mu_rdzv *r, struct mu_rdzv_world *ret_world)
 
 static int enter_world(struct mu_rdzv *r)
 {
+    size_t count = r->sights.doc.participants;
+    struct mu_doc doc = { .seed = r->sights.doc.seed };
     struct mu_rdzv_world world = { 0 };
-    uint64_t *absent_ms = calloc(r->sights.doc.participants, sizeof *absent_ms);
-    bool *expired = calloc(r->sights.doc.participants, sizeof *expired);
-    struct mu_node *lost = calloc(r->sights.doc.participants, sizeof *lost);
+    uint64_t *absent_ms = calloc(count, sizeof *absent_ms);
+    bool *expired = calloc(count, sizeof *expired);
+    struct mu_node *lost = calloc(count, sizeof *lost);
 
-    if (absent_ms == NULL || expired == NULL || lost == NULL || copy_world(r, &world) < 0) {
+    if (absent_ms == NULL || expired == NULL || lost == NULL || mu_doc_copy(&doc, &r->sights.doc) < 0 ||
+        list_world(&doc, &r->me, &world) < 0) {
         free(absent_ms);
         free(expired);
         free(lost);
+        mu_doc_done(&doc);
         return MUSTER_ENOMEM;
     }
     forget_world(r);
     r->world = world;
+    r->world_doc = doc;
     r->absent_ms = absent_ms;
     r->expired = expired;
     r->lost = lost;
@@ -1487,6 +1481,8 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 {
     bool main = event->id == r->main_id, turn = event->id == r->turn_id;
 
+    if (main && r->main_type == MU_RDZV_DO_WRITE)
+        mu_buf_done(&r->out);
     if (!takes_answer(r, event)) {
         if (event->type == MU_RDZV_TURN) /* we do not want it any more, but somebody waits for its end */
             push(out, MU_RDZV_DO_TURN_GIVE)->turn = event->turn;
@@ -1536,6 +1532,7 @@ static void on_host(struct mu_rdzv *r, const struct mu_node *host)
 void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     out->count = 0;
+    r->removed_count = 0;
     switch (event->type) {
     case MU_RDZV_JOIN:
         on_join(r, event->now_ms, out);

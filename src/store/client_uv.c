@@ -79,7 +79,6 @@ struct mu_client {
     mu_client_closed *on_closed;
     void *ctx, *closed_ctx;
     bool told_ready, told_lost, is_ready, closing, timer_closed;
-    char read_bytes[READ_BYTES];
 };
 
 static void feed_dial(struct mu_client *client, struct mu_dial_event event);
@@ -321,12 +320,14 @@ static void link_ended(struct link *link, int status)
     }
 }
 
+/* What was read is dealt with before anything else is: one buffer serves all clients of a thread. */
+static _Thread_local char read_bytes[READ_BYTES];
+
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
 {
-    struct link *link = handle->data;
-
+    (void)handle;
     (void)suggested;
-    *ret_buf = uv_buf_init(link->client->read_bytes, READ_BYTES);
+    *ret_buf = uv_buf_init(read_bytes, READ_BYTES);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
