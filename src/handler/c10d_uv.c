@@ -59,7 +59,7 @@ struct c10d {
     uv_timer_t timer; /* for the next step */
     uv_timer_t news;  /* for LEFT */
     uv_getaddrinfo_t resolver;
-    bool resolving, warned;
+    bool resolving, warned, told_taken;
     enum state state;
     unsigned resolve_count;    /* tries */
     enum ask asks[ASKS_COUNT]; /* in the order they came; each at most once */
@@ -259,6 +259,7 @@ static void run(struct c10d *c)
         .local_id = c->local_id,
         .use_agent_store = c->use_agent_store,
         .request_timeout_ms = c->read_timeout_ms,
+        .store_host = c->host,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
         .accepted_on_ctx = c,
     };
@@ -306,6 +307,11 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
     close_kv(c);
     if (c->not_hosting.code == MUSTER_EADDRINUSE && error->code != MUSTER_EPROTOCOL &&
         uv_now(c->loop) < c->deadline_ms) {
+        if (!c->told_taken)
+            mu_log(MUSTER_LOG_WARNING,
+                   "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
+                   c->run_id, c->port, error->text);
+        c->told_taken = true;
         c->state = RESOLVING; /* with the addresses we have: is the port still taken? */
         step(c);
         return;
@@ -703,6 +709,8 @@ int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *param
     if (c == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     rc = read_params(c, params, reterr);
+    if (rc == 0)
+        rc = mu_dynamic_check_name(c->local_addr, reterr);
     if (rc == 0)
         rc = draw(c, reterr);
     if (rc < 0) {

@@ -10,12 +10,15 @@
 #include "handler/boot.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
+#include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -24,6 +27,7 @@
 #include <uv.h>
 
 #define PARK_TIMEOUT_MS 300000 /* then the bell is parked anew */
+#define GET_SLICE_MS 2000      /* a longer wait for a key is made of several */
 #define ASKS_MAX 8             /* asked and not yet passed on */
 #define PROGRESS_NODES_MAX 64  /* shown to a user who waits */
 #define REFUSED_MAX 4          /* requests of one step that found no memory */
@@ -33,7 +37,7 @@ struct dynamic {
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
-    char *backend, *run_id, *name, *local_addr;
+    char *backend, *run_id, *name, *local_addr, *store_host;
     struct mu_dynamic_config config; /* its texts are the above */
     struct mu_rdzv *rdzv;
     struct mu_boot boot;
@@ -41,13 +45,14 @@ struct dynamic {
     uv_timer_t timer, ask_timer;
     enum mu_rdzv_event_type asks[ASKS_MAX];
     size_t asks_count;
-    bool booting;     /* joined, but the owner does not know yet */
-    bool boot_failed; /* leaving because of that; boot_error says why */
-    bool joining;     /* the owner waits for JOINED */
+    bool booting;          /* joined, but the owner does not know yet */
+    bool boot_failed;      /* leaving because of that; boot_error says why */
+    bool joining;          /* the owner waits for JOINED */
+    bool join_after_leave; /* asked while it was still leaving */
     uint64_t join_deadline_ms;
     struct muster_error boot_error;
     int64_t waiting_count; /* told while booting; 0: not told */
-    bool closed_seen;
+    bool closed_seen, ghost_told;
     int64_t round; /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
     /* The workers' store, and the connection to ourselves. */
@@ -167,6 +172,29 @@ static void tell_joined(struct dynamic *d)
     record(d, "join", MUSTER_NODE_RUNNING, text);
     tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info },
                world->members, world->count);
+}
+
+/* A node that was killed and started again is a new one; what is left of the old one has to die first. */
+static void note_ghost(struct dynamic *d)
+{
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    const struct mu_node *me = mu_rdzv_me(d->rdzv);
+    char text[MU_NODE_TEXT_MAX];
+
+    for (size_t i = 0; !d->ghost_told && i < doc->count; i++) {
+        const struct mu_node *node = &doc->members[i].node;
+
+        if (!mu_slice_equal(node->name, me->name) || !mu_node_is_ours(node) || node->pid > INT32_MAX ||
+            node->pid == me->pid || kill((pid_t)node->pid, 0) == 0 || errno != ESRCH)
+            continue;
+        d->ghost_told = true;
+        mu_log(
+            MUSTER_LOG_INFO,
+            "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after %llu s "
+            "without a heartbeat",
+            d->run_id, mu_node_text(node, text),
+            (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
+    }
 }
 
 static void tell_progress(struct dynamic *d)
@@ -302,11 +330,28 @@ static bool parse_node(struct mu_slice text, struct mu_node *ret_node)
     return text.len > 0;
 }
 
+/* PyTorch does not say who hosts the store. If a member of it has the endpoint's own name, it is the one. */
+static bool find_stock_host(const struct dynamic *d, struct mu_node *ret_node)
+{
+    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
+
+    for (size_t i = 0; d->store_host != NULL && world != NULL && i < world->count; i++) {
+        if (!mu_node_is_ours(&world->members[i]) &&
+            mu_slice_equal(world->members[i].name, mu_slice_str(d->store_host))) {
+            *ret_node = world->members[i];
+            return true;
+        }
+    }
+    return false;
+}
+
 static void answer_host(struct order *order)
 {
     struct mu_node node = { .pid = 0 };
 
-    if (order->request.rc == 0 && order->request.found && parse_node(slice_of(&order->request.bytes), &node))
+    if (order->request.rc != 0 || (order->request.found && !parse_node(slice_of(&order->request.bytes), &node)))
+        return;
+    if (order->request.found || find_stock_host(order->d, &node))
         feed(order->d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = &node });
 }
 
@@ -455,6 +500,7 @@ static void destroy(struct dynamic *d)
     free(d->run_id);
     free(d->name);
     free(d->local_addr);
+    free(d->store_host);
     free(d);
 }
 
@@ -574,7 +620,9 @@ static void check_self(struct dynamic *d, const struct mu_boot_effect *effect)
 
 static void order_boot(struct dynamic *d, enum mu_kv_kind kind, const struct mu_boot_effect *effect)
 {
-    struct order *order = new_order(d, kind, effect->id, effect->wait_ms);
+    /* A wait that is no longer wanted holds its connection until its time is up: let that be soon. */
+    uint64_t wait_ms = kind == MU_KV_GET && effect->wait_ms > GET_SLICE_MS ? GET_SLICE_MS : effect->wait_ms;
+    struct order *order = new_order(d, kind, effect->id, wait_ms);
 
     if (order != NULL)
         order->key = strndup(effect->key.data, effect->key.len);
@@ -723,12 +771,22 @@ static const char *asked_text(enum mu_rdzv_event_type asked)
     }
 }
 
+static bool is_asked(const struct dynamic *d, enum mu_rdzv_event_type what)
+{
+    for (size_t i = 0; i < d->asks_count; i++)
+        if (d->asks[i] == what)
+            return true;
+    return false;
+}
+
 /* The round ended before the owner was told that it began. */
 static void join_next_instead(struct dynamic *d)
 {
     struct muster_error error = { 0 };
 
     stop_boot(d);
+    if (is_asked(d, MU_RDZV_LEAVE))
+        return; /* the owner does not want it any more */
     if (uv_now(d->loop) < d->join_deadline_ms) {
         ask(d, MU_RDZV_JOIN);
         return;
@@ -737,6 +795,14 @@ static void join_next_instead(struct dynamic *d)
     (void)mu_fail(&error, MUSTER_ERDZV_TIMEOUT, "every round within %llu s lost a member before it could begin",
                   (unsigned long long)(d->config.settings.join_ms / 1000));
     tell_failed(d, "join", &error);
+}
+
+static void join_if_wanted(struct dynamic *d)
+{
+    if (!d->join_after_leave || d->freeing)
+        return;
+    d->join_after_leave = false;
+    ask(d, MU_RDZV_JOIN);
 }
 
 static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
@@ -753,6 +819,8 @@ static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
     if (asked == MU_RDZV_TIME)
         stop_boot(d);
     tell_failed(d, asked_text(asked), &error);
+    if (asked == MU_RDZV_LEAVE)
+        join_if_wanted(d);
 }
 
 static void on_left(struct dynamic *d)
@@ -764,6 +832,7 @@ static void on_left(struct dynamic *d)
     }
     record(d, "leave", MUSTER_NODE_RUNNING, "left");
     tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = d->round });
+    join_if_wanted(d);
 }
 
 static void on_record(struct dynamic *d, const struct mu_rdzv_effect *effect)
@@ -862,6 +931,7 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = d->round });
         break;
     case MU_RDZV_TELL_PROGRESS:
+        note_ghost(d);
         tell_progress(d);
         break;
     case MU_RDZV_TELL_RECORD:
@@ -937,9 +1007,11 @@ static void on_asked(uv_timer_t *timer)
 
         d->asks_count--;
         memmove(d->asks, d->asks + 1, d->asks_count * sizeof *d->asks);
-        if (what == MU_RDZV_LEAVE) {
+        if (what == MU_RDZV_LEAVE)
             stop_boot(d);
-            d->joining = false;
+        if (what == MU_RDZV_JOIN && mu_rdzv_phase(d->rdzv) == MU_RDZV_PHASE_LEAVING) {
+            d->join_after_leave = true;
+            continue;
         }
         feed(d, (struct mu_rdzv_event){ .type = what });
     }
@@ -966,7 +1038,10 @@ static void dynamic_join(struct muster_handler *handler)
 
 static void dynamic_leave(struct muster_handler *handler)
 {
-    ask((struct dynamic *)handler, MU_RDZV_LEAVE);
+    struct dynamic *d = (struct dynamic *)handler;
+
+    d->joining = d->join_after_leave = false;
+    ask(d, MU_RDZV_LEAVE);
 }
 
 static void dynamic_close(struct muster_handler *handler)
@@ -1027,12 +1102,16 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
     char hostname[256] = "localhost";
 
     (void)gethostname(hostname, sizeof hostname - 1);
+    for (char *at = hostname; *at != '\0'; at++) /* others must be able to read it */
+        if ((unsigned char)*at >= 0x80)
+            *at = '?';
     d->backend = strdup(config->backend);
     d->run_id = strdup(config->run_id);
     d->name = strdup(config->local_addr != NULL ? config->local_addr : hostname);
     d->local_addr = config->local_addr != NULL ? strdup(config->local_addr) : NULL;
+    d->store_host = config->store_host != NULL ? strdup(config->store_host) : NULL;
     if (d->backend == NULL || d->run_id == NULL || d->name == NULL ||
-        (config->local_addr != NULL && d->local_addr == NULL))
+        (config->local_addr != NULL && d->local_addr == NULL) || (config->store_host != NULL && d->store_host == NULL))
         return MUSTER_ENOMEM;
     d->config = *config;
     d->config.backend = d->backend;
@@ -1083,6 +1162,14 @@ static void forget_kv(struct mu_kv *kv, void *ctx)
     (void)ctx;
 }
 
+int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr)
+{
+    if (local_addr == NULL || mu_pickle_takes_name(mu_slice_str(local_addr)))
+        return 0;
+    return mu_fail(reterr, MUSTER_EINVAL, "the local address of %zu bytes is empty, too long or not UTF-8",
+                   strlen(local_addr));
+}
+
 int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                      struct muster_error *reterr)
@@ -1090,6 +1177,8 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
     struct dynamic *d = calloc(1, sizeof *d);
     int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
 
+    if (rc == 0)
+        rc = mu_dynamic_check_name(config->local_addr, reterr);
     if (rc == 0 && (d == NULL || copy_texts(d, config) < 0))
         rc = mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     if (rc == 0) {

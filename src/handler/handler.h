@@ -59,10 +59,14 @@ struct mu_dynamic_config {
     int64_t local_id; /* 0: a new one */
     bool use_agent_store;
     uint64_t request_timeout_ms;
+    const char *store_host; /* as the user named it; NULL: not known. A PyTorch member of that name hosts the store */
     /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
     bool (*accepted_on)(void *ctx, char *text, size_t room);
     void *accepted_on_ctx;
 };
+
+/* Whether a node may be called that (NULL: it has no name of its own); MUSTER_EINVAL says why not. */
+int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr);
 
 /* The handler owns `kv` from here on, also if this fails (it is then closed by the caller's loop). */
 int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,

@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define COUNTER_MAX (INT64_C(1) << 62) /* of the bell and the turns */
+
 enum {
     WAITS_MAX = 4, /* connections for waits; more waits at once queue up on them */
     CALLS_MAX = 3, /* of a request, at once */
@@ -610,11 +612,12 @@ static void take_answers(struct work *work)
     struct one_call *calls = work->calls;
     int64_t number = calls[0].call.result;
     bool again = false;
+    bool counts = number >= 0 && number <= COUNTER_MAX; /* anybody may have written there */
 
     work->count = 0;
     switch (request->kind) {
     case MU_KV_READ:
-        request->number = number;
+        request->number = counts ? number : 0;
         (void)give_document(work, &calls[1].call.bytes);
         break;
     case MU_KV_WRITE:
@@ -626,12 +629,12 @@ static void take_answers(struct work *work)
                             (struct muster_slice){ work->text.data, work->text.len });
         break;
     case MU_KV_RING:
-        if (work->step == 0)
+        if (work->step == 0 && counts)
             add_mark(work, "bell", number, RINGS_KEPT);
         break;
     case MU_KV_TURN_TAKE:
-        request->number = number;
-        request->done_count = calls[1].call.result;
+        request->number = counts ? number : 0;
+        request->done_count = counts ? calls[1].call.result : 0;
         break;
     case MU_KV_TURN_WAIT:
         if (work->step == 0) {

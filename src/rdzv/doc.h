@@ -11,6 +11,7 @@
 
 #define MU_NODE_NAME_MAX 4096
 #define MU_NODE_TEXT_MAX 320 /* longer names are cut in texts for people */
+#define MU_DOC_ROUND_MAX (INT64_C(1) << 53)
 #define MU_DOC_MEMBERS_MAX (1u << 18)
 #define MU_DOC_TIME_MAX INT64_C(253402300799999999) /* the last microsecond of the year 9999 */
 

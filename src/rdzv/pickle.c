@@ -460,6 +460,11 @@ static inline bool is_text(const uint8_t *at, size_t len)
     return (seen & UINT64_C(0x8080808080808080)) == 0 || is_utf8(at, len);
 }
 
+bool mu_pickle_takes_name(struct mu_slice name)
+{
+    return name.len > 0 && name.len <= MU_NODE_NAME_MAX && is_text((const uint8_t *)name.data, name.len);
+}
+
 static inline bool push_bytes(struct decoder *d, enum kind kind, size_t len_size)
 {
     struct value value = { .kind = kind };
@@ -1108,6 +1113,8 @@ static bool fill(struct decoder *d, struct mu_doc *doc)
 {
     size_t count = d->entries_count < d->nodes_count ? d->entries_count : d->nodes_count;
 
+    if (d->fields[ATTRIBUTE_ROUND].number > MU_DOC_ROUND_MAX)
+        return refuse(d, "a round that no rendezvous gets to");
     if (!check_map(d, ATTRIBUTE_PARTICIPANTS, HOLDS_RANKS) || !check_map(d, ATTRIBUTE_LAST_HEARTBEATS, HOLDS_TIMES))
         return false;
     if (mu_doc_reserve(doc, count < MU_DOC_MEMBERS_MAX ? count : MU_DOC_MEMBERS_MAX) < 0)

@@ -12,6 +12,9 @@
 
 /* MUSTER_ERDZV_STATE with what is wrong and at which byte, or MUSTER_ENOMEM; `doc` is then as it was. */
 int mu_pickle_decode(struct mu_slice bytes, struct mu_doc *doc, struct muster_error *reterr);
+/* Whether a node may be called that: UTF-8, neither empty nor longer than MU_NODE_NAME_MAX. What is not cannot be read. */
+bool mu_pickle_takes_name(struct mu_slice name);
+
 /* Protocol 4, memoized as Python does it, in the document's dialect. Appends; on failure `out` is as it was. */
 int mu_pickle_encode(const struct mu_doc *doc, struct mu_buf *out);
 

@@ -28,6 +28,7 @@ struct plan {
     enum mu_rdzv_phase phase; /* that we are in once it is done */
     bool beats, rings;
     bool used_turn; /* it is what the turn was taken for */
+    bool completes; /* the round, by adding its last member */
 };
 
 struct mu_rdzv {
@@ -65,8 +66,10 @@ struct mu_rdzv {
     enum mu_rdzv_effect_type main_type;
     uint64_t main_sent_ms;
     int64_t park_bell;
-    bool park_later;  /* it failed: with the next look */
-    struct plan plan; /* of the write under way */
+    bool park_later; /* it failed, or rings for nothing: with the next look */
+    bool rung;
+    unsigned idle_rings; /* in a row, that brought nothing new */
+    struct plan plan;    /* of the write under way */
     char digest[MU_RDZV_DIGEST_MAX];
 
     /* Turns and back-off. */
@@ -89,6 +92,7 @@ struct mu_rdzv {
     uint64_t op_start_ms, deadline_ms, close_deadline_ms;
     bool spare;          /* by the last document: then deadline_ms does not count */
     size_t came, waited; /* participants and waiting nodes, we included, while there was time */
+    bool came_late;      /* the last call was running then */
     int64_t exit_round;  /* that we were a member of and may still be in; -1: none */
 
     /* The round we are, or were last, a member of. */
@@ -442,11 +446,11 @@ static void say_timeout(struct mu_rdzv *r)
                       (unsigned long long)(r->settings.join_ms / 1000), cause.text);
     else
         (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT,
-                      "after %llu s %zu %s in round %lld, which takes %lld to %lld; %zu %s waiting",
+                      "after %llu s %zu %s in round %lld, which takes %lld to %lld; %zu %s waiting%s",
                       (unsigned long long)(r->settings.join_ms / 1000), r->came,
                       r->came == 1 ? "node was" : "nodes were", (long long)r->doc.round,
                       (long long)r->settings.nodes_min, (long long)r->settings.nodes_max, r->waited,
-                      r->waited == 1 ? "was" : "were");
+                      r->waited == 1 ? "was" : "were", r->came_late ? "; the last call was not over" : "");
 }
 
 static void fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
@@ -621,7 +625,9 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     if (rc < 0)
         return rc;
     note_deadline(r, fresh, event->now_ms);
-    r->park_later = false;
+    r->park_later = r->idle_rings >= MU_RDZV_IDLE_RINGS_MAX;
+    if (r->park_later)
+        r->idle_rings = 0;
     rc = refresh_view(r);
     if (rc < 0)
         return rc;
@@ -633,6 +639,7 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     if (event->now_ms <= r->deadline_ms) {
         r->came = r->doc.participants;
         r->waited = r->doc.waiting;
+        r->came_late = r->doc.has_deadline;
     }
     if (is_joining(r) && (!r->ever_seen || !same_progress(fresh, &r->sights.doc)))
         tell(out, MU_RDZV_TELL_PROGRESS);
@@ -795,7 +802,8 @@ static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action actio
     }
     plan->actions[plan->count++] = action;
     plan->beats |= beats(action);
-    plan->rings |= rings(action) || (r->doc.complete && !was_complete);
+    plan->completes |= action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete;
+    plan->rings |= rings(action) || plan->completes;
     return 0;
 }
 
@@ -1199,6 +1207,16 @@ static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         evaluate(r, event, out);
 }
 
+/* A bell that has been tampered with may ring all the time. */
+static void note_ring(struct mu_rdzv *r, struct mu_slice token)
+{
+    bool same = r->has_token && mu_slice_equal(token, mu_buf_slice(&r->token));
+
+    if (r->rung)
+        r->idle_rings = same ? r->idle_rings + 1 : 0;
+    r->rung = false;
+}
+
 static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     struct muster_error error = { 0 };
@@ -1217,6 +1235,7 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     is_up(r, out);
     r->from_store = true;
     r->missing = false;
+    note_ring(r, event->token);
     if (rc < 0 || keep_token(r, event->token) < 0 || see(r, &r->incoming, event, out) < 0)
         try_later(r, event->now_ms);
     else
@@ -1300,6 +1319,8 @@ static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         effect->action = plan.actions[i];
         effect->count = i == 0 ? (int64_t)r->removed_count : 0;
     }
+    if (plan.completes)
+        tell(out, MU_RDZV_TELL_RECORD)->action = MU_RDZV_MARK_COMPLETE;
     if (plan.rings && r->has_bell)
         push(out, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
@@ -1499,7 +1520,7 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
         on_settled(r, event, out);
         break;
     case MU_RDZV_RUNG:
-        r->want_read = true;
+        r->want_read = r->rung = true;
         break;
     case MU_RDZV_TURN:
         on_turn(r, event, out);

@@ -434,6 +434,13 @@ def test_a_store_that_goes_away_is_told_and_survived(serve, join):
 # ---- Waiting in vain ----
 
 
+@pytest.mark.parametrize("name", ["", "node\udcff"])
+def test_a_name_that_others_could_not_read_is_refused(name):
+    ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", name)
+    assert (ended.code, ended.out) == (2, b"")
+    assert "local address" in ended.err
+
+
 def test_too_few_nodes_in_time(serve):
     server = serve()
     started = time.monotonic()

@@ -1216,7 +1216,7 @@ static void numbers_of_all_sizes_come_back(void **state)
             mu_doc_enter(&doc, &plus, MU_DOC_PARTICIPANT)->rank = value < 0 ? 0 : value;
             (void)mu_doc_enter(&doc, &minus, MU_DOC_PARTICIPANT);
         }
-    doc.round = INT64_MAX;
+    doc.round = MU_DOC_ROUND_MAX;
     assert_comes_back(&doc);
     mu_doc_done(&doc);
 }
@@ -1358,6 +1358,40 @@ static void writing_without_memory_changes_nothing(void **state)
     mu_doc_done(&doc);
 }
 
+static void a_round_that_no_rendezvous_gets_to_is_refused(void **state)
+{
+    struct mu_doc doc;
+    struct mu_buf bytes = { 0 };
+    struct muster_error error = { 0 };
+
+    (void)state;
+    mu_doc_init(&doc, (struct mu_hash_seed){ 1, 2 }, MU_DOC_DIALECT_2_X);
+    doc.round = MU_DOC_ROUND_MAX;
+    assert_int_equal(mu_pickle_encode(&doc, &bytes), 0);
+    assert_int_equal(mu_pickle_decode(mu_buf_slice(&bytes), &doc, &error), 0);
+    doc.round = MU_DOC_ROUND_MAX + 1;
+    bytes.len = 0;
+    assert_int_equal(mu_pickle_encode(&doc, &bytes), 0);
+    assert_int_equal(mu_pickle_decode(mu_buf_slice(&bytes), &doc, &error), MUSTER_ERDZV_STATE);
+    mu_buf_done(&bytes);
+    mu_doc_done(&doc);
+}
+
+static void a_name_is_taken_if_it_can_be_read_again(void **state)
+{
+    char longest[MU_NODE_NAME_MAX + 1];
+
+    (void)state;
+    memset(longest, 'x', sizeof longest);
+    assert_true(mu_pickle_takes_name(mu_slice_str("node-1.example.org")));
+    assert_true(mu_pickle_takes_name(mu_slice_str("kn\xc3\xb6ten")));
+    assert_true(mu_pickle_takes_name(mu_slice(longest, MU_NODE_NAME_MAX)));
+    assert_false(mu_pickle_takes_name(mu_slice(longest, sizeof longest)));
+    assert_false(mu_pickle_takes_name(mu_slice_str("")));
+    assert_false(mu_pickle_takes_name(mu_slice_str("node\xff")));
+    assert_false(mu_pickle_takes_name(mu_slice_str("a-much-longer-node-name\xc3")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1390,6 +1424,8 @@ int main(void)
         cmocka_unit_test(a_document_that_could_not_be_read_is_not_written),
         cmocka_unit_test(reading_without_memory_changes_nothing),
         cmocka_unit_test(writing_without_memory_changes_nothing),
+        cmocka_unit_test(a_round_that_no_rendezvous_gets_to_is_refused),
+        cmocka_unit_test(a_name_is_taken_if_it_can_be_read_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -468,7 +468,7 @@ static void what_was_written_is_recorded(void **unused)
     s->shows_records = true;
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "0 b=0@"), "write 0 complete b=1 a=0");
-    T(written(s), "record 'add to participants'; joined 0 as 0 of a b");
+    T(written(s), "record 'add to participants'; record 'mark complete'; joined 0 as 0 of a b");
     until_write(s, "0 complete a=0@ b=1@");
     T(written(s), "record 'keep alive'");
     T(ask(s, MU_RDZV_CLOSE), "read");
@@ -1563,6 +1563,38 @@ static void the_bell_is_parked_at_the_last_counter(void **unused)
     T(state(s, "0 a=0@"), "park 42");
     T(rung(s), "read");
     T(state(s, "0 a=0@"), "park 43");
+}
+
+/* The document as it was, with the token it had. */
+static const char *again(struct scene *s)
+{
+    char last[sizeof s->token];
+    struct mu_rdzv_event event;
+
+    memcpy(last, s->token, sizeof last);
+    event = document(s, MU_RDZV_STATE, s->written);
+    memcpy(s->token, last, sizeof last);
+    event.token = mu_slice_str(s->token);
+    return step(s, event);
+}
+
+static void a_bell_that_rings_for_nothing_is_left_alone_until_the_next_look(void **unused)
+{
+    struct scene *s = START(2, 3, ALL);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "take turn");
+    T(turn(s, 1, 0), "read");
+    T(state(s, "0"), "write 0 a=0");
+    T(written(s), "give turn 1; park 0");
+    for (int i = 1; i < MU_RDZV_IDLE_RINGS_MAX; i++) {
+        T(rung(s), "read");
+        assert_non_null(strstr(again(s), "park"));
+    }
+    T(rung(s), "read");
+    T(again(s), "");
+    T(pass(s, 1000), "read");
+    assert_non_null(strstr(again(s), "park"));
 }
 
 static void a_bell_that_cannot_be_parked_is_not_tried_in_a_circle(void **unused)
@@ -2731,6 +2763,7 @@ int main(void)
         SCENE(the_bell_is_rung_only_for_what_others_wait_for),
         SCENE(the_dead_are_taken_out_soon_and_rung_for),
         SCENE(the_bell_is_parked_at_the_last_counter),
+        SCENE(a_bell_that_rings_for_nothing_is_left_alone_until_the_next_look),
         SCENE(a_bell_that_cannot_be_parked_is_not_tried_in_a_circle),
         SCENE(world_and_rank_are_those_that_were_written),
         SCENE(a_round_with_members_or_ranks_missing_is_left_and_joined_anew),
