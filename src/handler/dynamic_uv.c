@@ -170,8 +170,11 @@ static void tell_joined(struct dynamic *d)
     (void)snprintf(text, sizeof text, "rank %lld of %lld in round %lld", (long long)info.rank,
                    (long long)info.world_size, (long long)info.round);
     record(d, "join", MUSTER_NODE_RUNNING, text);
-    tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info },
-               world->members, world->count);
+    tell_nodes(
+        d,
+        (struct muster_rdzv_event){
+            .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info, .old_dialect = !world->dialect.addr },
+        world->members, world->count);
 }
 
 /* A node that was killed and started again is a new one; what is left of the old one has to die first. */
@@ -1177,24 +1180,26 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
     struct dynamic *d = calloc(1, sizeof *d);
     int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
 
+    if (d == NULL) {
+        kv->ops->close(kv, forget_kv, NULL);
+        return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
+    }
+    d->handler.ops = &dynamic_ops;
+    d->loop = loop;
+    d->listener = listener;
+    d->ctx = ctx;
+    d->kv = kv;
+    d->round = -1;
     if (rc == 0)
         rc = mu_dynamic_check_name(config->local_addr, reterr);
-    if (rc == 0 && (d == NULL || copy_texts(d, config) < 0))
+    if (rc == 0 && copy_texts(d, config) < 0)
         rc = mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    if (rc == 0) {
-        d->handler.ops = &dynamic_ops;
-        d->loop = loop;
-        d->listener = listener;
-        d->ctx = ctx;
-        d->kv = kv;
-        d->round = -1;
+    if (rc == 0)
         rc = start_boot_machine(d, reterr);
-    }
     if (rc == 0)
         rc = start_rdzv_machine(d, reterr);
     if (rc < 0) {
-        if (d != NULL)
-            destroy(d);
+        destroy(d);
         kv->ops->close(kv, forget_kv, NULL);
         return rc;
     }

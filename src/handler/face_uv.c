@@ -557,8 +557,8 @@ static int start_thread(struct face *face, struct muster_rdzv **ret_rdzv, struct
 /* Host and port of the store, by the rules of the c10d back end. */
 static int find_store(struct face *face, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    int64_t timeout_s;
-    int port, rc;
+    int64_t timeout_s = 0;
+    int port = 0, rc;
 
     rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, face->host, &port, reterr);
     if (rc == 0)
@@ -581,7 +581,7 @@ int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *p
                      struct muster_error *reterr)
 {
     const char *backend = muster_rdzv_params_backend(params);
-    struct face *face;
+    struct face *face = NULL;
     int rc = new_face(backend, muster_rdzv_params_run_id(params), &face, reterr);
 
     if (rc < 0)
@@ -609,7 +609,7 @@ int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, stru
 static int start_on_backend(struct face *face, const struct mu_dynamic_config *config, struct muster_store *store,
                             struct muster_rdzv_backend *backend, struct muster_error *reterr)
 {
-    struct mu_kv *kv;
+    struct mu_kv *kv = NULL;
     int rc = mu_kv_user_start(&face->loop, backend, store, config->run_id, &kv, reterr);
 
     if (rc < 0)
@@ -621,7 +621,7 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
                           struct muster_rdzv_backend *backend, struct muster_rdzv **ret_rdzv,
                           struct muster_error *reterr)
 {
-    struct face *face;
+    struct face *face = NULL;
     int rc = new_face(config->backend, config->run_id, &face, reterr);
 
     if (rc < 0)

@@ -65,7 +65,7 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
 {
     const char *endpoint = muster_rdzv_params_endpoint(params);
     char host[MU_RDZV_HOST_MAX];
-    int64_t rank, timeout_s;
+    int64_t rank = 0, timeout_s = 0;
     struct muster_value value;
     int port, rc;
 
@@ -619,6 +619,11 @@ static bool loop_endpoint(const struct muster_handler *base, char *ret_host, siz
     return h->member;
 }
 
+static bool loop_hosts(const struct muster_handler *base)
+{
+    return ((const struct handler *)base)->server != NULL;
+}
+
 static const struct muster_handler_ops handler_ops = {
     .size = sizeof handler_ops,
     .name = "static",
@@ -629,6 +634,7 @@ static const struct muster_handler_ops handler_ops = {
     .use_agent_store = loop_shares_store,
     .free = free_handler,
     .endpoint = loop_endpoint,
+    .hosts = loop_hosts,
 };
 
 int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,

@@ -259,7 +259,7 @@ int mu_doc_copy(struct mu_doc *to, const struct mu_doc *from)
     }
     if (from->count > 0)
         memcpy(copy.members, from->members, from->count * sizeof *copy.members);
-    for (size_t i = 0; i < copy.count; i++)
+    for (size_t i = 0; i < copy.count; i++) /* NOLINT: the analyzer loses sight of what was copied */
         name_of(copy.members[i].node.name)->users++;
     if (from->index_room > 0 && same_seed(to->seed, from->seed))
         memcpy(copy.index, from->index, from->index_room * sizeof *copy.index);

@@ -1,0 +1,245 @@
+/* The children of a process, as /proc tells. */
+#include "proc/children.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_ROOM = 512, STAT_ROOM = 1024, CHUNK = 4096 };
+
+bool mu_child_is_dead(const struct mu_child *child)
+{
+    return child->state == 'Z' || child->state == 'X' || child->state == 'x';
+}
+
+void mu_children_done(struct mu_children *list)
+{
+    free(list->items);
+    *list = (struct mu_children){ 0 };
+}
+
+/* "4711 (a) b) S 1 2 3 ...": the name is whatever is between the first and the last bracket. */
+static bool parse_stat(char *text, struct mu_child *ret_child)
+{
+    char *open = strchr(text, '('), *close = strrchr(text, ')');
+    struct mu_child child = { 0 };
+
+    if (open == NULL || close == NULL || close < open)
+        return false;
+    *close = '\0';
+    if (sscanf(text, "%d", &child.pid) != 1 ||
+        sscanf(close + 1, " %c %d %d %d", &child.state, &child.ppid, &child.pgid, &child.sid) != 4)
+        return false;
+    (void)snprintf(child.comm, sizeof child.comm, "%.*s", (int)sizeof child.comm - 1, open + 1);
+    for (char *c = child.comm; *c != '\0'; c++) { /* it ends up in messages */
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    }
+    *ret_child = child;
+    return true;
+}
+
+bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child)
+{
+    char path[PATH_ROOM], text[STAT_ROOM];
+    ssize_t len;
+    int fd;
+
+    if (snprintf(path, sizeof path, "%s/%d/stat", root, (int)pid) >= (int)sizeof path)
+        return false;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    len = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    if (len <= 0)
+        return false;
+    text[len] = '\0';
+    return parse_stat(text, ret_child) && ret_child->pid == pid;
+}
+
+static int append(struct mu_children *list, const struct mu_child *child)
+{
+    if (list->count == list->cap) {
+        size_t cap = list->cap > 0 ? list->cap * 2 : 16;
+        struct mu_child *items;
+
+        if (list->count >= MU_CHILDREN_MAX)
+            return MUSTER_ELIMIT;
+        items = realloc(list->items, cap * sizeof *items);
+        if (items == NULL)
+            return MUSTER_ENOMEM;
+        list->items = items;
+        list->cap = cap;
+    }
+    list->items[list->count++] = *child;
+    return 0;
+}
+
+static int compare_pids(const void *a, const void *b)
+{
+    const pid_t *left = a, *right = b;
+
+    return *left < *right ? -1 : *left > *right;
+}
+
+static bool has_pid(const struct mu_pids *pids, pid_t pid)
+{
+    return pids != NULL && pids->count > 0 && bsearch(&pid, pids->items, pids->count, sizeof pid, compare_pids) != NULL;
+}
+
+static int compare_children(const void *a, const void *b)
+{
+    const struct mu_child *left = a, *right = b;
+
+    return compare_pids(&left->pid, &right->pid);
+}
+
+/* Whether the entry of /proc is a process. */
+static bool is_number(const char *name, pid_t *ret_pid)
+{
+    char *end;
+    long value = strtol(name, &end, 10);
+
+    if (name[0] < '0' || name[0] > '9' || *end != '\0' || value <= 0 || value > INT32_MAX)
+        return false;
+    *ret_pid = (pid_t)value;
+    return true;
+}
+
+static bool wanted_child(const struct mu_child *child, pid_t parent, const struct mu_pids *skip,
+                         const struct mu_pids *pgids)
+{
+    return pgids != NULL ? has_pid(pgids, child->pgid) : child->ppid == parent && !has_pid(skip, child->pid);
+}
+
+/* Every process there is: the children of `parent` (those of `skip` aside), or the members of `pgids`. */
+static int scan_all(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip,
+                    const struct mu_pids *pgids)
+{
+    DIR *dir = opendir(root);
+    struct dirent *entry;
+    int rc = 0;
+
+    if (dir == NULL)
+        return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? MUSTER_ESYSTEM : MUSTER_ENOTSUP;
+    while (rc == 0 && (entry = readdir(dir)) != NULL) {
+        struct mu_child child;
+        pid_t pid;
+
+        if (is_number(entry->d_name, &pid) && mu_child_read(root, pid, &child) &&
+            wanted_child(&child, parent, skip, pgids))
+            rc = append(list, &child);
+    }
+    (void)closedir(dir);
+    return rc;
+}
+
+/* One "<pid> <pid> " list. A number may be cut by the end of a chunk. */
+static int read_list(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip, int fd)
+{
+    char chunk[CHUNK];
+    ssize_t len;
+    pid_t pid = 0;
+    int rc = 0;
+
+    while (rc == 0 && (len = read(fd, chunk, sizeof chunk)) > 0) {
+        for (ssize_t i = 0; i < len && rc == 0; i++) {
+            struct mu_child child;
+
+            if (chunk[i] >= '0' && chunk[i] <= '9' && pid < INT32_MAX / 10 - 1) {
+                pid = pid * 10 + (chunk[i] - '0');
+                continue;
+            }
+            if (pid > 0 && !has_pid(skip, pid) && mu_child_read(root, pid, &child) && child.ppid == parent)
+                rc = append(list, &child);
+            pid = 0;
+        }
+    }
+    return rc;
+}
+
+/* The kernel's lists, one for each of our threads. MUSTER_ENOTSUP: it has none. */
+static int read_lists(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip)
+{
+    char path[PATH_ROOM];
+    struct dirent *entry;
+    bool any = false;
+    DIR *dir;
+    int rc = 0;
+
+    if (snprintf(path, sizeof path, "%s/%d/task", root, (int)parent) >= (int)sizeof path)
+        return MUSTER_ENOTSUP;
+    dir = opendir(path);
+    if (dir == NULL)
+        return MUSTER_ENOTSUP;
+    while (rc == 0 && (entry = readdir(dir)) != NULL) {
+        pid_t tid;
+        int fd;
+
+        if (!is_number(entry->d_name, &tid) ||
+            snprintf(path, sizeof path, "%s/%d/task/%d/children", root, (int)parent, (int)tid) >= (int)sizeof path)
+            continue;
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            continue; /* the thread ended, or there are no such lists */
+        any = true;
+        rc = read_list(list, root, parent, skip, fd);
+        (void)close(fd);
+    }
+    (void)closedir(dir);
+    return rc == 0 && !any ? MUSTER_ENOTSUP : rc;
+}
+
+/* A /proc of another pid namespace numbers processes otherwise; to signal those would hit others. */
+static bool shows_us(const char *root)
+{
+    char path[PATH_ROOM], target[32], own[32];
+    ssize_t len;
+
+    if (snprintf(path, sizeof path, "%s/self", root) >= (int)sizeof path)
+        return false;
+    len = readlink(path, target, sizeof target - 1);
+    if (len < 0)
+        return false;
+    target[len] = '\0';
+    (void)snprintf(own, sizeof own, "%d", (int)getpid());
+    return strcmp(target, own) == 0;
+}
+
+static int finish(struct mu_children *list, const char *root, int rc, struct muster_error *reterr)
+{
+    if (rc < 0)
+        return mu_fail(reterr, rc, "list processes in '%s': %s", root, muster_error_text(rc));
+    if (list->count > 1)
+        qsort(list->items, list->count, sizeof list->items[0], compare_children);
+    return 0;
+}
+
+int mu_children_list(struct mu_children *list, const char *root, pid_t parent, bool thorough,
+                     const struct mu_pids *skip, struct muster_error *reterr)
+{
+    int rc = MUSTER_ENOTSUP;
+
+    list->count = 0;
+    if (parent == getpid() && !shows_us(root))
+        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+    if (!thorough)
+        rc = read_lists(list, root, parent, skip);
+    if (rc == MUSTER_ENOTSUP)
+        rc = scan_all(list, root, parent, skip, NULL);
+    return finish(list, root, rc, reterr);
+}
+
+int mu_children_in_groups(struct mu_children *list, const char *root, const struct mu_pids *pgids,
+                          struct muster_error *reterr)
+{
+    list->count = 0;
+    if (!shows_us(root))
+        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+    return finish(list, root, scan_all(list, root, 0, NULL, pgids), reterr);
+}

@@ -1,0 +1,45 @@
+/* Whose parent are we? The direct children of a process, as /proc tells.
+ *
+ * The kernel's own list (<pid>/task/<tid>/children) where there is one; it may miss a child while others end. With
+ * `thorough`, and without that list, every process is looked at. */
+#ifndef MU_PROC_CHILDREN_H
+#define MU_PROC_CHILDREN_H
+
+#include "base/error.h"
+
+#include <sys/types.h>
+
+#define MU_CHILD_COMM_MAX 64  /* names of kernel threads can be longer than 16; cut there */
+#define MU_CHILDREN_MAX 65536 /* more than that are not listed */
+#define MU_PROC_ROOT "/proc"
+
+struct mu_child {
+    pid_t pid, ppid, pgid, sid;
+    char state; /* as in /proc/<pid>/stat: R S D T t Z X I */
+    char comm[MU_CHILD_COMM_MAX];
+};
+
+struct mu_children { /* zeroed memory is an empty list */
+    struct mu_child *items;
+    size_t count, cap;
+};
+
+struct mu_pids { /* borrowed; ascending */
+    const pid_t *items;
+    size_t count;
+};
+
+/* Replaces what is in the list by the children of `parent`, in order of pid, those in `skip` (may be NULL) aside. Those
+ * that end while we look may be in it or not. MUSTER_ENOTSUP: `root` is not there, or shows the processes of another pid
+ * namespace (checked for our own pid only); MUSTER_ENOMEM, MUSTER_ELIMIT, MUSTER_ESYSTEM: no descriptor is free. */
+int mu_children_list(struct mu_children *list, const char *root, pid_t parent, bool thorough,
+                     const struct mu_pids *skip, struct muster_error *reterr);
+/* Replaces what is in the list by all processes whose group is one of `pgids`. The same errors. */
+int mu_children_in_groups(struct mu_children *list, const char *root, const struct mu_pids *pgids,
+                          struct muster_error *reterr);
+/* One process; false when there is none (any more), or nothing can be read. */
+bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child);
+bool mu_child_is_dead(const struct mu_child *child); /* a zombie */
+void mu_children_done(struct mu_children *list);
+
+#endif

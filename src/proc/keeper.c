@@ -1,0 +1,356 @@
+/* Two processes for one launcher. The keeper sits in sigwaitinfo() with every signal blocked that can be: one thing at a
+ * time, and nothing is lost in between. Happy path: the agent ends, nothing is left, the keeper ends the same way. The agent
+ * is killed: its workers die with it (PDEATHSIG), what they had detached comes to us, is given a moment and is killed,
+ * generation by generation. The keeper is killed: the agent reads the end of the pipe. */
+#include "proc/keeper.h"
+
+#include "base/clock.h"
+#include "proc/children.h"
+#include "proc/die.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10 };
+
+/* Of the agent, which is known by its pid: a fork of it is guarded by nobody. */
+static struct {
+    pid_t pid;
+    int fd;
+    struct mu_startup startup;
+} guard;
+
+struct keeper {
+    char name[NAME_MAX_LEN];
+    const struct mu_startup *startup;
+    pid_t agent;
+    sigset_t watched;
+    siginfo_t end;    /* the agent's, once si_pid is its pid */
+    bool suspending;  /* the agent was told to stop */
+    int64_t until_ms; /* ... and has time until then */
+    /* What was left. */
+    char killed[512];
+    size_t killed_len, killed_count;
+};
+
+/* ---- The keeper ------------------------------------------------------------------------------------------------ */
+
+/* Those that mean a fault of our own are left to themselves; nobody can block the other two. */
+static void watch_all(struct keeper *k)
+{
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGKILL, SIGSTOP };
+
+    (void)sigfillset(&k->watched);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        (void)sigdelset(&k->watched, own[i]);
+}
+
+static void say(const struct keeper *k, const char *text)
+{
+    char line[1024];
+    int len = snprintf(line, sizeof line, "%s: %s\n", k->name, text);
+
+    if (len >= (int)sizeof line) {
+        len = (int)sizeof line;
+        line[len - 1] = '\n';
+    }
+    if (write(STDERR_FILENO, line, (size_t)len) < 0)
+        return; /* there is nobody to tell it to */
+}
+
+static void forward(struct keeper *k, int signal)
+{
+    if (signal == SIGHUP && mu_startup_ignored(k->startup, SIGHUP))
+        return;
+    (void)kill(k->agent, signal); /* it is not reaped before its end is known */
+}
+
+/* The shell sees us stopped and gets its terminal back. */
+static void stop_ourselves(struct keeper *k)
+{
+    k->suspending = false;
+    (void)kill(getpid(), SIGSTOP); /* and on from here, with SIGCONT pending */
+}
+
+static void on_suspend(struct keeper *k, int signal)
+{
+    if (mu_startup_ignored(k->startup, signal) || k->suspending)
+        return;
+    k->suspending = true;
+    k->until_ms = mu_clock_ms() + MU_KEEPER_SUSPEND_MS;
+    (void)kill(k->agent, SIGTSTP);
+}
+
+/* Everything that has ended or stopped. The agent stays unreaped, so that its pid stays its own. */
+static void look(struct keeper *k)
+{
+    siginfo_t info = { .si_pid = 0 };
+
+    if (waitid(P_PID, (id_t)k->agent, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+        return;
+    if (info.si_code == CLD_EXITED || info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED) {
+        k->end = info;
+        return;
+    }
+    (void)waitid(P_PID, (id_t)k->agent, &info, WSTOPPED | WNOHANG); /* told once is enough */
+    if (k->suspending)
+        stop_ourselves(k);
+}
+
+/* Waits for one of `watched`; false: it is `until_ms`. */
+static bool wait_signal(struct keeper *k, int64_t until_ms, int *ret_signal)
+{
+    for (;;) {
+        int64_t left_ms = until_ms - mu_clock_ms();
+        struct timespec limit = { .tv_sec = left_ms > 0 ? left_ms / 1000 : 0,
+                                  .tv_nsec = left_ms > 0 ? left_ms % 1000 * 1000000 : 0 };
+        int signal = until_ms == INT64_MAX ? sigwaitinfo(&k->watched, NULL) : sigtimedwait(&k->watched, NULL, &limit);
+
+        if (signal > 0) {
+            *ret_signal = signal;
+            return true;
+        }
+        if (errno == EAGAIN && left_ms <= 0)
+            return false;
+    }
+}
+
+static void watch_agent(struct keeper *k)
+{
+    look(k);
+    while (k->end.si_pid == 0) {
+        int signal;
+
+        if (!wait_signal(k, k->suspending ? k->until_ms : INT64_MAX, &signal))
+            stop_ourselves(k); /* the agent does not care */
+        else if (signal == SIGCHLD)
+            look(k);
+        else if (signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU)
+            on_suspend(k, signal);
+        else
+            forward(k, signal);
+    }
+    (void)waitpid(k->agent, NULL, 0);
+}
+
+/* Reaps whoever has ended; false: there is no child any more. */
+static bool reap(void)
+{
+    pid_t pid;
+
+    do {
+        pid = waitpid(-1, NULL, WNOHANG | __WALL);
+    } while (pid > 0 || (pid < 0 && errno == EINTR));
+    return pid == 0;
+}
+
+/* Until `until_ms` or until no child is left; false: none is. */
+static bool wait_for_ends(struct keeper *k, int64_t until_ms)
+{
+    int signal;
+
+    while (reap()) {
+        if (!wait_signal(k, until_ms, &signal)) /* whichever it is: it will not be long now */
+            return reap();
+    }
+    return false;
+}
+
+static void note(struct keeper *k, const struct mu_child *child)
+{
+    if (k->killed_count++ < NAMED_MAX && k->killed_len < sizeof k->killed)
+        k->killed_len += (size_t)snprintf(k->killed + k->killed_len, sizeof k->killed - k->killed_len, "%s%d (%s)",
+                                          k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
+}
+
+static bool is_in(const struct mu_children *list, pid_t pid)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->items[i].pid == pid)
+            return true;
+    }
+    return false;
+}
+
+/* One generation. Those of the one before that have not ended yet are not noted again. */
+static void kill_generation(struct keeper *k, struct mu_children *before)
+{
+    struct mu_children now = { 0 };
+
+    if (mu_children_list(&now, MU_PROC_ROOT, getpid(), false, NULL, NULL) == 0 && now.count == 0)
+        (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
+    for (size_t i = 0; i < now.count; i++) {
+        if (mu_child_is_dead(&now.items[i]))
+            continue;
+        if (!is_in(before, now.items[i].pid))
+            note(k, &now.items[i]);
+        (void)kill(now.items[i].pid, SIGKILL);
+    }
+    if (now.count == 0 && getpid() == 1)
+        (void)kill(-1, SIGKILL); /* no usable /proc; whoever is in our pid namespace is below us */
+    mu_children_done(before);
+    *before = now;
+}
+
+static void say_killed(struct keeper *k)
+{
+    char text[768], room[MU_SIGNAL_NAME_MAX];
+    char how[64] = "ended";
+
+    if (k->end.si_code != CLD_EXITED)
+        (void)snprintf(how, sizeof how, "was killed by %s", mu_signal_name(k->end.si_status, room));
+    (void)snprintf(text, sizeof text, "the agent (pid %d) %s; killed what was left: %s%s", (int)k->agent, how,
+                   k->killed, k->killed_count > NAMED_MAX ? ", ..." : "");
+    say(k, text);
+}
+
+static void say_stuck(struct keeper *k, const struct mu_children *left)
+{
+    char text[768];
+    size_t used = (size_t)snprintf(text, sizeof text, "these did not end after SIGKILL and are given up:");
+
+    for (size_t i = 0; i < left->count && i < NAMED_MAX && used < sizeof text; i++) {
+        const struct mu_child *child = &left->items[i];
+
+        used += (size_t)snprintf(text + used, sizeof text - used, " %d (%s, state %c)", (int)child->pid, child->comm,
+                                 child->state);
+    }
+    say(k, text);
+}
+
+static void kill_the_rest(struct keeper *k)
+{
+    struct mu_children left = { 0 };
+    bool any = true;
+    int64_t until_ms;
+    int signal;
+
+    if (!wait_for_ends(k, mu_clock_ms() + MU_KEEPER_DRAIN_MS))
+        return;
+    until_ms = mu_clock_ms() + MU_KEEPER_STUCK_MS;
+    while (any && mu_clock_ms() < until_ms) {
+        kill_generation(k, &left);
+        (void)wait_signal(k, mu_clock_ms() + LOOK_MS, &signal); /* somebody ended, so somebody may have come */
+        any = reap();
+    }
+    if (k->killed_count > 0)
+        say_killed(k);
+    if (any)
+        say_stuck(k, &left);
+    mu_children_done(&left);
+}
+
+static _Noreturn void keep(struct keeper *k)
+{
+    watch_agent(k);
+    kill_the_rest(k);
+    if (k->end.si_code == CLD_EXITED)
+        _exit(k->end.si_status);
+    if (k->killed_count == 0 && k->end.si_status == SIGKILL)
+        say(k, "the agent was killed by SIGKILL; nothing of it is left");
+    mu_die_of(k->end.si_status);
+}
+
+/* ---- The fork -------------------------------------------------------------------------------------------------- */
+
+static void become_agent(int fd, const struct mu_startup *startup)
+{
+    guard.fd = fd;
+    guard.pid = getpid();
+    guard.startup = *startup;
+    (void)setsid();
+}
+
+int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_fd, struct muster_error *reterr)
+{
+    struct keeper k = { .startup = startup };
+    struct sigaction chld = { .sa_handler = SIG_DFL };
+    sigset_t before;
+    int ends[2];
+    pid_t pid;
+
+    (void)snprintf(k.name, sizeof k.name, "%s", name);
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return mu_fail_errno(reterr, errno, "start the agent: open a pipe");
+    /* Kept by the keeper and set anew in the agent, for a fork does not inherit it. */
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
+        int rc = mu_fail_errno(reterr, errno, "start the agent: adopt its orphans");
+
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return rc;
+    }
+    watch_all(&k);
+    (void)sigaction(SIGCHLD, &chld, NULL); /* ignored, exit codes would be lost */
+    (void)pthread_sigmask(SIG_BLOCK, &k.watched, &before);
+    pid = fork();
+    if (pid < 0) {
+        int rc = mu_fail_errno(reterr, errno, "start the agent: make a process");
+
+        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return rc;
+    }
+    if (pid > 0) {
+        (void)close(ends[0]);
+        k.agent = pid;
+        keep(&k);
+    }
+    (void)close(ends[1]);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* worked a moment ago */
+    become_agent(ends[0], startup);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    *ret_fd = ends[0];
+    return 0;
+}
+
+bool mu_guarded(void)
+{
+    return guard.pid != 0 && guard.pid == getpid();
+}
+
+int mu_guard_fd(void)
+{
+    return mu_guarded() ? guard.fd : -1;
+}
+
+const struct mu_startup *mu_guard_startup(void)
+{
+    return mu_guarded() ? &guard.startup : NULL;
+}
+
+/* ---- For users of the library ---------------------------------------------------------------------------------- */
+
+static size_t count_threads(void)
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    size_t count = 0;
+
+    if (dir == NULL)
+        return 1; /* as far as we know */
+    while ((entry = readdir(dir)) != NULL)
+        count += entry->d_name[0] != '.';
+    (void)closedir(dir);
+    return count;
+}
+
+int muster_guard(struct muster_error *reterr)
+{
+    struct mu_startup startup;
+    int fd;
+
+    if (mu_guarded())
+        return 0;
+    if (count_threads() > 1)
+        return mu_fail(reterr, MUSTER_EINVAL, "guard the program: there are threads already; call it first in main()");
+    mu_startup_take(&startup);
+    return mu_keeper_run(&startup, program_invocation_short_name, &fd, reterr);
+}

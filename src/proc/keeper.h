@@ -1,0 +1,33 @@
+/* Two processes for one launcher, so that whichever is killed, the other one cleans up.
+ *
+ *   keeper    the pid that the user sees: forwards signals, ends as the agent did, kills what is left when the agent dies
+ *     agent   own session, parent of the workers: everything else
+ *       workers, each with a session of its own
+ *
+ * The keeper has no loop, no thread and no memory of its own to speak of. Both are sub-reapers: what workers detach comes
+ * to the agent, and to the keeper when that is gone. When the keeper is gone the agent reads the end of a pipe and has to
+ * kill its workers and end.
+ *
+ * Ctrl-Z: the agent gets SIGTSTP (it should call mu_group_suspend()); when it has stopped, or 500 ms later, the keeper
+ * stops itself. SIGCONT goes on to the agent. SIGHUP is not forwarded if it was ignored at the start (nohup). */
+#ifndef MU_PROC_KEEPER_H
+#define MU_PROC_KEEPER_H
+
+#include "proc/signals.h"
+
+#define MU_KEEPER_DRAIN_MS 100   /* for what is left when the agent is gone, to end by itself */
+#define MU_KEEPER_STUCK_MS 5000  /* for what does not end after SIGKILL */
+#define MU_KEEPER_SUSPEND_MS 500 /* for the agent to stop after SIGTSTP */
+
+/* Forks. Returns 0 in the agent; never in the keeper, which ends without running anything of exit(): flush first. Call
+ * it while there is one thread. `name` is what the keeper's own messages begin with ("muster run"); copied. In the agent:
+ * signal mask and dispositions are as before, mu_guarded() is true, and *ret_fd (close-on-exec, stays ours) becomes
+ * readable (end of file) when the keeper is gone. On failure there is one process still. */
+int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_fd, struct muster_error *reterr);
+
+/* Whether this process is the agent of a keeper: it adopts what its workers detach and may kill it. */
+bool mu_guarded(void);
+int mu_guard_fd(void);                           /* what *ret_fd was; -1: not guarded */
+const struct mu_startup *mu_guard_startup(void); /* NULL: not guarded */
+
+#endif

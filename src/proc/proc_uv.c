@@ -1,0 +1,836 @@
+/* The workers of one agent on a loop.
+ *
+ * Happy path: SIGCHLD or a pidfd says that somebody has ended; look() asks for each worker that was alive (WNOWAIT: it stays
+ * unreaped), reaps adopted orphans that have ended, and only then tells of the workers. stop() feeds mu_stop with a list of
+ * who is there, again at every death and deadline, and carries out what it says. At its end the workers are reaped and
+ * their pids forgotten; on_stopped comes from the timer, so never inside a call.
+ *
+ * No usable /proc: only workers are known; other children are counted by wait's word alone. Failures of single system
+ * calls during a stop are shown to mu_stop as somebody who is there and cannot be killed, or as a later look. */
+#include "proc/proc_uv.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "proc/keeper.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434 /* the same everywhere */
+#endif
+
+enum { REFUSED_MAX = MU_STOP_LEFT_MAX };
+
+/* A descriptor that the loop watches: a pidfd, or a function's result. On its own, for it may outlive its worker. */
+struct watched {
+    uv_poll_t poll;
+    struct mu_group *group;
+    uint32_t rank;
+    int fd;
+};
+
+struct worker {
+    pid_t pid;
+    bool exited, told, refused;
+    bool reaped; /* the pid may be somebody else's by now */
+    char comm[MU_CHILD_COMM_MAX];
+    int code;
+    bool dumped;
+    int64_t wall_ms;
+    struct watched *death, *output;
+    bool is_function;
+    struct mu_result result;
+    struct muster_error result_error; /* code 0: none */
+};
+
+struct by_pid {
+    pid_t pid;
+    uint32_t rank;
+};
+
+struct mu_group {
+    struct mu_group_config config;
+    struct mu_startup startup;
+    bool has_startup, guarded;
+    uv_signal_t chld;
+    uv_timer_t timer;
+    size_t handles; /* of the loop's */
+    struct worker *workers;
+    size_t count;
+    pid_t *pids;          /* ascending */
+    struct by_pid *ranks; /* in the same order */
+    bool by_signal;       /* deaths are told by SIGCHLD, not by pidfds */
+    bool stopping, done;  /* done: on_stopped is to come */
+    struct mu_stop stop;
+    struct mu_children others;
+    struct mu_stop_child *view;
+    size_t view_count, view_cap;
+    bool hidden;
+    pid_t refused[REFUSED_MAX];
+    size_t refused_count;
+    mu_group_closed_cb *on_closed;
+    void *closed_ctx;
+};
+
+/* Only one group of a process can tell whose orphans it adopts. */
+static struct mu_group *adopter;
+
+/* ---- Handles --------------------------------------------------------------------------------------------------- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct mu_group *group = handle->data;
+
+    if (--group->handles > 0 || group->on_closed == NULL)
+        return;
+    group->on_closed(group->closed_ctx);
+    mu_children_done(&group->others);
+    free(group->view);
+    free(group);
+}
+
+static void on_watched_closed(uv_handle_t *handle)
+{
+    struct watched *watched = (struct watched *)handle;
+
+    (void)close(watched->fd);
+    on_handle_closed(handle);
+    free(watched);
+}
+
+static void unwatch(struct watched **watched)
+{
+    if (*watched != NULL)
+        uv_close((uv_handle_t *)&(*watched)->poll, on_watched_closed);
+    *watched = NULL;
+}
+
+/* Takes the descriptor on success. */
+static int watch(struct mu_group *group, uint32_t rank, int fd, uv_poll_cb on_readable, struct watched **ret_watched)
+{
+    struct watched *watched = malloc(sizeof *watched);
+    int rc;
+
+    if (watched == NULL)
+        return UV_ENOMEM;
+    rc = uv_poll_init(group->config.loop, &watched->poll, fd);
+    if (rc < 0) {
+        free(watched);
+        return rc;
+    }
+    watched->poll.data = group;
+    watched->group = group;
+    watched->rank = rank;
+    watched->fd = fd;
+    group->handles++;
+    rc = uv_poll_start(&watched->poll, UV_READABLE, on_readable);
+    if (rc < 0) {
+        watched->fd = -1; /* the caller's still */
+        unwatch(&watched);
+        return rc;
+    }
+    *ret_watched = watched;
+    return 0;
+}
+
+/* ---- Who is there ---------------------------------------------------------------------------------------------- */
+
+static int compare_by_pid(const void *a, const void *b)
+{
+    const struct by_pid *left = a, *right = b;
+
+    return left->pid < right->pid ? -1 : left->pid > right->pid;
+}
+
+static void sort_pids(struct mu_group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++)
+        group->ranks[i] = (struct by_pid){ .pid = group->workers[i].pid, .rank = i };
+    if (group->count > 0)
+        qsort(group->ranks, group->count, sizeof group->ranks[0], compare_by_pid);
+    for (size_t i = 0; i < group->count; i++)
+        group->pids[i] = group->ranks[i].pid;
+}
+
+/* The local rank of the worker with this pid; -1: none. */
+static int32_t rank_of(const struct mu_group *group, pid_t pid)
+{
+    struct by_pid key = { .pid = pid };
+    const struct by_pid *found =
+        group->count > 0 ? bsearch(&key, group->ranks, group->count, sizeof key, compare_by_pid) : NULL;
+
+    return found != NULL ? (int32_t)found->rank : -1;
+}
+
+static int64_t wall_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Reads what has come of the result; `last`: nothing more will. */
+static void read_result(struct worker *w, bool last)
+{
+    if (w->output == NULL)
+        return;
+    if (mu_result_read(&w->result, w->output->fd, &w->result_error) == 0 && !w->result.complete) {
+        if (!last)
+            return;
+        (void)mu_fail(&w->result_error, MUSTER_ELOST, "read a function's result: it ended before all of it had come");
+    }
+    unwatch(&w->output);
+}
+
+/* Has it ended? It stays a zombie, and its pid and its group's number stay its own. */
+static void check_worker(struct worker *w)
+{
+    siginfo_t info = { .si_pid = 0 };
+
+    if (w->exited)
+        return;
+    if (waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0) {
+        if (errno != ECHILD)
+            return;
+        info.si_code = CLD_KILLED; /* somebody else has reaped it: nobody knows, and it was not a success */
+        info.si_status = SIGKILL;
+        w->reaped = true;
+        mu_log(MUSTER_LOG_ERROR, "process %d was waited for by somebody else; its exit code is lost", (int)w->pid);
+    } else if (info.si_pid == 0) {
+        return;
+    }
+    w->exited = true;
+    w->code = info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+    w->dumped = info.si_code == CLD_DUMPED;
+    w->wall_ms = wall_ms();
+    read_result(w, true);
+    unwatch(&w->death);
+}
+
+/* Children of somebody else in this process have stayed in its session; workers and what they start have not. */
+static bool is_foreign(const struct mu_child *child)
+{
+    return child->sid == getsid(0);
+}
+
+/* Reaps the orphans that have ended and lists the others. */
+static void list_orphans(struct mu_group *group, bool thorough)
+{
+    struct mu_pids workers = { .items = group->pids, .count = group->count };
+    size_t kept = 0;
+
+    group->hidden = false;
+    if (mu_children_list(&group->others, MU_PROC_ROOT, getpid(), thorough, &workers, NULL) < 0) {
+        group->others.count = 0;
+        group->hidden = true;
+        return;
+    }
+    for (size_t i = 0; i < group->others.count; i++) {
+        struct mu_child child = group->others.items[i];
+
+        if (is_foreign(&child) || (mu_child_is_dead(&child) && waitpid(child.pid, NULL, WNOHANG | __WALL) == child.pid))
+            continue;
+        group->others.items[kept++] = child;
+    }
+    group->others.count = kept;
+}
+
+static bool anybody_alive(const struct mu_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        if (!group->workers[i].exited)
+            return true;
+    }
+    return group->others.count > 0;
+}
+
+/* Without a guard: who is in the workers' groups, the workers aside. Looked at only when no worker is alive, for it is
+ * all of /proc that has to be read. */
+static void list_groups(struct mu_group *group)
+{
+    struct mu_pids groups = { .items = group->pids, .count = group->count };
+    size_t kept = 0;
+
+    group->others.count = 0;
+    group->hidden = false;
+    if (anybody_alive(group) || group->count == 0)
+        return;
+    if (mu_children_in_groups(&group->others, MU_PROC_ROOT, &groups, NULL) < 0)
+        group->others.count = 0; /* then they are killed without a word */
+    for (size_t i = 0; i < group->others.count; i++) {
+        if (!mu_child_is_dead(&group->others.items[i]) && rank_of(group, group->others.items[i].pid) < 0)
+            group->others.items[kept++] = group->others.items[i];
+    }
+    group->others.count = kept;
+}
+
+/* Their groups get SIGKILL before, for nobody can be in there but those who were to be ended, and then the numbers may be
+ * used again. A worker that could not be killed stays unreaped: with a guard a later look takes it for an orphan. */
+static void reap_workers(struct mu_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+
+        if (!w->exited || w->reaped)
+            continue;
+        (void)kill(-w->pid, SIGKILL);
+        (void)waitpid(w->pid, NULL, WNOHANG);
+        w->reaped = true;
+    }
+}
+
+/* Wait's word: is there a child? Only to be asked when all workers are reaped. */
+static bool has_child(void)
+{
+    siginfo_t info;
+
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
+}
+
+/* Without /proc nobody but workers can be seen, or told from their zombies. */
+static void count_hidden(struct mu_group *group)
+{
+    if (!group->hidden || anybody_alive(group)) {
+        group->hidden = false;
+        return;
+    }
+    reap_workers(group);
+    while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) { /* guarded, so whoever it was came from the workers */
+    }
+    group->hidden = has_child();
+}
+
+static void list_others(struct mu_group *group)
+{
+    if (!group->guarded) {
+        list_groups(group);
+        return;
+    }
+    list_orphans(group, false);
+    if (!group->hidden && !anybody_alive(group))
+        list_orphans(group, true); /* the quick list may miss one; this is the moment to be sure */
+    count_hidden(group);
+}
+
+static bool was_refused(const struct mu_group *group, pid_t pid)
+{
+    for (size_t i = 0; i < group->refused_count; i++) {
+        if (group->refused[i] == pid)
+            return true;
+    }
+    return false;
+}
+
+/* Room for all workers is there since the start; orphans for whom there is none have to wait for the next look. */
+static bool reserve_view(struct mu_group *group, size_t count)
+{
+    struct mu_stop_child *view;
+
+    if (count <= group->view_cap)
+        return true;
+    view = realloc(group->view, count * sizeof *view);
+    if (view == NULL)
+        return false;
+    group->view = view;
+    group->view_cap = count;
+    return true;
+}
+
+static char state_of_worker(struct worker *w, bool with_states)
+{
+    struct mu_child child;
+
+    if (w->exited)
+        return 'Z';
+    if (!with_states || !mu_child_read(MU_PROC_ROOT, w->pid, &child))
+        return '?';
+    memcpy(w->comm, child.comm, sizeof w->comm);
+    return mu_child_is_dead(&child) ? '?' : child.state; /* its end is told by wait, and soon */
+}
+
+/* Everybody, for mu_stop. A leader's state is read only where it matters. */
+static void make_view(struct mu_group *group, bool with_states)
+{
+    size_t others = group->others.count;
+
+    if (!reserve_view(group, group->count + others)) {
+        group->hidden = true;
+        others = 0;
+    }
+    group->view_count = 0;
+    for (size_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+
+        group->view[group->view_count++] = (struct mu_stop_child){ .pid = w->pid,
+                                                                   .state = state_of_worker(w, with_states),
+                                                                   .leader = true,
+                                                                   .rank = (int32_t)i,
+                                                                   .refused = w->refused,
+                                                                   .comm = w->comm };
+    }
+    for (size_t i = 0; i < others; i++) {
+        const struct mu_child *child = &group->others.items[i];
+
+        group->view[group->view_count++] = (struct mu_stop_child){ .pid = child->pid,
+                                                                   .state = child->state,
+                                                                   .rank = rank_of(group, child->pgid),
+                                                                   .refused = was_refused(group, child->pid),
+                                                                   .comm = child->comm };
+    }
+}
+
+/* ---- Stopping -------------------------------------------------------------------------------------------------- */
+
+static void signal_worker(struct mu_group *group, uint32_t rank, int signal)
+{
+    struct worker *w = &group->workers[rank];
+    int rc = mu_group_signal(group, rank, signal);
+
+    if (rc != -EPERM || w->refused || w->exited)
+        return;
+    w->refused = true;
+    mu_log(MUSTER_LOG_WARNING, "signal %d to process %d: not permitted", signal, (int)w->pid);
+}
+
+static void signal_groups(struct mu_group *group, int signal)
+{
+    char room[MU_SIGNAL_NAME_MAX];
+
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!group->workers[i].exited && signal != SIGCONT && signal != SIGKILL)
+            mu_log(MUSTER_LOG_WARNING, "Sending process %d closing signal %s", (int)group->workers[i].pid,
+                   mu_signal_name(signal, room));
+        signal_worker(group, i, signal);
+    }
+}
+
+static void signal_leaders(struct mu_group *group, int signal)
+{
+    for (uint32_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+
+        if (w->exited)
+            continue;
+        mu_log(MUSTER_LOG_WARNING, "Unable to shutdown process %d via %d, forcefully exiting via %d", (int)w->pid,
+               group->stop.signal, signal);
+        if (kill(w->pid, signal) < 0 && errno == EPERM)
+            w->refused = true;
+    }
+}
+
+/* Direct children only, which nobody but us can reap: a pid in the list is still theirs. */
+static void signal_children(struct mu_group *group, int signal)
+{
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!group->workers[i].exited)
+            signal_worker(group, i, signal);
+    }
+    for (size_t i = 0; i < group->others.count && group->guarded; i++) {
+        pid_t pid = group->others.items[i].pid;
+
+        if (kill(pid, signal) < 0 && errno == EPERM && !was_refused(group, pid) && group->refused_count < REFUSED_MAX) {
+            group->refused[group->refused_count++] = pid;
+            mu_log(MUSTER_LOG_WARNING, "signal %d to process %d (%s): not permitted", signal, (int)pid,
+                   group->others.items[i].comm);
+        }
+    }
+}
+
+static void perform(struct mu_group *group, const struct mu_stop_effect *effect)
+{
+    switch (effect->type) {
+    case MU_STOP_DO_SIGNAL_GROUPS:
+        signal_groups(group, effect->signal);
+        break;
+    case MU_STOP_DO_SIGNAL_LEADERS:
+        signal_leaders(group, effect->signal);
+        break;
+    case MU_STOP_DO_SIGNAL_CHILDREN:
+        signal_children(group, effect->signal);
+        break;
+    case MU_STOP_DO_SAY:
+        mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
+        break;
+    case MU_STOP_DO_DONE:
+        group->done = true;
+        break;
+    }
+}
+
+static void on_timer(uv_timer_t *timer);
+
+static void arm(struct mu_group *group)
+{
+    uint64_t deadline_ms = mu_stop_deadline_ms(&group->stop), now_ms = uv_now(group->config.loop);
+
+    if (group->done)
+        (void)uv_timer_start(&group->timer, on_timer, 0, 0);
+    else if (deadline_ms == UINT64_MAX)
+        (void)uv_timer_stop(&group->timer);
+    else
+        (void)uv_timer_start(&group->timer, on_timer, deadline_ms > now_ms ? deadline_ms - now_ms : 0, 0);
+}
+
+/* What is there now, put before the machine. */
+static void feed(struct mu_group *group, struct mu_stop_event event)
+{
+    struct mu_stop_effects effects;
+
+    if (group->done)
+        return;
+    uv_update_time(group->config.loop);
+    for (size_t i = 0; i < group->count; i++)
+        check_worker(&group->workers[i]);
+    list_others(group);
+    make_view(group, event.type == MU_STOP_ON_STOP || group->stop.state == MU_STOP_KILLING);
+    event.now_ms = uv_now(group->config.loop);
+    event.children = group->view;
+    event.count = group->view_count;
+    event.hidden = group->hidden;
+    mu_stop_step(&group->stop, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++)
+        perform(group, &effects.items[i]);
+    arm(group);
+}
+
+/* ---- Telling --------------------------------------------------------------------------------------------------- */
+
+static void tell(struct mu_group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+        struct mu_exit exit = { .rank = i,
+                                .pid = w->pid,
+                                .code = w->code,
+                                .dumped = w->dumped,
+                                .wall_ms = w->wall_ms,
+                                .result = mu_buf_slice(&w->result.bytes),
+                                .result_error = w->is_function && !w->result.complete ? &w->result_error : NULL };
+
+        if (!w->exited || w->told)
+            continue;
+        w->told = true;
+        if (!w->result.complete)
+            exit.result.len = 0;
+        group->config.on_exit(group->config.ctx, &exit);
+    }
+}
+
+/* Somebody ended. */
+static void look(struct mu_group *group)
+{
+    if (group->stopping) {
+        feed(group, (struct mu_stop_event){ .type = MU_STOP_ON_CHILDREN });
+    } else {
+        for (size_t i = 0; i < group->count; i++)
+            check_worker(&group->workers[i]);
+        if (group->guarded)
+            list_orphans(group, false);
+    }
+    tell(group);
+}
+
+static void on_chld(uv_signal_t *handle, int signal)
+{
+    (void)signal;
+    look(handle->data);
+}
+
+static void on_death(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    look(poll->data);
+}
+
+static void on_output(uv_poll_t *poll, int status, int events)
+{
+    struct watched *watched = (struct watched *)poll;
+
+    (void)status;
+    (void)events;
+    read_result(&watched->group->workers[watched->rank], false);
+}
+
+static void drop_workers(struct mu_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+
+        unwatch(&w->death);
+        unwatch(&w->output);
+        mu_result_done(&w->result);
+    }
+    free(group->workers);
+    free(group->pids);
+    free(group->ranks);
+    group->workers = NULL;
+    group->pids = NULL;
+    group->ranks = NULL;
+    group->count = 0;
+}
+
+/* With all of the workers reaped wait can say that nobody is left. If it does not, /proc names them: children of
+ * somebody else, those who could not be killed, or one that was missed, and then it goes on. */
+static bool somebody_was_missed(struct mu_group *group)
+{
+    if (!group->guarded || group->stop.left_count > 0 || group->stop.hidden || !has_child())
+        return false;
+    list_orphans(group, true);
+    return group->others.count > 0;
+}
+
+static void finish(struct mu_group *group)
+{
+    char left[1024];
+    struct mu_stopped stopped = { .killed_count = group->stop.killed_count,
+                                  .left_count = group->stop.left_count + (group->stop.hidden ? 1 : 0),
+                                  .left = left };
+
+    tell(group);
+    reap_workers(group);
+    drop_workers(group);
+    group->done = false;
+    if (somebody_was_missed(group)) {
+        mu_stop_init(&group->stop, 0);
+        feed(group, (struct mu_stop_event){ .type = MU_STOP_ON_KILL });
+        return;
+    }
+    mu_stop_left_text(&group->stop, left, sizeof left);
+    (void)uv_signal_stop(&group->chld);
+    group->stopping = false;
+    group->refused_count = 0;
+    mu_stop_init(&group->stop, 0);
+    group->config.on_stopped(group->config.ctx, &stopped);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct mu_group *group = timer->data;
+
+    if (!group->done)
+        feed(group, (struct mu_stop_event){ .type = MU_STOP_ON_TIME });
+    tell(group);
+    if (group->done)
+        finish(group);
+}
+
+/* ---- Shared functions ------------------------------------------------------------------------------------------ */
+
+static bool chld_is_ignored(void)
+{
+    struct sigaction action;
+
+    return sigaction(SIGCHLD, NULL, &action) == 0 &&
+           ((action.sa_flags & SA_NOCLDWAIT) != 0 ||
+            ((action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN));
+}
+
+int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_group, struct muster_error *reterr)
+{
+    const struct mu_startup *startup = config->startup != NULL ? config->startup : mu_guard_startup();
+    struct mu_group *group;
+
+    assert(config->on_exit != NULL && config->on_stopped != NULL);
+    if (chld_is_ignored())
+        return mu_fail(reterr, MUSTER_EINVAL, "watch workers: SIGCHLD is ignored, so their exit codes would be lost");
+    group = calloc(1, sizeof *group);
+    if (group == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "watch workers: out of memory");
+    group->config = *config;
+    group->has_startup = startup != NULL;
+    if (startup != NULL)
+        group->startup = *startup;
+    if (uv_signal_init(config->loop, &group->chld) < 0) {
+        free(group);
+        return mu_fail(reterr, MUSTER_ESYSTEM, "watch workers: no signal handle");
+    }
+    (void)uv_timer_init(config->loop, &group->timer); /* cannot fail */
+    group->chld.data = group;
+    group->timer.data = group;
+    group->handles = 2;
+    mu_stop_init(&group->stop, 0);
+    if (mu_guarded() && adopter == NULL) {
+        group->guarded = true;
+        adopter = group;
+    } else {
+        mu_log(MUSTER_LOG_INFO, "there is no keeper: what workers detach is not ended with them");
+    }
+    *ret_group = group;
+    return 0;
+}
+
+static int reserve(struct mu_group *group, size_t count, struct muster_error *reterr)
+{
+    group->workers = calloc(count, sizeof *group->workers);
+    group->pids = calloc(count, sizeof *group->pids);
+    group->ranks = calloc(count, sizeof *group->ranks);
+    if (group->workers != NULL && group->pids != NULL && group->ranks != NULL && reserve_view(group, count))
+        return 0;
+    drop_workers(group);
+    return mu_fail(reterr, MUSTER_ENOMEM, "start %zu workers: out of memory", count);
+}
+
+static int listen_to_chld(struct mu_group *group, struct muster_error *reterr)
+{
+    int rc = uv_signal_start(&group->chld, on_chld, SIGCHLD);
+
+    group->by_signal = true;
+    return rc < 0 ? mu_fail_errno(reterr, -rc, "watch workers: handle SIGCHLD") : 0;
+}
+
+/* The worker is there; whatever fails now, it is in the list and can be stopped. */
+static int watch_worker(struct mu_group *group, uint32_t rank, const struct mu_spawned *spawned,
+                        struct muster_error *reterr)
+{
+    struct worker *w = &group->workers[rank];
+    int fd, rc;
+
+    w->pid = spawned->pid;
+    w->is_function = spawned->result_fd >= 0;
+    if (w->is_function) {
+        rc = watch(group, rank, spawned->result_fd, on_output, &w->output);
+        if (rc < 0) {
+            (void)close(spawned->result_fd);
+            (void)mu_fail_errno(&w->result_error, -rc, "watch a function's result");
+            return mu_fail_errno(reterr, -rc, "watch a function's result");
+        }
+    }
+    if (group->by_signal)
+        return 0;
+    fd = (int)syscall(SYS_pidfd_open, w->pid, 0u); /* close-on-exec of itself */
+    if (fd >= 0 && watch(group, rank, fd, on_death, &w->death) == 0)
+        return 0;
+    if (fd >= 0)
+        (void)close(fd);
+    rc = listen_to_chld(group, reterr);
+    if (rc == 0) /* one that ended before is told by the timer */
+        (void)uv_timer_start(&group->timer, on_timer, 0, 0);
+    return rc;
+}
+
+int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
+                   struct muster_error *reterr)
+{
+    int errnum = 0, rc;
+
+    assert(group->count == 0 && !group->stopping && group->on_closed == NULL);
+    assert(count > 0 && count <= MU_GROUP_WORKERS_MAX);
+    rc = reserve(group, count, reterr);
+    group->by_signal = false;
+    if (rc == 0 && group->guarded) {
+        rc = listen_to_chld(group, reterr);
+        if (rc < 0)
+            drop_workers(group);
+    }
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        struct mu_spawned spawned;
+
+        rc = mu_spawn_start(&specs[i], group->has_startup ? &group->startup : NULL, &spawned, &errnum, reterr);
+        if (rc == 0) {
+            group->count++;
+            rc = watch_worker(group, i, &spawned, reterr);
+        }
+        if (rc < 0)
+            rc = mu_wrap(reterr, rc, "local rank %u", i);
+    }
+    sort_pids(group);
+    if (ret_errno != NULL)
+        *ret_errno = errnum;
+    return rc;
+}
+
+static void begin(struct mu_group *group, struct mu_stop_event event)
+{
+    if (!group->stopping) {
+        group->stopping = true;
+        mu_stop_init(&group->stop, group->guarded ? 0 : MU_GROUP_POLL_MS);
+    }
+    feed(group, event);
+}
+
+void mu_group_stop(struct mu_group *group, int signal, uint64_t grace_ms)
+{
+    assert(group->on_closed == NULL);
+    begin(group, (struct mu_stop_event){ .type = MU_STOP_ON_STOP, .signal = signal, .grace_ms = grace_ms });
+}
+
+void mu_group_kill(struct mu_group *group)
+{
+    assert(group->on_closed == NULL);
+    begin(group, (struct mu_stop_event){ .type = MU_STOP_ON_KILL });
+}
+
+void mu_group_suspend(struct mu_group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++)
+        (void)mu_group_signal(group, i, SIGSTOP);
+    (void)kill(getpid(), SIGSTOP); /* returns when we are continued */
+    for (uint32_t i = 0; i < group->count; i++)
+        (void)mu_group_signal(group, i, SIGCONT);
+}
+
+size_t mu_group_count(const struct mu_group *group)
+{
+    return group->count;
+}
+
+pid_t mu_group_pid(const struct mu_group *group, uint32_t rank)
+{
+    return rank < group->count ? group->workers[rank].pid : 0;
+}
+
+bool mu_group_running(const struct mu_group *group, uint32_t rank)
+{
+    return rank < group->count && !group->workers[rank].told;
+}
+
+bool mu_group_guarded(const struct mu_group *group)
+{
+    return group->guarded;
+}
+
+bool mu_group_owns(const struct mu_group *group, pid_t pid)
+{
+    struct mu_child child;
+
+    return rank_of(group, pid) >= 0 || (mu_child_read(MU_PROC_ROOT, pid, &child) &&
+                                        (rank_of(group, child.pgid) >= 0 || rank_of(group, child.sid) >= 0));
+}
+
+int mu_group_signal(struct mu_group *group, uint32_t rank, int signal)
+{
+    pid_t pid;
+
+    if (rank >= group->count || group->workers[rank].reaped)
+        return -ESRCH;
+    pid = group->workers[rank].pid;
+    if (kill(-pid, signal) == 0)
+        return 0;
+    if (errno == ESRCH && kill(pid, signal) == 0) /* a function's child that does not lead its group yet */
+        return 0;
+    return -errno;
+}
+
+static void closed_quietly(void *ctx)
+{
+    (void)ctx;
+}
+
+void mu_group_close(struct mu_group *group, mu_group_closed_cb *on_closed, void *ctx)
+{
+    assert(group->count == 0 && !group->stopping && group->on_closed == NULL);
+    if (adopter == group)
+        adopter = NULL;
+    group->on_closed = on_closed != NULL ? on_closed : closed_quietly;
+    group->closed_ctx = ctx;
+    uv_close((uv_handle_t *)&group->chld, on_handle_closed);
+    uv_close((uv_handle_t *)&group->timer, on_handle_closed);
+}

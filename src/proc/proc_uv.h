@@ -1,0 +1,84 @@
+/* The workers of one agent on a loop: started, watched, stopped, reaped.
+ *
+ *   EMPTY --start--> RUNNING --stop or kill--> STOPPING --> stopped: EMPTY again
+ *
+ * - start() is done when it returns: every command was exec'ed, or the error says which was not. PDEATHSIG follows the
+ *   thread: call it from a thread that outlives the workers.
+ * - on_exit comes once for every worker (unless it could not be killed), from the loop, also during a stop, never inside a call. A dead worker stays
+ *   unreaped until the stop, so that its group's number stays its own; so a group whose workers have all ended, with
+ *   success or without, is also to be stopped: that ends what they left behind.
+ * - on_stopped comes once, after all on_exits: nothing of the workers is left, except for those that it names.
+ * - In a guarded process (keeper.h) the first group adopts what workers detach: SIGCHLD is handled, and a stop ends when
+ *   there is no child left. Children of our own session that are not workers belong to somebody else and are left
+ *   alone. Without a guard (or for a second group) only the workers and their process groups are known: nothing is adopted,
+ *   nobody else's child is waited for, and a pidfd, where there are any, tells of a death; else SIGCHLD does. */
+#ifndef MU_PROC_PROC_UV_H
+#define MU_PROC_PROC_UV_H
+
+#include "proc/spawn.h"
+#include "proc/stop.h"
+
+#include <uv.h>
+
+#define MU_GROUP_WORKERS_MAX 4096
+#define MU_GROUP_POLL_MS 20 /* without a guard: how often a stop looks whether the groups have ended */
+
+struct mu_group;
+
+struct mu_exit {   /* borrowed */
+    uint32_t rank; /* local: the place in the list of specs */
+    pid_t pid;
+    int code;        /* 0 to 255, or -signal */
+    bool dumped;     /* core */
+    int64_t wall_ms; /* when we heard of it, since the epoch */
+    /* Of a function. */
+    struct mu_slice result;
+    const struct muster_error *result_error; /* it gave nothing back; NULL: it did, or is a command */
+};
+
+struct mu_stopped {      /* borrowed */
+    size_t killed_count; /* processes that workers had left behind and that had to be killed */
+    size_t left_count;   /* processes that could not be killed; 0: nothing is left */
+    const char *left;    /* who they are, for a message; empty: none */
+};
+
+struct mu_group_config {
+    uv_loop_t *loop;
+    const struct mu_startup *startup; /* copied; NULL: mu_guard_startup(), and without that: as we are now */
+    void (*on_exit)(void *ctx, const struct mu_exit *exit);
+    void (*on_stopped)(void *ctx, const struct mu_stopped *stopped); /* may start() or close() */
+    void *ctx;
+};
+
+typedef void mu_group_closed_cb(void *ctx);
+
+/* MUSTER_EINVAL: SIGCHLD is ignored here, so that exit codes would be lost. */
+int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_group, struct muster_error *reterr);
+
+/* Starts all, in order; only when EMPTY. On failure those before the one that failed are running: stop the group.
+ * on_exit of a worker comes with its place in `specs`. *ret_errno (may be NULL): see mu_spawn_start(). */
+int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
+                   struct muster_error *reterr);
+
+/* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. A second stop during the grace sends its
+ * signal and begins the grace anew. When EMPTY on_stopped comes all the same. */
+void mu_group_stop(struct mu_group *group, int signal, uint64_t grace_ms);
+/* SIGKILL at once; also quickens a stop that is under way. */
+void mu_group_kill(struct mu_group *group);
+
+/* Ctrl-Z: stops (SIGSTOP) the groups and then this process; when it is continued, the groups are too. */
+void mu_group_suspend(struct mu_group *group);
+
+size_t mu_group_count(const struct mu_group *group);                /* workers that were started; 0: EMPTY */
+pid_t mu_group_pid(const struct mu_group *group, uint32_t rank);    /* 0: there is none (any more) */
+bool mu_group_running(const struct mu_group *group, uint32_t rank); /* no on_exit yet */
+bool mu_group_guarded(const struct mu_group *group);
+/* Whether `pid` is a worker of ours, or in a worker's process group or session. For file timers. */
+bool mu_group_owns(const struct mu_group *group, pid_t pid);
+int mu_group_signal(struct mu_group *group, uint32_t rank,
+                    int signal); /* to that worker's process group; 0 or -errno */
+
+/* Only when EMPTY. `on_closed` (may be NULL) is the last that is heard of it; it is freed then. */
+void mu_group_close(struct mu_group *group, mu_group_closed_cb *on_closed, void *ctx);
+
+#endif

@@ -1,0 +1,67 @@
+/* Starting one worker.
+ *
+ * A command is started by something like vfork (the parent waits, until exec has worked or not), a function by fork. The
+ * child dies with the thread that started it (PDEATHSIG KILL), leads a session of its own, and gets back signal mask,
+ * dispositions, umask and soft RLIMIT_NOFILE as they were at the start of the program; SIGPIPE is at its default. It has
+ * the descriptors 0, 1 and 2 and no others. Nothing is set up for its death: see proc_uv.h. */
+#ifndef MU_PROC_SPAWN_H
+#define MU_PROC_SPAWN_H
+
+#include "base/buf.h"
+#include "proc/signals.h"
+
+#define MU_SPAWN_RESULT_MAX (64u << 20) /* bytes that a function may give back */
+#define MU_SPAWN_EXIT_SETUP 127         /* a function's child that could not be set up; its result tells why */
+
+enum mu_stdio_type {
+    MU_STDIO_INHERIT,
+    MU_STDIO_FD,   /* fd; stays open on our side */
+    MU_STDIO_FILE, /* path: stdin reads it; stdout and stderr create or empty it and append */
+    MU_STDIO_NULL, /* /dev/null */
+};
+
+struct mu_stdio {
+    enum mu_stdio_type type;
+    int fd;
+    const char *path;
+};
+
+/* Runs in the child. What it puts into `result` (at most MU_SPAWN_RESULT_MAX) goes back to the parent; what it returns is
+ * the exit code, 0 to 255. It should not exec. */
+typedef int mu_spawn_function(void *ctx, struct mu_buf *result);
+
+struct mu_spawn {            /* zeroed, then filled in; borrowed */
+    const char *const *argv; /* NULL-terminated; argv[0] is the program, looked for in envp's PATH if it has no slash */
+    const char *const *envp; /* NULL-terminated; NULL: ours */
+    const char *cwd;         /* NULL: ours */
+    struct mu_stdio io[3];
+    mu_spawn_function *function; /* instead of a command; argv is ignored */
+    const char *function_name;   /* for errors */
+    void *function_ctx;
+};
+
+struct mu_spawned {
+    pid_t pid;     /* also the number of its group and of its session */
+    int result_fd; /* a function's: non-blocking, for mu_result_read(); the caller closes it. Else -1 */
+};
+
+/* `startup` may be NULL: the child gets what we have now. On failure the error names program or file and reason, and
+ * *ret_errno (may be NULL) is why: ENOENT (no such program), EACCES (may not be executed), ... Nothing is left then. */
+int mu_spawn_start(const struct mu_spawn *spec, const struct mu_startup *startup, struct mu_spawned *ret_spawned,
+                   int *ret_errno, struct muster_error *reterr);
+
+/* What comes back from a function. Zeroed memory is ready for use. */
+struct mu_result {
+    char header[16];
+    size_t header_len;
+    uint64_t len; /* as the header says */
+    struct mu_buf bytes;
+    bool complete;
+};
+
+/* Reads what is there. 0: all of it (complete is set) or nothing more for now; an error: it will never be complete:
+ * it ended in the middle, was too much, or the child could not be set up, and then the text says why. */
+int mu_result_read(struct mu_result *result, int fd, struct muster_error *reterr);
+void mu_result_done(struct mu_result *result);
+
+#endif

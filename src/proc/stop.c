@@ -1,0 +1,280 @@
+/* Stopping workers and what they left behind; the states are drawn in the header. Every step counts who is alive in the
+ * list it was given and judges that; nothing is remembered about single processes. */
+#include "proc/stop.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+struct counts {
+    size_t leaders; /* alive */
+    size_t grouped; /* alive in the workers' groups, leaders included */
+    size_t stuck;   /* alive and not to be ended by SIGKILL, as far as one can see */
+    size_t refused; /* of these: waiting does not help */
+    size_t alive;
+    size_t stopped; /* in the groups, by a signal */
+};
+
+static struct counts count(const struct mu_stop_event *event)
+{
+    struct counts n = { 0 };
+
+    for (size_t i = 0; i < event->count; i++) {
+        const struct mu_stop_child *child = &event->children[i];
+
+        if (child->state == 'Z' || child->state == 'X')
+            continue;
+        n.alive++;
+        n.leaders += child->leader;
+        n.grouped += child->rank >= 0;
+        n.stuck += child->state == 'D' || child->refused;
+        n.refused += child->refused;
+        n.stopped += child->rank >= 0 && (child->state == 'T' || child->state == 't');
+    }
+    if (event->hidden) { /* nobody can be named there, so nobody can be killed */
+        n.alive++;
+        n.stuck++;
+    }
+    return n;
+}
+
+static struct mu_stop_effect *add(struct mu_stop_effects *out, enum mu_stop_effect_type type)
+{
+    struct mu_stop_effect *effect = &out->items[out->count++];
+
+    assert(out->count <= MU_STOP_EFFECTS_MAX);
+    *effect = (struct mu_stop_effect){ .type = type };
+    return effect;
+}
+
+static void signal_to(struct mu_stop_effects *out, enum mu_stop_effect_type whom, int signal)
+{
+    add(out, whom)->signal = signal;
+}
+
+static void say(struct mu_stop *stop, struct mu_stop_effects *out)
+{
+    add(out, MU_STOP_DO_SAY)->text = stop->text;
+}
+
+static void keep_left(struct mu_stop *stop, const struct mu_stop_event *event, bool leaders_too)
+{
+    stop->left_count = 0;
+    stop->hidden = event->hidden;
+    for (size_t i = 0; i < event->count; i++) {
+        const struct mu_stop_child *child = &event->children[i];
+        struct mu_stop_left *left;
+
+        if (child->state == 'Z' || child->state == 'X' || (child->leader && !leaders_too))
+            continue;
+        if (stop->left_count++ < MU_STOP_LEFT_MAX) {
+            left = &stop->left[stop->left_count - 1];
+            *left = (struct mu_stop_left){ .pid = child->pid, .state = child->state, .refused = child->refused };
+            (void)snprintf(left->comm, sizeof left->comm, "%s", child->comm != NULL ? child->comm : "?");
+        }
+    }
+}
+
+void mu_stop_left_text(const struct mu_stop *stop, char *to, size_t room)
+{
+    size_t shown = stop->left_count < MU_STOP_LEFT_MAX ? stop->left_count : MU_STOP_LEFT_MAX;
+    size_t used = 0;
+
+    assert(room > 0);
+    to[0] = '\0';
+    for (size_t i = 0; i < shown && used < room; i++) {
+        const struct mu_stop_left *left = &stop->left[i];
+
+        used += (size_t)snprintf(to + used, room - used, "%s%d (%s, state %c%s)", i > 0 ? ", " : "", (int)left->pid,
+                                 left->comm, left->state, left->refused ? ", not permitted" : "");
+    }
+    if (stop->left_count > shown && used < room)
+        used += (size_t)snprintf(to + used, room - used, " and %zu more", stop->left_count - shown);
+    if (stop->hidden && used < room)
+        (void)snprintf(to + used, room - used, "%ssome that cannot be seen without a /proc of this pid namespace",
+                       used > 0 ? " and " : "");
+}
+
+/* Behind `used` bytes of text. */
+static void say_left(struct mu_stop *stop, size_t used, struct mu_stop_effects *out)
+{
+    mu_stop_left_text(stop, stop->text + used, sizeof stop->text - used);
+    say(stop, out);
+}
+
+static void enter_done(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    stop->state = MU_STOP_DONE;
+    keep_left(stop, event, true);
+    if (stop->left_count > 0 || stop->hidden) {
+        int used = snprintf(stop->text, sizeof stop->text, "these did not end after SIGKILL and are given up: ");
+
+        say_left(stop, (size_t)used, out);
+    }
+    (void)add(out, MU_STOP_DO_DONE);
+}
+
+static void enter_drain(struct mu_stop *stop, const struct mu_stop_event *event)
+{
+    stop->state = MU_STOP_DRAIN;
+    stop->until_ms = event->now_ms + MU_STOP_DRAIN_MS;
+}
+
+static void enter_killing(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    stop->state = MU_STOP_KILLING;
+    stop->until_ms = event->now_ms + MU_STOP_LIMIT_MS;
+    stop->stuck_ms = UINT64_MAX;
+    stop->look_delay_ms = MU_STOP_LOOK_MS;
+    stop->look_ms = event->now_ms + stop->look_delay_ms;
+    keep_left(stop, event, false);
+    stop->killed_count = stop->left_count;
+    if (stop->left_count > 0) {
+        int used = snprintf(stop->text, sizeof stop->text, "killing what the workers left behind: ");
+
+        say_left(stop, (size_t)used, out);
+    }
+    signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
+    signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
+}
+
+/* The grace is over, and somebody in the groups is alive. */
+static void end_grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    if (count(event).leaders > 0)
+        signal_to(out, MU_STOP_DO_SIGNAL_LEADERS, SIGKILL);
+    else /* they had the same grace as their leaders, who used less of it */
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
+    enter_drain(stop, event);
+}
+
+static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    struct counts n = count(event);
+
+    if (n.grouped == 0) {
+        enter_drain(stop, event);
+        return;
+    }
+    stop->state = MU_STOP_GRACE;
+    stop->signal = event->signal;
+    stop->until_ms =
+        event->grace_ms > UINT64_MAX - event->now_ms ? UINT64_MAX : event->now_ms + event->grace_ms; /* for ever */
+    signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
+    if (n.stopped > 0 && event->signal != SIGKILL)
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* whoever is stopped can act on it only then */
+    if (event->signal == SIGKILL)
+        enter_drain(stop, event);
+    else if (event->grace_ms == 0)
+        end_grace(stop, event, out);
+}
+
+static void kill_groups(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    if (count(event).grouped > 0)
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
+    enter_drain(stop, event);
+}
+
+static void idle(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    if (event->type == MU_STOP_ON_STOP)
+        begin_grace(stop, event, out);
+    else if (event->type == MU_STOP_ON_KILL)
+        kill_groups(stop, event, out);
+}
+
+static void grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    if (event->type == MU_STOP_ON_STOP)
+        begin_grace(stop, event, out);
+    else if (event->type == MU_STOP_ON_KILL)
+        kill_groups(stop, event, out);
+    else if (count(event).grouped == 0)
+        enter_drain(stop, event);
+    else if (event->now_ms >= stop->until_ms)
+        end_grace(stop, event, out);
+}
+
+static void drain(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    if (event->type == MU_STOP_ON_KILL || event->now_ms >= stop->until_ms)
+        enter_killing(stop, event, out);
+}
+
+static void killing(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    struct counts n = count(event);
+
+    if (n.stuck < n.alive)
+        stop->stuck_ms = UINT64_MAX;
+    else if (stop->stuck_ms == UINT64_MAX)
+        stop->stuck_ms = event->now_ms;
+    if (event->now_ms >= stop->until_ms || n.refused == n.alive ||
+        (stop->stuck_ms != UINT64_MAX && event->now_ms - stop->stuck_ms >= MU_STOP_STUCK_MS)) {
+        enter_done(stop, event, out);
+        return;
+    }
+    if (event->now_ms >= stop->look_ms) {
+        stop->look_delay_ms =
+            stop->look_delay_ms * 2 < MU_STOP_LOOK_MAX_MS ? stop->look_delay_ms * 2 : MU_STOP_LOOK_MAX_MS;
+        stop->look_ms = event->now_ms + stop->look_delay_ms;
+    }
+    if (n.stuck < n.alive)
+        signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
+}
+
+void mu_stop_init(struct mu_stop *stop, uint64_t poll_ms)
+{
+    *stop = (struct mu_stop){ .poll_ms = poll_ms, .look_ms = UINT64_MAX, .until_ms = UINT64_MAX };
+}
+
+void mu_stop_step(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+{
+    out->count = 0;
+    if (stop->state == MU_STOP_DONE ||
+        (stop->state == MU_STOP_IDLE && event->type != MU_STOP_ON_STOP && event->type != MU_STOP_ON_KILL))
+        return;
+    if (count(event).alive == 0) {
+        enter_done(stop, event, out);
+        return;
+    }
+    switch (stop->state) {
+    case MU_STOP_IDLE:
+        idle(stop, event, out);
+        break;
+    case MU_STOP_GRACE:
+        grace(stop, event, out);
+        break;
+    case MU_STOP_DRAIN:
+        drain(stop, event, out);
+        break;
+    case MU_STOP_KILLING:
+        killing(stop, event, out);
+        break;
+    case MU_STOP_DONE:
+        break;
+    }
+    if (stop->state == MU_STOP_GRACE || stop->state == MU_STOP_DRAIN)
+        stop->look_ms = stop->poll_ms > 0 ? event->now_ms + stop->poll_ms : UINT64_MAX;
+}
+
+uint64_t mu_stop_deadline_ms(const struct mu_stop *stop)
+{
+    uint64_t deadline_ms = stop->until_ms < stop->look_ms ? stop->until_ms : stop->look_ms;
+
+    return stop->state == MU_STOP_IDLE || stop->state == MU_STOP_DONE ? UINT64_MAX : deadline_ms;
+}
+
+const char *mu_stop_state_name(enum mu_stop_state state)
+{
+    switch (state) {
+#define X(name, text)                                                                                                  \
+    case MU_STOP_##name:                                                                                               \
+        return text;
+        MU_STOP_STATES(X)
+#undef X
+    }
+    return "?";
+}

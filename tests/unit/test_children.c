@@ -1,0 +1,271 @@
+/* The children of a process, from a /proc of the test's own, and from the real one. */
+#include "failmalloc.h"
+#include "proc/children.h"
+#include "pure.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { US = 4000 }; /* not our own pid, so that nobody looks for "self" */
+
+struct scene {
+    char root[64];
+    struct mu_children list;
+    struct muster_error error;
+    char text[512];
+};
+
+static void make_dir(const struct scene *s, const char *format, ...)
+{
+    char path[256];
+    va_list args;
+    size_t used = (size_t)snprintf(path, sizeof path, "%s/", s->root);
+
+    va_start(args, format);
+    (void)vsnprintf(path + used, sizeof path - used, format, args);
+    va_end(args);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void write_file(const struct scene *s, const char *name, const char *text)
+{
+    char path[256];
+    FILE *file;
+
+    (void)snprintf(path, sizeof path, "%s/%s", s->root, name);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void process(const struct scene *s, int pid, const char *rest)
+{
+    char name[64], text[256];
+
+    make_dir(s, "%d", pid);
+    (void)snprintf(name, sizeof name, "%d/stat", pid);
+    (void)snprintf(text, sizeof text, "%d %s 0 -1 4194560 1 0\n", pid, rest);
+    write_file(s, name, text);
+}
+
+static void thread(const struct scene *s, int tid, const char *children)
+{
+    char name[64];
+
+    make_dir(s, "%d/task/%d", US, tid);
+    (void)snprintf(name, sizeof name, "%d/task/%d/children", US, tid);
+    write_file(s, name, children);
+}
+
+static const char *listed(struct scene *s)
+{
+    size_t used = 0;
+
+    s->text[0] = '\0';
+    for (size_t i = 0; i < s->list.count && used < sizeof s->text; i++) {
+        const struct mu_child *c = &s->list.items[i];
+
+        used += (size_t)snprintf(s->text + used, sizeof s->text - used, "%s%d %c %d %d %s", i > 0 ? ", " : "", c->pid,
+                                 c->state, c->pgid, c->sid, c->comm);
+    }
+    return s->text;
+}
+
+static const char *list(struct scene *s, bool thorough)
+{
+    assert_int_equal(mu_children_list(&s->list, s->root, US, thorough, NULL, &s->error), 0);
+    return listed(s);
+}
+
+static void a_family(struct scene *s)
+{
+    process(s, US, "(us) S 1 4000 4000");
+    process(s, 4300, "(late) Z 4000 4300 4300");
+    process(s, 4100, "(a) S b) (c) D 4000 4100 4100");
+    process(s, 4200, "(other) S 1 4100 4100");
+    process(s, 4201, "(bell\a) T 4000 4100 4100");
+    write_file(s, "version", "not a process");
+}
+
+static void the_kernels_lists_are_used_where_there_are_any(void **state)
+{
+    struct scene *s = *state;
+
+    a_family(s);
+    make_dir(s, "%d/task", US);
+    thread(s, US, "4300 4100 ");
+    thread(s, US + 1, "4201 4999"); /* that one has ended */
+    thread(s, US + 2, "");
+    assert_string_equal(list(s, false), "4100 D 4100 4100 a) S b) (c, 4201 T 4100 4100 bell?, 4300 Z 4300 4300 late");
+    assert_true(mu_child_is_dead(&s->list.items[2]));
+}
+
+static void without_them_everybody_is_asked(void **state)
+{
+    struct scene *s = *state;
+
+    a_family(s);
+    assert_string_equal(list(s, false), "4100 D 4100 4100 a) S b) (c, 4201 T 4100 4100 bell?, 4300 Z 4300 4300 late");
+}
+
+static void a_thorough_look_does_not_trust_them(void **state)
+{
+    struct scene *s = *state;
+
+    a_family(s);
+    make_dir(s, "%d/task", US);
+    thread(s, US, "4300 ");
+    assert_string_equal(list(s, false), "4300 Z 4300 4300 late");
+    assert_non_null(strstr(list(s, true), "4100 D"));
+}
+
+static void known_ones_are_left_out(void **state)
+{
+    struct scene *s = *state;
+    const pid_t known[] = { 4100, 4201 };
+    const struct mu_pids skip = { known, COUNT(known) };
+
+    a_family(s);
+    assert_int_equal(mu_children_list(&s->list, s->root, US, true, &skip, NULL), 0);
+    assert_string_equal(listed(s), "4300 Z 4300 4300 late");
+}
+
+static void broken_files_are_nobody(void **state)
+{
+    static const char *const texts[] = {
+        "", "4100", "4100 (", "4100 )x(", "4100 (x) S", "x (y) S 4000 1 1", "4101 (x) S 4000 1 1"
+    };
+    struct scene *s = *state;
+
+    process(s, 4100, "(x) S 4000 1 1");
+    assert_string_equal(list(s, true), "4100 S 1 1 x");
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        write_file(s, "4100/stat", texts[i]);
+        assert_string_equal(list(s, true), "");
+    }
+}
+
+static void long_lists_are_read_whole(void **state)
+{
+    struct scene *s = *state;
+    char text[16384] = "", name[64];
+    size_t used = 0;
+
+    process(s, US, "(us) S 1 4000 4000");
+    make_dir(s, "%d/task", US);
+    for (int i = 0; i < 2000; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%d ", 10000 + i);
+    thread(s, US, text);
+    for (int i = 0; i < 2000; i += 7) {
+        (void)snprintf(name, sizeof name, "(n) S %d 1 1", US);
+        process(s, 10000 + i, name);
+    }
+    assert_int_equal(mu_children_list(&s->list, s->root, US, false, NULL, NULL), 0);
+    assert_int_equal(s->list.count, 286);
+    assert_int_equal(s->list.items[285].pid, 11995);
+}
+
+static void no_memory_is_an_error_and_nothing_leaks(void **state)
+{
+    struct scene *s = *state;
+
+    a_family(s);
+    FOR_EACH_FAILURE (n) {
+        int rc = mu_children_list(&s->list, s->root, US, true, NULL, &s->error);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_children_done(&s->list);
+    }
+}
+
+static void a_proc_that_is_not_there_is_said(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(mu_children_list(&s->list, "/nowhere", US, false, NULL, &s->error), MUSTER_ENOTSUP);
+    assert_non_null(strstr(s->error.text, "'/nowhere'"));
+}
+
+static void a_proc_of_another_namespace_is_not_believed(void **state)
+{
+    struct scene *s = *state;
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/self", s->root);
+    assert_int_equal(symlink("1", path), 0);
+    assert_int_equal(mu_children_list(&s->list, s->root, getpid(), false, NULL, &s->error), MUSTER_ENOTSUP);
+    assert_non_null(strstr(s->error.text, "pid namespace"));
+}
+
+static void our_own_children_are_found(void **state)
+{
+    struct scene *s = *state;
+    struct mu_pids groups;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        (void)setpgid(0, 0);
+        for (;;)
+            (void)pause();
+    }
+    (void)setpgid(pid, pid);
+    for (int thorough = 0; thorough < 2; thorough++) {
+        assert_int_equal(mu_children_list(&s->list, MU_PROC_ROOT, getpid(), thorough != 0, NULL, &s->error), 0);
+        assert_int_equal(s->list.count, 1);
+        assert_int_equal(s->list.items[0].pid, pid);
+        assert_int_equal(s->list.items[0].ppid, getpid());
+    }
+    groups = (struct mu_pids){ &pid, 1 };
+    assert_int_equal(mu_children_in_groups(&s->list, MU_PROC_ROOT, &groups, &s->error), 0);
+    assert_int_equal(s->list.count, 1);
+    (void)kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(mu_children_list(&s->list, MU_PROC_ROOT, getpid(), true, NULL, &s->error), 0);
+    assert_int_equal(s->list.count, 0);
+}
+
+static int setup(void **state)
+{
+    struct scene *s = calloc(1, sizeof *s);
+
+    (void)snprintf(s->root, sizeof s->root, "/tmp/muster-test-XXXXXX");
+    assert_non_null(mkdtemp(s->root));
+    *state = s;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *s = *state;
+    char command[128];
+
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", s->root);
+    assert_int_equal(system(command), 0);
+    mu_children_done(&s->list);
+    free(s);
+    return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_kernels_lists_are_used_where_there_are_any),
+        TEST(without_them_everybody_is_asked),
+        TEST(a_thorough_look_does_not_trust_them),
+        TEST(known_ones_are_left_out),
+        TEST(broken_files_are_nobody),
+        TEST(long_lists_are_read_whole),
+        TEST(no_memory_is_an_error_and_nothing_leaks),
+        TEST(a_proc_that_is_not_there_is_said),
+        TEST(a_proc_of_another_namespace_is_not_believed),
+        TEST(our_own_children_are_found),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

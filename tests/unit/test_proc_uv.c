@@ -1,0 +1,646 @@
+/* The workers of an agent on a real loop. A scene runs in a process of its own (this program, started anew), with or without
+ * a keeper; whatever it leaves behind is found by its mark. */
+#include "expect.h"
+#include "failmalloc.h"
+#include "family.h"
+#include "old_kernel.h"
+#include "proc/keeper.h"
+#include "proc/proc_uv.h"
+#include "proc/signals_uv.h"
+#include "pure.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 64, HANG_MS = 30000, GRACE_MS = 20000, LONG_MS = 20000 };
+
+static char mark[128];
+static const char *const environment[] = { mark, NULL };
+static struct mu_startup startup;
+
+struct scene {
+    uv_loop_t loop;
+    uv_timer_t alarm;
+    struct mu_group *group;
+    struct mu_spawn specs[WORKERS_MAX];
+    size_t count;
+    unsigned exits, stops, closes;
+    int codes[WORKERS_MAX];
+    char results[WORKERS_MAX][32];
+    struct mu_stopped stopped;
+    char left[256];
+    bool inside; /* of a call from outside */
+    int ends[2];
+    struct muster_error error;
+    uint64_t told_ms;
+    int stop_at_exit; /* the signal */
+};
+
+#define ARGV(...)                                                                                                      \
+    (const char *const[])                                                                                              \
+    {                                                                                                                  \
+        __VA_ARGS__, NULL                                                                                              \
+    }
+
+static bool is_within(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value >= least && value <= most;
+}
+
+static void on_alarm(uv_timer_t *timer)
+{
+    (void)timer;
+    (void)fprintf(stderr, "the scene hangs\n");
+    abort();
+}
+
+static void stop(struct scene *s, int signal, uint64_t grace_ms)
+{
+    s->inside = true;
+    mu_group_stop(s->group, signal, grace_ms);
+    s->inside = false;
+}
+
+static void on_exit_of(void *ctx, const struct mu_exit *exit)
+{
+    struct scene *s = ctx;
+
+    EXPECT(!s->inside);
+    EXPECT(s->stops == 0);
+    EXPECT(s->codes[exit->rank] == 1000); /* once */
+    EXPECT(exit->pid == mu_group_pid(s->group, exit->rank));
+    EXPECT(!mu_group_running(s->group, exit->rank));
+    EXPECT(exit->wall_ms > 0);
+    s->codes[exit->rank] = exit->code;
+    (void)snprintf(s->results[exit->rank], sizeof s->results[0], "%.*s%s", (int)exit->result.len, exit->result.data,
+                   exit->result_error != NULL ? "error" : "");
+    s->exits++;
+    s->told_ms = uv_hrtime() / 1000000;
+    uv_stop(&s->loop);
+    if (s->stop_at_exit != 0 && s->exits == 1)
+        stop(s, s->stop_at_exit, GRACE_MS);
+}
+
+static void on_stopped(void *ctx, const struct mu_stopped *stopped)
+{
+    struct scene *s = ctx;
+
+    EXPECT(!s->inside);
+    s->stops++;
+    s->stopped = *stopped;
+    (void)snprintf(s->left, sizeof s->left, "%s", stopped->left);
+    EXPECT(mu_group_count(s->group) == 0);
+    uv_stop(&s->loop);
+}
+
+static void on_closed(void *ctx)
+{
+    struct scene *s = ctx;
+
+    s->closes++;
+}
+
+static void open_scene(struct scene *s)
+{
+    struct mu_group_config config = { .startup = &startup, .on_exit = on_exit_of, .on_stopped = on_stopped, .ctx = s };
+
+    *s = (struct scene){ .count = 0 };
+    EXPECT(uv_loop_init(&s->loop) == 0);
+    (void)uv_timer_init(&s->loop, &s->alarm);
+    (void)uv_timer_start(&s->alarm, on_alarm, HANG_MS, 0);
+    uv_unref((uv_handle_t *)&s->alarm);
+    config.loop = &s->loop;
+    EXPECT(mu_group_new(&config, &s->group, &s->error) == 0);
+    EXPECT(pipe2(s->ends, O_CLOEXEC) == 0);
+}
+
+static void close_scene(struct scene *s)
+{
+    mu_group_close(s->group, on_closed, s);
+    uv_close((uv_handle_t *)&s->alarm, NULL);
+    EXPECT(uv_run(&s->loop, UV_RUN_DEFAULT) == 0);
+    EXPECT(s->closes == 1);
+    EXPECT(uv_loop_close(&s->loop) == 0);
+    for (int i = 0; i < 2; i++)
+        (void)close(s->ends[i]);
+    EXPECT(family_count(mark) == 0);
+    EXPECT(waitpid(-1, NULL, 0) == -1);
+}
+
+static void add(struct scene *s, const char *const *argv)
+{
+    struct mu_spawn *spec = &s->specs[s->count++];
+
+    *spec = (struct mu_spawn){ .argv = argv, .envp = environment };
+    spec->io[1] = (struct mu_stdio){ .type = MU_STDIO_FD, .fd = s->ends[1] };
+}
+
+static int start(struct scene *s)
+{
+    for (size_t i = 0; i < WORKERS_MAX; i++)
+        s->codes[i] = 1000;
+    s->exits = s->stops = 0;
+    return mu_group_start(s->group, s->specs, s->count, NULL, &s->error);
+}
+
+static void await(struct scene *s, const char *expected, unsigned times)
+{
+    char line[64];
+
+    for (unsigned i = 0; i < times; i++) {
+        EXPECT(family_read_line(s->ends[0], line, sizeof line, LONG_MS));
+        EXPECT(strcmp(line, expected) == 0);
+    }
+}
+
+static void run_until_exits(struct scene *s, unsigned exits)
+{
+    while (s->exits < exits)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+}
+
+static void run_until_stopped(struct scene *s)
+{
+    while (s->stops == 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    EXPECT(s->stops == 1);
+}
+
+static uint64_t stop_and_run(struct scene *s, int signal, uint64_t grace_ms)
+{
+    uint64_t since = uv_hrtime();
+
+    stop(s, signal, grace_ms);
+    run_until_stopped(s);
+    return (uv_hrtime() - since) / 1000000;
+}
+
+/* ---- Scenes ---------------------------------------------------------------------------------------------------- */
+
+static void workers_run_and_end(struct scene *s)
+{
+    add(s, ARGV(WORKER, "exit=0"));
+    add(s, ARGV(WORKER, "exit=3"));
+    add(s, ARGV(WORKER, "raise=11"));
+    EXPECT(start(s) == 0);
+    EXPECT(mu_group_count(s->group) == 3);
+    run_until_exits(s, 3);
+    EXPECT(s->codes[0] == 0);
+    EXPECT(s->codes[1] == 3);
+    EXPECT(s->codes[2] == -11);
+    EXPECT(stop_and_run(s, SIGTERM, GRACE_MS) < 500);
+    EXPECT((s->stopped.left_count + s->stopped.killed_count) == 0);
+    EXPECT(strcmp(s->left, "") == 0);
+}
+
+static void a_dead_worker_keeps_its_pid_until_the_stop(struct scene *s)
+{
+    siginfo_t info;
+    pid_t pid;
+
+    add(s, ARGV(WORKER, "exit=0"));
+    EXPECT(start(s) == 0);
+    pid = mu_group_pid(s->group, 0);
+    EXPECT(mu_group_running(s->group, 0));
+    EXPECT(mu_group_owns(s->group, pid));
+    EXPECT(!mu_group_owns(s->group, getpid()));
+    run_until_exits(s, 1);
+    EXPECT(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0);
+    EXPECT(mu_group_signal(s->group, 0, SIGTERM) == 0);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(mu_group_pid(s->group, 0) == 0);
+    EXPECT(mu_group_signal(s->group, 0, SIGTERM) == -ESRCH);
+    EXPECT(!mu_group_owns(s->group, pid));
+}
+
+static void a_stop_is_the_given_signal(struct scene *s)
+{
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    EXPECT(stop_and_run(s, SIGINT, GRACE_MS) < 2000);
+    EXPECT(s->exits == 2);
+    EXPECT(s->codes[0] == -SIGINT);
+    EXPECT(s->codes[1] == -SIGINT);
+}
+
+static void whoever_ignores_it_is_killed_after_the_grace(struct scene *s)
+{
+    uint64_t took_ms;
+
+    add(s, ARGV(WORKER, "ignore=15", "say=up", "pause"));
+    add(s, ARGV(WORKER, "ignore=15", "fork", "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 3);
+    took_ms = stop_and_run(s, SIGTERM, 100);
+    EXPECT(is_within(took_ms, 100, 5000));
+    EXPECT(s->codes[0] == -SIGKILL);
+    EXPECT(s->codes[1] == -SIGKILL);
+    EXPECT(s->codes[2] == -SIGTERM);
+    EXPECT(s->stopped.killed_count == 1); /* what the second had forked */
+}
+
+static void no_grace_is_quick(struct scene *s)
+{
+    add(s, ARGV(WORKER, "ignore=15", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    EXPECT(stop_and_run(s, SIGTERM, 0) < 900);
+}
+
+static void a_stopped_worker_hears_the_signal(struct scene *s)
+{
+    add(s, ARGV(WORKER, "say=up", "stop", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    while (true) {
+        struct mu_child child;
+
+        EXPECT(mu_child_read(MU_PROC_ROOT, mu_group_pid(s->group, 0), &child));
+        if (child.state == 'T')
+            break;
+    }
+    EXPECT(stop_and_run(s, SIGTERM, GRACE_MS) < 2000);
+    EXPECT(s->codes[0] == -SIGTERM);
+}
+
+static void closed_outputs_are_no_end(struct scene *s)
+{
+    add(s, ARGV(WORKER, "say=up", "close", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    (void)uv_run(&s->loop, UV_RUN_NOWAIT);
+    EXPECT(s->exits == 0);
+    EXPECT(mu_group_running(s->group, 0));
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->codes[0] == -SIGTERM);
+}
+
+static void a_tracker_cleans_up_after_its_worker(struct scene *s)
+{
+    char file[64], word[80];
+
+    (void)snprintf(file, sizeof file, "/tmp/muster-test-%d", (int)getpid());
+    (void)snprintf(word, sizeof word, "tracker=%s", file);
+    for (int stubborn = 0; stubborn < 2; stubborn++) {
+        const char *const *argv = ARGV(WORKER, word, stubborn ? "ignore=15" : "ignore=10", "say=up", "pause");
+
+        s->count = 0;
+        add(s, argv);
+        EXPECT(start(s) == 0);
+        await(s, "up", 1);
+        EXPECT(access(file, F_OK) == 0);
+        EXPECT(stop_and_run(s, SIGTERM, stubborn ? 50 : GRACE_MS) < 900);
+        EXPECT(access(file, F_OK) == -1);
+        EXPECT(s->stopped.killed_count == 0);
+    }
+}
+
+static void kill_is_at_once(struct scene *s)
+{
+    uint64_t since;
+
+    add(s, ARGV(WORKER, "ignore=15", "fork", "say=up", "pause"));
+    add(s, ARGV(WORKER, "ignore=15", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    since = uv_hrtime();
+    mu_group_kill(s->group);
+    run_until_stopped(s);
+    EXPECT((uv_hrtime() - since) / 1000000 < 900);
+    EXPECT(s->codes[0] == -SIGKILL);
+}
+
+static void kill_ends_a_grace(struct scene *s)
+{
+    add(s, ARGV(WORKER, "ignore=15", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    stop(s, SIGTERM, 600000);
+    mu_group_kill(s->group);
+    run_until_stopped(s);
+    EXPECT(s->codes[0] == -SIGKILL);
+}
+
+static void a_callback_may_stop_and_start(struct scene *s)
+{
+    s->stop_at_exit = SIGTERM;
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "exit=1"));
+    for (int i = 0; i < 20; i++) {
+        EXPECT(start(s) == 0);
+        run_until_stopped(s);
+        EXPECT(s->exits == 2);
+        EXPECT(s->codes[0] == -SIGTERM);
+        EXPECT(s->codes[1] == 1);
+    }
+}
+
+static void one_that_cannot_be_started_is_said_and_the_rest_can_be_stopped(struct scene *s)
+{
+    int errnum;
+
+    add(s, ARGV(WORKER, "pause"));
+    add(s, ARGV("/nowhere/prog"));
+    add(s, ARGV(WORKER, "pause"));
+    for (size_t i = 0; i < WORKERS_MAX; i++)
+        s->codes[i] = 1000;
+    EXPECT(mu_group_start(s->group, s->specs, s->count, &errnum, &s->error) == MUSTER_ESYSTEM);
+    EXPECT(errnum == ENOENT);
+    EXPECT(strcmp(s->error.text, "local rank 1: start '/nowhere/prog': No such file or directory") == 0);
+    EXPECT(mu_group_count(s->group) == 1);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->exits == 1);
+}
+
+static void an_empty_group_can_be_stopped(struct scene *s)
+{
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->exits == 0);
+}
+
+static int answer(void *ctx, struct mu_buf *result)
+{
+    if (ctx == NULL)
+        (void)raise(SIGKILL);
+    (void)mu_buf_append(result, ctx, strlen(ctx), 100);
+    return 5;
+}
+
+static int answer_much(void *ctx, struct mu_buf *result)
+{
+    size_t len = 1 << 20;
+
+    (void)ctx;
+    if (mu_buf_reserve(result, len, len) < 0)
+        return 1;
+    memset(result->data, 'x', len);
+    result->len = len;
+    return 0;
+}
+
+static void functions_give_back_bytes(struct scene *s)
+{
+    s->specs[0] = (struct mu_spawn){ .function = answer, .function_ctx = (void *)(uintptr_t) "forty-two" };
+    s->specs[1] = (struct mu_spawn){ .function = answer, .envp = environment };
+    s->specs[2] = (struct mu_spawn){ .function = answer_much, .envp = environment };
+    s->count = 3;
+    EXPECT(start(s) == 0);
+    run_until_exits(s, 3);
+    EXPECT(s->codes[0] == 5);
+    EXPECT(strcmp(s->results[0], "forty-two") == 0);
+    EXPECT(s->codes[1] == -SIGKILL);
+    EXPECT(strcmp(s->results[1], "error") == 0);
+    EXPECT(s->codes[2] == 0);
+    EXPECT(strlen(s->results[2]) == 31);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+}
+
+static void many_workers_at_once(struct scene *s)
+{
+    const char *const *argv = ARGV(WORKER, "say=up", "pause");
+
+    for (int i = 0; i < WORKERS_MAX; i++)
+        add(s, argv);
+    EXPECT(start(s) == 0);
+    await(s, "up", WORKERS_MAX);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->exits == WORKERS_MAX);
+}
+
+/* Nobody is told of what the loop did not get to know; nothing is left either. */
+static void no_memory_is_an_error_and_all_can_be_stopped(struct scene *s)
+{
+    add(s, ARGV(WORKER, "pause"));
+    add(s, ARGV(WORKER, "pause"));
+    FOR_EACH_FAILURE (n) {
+        bool hit;
+        int rc = start(s);
+
+        hit = fail_alloc_hit();
+        fail_alloc_at(0);
+        if (!hit)
+            EXPECT(rc == 0);
+        (void)stop_and_run(s, SIGTERM, GRACE_MS);
+        if (!hit)
+            break;
+    }
+    fail_alloc_at(0);
+}
+
+/* Guarded only. */
+
+static void what_workers_detach_is_ended_with_them(struct scene *s)
+{
+    add(s, ARGV(WORKER, "detach", "chain=4", "say=up", "pause"));
+    add(s, ARGV(WORKER, "detach", "fork", "say=up", "exit=0"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    EXPECT(family_wait(mark, 8, LONG_MS));
+    (void)stop_and_run(s, SIGTERM, 100);
+    EXPECT(s->stopped.left_count == 0);
+    EXPECT(s->stopped.killed_count >= 3);
+}
+
+static void what_a_success_leaves_is_ended_too(struct scene *s)
+{
+    add(s, ARGV(WORKER, "detach", "say=up", "exit=0"));
+    EXPECT(start(s) == 0);
+    run_until_exits(s, 1);
+    EXPECT(s->codes[0] == 0);
+    EXPECT(is_within(stop_and_run(s, SIGTERM, 0), 900, 5000));
+    EXPECT(s->stopped.killed_count == 1);
+}
+
+static void adopted_orphans_are_reaped_while_workers_run(struct scene *s)
+{
+    struct mu_children list = { 0 };
+
+    add(s, ARGV("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (true &); done; echo up; exec sleep 100"));
+    s->specs[0].envp = ARGV("PATH=/bin:/usr/bin", mark);
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    for (int i = 0; i < 5000; i++) {
+        EXPECT(mu_children_list(&list, MU_PROC_ROOT, getpid(), true, NULL, NULL) == 0);
+        if (list.count == 1)
+            break;
+        (void)uv_run(&s->loop, UV_RUN_NOWAIT);
+        (void)usleep(1000);
+    }
+    EXPECT(list.count == 1);
+    mu_children_done(&list);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+}
+
+static void somebody_elses_child_is_left_alone(struct scene *s)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        for (;;)
+            (void)pause();
+    }
+    add(s, ARGV(WORKER, "detach", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    (void)stop_and_run(s, SIGTERM, 100);
+    EXPECT(s->stopped.left_count == 0);
+    EXPECT(kill(pid, SIGKILL) == 0);
+    EXPECT(waitpid(pid, NULL, 0) == pid); /* and it is ours to reap */
+}
+
+/* A frozen task is in state D for everybody, and SIGKILL waits until it thaws. */
+static bool write_to(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+    if (fd >= 0)
+        (void)close(fd);
+    return ok;
+}
+
+static void the_unkillable_are_named(struct scene *s)
+{
+    char dir[128], path[160], text[32];
+
+    (void)snprintf(dir, sizeof dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
+    if (mkdir(dir, 0700) < 0)
+        return; /* not here; the pure machine is tested everywhere */
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    (void)snprintf(path, sizeof path, "%s/cgroup.procs", dir);
+    (void)snprintf(text, sizeof text, "%d", (int)mu_group_pid(s->group, 1));
+    EXPECT(write_to(path, text));
+    (void)snprintf(path, sizeof path, "%s/freezer.state", dir);
+    EXPECT(write_to(path, "FROZEN"));
+    (void)snprintf(text, sizeof text, "%d (test_worker, state D)", (int)mu_group_pid(s->group, 1));
+
+    (void)stop_and_run(s, SIGTERM, 0);
+    EXPECT(s->exits == 1);
+    EXPECT(s->stopped.left_count == 1);
+    EXPECT(strstr(s->left, "state D)") != NULL && atoi(s->left) == atoi(text));
+
+    EXPECT(write_to(path, "THAWED"));
+    EXPECT(waitpid((pid_t)atoi(text), NULL, 0) == ((pid_t)atoi(text)));
+    for (int i = 0; i < 1000 && rmdir(dir) < 0; i++)
+        (void)usleep(1000);
+}
+
+/* A set-user-id program that has become root for good. The keeper above us is root and ends it. */
+static void what_is_not_ours_to_kill_is_named(struct scene *s)
+{
+    char copy[64], command[200];
+
+    if (geteuid() != 0 || getenv("MUSTER_TEST_OLD_KERNEL") != NULL) /* seccomp ignores the set-user-id bit */
+        return;
+    (void)snprintf(copy, sizeof copy, "/tmp/muster-test-suid-%d", (int)getpid());
+    (void)snprintf(command, sizeof command, "cp '%s' '%s' && chmod 4755 '%s'", WORKER, copy, copy);
+    EXPECT(system(command) == 0);
+    add(s, ARGV(copy, "root", "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    EXPECT(setresuid(65534, 65534, 0) == 0); /* root once more, to remove the copy */
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    EXPECT(seteuid(0) == 0 && unlink(copy) == 0 && setresuid(65534, 65534, 65534) == 0);
+    EXPECT(mu_group_signal(s->group, 0, SIGTERM) == -EPERM);
+    (void)stop_and_run(s, SIGTERM, 10);
+    EXPECT(s->exits == 1);
+    EXPECT(s->stopped.left_count == 1);
+    EXPECT(strstr(s->left, "not permitted") != NULL);
+    _exit(0);
+}
+
+/* ---- How scenes are run ---------------------------------------------------------------------------------------- */
+
+struct play {
+    const char *name;
+    void (*scene)(struct scene *s);
+    bool guarded, unguarded;
+};
+
+static int act(const struct play *play, bool guarded)
+{
+    struct scene s;
+    int fd;
+
+    EXPECT(!guarded || mu_keeper_run(&startup, "test", &fd, NULL) == 0);
+    family_mark(mark, sizeof mark);
+    open_scene(&s);
+    EXPECT(mu_group_guarded(s.group) == guarded);
+    play->scene(&s);
+    close_scene(&s);
+    return 0;
+}
+
+static void perform(void **state)
+{
+    const struct play *play = *state;
+
+    for (int guarded = 0; guarded < 2; guarded++) {
+        if (!(guarded ? play->guarded : play->unguarded))
+            continue;
+        if (expect_run(ARGV("test_proc_uv", play->name, guarded ? "guarded" : "alone")) != 0)
+            fail_msg("%s a keeper", guarded ? "with" : "without");
+    }
+}
+
+#define BOTH(name)                                                                                                     \
+    {                                                                                                                  \
+#name, name, true, true                                                                                        \
+    }
+#define GUARDED(name)                                                                                                  \
+    {                                                                                                                  \
+#name, name, true, false                                                                                       \
+    }
+
+static struct play plays[] = {
+    BOTH(workers_run_and_end),
+    BOTH(a_dead_worker_keeps_its_pid_until_the_stop),
+    BOTH(a_stop_is_the_given_signal),
+    BOTH(whoever_ignores_it_is_killed_after_the_grace),
+    BOTH(no_grace_is_quick),
+    BOTH(a_stopped_worker_hears_the_signal),
+    BOTH(closed_outputs_are_no_end),
+    BOTH(a_tracker_cleans_up_after_its_worker),
+    BOTH(kill_is_at_once),
+    BOTH(kill_ends_a_grace),
+    BOTH(a_callback_may_stop_and_start),
+    BOTH(one_that_cannot_be_started_is_said_and_the_rest_can_be_stopped),
+    BOTH(an_empty_group_can_be_stopped),
+    BOTH(functions_give_back_bytes),
+    BOTH(many_workers_at_once),
+    BOTH(no_memory_is_an_error_and_all_can_be_stopped),
+    GUARDED(what_workers_detach_is_ended_with_them),
+    GUARDED(what_a_success_leaves_is_ended_too),
+    GUARDED(adopted_orphans_are_reaped_while_workers_run),
+    GUARDED(somebody_elses_child_is_left_alone),
+    GUARDED(the_unkillable_are_named),
+    GUARDED(what_is_not_ours_to_kill_is_named),
+};
+
+int main(int argc, char **argv)
+{
+    struct CMUnitTest tests[COUNT(plays)];
+
+    (void)signal(SIGPIPE, SIG_DFL);
+    mu_startup_take(&startup);
+    startup.ignored = 0; /* whatever runs the tests ignores is not the point */
+    old_kernel_if_asked();
+    for (size_t i = 0; i < COUNT(plays); i++) {
+        if (argc == 3 && strcmp(argv[1], plays[i].name) == 0)
+            return act(&plays[i], strcmp(argv[2], "guarded") == 0);
+        tests[i] = (struct CMUnitTest){ .name = plays[i].name, .test_func = perform, .initial_state = &plays[i] };
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
