@@ -1,0 +1,42 @@
+/* The bytes of one stream cut into lines, and what is put in front of them. Pure.
+ *
+ * A line ends with \n, \r\n or a lone \r, as PyTorch's launcher has it, so that a progress bar is seen while it moves. A
+ * line that grows past MU_LINES_LINE_MAX is given away in pieces. Bytes that are no text in any encoding stay as they
+ * are. How the bytes are cut up on the way in makes no difference to the lines that come out. */
+#ifndef MU_LOGS_LINES_H
+#define MU_LOGS_LINES_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define MU_LINES_LINE_MAX 65536
+#define MU_PREFIX_MAX 1024 /* with its NUL; what is longer is cut */
+
+/* Zeroed memory is a stream of which nothing has come. */
+struct mu_lines {
+    struct mu_buf held; /* the beginning of a line whose end has not come */
+    bool inside;        /* a piece of the current line has been given away */
+    bool given;         /* the last piece lay in `held` */
+    bool after_cr;      /* a \n that comes next belongs to the line that has been given away */
+};
+
+struct mu_lines_piece {
+    struct mu_slice text; /* without the line end; valid until the next call */
+    bool starts, ends;    /* of a line */
+};
+
+/* Takes what it can off the front of *input: true with a piece to be dealt with, to be called again; false when *input
+ * is used up. */
+bool mu_lines_next(struct mu_lines *lines, struct mu_slice *input, struct mu_lines_piece *ret_piece);
+/* The stream has ended: the last line if it was never finished. False: there was none. */
+bool mu_lines_end(struct mu_lines *lines, struct mu_lines_piece *ret_piece);
+void mu_lines_done(struct mu_lines *lines);
+
+/* Replaces ${role_name}, ${rank} and ${local_rank} in a template; $name without braces does the same, $$ is one $, and
+ * everything else stays. NULL or empty: "[<role><local rank>]:". */
+void mu_prefix_format(const char *template, const char *role, uint64_t rank, uint32_t local_rank,
+                      char prefix[static MU_PREFIX_MAX]);
+
+#endif

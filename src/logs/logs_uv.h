@@ -1,0 +1,97 @@
+/* The output of one attempt: of all workers of this node from one start to its end. One object per attempt; the next
+ * attempt may be opened while the last one is still being drained. It lives on a loop and is used from its thread.
+ *
+ *   stream is               shown rank                          rank left out by --local-ranks-filter
+ *   not redirected          inherits ours                       /dev/null
+ *   redirected              the file, without us                the file, without us
+ *   tee'd                   a pipe to us: file and console      the file, without us
+ *   any, log dir /dev/null  inherits ours, as in PyTorch        inherits ours, as in PyTorch
+ *
+ *   mu_logs_open()                directories, files and pipes are there
+ *   mu_logs_stdio(), spawn        for each worker; mu_logs_error_file() for its environment
+ *   mu_logs_spawned()             for each worker, spawned or not: our copies of its ends are closed
+ *   ... output flows ...
+ *   mu_logs_worker_exited()       for each that was spawned and has died: what it wrote is read at once
+ *   mu_logs_tail()                for the report
+ *   mu_logs_finish()              waits for the ends of the pipes, bounded, then frees
+ *
+ * What goes wrong later stops no worker: a file that cannot be written (a full disk) is said once, the loss is counted,
+ * writing is tried again with every further byte, and the console goes on; a console that does not keep up is given
+ * later what the file holds by then, and loses lines only where there is no file, or when it does not move at all for
+ * MU_LOGS_DRAIN_MS after mu_logs_finish(); a process that outlives its worker and holds the pipe is waited for MU_LOGS_DRAIN_MS after
+ * mu_logs_finish(), then the pipe is closed, which is said. All of this is said as warnings through base/log.h. */
+#ifndef MU_LOGS_LOGS_UV_H
+#define MU_LOGS_LOGS_UV_H
+
+#include "logs/console_uv.h"
+#include "logs/filters.h"
+#include "logs/redirects.h"
+#include "logs/tree.h"
+
+#include "base/buf.h"
+
+#define MU_LOGS_DRAIN_MS 1000
+#define MU_LOGS_WORKERS_MAX 4096
+
+struct mu_logs;
+
+struct mu_logs_config {            /* zero it, then fill it in; borrowed for the call unless said otherwise */
+    struct mu_logtree *tree;       /* open */
+    uint64_t restart_count, round; /* the attempt's name in the tree */
+    uint32_t workers;              /* local ranks 0..workers-1 */
+    const uint32_t *ranks;         /* global ranks by local rank, for ${rank}; NULL: the same as local ranks */
+    const char *role;              /* NULL: "default" */
+    const char *prefix_template;   /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; NULL or empty: [<role><local rank>]: */
+    const struct mu_redirects *redirects, *tees;        /* NULL: none */
+    const struct mu_ranks_shown *shown;                 /* NULL: all */
+    const struct mu_filters *filters_out, *filters_err; /* NULL: none; must live until the end of mu_logs_finish() */
+    struct mu_console *out, *err;                       /* both; must live until the end of mu_logs_finish() */
+    uint32_t drain_ms;                                  /* 0: MU_LOGS_DRAIN_MS */
+};
+
+/* What a worker gets as descriptors 0, 1 and 2: -1 inherit ours, else dup2() this one, which stays ours and is
+ * close-on-exec. Descriptors may be the same for several streams and workers. */
+struct mu_logs_stdio {
+    int in, out, err;
+};
+
+/* MUSTER_ESYSTEM and others when a directory, file or pipe cannot be made, naming it; the loop closes in its next
+ * turn what was opened until then. A full disk is no error: what cannot be made is done without (tee'd streams go to
+ * the console alone, redirected ones to /dev/null, there is no error file), and that is said. */
+int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu_logs **ret_logs,
+                 struct muster_error *reterr);
+
+/* The attempt's directory; "" with /dev/null, or when it could not be made. Valid until mu_logs_finish(). */
+const char *mu_logs_directory(const struct mu_logs *logs);
+/* Value of TORCHELASTIC_ERROR_FILE; "" when there is none. Valid until mu_logs_finish(). */
+const char *mu_logs_error_file(const struct mu_logs *logs, uint32_t local_rank);
+/* Valid until mu_logs_spawned() for this worker. */
+struct mu_logs_stdio mu_logs_stdio(const struct mu_logs *logs, uint32_t local_rank);
+
+/* The worker has its descriptors now, or will never be: ours are closed. Without this a pipe does not end. */
+void mu_logs_spawned(struct mu_logs *logs, uint32_t local_rank);
+/* The worker is dead: reads what its pipes hold, so that its file, the console and its tail are complete as far as the
+ * worker itself wrote them. */
+void mu_logs_worker_exited(struct mu_logs *logs, uint32_t local_rank);
+
+/* The last lines of a worker's standard error, or an empty text if it went past us. From what passed through us, else
+ * from the end of the file. `ret` is emptied first. MUSTER_ENOMEM. */
+int mu_logs_tail(const struct mu_logs *logs, uint32_t local_rank, struct mu_buf *ret);
+
+struct mu_logs_stats {
+    uint64_t bytes;           /* that passed through us */
+    uint64_t file_bytes_lost; /* of them, not in their file, or not in a filtered file */
+    uint64_t bytes_not_shown; /* of them, in their file but not given to the console yet; in the end: never */
+    uint32_t pipes_open;      /* not at their end yet; in the end: held by others, and so not read to the end */
+};
+
+struct mu_logs_stats mu_logs_stats(const struct mu_logs *logs);
+
+typedef void mu_logs_finished(void *ctx, const struct mu_logs_stats *stats);
+
+/* All workers are dead, or nobody cares any more: once every pipe is at its end and given to the console, or the time is
+ * up, files are closed, `logs` is freed and on_finished is called (from the loop, never from within this call). What
+ * waits in the consoles is theirs. From here on `logs` belongs to the loop. */
+void mu_logs_finish(struct mu_logs *logs, mu_logs_finished *on_finished, void *ctx);
+
+#endif
