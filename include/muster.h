@@ -512,6 +512,7 @@ struct muster_rdzv_event { /* borrows what it points to */
     bool closed;
     const struct muster_error *error;
     const struct muster_rdzv_progress *progress;
+    bool old_dialect; /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);
@@ -532,6 +533,7 @@ struct muster_handler_ops {
     /* Where the group's store is, a TCPStore: for the agent's own exchange of ranks. False: not known, or not yet. May be
      * NULL. */
     bool (*endpoint)(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port);
+    bool (*hosts)(const struct muster_handler *handler); /* that store runs in this process. May be NULL: it does not */
 };
 
 struct muster_handler {
@@ -586,22 +588,250 @@ struct muster_backend_1 {
 MUSTER_API int muster_rdzv_registry_load(struct muster_rdzv_registry *registry, const char *directory,
                                          struct muster_error *reterr);
 
+/* ---- Processes ------------------------------------------------------------------------------------------------- */
+
+/* For programs that run workers: call it first in main(), before a thread is started or a signal handled. It forks: the
+ * child goes on with the program, in a session of its own; the parent, whose pid others know, stays as its keeper: it passes
+ * signals on, ends as the program ends, and when the program is killed, kills whatever of its workers is left. What
+ * workers detach (double forks, setsid) comes back to the program and ends with the job. Buffered output is to be
+ * flushed before. Calling it twice does no harm. MUSTER_EINVAL: there is more than one thread.
+ *
+ * Without it workers still die with the thread that started them, but not what they detach; the library then never
+ * adopts a process, and never waits for a child that it did not start. With it SIGCHLD is the library's while workers
+ * run. Children of the program itself are left alone as long as they stay in its session. */
+MUSTER_API int muster_guard(struct muster_error *reterr);
+
+/* ---- Agent: workers -------------------------------------------------------------------------------------------- */
+
+#define MUSTER_WORKER_STATES(X)                                                                                        \
+    X(UNKNOWN, "UNKNOWN")     /* a start or stop was applied only in part: run returns an error */                     \
+    X(INIT, "INIT")           /* no worker was started yet */                                                          \
+    X(HEALTHY, "HEALTHY")     /* all are running, or have succeeded */                                                 \
+    X(UNHEALTHY, "UNHEALTHY") /* one hangs where no signal reaches it; ends as FAILED */                               \
+    X(STOPPED, "STOPPED")     /* between two rounds */                                                                 \
+    X(SUCCEEDED, "SUCCEEDED")                                                                                          \
+    X(FAILED, "FAILED")
+
+/* The workers of one agent share it. */
+enum muster_worker_state {
+#define X(name, text) MUSTER_WORKER_##name,
+    MUSTER_WORKER_STATES(X)
+#undef X
+};
+
+MUSTER_API const char *muster_worker_state_name(enum muster_worker_state state); /* "HEALTHY" */
+MUSTER_API bool muster_worker_state_is_running(enum muster_worker_state state);  /* HEALTHY, UNHEALTHY */
+
+struct muster_worker {
+    int64_t id; /* its pid, or what the driver calls it; 0: it was not started yet */
+    int64_t local_rank;
+    int64_t global_rank, role_rank, world_size, role_world_size; /* -1 until they are assigned */
+};
+
+struct muster_worker_group { /* as it was at one moment */
+    uint32_t size;
+    const char *role;
+    enum muster_worker_state state;
+    int64_t group_rank, group_world_size; /* -1 until there is a group */
+    int64_t round;                        /* -1: there is none */
+    int64_t attempt;                      /* how often workers were started; 0: never */
+    int64_t restart_count;                /* of the job: what workers are told as TORCHELASTIC_RESTART_COUNT */
+    int64_t remaining_restarts;
+    struct muster_store_info master;     /* where the workers meet; empty until there is a group */
+    const struct muster_worker *workers; /* by local rank */
+    size_t workers_count;
+};
+
+MUSTER_API void muster_worker_group_free(struct muster_worker_group *group); /* of a snapshot; NULL is fine */
+
+/* A worker that is a function. It runs in a forked child: it sees the program's memory as it was, no descriptors but 0, 1 and
+ * 2, none of the program's other threads, and the environment that a command would get. What it returns is the exit code, 0 to
+ * 255; 0 is success. What it leaves in *ret_value (malloc'ed; nothing: empty) comes back as the return value of its
+ * global rank; with another exit code, as the message of its failure. It should not exec, and not exit by itself: then nothing
+ * comes back, and that is a failure. */
+typedef int muster_worker_function(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value);
+
+struct muster_agent;
+struct muster_worker_driver;
+
+/* Brings another kind of worker than processes of this machine. All calls come from the thread that is in
+ * muster_agent_run(), and must not block. That a worker has ended is told with muster_agent_worker_ended(). */
+struct muster_worker_driver_ops {
+    uint32_t size;
+    const char *name;
+    /* Starts all workers of `group`; their names go to ret_ids (group->workers_count of them, all 0 before). On failure none
+     * of them runs. What is pointed to is borrowed for the call. */
+    int (*start)(struct muster_worker_driver *driver, struct muster_agent *agent,
+                 const struct muster_worker_group *group, int64_t *ret_ids, struct muster_error *reterr);
+    /* Workers are asked to end as by `signal`, and are ended by force after grace_ms; at once if that is 0. May come again
+     * while they are being stopped, with another signal or less time. Returns at once; it is over when the end of every
+     * worker has been told. Is not called when all have ended. */
+    void (*stop)(struct muster_worker_driver *driver, int signal, int64_t grace_ms);
+    /* The last call, when no worker is left, whatever the outcome; once for each muster_agent_run(). May be NULL. */
+    void (*shutdown)(struct muster_worker_driver *driver);
+};
+
+/* A driver of a user's own has this as its first member. */
+struct muster_worker_driver {
+    const struct muster_worker_driver_ops *ops;
+};
+
+/* What workers are and how they are run: fill it in with muster_worker_spec_init(), then set what differs. Everything is
+ * copied but the registry, the function's context and the driver, which must live as long as the agent. */
+struct muster_worker_spec {
+    uint32_t size;
+    const char *role;         /* not empty; "default" */
+    int64_t local_world_size; /* how many run here; above 0 */
+    int64_t max_restarts;     /* of the job; 3; 0 is none */
+    /* Above 0; 100. Deaths and news of the rendezvous come as events here: nothing is polled, however small it is. */
+    int64_t monitor_interval_ms;
+    /* The rendezvous, by parameters: the agent runs an event-driven handler of its own (c10d, static, or of a shared object
+     * that was loaded), not a blocking struct muster_rdzv. */
+    const struct muster_rdzv_params *rdzv;
+    struct muster_rdzv_registry *registry; /* NULL: the default one */
+    /* The entry point: a command, or a function with its name. With a driver neither is needed. */
+    const char *const *argv; /* NULL-terminated; argv[0] is looked for in PATH if it has no slash */
+    muster_worker_function *function;
+    const char *function_name;
+    void *function_ctx;
+    struct muster_worker_driver *driver; /* NULL: processes */
+    const char *const *envp; /* what workers inherit, beneath RANK and so on; NULL: our environment, at each start */
+    /* Output. Without log_dir nothing is written anywhere: workers have our descriptors 0, 1 and 2, and no error file. */
+    const char *log_dir;   /* made if need be; logs and error files of each attempt are below it */
+    const char *redirects; /* to files: "0".."3" (1: stdout, 2: stderr, 3: both), or "RANK:N,RANK:N" by local rank */
+    const char *tee;       /* to files and to our own output; the same grammar */
+    const char *signals;   /* "SIGTERM,SIGINT": handled while it runs, as muster_agent_signal() says; NULL: none */
+    int64_t shutdown_timeout_ms;     /* what workers have to end after a signal, before SIGKILL; 0: 30 s */
+    int64_t exit_barrier_timeout_ms; /* how long to wait, when done, for the other nodes; 0: without limit */
+    bool workers_identical;          /* every node has as many workers of the same role: ranks need no exchange */
+};
+
+static inline void muster_worker_spec_init(struct muster_worker_spec *spec)
+{
+    memset(spec, 0, sizeof *spec);
+    spec->size = (uint32_t)sizeof *spec;
+    spec->role = "default";
+    spec->max_restarts = 3;
+    spec->monitor_interval_ms = 100;
+}
+
+/* MUSTER_EINVAL, naming the field. */
+MUSTER_API int muster_worker_spec_check(const struct muster_worker_spec *spec, struct muster_error *reterr);
+/* What the entry point is called in events: the function's name, the base name of the program, or the driver's name. */
+MUSTER_API const char *muster_worker_spec_entry_point(const struct muster_worker_spec *spec);
+
+/* ---- Agent ----------------------------------------------------------------------------------------------------- */
+
+struct muster_failure { /* of one worker */
+    int64_t global_rank, local_rank;
+    int64_t id;             /* its pid, or what the driver calls it */
+    int exit_code;          /* or minus the number of the signal that it died of */
+    int64_t time_s;         /* since the epoch */
+    const char *message;    /* of its error file, its function, or the last that it wrote to a log; may be empty */
+    const char *error_file; /* NULL: it has left none */
+    bool out_of_memory;     /* the kernel killed it for want of memory */
+};
+
+struct muster_return_value {
+    int64_t global_rank, local_rank;
+    struct muster_slice value; /* the result's; of a command: empty */
+};
+
+struct muster_run_result {
+    uint32_t size;
+    enum muster_worker_state state; /* SUCCEEDED or FAILED */
+    /* Of this node's workers of the last attempt; a global rank is in one of them at most. */
+    const struct muster_return_value *return_values; /* by rank */
+    size_t return_values_count;
+    const struct muster_failure *failures; /* the first to happen in front; none: it was another node that failed */
+    size_t failures_count;
+    const char *reason; /* one line, why it failed; empty: it did not */
+    int64_t total_run_time_ms;
+};
+
+MUSTER_API bool muster_run_result_is_failed(const struct muster_run_result *result);
+/* NULL: that rank has none. */
+MUSTER_API const struct muster_return_value *muster_run_result_value(const struct muster_run_result *result,
+                                                                     int64_t global_rank);
+MUSTER_API const struct muster_failure *muster_run_result_failure(const struct muster_run_result *result,
+                                                                  int64_t global_rank);
+MUSTER_API void muster_run_result_free(struct muster_run_result *result); /* NULL is fine */
+
+/* One node's part of a job: joins, runs its workers, restarts them, and stays until the others are done.
+ *
+ * Call muster_guard() first in main() to have everything ended that workers leave behind, even if the program is killed.
+ * Without it the library never becomes a sub-reaper, never waits for a child that it did not start (no waitpid(-1)), and
+ * never handles SIGCHLD where the kernel has pidfds; workers and their process groups still end with the agent. */
+
+/* Checks the spec. Nothing is opened, started or joined before muster_agent_run(). */
+MUSTER_API int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent **ret_agent,
+                                struct muster_error *reterr);
+
+/* Runs the job to its end, in the calling thread: workers are its children and die with it. Once for each agent.
+ * 0: *ret_result says whether workers have succeeded or failed; the caller owns it. Else there is no result, no worker is
+ * left, and the node has left the job, which goes on for the others. MUSTER_ESIGNAL: a handled signal or
+ * muster_agent_signal(). MUSTER_ERDZV_GRACEFUL_EXIT: the job has ended and did not need this node, which is no failure.
+ * Others: the rendezvous could not be joined, a worker could not be started, ... */
+MUSTER_API int muster_agent_run(struct muster_agent *agent, struct muster_run_result **ret_result,
+                                struct muster_error *reterr);
+
+/* From any thread, at any time between new and free. The caller owns *ret_group. */
+MUSTER_API int muster_agent_snapshot(struct muster_agent *agent, struct muster_worker_group **ret_group,
+                                     struct muster_error *reterr);
+
+/* From any thread: as if the program had got this signal, and handled it. Workers get it, have shutdown_timeout_ms to end,
+ * and are killed; the node leaves; run returns MUSTER_ESIGNAL. A second one kills at once. Before run: then run ends at once.
+ * Not from a signal handler. */
+MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
+
+/* For drivers, from any thread, also from inside of start and stop: that worker of that attempt has ended. `value` is copied; it
+ * counts if exit_code is 0, and is the failure's message otherwise. MUSTER_EINVAL: no such worker runs, or its end is
+ * known. MUSTER_ENOMEM: tell it again, if need be without a value. */
+MUSTER_API int muster_agent_worker_ended(struct muster_agent *agent, int64_t attempt, int64_t local_rank, int exit_code,
+                                         struct muster_slice value, struct muster_error *reterr);
+
+MUSTER_API void muster_agent_free(struct muster_agent *agent); /* not while it runs; NULL is fine */
+
 /* ---- Events for the record ------------------------------------------------------------------------------------- */
 
 enum muster_node_state { MUSTER_NODE_INIT, MUSTER_NODE_RUNNING, MUSTER_NODE_SUCCEEDED, MUSTER_NODE_FAILED };
 
-struct muster_event_record { /* of a rendezvous; borrowed */
+enum muster_event_source { MUSTER_EVENT_RENDEZVOUS, MUSTER_EVENT_AGENT, MUSTER_EVENT_WORKER };
+
+struct muster_event_record { /* borrowed */
     uint32_t size;
-    const char *name; /* what was done, "join", "mark complete", ... */
+    const char *name; /* of a rendezvous: what was done, "join", ...; else "torchelastic.worker.status.START", ... */
     const char *run_id, *message, *hostname;
-    int64_t pid, local_id, rank; /* -1: none */
+    int64_t pid, local_id, rank; /* -1: none. Of an agent: -1; of a worker: its process and its global rank */
     enum muster_node_state node_state;
     const char *error; /* NULL: none */
+    enum muster_event_source source;
+    const char *json; /* all of it, one line in PyTorch's form, without line end; NULL: no memory for it */
 };
 
 typedef void muster_events_sink(void *ctx, const struct muster_event_record *record);
 MUSTER_API const char *muster_node_state_name(enum muster_node_state state); /* "RUNNING" */
 MUSTER_API void muster_events_set_sink(muster_events_sink *sink, void *ctx); /* NULL, the default: nothing */
+/* Sinks: a line of JSON each, on stderr. The first shows what torchrun's console handler shows, events of agents and workers;
+ * the second those of the rendezvous too. `ctx` is not used. */
+MUSTER_API void muster_events_console(void *ctx, const struct muster_event_record *record);
+MUSTER_API void muster_events_console_all(void *ctx, const struct muster_event_record *record);
+
+/* ---- Metrics --------------------------------------------------------------------------------------------------- */
+
+struct muster_metric { /* borrowed */
+    uint32_t size;
+    double time_s;     /* since the epoch */
+    const char *group; /* "torchelastic" */
+    const char *name;  /* "workers.default.run_total", ... */
+    int64_t value;
+};
+
+/* As with log lines: one call at a time, from whichever thread has something to tell; it must not call back into muster. */
+typedef void muster_metrics_sink(void *ctx, const struct muster_metric *metric);
+MUSTER_API void muster_metrics_set_sink(muster_metrics_sink *sink, void *ctx); /* NULL, the default: nothing */
+/* A sink: "[<seconds>][<group>]: <name>=<value>" on stdout, as PyTorch's. `ctx` is not used. */
+MUSTER_API void muster_metrics_console(void *ctx, const struct muster_metric *metric);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,9 @@
  * runs under it: whoever takes a sink away knows that it is not called any more. */
 #include "events/record.h"
 
+#include "events/agent_event.h"
+#include "events/json.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,15 +40,30 @@ void muster_events_set_sink(muster_events_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
-/* With the lock held. */
+bool mu_event_wanted(void)
+{
+    bool wanted;
+
+    (void)pthread_mutex_lock(&out.lock);
+    wanted = out.sink != NULL;
+    (void)pthread_mutex_unlock(&out.lock);
+    return wanted;
+}
+
+/* With the lock held. Events of agents and workers come with their JSON. */
 static void hand_over(struct muster_event_record *record, const char *format, va_list args)
 {
     char message[MESSAGE_MAX_BYTES];
+    struct mu_buf json = { 0 };
 
     (void)vsnprintf(message, sizeof message, format, args);
     record->size = sizeof *record;
     record->message = message;
+    if (record->source == MUSTER_EVENT_RENDEZVOUS && mu_rdzv_event_write(record, &json) == 0 &&
+        mu_buf_append(&json, "", 1, MU_JSON_BYTES_MAX + 1) == 0)
+        record->json = json.data;
     out.sink(out.ctx, record);
+    mu_buf_done(&json);
 }
 
 void mu_event_record(struct muster_event_record record, const char *format, ...)

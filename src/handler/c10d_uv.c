@@ -572,6 +572,11 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
     return true;
 }
 
+static bool c10d_hosts(const struct muster_handler *handler)
+{
+    return ((const struct c10d *)handler)->server != NULL;
+}
+
 static const struct muster_handler_ops c10d_ops = {
     .size = sizeof c10d_ops,
     .name = "c10d",
@@ -582,6 +587,7 @@ static const struct muster_handler_ops c10d_ops = {
     .use_agent_store = c10d_use_agent_store,
     .free = c10d_free,
     .endpoint = c10d_endpoint,
+    .hosts = c10d_hosts,
 };
 
 /* ---- Parameters ---- */

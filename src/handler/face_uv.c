@@ -513,6 +513,7 @@ static int new_face(const char *backend, const char *run_id, struct face **ret_f
         free(face);
         return mu_fail_errno(reterr, -rc, "start a loop");
     }
+    assert(backend != NULL && run_id != NULL);
     face->base.ops = &face_ops;
     (void)pthread_mutex_init(&face->calls, NULL);
     (void)pthread_mutex_init(&face->lock, NULL);
@@ -586,6 +587,7 @@ int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *p
 
     if (rc < 0)
         return rc;
+    assert(face != NULL);
     if (strcmp(backend, "c10d") == 0)
         rc = find_store(face, params, reterr);
     if (rc == 0)
@@ -626,6 +628,7 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
 
     if (rc < 0)
         return rc;
+    assert(face != NULL);
     face->user_store = store;
     face->is_borrowing = true;
     rc = start_on_backend(face, config, store, backend, reterr);

@@ -1,0 +1,524 @@
+/* Reports of failures: the line, torchrun's box, and the lines of the log that scripts look for. */
+#include "agent/report.h"
+
+#include "events/json.h"
+#include "proc/signals.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { BORDER_MAX = 60, TIME_TEXT_MAX = 96 };
+
+#define NOT_AVAILABLE "<N/A>"
+#define ERROR_CLASS "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+#define SIGNAL_CLASS "torch.distributed.elastic.multiprocessing.api.SignalException: "
+#define NO_TRACEBACK "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+#define NO_DATA "{\"message\": \"<NONE>\""
+#define TRAITS ", \"errorTraits\": {\"category\": \"system_terminated_error\", \"retryability\": \"False\"}}"
+
+/* ---- Signals ---- */
+
+const char *mu_report_signal_name(int number)
+{
+    static const char *const realtime[] = { "SIGRTMIN", "SIGRTMAX" };
+    char room[MU_SIGNAL_NAME_MAX];
+    const char *name = mu_signal_name(number, room);
+
+    if (number == SIGRTMIN || number == SIGRTMAX)
+        return realtime[number == SIGRTMAX];
+    return name == room ? NOT_AVAILABLE : name;
+}
+
+/* ---- Text ---- */
+
+/* Text being put together. After the first failure nothing is added any more. */
+struct text {
+    struct mu_buf *out;
+    int rc;
+};
+
+static void put_bytes(struct text *t, const char *bytes, size_t len)
+{
+    if (t->rc == 0)
+        t->rc = mu_buf_append(t->out, bytes, len, MU_REPORT_BYTES_MAX);
+}
+
+static void put(struct text *t, const char *text)
+{
+    put_bytes(t, text, strlen(text));
+}
+
+static void put_int(struct text *t, int64_t value)
+{
+    char digits[32];
+
+    (void)snprintf(digits, sizeof digits, "%lld", (long long)value);
+    put(t, digits);
+}
+
+static void put_repeated(struct text *t, char c, size_t count)
+{
+    char border[BORDER_MAX];
+
+    assert(count <= sizeof border);
+    memset(border, c, count);
+    put_bytes(t, border, count);
+    put(t, "\n");
+}
+
+/* ---- Failures ---- */
+
+static bool has_file(const struct mu_failure *f)
+{
+    return f->error != NULL && f->error->present;
+}
+
+/* A text that is empty counts as none; an object always says something. */
+static bool has_message(const struct mu_failure *f)
+{
+    return has_file(f) && (f->error->structured || f->error->message[0] != '\0');
+}
+
+int64_t mu_failure_time_s(const struct mu_failure *failure)
+{
+    return has_file(failure) ? failure->error->timestamp_s : failure->noticed_s;
+}
+
+size_t mu_failure_first(const struct mu_failure *failures, size_t count)
+{
+    size_t first = 0;
+
+    assert(count > 0);
+    for (size_t i = 1; i < count; i++)
+        if (mu_failure_time_s(&failures[i]) < mu_failure_time_s(&failures[first]))
+            first = i;
+    return first;
+}
+
+static void put_message(struct text *t, const struct mu_failure *f)
+{
+    if (has_message(f)) {
+        put(t, f->error->traceback);
+    } else if (f->exit_code < 0) {
+        put(t, "Signal ");
+        put_int(t, -(int64_t)f->exit_code);
+        put(t, " (");
+        put(t, mu_report_signal_name(-f->exit_code));
+        put(t, ") received by PID ");
+        put_int(t, f->pid);
+    } else {
+        put(t, NO_TRACEBACK);
+    }
+}
+
+int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out)
+{
+    struct text t = { .out = out };
+
+    put_message(&t, failure);
+    return t.rc;
+}
+
+bool mu_failures_have_traits(const struct mu_failure *failures, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!has_file(&failures[i]) && failures[i].exit_code >= 0)
+            return true;
+    return false;
+}
+
+int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out)
+{
+    int rc;
+
+    if (!has_file(failure))
+        return mu_json_raw(out, traits ? NO_DATA TRAITS : NO_DATA "}");
+    rc = mu_errfile_write(failure->error, out);
+    if (rc < 0 || has_message(failure) || failure->exit_code < 0)
+        return rc;
+    out->len--; /* the brace; such a file has a key at least */
+    return mu_json_raw(out, TRAITS);
+}
+
+/* ---- The box ---- */
+
+/* Characters, not bytes. */
+static size_t width_of(const char *text, size_t len)
+{
+    size_t width = 0;
+
+    for (size_t i = 0; i < len; i++)
+        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return width;
+}
+
+static size_t widest(size_t width, struct mu_slice lines)
+{
+    while (lines.len > 0) {
+        const char *end = memchr(lines.data, '\n', lines.len);
+        size_t len = end != NULL ? (size_t)(end - lines.data) : lines.len, line = width_of(lines.data, len);
+
+        width = line > width ? line : width;
+        len += end != NULL;
+        lines = mu_slice(lines.data + len, lines.len - len);
+    }
+    return width;
+}
+
+static void put_time(struct text *t, int64_t time_s)
+{
+    char text[TIME_TEXT_MAX];
+    time_t time = (time_t)time_s;
+    struct tm parts;
+
+    if (localtime_r(&time, &parts) == NULL)
+        (void)snprintf(text, sizeof text, NOT_AVAILABLE);
+    else
+        (void)snprintf(text, sizeof text, "%04d-%02d-%02d_%02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1,
+                       parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+    put(t, text);
+}
+
+/* Two blanks behind every line end, the last one included: as in Python. */
+static void put_indented(struct text *t, const char *lines)
+{
+    const char *end;
+
+    while ((end = strchr(lines, '\n')) != NULL) {
+        put_bytes(t, lines, (size_t)(end - lines) + 1);
+        put(t, "  ");
+        lines = end + 1;
+    }
+    put(t, lines);
+}
+
+static void put_exit_code(struct text *t, const struct mu_report *report, const struct mu_failure *f)
+{
+    const char *name = f->exit_code < 0 ? mu_report_signal_name(-f->exit_code) : NOT_AVAILABLE;
+
+    put(t, "\n  exitcode  : ");
+    put_int(t, f->exit_code);
+    put(t, " (pid: ");
+    put_int(t, f->pid);
+    put(t, ")");
+    if (!report->signal_names)
+        return;
+    put(t, " ");
+    if (strcmp(name, NOT_AVAILABLE) != 0) {
+        put(t, " (");
+        put(t, name);
+        put(t, ")");
+    }
+}
+
+static void put_failure(struct text *t, const struct mu_report *report, size_t index)
+{
+    const struct mu_failure *f = &report->failures[index];
+
+    put(t, "[");
+    put_int(t, (int64_t)index);
+    put(t, "]:\n  time      : ");
+    put_time(t, mu_failure_time_s(f));
+    put(t, "\n  host      : ");
+    put(t, report->host);
+    put(t, "\n  rank      : ");
+    put_int(t, f->rank);
+    put(t, " (local_rank: ");
+    put_int(t, f->local_rank);
+    put(t, ")");
+    put_exit_code(t, report, f);
+    put(t, "\n  error_file: ");
+    put(t, has_file(f) ? f->error_path : NOT_AVAILABLE);
+    put(t, "\n  traceback : ");
+    if (has_file(f) && f->error->structured)
+        put_indented(t, f->error->traceback);
+    else
+        put_message(t, f);
+    put(t, "\n");
+}
+
+/* Failures and root cause, each in a buffer of its own: the border above them is as wide as the widest line. */
+struct sections {
+    struct mu_buf others, root;
+    size_t width;
+};
+
+static int write_sections(const struct mu_report *report, struct sections *s)
+{
+    size_t first = mu_failure_first(report->failures, report->count);
+
+    for (size_t i = 0; i < report->count; i++) {
+        struct text t = { .out = i == first ? &s->root : &s->others };
+        size_t from = t.out->len;
+
+        put_failure(&t, report, i);
+        if (t.rc < 0)
+            return t.rc;
+        s->width = widest(s->width, mu_slice(t.out->data + from, t.out->len - from));
+    }
+    return 0;
+}
+
+int mu_report_write_box(const struct mu_report *report, struct mu_buf *out)
+{
+    struct sections s = { .width = width_of(report->job, strlen(report->job)) + strlen(" FAILED") };
+    struct text t = { .out = out };
+
+    t.rc = write_sections(report, &s);
+    if (s.width > BORDER_MAX)
+        s.width = BORDER_MAX;
+    put(&t, ERROR_CLASS);
+    put_repeated(&t, '=', s.width);
+    put(&t, report->job);
+    put(&t, " FAILED\n");
+    put_repeated(&t, '-', s.width);
+    put(&t, "Failures:\n");
+    if (report->count == 1)
+        put(&t, "  <NO_OTHER_FAILURES>\n");
+    put_bytes(&t, s.others.data, s.others.len);
+    put_repeated(&t, '-', s.width);
+    put(&t, "Root Cause (first observed failure):\n");
+    put_bytes(&t, s.root.data, s.root.len);
+    put_repeated(&t, '=', s.width);
+    mu_buf_done(&s.others);
+    mu_buf_done(&s.root);
+    return t.rc;
+}
+
+/* ---- The line ---- */
+
+/* Cuts to the limit, but not through a character. */
+static struct mu_slice cut(struct mu_slice text, size_t len_max)
+{
+    if (text.len <= len_max)
+        return text;
+    while (len_max > 0 && ((unsigned char)text.data[len_max] & 0xC0) == 0x80)
+        len_max--;
+    return mu_slice(text.data, len_max);
+}
+
+/* On one line: what a terminal would act on becomes blanks, and blanks in a row become one. */
+static void put_flat(struct text *t, struct mu_slice text)
+{
+    bool blank = true;
+
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char c = (unsigned char)text.data[i];
+        bool is_blank = c <= ' ' || c == 0x7F;
+
+        if (!is_blank)
+            put_bytes(t, text.data + i, 1);
+        else if (!blank && i + 1 < text.len)
+            put(t, " ");
+        blank = is_blank;
+    }
+}
+
+static struct mu_slice trim(struct mu_slice text)
+{
+    while (text.len > 0 && (unsigned char)text.data[text.len - 1] <= ' ')
+        text.len--;
+    while (text.len > 0 && (unsigned char)text.data[0] <= ' ')
+        text = mu_slice(text.data + 1, text.len - 1);
+    return text;
+}
+
+/* The last lines that say anything, within the limit of bytes; the newest matter most. */
+static struct mu_slice last_lines(struct mu_slice text)
+{
+    size_t from, lines = 0;
+
+    text = trim(text);
+    for (from = text.len; from > 0 && text.len - from < MU_REPORT_DETAIL_MAX; from--)
+        if (text.data[from - 1] == '\n' && from < text.len && text.data[from] != '\n' && ++lines == MU_REPORT_LINES_MAX)
+            break;
+    while (from > 0 && from < text.len && ((unsigned char)text.data[from] & 0xC0) == 0x80)
+        from++;
+    return mu_slice(text.data + from, text.len - from);
+}
+
+static void put_lines(struct text *t, struct mu_slice lines)
+{
+    const char *before = ": ";
+
+    while (lines.len > 0) {
+        const char *end = memchr(lines.data, '\n', lines.len);
+        size_t len = end != NULL ? (size_t)(end - lines.data) : lines.len;
+        struct mu_slice line = trim(mu_slice(lines.data, len));
+
+        if (line.len > 0) {
+            put(t, before);
+            put_flat(t, line);
+            before = " | ";
+        }
+        len += end != NULL;
+        lines = mu_slice(lines.data + len, lines.len - len);
+    }
+}
+
+/* What the worker said: in its error file, or at last on its stderr. */
+static void put_last_words(struct text *t, const struct mu_failure *f)
+{
+    struct mu_slice message = has_message(f) ? trim(mu_slice_str(f->error->message)) : mu_slice("", 0);
+
+    if (message.len > 0) {
+        put(t, ": ");
+        put_flat(t, cut(message, MU_REPORT_DETAIL_MAX));
+    } else if (has_message(f)) {
+        put_lines(t, last_lines(mu_slice_str(f->error->traceback)));
+    } else {
+        put_lines(t, last_lines(f->last_stderr));
+    }
+}
+
+static void put_how(struct text *t, const struct mu_failure *f)
+{
+    if (f->exit_code >= 0) {
+        put(t, "exit code ");
+        put_int(t, f->exit_code);
+    } else if (strcmp(mu_report_signal_name(-f->exit_code), NOT_AVAILABLE) == 0) {
+        put(t, "killed by signal ");
+        put_int(t, -(int64_t)f->exit_code);
+    } else {
+        put(t, "killed by ");
+        put(t, mu_report_signal_name(-f->exit_code));
+    }
+    if (f->out_of_memory)
+        put(t, " (out of memory)");
+}
+
+static void put_problems(struct text *t, const struct mu_report *report)
+{
+    size_t said = 0, kept_back = 0;
+
+    for (size_t i = 0; i < report->count; i++) {
+        const struct mu_errfile *error = report->failures[i].error;
+
+        if (error == NULL || error->present || error->problem == NULL)
+            continue;
+        if (said++ >= MU_REPORT_PROBLEMS_MAX) {
+            kept_back++;
+            continue;
+        }
+        put_flat(t, mu_slice_str(error->problem));
+        put(t, "\n");
+    }
+    if (kept_back > 0) {
+        put(t, "error files of ");
+        put_int(t, (int64_t)kept_back);
+        put(t, " more workers are not used\n");
+    }
+}
+
+int mu_report_write_line(const struct mu_report *report, struct mu_buf *out)
+{
+    const struct mu_failure *f = &report->failures[mu_failure_first(report->failures, report->count)];
+    struct text t = { .out = out };
+
+    put(&t, "rank ");
+    put_int(&t, f->rank);
+    put(&t, " on ");
+    put(&t, report->host);
+    put(&t, " (local rank ");
+    put_int(&t, f->local_rank);
+    put(&t, ", pid ");
+    put_int(&t, f->pid);
+    put(&t, report->count > 1 ? ") failed first: " : ") failed: ");
+    put_how(&t, f);
+    put_last_words(&t, f);
+    put(&t, "\n");
+    put_problems(&t, report);
+    return t.rc;
+}
+
+int mu_report_write(const struct mu_report *report, struct mu_buf *out)
+{
+    int rc = mu_report_write_line(report, out);
+
+    return rc < 0 ? rc : mu_report_write_box(report, out);
+}
+
+/* ---- Names ---- */
+
+const char *mu_report_job(const char *const *argv, bool interpreter, bool run_path)
+{
+    if (run_path)
+        return "run_script_path";
+    if (!interpreter)
+        return argv[0];
+    for (size_t i = 1; argv[i] != NULL; i++)
+        if (argv[i][0] != '-')
+            return argv[i];
+    return "";
+}
+
+const char *mu_report_entry_point(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+
+    return slash != NULL ? slash + 1 : program;
+}
+
+/* ---- Lines of the log ---- */
+
+void mu_say_closing(char *line, size_t room, pid_t pid, int signal)
+{
+    (void)snprintf(line, room, "Sending process %ld closing signal %s", (long)pid, mu_report_signal_name(signal));
+}
+
+void mu_say_forced(char *line, size_t room, pid_t pid, int signal)
+{
+    (void)snprintf(line, room, "Unable to shutdown process %ld via %d, forcefully exiting via 9", (long)pid, signal);
+}
+
+void mu_say_signal(char *line, size_t room, int signal)
+{
+    (void)snprintf(line, room, "Received %d death signal, shutting down workers", signal);
+}
+
+void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program)
+{
+    (void)snprintf(line, room, "failed (exitcode: %d) local_rank: %lld (pid: %ld) of binary: %s", failure->exit_code,
+                   (long long)failure->local_rank, (long)failure->pid, program);
+}
+
+void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method)
+{
+    (void)snprintf(line, room,
+                   "failed (exitcode: %d) local_rank: %lld (pid: %ld) of fn: run_script_path (start_method: %s)",
+                   failure->exit_code, (long long)failure->local_rank, (long)failure->pid, method);
+}
+
+void mu_say_retry(char *line, size_t room, const char *role, const char *state, int64_t left, int64_t max)
+{
+    (void)snprintf(line, room, "[%s] Worker group %s. %lld/%lld attempts left; will restart worker group", role, state,
+                   (long long)left, (long long)max);
+}
+
+void mu_say_waiting(char *line, size_t room, const char *role, int64_t nodes, int64_t group_rank)
+{
+    (void)snprintf(line, room, "[%s] Detected %lld new nodes from group_rank=%lld; will restart worker group", role,
+                   (long long)nodes, (long long)group_rank);
+}
+
+void mu_say_log_dir(char *line, size_t room, const char *directory)
+{
+    (void)snprintf(line, room, "log directory set to: %s", directory);
+}
+
+void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path)
+{
+    (void)snprintf(line, room, "Setting worker%lld reply file to: %s", (long long)local_rank, path);
+}
+
+void mu_say_no_copy(char *line, size_t room, const char *path)
+{
+    (void)snprintf(line, room, "no error file defined for parent, to copy child error file (%s)", path);
+}
+
+void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal)
+{
+    (void)snprintf(line, room, SIGNAL_CLASS "Process %ld got signal: %d", (long)pid, signal);
+}

@@ -1,0 +1,86 @@
+/* What people read after a failure: one line that says what happened, and below it the box that torchrun prints, in its form;
+ * and the lines of the log that scripts look for. Pure: texts in, texts out. */
+#ifndef MU_AGENT_REPORT_H
+#define MU_AGENT_REPORT_H
+
+#include "agent/errfile.h"
+
+#include <sys/types.h>
+
+#define MU_REPORT_BYTES_MAX ((size_t)64 << 20) /* of one report */
+#define MU_REPORT_DETAIL_MAX 512               /* bytes of a message or of last lines in the one line */
+#define MU_REPORT_LINES_MAX 3                  /* last lines of a worker's stderr in it */
+#define MU_REPORT_PROBLEMS_MAX 8               /* error files that could not be used, one line each */
+
+/* "SIGKILL"; "<N/A>" for numbers that Python has no name for. */
+const char *mu_report_signal_name(int number);
+
+struct mu_failure { /* of one worker; borrows */
+    int64_t rank, local_rank;
+    pid_t pid;
+    int exit_code;                  /* the status, or minus the number of the signal it died of */
+    int64_t noticed_s;              /* wall clock, seconds; counts when there is no error file */
+    const char *error_path;         /* shown if `error` is present */
+    const struct mu_errfile *error; /* NULL or not present: none */
+    bool out_of_memory;             /* see oom.h */
+    struct mu_slice last_stderr;    /* the end of what it wrote, as far as we have it; may be empty */
+};
+
+/* When it happened, by its error file if there is one. Whole seconds. */
+int64_t mu_failure_time_s(const struct mu_failure *failure);
+/* Which came first: the earliest; of equals the first in the list. `count` must not be 0. Put real failures in front of those
+ * of siblings that were stopped because of them. */
+size_t mu_failure_first(const struct mu_failure *failures, size_t count);
+
+/* "traceback" of the box and, in the first column of torchrun's table, the made-up message of a failure without error file:
+ * "Signal 11 (SIGSEGV) received by PID 42" or where to read about tracebacks. Appends; not indented. */
+int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out);
+
+/* raw_error of its event: the error file's content or {"message": "<NONE>"}, with PyTorch's errorTraits if `traits`.
+ * Appends. */
+int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out);
+/* Whether any of them ended with an exit code and no message. From then on, and to the end of the launcher's life, PyTorch
+ * puts errorTraits on every failure without an error file: or this over all attempts. */
+bool mu_failures_have_traits(const struct mu_failure *failures, size_t count);
+
+struct mu_report {     /* borrows */
+    const char *job;   /* mu_report_job() */
+    const char *host;  /* gethostname() */
+    bool signal_names; /* 2.13: also name the signal behind the exit code; false: as 1.13 to 2.11 */
+    struct mu_failure
+        *failures; /* by the order in which they were found; in local rank order among those found together */
+    size_t count;  /* above 0 */
+};
+
+/* The line: "rank 1 on node0 (local rank 1, pid 42) failed first: killed by SIGKILL (out of memory): last words". Then one
+ * line for each error file that was there and could not be used. Each ends with a line end. Appends. */
+int mu_report_write_line(const struct mu_report *report, struct mu_buf *out);
+/* "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " and the box, ending with a line end. Appends. */
+int mu_report_write_box(const struct mu_report *report, struct mu_buf *out);
+/* One after the other: what `muster run` prints at the end. */
+int mu_report_write(const struct mu_report *report, struct mu_buf *out);
+
+/* What the job is called in the box. `argv`: the worker's command, templates not yet filled in. `run_path`: --run-path was
+ * given. `interpreter`: argv[0] is the Python interpreter that we chose (PYTHON_EXEC, or found in PATH), not the user's
+ * program. */
+const char *mu_report_job(const char *const *argv, bool interpreter, bool run_path);
+/* entry_point of events: the base name of the program. */
+const char *mu_report_entry_point(const char *program);
+
+/* Lines of the log that scripts look for; the level stands behind each. They are cut to the room that is given, and end with a
+ * NUL. */
+void mu_say_closing(char *line, size_t room, pid_t pid, int signal);                                /* WARNING */
+void mu_say_forced(char *line, size_t room, pid_t pid, int signal);                                 /* WARNING */
+void mu_say_signal(char *line, size_t room, int signal);                                            /* WARNING */
+void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program); /* ERROR */
+/* The same for --run-path, whose workers are functions; `method`: "spawn", ... */
+void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method); /* ERROR */
+void mu_say_retry(char *line, size_t room, const char *role, const char *state, int64_t left, int64_t max); /* INFO */
+void mu_say_waiting(char *line, size_t room, const char *role, int64_t nodes, int64_t group_rank);          /* INFO */
+void mu_say_log_dir(char *line, size_t room, const char *directory);                                        /* INFO */
+void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path);                      /* INFO */
+void mu_say_no_copy(char *line, size_t room, const char *path); /* ERROR: the launcher has no TORCHELASTIC_ERROR_FILE */
+/* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the log. */
+void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal);
+
+#endif

@@ -1,0 +1,190 @@
+/* JSON, written the way Python writes it. */
+#include "events/json.h"
+
+#include "muster.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { REPLACEMENT = 0xFFFD, DIGITS_MAX = 20 };
+
+static int put(struct mu_buf *out, const char *bytes, size_t len)
+{
+    return mu_buf_append(out, bytes, len, MU_JSON_BYTES_MAX);
+}
+
+int mu_json_raw(struct mu_buf *out, const char *text)
+{
+    return put(out, text, strlen(text));
+}
+
+/* How many bytes follow the first byte of a character; -1: it is none. */
+static int tail_count(unsigned char first)
+{
+    if (first >= 0xC2 && first <= 0xDF)
+        return 1;
+    if ((first & 0xF0) == 0xE0)
+        return 2;
+    if (first >= 0xF0 && first <= 0xF4)
+        return 3;
+    return -1;
+}
+
+/* The character at `*at`, which moves on. */
+static uint32_t next_character(struct mu_slice text, size_t *at)
+{
+    static const uint32_t smallest[] = { 0, 0x80, 0x800, 0x10000 };
+    unsigned char first = (unsigned char)text.data[(*at)++];
+    int tail = tail_count(first);
+    uint32_t c;
+
+    if (first < 0x80)
+        return first;
+    if (tail < 0 || (size_t)tail > text.len - *at)
+        return REPLACEMENT;
+    c = first & (0x3Fu >> tail);
+    for (int i = 0; i < tail; i++) {
+        unsigned char byte = (unsigned char)text.data[*at + (size_t)i];
+
+        if ((byte & 0xC0) != 0x80)
+            return REPLACEMENT;
+        c = c << 6 | (byte & 0x3F);
+    }
+    if (c < smallest[tail] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return REPLACEMENT;
+    *at += (size_t)tail;
+    return c;
+}
+
+static int put_character(struct mu_buf *out, uint32_t c)
+{
+    char escape[16];
+
+    switch (c) {
+    case '"':
+        return put(out, "\\\"", 2);
+    case '\\':
+        return put(out, "\\\\", 2);
+    case '\n':
+        return put(out, "\\n", 2);
+    case '\r':
+        return put(out, "\\r", 2);
+    case '\t':
+        return put(out, "\\t", 2);
+    case '\b':
+        return put(out, "\\b", 2);
+    case '\f':
+        return put(out, "\\f", 2);
+    }
+    if (c < 0x10000)
+        return put(out, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04" PRIx32, c));
+    c -= 0x10000;
+    return put(out, escape,
+               (size_t)snprintf(escape, sizeof escape, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD800 + (c >> 10),
+                                0xDC00 + (c & 0x3FF)));
+}
+
+static bool is_plain(char c)
+{
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+}
+
+int mu_json_text(struct mu_buf *out, struct mu_slice text)
+{
+    size_t at = 0;
+    int rc = put(out, "\"", 1);
+
+    while (rc == 0 && at < text.len) {
+        size_t plain = at;
+
+        while (plain < text.len && is_plain(text.data[plain]))
+            plain++;
+        if (plain > at) {
+            rc = put(out, text.data + at, plain - at);
+            at = plain;
+        } else {
+            rc = put_character(out, next_character(text, &at));
+        }
+    }
+    return rc < 0 ? rc : put(out, "\"", 1);
+}
+
+int mu_json_text_or_null(struct mu_buf *out, const char *text)
+{
+    return text != NULL ? mu_json_text(out, mu_slice_str(text)) : put(out, "null", 4);
+}
+
+int mu_json_int(struct mu_buf *out, int64_t value)
+{
+    char text[MU_JSON_REAL_MAX];
+
+    return put(out, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
+}
+
+int mu_json_int_or_null(struct mu_buf *out, int64_t value)
+{
+    return value >= 0 ? mu_json_int(out, value) : put(out, "null", 4);
+}
+
+/* The fewest digits that read back as the same number, and the power of ten of the first of them. The decimal point of
+ * whatever locale the program has set is left out. */
+static int shortest_digits(double value, char digits[DIGITS_MAX])
+{
+    char text[MU_JSON_REAL_MAX];
+    const char *from;
+    size_t count = 0;
+
+    for (int precision = 0; precision < 17; precision++) {
+        (void)snprintf(text, sizeof text, "%.*e", precision, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    for (from = text; *from != 'e' && *from != '\0'; from++)
+        if (*from >= '0' && *from <= '9' && count < DIGITS_MAX - 1)
+            digits[count++] = *from;
+    digits[count] = '\0';
+    return atoi(from + 1);
+}
+
+/* Below 1e16 and from 1e-4 on in full, else with an exponent of two digits or more. */
+static void lay_out(const char *digits, int power, const char *sign, char ret_text[MU_JSON_REAL_MAX])
+{
+    int count = (int)strlen(digits);
+
+    if (power < -4 || power >= 16)
+        (void)snprintf(ret_text, MU_JSON_REAL_MAX, "%s%.1s%s%se%c%02d", sign, digits, count > 1 ? "." : "", digits + 1,
+                       power < 0 ? '-' : '+', abs(power));
+    else if (power < 0)
+        (void)snprintf(ret_text, MU_JSON_REAL_MAX, "%s0.%.*s%s", sign, -power - 1, "000", digits);
+    else if (count <= power + 1)
+        (void)snprintf(ret_text, MU_JSON_REAL_MAX, "%s%s%.*s.0", sign, digits, power + 1 - count, "000000000000000");
+    else
+        (void)snprintf(ret_text, MU_JSON_REAL_MAX, "%s%.*s.%s", sign, power + 1, digits, digits + power + 1);
+}
+
+void mu_json_real_repr(double value, char ret_text[MU_JSON_REAL_MAX])
+{
+    char digits[DIGITS_MAX];
+    int power;
+
+    if (isnan(value) || isinf(value)) {
+        (void)snprintf(ret_text, MU_JSON_REAL_MAX, "%s", isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
+        return;
+    }
+    power = shortest_digits(fabs(value), digits);
+    lay_out(digits, power, signbit(value) ? "-" : "", ret_text);
+}
+
+int mu_json_real(struct mu_buf *out, double value)
+{
+    char text[MU_JSON_REAL_MAX];
+
+    if (isnan(value))
+        return mu_json_raw(out, "NaN");
+    if (isinf(value))
+        return mu_json_raw(out, value < 0 ? "-Infinity" : "Infinity");
+    mu_json_real_repr(value, text);
+    return mu_json_raw(out, text);
+}

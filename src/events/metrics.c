@@ -1,0 +1,145 @@
+/* The one place metrics pass through, and the names they have. As with events, the sink runs under the lock: whoever takes it
+ * away knows that it is not called any more. */
+#include "events/metrics.h"
+
+#include "events/json.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    pthread_mutex_t lock;
+    muster_metrics_sink *sink;
+    void *ctx;
+} out = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void muster_metrics_set_sink(muster_metrics_sink *sink, void *ctx)
+{
+    (void)pthread_mutex_lock(&out.lock);
+    out.sink = sink;
+    out.ctx = ctx;
+    (void)pthread_mutex_unlock(&out.lock);
+}
+
+void muster_metrics_console(void *ctx, const struct muster_metric *metric)
+{
+    char line[MU_METRIC_NAME_MAX + 128], time_text[MU_JSON_REAL_MAX];
+    int len;
+
+    (void)ctx;
+    mu_json_real_repr(metric->time_s, time_text);
+    len = snprintf(line, sizeof line, "[%s][%s]: %s=%lld\n", time_text, metric->group, metric->name,
+                   (long long)metric->value);
+    if (len < 0)
+        return;
+    if ((size_t)len >= sizeof line) { /* only a sink that somebody else calls sees such names */
+        len = (int)sizeof line - 1;
+        line[len - 1] = '\n';
+    }
+    (void)!write(STDOUT_FILENO, line, (size_t)len);
+}
+
+/* With the lock held. */
+static void hand_over(const char *name, int64_t value)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    out.sink(out.ctx, &(struct muster_metric){
+                          .size = sizeof(struct muster_metric),
+                          .time_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9,
+                          .group = MU_METRICS_GROUP,
+                          .name = name,
+                          .value = value,
+                      });
+}
+
+void mu_metric_put(int64_t value, const char *format, ...)
+{
+    char name[MU_METRIC_NAME_MAX];
+    va_list args;
+
+    va_start(args, format);
+    (void)pthread_mutex_lock(&out.lock);
+    if (out.sink != NULL) {
+        (void)vsnprintf(name, sizeof name, format, args);
+        hand_over(name, value);
+    }
+    (void)pthread_mutex_unlock(&out.lock);
+    va_end(args);
+}
+
+static const char *step_name(enum mu_metrics_step step)
+{
+    switch (step) {
+#define X(name, text)                                                                                                  \
+    case MU_METRICS_##name:                                                                                            \
+        return text;
+        MU_METRICS_STEPS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+void mu_metrics_step(enum mu_metrics_step step, bool succeeded, int64_t duration_ms)
+{
+    mu_metric_put(1, "%s.%s", step_name(step), succeeded ? "success" : "failure");
+    mu_metric_put(duration_ms, "%s.duration.ms", step_name(step));
+}
+
+void mu_metrics_decision(const char *role, const char *state, int64_t remaining_restarts)
+{
+    char lower[64];
+    size_t len = 0;
+
+    for (; state[len] != '\0' && len < sizeof lower - 1; len++)
+        lower[len] = (char)tolower((unsigned char)state[len]);
+    lower[len] = '\0';
+    mu_metric_put(remaining_restarts, "workers.%s.remaining_restarts", role);
+    mu_metric_put(1, "workers.%s.%s", role, lower);
+}
+
+/* How much of the restarts a run took, in percent; a failure takes all. */
+static int64_t flakiness(const struct mu_metrics_outcome *outcome)
+{
+    assert(outcome->max_restarts >= 0);
+    if (outcome->failed)
+        return 100;
+    return (int64_t)(100.0 - 100.0 * (double)(outcome->remaining_restarts + 1) / (double)(outcome->max_restarts + 1));
+}
+
+void mu_metrics_final(const struct mu_metrics_outcome *outcome, struct mu_metric ret_metrics[MU_METRICS_FINAL])
+{
+    bool failed = outcome->failed, retried = outcome->remaining_restarts != outcome->max_restarts;
+    const struct {
+        const char *name;
+        int64_t value;
+    } rows[MU_METRICS_FINAL] = {
+        { "flakiness", flakiness(outcome) },
+        { "run_total", 1 },
+        { "run_success_with_retries", !failed && retried },
+        { "run_success_no_retries", !failed && !retried },
+        { "run_failed_with_retries", failed && retried },
+        { "run_failed_no_retries", failed && !retried },
+    };
+
+    for (int i = 0; i < MU_METRICS_FINAL; i++) {
+        (void)snprintf(ret_metrics[i].name, sizeof ret_metrics[i].name, "workers.%s.%s", outcome->role, rows[i].name);
+        ret_metrics[i].value = rows[i].value;
+    }
+}
+
+void mu_metrics_put_final(const struct mu_metrics_outcome *outcome)
+{
+    struct mu_metric metrics[MU_METRICS_FINAL];
+
+    mu_metrics_final(outcome, metrics);
+    for (int i = 0; i < MU_METRICS_FINAL; i++)
+        mu_metric_put(metrics[i].value, "%s", metrics[i].name);
+}

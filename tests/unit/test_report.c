@@ -1,0 +1,472 @@
+/* Reports of failures: the box as torchrun prints it (the expected texts are torchrun's), and the line above it. */
+#include "agent/report.h"
+#include "failmalloc.h"
+#include "pure.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { NOW_S = 1794726705 };
+
+#define CLASS "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+#define ERRORS_PAGE "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+#define TRACE_FILE                                                                                                      \
+    "{\"message\": {\"message\": \"ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\", \"extraInfo\": "             \
+    "{\"py_callstack\": \"Traceback (most recent call last):\\n  File \\\"a.py\\\", line 1, in <module>\\nValueError: " \
+    "bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\\n\", \"timestamp\": \"1794726700\"}}}"
+
+struct worker {
+    int64_t rank, local_rank;
+    pid_t pid;
+    int exit_code;
+    const char *file, *path;
+    const char *last_stderr;
+    bool out_of_memory;
+};
+
+struct scene {
+    struct mu_failure failures[16];
+    struct mu_errfile files[16];
+    size_t count;
+};
+
+static void set_up(struct scene *s, const struct worker *workers)
+{
+    *s = (struct scene){ .count = 0 };
+    for (; workers[s->count].pid != 0; s->count++) {
+        const struct worker *w = &workers[s->count];
+        struct mu_failure *f = &s->failures[s->count];
+
+        *f = (struct mu_failure){ .rank = w->rank,
+                                  .local_rank = w->local_rank,
+                                  .pid = w->pid,
+                                  .exit_code = w->exit_code,
+                                  .noticed_s = NOW_S,
+                                  .error_path = w->path,
+                                  .out_of_memory = w->out_of_memory };
+        if (w->last_stderr != NULL)
+            f->last_stderr = mu_slice_str(w->last_stderr);
+        if (w->file != NULL) {
+            assert_int_equal(mu_errfile_parse(mu_slice_str(w->file), &s->files[s->count], NULL), 0);
+            f->error = &s->files[s->count];
+        }
+    }
+}
+
+static void tear_down(struct scene *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        mu_errfile_done(&s->files[i]);
+}
+
+static void finish(struct mu_buf *text, int rc)
+{
+    assert_int_equal(rc, 0);
+    assert_int_equal(mu_buf_append(text, "", 1, SIZE_MAX), 0);
+}
+
+static void assert_box(const char *job, bool signal_names, const struct worker *workers, const char *box)
+{
+    struct scene s;
+    struct mu_buf text = { 0 };
+    struct mu_report report = { .job = job, .host = "node0", .signal_names = signal_names };
+
+    set_up(&s, workers);
+    report.failures = s.failures;
+    report.count = s.count;
+    finish(&text, mu_report_write_box(&report, &text));
+    assert_string_equal(text.data, box);
+    mu_buf_done(&text);
+    tear_down(&s);
+}
+
+#define FIELDS(index, time, rank, local, code)                                                                         \
+    "[" index "]:\n  time      : 2026-11-15_07:11:" time "\n  host      : node0\n  rank      : " rank                  \
+    " (local_rank: " local ")\n  exitcode  : " code "\n  error_file: "
+#define L60 "------------------------------------------------------------\n"
+#define E60 "============================================================\n"
+#define L53 "-----------------------------------------------------\n"
+#define E53 "=====================================================\n"
+
+static void a_lone_failure_has_no_others(void **state)
+{
+    const struct worker workers[] = { { 0, 0, 1106, 2, NULL, NULL, NULL, false }, { 0 } };
+
+    (void)state;
+    assert_box("./does-not-exist.py", false, workers,
+               CLASS E60 "./does-not-exist.py FAILED\n" L60 "Failures:\n  <NO_OTHER_FAILURES>\n" L60
+                         "Root Cause (first observed failure):\n" FIELDS(
+                             "0", "45", "0", "0", "2 (pid: 1106)") "<N/A>\n"
+                                                                   "  traceback : " ERRORS_PAGE "\n" E60);
+}
+
+static void siblings_that_were_stopped_are_failures(void **state)
+{
+    const struct worker workers[] = { { 1, 1, 691, -11, NULL, NULL, NULL, false },
+                                      { 0, 0, 690, -15, NULL, NULL, NULL, false },
+                                      { 0 } };
+
+    (void)state;
+    assert_box(
+        "/w/segv.sh", false, workers,
+        CLASS E53 "/w/segv.sh FAILED\n" L53 "Failures:\n" FIELDS(
+            "1", "45", "0", "0",
+            "-15 (pid: 690)") "<N/A>\n"
+                              "  traceback : Signal 15 (SIGTERM) received by PID 690\n" L53
+                              "Root Cause (first observed failure):\n" FIELDS(
+                                  "0", "45", "1", "1",
+                                  "-11 (pid: 691)") "<N/A>\n"
+                                                    "  traceback : Signal 11 (SIGSEGV) received by PID 691\n" E53);
+    assert_box(
+        "/w/segv.sh", true, workers,
+        CLASS E53 "/w/segv.sh FAILED\n" L53 "Failures:\n" FIELDS(
+            "1", "45", "0", "0",
+            "-15 (pid: 690)  (SIGTERM)") "<N/A>\n"
+                                         "  traceback : Signal 15 (SIGTERM) received by PID 690\n" L53
+                                         "Root Cause (first observed failure):\n" FIELDS(
+                                             "0", "45", "1", "1",
+                                             "-11 (pid: 691)  (SIGSEGV)") "<N/A>\n"
+                                                                          "  traceback : Signal 11 (SIGSEGV) received by PID 691\n" E53);
+}
+
+/* The second was first, by its error file. A character counts once, however many bytes it has. */
+static void the_earliest_is_the_root_and_keeps_its_index(void **state)
+{
+    const struct worker workers[] = { { 4, 0, 10, -15, NULL, NULL, NULL, false },
+                                      { 5, 1, 11, 1, TRACE_FILE, "/e1.json", NULL, false },
+                                      { 6, 2, 12, -9, NULL, NULL, NULL, false },
+                                      { 0 } };
+
+    (void)state;
+    assert_box(
+        "train.py", true, workers,
+        CLASS
+        "====================================================\ntrain.py FAILED\n"
+        "----------------------------------------------------\nFailures:\n" FIELDS(
+            "0", "45", "4", "0",
+            "-15 (pid: 10)  (SIGTERM)") "<N/A>\n"
+                                        "  traceback : Signal 15 (SIGTERM) received by PID 10\n" FIELDS(
+                                            "2", "45", "6", "2",
+                                            "-9 (pid: 12)  (SIGKILL)") "<N/A>\n"
+                                                                       "  traceback : Signal 9 (SIGKILL) received by PID 12\n"
+                                                                       "----------------------------------------------------\n"
+                                                                       "Root Cause (first observed failure):\n" FIELDS(
+                                                                           "1", "40", "5", "1",
+                                                                           "1 (pid: 11) ") "/e1.json\n"
+                                                                                           "  traceback : Traceback (most recent call last):\n"
+                                                                                           "    File \"a.py\", line 1, in <module>\n"
+                                                                                           "  ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n"
+                                                                                           "  \n"
+                                                                                           "====================================================\n");
+}
+
+static void texts_are_not_indented_and_objects_are(void **state)
+{
+    static const struct {
+        const char *file, *traceback;
+    } rows[] = {
+        { "{\"message\": \"it broke\\nbadly\", \"timestamp\": 1794726700}", "it broke\nbadly" },
+        { "{\"message\": {\"message\": \"E: x\\ny\", \"extraInfo\": {\"timestamp\": \"1794726700\"}}}", "E: x\n  y" },
+        { "{\"message\": {\"extraInfo\": {\"timestamp\": 1794726700.9}}}", "<N/A>" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct worker workers[] = { { 3, 1, 5, 1, rows[i].file, "/tmp/workers/e01.json", NULL, false }, { 0 } };
+        char box[1024];
+
+        (void)snprintf(box, sizeof box,
+                       CLASS
+                       "===================================\ntrain.py FAILED\n"
+                       "-----------------------------------\nFailures:\n  <NO_OTHER_FAILURES>\n"
+                       "-----------------------------------\n"
+                       "Root Cause (first observed failure):\n" FIELDS(
+                           "0", "40", "3", "1", "1 (pid: 5)") "/tmp/workers/e01.json\n"
+                                                              "  traceback : %s\n===================================\n",
+                       rows[i].traceback);
+        assert_box("train.py", false, workers, box);
+    }
+}
+
+static void an_empty_text_is_made_up_for(void **state)
+{
+    const struct worker workers[] = {
+        { 0, 0, 5, -40, "{\"message\": \"\", \"timestamp\": 1794726700}", "/e", NULL, false }, { 0 }
+    };
+
+    (void)state;
+    assert_box("train.py", true, workers,
+               CLASS "=================================================\ntrain.py FAILED\n"
+                     "-------------------------------------------------\nFailures:\n  <NO_OTHER_FAILURES>\n"
+                     "-------------------------------------------------\n"
+                     "Root Cause (first observed failure):\n" FIELDS(
+                         "0", "40", "0", "0", "-40 (pid: 5) ") "/e\n"
+                                                               "  traceback : Signal 40 (<N/A>) received by PID 5\n"
+                                                               "=================================================\n");
+}
+
+static void assert_lines(const struct worker *workers, const char *lines)
+{
+    struct scene s;
+    struct mu_buf text = { 0 };
+    struct mu_report report = { .job = "train.py", .host = "node0" };
+
+    set_up(&s, workers);
+    report.failures = s.failures;
+    report.count = s.count;
+    finish(&text, mu_report_write_line(&report, &text));
+    assert_string_equal(text.data, lines);
+    mu_buf_done(&text);
+    tear_down(&s);
+}
+
+static void the_line_says_what_happened(void **state)
+{
+    static const struct {
+        struct worker worker;
+        const char *line;
+    } rows[] = {
+        { { 1, 1, 42, 3, NULL, NULL, NULL, false }, "rank 1 on node0 (local rank 1, pid 42) failed: exit code 3\n" },
+        { { 9, 1, 42, -11, NULL, NULL, NULL, false },
+          "rank 9 on node0 (local rank 1, pid 42) failed: killed by SIGSEGV\n" },
+        { { 1, 1, 42, -9, NULL, NULL, NULL, true },
+          "rank 1 on node0 (local rank 1, pid 42) failed: killed by SIGKILL (out of memory)\n" },
+        { { 1, 1, 42, 137, NULL, NULL, "Killed\n", true },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 137 (out of memory): Killed\n" },
+        { { 1, 1, 42, -40, NULL, NULL, NULL, false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: killed by signal 40\n" },
+        { { 1, 1, 42, 1, TRACE_FILE, "/e", "not this", false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: ValueError: bad "
+          "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n" },
+        { { 1, 1, 42, 1, "{\"message\": \" a\\n\\tb \\u001b[31m\"}", "/e", NULL, false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: a b [31m\n" },
+        { { 1, 1, 42, 1, "{\"message\": \"\"}", "/e", "last words\n", false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: last words\n" },
+        { { 1, 1, 42, 1, "{\"message\": {\"extraInfo\": {\"timestamp\": 1, \"py_callstack\": \"T:\\n x\\nE: y\\n\"}}}",
+            "/e", NULL, false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: T: | x | E: y\n" },
+        { { 1, 1, 42, 1, NULL, NULL, "one\ntwo\n\n  three  \n\nfour\n\n", false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: two | three | four\n" },
+        { { 1, 1, 42, 1, NULL, NULL, "\n \n", false }, "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1\n" },
+        { { 1, 1, 42, 1, NULL, NULL, "no line end", false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: no line end\n" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct worker workers[] = { rows[i].worker, { 0 } };
+
+        assert_lines(workers, rows[i].line);
+    }
+}
+
+static void of_several_the_first_is_told(void **state)
+{
+    const struct worker workers[] = { { 0, 0, 10, -15, NULL, NULL, NULL, false },
+                                      { 1, 1, 11, 1, TRACE_FILE, "/e", NULL, false },
+                                      { 0 } };
+
+    (void)state;
+    assert_lines(workers, "rank 1 on node0 (local rank 1, pid 11) failed first: exit code 1: ValueError: bad "
+                          "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n");
+}
+
+static void long_words_are_cut_between_characters(void **state)
+{
+    char words[4096], expected[1024];
+    const struct worker workers[] = { { 1, 1, 42, 1, NULL, NULL, words, false }, { 0 } };
+    struct scene s;
+    struct mu_buf text = { 0 };
+    struct mu_report report = { .job = "x", .host = "node0", .count = 1 };
+
+    (void)state;
+    for (size_t i = 0; i + 2 < sizeof words; i += 2)
+        memcpy(words + i, "\xc3\xa9", 3);
+    words[0] = 'x'; /* so that the limit falls into a character */
+    words[1] = 'y';
+    set_up(&s, workers);
+    report.failures = s.failures;
+    finish(&text, mu_report_write_line(&report, &text));
+    (void)snprintf(expected, sizeof expected, "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: ");
+    assert_memory_equal(text.data, expected, strlen(expected));
+    assert_in_range(text.len - 2 - strlen(expected), MU_REPORT_DETAIL_MAX - 1, MU_REPORT_DETAIL_MAX);
+    assert_int_equal((unsigned char)text.data[strlen(expected)], 0xC3);
+    mu_buf_done(&text);
+    tear_down(&s);
+}
+
+static void error_files_that_are_not_used_are_named(void **state)
+{
+    struct mu_failure failures[12] = { { 0 } };
+    struct mu_errfile file = { .problem = (char *)(uintptr_t) "error file '/e' is not used: empty" };
+    struct mu_report report = { .job = "x", .host = "h", .failures = failures, .count = 1 };
+    struct mu_buf text = { 0 };
+    const char *at;
+    size_t lines = 0;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(failures); i++)
+        failures[i] = (struct mu_failure){ .pid = 3, .exit_code = 1, .error = &file };
+    finish(&text, mu_report_write_line(&report, &text));
+    assert_string_equal(text.data, "rank 0 on h (local rank 0, pid 3) failed: exit code 1\n"
+                                   "error file '/e' is not used: empty\n");
+    mu_buf_done(&text);
+    report.count = COUNT(failures);
+    finish(&text, mu_report_write_line(&report, &text));
+    for (at = text.data; (at = strchr(at, '\n')) != NULL; at++)
+        lines++;
+    assert_int_equal(lines, 1 + MU_REPORT_PROBLEMS_MAX + 1);
+    assert_non_null(strstr(text.data, "error files of 4 more workers are not used\n"));
+    mu_buf_done(&text);
+}
+
+static void line_and_box_follow_each_other(void **state)
+{
+    const struct worker workers[] = { { 0, 0, 5, 3, NULL, NULL, NULL, false }, { 0 } };
+    struct scene s;
+    struct mu_report report = { .job = "x", .host = "h", .count = 1 };
+
+    (void)state;
+    set_up(&s, workers);
+    report.failures = s.failures;
+    FOR_EACH_FAILURE (n) {
+        struct mu_buf text = { 0 };
+        int rc = mu_report_write(&report, &text);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        if (rc == 0)
+            assert_memory_equal(text.data, "rank 0 on h (local rank 0, pid 5) failed: exit code 3\n" CLASS "=",
+                                strlen("rank 0 on h (local rank 0, pid 5) failed: exit code 3\n" CLASS "="));
+        mu_buf_done(&text);
+    }
+}
+
+static void raw_errors_are_what_pytorch_records(void **state)
+{
+#define TRAITS ", \"errorTraits\": {\"category\": \"system_terminated_error\", \"retryability\": \"False\"}}"
+    static const struct {
+        struct worker worker;
+        bool traits;
+        const char *raw;
+    } rows[] = {
+        { { 0, 0, 5, 3, NULL, NULL, NULL, false }, true, "{\"message\": \"<NONE>\"" TRAITS },
+        { { 0, 0, 5, -9, NULL, NULL, NULL, false }, false, "{\"message\": \"<NONE>\"}" },
+        { { 0, 0, 5, -15, NULL, NULL, NULL, false }, true, "{\"message\": \"<NONE>\"" TRAITS },
+        { { 0, 0, 5, 3, "{\"message\":\"t\"}", "/e", NULL, false }, true, "{\"message\": \"t\"}" },
+        { { 0, 0, 5, 3, "{\"message\":\"\"}", "/e", NULL, false }, true, "{\"message\": \"\"" TRAITS },
+        { { 0, 0, 5, -9, "{\"message\":\"\"}", "/e", NULL, false }, false, "{\"message\": \"\"}" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct worker workers[] = { rows[i].worker, { 0 } };
+        struct mu_buf text = { 0 };
+        struct scene s;
+
+        set_up(&s, workers);
+        finish(&text, mu_failure_write_raw(&s.failures[0], rows[i].traits, &text));
+        assert_string_equal(text.data, rows[i].raw);
+        assert_int_equal(mu_failures_have_traits(s.failures, 1), i == 0);
+        mu_buf_done(&text);
+        finish(&text, mu_failure_write_message(&s.failures[0], &text));
+        mu_buf_done(&text);
+        tear_down(&s);
+    }
+#undef TRAITS
+}
+
+static void signals_have_the_names_that_python_gives_them(void **state)
+{
+    static const struct {
+        int number;
+        const char *name;
+    } rows[] = {
+        { 0, "<N/A>" },    { 1, "SIGHUP" },   { 2, "SIGINT" },     { 6, "SIGABRT" },  { 9, "SIGKILL" },
+        { 11, "SIGSEGV" }, { 15, "SIGTERM" }, { 16, "SIGSTKFLT" }, { 17, "SIGCHLD" }, { 29, "SIGIO" },
+        { 31, "SIGSYS" },  { 32, "<N/A>" },   { 34, "SIGRTMIN" },  { 40, "<N/A>" },   { 64, "SIGRTMAX" },
+        { 65, "<N/A>" },   { -1, "<N/A>" },   { 4711, "<N/A>" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_string_equal(mu_report_signal_name(rows[i].number), rows[i].name);
+}
+
+static void the_job_is_named_after_its_script(void **state)
+{
+    static const struct {
+        const char *argv[6];
+        bool interpreter, run_path;
+        const char *job;
+    } rows[] = {
+        { { "/usr/bin/python3", "-u", "train.py", "--lr", "1" }, true, false, "train.py" },
+        { { "/usr/bin/python3", "-u", "-m", "pkg.train" }, true, false, "pkg.train" },
+        { { "/usr/bin/python3", "-u" }, true, false, "" },
+        { { "./train.sh", "x" }, false, false, "./train.sh" },
+        { { "/usr/bin/python3", "train.py" }, false, false, "/usr/bin/python3" },
+        { { "/usr/bin/python3", "-u", "train.py" }, true, true, "run_script_path" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_string_equal(mu_report_job(rows[i].argv, rows[i].interpreter, rows[i].run_path), rows[i].job);
+    assert_string_equal(mu_report_entry_point("/usr/bin/python3"), "python3");
+    assert_string_equal(mu_report_entry_point("x.sh"), "x.sh");
+}
+
+static void the_lines_that_scripts_look_for(void **state)
+{
+    struct mu_failure f = { .local_rank = 1, .pid = 42, .exit_code = 3 };
+    char line[256];
+
+    (void)state;
+    mu_say_closing(line, sizeof line, 829, 15);
+    assert_string_equal(line, "Sending process 829 closing signal SIGTERM");
+    mu_say_forced(line, sizeof line, 829, 15);
+    assert_string_equal(line, "Unable to shutdown process 829 via 15, forcefully exiting via 9");
+    mu_say_signal(line, sizeof line, 15);
+    assert_string_equal(line, "Received 15 death signal, shutting down workers");
+    mu_say_failed(line, sizeof line, &f, "./x.sh");
+    assert_string_equal(line, "failed (exitcode: 3) local_rank: 1 (pid: 42) of binary: ./x.sh");
+    mu_say_failed_run_path(line, sizeof line, &f, "spawn");
+    assert_string_equal(line,
+                        "failed (exitcode: 3) local_rank: 1 (pid: 42) of fn: run_script_path (start_method: spawn)");
+    mu_say_retry(line, sizeof line, "default", "FAILED", 2, 2);
+    assert_string_equal(line, "[default] Worker group FAILED. 2/2 attempts left; will restart worker group");
+    mu_say_waiting(line, sizeof line, "default", 1, 0);
+    assert_string_equal(line, "[default] Detected 1 new nodes from group_rank=0; will restart worker group");
+    mu_say_log_dir(line, sizeof line, "/tmp/x");
+    assert_string_equal(line, "log directory set to: /tmp/x");
+    mu_say_error_file(line, sizeof line, 0, "/tmp/x/error.json");
+    assert_string_equal(line, "Setting worker0 reply file to: /tmp/x/error.json");
+    mu_say_no_copy(line, sizeof line, "/e");
+    assert_string_equal(line, "no error file defined for parent, to copy child error file (/e)");
+    mu_say_ended_by_signal(line, sizeof line, 784, 15);
+    assert_string_equal(line,
+                        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 784 got signal: 15");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lone_failure_has_no_others),
+        cmocka_unit_test(siblings_that_were_stopped_are_failures),
+        cmocka_unit_test(the_earliest_is_the_root_and_keeps_its_index),
+        cmocka_unit_test(texts_are_not_indented_and_objects_are),
+        cmocka_unit_test(an_empty_text_is_made_up_for),
+        cmocka_unit_test(the_line_says_what_happened),
+        cmocka_unit_test(of_several_the_first_is_told),
+        cmocka_unit_test(long_words_are_cut_between_characters),
+        cmocka_unit_test(error_files_that_are_not_used_are_named),
+        cmocka_unit_test(line_and_box_follow_each_other),
+        cmocka_unit_test(raw_errors_are_what_pytorch_records),
+        cmocka_unit_test(signals_have_the_names_that_python_gives_them),
+        cmocka_unit_test(the_job_is_named_after_its_script),
+        cmocka_unit_test(the_lines_that_scripts_look_for),
+    };
+
+    if (setenv("TZ", "UTC", 1) < 0)
+        return 1;
+    tzset();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
