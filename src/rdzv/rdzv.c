@@ -102,7 +102,8 @@ struct mu_rdzv {
     uint64_t *absent_ms; /* of world.members: since when not seen any more; 0: there */
     bool *expired;       /* and that by our own judgement */
     uint64_t joined_ms, hold_ms, hold_until_ms;
-    bool told_lost, told_waiting;
+    size_t told_lost; /* so many of them were told */
+    bool told_waiting;
     struct mu_node *lost;
     size_t lost_count;
     struct mu_node host;
@@ -516,7 +517,7 @@ static bool in_world(const struct mu_rdzv *r, const struct mu_node *node)
 
 static void tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    r->told_lost = true;
+    r->told_lost = r->lost_count;
     tell(out, MU_RDZV_TELL_PEERS_LOST)->round = r->world.round;
 }
 
@@ -548,7 +549,7 @@ static void on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *eve
         r->looking = false;
         tell(out, MU_RDZV_TELL_LOOKED);
     }
-    if (event->gone && r->phase == MU_RDZV_PHASE_MEMBER && !r->told_lost && r->host_name != NULL &&
+    if (event->gone && r->phase == MU_RDZV_PHASE_MEMBER && r->told_lost == 0 && r->host_name != NULL &&
         !mu_node_equal(&r->host, &r->me) && in_world(r, &r->host)) {
         r->lost[0] = r->host;
         r->lost_count = 1;
@@ -921,7 +922,8 @@ static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     r->hold_until_ms = now_ms + r->hold_ms;
     if (!r->world.all_ours && r->hold_ms < MU_RDZV_HOLD_STOCK_MS)
         r->hold_until_ms = now_ms + MU_RDZV_HOLD_STOCK_MS;
-    r->told_lost = r->told_waiting = false;
+    r->told_lost = 0;
+    r->told_waiting = false;
     r->exit_round = r->world.round;
     effect = tell(out, MU_RDZV_TELL_JOINED);
     effect->round = r->world.round;
@@ -1013,14 +1015,12 @@ static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now
 
 static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    if (r->told_lost)
-        return;
     r->lost_count = 0;
     for (size_t i = 0; i < r->world.count; i++)
         if (!mu_doc_has(&r->doc, &r->world.members[i], MU_DOC_PARTICIPANT))
             r->lost[r->lost_count++] = r->world.members[i];
-    if (r->lost_count == 0)
-        return;
+    if (r->lost_count <= r->told_lost)
+        return; /* whoever vanished first may have been done; the next one is told as well */
     tell_lost(r, out);
     if (r->dead_count >
         0) /* whom we told dead we take out soon, so that they learn of it; the others mean to do the same */

@@ -114,7 +114,7 @@ enum mu_rdzv_effect_type {
 #define MU_RDZV_TELLS(X)                                                                                               \
     X(JOINED, "joined")             /* rdzv->joined */                                                                 \
     X(WAITING, "waiting")           /* count: nodes that want in; once a round, after the hold-down */                 \
-    X(PEERS_LOST, "peers_lost")     /* rdzv->lost; once a round */                                                     \
+    X(PEERS_LOST, "peers_lost")     /* rdzv->lost, all of them; again when there are more */                           \
     X(REMOVED, "removed")           /* the others go on without us; once a round. We are no member any more */         \
     X(CLOSED, "closed")             /* seen closed, or CLOSE done; once */                                             \
     X(LEFT, "left")                 /* LEAVE or STOP done */                                                           \

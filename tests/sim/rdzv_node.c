@@ -91,6 +91,10 @@ static void on_left(struct node *node)
 static void hear(struct node *node, const struct mu_rdzv_effect *effect)
 {
     check_tell(node, effect);
+    if (w.hear != NULL) {
+        w.hear(node, effect);
+        return;
+    }
     switch (effect->tell) {
     case MU_RDZV_TELL_JOINED:
         w.joins++;
@@ -124,7 +128,7 @@ static void hear(struct node *node, const struct mu_rdzv_effect *effect)
     }
 }
 
-static void ask(struct node *node, enum mu_rdzv_event_type type)
+void node_ask(struct node *node, enum mu_rdzv_event_type type)
 {
     TELL("%s: asked to %s", node->name, mu_rdzv_event_text(type));
     step(node, (struct mu_rdzv_event){ .type = type });
@@ -141,7 +145,7 @@ static void do_join(struct node *node)
     node->member = false;
     if (w.on[F_LEAVE] && !w.calm && chance(15))
         plan(node, chance(80) ? DEED_LEAVE : DEED_STOP, below(chance(50) ? SECOND : 10 * SECOND));
-    ask(node, MU_RDZV_JOIN);
+    node_ask(node, MU_RDZV_JOIN);
 }
 
 void node_owner(struct node *node)
@@ -163,7 +167,7 @@ void node_owner(struct node *node)
         node->asked = ASKED_LEAVE;
         node->asked_us = w.now_us;
         node->member = false;
-        ask(node, MU_RDZV_LEAVE);
+        node_ask(node, MU_RDZV_LEAVE);
         break;
     case DEED_STOP:
         if (node->asked == ASKED_LEAVE)
@@ -171,17 +175,17 @@ void node_owner(struct node *node)
         node->asked = ASKED_LEAVE;
         node->asked_us = w.now_us;
         node->member = node->closing = node->looking = false;
-        ask(node, MU_RDZV_STOP);
+        node_ask(node, MU_RDZV_STOP);
         break;
     case DEED_CLOSE:
         node->closing = true;
         node->closing_us = w.now_us;
-        ask(node, MU_RDZV_CLOSE);
+        node_ask(node, MU_RDZV_CLOSE);
         break;
     case DEED_LOOK:
         node->looking = true;
         node->looking_us = w.now_us;
-        ask(node, MU_RDZV_LOOK);
+        node_ask(node, MU_RDZV_LOOK);
         break;
     }
     if (node->alive && !node->ended && node->asked == ASKED_NOTHING && node->deed == DEED_NONE && !node->member)
@@ -415,7 +419,8 @@ void node_birth(struct node *node)
     if (mu_rdzv_new(&config, &node->rdzv, &error) < 0)
         abort();
     node_host(node);
-    plan(node, DEED_JOIN, below(20 * MS));
+    if (w.hear == NULL)
+        plan(node, DEED_JOIN, below(20 * MS));
 }
 
 void node_die(struct node *node)

@@ -138,9 +138,10 @@ struct node {
     uint64_t deed_us;
     bool told_closed, down, closing;
     uint64_t closing_us;
-    int steps_left;                             /* until it is killed; -1: it is not */
-    bool member;                                /* JOINED, and neither REMOVED nor on the way out */
-    bool told_lost, told_waiting, told_removed; /* in this round */
+    int steps_left;                  /* until it is killed; -1: it is not */
+    bool member;                     /* JOINED, and neither REMOVED nor on the way out */
+    size_t told_lost;                /* so many, in this round */
+    bool told_waiting, told_removed; /* in this round */
     int64_t joined_round;
     uint64_t joined_us;
     bool held_down;     /* the round before was short */
@@ -189,6 +190,7 @@ enum event_type {
     EV_MISHAP, /* the next fault */
     EV_STORE,  /* the store comes back */
     EV_CHECK,
+    EV_JOB, /* of the simulator of whole jobs: life is a name for what is due */
 };
 
 struct event {
@@ -222,6 +224,7 @@ struct sim {
     uint64_t storm_us;
 
     struct node *nodes;
+    void (*hear)(struct node *node, const struct mu_rdzv_effect *effect); /* instead of the owner; NULL: the owner */
     unsigned nodes_count, ids_count, births;
     uint64_t last_write_us[IDS_MAX]; /* when the heartbeat of each identity last changed */
     struct world_seen *worlds;
@@ -278,6 +281,7 @@ void node_die(struct node *node);
 void node_answer(struct node *node, struct request *request);
 void node_timer(struct node *node);
 void node_owner(struct node *node);
+void node_ask(struct node *node, enum mu_rdzv_event_type type);
 void node_calm(struct node *node);
 uint64_t node_ms(const struct node *node);
 int64_t node_wall_us(const struct node *node);

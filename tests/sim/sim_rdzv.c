@@ -65,7 +65,8 @@ static void forget_life(struct node *node)
     node->asked = ASKED_NOTHING;
     node->deed = DEED_NONE;
     node->looking = node->closing = node->told_closed = node->down = node->member = false;
-    node->told_lost = node->told_waiting = node->told_removed = node->held_down = false;
+    node->told_lost = 0;
+    node->told_waiting = node->told_removed = node->held_down = false;
     node->last_round = -1;
     node->last_incarnation = 0;
     node->saw_closed = false;
@@ -250,6 +251,8 @@ static void dispatch(const struct event *event)
         check_every_second();
         push(w.now_us + SECOND, EV_CHECK, 0, 0, NULL);
         break;
+    case EV_JOB:
+        abort();
     }
 }
 

@@ -1,0 +1,1359 @@
+/* The agent: what its machines want is done here, and what happens is told to them.
+ *
+ * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes through
+ * the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit -> STOP_WORKERS ends what
+ * they left -> FINISH: the finish machine waits for the others -> END. What a machine is told while another one's effects
+ * are being carried out waits in a queue: no machine is stepped inside of its own step.
+ *
+ * Failures of the store are the machines' business: every ask is answered, with an error if need be. Without memory for an
+ * ask or an event the agent ends with an error. */
+#include "agent/agent_uv.h"
+
+#include "agent/oom.h"
+#include "agent/timer_uv.h"
+#include "base/log.h"
+#include "events/agent_event.h"
+#include "handler/handler.h"
+#include "kv/c10d_uv.h"
+#include "proc/keeper.h"
+#include "proc/signals_uv.h"
+#include "rdzv/doc.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define QUEUE_MAX 16                  /* events that wait to be told; each step brings few */
+#define REFUSED_MAX (3 * MU_ASKS_MAX) /* asks that could not be made, of all machines */
+#define KV_TIMEOUT_MS 60000
+
+struct worker {
+    pid_t pid;
+    int64_t id; /* the same, or a driver's name for it */
+    int64_t rank, role_rank;
+    bool started, exited, failed;
+    int code;
+    int64_t noticed_s;
+    unsigned order; /* of its death */
+    bool out_of_memory;
+    char *error_path;
+    struct mu_errfile error;
+    struct mu_buf tail;
+    struct mu_buf value; /* what a function gave back */
+};
+
+/* An event for the policy that owns what it points to. */
+struct queued {
+    struct mu_policy_event event;
+    struct mu_policy_joined joined;
+    struct mu_ranks_result ranks;
+    struct muster_error error;
+    char text[MU_POLICY_TEXT_MAX];
+};
+
+struct mu_agent {
+    uv_loop_t *loop;
+    struct mu_agent_config config;
+    char *run_id, *backend, *role, *entry_point, *timer_file, *node;
+    char hostname[256];
+    struct muster_handler *handler;
+    struct mu_policy *policy;
+    struct mu_ranks *ranks;
+    struct mu_finish *finish;
+    struct mu_kv *kv; /* to the group's store; NULL: not opened yet */
+    char kv_host[MU_RDZV_HOST_MAX];
+    uint16_t kv_port;
+    uv_timer_t timer;
+    uv_poll_t keeper;
+    bool has_keeper;
+    struct mu_watch *signals, *stop_signal;
+    /* The queue. */
+    struct queued *queue;
+    size_t queue_count;
+    bool stepping; /* the policy's effects are being carried out */
+    struct refused {
+        int who;
+        uint64_t id;
+        struct muster_error error;
+    } refused[REFUSED_MAX];
+    size_t refused_count;
+    /* The round. */
+    struct muster_rdzv_info info;
+    struct muster_node *members; /* names are ours */
+    size_t members_count;
+    struct mu_ranks_result assigned;
+    bool old_dialect;
+    /* The workers. */
+    struct mu_group *group;
+    struct worker *workers; /* of the last attempt */
+    unsigned deaths;
+    struct mu_logs *logs;
+    size_t logs_open; /* attempts whose output is still being read */
+    struct mu_watchdog *watchdog;
+    struct mu_oom oom;
+    enum mu_group_state state;
+    bool stopping; /* what dies now dies of us */
+    bool said_where;
+    bool traits;
+    /* The end. */
+    uint64_t start_ms;
+    bool ended, freeing;
+    struct mu_policy_outcome outcome;
+    size_t handles;
+    void (*done)(void *ctx);
+    void *done_ctx;
+};
+
+/* A request of a machine to the store. */
+struct order {
+    struct mu_kv_request request;
+    struct mu_agent *agent;
+    enum { FOR_POLICY, FOR_RANKS, FOR_FINISH } who;
+    uint64_t id;
+    struct mu_buf key, value, expected;
+};
+
+static void pump(struct mu_agent *a);
+static void handle_gone(struct mu_agent *a, size_t handles);
+static void on_ended(uv_timer_t *timer);
+static void step_policy(struct mu_agent *a, struct mu_policy_event event);
+static void step_ranks(struct mu_agent *a, struct mu_ranks_event event);
+static void step_finish(struct mu_agent *a, struct mu_finish_event event);
+
+/* ---- The queue ---- */
+
+static void tell_policy(struct mu_agent *a, struct mu_policy_event event)
+{
+    struct queued *queued = &a->queue[a->queue_count];
+
+    if (a->ended)
+        return;
+    assert(a->queue_count < QUEUE_MAX);
+    a->queue_count++;
+    *queued = (struct queued){ .event = event };
+    if (event.joined != NULL) {
+        queued->joined = *event.joined;
+        queued->event.joined = &queued->joined;
+    }
+    if (event.ranks != NULL) {
+        queued->ranks = *event.ranks;
+        queued->event.ranks = &queued->ranks;
+    }
+    if (event.error != NULL) {
+        queued->error = *event.error;
+        queued->event.error = &queued->error;
+    }
+    if (event.text != NULL) {
+        (void)snprintf(queued->text, sizeof queued->text, "%s", event.text);
+        queued->event.text = queued->text;
+    }
+}
+
+/* ---- The store ---- */
+
+static struct mu_slice slice_of(const struct muster_bytes *bytes)
+{
+    return mu_slice(bytes->data, bytes->len);
+}
+
+static void free_order(struct order *order)
+{
+    muster_bytes_done(&order->request.bytes);
+    muster_bytes_done(&order->request.state_token);
+    mu_buf_done(&order->key);
+    mu_buf_done(&order->value);
+    mu_buf_done(&order->expected);
+    free(order);
+}
+
+static void answer(struct mu_agent *a, int who, struct mu_answer got)
+{
+    if (who == FOR_POLICY)
+        step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = got, .round = -1 });
+    else if (who == FOR_RANKS)
+        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = got });
+    else
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .answer = got });
+    pump(a);
+}
+
+static void on_answered(struct mu_kv_request *request)
+{
+    struct order *order = request->ctx;
+
+    if (!order->agent->freeing && !order->agent->ended)
+        answer(order->agent, order->who,
+               (struct mu_answer){ .id = order->id,
+                                   .value = slice_of(&request->bytes),
+                                   .number = request->number,
+                                   .found = request->found,
+                                   .error = request->rc < 0 ? &request->error : NULL });
+    free_order(order);
+}
+
+/* The handler says where the group's store is once a round was joined; it does not move while we are connected. */
+static int open_kv(struct mu_agent *a, struct muster_error *reterr)
+{
+    struct mu_kv_c10d_config config = { .run_id = a->run_id, .read_timeout_ms = KV_TIMEOUT_MS };
+    uint64_t seed = 0;
+
+    if (a->kv != NULL)
+        return 0;
+    if (a->handler->ops->endpoint == NULL ||
+        !a->handler->ops->endpoint(a->handler, a->kv_host, sizeof a->kv_host, &a->kv_port))
+        return mu_fail(reterr, MUSTER_ENOTSUP, "back end '%s' has no store for agents", a->backend);
+    if (getrandom(&seed, sizeof seed, 0) < 0)
+        seed = (uint64_t)getpid();
+    config.host = a->kv_host;
+    config.port = a->kv_port;
+    config.seed = seed;
+    return mu_kv_c10d_start(a->loop, &config, &a->kv, reterr);
+}
+
+static int fill_order(struct mu_agent *a, struct order *order, const struct mu_ask *ask, struct muster_error *reterr)
+{
+    if (mu_buf_append(&order->key, ask->key.data, ask->key.len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->value, ask->value.data, ask->value.len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->expected, ask->expected.data, ask->expected.len, SIZE_MAX) < 0)
+        return mu_fail(reterr, MUSTER_ENOMEM, "a request to the store");
+    order->request.key = (struct muster_slice){ order->key.data, order->key.len };
+    order->request.value = (struct muster_slice){ order->value.data, order->value.len };
+    order->request.token = (struct muster_slice){ order->expected.data, order->expected.len };
+    return open_kv(a, reterr);
+}
+
+/* An ask that cannot even be made is answered with the reason, when the step that made it is over. */
+static void refuse(struct mu_agent *a, int who, uint64_t id, const struct muster_error *error)
+{
+    assert(a->refused_count < REFUSED_MAX);
+    a->refused[a->refused_count++] = (struct refused){ who, id, *error };
+}
+
+static void submit(struct mu_agent *a, int who, const struct mu_ask *ask)
+{
+    static const enum mu_kv_kind kinds[] = {
+        [MU_ASK_GET] = MU_KV_GET,     [MU_ASK_SET] = MU_KV_SET,
+        [MU_ASK_ADD] = MU_KV_ADD,     [MU_ASK_COMPARE_SET] = MU_KV_COMPARE_SET,
+        [MU_ASK_CHECK] = MU_KV_CHECK,
+    };
+    struct order *order = calloc(1, sizeof *order);
+    struct muster_error error = { 0 };
+    int rc = MUSTER_ENOMEM;
+
+    if (order == NULL)
+        (void)mu_fail(&error, rc, "a request to the store");
+    else
+        rc = fill_order(a, order, ask, &error);
+    if (rc < 0) {
+        if (order != NULL)
+            free_order(order);
+        refuse(a, who, ask->id, &error);
+        return;
+    }
+    order->agent = a;
+    order->who = who;
+    order->id = ask->id;
+    order->request.kind = kinds[ask->kind];
+    order->request.number = ask->number;
+    order->request.timeout_ms = ask->timeout_ms;
+    order->request.done = on_answered;
+    order->request.ctx = order;
+    a->kv->ops->submit(a->kv, &order->request);
+}
+
+/* ---- Machines ---- */
+
+static void step_ranks(struct mu_agent *a, struct mu_ranks_event event)
+{
+    struct mu_ranks_effects effects;
+
+    event.now_ms = uv_now(a->loop);
+    mu_ranks_step(a->ranks, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_ranks_effect *effect = &effects.items[i];
+
+        switch (effect->type) {
+        case MU_RANKS_DO_ASK:
+            submit(a, FOR_RANKS, &effect->ask);
+            break;
+        case MU_RANKS_DO_DONE:
+            a->assigned = *effect->result;
+            tell_policy(a, (struct mu_policy_event){
+                               .type = MU_POLICY_ON_ASSIGNED, .round = a->info.round, .ranks = effect->result });
+            break;
+        case MU_RANKS_DO_FAIL:
+            tell_policy(a, (struct mu_policy_event){
+                               .type = MU_POLICY_ON_ASSIGN_FAILED, .round = a->info.round, .error = effect->error });
+            break;
+        }
+    }
+}
+
+static void step_finish(struct mu_agent *a, struct mu_finish_event event)
+{
+    struct mu_finish_effects effects;
+
+    event.now_ms = uv_now(a->loop);
+    mu_finish_step(a->finish, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_finish_effect *effect = &effects.items[i];
+        struct mu_policy_event told = { .round = a->info.round, .text = effect->text, .end = effect->end };
+
+        switch (effect->type) {
+        case MU_FINISH_DO_ASK:
+            submit(a, FOR_FINISH, &effect->ask);
+            break;
+        case MU_FINISH_DO_CLOSE:
+            a->handler->ops->close(a->handler);
+            break;
+        case MU_FINISH_DO_LOST:
+            told.type = MU_POLICY_ON_LOST;
+            tell_policy(a, told);
+            break;
+        case MU_FINISH_DO_JOB_FAILED:
+            told.type = MU_POLICY_ON_JOB_FAILED;
+            tell_policy(a, told);
+            break;
+        case MU_FINISH_DO_WARN:
+            mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
+            break;
+        case MU_FINISH_DO_END:
+            told.type = MU_POLICY_ON_FINISHED;
+            tell_policy(a, told);
+            break;
+        }
+    }
+}
+
+/* ---- Events for the record ---- */
+
+static struct mu_event_agent event_agent(const struct mu_agent *a)
+{
+    return (struct mu_event_agent){
+        .run_id = a->run_id,
+        .role = a->role,
+        .hostname = a->hostname,
+        .rdzv_backend = a->backend,
+        .entry_point = a->entry_point,
+        .group_rank = a->info.rank,
+        .group_world_size = a->info.world_size,
+        .total_run_time_s = a->ended ? (int64_t)(uv_now(a->loop) - a->start_ms) / 1000 : 0,
+        .agent_restarts = mu_policy_count(a->policy),
+    };
+}
+
+static struct mu_failure failure_of(const struct worker *worker, int64_t local_rank)
+{
+    return (struct mu_failure){
+        .rank = worker->rank,
+        .local_rank = local_rank,
+        .pid = worker->pid,
+        .exit_code = worker->code,
+        .noticed_s = worker->noticed_s,
+        .error_path = worker->error_path,
+        .error = &worker->error,
+        .out_of_memory = worker->out_of_memory,
+        .last_stderr = mu_buf_slice(&worker->tail),
+    };
+}
+
+static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_state state)
+{
+    const struct worker *worker = &a->workers[index];
+    struct mu_event_agent agent = event_agent(a);
+    struct mu_event_worker about = {
+        .rank = worker->rank,
+        .local_rank = (int64_t)index,
+        .role_rank = worker->role_rank,
+        .role_world_size = a->assigned.role_world_size,
+        .pid = worker->pid,
+        .has_failed = worker->failed,
+        .exit_code = worker->code,
+    };
+    struct mu_agent_event event = { .state = state, .agent = &agent, .worker = &about, .duration_ms = -1 };
+    struct mu_buf raw = { 0 };
+
+    if (worker->failed) {
+        struct mu_failure failure = failure_of(worker, (int64_t)index);
+
+        a->traits |= mu_failures_have_traits(&failure, 1);
+        if (mu_failure_write_raw(&failure, a->traits, &raw) == 0 && mu_buf_append(&raw, "", 1, SIZE_MAX) == 0)
+            event.raw_error = raw.data;
+    }
+    mu_agent_event_record(&event);
+    mu_buf_done(&raw);
+}
+
+static enum mu_agent_event_state end_state(enum mu_worker_end end)
+{
+    switch (end) {
+    case MU_WORKER_SUCCEEDED:
+        return MU_EVENT_SUCCEEDED;
+    case MU_WORKER_FAILED:
+        return MU_EVENT_FAILED;
+    case MU_WORKER_TERMINATED:
+        break;
+    }
+    return MU_EVENT_TERMINATED;
+}
+
+static void record(struct mu_agent *a, const struct mu_policy_effect *effect)
+{
+    struct mu_event_agent agent = event_agent(a);
+    struct mu_agent_event event = { .agent = &agent,
+                                    .duration_ms = (double)effect->duration_ms,
+                                    .raw_error = effect->error != NULL ? effect->error->text : NULL };
+
+    switch (effect->record) {
+    case MU_POLICY_RECORD_RENDEZVOUS:
+        event.state = MU_EVENT_RENDEZVOUS;
+        mu_agent_event_record(&event);
+        break;
+    case MU_POLICY_RECORD_ASSIGN:
+        event.state = MU_EVENT_ASSIGN_WORKER_RANKS;
+        mu_agent_event_record(&event);
+        break;
+    case MU_POLICY_RECORD_AGENT:
+        event.state = effect->state == MU_GROUP_SUCCEEDED ? MU_EVENT_SUCCEEDED : MU_EVENT_FAILED;
+        mu_agent_event_record(&event);
+        break;
+    case MU_POLICY_RECORD_WORKERS_START:
+        for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
+            record_worker(a, i, MU_EVENT_START);
+        break;
+    case MU_POLICY_RECORD_WORKERS_END:
+        for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
+            if (a->workers[i].started)
+                record_worker(a, i, end_state(mu_worker_end_of(effect->state, a->workers[i].failed)));
+        break;
+    }
+}
+
+/* ---- Workers ---- */
+
+static void forget_workers(struct mu_agent *a)
+{
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++) {
+        free(a->workers[i].error_path);
+        mu_errfile_done(&a->workers[i].error);
+        mu_buf_done(&a->workers[i].tail);
+        mu_buf_done(&a->workers[i].value);
+        a->workers[i] = (struct worker){ 0 };
+    }
+    a->deaths = 0;
+}
+
+static void on_logs_finished(void *ctx, const struct mu_logs_stats *stats)
+{
+    struct mu_agent *a = ctx;
+
+    (void)stats;
+    a->logs_open--;
+    handle_gone(a, 0);
+}
+
+static void finish_logs(struct mu_agent *a)
+{
+    if (a->logs == NULL)
+        return;
+    mu_logs_finish(a->logs, on_logs_finished, a);
+    a->logs = NULL;
+}
+
+static bool owns(void *ctx, int32_t pid)
+{
+    return mu_group_owns(((struct mu_agent *)ctx)->group, pid);
+}
+
+static void on_watchdog(void *ctx, enum mu_watchdog_event_type type, const struct mu_timer *timer,
+                        const struct muster_error *error)
+{
+    struct mu_agent *a = ctx;
+    struct mu_event_agent agent = event_agent(a);
+    struct mu_timer_event event = { .name = mu_watchdog_event_name(type), .agent = &agent };
+
+    if (error != NULL)
+        mu_log(MUSTER_LOG_WARNING, "file timer: %s", error->text);
+    if (type > MU_WATCHDOG_KILLED)
+        return;
+    if (timer != NULL) {
+        event.has_timer = true;
+        event.pid = timer->pid;
+        event.scope = timer->scope;
+        event.expiration_s = timer->at_s;
+        event.signal = timer->signal;
+        mu_log(MUSTER_LOG_WARNING, "file timer: %s: pid %" PRId32, event.name, timer->pid);
+    }
+    mu_timer_event_record(&event);
+}
+
+static void start_watchdog(struct mu_agent *a)
+{
+    struct mu_watchdog_config config = { .path = a->timer_file, .is_ours = owns, .on_event = on_watchdog, .ctx = a };
+    struct muster_error error = { 0 };
+
+    if (a->timer_file != NULL && a->watchdog == NULL && mu_watchdog_start(a->loop, &config, &a->watchdog, &error) < 0)
+        mu_log(MUSTER_LOG_ERROR, "file timer: %s; workers run without", error.text);
+}
+
+static void on_watchdog_closed(void *ctx)
+{
+    handle_gone(ctx, 1);
+}
+
+static void stop_watchdog(struct mu_agent *a)
+{
+    if (a->watchdog == NULL)
+        return;
+    a->handles++;
+    mu_watchdog_close(a->watchdog, on_watchdog_closed, a);
+    a->watchdog = NULL;
+}
+
+/* Lines that scripts look for. */
+static void say_where(struct mu_agent *a)
+{
+    char line[MU_LOGTREE_PATH_MAX + 128];
+
+    if (!a->said_where && a->config.tree->run[0] != '\0') {
+        a->said_where = true;
+        mu_say_log_dir(line, sizeof line, a->config.tree->run);
+        mu_log(MUSTER_LOG_INFO, "%s", line);
+    }
+    for (uint32_t i = 0; i < (uint32_t)a->config.local_world_size; i++) {
+        mu_say_error_file(line, sizeof line, i, mu_logs_error_file(a->logs, i));
+        mu_log(MUSTER_LOG_INFO, "%s", line);
+    }
+}
+
+static int open_logs(struct mu_agent *a, struct muster_error *reterr)
+{
+    struct mu_logs_config config = a->config.logs;
+    uint32_t count = (uint32_t)a->config.local_world_size;
+    uint32_t *ranks = calloc(count, sizeof *ranks);
+    int rc = 0;
+
+    if (ranks == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "the workers' output");
+    for (uint32_t i = 0; i < count; i++)
+        ranks[i] = (uint32_t)(a->assigned.base_rank + i);
+    config.tree = a->config.tree;
+    config.restart_count = (uint64_t)a->assigned.count;
+    config.round = a->info.round >= 0 ? (uint64_t)a->info.round : 0;
+    config.workers = count;
+    config.ranks = ranks;
+    config.role = a->role;
+    rc = mu_logs_open(a->loop, &config, &a->logs, reterr);
+    free(ranks);
+    if (rc < 0)
+        return rc;
+    a->logs_open++;
+    say_where(a);
+    return 0;
+}
+
+static struct mu_stdio stdio_of(int fd)
+{
+    return (struct mu_stdio){ .type = fd < 0 ? MU_STDIO_INHERIT : MU_STDIO_FD, .fd = fd };
+}
+
+static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t index)
+{
+    bool own_master = a->assigned.master_port != 0;
+
+    return (struct mu_agent_worker){
+        .local_rank = index,
+        .rank = a->assigned.base_rank + index,
+        .group_rank = a->info.rank,
+        .role_rank = a->assigned.base_role_rank + index,
+        .local_world_size = a->config.local_world_size,
+        .world_size = a->assigned.world_size,
+        .group_world_size = a->info.world_size,
+        .role_world_size = a->assigned.role_world_size,
+        .master_addr = own_master ? a->assigned.master_addr : a->info.bootstrap.master_addr,
+        .master_port = own_master ? a->assigned.master_port : a->info.bootstrap.master_port,
+        .restart_count = a->assigned.count,
+        .use_agent_store = !a->old_dialect && a->handler->ops->use_agent_store(a->handler),
+        .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, index) : "",
+        .timer_file = a->watchdog != NULL ? a->timer_file : NULL,
+    };
+}
+
+static int prepare_worker(struct mu_agent *a, uint32_t index, struct mu_spawn *ret_spec, struct muster_error *reterr)
+{
+    struct worker *worker = &a->workers[index];
+    struct mu_agent_worker about = about_worker(a, index);
+    struct mu_logs_stdio io = mu_logs_stdio(a->logs, index);
+    int rc = a->config.prepare(a->config.ctx, &about, ret_spec, reterr);
+
+    if (rc < 0)
+        return rc;
+    ret_spec->io[0] = stdio_of(io.in);
+    ret_spec->io[1] = stdio_of(io.out);
+    ret_spec->io[2] = stdio_of(io.err);
+    worker->rank = about.rank;
+    worker->role_rank = about.role_rank;
+    worker->error_path = about.error_file[0] != '\0' ? strdup(about.error_file) : NULL;
+    return 0;
+}
+
+static int start_all(struct mu_agent *a, struct muster_error *reterr)
+{
+    uint32_t count = (uint32_t)a->config.local_world_size, prepared = 0;
+    struct mu_spawn *specs = calloc(count, sizeof *specs);
+    int rc = specs == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers") : open_logs(a, reterr);
+
+    start_watchdog(a);
+    for (; rc == 0 && prepared < count; prepared++)
+        rc = prepare_worker(a, prepared, &specs[prepared], reterr);
+    mu_oom_read("", &a->oom);
+    if (rc == 0)
+        rc = mu_group_start(a->group, specs, count, NULL, reterr);
+    for (uint32_t i = 0; i < count && a->logs != NULL; i++) {
+        a->workers[i].pid = mu_group_pid(a->group, i);
+        a->workers[i].id = a->workers[i].pid;
+        a->workers[i].started = a->workers[i].pid > 0;
+        mu_logs_spawned(a->logs, i);
+    }
+    for (uint32_t i = 0; i < prepared; i++)
+        a->config.release(a->config.ctx, &specs[i]);
+    free(specs);
+    return rc;
+}
+
+/* The same for workers that are no processes. */
+static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
+{
+    uint32_t count = (uint32_t)a->config.local_world_size;
+    struct mu_agent_worker *about = calloc(count, sizeof *about);
+    int64_t *ids = calloc(count, sizeof *ids);
+    int rc = about == NULL || ids == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers") : 0;
+
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        about[i] = about_worker(a, i);
+    if (rc == 0)
+        rc = a->config.driver->start(a->config.ctx, about, count, ids, reterr);
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        a->workers[i].rank = about[i].rank;
+        a->workers[i].role_rank = about[i].role_rank;
+        a->workers[i].id = ids[i];
+        a->workers[i].pid = (pid_t)ids[i];
+        a->workers[i].started = true;
+    }
+    free(about);
+    free(ids);
+    return rc;
+}
+
+static void start_workers(struct mu_agent *a)
+{
+    struct muster_error error = { 0 };
+
+    finish_logs(a);
+    forget_workers(a);
+    a->stopping = false;
+    if ((a->config.driver != NULL ? start_by_driver(a, &error) : start_all(a, &error)) < 0)
+        tell_policy(
+            a, (struct mu_policy_event){ .type = MU_POLICY_ON_START_FAILED, .round = a->info.round, .error = &error });
+    else
+        tell_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STARTED, .round = a->info.round });
+}
+
+/* A function's value; of one that has failed, its last words. A value that did not come back is a failure. */
+static void keep_value(struct worker *worker, const struct mu_exit *exit)
+{
+    const char *lost = exit->result_error != NULL ? exit->result_error->text : NULL;
+
+    if (exit->result.len > 0 && mu_buf_assign(worker->failed ? &worker->tail : &worker->value, exit->result) < 0)
+        lost = "no memory for what it gave back";
+    if (lost == NULL || (worker->failed && exit->code != MU_SPAWN_EXIT_SETUP))
+        return;
+    worker->failed = true;
+    (void)mu_buf_assign(&worker->tail, mu_slice_str(lost));
+}
+
+static void on_worker_exit(void *ctx, const struct mu_exit *exit)
+{
+    struct mu_agent *a = ctx;
+    struct worker *worker = &a->workers[exit->rank];
+    struct mu_oom oom;
+    char text[256], name[MU_SIGNAL_NAME_MAX];
+
+    worker->exited = true;
+    worker->code = exit->code;
+    worker->failed = exit->code != 0;
+    worker->noticed_s = exit->wall_ms / 1000;
+    worker->order = a->deaths++;
+    mu_watchdog_forget(a->watchdog, exit->pid);
+    if (a->logs != NULL)
+        mu_logs_worker_exited(a->logs, exit->rank);
+    if (worker->failed) {
+        mu_oom_read("", &oom);
+        worker->out_of_memory = !a->stopping && mu_oom_killed(&a->oom, &oom, exit->code);
+        mu_errfile_read(worker->error_path, &worker->error);
+        if (a->logs != NULL)
+            (void)mu_logs_tail(a->logs, exit->rank, &worker->tail);
+    }
+    keep_value(worker, exit);
+    if (exit->code < 0)
+        (void)snprintf(text, sizeof text, "worker %" PRIu32 " (pid %d) was killed by %s", exit->rank, (int)exit->pid,
+                       mu_signal_name(-exit->code, name));
+    else
+        (void)snprintf(text, sizeof text, "worker %" PRIu32 " (pid %d) exited with %d", exit->rank, (int)exit->pid,
+                       exit->code);
+    if (worker->failed && !a->stopping) {
+        struct mu_failure failure = failure_of(worker, exit->rank);
+        char line[512];
+
+        mu_say_failed(line, sizeof line, &failure, a->entry_point);
+        mu_log(MUSTER_LOG_ERROR, "%s", line);
+    }
+    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
+                                             .round = a->info.round,
+                                             .number = exit->rank,
+                                             .ok = !worker->failed,
+                                             .text = text });
+    pump(a);
+}
+
+static void on_workers_stopped(void *ctx, const struct mu_stopped *stopped)
+{
+    struct mu_agent *a = ctx;
+
+    if (stopped->killed_count > 0)
+        mu_log(MUSTER_LOG_WARNING, "%zu processes that workers had left behind were killed", stopped->killed_count);
+    stop_watchdog(a);
+    finish_logs(a);
+    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED,
+                                             .round = a->info.round,
+                                             .number = (int64_t)stopped->left_count,
+                                             .text = stopped->left });
+    pump(a);
+}
+
+static bool all_ended(const struct mu_agent *a)
+{
+    bool all = true;
+
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
+        all &= !a->workers[i].started || a->workers[i].exited;
+    return all;
+}
+
+/* A driver's workers are stopped when the end of each was told; without another call if it was already. */
+static void stop_by_driver(struct mu_agent *a, int signal, uint64_t grace_ms)
+{
+    bool again = a->stopping;
+
+    a->stopping = true;
+    if (!all_ended(a))
+        a->config.driver->stop(a->config.ctx, signal, grace_ms);
+    else if (!again)
+        tell_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .round = a->info.round });
+}
+
+void mu_agent_worker_ended(struct mu_agent *a, const struct mu_exit *exit)
+{
+    bool stopping = a->stopping;
+
+    assert(a->config.driver != NULL && a->workers[exit->rank].started && !a->workers[exit->rank].exited);
+    on_worker_exit(a, exit);
+    if (stopping && all_ended(a))
+        on_workers_stopped(a, &(struct mu_stopped){ .left = "" });
+}
+
+static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms)
+{
+    if (a->config.driver != NULL) {
+        stop_by_driver(a, signal, grace_ms);
+        return;
+    }
+    a->stopping = true;
+    if (signal == SIGKILL)
+        mu_group_kill(a->group);
+    else
+        mu_group_stop(a->group, signal, grace_ms);
+}
+
+/* ---- The policy ---- */
+
+static void end(struct mu_agent *a, const struct mu_policy_outcome *outcome)
+{
+    a->ended = true;
+    a->outcome = *outcome;
+    a->queue_count = 0;
+    (void)uv_timer_stop(&a->timer);
+    (void)uv_timer_start(&a->timer, on_ended, 0, 0);
+}
+
+static void perform(struct mu_agent *a, const struct mu_policy_effect *effect)
+{
+    struct mu_metrics_outcome final = {
+        .role = a->role,
+        .failed = !effect->ok,
+        .remaining_restarts = effect->number,
+        .max_restarts = a->config.max_restarts,
+    };
+
+    switch (effect->type) {
+    case MU_POLICY_DO_JOIN:
+        a->handler->ops->join(a->handler);
+        break;
+    case MU_POLICY_DO_LEAVE:
+        a->handler->ops->leave(a->handler);
+        break;
+    case MU_POLICY_DO_ASSIGN:
+        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign });
+        break;
+    case MU_POLICY_DO_ASSIGN_STOP:
+        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP });
+        break;
+    case MU_POLICY_DO_WATCH:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = effect->watch, .round = -1 });
+        break;
+    case MU_POLICY_DO_WATCH_STOP:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP, .round = -1 });
+        break;
+    case MU_POLICY_DO_FINISH:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE, .round = -1 });
+        break;
+    case MU_POLICY_DO_FAIL_JOB:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .text = effect->text, .round = -1 });
+        break;
+    case MU_POLICY_DO_START_WORKERS:
+        start_workers(a);
+        break;
+    case MU_POLICY_DO_STOP_WORKERS:
+        stop_workers(a, effect->signal, effect->grace_ms);
+        break;
+    case MU_POLICY_DO_KILL_WORKERS:
+        stop_workers(a, SIGKILL, 0);
+        break;
+    case MU_POLICY_DO_LINGER:
+        break; /* who else is connected is not known here: it ends with its time */
+    case MU_POLICY_DO_ASK:
+        submit(a, FOR_POLICY, &effect->ask);
+        break;
+    case MU_POLICY_DO_STATE:
+        a->state = effect->state;
+        if (a->config.on_state != NULL)
+            a->config.on_state(a->config.ctx, effect->state);
+        break;
+    case MU_POLICY_DO_RECORD:
+        record(a, effect);
+        break;
+    case MU_POLICY_DO_STEP:
+        mu_metrics_step(effect->step, effect->ok, effect->duration_ms);
+        break;
+    case MU_POLICY_DO_DECISION:
+        mu_metrics_decision(a->role, mu_group_state_name(effect->state), effect->number);
+        break;
+    case MU_POLICY_DO_FINAL:
+        mu_metrics_put_final(&final);
+        break;
+    case MU_POLICY_DO_SAY:
+        mu_log(effect->level, "%s", effect->text);
+        break;
+    case MU_POLICY_DO_END:
+        end(a, effect->outcome);
+        break;
+    }
+}
+
+static void step_policy(struct mu_agent *a, struct mu_policy_event event)
+{
+    struct mu_policy_effects effects;
+
+    if (a->ended)
+        return;
+    assert(!a->stepping);
+    a->stepping = true;
+    event.now_ms = uv_now(a->loop);
+    mu_policy_step(a->policy, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++)
+        perform(a, &effects.items[i]);
+    a->stepping = false;
+}
+
+static uint64_t sooner(uint64_t x, uint64_t y)
+{
+    return x < y ? x : y;
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct mu_agent *a = timer->data;
+    uint64_t now_ms = uv_now(a->loop);
+
+    if (now_ms >= mu_ranks_deadline_ms(a->ranks))
+        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME });
+    if (now_ms >= mu_finish_deadline_ms(a->finish))
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME, .round = -1 });
+    if (now_ms >= mu_policy_deadline_ms(a->policy))
+        step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 });
+    pump(a);
+}
+
+/* Tells what waits, until nothing does; then sets the timer anew. */
+static void pump(struct mu_agent *a)
+{
+    uint64_t when_ms = 0, now_ms = uv_now(a->loop);
+
+    if (a->stepping)
+        return;
+    while ((a->queue_count > 0 || a->refused_count > 0) && !a->ended) {
+        if (a->refused_count > 0) {
+            struct refused refused = a->refused[--a->refused_count];
+
+            answer(a, refused.who, (struct mu_answer){ .id = refused.id, .error = &refused.error });
+            return; /* which has pumped */
+        }
+        struct queued *first = &a->queue[QUEUE_MAX]; /* room for the one that is being told */
+
+        *first = a->queue[0];
+        a->queue_count--;
+        memmove(a->queue, a->queue + 1, a->queue_count * sizeof *a->queue);
+        if (first->event.joined != NULL)
+            first->event.joined = &first->joined;
+        if (first->event.ranks != NULL)
+            first->event.ranks = &first->ranks;
+        if (first->event.error != NULL)
+            first->event.error = &first->error;
+        if (first->event.text != NULL)
+            first->event.text = first->text;
+        step_policy(a, first->event);
+    }
+    if (a->ended)
+        return;
+    when_ms = sooner(mu_policy_deadline_ms(a->policy),
+                     sooner(mu_ranks_deadline_ms(a->ranks), mu_finish_deadline_ms(a->finish)));
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&a->timer);
+    else
+        (void)uv_timer_start(&a->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+/* ---- The rendezvous ---- */
+
+static void forget_members(struct mu_agent *a)
+{
+    for (size_t i = 0; i < a->members_count; i++)
+        free((char *)a->members[i].name);
+    free(a->members);
+    a->members = NULL;
+    a->members_count = 0;
+}
+
+static bool node_is_ours(const struct muster_node *node)
+{
+    struct mu_node copy = { mu_slice_str(node->name), node->pid, node->local_id };
+
+    return mu_node_is_ours(&copy);
+}
+
+static void keep_members(struct mu_agent *a, const struct muster_rdzv_event *event)
+{
+    forget_members(a);
+    a->members = calloc(event->nodes_count + 1, sizeof *a->members);
+    for (size_t i = 0; a->members != NULL && i < event->nodes_count; i++) {
+        a->members[i] = event->nodes[i];
+        a->members[i].name = strdup(event->nodes[i].name);
+        if (a->members[i].name == NULL)
+            break; /* who is not known by name is lost when somebody is */
+        a->members_count++;
+    }
+}
+
+static void on_joined(struct mu_agent *a, const struct muster_rdzv_event *event)
+{
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port = 0;
+    struct mu_policy_joined joined = {
+        .round = event->info->round,
+        .rank = event->info->rank,
+        .world_size = event->info->world_size,
+        .all_ours = event->nodes_count > 0 || event->info->world_size == 1,
+        .old_dialect = event->old_dialect,
+        .has_store =
+            a->handler->ops->endpoint != NULL && a->handler->ops->endpoint(a->handler, host, sizeof host, &port),
+        .needs_master = event->info->bootstrap.master_port == 0,
+        .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler) &&
+                  muster_rdzv_params_max_nodes(a->config.params) > 1,
+    };
+
+    for (size_t i = 0; i < event->nodes_count; i++)
+        joined.all_ours &= node_is_ours(&event->nodes[i]);
+    a->info = *event->info;
+    a->old_dialect = event->old_dialect;
+    keep_members(a, event);
+    step_policy(
+        a, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = event->info->round, .joined = &joined });
+}
+
+static void on_peers_lost(struct mu_agent *a, const struct muster_rdzv_event *event)
+{
+    struct mu_finish_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
+    char text[MU_POLICY_TEXT_MAX] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; lost != NULL && i < event->nodes_count; i++) {
+        const struct muster_node *node = &event->nodes[i];
+
+        lost[i] = (struct mu_finish_peer){ .rank = -1, .ours = node_is_ours(node) };
+        for (size_t k = 0; k < a->members_count; k++)
+            if (a->members[k].pid == node->pid && a->members[k].local_id == node->local_id &&
+                strcmp(a->members[k].name, node->name) == 0)
+                lost[i].rank = (int64_t)k;
+        if (len < sizeof text)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%s%s (pid %" PRId64 ")", i > 0 ? ", " : "",
+                                    node->name, node->pid);
+    }
+    step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
+                                             .round = event->round,
+                                             .lost = lost,
+                                             .lost_count = lost != NULL ? event->nodes_count : 0,
+                                             .text = text });
+    free(lost);
+}
+
+static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
+{
+    struct mu_agent *a = ctx;
+    struct mu_policy_event told = { .round = event->round, .error = event->error, .number = event->count };
+
+    if (a->ended || a->freeing)
+        return;
+    if (a->config.on_rdzv != NULL)
+        a->config.on_rdzv(a->config.ctx, event);
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        on_joined(a, event);
+        break;
+    case MUSTER_RDZV_WAITING:
+        told.type = MU_POLICY_ON_WAITING;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_PEERS_LOST:
+        on_peers_lost(a, event);
+        break;
+    case MUSTER_RDZV_REMOVED:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_REMOVED, .round = event->round });
+        told.type = MU_POLICY_ON_REMOVED;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_CLOSED:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSED, .round = -1 });
+        told.type = MU_POLICY_ON_CLOSED;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_LEFT:
+        told.type = MU_POLICY_ON_LEFT;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_FAILED:
+        if (mu_finish_state(a->finish) == MU_FINISH_CLOSING) {
+            step_finish(
+                a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .round = -1, .error = event->error });
+            break;
+        }
+        told.type = MU_POLICY_ON_FAILED;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_BACKEND_DOWN:
+        told.type = MU_POLICY_ON_BACKEND_DOWN;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_BACKEND_UP:
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_BACKEND_UP, .round = -1 });
+        told.type = MU_POLICY_ON_BACKEND_UP;
+        step_policy(a, told);
+        break;
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+    pump(a);
+}
+
+/* ---- Signals and the keeper ---- */
+
+static void on_signal(void *ctx, int signal)
+{
+    struct mu_agent *a = ctx;
+
+    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .round = -1, .number = signal });
+    pump(a);
+}
+
+void mu_agent_signal(struct mu_agent *a, int signal)
+{
+    on_signal(a, signal);
+}
+
+static void on_stop_signal(void *ctx, int signal)
+{
+    struct mu_agent *a = ctx;
+
+    (void)signal;
+    if (a->group != NULL)
+        mu_group_suspend(a->group);
+}
+
+static void on_keeper(uv_poll_t *poll, int status, int events)
+{
+    struct mu_agent *a = poll->data;
+
+    (void)status;
+    (void)events;
+    (void)uv_poll_stop(poll);
+    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_KEEPER_GONE, .round = -1 });
+    pump(a);
+}
+
+/* ---- The end ---- */
+
+static int by_death(const void *x, const void *y)
+{
+    const struct worker *const *left = x, *const *right = y;
+
+    return ((*left)->order > (*right)->order) - ((*left)->order < (*right)->order);
+}
+
+static void on_ended(uv_timer_t *timer)
+{
+    struct mu_agent *a = timer->data;
+    size_t count = (size_t)a->config.local_world_size;
+    struct worker **dead = calloc(count, sizeof *dead);
+    struct mu_failure *failures = calloc(count, sizeof *failures);
+    struct mu_agent_value *values = calloc(count, sizeof *values);
+    struct mu_agent_result result = { .outcome = &a->outcome,
+                                      .failures = failures,
+                                      .values = values,
+                                      .run_time_ms = (int64_t)(uv_now(a->loop) - a->start_ms) };
+    size_t failed = 0;
+
+    for (size_t i = 0; dead != NULL && failures != NULL && i < count; i++)
+        if (a->workers[i].failed)
+            dead[failed++] = &a->workers[i];
+    if (failed > 0)
+        qsort(dead, failed, sizeof *dead, by_death);
+    for (size_t i = 0; i < failed; i++)
+        failures[i] = failure_of(dead[i], dead[i] - a->workers);
+    result.count = failed;
+    for (size_t i = 0; values != NULL && i < count; i++)
+        if (a->workers[i].exited && !a->workers[i].failed)
+            values[result.values_count++] = (struct mu_agent_value){ .rank = a->workers[i].rank,
+                                                                     .local_rank = (int64_t)i,
+                                                                     .value = mu_buf_slice(&a->workers[i].value) };
+    free(dead);
+    a->config.on_end(a->config.ctx, &result);
+    free(failures);
+    free(values);
+}
+
+static void destroy(struct mu_agent *a)
+{
+    mu_policy_free(a->policy);
+    mu_ranks_free(a->ranks);
+    mu_finish_free(a->finish);
+    if (a->workers != NULL)
+        forget_workers(a);
+    forget_members(a);
+    free(a->workers);
+    free(a->queue);
+    free(a->run_id);
+    free(a->backend);
+    free(a->role);
+    free(a->entry_point);
+    free(a->timer_file);
+    free(a->node);
+    free(a);
+}
+
+/* One thing less that the loop has of ours. */
+static void handle_gone(struct mu_agent *a, size_t handles)
+{
+    void (*done)(void *ctx) = a->done;
+    void *ctx = a->done_ctx;
+
+    a->handles -= handles;
+    if (!a->freeing || a->handles > 0 || a->logs_open > 0)
+        return;
+    destroy(a);
+    done(ctx);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    handle_gone(handle->data, 1);
+}
+
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    handle_gone(ctx, 1);
+}
+
+static void on_part_closed(void *ctx)
+{
+    handle_gone(ctx, 1);
+}
+
+void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
+{
+    assert(a->ended && !a->freeing);
+    a->freeing = true;
+    a->done = done;
+    a->done_ctx = ctx;
+    a->handles += 4;
+    stop_watchdog(a);
+    finish_logs(a);
+    uv_close((uv_handle_t *)&a->timer, on_handle_closed);
+    if (a->group != NULL) {
+        a->handles++;
+        mu_group_close(a->group, on_part_closed, a);
+    }
+    mu_watch_close(a->signals, on_part_closed, a);
+    mu_watch_close(a->stop_signal, on_part_closed, a);
+    if (a->has_keeper) {
+        a->handles++;
+        uv_close((uv_handle_t *)&a->keeper, on_handle_closed);
+    }
+    if (a->kv != NULL) {
+        a->handles++;
+        a->kv->ops->close(a->kv, on_kv_closed, a);
+    }
+    a->handler->ops->free(a->handler, on_part_closed, a);
+}
+
+/* ---- The start ---- */
+
+static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
+{
+    uint32_t random = 0;
+
+    (void)snprintf(a->hostname, sizeof a->hostname, "localhost");
+    (void)gethostname(a->hostname, sizeof a->hostname - 1);
+    if (getrandom(&random, sizeof random, 0) < 0)
+        random = (uint32_t)time(NULL);
+    a->run_id = strdup(muster_rdzv_params_run_id(config->params));
+    a->backend = strdup(muster_rdzv_params_backend(config->params));
+    a->role = strdup(config->role);
+    a->entry_point = strdup(config->entry_point);
+    a->timer_file = config->timer_file != NULL ? strdup(config->timer_file) : NULL;
+    if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), random) < 0)
+        a->node = NULL;
+    a->workers = calloc((size_t)config->local_world_size, sizeof *a->workers);
+    a->queue = calloc(QUEUE_MAX + 1, sizeof *a->queue);
+    return a->run_id != NULL && a->backend != NULL && a->role != NULL && a->entry_point != NULL && a->node != NULL &&
+                   a->workers != NULL && a->queue != NULL && (config->timer_file == NULL || a->timer_file != NULL)
+               ? 0
+               : MUSTER_ENOMEM;
+}
+
+static int make_machines(struct mu_agent *a, struct muster_error *reterr)
+{
+    struct mu_policy_config policy = {
+        .run_id = a->run_id,
+        .role = a->role,
+        .node = a->node,
+        .local_world_size = a->config.local_world_size,
+        .max_restarts = a->config.max_restarts,
+        .restart_grace_ms = a->config.restart_grace_ms,
+        .signal_grace_ms = a->config.signal_grace_ms,
+    };
+    struct mu_ranks_config ranks = {
+        .run_id = a->run_id,
+        .role = a->role,
+        .local_world_size = a->config.local_world_size,
+        .identical = a->config.identical,
+    };
+    struct mu_finish_config finish = { .run_id = a->run_id, .node = a->node, .barrier_ms = a->config.barrier_ms };
+    int rc = mu_policy_new(&policy, &a->policy, reterr);
+
+    if (rc == 0)
+        rc = mu_ranks_new(&ranks, &a->ranks, reterr);
+    return rc == 0 ? mu_finish_new(&finish, &a->finish, reterr) : rc;
+}
+
+static void on_start_failed_closed(void *ctx)
+{
+    (void)ctx;
+}
+
+/* What the loop has of ours; after a failure it closes in the loop's next turns. */
+static int make_handles(struct mu_agent *a, struct muster_error *reterr)
+{
+    struct mu_group_config group = { .loop = a->loop,
+                                     .startup = a->config.startup,
+                                     .on_exit = on_worker_exit,
+                                     .on_stopped = on_workers_stopped,
+                                     .ctx = a };
+    /* Without a keeper Ctrl-Z is the program's own business. */
+    struct mu_signals stop = { .numbers = { SIGTSTP }, .count = a->config.keeper_fd >= 0 ? 1 : 0 };
+    int rc = mu_handler_start_by_name(a->config.registry, a->loop, a->config.params, on_rdzv, a, &a->handler, reterr);
+
+    if (rc == 0 && a->config.driver == NULL)
+        rc = mu_group_new(&group, &a->group, reterr);
+    if (rc == 0)
+        rc = mu_watch_start(a->loop, a->config.signals, a->config.startup, on_signal, a, &a->signals, reterr);
+    if (rc == 0)
+        rc = mu_watch_start(a->loop, &stop, a->config.startup, on_stop_signal, a, &a->stop_signal, reterr);
+    if (rc == 0)
+        return 0;
+    if (a->signals != NULL)
+        mu_watch_close(a->signals, NULL, NULL);
+    if (a->group != NULL)
+        mu_group_close(a->group, NULL, NULL);
+    if (a->handler != NULL)
+        a->handler->ops->free(a->handler, on_start_failed_closed, NULL);
+    return rc;
+}
+
+void mu_agent_look(const struct mu_agent *a, uint32_t local_rank, struct mu_agent_view *ret_view)
+{
+    *ret_view = (struct mu_agent_view){
+        .state = mu_policy_state(a->policy),
+        .round = a->info.round,
+        .remaining_restarts = mu_policy_remaining_restarts(a->policy),
+        .worker = about_worker(a, local_rank),
+        .id = a->workers[local_rank].id,
+    };
+}
+
+int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct mu_agent **ret_agent,
+                   struct muster_error *reterr)
+{
+    struct mu_agent *a = calloc(1, sizeof *a);
+    int rc = a == NULL || copy_texts(a, config) < 0 ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent") : 0;
+
+    if (rc == 0) {
+        a->loop = loop;
+        a->config = *config;
+        a->info = (struct muster_rdzv_info){ .rank = -1, .world_size = -1, .round = -1 };
+        a->start_ms = uv_now(loop);
+        rc = make_machines(a, reterr);
+    }
+    if (rc == 0)
+        rc = make_handles(a, reterr);
+    if (rc < 0) {
+        if (a != NULL)
+            destroy(a);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &a->timer);
+    a->timer.data = a;
+    if (config->keeper_fd >= 0 && uv_poll_init(loop, &a->keeper, config->keeper_fd) == 0) {
+        a->has_keeper = true;
+        a->keeper.data = a;
+        (void)uv_poll_start(&a->keeper, UV_READABLE | UV_DISCONNECT, on_keeper);
+    }
+    *ret_agent = a;
+    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN, .round = -1 });
+    pump(a);
+    return 0;
+}

@@ -1,0 +1,102 @@
+/* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, finish.h), with a rendezvous handler, a
+ * group of worker processes and their output. One for a process; from start to on_end. */
+#ifndef MU_AGENT_AGENT_UV_H
+#define MU_AGENT_AGENT_UV_H
+
+#include "agent/errfile.h"
+#include "agent/policy.h"
+#include "agent/report.h"
+#include "logs/logs_uv.h"
+#include "proc/proc_uv.h"
+
+#include <uv.h>
+
+struct mu_agent;
+
+/* What one worker of a round is, for whoever makes its command and environment. Borrowed. */
+struct mu_agent_worker {
+    int64_t local_rank, rank, group_rank, role_rank;
+    int64_t local_world_size, world_size, group_world_size, role_world_size;
+    const char *master_addr;
+    uint16_t master_port;
+    int64_t restart_count;
+    bool use_agent_store;
+    const char *error_file; /* "": none */
+    const char *timer_file; /* NULL: no timer runs */
+};
+
+/* What a worker that has succeeded gives back: nothing, if it is a command. */
+struct mu_agent_value {
+    int64_t rank, local_rank;
+    struct mu_slice value;
+};
+
+/* How it ended. Borrowed. */
+struct mu_agent_result {
+    const struct mu_policy_outcome *outcome;
+    struct mu_failure *failures; /* of the last attempt, those that came first in front */
+    size_t count;
+    struct mu_agent_value *values; /* of those that are not among the failures; by rank */
+    size_t values_count;
+    int64_t run_time_ms;
+};
+
+/* Workers of another kind than processes. Called from the loop. */
+struct mu_agent_driver {
+    /* All of them or none. Their names go to `ret_ids`, which are 0 before. */
+    int (*start)(void *ctx, const struct mu_agent_worker *workers, size_t count, int64_t *ret_ids,
+                 struct muster_error *reterr);
+    /* By force after grace_ms. Over when the end of each was told: mu_agent_worker_ended(). */
+    void (*stop)(void *ctx, int signal, uint64_t grace_ms);
+};
+
+struct mu_agent_config { /* texts are copied; what else is pointed to must stay */
+    struct muster_rdzv_registry *registry;
+    const struct muster_rdzv_params *params;
+    const char *role, *entry_point;
+    int64_t local_world_size, max_restarts;
+    uint64_t restart_grace_ms, signal_grace_ms;
+    uint64_t barrier_ms; /* UINT64_MAX: no limit */
+    bool identical;
+    const struct mu_signals *signals;
+    const struct mu_startup *startup; /* NULL: as we are */
+    int keeper_fd;                    /* -1: none */
+    /* Output. */
+    struct mu_logtree *tree;
+    struct mu_logs_config logs; /* tree, counts, workers and ranks are filled in here */
+    /* The file timer: NULL, or where its FIFO is. */
+    const char *timer_file;
+    const struct mu_agent_driver *driver; /* NULL: processes. Without output, timer, prepare and release otherwise */
+    /* Fills in argv and envp (and what else a worker is started with, its io excepted); both stay the caller's and are given
+     * back by `release`. */
+    int (*prepare)(void *ctx, const struct mu_agent_worker *worker, struct mu_spawn *ret_spec,
+                   struct muster_error *reterr);
+    void (*release)(void *ctx, struct mu_spawn *spec);
+    void (*on_state)(void *ctx, enum mu_group_state state);            /* may be NULL */
+    void (*on_rdzv)(void *ctx, const struct muster_rdzv_event *event); /* every event of it; may be NULL */
+    void (*on_end)(void *ctx, const struct mu_agent_result *result);   /* once; then mu_agent_free() */
+    void *ctx;
+};
+
+int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct mu_agent **ret_agent,
+                   struct muster_error *reterr);
+/* As if that signal had come. */
+void mu_agent_signal(struct mu_agent *agent, int signal);
+/* For drivers: from the loop, never inside of start and stop. Once for each worker. */
+void mu_agent_worker_ended(struct mu_agent *agent, const struct mu_exit *exit);
+
+/* For snapshots: how things are. */
+struct mu_agent_view {
+    enum mu_group_state state;
+    int64_t round; /* -1: none */
+    int64_t remaining_restarts;
+    struct mu_agent_worker worker; /* of this local rank; world_size 0: no ranks were assigned yet */
+    int64_t id;                    /* its pid, or the driver's name for it; 0: it was not started */
+};
+
+void mu_agent_look(const struct mu_agent *agent, uint32_t local_rank, struct mu_agent_view *ret_view);
+
+/* After on_end, never inside of it. `done` when everything is released. */
+void mu_agent_free(struct mu_agent *agent, void (*done)(void *ctx), void *ctx);
+
+#endif

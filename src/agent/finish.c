@@ -1,0 +1,877 @@
+/* How a round ends, and how the job does. See the diagram in finish.h. */
+#include "agent/finish.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROUND_PREFIX "torch.rendezvous."
+#define OUR_PREFIX "muster."
+#define MARK "%s%" PRId64 "/done/%" PRId64
+#define MARK_113 "%storchelastic/agent/terminal_state%" PRId64
+#define MEMBERS "%storchelastic/agent/terminal_state/num_members"
+#define LAST "%storchelastic/agent/terminal_state/last_member"
+#define NOTHING "?"                   /* what a look at a verdict gets where there is none */
+enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
+enum { PREFIX_EXTRA = 64, TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
+enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
+
+enum what {
+    MARK_SET,     /* our own */
+    DONE_ADD,     /* how many of us are counted in PyTorch's barrier */
+    MEMBERS_ADD,  /* PyTorch's barrier */
+    LAST_GET,     /* the last has come */
+    LAST_SET,     /* ... and is us */
+    BARRIER_113,  /* a mark of 1.13 */
+    FIN_SET,      /* 1.13: we have seen all marks */
+    FIN_113,      /* ... and so have they */
+    VERDICT_SET,  /* ours, unless there is one */
+    VERDICT_LOOK, /* whatever there is */
+    CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
+    CHECK_MARK,   /* was this one done? */
+    STOCK_COUNT,  /* how many have come to the barrier ... */
+    OUR_COUNT,    /* ... and how many of them are ours */
+};
+
+enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
+
+struct mu_finish {
+    char *run_id, *prefix, *our_prefix;
+    size_t prefix_room;
+    char node[MU_FINISH_NODE_MAX];
+    uint64_t barrier_ms;
+
+    enum mu_finish_state state;
+    struct mu_finish_start start;
+    struct mu_asks asks;
+    uint64_t deadline_ms; /* of the state */
+    uint64_t wait_until_ms;
+
+    /* What became of the members. */
+    uint8_t *vanished, *foreign, *marked; /* by rank; foreign: vanished, and PyTorch's, of which the counter tells */
+    int64_t foreign_count, marked_count, vanished_count;
+    bool undone; /* one of them is lost */
+    bool removed, closed, told_lost, told_failed;
+    char who[TEXT_MAX];
+
+    /* Going through the marks. */
+    bool sweeping, full, second_look; /* full: of all, not only of those who vanished */
+    int64_t cursor, stock_count, our_count;
+    int64_t barrier_cursor; /* through those of 1.13 */
+    uint64_t look_again_ms, scan_ms;
+    bool uncounted; /* nobody knows whether we are in the barrier's counter */
+
+    /* A closed job. */
+    bool judging_closed;
+    enum seen seen;
+    struct mu_verdict verdict;
+    int64_t closed_count; /* -1: not known */
+
+    enum mu_finish_end end; /* what comes of VERDICT and CLOSING */
+    bool fins;              /* 1.13: all marks are there */
+    char verdict_text[MU_VERDICT_TEXT_MAX];
+    char text[TEXT_MAX], warning[TEXT_MAX];
+};
+
+const char *mu_finish_state_text(enum mu_finish_state state)
+{
+    switch (state) {
+#define X(name, text)                                                                                                  \
+    case MU_FINISH_##name:                                                                                             \
+        return text;
+        MU_FINISH_STATES(X)
+#undef X
+    }
+    return "?";
+}
+
+const char *mu_finish_end_text(enum mu_finish_end end)
+{
+    switch (end) {
+#define X(name, text)                                                                                                  \
+    case MU_FINISH_END_##name:                                                                                         \
+        return text;
+        MU_FINISH_ENDS(X)
+#undef X
+    }
+    return "?";
+}
+
+/* ---- The verdict ---- */
+
+/* Text for JSON: as much of it as fits and is UTF-8. */
+static json_t *json_text(const char *text)
+{
+    json_t *json = json_string(text);
+
+    return json != NULL ? json : json_string("(not UTF-8)");
+}
+
+int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX])
+{
+    json_t *json =
+        json_pack("{s:s, s:o, s:I, s:o}", "verdict", verdict->succeeded ? "succeeded" : "failed", "node",
+                  json_text(verdict->node), "rank", (json_int_t)verdict->rank, "cause", json_text(verdict->cause));
+    size_t len = json == NULL ? 0 : json_dumpb(json, text, MU_VERDICT_TEXT_MAX, JSON_ENSURE_ASCII);
+
+    json_decref(json);
+    return len == 0 || len >= MU_VERDICT_TEXT_MAX ? MUSTER_ENOMEM : (int)len;
+}
+
+static void cut(char *to, size_t room, const char *from)
+{
+    (void)snprintf(to, room, "%s", from);
+    for (char *c = to; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = ' '; /* one line, whatever others put there */
+    }
+}
+
+int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr)
+{
+    json_t *json = text.len > MU_VERDICT_TEXT_MAX ? NULL : json_loadb(text.data, text.len, 0, NULL);
+    const char *verdict = json_string_value(json_object_get(json, "verdict"));
+    const char *node = json_string_value(json_object_get(json, "node"));
+    const char *cause = json_string_value(json_object_get(json, "cause"));
+    const json_t *rank = json_object_get(json, "rank");
+    bool succeeded = verdict != NULL && strcmp(verdict, "succeeded") == 0;
+    bool good = succeeded || (verdict != NULL && strcmp(verdict, "failed") == 0);
+
+    if (good) {
+        *ret_verdict = (struct mu_verdict){ .succeeded = succeeded, .rank = -1 };
+        if (json_is_integer(rank))
+            ret_verdict->rank = json_integer_value(rank);
+        cut(ret_verdict->node, sizeof ret_verdict->node, node == NULL ? "" : node);
+        cut(ret_verdict->cause, sizeof ret_verdict->cause, cause == NULL ? "" : cause);
+    }
+    json_decref(json);
+    return good ? 0 : mu_fail(reterr, MUSTER_EPROTOCOL, "this is no verdict (%zu bytes)", text.len);
+}
+
+/* ---- Making one ---- */
+
+int mu_finish_new(const struct mu_finish_config *config, struct mu_finish **ret_finish, struct muster_error *reterr)
+{
+    struct mu_finish *f = calloc(1, sizeof *f);
+
+    if (f == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
+    f->prefix_room = strlen(config->run_id) + PREFIX_EXTRA;
+    f->run_id = strdup(config->run_id);
+    f->prefix = malloc(f->prefix_room);
+    f->our_prefix = malloc(f->prefix_room);
+    f->barrier_ms = config->barrier_ms;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = UINT64_MAX;
+    cut(f->node, sizeof f->node, config->node);
+    if (f->run_id == NULL || f->prefix == NULL || f->our_prefix == NULL ||
+        mu_asks_init(&f->asks, f->prefix_room, MU_VERDICT_TEXT_MAX, NULL) < 0) {
+        mu_finish_free(f);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
+    }
+    (void)snprintf(f->our_prefix, f->prefix_room, OUR_PREFIX "%s/", config->run_id);
+    *ret_finish = f;
+    return 0;
+}
+
+void mu_finish_free(struct mu_finish *f)
+{
+    if (f == NULL)
+        return;
+    mu_asks_done(&f->asks);
+    free(f->vanished);
+    free(f->run_id);
+    free(f->prefix);
+    free(f->our_prefix);
+    free(f);
+}
+
+/* ---- Words ---- */
+
+static struct mu_finish_effect *emit(struct mu_finish_effects *out, enum mu_finish_effect_type type)
+{
+    assert(out->count < MU_FINISH_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_finish_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+static const char *who(const struct mu_finish *f)
+{
+    return f->who[0] == '\0' ? "a node" : f->who;
+}
+
+static void name_verdict(struct mu_finish *f)
+{
+    (void)snprintf(f->text, sizeof f->text, "the job has failed: %.*s (%.*s, rank %" PRId64 ")", WHO_SHOWN_MAX,
+                   f->verdict.cause, WHO_SHOWN_MAX / 2, f->verdict.node, f->verdict.rank);
+}
+
+static void warn(struct mu_finish *f, const char *what, const struct muster_error *error, struct mu_finish_effects *out)
+{
+    (void)snprintf(f->warning, sizeof f->warning, "%s: %.600s; going on without", what, error->text);
+    emit(out, MU_FINISH_DO_WARN)->text = f->warning;
+}
+
+/* ---- Kinds of rounds ---- */
+
+static bool is_tracked(const struct mu_finish *f) /* we hear of its members, and it can be closed */
+{
+    return f->start.round >= 0;
+}
+
+static bool has_marks(const struct mu_finish *f) /* ours, beside what PyTorch writes */
+{
+    return is_tracked(f) && f->start.has_store && !f->start.old_dialect;
+}
+
+static bool is_done(const struct mu_finish *f)
+{
+    return f->state == MU_FINISH_MARKING || f->state == MU_FINISH_WAITING;
+}
+
+static bool bit(const uint8_t *bits, int64_t rank)
+{
+    return bits != NULL && (bits[rank / 8] >> (rank % 8) & 1) != 0;
+}
+
+static void set_bit(uint8_t *bits, int64_t rank)
+{
+    bits[rank / 8] |= (uint8_t)(1U << (rank % 8));
+}
+
+/* ---- The ends ---- */
+
+static void be_idle(struct mu_finish *f, enum mu_finish_state state)
+{
+    f->state = state;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = UINT64_MAX;
+    f->sweeping = f->judging_closed = false;
+    mu_asks_drop(&f->asks);
+}
+
+/* With f->text filled in. */
+static void end(struct mu_finish *f, enum mu_finish_end how, struct mu_finish_effects *out)
+{
+    struct mu_finish_effect *effect = emit(out, MU_FINISH_DO_END);
+
+    effect->end = how;
+    effect->text = f->text;
+    be_idle(f, MU_FINISH_ENDED);
+}
+
+static void end_all_done(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    (void)snprintf(f->text, sizeof f->text, "all %" PRId64 " nodes are done", f->start.world_size);
+    end(f, MU_FINISH_END_ALL_DONE, out);
+}
+
+static void end_behind(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    (void)snprintf(f->text, sizeof f->text, "our workers are done; %.*s is lost and was not: the others regroup",
+                   WHO_SHOWN_MAX, who(f));
+    end(f, MU_FINISH_END_BEHIND, out);
+}
+
+static void end_over(struct mu_finish *f, const char *text, struct mu_finish_effects *out)
+{
+    if (text != f->text)
+        (void)snprintf(f->text, sizeof f->text, "%s", text);
+    end(f, MU_FINISH_END_OVER, out);
+}
+
+static void end_written(struct mu_finish *f, struct mu_finish_effects *out) /* the verdict, and all that follows it */
+{
+    if (f->end == MU_FINISH_END_ALL_DONE)
+        end_all_done(f, out);
+    else
+        end(f, f->end, out);
+}
+
+/* ---- The last: verdict, close, let go ---- */
+
+static void let_go(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    struct mu_ask_slot *slot;
+
+    if (f->end != MU_FINISH_END_ALL_DONE || f->start.old_dialect || !f->start.has_store) {
+        end_written(f, out);
+        return;
+    }
+    f->state = MU_FINISH_FREEING;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
+    mu_asks_value(&f->asks, slot, mu_slice_str("<val_ignored>"));
+}
+
+static void close_job(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    f->state = MU_FINISH_CLOSING;
+    (void)emit(out, MU_FINISH_DO_CLOSE);
+}
+
+/* With f->text as the cause, if there is one. */
+static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char *cause, uint64_t now_ms,
+                         struct mu_finish_effects *out)
+{
+    struct mu_verdict verdict = { .succeeded = how == MU_FINISH_END_ALL_DONE, .rank = f->start.rank };
+    struct mu_ask_slot *slot;
+    int len;
+
+    be_idle(f, MU_FINISH_VERDICT);
+    f->end = how;
+    f->deadline_ms = now_ms + MU_FINISH_CLOSE_MS;
+    cut(verdict.node, sizeof verdict.node, f->node);
+    cut(verdict.cause, sizeof verdict.cause, cause);
+    len = mu_verdict_write(&verdict, f->verdict_text);
+    if (!is_tracked(f)) {
+        let_go(f, out);
+    } else if (!f->start.has_store || len < 0) {
+        close_job(f, out);
+    } else {
+        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->our_prefix);
+        mu_asks_value(&f->asks, slot, mu_slice(f->verdict_text, (size_t)len));
+    }
+}
+
+static void be_last(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    give_verdict(f, MU_FINISH_END_ALL_DONE, "all workers have succeeded", now_ms, out);
+}
+
+/* ---- A closed job ---- */
+
+static void look_at_verdict(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (!f->start.has_store || mu_asks_has(&f->asks, VERDICT_LOOK))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->our_prefix);
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+}
+
+static void tell_failed(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    if (f->told_failed)
+        return;
+    f->told_failed = true;
+    emit(out, MU_FINISH_DO_JOB_FAILED)->text = f->text;
+}
+
+/* Members have vanished, and no round can follow. */
+static void judge_closed(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    if (!f->judging_closed || mu_asks_has(&f->asks, VERDICT_LOOK) || mu_asks_has(&f->asks, CLOSED_COUNT))
+        return;
+    f->judging_closed = false;
+    if (f->seen != NONE || f->closed_count != 0)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "the job was closed without a verdict, and %.*s is lost", WHO_SHOWN_MAX,
+                   who(f));
+    tell_failed(f, out);
+}
+
+static void begin_judging_closed(struct mu_finish *f)
+{
+    f->judging_closed = true;
+    f->seen = UNSEEN;
+    f->closed_count = f->start.old_dialect ? 0 : -1; /* 1.13 has no counter, and the mark of this one is missing */
+    look_at_verdict(f);
+    if (f->start.has_store && !f->start.old_dialect && !mu_asks_has(&f->asks, CLOSED_COUNT))
+        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, MEMBERS, f->prefix); /* of 0: reads */
+}
+
+static void take_verdict(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
+{
+    f->seen = NONE;
+    if (answer->error == NULL && !mu_slice_equal(answer->value, mu_slice_str(NOTHING)) &&
+        mu_verdict_read(answer->value, &f->verdict, NULL) == 0)
+        f->seen = f->verdict.succeeded ? SUCCEEDED : FAILED;
+    if (f->seen == FAILED) {
+        name_verdict(f);
+        if (is_done(f))
+            end_over(f, f->text, out);
+        else if (f->state == MU_FINISH_WATCHING)
+            tell_failed(f, out);
+    } else if (f->seen == SUCCEEDED && is_done(f)) {
+        end_all_done(f, out);
+    }
+}
+
+static void on_closed(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    f->closed = true;
+    if (f->state == MU_FINISH_CLOSING)
+        let_go(f, out);
+    else if (f->state == MU_FINISH_WATCHING || is_done(f))
+        look_at_verdict(f);
+}
+
+/* ---- Was this one done? ---- */
+
+static void note_lost(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    f->undone = true;
+    if (f->state == MU_FINISH_WAITING) {
+        end_behind(f, out);
+    } else if (f->state == MU_FINISH_WATCHING && f->closed) {
+        begin_judging_closed(f);
+    } else if (f->state == MU_FINISH_WATCHING && !f->told_lost) {
+        f->told_lost = true;
+        (void)snprintf(f->text, sizeof f->text, "%s", who(f));
+        emit(out, MU_FINISH_DO_LOST)->text = f->text;
+    }
+}
+
+static bool is_wanted(const struct mu_finish *f, int64_t rank)
+{
+    if (bit(f->marked, rank) || bit(f->foreign, rank))
+        return false;
+    return f->full || bit(f->vanished, rank);
+}
+
+static void sweep_on(struct mu_finish *f)
+{
+    for (; f->sweeping && f->cursor < f->start.world_size && mu_asks_free(&f->asks) > SPARE_SLOTS; f->cursor++) {
+        struct mu_ask_slot *slot;
+
+        if (!is_wanted(f, f->cursor))
+            continue;
+        slot = f->start.old_dialect
+                   ? mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor)
+                   : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK, f->our_prefix, f->start.round,
+                                 f->cursor);
+        slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
+    }
+}
+
+static void sweep(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    mu_asks_drop_what(&f->asks, CHECK_MARK);
+    mu_asks_drop_what(&f->asks, STOCK_COUNT);
+    mu_asks_drop_what(&f->asks, OUR_COUNT);
+    f->sweeping = true;
+    f->cursor = 0;
+    f->look_again_ms = f->scan_ms = UINT64_MAX;
+    f->full = f->state == MU_FINISH_WAITING && f->start.all_ours && !f->start.old_dialect;
+    f->stock_count = f->our_count = 0;
+    if (f->foreign_count > 0) { /* in this order: we may find too few of them done for a moment, but never too many */
+        slot = mu_asks_add(&f->asks, MU_ASK_ADD, STOCK_COUNT, -1, MEMBERS, f->prefix);
+        slot->once = true;
+        slot =
+            mu_asks_add(&f->asks, MU_ASK_ADD, OUR_COUNT, -1, "%s%" PRId64 "/done_count", f->our_prefix, f->start.round);
+        slot->once = true;
+    }
+    sweep_on(f);
+}
+
+static bool is_sweep_through(const struct mu_finish *f)
+{
+    return f->sweeping && f->cursor >= f->start.world_size && !mu_asks_has(&f->asks, CHECK_MARK) &&
+           !mu_asks_has(&f->asks, STOCK_COUNT) && !mu_asks_has(&f->asks, OUR_COUNT);
+}
+
+static bool has_unmarked(const struct mu_finish *f)
+{
+    for (int64_t rank = 0; rank < f->start.world_size; rank++) {
+        if (bit(f->vanished, rank) && !bit(f->foreign, rank) && !bit(f->marked, rank))
+            return true;
+    }
+    return false;
+}
+
+static void judge(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    if (!is_sweep_through(f))
+        return;
+    f->sweeping = false;
+    if (has_unmarked(f)) {
+        note_lost(f, out);
+    } else if (f->foreign_count > f->stock_count - f->our_count) {
+        if (f->second_look)
+            note_lost(f, out);
+        else
+            f->look_again_ms = now_ms + MU_FINISH_SECOND_LOOK_MS;
+        f->second_look = true;
+    } else if (f->full && f->marked_count == f->start.world_size) {
+        be_last(f, now_ms, out);
+    } else if (f->state == MU_FINISH_WAITING && f->uncounted && f->start.all_ours) {
+        f->scan_ms = now_ms + MU_FINISH_SCAN_MS;
+    }
+}
+
+static void add_who(struct mu_finish *f, const char *text)
+{
+    size_t used = strlen(f->who);
+
+    if (text == NULL || used + 3 >= sizeof f->who)
+        return;
+    if (used > 0)
+        used += (size_t)snprintf(f->who + used, sizeof f->who - used, ", ");
+    cut(f->who + used, sizeof f->who - used, text);
+}
+
+static void on_peers_lost(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
+{
+    bool unknown = f->vanished == NULL || !f->start.has_store;
+
+    if ((f->state != MU_FINISH_WATCHING && !is_done(f)) || !is_tracked(f))
+        return;
+    add_who(f, event->text);
+    for (size_t i = 0; i < event->lost_count; i++) {
+        int64_t rank = event->lost[i].rank;
+
+        if (rank < 0 || rank >= f->start.world_size || f->vanished == NULL) {
+            unknown = true;
+        } else if (!bit(f->vanished, rank)) {
+            set_bit(f->vanished, rank);
+            f->vanished_count++;
+            if (!event->lost[i].ours && !f->start.old_dialect) {
+                set_bit(f->foreign, rank);
+                f->foreign_count++;
+            }
+        }
+    }
+    f->second_look = false;
+    if (unknown)
+        note_lost(f, out);
+    else
+        sweep(f);
+}
+
+/* ---- Done ---- */
+
+static void begin_waiting(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    f->state = MU_FINISH_WAITING;
+    f->deadline_ms = f->wait_until_ms;
+    if (f->undone) {
+        end_behind(f, out);
+        return;
+    }
+    if (!f->start.old_dialect)
+        (void)mu_asks_add(&f->asks, MU_ASK_GET, LAST_GET, -1, LAST, f->prefix);
+    if (f->vanished_count > 0 && has_marks(f))
+        sweep(f);
+    else if (f->uncounted && f->start.all_ours && has_marks(f))
+        f->scan_ms = now_ms + MU_FINISH_SCAN_MS;
+}
+
+static void set_mark(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (mu_asks_has(&f->asks, MARK_SET))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK, f->our_prefix, f->start.round, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
+}
+
+static void set_mark_113(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK_113, f->prefix, f->start.rank);
+    char text[32];
+    int len = snprintf(text, sizeof text, "%" PRId64, f->start.rank);
+
+    mu_asks_value(&f->asks, slot, mu_slice(text, (size_t)len));
+}
+
+/* The mark is sent before the counts, and on its heels: whoever is counted is marked. */
+static void count_ourselves(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (has_marks(f)) {
+        set_mark(f);
+        slot =
+            mu_asks_add(&f->asks, MU_ASK_ADD, DONE_ADD, -1, "%s%" PRId64 "/done_count", f->our_prefix, f->start.round);
+        slot->ask.number = 1;
+        slot->once = true;
+    }
+    slot = mu_asks_add(&f->asks, MU_ASK_ADD, MEMBERS_ADD, -1, MEMBERS, f->prefix);
+    slot->ask.number = 1;
+    slot->once = true; /* twice would end the wait of the others too soon */
+}
+
+static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    uint64_t limit_ms = f->barrier_ms;
+
+    if (f->state != MU_FINISH_WATCHING)
+        return;
+    if (f->removed) {
+        end_over(f, "our workers are done; the others go on without us", out);
+        return;
+    }
+    if (limit_ms == UINT64_MAX && !is_tracked(f))
+        limit_ms = MU_FINISH_BARRIER_MS;
+    f->wait_until_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + limit_ms;
+    f->deadline_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + (limit_ms < MARK_MS ? MARK_MS : limit_ms);
+    f->state = MU_FINISH_MARKING;
+    if (f->vanished != NULL) {
+        set_bit(f->marked, f->start.rank);
+        f->marked_count++;
+    }
+    if (!f->start.has_store && f->start.world_size == 1)
+        be_last(f, now_ms, out);
+    else if (!f->start.has_store)
+        end_over(f, "our workers are done; the back end has no store in which the others could be waited for", out);
+    else if (f->start.old_dialect)
+        set_mark_113(f);
+    else
+        count_ourselves(f);
+}
+
+/* 1.13: all marks, then all have seen them. */
+static void barrier_113_on(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    struct mu_ask_slot *slot;
+
+    if (f->state != MU_FINISH_WAITING || !f->start.old_dialect)
+        return;
+    for (; f->barrier_cursor < f->start.world_size && mu_asks_free(&f->asks) > BARRIER_SPARE_SLOTS;
+         f->barrier_cursor++) {
+        if (f->barrier_cursor != f->start.rank && !f->fins)
+            (void)mu_asks_add(&f->asks, MU_ASK_GET, BARRIER_113, f->barrier_cursor, MARK_113, f->prefix,
+                              f->barrier_cursor);
+        else if (f->barrier_cursor != f->start.rank && f->start.rank == 0)
+            (void)mu_asks_add(&f->asks, MU_ASK_GET, FIN_113, f->barrier_cursor, MARK_113 ".FIN", f->prefix,
+                              f->barrier_cursor);
+    }
+    if (f->barrier_cursor < f->start.world_size || mu_asks_has(&f->asks, BARRIER_113) ||
+        mu_asks_has(&f->asks, FIN_113) || mu_asks_has(&f->asks, FIN_SET))
+        return;
+    if (f->fins) {
+        be_last(f, now_ms, out); /* everybody closes there; one of them does it first */
+        return;
+    }
+    f->fins = true;
+    f->barrier_cursor = 0;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, FIN_SET, -1, MARK_113 ".FIN", f->prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str("FIN"));
+    barrier_113_on(f, now_ms, out);
+}
+
+/* ---- Events ---- */
+
+static int reserve(struct mu_finish *f, int64_t world_size)
+{
+    size_t bytes = (size_t)(world_size + 7) / 8;
+    uint8_t *bits = realloc(f->vanished, 3 * bytes);
+
+    if (bits == NULL) {
+        free(f->vanished);
+        f->vanished = f->foreign = f->marked = NULL;
+        return MUSTER_ENOMEM;
+    }
+    memset(bits, 0, 3 * bytes);
+    f->vanished = bits;
+    f->foreign = bits + bytes;
+    f->marked = bits + 2 * bytes;
+    return 0;
+}
+
+static void start_round(struct mu_finish *f, const struct mu_finish_start *start)
+{
+    assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
+    be_idle(f, MU_FINISH_WATCHING);
+    f->start = *start;
+    if (start->round >= 0)
+        (void)snprintf(f->prefix, f->prefix_room, ROUND_PREFIX "%s.%" PRId64 "/", f->run_id, start->round);
+    else
+        (void)snprintf(f->prefix, f->prefix_room, "%s/", f->run_id);
+    (void)reserve(f, start->world_size); /* without, whoever vanishes is lost */
+    f->foreign_count = f->marked_count = f->vanished_count = 0;
+    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = false;
+    f->second_look = f->full = f->uncounted = f->fins = false;
+    f->cursor = f->barrier_cursor = 0;
+    f->who[0] = f->text[0] = '\0';
+    f->seen = UNSEEN;
+}
+
+static void on_fail(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
+{
+    const char *cause = event->text == NULL ? "the workers have failed" : event->text;
+
+    if (f->state != MU_FINISH_WATCHING)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "%s", cause);
+    if (f->closed)
+        end(f, MU_FINISH_END_FAILED, out);
+    else
+        give_verdict(f, MU_FINISH_END_FAILED, cause, event->now_ms, out);
+}
+
+static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    if (now_ms >= f->deadline_ms && is_done(f)) {
+        (void)snprintf(f->text, sizeof f->text, "our workers are done; the others were not within the time there was");
+        end(f, MU_FINISH_END_TIMEOUT, out);
+    } else if (now_ms >= f->deadline_ms) {
+        (void)snprintf(f->warning, sizeof f->warning, "the job's end: %s was not done within %d s",
+                       mu_finish_state_text(f->state), MU_FINISH_CLOSE_MS / 1000);
+        emit(out, MU_FINISH_DO_WARN)->text = f->warning;
+        end_written(f, out);
+    } else if (now_ms >= f->look_again_ms || now_ms >= f->scan_ms) {
+        sweep(f);
+    }
+}
+
+static void marked(struct mu_finish *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
+{
+    bool found = answer->error == NULL && answer->found;
+
+    if (found && !bit(f->marked, slot->index)) {
+        set_bit(f->marked, slot->index);
+        f->marked_count++;
+    }
+}
+
+static void counted(struct mu_finish *f, const struct mu_answer *answer, uint64_t now_ms, struct mu_finish_effects *out)
+{
+    if (answer->error != NULL) {
+        f->uncounted = true;
+        warn(f, "the exit barrier", answer->error, out);
+    }
+    if (answer->error == NULL && answer->number >= f->start.world_size)
+        be_last(f, now_ms, out);
+    else
+        begin_waiting(f, now_ms, out);
+}
+
+/* The answer is final: an error here is one that asking again does not mend. */
+static void answered(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
+{
+    const struct mu_answer *answer = &event->answer;
+    struct mu_ask_slot slot;
+
+    if (!mu_asks_answer(&f->asks, answer, event->now_ms, &slot))
+        return;
+    switch ((enum what)slot.what) {
+    case MARK_SET:
+        if (f->state == MU_FINISH_MARKING && f->start.old_dialect)
+            begin_waiting(f, event->now_ms, out);
+        break;
+    case MEMBERS_ADD:
+        counted(f, answer, event->now_ms, out);
+        break;
+    case LAST_GET:
+        if (answer->error == NULL)
+            end_all_done(f, out);
+        else
+            end_over(f, "our workers are done; the exit barrier is broken", out);
+        break;
+    case VERDICT_SET:
+        if (answer->error != NULL)
+            warn(f, "write the verdict", answer->error, out);
+        close_job(f, out);
+        break;
+    case LAST_SET:
+        end_written(f, out);
+        break;
+    case VERDICT_LOOK:
+        take_verdict(f, answer, out);
+        break;
+    case CLOSED_COUNT:
+        f->closed_count = answer->error == NULL ? answer->number : -1;
+        break;
+    case CHECK_MARK:
+        marked(f, &slot, answer);
+        break;
+    case STOCK_COUNT:
+        f->stock_count = answer->error == NULL ? answer->number : 0;
+        break;
+    case OUR_COUNT:
+        f->our_count = answer->error == NULL ? answer->number : 0;
+        break;
+    case DONE_ADD:
+    case BARRIER_113:
+    case FIN_SET:
+    case FIN_113:
+        break;
+    }
+}
+
+static void take(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
+{
+    bool of_this = event->round < 0 || event->round == f->start.round;
+
+    switch (event->type) {
+    case MU_FINISH_ON_START:
+        start_round(f, event->start);
+        break;
+    case MU_FINISH_ON_STOP:
+        be_idle(f, MU_FINISH_IDLE);
+        break;
+    case MU_FINISH_ON_PEERS_LOST:
+        if (of_this)
+            on_peers_lost(f, event, out);
+        break;
+    case MU_FINISH_ON_REMOVED:
+        f->removed = f->removed || of_this;
+        if (of_this && is_done(f))
+            end_over(f, "our workers are done; the others go on without us", out);
+        break;
+    case MU_FINISH_ON_CLOSED:
+        on_closed(f, out);
+        break;
+    case MU_FINISH_ON_CLOSE_FAILED:
+        if (f->state == MU_FINISH_CLOSING) {
+            warn(f, "close the job", event->error, out);
+            let_go(f, out);
+        }
+        break;
+    case MU_FINISH_ON_BACKEND_UP:
+        if (f->state == MU_FINISH_WAITING && has_marks(f)) {
+            set_mark(f);
+            f->uncounted = true; /* if the counter was lost, nobody will reach the end of it */
+            if (f->start.all_ours && !f->sweeping)
+                f->scan_ms = event->now_ms + MU_FINISH_SCAN_MS;
+        }
+        break;
+    case MU_FINISH_ON_DONE:
+        on_done(f, event->now_ms, out);
+        break;
+    case MU_FINISH_ON_FAIL:
+        on_fail(f, event, out);
+        break;
+    case MU_FINISH_ON_ANSWER:
+        answered(f, event, out);
+        break;
+    case MU_FINISH_ON_TIME:
+        break;
+    }
+}
+
+void mu_finish_step(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
+{
+    struct mu_ask ask;
+
+    out->count = 0;
+    take(f, event, out);
+    sweep_on(f);
+    judge(f, event->now_ms, out);
+    judge_closed(f, out);
+    barrier_113_on(f, event->now_ms, out);
+    pass_time(f, event->now_ms, out);
+    while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
+        emit(out, MU_FINISH_DO_ASK)->ask = ask;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t mu_finish_deadline_ms(const struct mu_finish *f)
+{
+    return sooner(sooner(f->deadline_ms, mu_asks_due_ms(&f->asks)), sooner(f->look_again_ms, f->scan_ms));
+}
+
+enum mu_finish_state mu_finish_state(const struct mu_finish *f)
+{
+    return f->state;
+}

@@ -1,0 +1,167 @@
+/* How a round ends for an agent, and how the job does: whether a member that vanished is lost or was done, the wait of
+ * those who are done for the others, PyTorch's exit barrier, the verdict, and who closes. Pure; one machine for an
+ * agent's life, started anew for every round.
+ *
+ *                 +--peers_lost--> are their done marks there? --no--> tells LOST, once a round
+ *                 |
+ *   WATCHING -----+--done--> MARKING --> WAITING --all are done--> [the last: VERDICT, CLOSING] --> ENDED
+ *      |                                    |
+ *      |                                    +--an un-done member is lost: ENDED (BEHIND: leave, they regroup)
+ *      |                                    +--removed, or the verdict is there: ENDED (OVER)
+ *      |                                    +--the limit: ENDED (TIMEOUT)
+ *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED)
+ *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
+ *
+ * - A done agent sets its mark, counts itself in PyTorch's barrier, stays a member, and waits without a limit unless
+ *   there is one. (A back end without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
+ * - The one that makes the barrier's counter the world's size is the last: it writes the verdict, closes, and only then
+ *   lets the others go. If it dies in between, whoever finds all marks set does it instead.
+ * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
+ *   it, says how many are; 1.13 has a key for each.
+ * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
+ *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
+ * - A verdict once written stays.
+ *
+ * Keys, with R and M as in ranks.h:
+ *   M verdict; M <round>/done/<rank>, M <round>/done_count; R torchelastic/agent/terminal_state/num_members, .../last_member
+ *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */
+#ifndef MU_AGENT_FINISH_H
+#define MU_AGENT_FINISH_H
+
+#include "agent/asks.h"
+
+#define MU_FINISH_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
+#define MU_FINISH_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
+#define MU_FINISH_CLOSE_MS 30000     /* for verdict and close */
+#define MU_FINISH_BARRIER_MS 300000  /* of PyTorch; where we know nothing of the members */
+#define MU_FINISH_CAUSE_MAX 512      /* with its NUL; longer ones are cut */
+#define MU_FINISH_NODE_MAX 320
+
+/* ---- The verdict ---- */
+
+struct mu_verdict {
+    bool succeeded;
+    int64_t rank; /* of the group; -1: none */
+    char node[MU_FINISH_NODE_MAX], cause[MU_FINISH_CAUSE_MAX];
+};
+
+#define MU_VERDICT_TEXT_MAX 8192
+/* The key of the verdict is "muster.<run_id>/verdict"; its value is JSON. Returns the length, or MUSTER_ENOMEM. */
+int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX]);
+/* MUSTER_EPROTOCOL: it is no verdict. */
+int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr);
+
+/* ---- Events ---- */
+
+#define MU_FINISH_STATES(X)                                                                                            \
+    X(IDLE, "idle")                                                                                                    \
+    X(WATCHING, "watching")                                                                                            \
+    X(MARKING, "marking") /* done; the marks and our part of the barrier are being written */                          \
+    X(WAITING, "waiting") /* for the others */                                                                         \
+    X(VERDICT, "verdict") /* is being written */                                                                       \
+    X(CLOSING, "closing")                                                                                              \
+    X(FREEING, "letting go") /* the others, who wait in the barrier */                                                 \
+    X(ENDED, "ended")
+
+enum mu_finish_state {
+#define X(name, text) MU_FINISH_##name,
+    MU_FINISH_STATES(X)
+#undef X
+};
+
+const char *mu_finish_state_text(enum mu_finish_state state);
+
+struct mu_finish_start { /* borrowed */
+    int64_t round;       /* -1: the back end has no rounds, and tells nothing of its members */
+    int64_t rank, world_size;
+    bool all_ours, old_dialect, has_store;
+};
+
+enum mu_finish_event_type {
+    MU_FINISH_ON_START,        /* start: a round was joined */
+    MU_FINISH_ON_STOP,         /* the round is over for us: nothing is under way any more */
+    MU_FINISH_ON_PEERS_LOST,   /* round, lost/lost_count; text: who, for people. May come several times a round */
+    MU_FINISH_ON_REMOVED,      /* round */
+    MU_FINISH_ON_CLOSED,       /* seen, or the answer to CLOSE */
+    MU_FINISH_ON_CLOSE_FAILED, /* CLOSE's other answer: error */
+    MU_FINISH_ON_BACKEND_UP,   /* the store is back: it may have forgotten our mark */
+    MU_FINISH_ON_DONE,         /* all our workers have succeeded and nothing of them is left */
+    MU_FINISH_ON_FAIL,         /* the job has failed (its budget is used up): text, the cause, for the verdict */
+    MU_FINISH_ON_ANSWER,       /* ASK's answer */
+    MU_FINISH_ON_TIME,
+};
+
+struct mu_finish_peer {
+    int64_t rank; /* of the group; -1: not known, then it is lost */
+    bool ours;    /* not PyTorch */
+};
+
+struct mu_finish_event { /* borrows what it points to */
+    enum mu_finish_event_type type;
+    uint64_t now_ms;
+    int64_t round; /* PEERS_LOST, REMOVED: one of another round is dropped; -1: of this one */
+    const struct mu_finish_start *start;
+    const struct mu_finish_peer *lost;
+    size_t lost_count;
+    const char *text;
+    const struct muster_error *error;
+    struct mu_answer answer;
+};
+
+/* ---- Effects ---- */
+
+#define MU_FINISH_ENDS(X)                                                                                              \
+    X(ALL_DONE, "all done") /* the job has succeeded and, if this back end can be closed, is closed */                 \
+    X(BEHIND, "behind")     /* we are done, but a member that was not is lost: leave, so that the rest regroups */     \
+    X(OVER, "over")         /* we are done, and the others have ended or gone on without us */                         \
+    X(TIMEOUT, "timeout")   /* we are done; the others were not, in the time that there was */                         \
+    X(FAILED, "failed")     /* FAIL: the verdict is written (or could not be), the job closed */
+
+enum mu_finish_end {
+#define X(name, text) MU_FINISH_END_##name,
+    MU_FINISH_ENDS(X)
+#undef X
+};
+
+const char *mu_finish_end_text(enum mu_finish_end end);
+
+enum mu_finish_effect_type {
+    MU_FINISH_DO_ASK,        /* ask */
+    MU_FINISH_DO_CLOSE,      /* the handler's close(); CLOSED or CLOSE_FAILED */
+    MU_FINISH_DO_LOST,       /* text: who is really lost; once a round, only while WATCHING. For the policy */
+    MU_FINISH_DO_JOB_FAILED, /* text: the verdict of others, or that they vanished; once, only while WATCHING */
+    MU_FINISH_DO_WARN,       /* text: for the log */
+    MU_FINISH_DO_END,        /* end, text: for people */
+};
+
+struct mu_finish_effect { /* borrows from the machine, until its next step */
+    enum mu_finish_effect_type type;
+    struct mu_ask ask;
+    enum mu_finish_end end;
+    const char *text;
+};
+
+#define MU_FINISH_EFFECTS_MAX (MU_ASKS_MAX + 4)
+
+struct mu_finish_effects {
+    struct mu_finish_effect items[MU_FINISH_EFFECTS_MAX];
+    unsigned count;
+};
+
+struct mu_finish_config { /* copied */
+    const char *run_id;
+    const char *node;    /* who we are, for the verdict */
+    uint64_t barrier_ms; /* how long a done agent waits; 0: not at all; UINT64_MAX: without a limit */
+};
+
+struct mu_finish; /* opaque */
+
+int mu_finish_new(const struct mu_finish_config *config, struct mu_finish **ret_finish, struct muster_error *reterr);
+void mu_finish_free(struct mu_finish *finish);
+
+/* Same state, same event, same effects, always. `out` is overwritten. */
+void mu_finish_step(struct mu_finish *finish, const struct mu_finish_event *event, struct mu_finish_effects *out);
+uint64_t mu_finish_deadline_ms(const struct mu_finish *finish); /* when TIME is wanted; UINT64_MAX: never */
+enum mu_finish_state mu_finish_state(const struct mu_finish *finish);
+
+#endif

@@ -1,0 +1,1163 @@
+/* An agent's life. See the diagram in policy.h. */
+#include "agent/policy.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NOTHING "?" /* what a look at a verdict gets where there is none */
+enum { PREFIX_EXTRA = 16, TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
+
+enum what { FAILED_SET, RESTARTS_ADD, VERDICT_LOOK, VERDICT_GET };
+
+enum workers { NONE, STARTING, UP, STOPPING };
+
+/* What follows when the workers are gone. */
+enum fate {
+    UNDECIDED,
+    REJOIN,
+    BUDGET, /* a worker has failed: the budget decides */
+    DONE,   /* they have succeeded */
+    END,    /* policy->outcome */
+};
+
+enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP };
+
+struct mu_policy {
+    char *our_prefix, *role, *node;
+    int64_t size, max_restarts;
+    uint64_t restart_grace_ms, signal_grace_ms;
+
+    enum mu_policy_phase phase;
+    enum mu_group_state state;
+    enum workers workers;
+    enum fate fate;
+    struct mu_policy_outcome outcome; /* kind NONE: not decided */
+    struct mu_asks asks;
+    uint64_t deadline_ms; /* of the phase */
+
+    /* The rendezvous. */
+    struct mu_policy_joined joined;
+    bool in;                 /* we may be a member of something */
+    uint64_t leave_until_ms; /* LEAVE was said; 0: it was not */
+    bool closed;             /* no round can follow */
+    bool down;
+    uint64_t down_ms;
+    struct mu_ranks_start assign;
+    struct mu_finish_start watch;
+
+    /* The workers. */
+    bool ever_started;
+    int64_t succeeded; /* of this round */
+    int64_t leftovers;
+    unsigned signals;
+    bool serve; /* after leaving: the store is in our process, and others still need it */
+    char failure[MU_POLICY_TEXT_MAX];
+
+    /* The budget. */
+    int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
+    bool shared;
+    enum charge charge;
+    uint64_t charge_until_ms;
+
+    /* For records and metrics. */
+    uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
+    bool restarting;
+    char why[MU_POLICY_TEXT_MAX], text[MU_POLICY_TEXT_MAX];
+    char lines[LINES_MAX][MU_POLICY_TEXT_MAX]; /* of this step */
+    size_t lines_count;
+    struct muster_error error; /* of a record */
+};
+
+const char *mu_policy_phase_text(enum mu_policy_phase phase)
+{
+    switch (phase) {
+#define X(name, text)                                                                                                  \
+    case MU_POLICY_##name:                                                                                             \
+        return text;
+        MU_POLICY_PHASES(X)
+#undef X
+    }
+    return "?";
+}
+
+const char *mu_policy_event_text(enum mu_policy_event_type type)
+{
+    switch (type) {
+#define X(name, text)                                                                                                  \
+    case MU_POLICY_ON_##name:                                                                                          \
+        return text;
+        MU_POLICY_EVENTS(X)
+#undef X
+    }
+    return "?";
+}
+
+const char *mu_policy_effect_text(enum mu_policy_effect_type type)
+{
+    switch (type) {
+#define X(name, text)                                                                                                  \
+    case MU_POLICY_DO_##name:                                                                                          \
+        return text;
+        MU_POLICY_EFFECTS(X)
+#undef X
+    }
+    return "?";
+}
+
+const char *mu_policy_outcome_text(enum mu_policy_outcome_kind kind)
+{
+    switch (kind) {
+#define X(name, text)                                                                                                  \
+    case MU_POLICY_OUTCOME_##name:                                                                                     \
+        return text;
+        MU_POLICY_OUTCOMES(X)
+#undef X
+    }
+    return "?";
+}
+
+/* ---- Making one ---- */
+
+int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_policy, struct muster_error *reterr)
+{
+    size_t prefix_room = strlen(config->run_id) + PREFIX_EXTRA;
+    struct mu_policy *p;
+
+    if (config->local_world_size < 1 || config->max_restarts < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "%" PRId64 " workers with %" PRId64 " restarts are not possible",
+                       config->local_world_size, config->max_restarts);
+    p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
+    p->our_prefix = malloc(prefix_room);
+    p->role = strdup(config->role);
+    p->node = strdup(config->node);
+    if (p->our_prefix == NULL || p->role == NULL || p->node == NULL ||
+        mu_asks_init(&p->asks, prefix_room, strlen(config->node) + 1, NULL) < 0) {
+        mu_policy_free(p);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
+    }
+    (void)snprintf(p->our_prefix, prefix_room, "muster.%s/", config->run_id);
+    p->size = config->local_world_size;
+    p->max_restarts = config->max_restarts;
+    p->restart_grace_ms = config->restart_grace_ms;
+    p->signal_grace_ms = config->signal_grace_ms;
+    p->state = MU_GROUP_INIT;
+    p->deadline_ms = p->charge_until_ms = UINT64_MAX;
+    p->joined.round = -1;
+    *ret_policy = p;
+    return 0;
+}
+
+void mu_policy_free(struct mu_policy *p)
+{
+    if (p == NULL)
+        return;
+    mu_asks_done(&p->asks);
+    free(p->our_prefix);
+    free(p->role);
+    free(p->node);
+    free(p);
+}
+
+/* ---- Telling ---- */
+
+static struct mu_policy_effect *emit(struct mu_policy_effects *out, enum mu_policy_effect_type type)
+{
+    assert(out->count < MU_POLICY_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_policy_effect){ .type = type, .duration_ms = -1 };
+    return &out->items[out->count++];
+}
+
+static void say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
+                ...) __attribute__((format(printf, 4, 5)));
+
+static void say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
+                ...)
+{
+    struct mu_policy_effect *effect = emit(out, MU_POLICY_DO_SAY);
+    va_list args;
+
+    assert(p->lines_count < LINES_MAX);
+    va_start(args, format);
+    (void)vsnprintf(p->lines[p->lines_count], sizeof p->lines[0], format, args);
+    va_end(args);
+    effect->level = level;
+    effect->text = p->lines[p->lines_count++];
+}
+
+static void enter_state(struct mu_policy *p, enum mu_group_state state, struct mu_policy_effects *out)
+{
+    if (p->state == state)
+        return;
+    assert(mu_group_state_may_follow(p->state, state));
+    p->state = state;
+    emit(out, MU_POLICY_DO_STATE)->state = state;
+}
+
+static void time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms, uint64_t now_ms,
+                      struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect = emit(out, MU_POLICY_DO_STEP);
+
+    effect->step = which;
+    effect->ok = ok;
+    effect->duration_ms = (int64_t)(now_ms - since_ms);
+}
+
+static struct mu_policy_effect *record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms,
+                                       struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect = emit(out, MU_POLICY_DO_RECORD);
+
+    effect->record = which;
+    effect->duration_ms = duration_ms;
+    effect->state = p->state;
+    return effect;
+}
+
+/* At every decision about the workers. */
+static void measure_decision(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect;
+
+    time_step(MU_METRICS_MONITOR_WORKERS, true, now_ms, now_ms, out);
+    effect = emit(out, MU_POLICY_DO_DECISION);
+    effect->state = p->state;
+    effect->number = mu_policy_remaining_restarts(p);
+}
+
+/* ---- The end ---- */
+
+static void enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms)
+{
+    p->phase = phase;
+    p->deadline_ms = deadline_ms;
+}
+
+static void decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc, int signal)
+{
+    p->outcome.kind = kind;
+    p->outcome.rc = rc;
+    p->outcome.signal = signal;
+    p->fate = END;
+}
+
+static void decide_signal(struct mu_policy *p, int signal)
+{
+    bool dies = !p->ever_started;
+
+    decide(p, dies ? MU_POLICY_OUTCOME_DIE : MU_POLICY_OUTCOME_SIGNALED, dies ? 128 + signal : 1, signal);
+    (void)mu_fail(&p->outcome.error, MUSTER_ESIGNAL, "stopped by signal %d", signal);
+}
+
+static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    enum mu_policy_outcome_kind kind = p->outcome.kind;
+    bool returned = kind == MU_POLICY_OUTCOME_SUCCEEDED || kind == MU_POLICY_OUTCOME_WORKERS_FAILED;
+    bool raised = !returned && kind != MU_POLICY_OUTCOME_GRACEFUL;
+    struct mu_policy_effect *agent;
+
+    assert(kind != MU_POLICY_OUTCOME_NONE);
+    enter(p, MU_POLICY_ENDED, UINT64_MAX);
+    p->charge_until_ms = UINT64_MAX;
+    mu_asks_drop(&p->asks);
+    (void)emit(out, MU_POLICY_DO_WATCH_STOP);
+    p->outcome.state = p->state;
+    if (returned) {
+        struct mu_policy_effect *final = emit(out, MU_POLICY_DO_FINAL);
+
+        final->ok = kind == MU_POLICY_OUTCOME_SUCCEEDED;
+        final->number = mu_policy_remaining_restarts(p);
+        (void)record(p, MU_POLICY_RECORD_WORKERS_END, -1, out);
+    }
+    if (kind != MU_POLICY_OUTCOME_DIE) {
+        time_step(MU_METRICS_RUN, !raised, p->run_ms, now_ms, out);
+        agent = record(p, MU_POLICY_RECORD_AGENT, -1, out);
+        agent->state = raised ? MU_GROUP_FAILED : MU_GROUP_SUCCEEDED;
+        agent->error = raised ? &p->outcome.error : NULL;
+    }
+    emit(out, MU_POLICY_DO_END)->outcome = &p->outcome;
+}
+
+static void say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->leave_until_ms != 0)
+        return;
+    (void)emit(out, MU_POLICY_DO_WATCH_STOP);
+    (void)emit(out, MU_POLICY_DO_LEAVE);
+    p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
+}
+
+static void leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (!p->in) {
+        end(p, now_ms, out);
+        return;
+    }
+    say_leave(p, now_ms, out);
+    enter(p, MU_POLICY_LEAVING, p->leave_until_ms);
+}
+
+/* The others may still be reading, in our process, how it ended. */
+static void linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (!p->joined.serves) {
+        end(p, now_ms, out);
+        return;
+    }
+    if (p->phase != MU_POLICY_SERVING)
+        (void)emit(out, MU_POLICY_DO_LINGER);
+    enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
+}
+
+static void serve(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    say(p, out, MUSTER_LOG_INFO, "done; serving the rendezvous store until the others have ended");
+    (void)emit(out, MU_POLICY_DO_LINGER);
+    (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->our_prefix);
+    enter(p, MU_POLICY_SERVING, UINT64_MAX);
+}
+
+static void left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    p->in = false;
+    if (p->serve)
+        serve(p, out);
+    else
+        end(p, now_ms, out);
+}
+
+/* ---- Joining ---- */
+
+static void join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    assert(p->workers == NONE && p->leftovers == 0 && p->fate != END);
+    p->fate = UNDECIDED;
+    p->charge = UNCHARGED;
+    p->charge_until_ms = UINT64_MAX;
+    mu_asks_drop(&p->asks);
+    p->in = true;
+    p->leave_until_ms = 0;
+    p->join_ms = p->initialize_ms = now_ms;
+    enter(p, MU_POLICY_JOINING, UINT64_MAX);
+    (void)emit(out, MU_POLICY_DO_JOIN);
+}
+
+/* The workers of the round have not been started: it is over at once. */
+static void join_again(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    (void)snprintf(p->why, sizeof p->why, "%s", why);
+    p->restarting = true;
+    p->restart_ms = p->restart_ms == 0 ? now_ms : p->restart_ms;
+    (void)emit(out, MU_POLICY_DO_ASSIGN_STOP);
+    (void)emit(out, MU_POLICY_DO_WATCH_STOP);
+    join(p, now_ms, out);
+}
+
+static void on_joined(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_JOINING)
+        return;
+    p->joined = *event->joined;
+    p->closed = false;
+    (void)record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
+    p->watch = (struct mu_finish_start){ .round = p->joined.round,
+                                         .rank = p->joined.rank,
+                                         .world_size = p->joined.world_size,
+                                         .all_ours = p->joined.all_ours,
+                                         .old_dialect = p->joined.old_dialect,
+                                         .has_store = p->joined.has_store };
+    p->assign = (struct mu_ranks_start){ .round = p->joined.round,
+                                         .rank = p->joined.rank,
+                                         .world_size = p->joined.world_size,
+                                         .all_ours = p->joined.all_ours,
+                                         .old_dialect = p->joined.old_dialect,
+                                         .has_store = p->joined.has_store,
+                                         .needs_master = p->joined.needs_master,
+                                         .own_count = p->own,
+                                         .count_min = p->known };
+    emit(out, MU_POLICY_DO_WATCH)->watch = &p->watch;
+    emit(out, MU_POLICY_DO_ASSIGN)->assign = &p->assign;
+    p->assign_ms = event->now_ms;
+    enter(p, MU_POLICY_ASSIGNING, UINT64_MAX);
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void on_assigned(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_ASSIGNING)
+        return;
+    p->count = event->ranks->count;
+    p->shared = event->ranks->shared;
+    p->own = larger(p->own, p->count);
+    if (p->shared)
+        p->known = larger(p->known, p->count);
+    (void)record(p, MU_POLICY_RECORD_ASSIGN, (int64_t)(event->now_ms - p->assign_ms), out);
+    time_step(MU_METRICS_ASSIGN_WORKER_RANKS, true, p->assign_ms, event->now_ms, out);
+    time_step(MU_METRICS_RENDEZVOUS, true, p->join_ms, event->now_ms, out);
+    p->start_ms = event->now_ms;
+    p->workers = STARTING;
+    p->ever_started = true;
+    p->succeeded = 0;
+    p->failure[0] = '\0';
+    enter(p, MU_POLICY_STARTING, UINT64_MAX);
+    (void)emit(out, MU_POLICY_DO_START_WORKERS);
+}
+
+/* ---- Stopping ---- */
+
+static void stop(struct mu_policy *p, int signal, uint64_t grace_ms, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect;
+
+    if (p->phase == MU_POLICY_ASSIGNING)
+        (void)emit(out, MU_POLICY_DO_ASSIGN_STOP);
+    if (p->phase != MU_POLICY_STOPPING)
+        enter(p, MU_POLICY_STOPPING, UINT64_MAX);
+    if (p->workers == NONE)
+        return;
+    if (p->workers != STOPPING)
+        p->stop_ms = now_ms;
+    p->workers = STOPPING;
+    effect = emit(out, signal == SIGKILL ? MU_POLICY_DO_KILL_WORKERS : MU_POLICY_DO_STOP_WORKERS);
+    effect->signal = signal;
+    effect->grace_ms = grace_ms;
+}
+
+static bool has_workers(const struct mu_policy *p) /* of a round that goes on */
+{
+    return p->phase == MU_POLICY_STARTING || p->phase == MU_POLICY_RUNNING;
+}
+
+/* The round is over, and nobody's fault. */
+static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    p->fate = REJOIN;
+    p->restarting = true;
+    p->restart_ms = now_ms;
+    say(p, out, MUSTER_LOG_INFO, "%.*s; regrouping", TEXT_SHOWN_MAX * 2, p->why);
+    measure_decision(p, now_ms, out);
+    stop(p, signal, p->restart_grace_ms, now_ms, out);
+}
+
+static void fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                      struct mu_policy_effects *out)
+{
+    decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->outcome.error = *error;
+    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out);
+}
+
+/* ---- The budget ---- */
+
+static void charged(struct mu_policy *p, int64_t spent)
+{
+    spent = larger(spent, p->count + 1);
+    p->charge = spent > p->max_restarts ? USED_UP : RESTARTS_LEFT;
+    p->charge_until_ms = UINT64_MAX;
+    mu_asks_drop(&p->asks);
+    if (p->charge == RESTARTS_LEFT) {
+        p->count = spent;
+        p->own = larger(p->own, spent);
+        p->known = p->shared ? larger(p->known, spent) : p->known;
+    }
+}
+
+/* While the workers are being stopped. */
+static void charge(struct mu_policy *p, uint64_t now_ms)
+{
+    struct mu_ask_slot *slot;
+
+    if (!p->shared || p->count + 1 > p->max_restarts) {
+        charged(p, p->count + 1);
+        return;
+    }
+    p->charge = CHARGING;
+    p->charge_until_ms = now_ms + MU_POLICY_CHARGE_MS;
+    slot =
+        mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, FAILED_SET, -1, "%sfailed/%" PRId64, p->our_prefix, p->joined.round);
+    mu_asks_value(&p->asks, slot, mu_slice_str(p->node));
+}
+
+static void on_failed_set(struct mu_policy *p, const struct mu_answer *answer)
+{
+    struct mu_ask_slot *slot;
+
+    if (answer->error != NULL || !mu_slice_equal(answer->value, mu_slice_str(p->node))) {
+        charged(p, p->count + 1); /* somebody else has paid for this round */
+        return;
+    }
+    slot = mu_asks_add(&p->asks, MU_ASK_ADD, RESTARTS_ADD, -1, "%srestarts", p->our_prefix);
+    slot->ask.number = 1;
+    slot->once = true; /* twice would cost two */
+}
+
+/* ---- Workers ---- */
+
+static void failed_with(struct mu_policy *p, const char *text)
+{
+    if (p->failure[0] == '\0') /* the first is the cause */
+        (void)snprintf(p->failure, sizeof p->failure, "%s",
+                       text == NULL || text[0] == '\0' ? "a worker has failed" : text);
+}
+
+static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    p->fate = BUDGET;
+    (void)snprintf(p->why, sizeof p->why, "%s", p->failure);
+    p->restarting = true;
+    p->restart_ms = now_ms;
+    measure_decision(p, now_ms, out);
+    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out);
+    if (p->closed)
+        p->charge = USED_UP; /* no round can follow */
+    else
+        charge(p, now_ms);
+}
+
+static void check_success(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_RUNNING || p->succeeded < p->size)
+        return;
+    p->fate = DONE;
+    measure_decision(p, now_ms, out);
+    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out); /* whatever they have left behind */
+}
+
+static void on_exited(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (!has_workers(p))
+        return; /* they are being stopped: how they end decides nothing any more */
+    if (!event->ok && p->phase == MU_POLICY_STARTING) {
+        failed_with(p, event->text); /* before the last of them was started; STARTED follows */
+        return;
+    }
+    if (!event->ok) {
+        failed_with(p, event->text);
+        worker_failed(p, event->now_ms, out);
+        return;
+    }
+    p->succeeded++;
+    assert(p->succeeded <= p->size);
+    check_success(p, event->now_ms, out);
+}
+
+static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_RUNNING)
+        return;
+    enter_state(p, MU_GROUP_UNHEALTHY, out);
+    failed_with(p, event->text);
+    worker_failed(p, event->now_ms, out);
+}
+
+static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_STARTING || p->workers != STARTING)
+        return;
+    p->workers = UP;
+    time_step(MU_METRICS_START_WORKERS, true, p->start_ms, now_ms, out);
+    time_step(MU_METRICS_INITIALIZE_WORKERS, true, p->initialize_ms, now_ms, out);
+    (void)record(p, MU_POLICY_RECORD_WORKERS_START, -1, out);
+    enter_state(p, MU_GROUP_HEALTHY, out);
+    enter(p, MU_POLICY_RUNNING, UINT64_MAX);
+    if (p->restarting) {
+        uint64_t took_ms = now_ms - p->restart_ms;
+
+        time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
+        say(p, out, MUSTER_LOG_INFO,
+            "%.*s: regrouped in %" PRIu64 ".%03" PRIu64 " s, %" PRId64 " node%s, round %" PRId64 ", restart %" PRId64
+            " of %" PRId64,
+            TEXT_SHOWN_MAX, p->why, took_ms / 1000, took_ms % 1000, p->joined.world_size,
+            p->joined.world_size == 1 ? "" : "s", p->joined.round, p->count, p->max_restarts);
+    }
+    p->restarting = false;
+    p->restart_ms = 0;
+    measure_decision(p, now_ms, out);
+    if (p->failure[0] != '\0')
+        worker_failed(p, now_ms, out);
+    else
+        check_success(p, now_ms, out);
+}
+
+static void on_start_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    struct muster_error error = *event->error;
+
+    if (p->phase != MU_POLICY_STARTING)
+        return;
+    time_step(MU_METRICS_START_WORKERS, false, p->start_ms, event->now_ms, out);
+    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, event->now_ms, out);
+    enter_state(p, MU_GROUP_UNKNOWN, out);
+    (void)mu_wrap(&error, error.code, "start the workers of role '%.200s' (state UNKNOWN)", p->role);
+    fail_with(p, &error, event->now_ms, out);
+}
+
+static void on_stopped(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->workers != STOPPING)
+        return;
+    p->workers = NONE;
+    p->leftovers = event->number;
+    time_step(MU_METRICS_STOP_WORKERS, event->number == 0, p->stop_ms, event->now_ms, out);
+    if (event->number == 0)
+        return;
+    (void)snprintf(p->text, sizeof p->text, "%" PRId64 " process%s of the workers cannot be killed: %.*s",
+                   event->number, event->number == 1 ? "" : "es", TEXT_SHOWN_MAX,
+                   event->text == NULL ? "no more is known" : event->text);
+    say(p, out, MUSTER_LOG_ERROR, "%s", p->text);
+}
+
+/* ---- When nothing of the workers is left ---- */
+
+static void finish(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    p->leftovers = 0;
+    enter_state(p, MU_GROUP_SUCCEEDED, out);
+    enter(p, MU_POLICY_FINISHING, UINT64_MAX);
+    (void)emit(out, MU_POLICY_DO_FINISH);
+}
+
+static void decide_workers_failed(struct mu_policy *p)
+{
+    decide(p, MU_POLICY_OUTCOME_WORKERS_FAILED, 1, 0);
+    p->outcome.error.code = 0;
+}
+
+static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    bool was_closed = p->closed;
+
+    decide_workers_failed(p);
+    enter_state(p, MU_GROUP_FAILED, out);
+    say(p, out, MUSTER_LOG_ERROR, "%.*s; %s", TEXT_SHOWN_MAX, p->failure,
+        was_closed ? "the job is closed: giving up" : "no restarts are left: the job has failed and is closed");
+    if (was_closed) {
+        leave(p, now_ms, out);
+        return;
+    }
+    (void)snprintf(p->text, sizeof p->text, "%.*s; all %" PRId64 " restarts are used up", TEXT_SHOWN_MAX, p->failure,
+                   p->max_restarts);
+    emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
+    enter(p, MU_POLICY_FAILING, UINT64_MAX);
+}
+
+static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (mu_group_state_is_running(p->state))
+        enter_state(p, MU_GROUP_STOPPED, out);
+    (void)emit(out, MU_POLICY_DO_WATCH_STOP);
+    if (p->fate == BUDGET) {
+        int64_t remaining = mu_policy_remaining_restarts(p);
+
+        say(p, out, MUSTER_LOG_INFO,
+            "[%.200s] Worker group FAILED. %" PRId64 "/%" PRId64 " attempts left; will restart worker group (%.*s)",
+            p->role, remaining + 1, p->max_restarts, TEXT_SHOWN_MAX, p->failure);
+    }
+    join(p, now_ms, out);
+}
+
+/* A process that cannot be killed may still use what the next round would: there is none. */
+static void give_up_on_leftovers(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->state == MU_GROUP_HEALTHY)
+        enter_state(p, MU_GROUP_UNHEALTHY, out);
+    enter_state(p, p->state == MU_GROUP_INIT ? MU_GROUP_UNKNOWN : MU_GROUP_FAILED, out);
+    decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "stop the workers of role '%.200s' (state %s): %.*s", p->role,
+                  mu_group_state_name(p->state), TEXT_SHOWN_MAX + 64, p->text);
+    leave(p, now_ms, out);
+}
+
+static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    bool goes_on = p->fate == REJOIN || (p->fate == BUDGET && p->charge != USED_UP);
+
+    if (p->leftovers > 0 && goes_on) {
+        give_up_on_leftovers(p, now_ms, out);
+        return;
+    }
+    switch (p->fate) {
+    case DONE:
+        finish(p, out);
+        break;
+    case REJOIN:
+        restart(p, now_ms, out);
+        break;
+    case BUDGET:
+        if (p->charge == CHARGING)
+            enter(p, MU_POLICY_CHARGING, UINT64_MAX);
+        else if (p->charge == USED_UP)
+            fail_job(p, now_ms, out);
+        else
+            restart(p, now_ms, out);
+        break;
+    case END:
+        if (mu_group_state_is_running(p->state))
+            enter_state(p, MU_GROUP_STOPPED, out);
+        leave(p, now_ms, out);
+        break;
+    case UNDECIDED:
+        assert(false);
+        break;
+    }
+}
+
+/* Judges the state reached, not the event that led there. */
+static void proceed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_CHARGING && p->charge != CHARGING)
+        enter(p, MU_POLICY_STOPPING, UINT64_MAX);
+    if (p->phase == MU_POLICY_STOPPING && p->workers == NONE)
+        after_stop(p, now_ms, out);
+}
+
+/* ---- The rendezvous ---- */
+
+static bool is_old(const struct mu_policy *p, const struct mu_policy_event *event)
+{
+    return event->round >= 0 && p->joined.round >= 0 && event->round < p->joined.round;
+}
+
+static void on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    (void)snprintf(p->text, sizeof p->text, "lost %.*s", TEXT_SHOWN_MAX, event->text == NULL ? "a node" : event->text);
+    if (p->phase == MU_POLICY_ASSIGNING) {
+        join_again(p, p->text, event->now_ms, out);
+    } else if (has_workers(p)) {
+        (void)snprintf(p->why, sizeof p->why, "%s", p->text);
+        regroup(p, SIGTERM, event->now_ms, out);
+    }
+}
+
+static void on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (is_old(p, event) || p->closed)
+        return;
+    (void)snprintf(p->text, sizeof p->text, "%" PRId64 " node%s in", event->number,
+                   event->number == 1 ? " wants" : "s want");
+    if (p->phase == MU_POLICY_ASSIGNING) {
+        join_again(p, p->text, event->now_ms, out);
+    } else if (has_workers(p)) {
+        (void)snprintf(p->why, sizeof p->why, "%s", p->text);
+        say(p, out, MUSTER_LOG_INFO,
+            "[%.200s] Detected %" PRId64 " new nodes from group_rank=%" PRId64 "; will restart worker group", p->role,
+            event->number, p->joined.rank);
+        regroup(p, SIGTERM, event->now_ms, out);
+    }
+}
+
+static void on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    const char *why = "the others had gone on without this node";
+
+    if (is_old(p, event))
+        return;
+    if (p->phase == MU_POLICY_ASSIGNING) {
+        join_again(p, why, event->now_ms, out);
+    } else if (has_workers(p)) {
+        (void)snprintf(p->why, sizeof p->why, "%s", why);
+        regroup(p, SIGKILL, event->now_ms, out);
+    } else if (p->phase == MU_POLICY_STOPPING && p->workers == STOPPING && p->fate != DONE) {
+        stop(p, SIGKILL, 0, event->now_ms, out); /* what they write from now on is in the others' way */
+    }
+}
+
+static void ask_why(struct mu_policy *p, uint64_t now_ms)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->our_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    slot->once = true;
+    mu_asks_value(&p->asks, slot, mu_slice_str(NOTHING));
+    enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
+}
+
+static void join_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                        struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect = record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(now_ms - p->join_ms), out);
+
+    p->error = *error;
+    effect->error = &p->error;
+    if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
+        say(p, out, MUSTER_LOG_INFO, "%.*s", TEXT_SHOWN_MAX * 2, error->text);
+        decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
+        p->in = false;
+        end(p, now_ms, out);
+        return;
+    }
+    time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, now_ms, out);
+    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
+    decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->outcome.error = *error;
+    if (p->down)
+        (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
+                      (now_ms - p->down_ms) / 1000);
+    if (error->code == MUSTER_ERDZV_CLOSED)
+        ask_why(p, now_ms);
+    else
+        leave(p, now_ms, out);
+}
+
+/* The job is closed: was it a failure of ours that we could not come back from? */
+static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
+                     struct mu_policy_effects *out)
+{
+    struct mu_verdict verdict;
+
+    p->in = false;
+    mu_asks_drop(&p->asks);
+    if (answer != NULL && answer->error == NULL && mu_verdict_read(answer->value, &verdict, NULL) == 0)
+        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s (%.200s, rank %" PRId64 ": %.*s)",
+                      verdict.succeeded ? "succeeded" : "failed", verdict.node, verdict.rank, TEXT_SHOWN_MAX,
+                      verdict.cause);
+    if (p->failure[0] != '\0') {
+        say(p, out, MUSTER_LOG_ERROR, "%.*s; %.*s", TEXT_SHOWN_MAX, p->failure, TEXT_SHOWN_MAX, p->outcome.error.text);
+        decide_workers_failed(p);
+        enter_state(p, MU_GROUP_FAILED, out);
+    }
+    end(p, now_ms, out);
+}
+
+static void on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    switch (p->phase) {
+    case MU_POLICY_JOINING:
+        join_failed(p, event->error, event->now_ms, out);
+        break;
+    case MU_POLICY_ASSIGNING:
+    case MU_POLICY_STARTING:
+    case MU_POLICY_RUNNING:
+        fail_with(p, event->error, event->now_ms, out);
+        break;
+    case MU_POLICY_LEAVING:
+        left(p, event->now_ms, out);
+        break;
+    case MU_POLICY_FINISHING: /* done is done */
+        say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2,
+            event->error->text);
+        decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
+        end(p, event->now_ms, out);
+        break;
+    case MU_POLICY_STOPPING: /* what follows finds out for itself, unless it is LEAVE that failed */
+        p->in = p->in && p->leave_until_ms == 0;
+        break;
+    case MU_POLICY_IDLE:
+    case MU_POLICY_ASKING:
+    case MU_POLICY_CHARGING:
+    case MU_POLICY_FAILING:
+    case MU_POLICY_SERVING:
+    case MU_POLICY_LINGERING:
+    case MU_POLICY_ENDED:
+        break;
+    }
+}
+
+static void on_backend(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    bool down = event->type == MU_POLICY_ON_BACKEND_DOWN;
+
+    if (down == p->down || p->phase == MU_POLICY_ENDED)
+        return;
+    p->down = down;
+    if (down) {
+        p->down_ms = event->now_ms;
+        say(p, out, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, event->error->text,
+            p->workers == UP ? "the workers run on; " : "");
+    } else {
+        uint64_t away_ms = event->now_ms - p->down_ms;
+
+        say(p, out, MUSTER_LOG_INFO, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
+            away_ms % 1000 / 100);
+    }
+}
+
+/* ---- The other machines ---- */
+
+static void on_assign_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect;
+
+    if (p->phase != MU_POLICY_ASSIGNING)
+        return;
+    effect = record(p, MU_POLICY_RECORD_ASSIGN, (int64_t)(event->now_ms - p->assign_ms), out);
+    p->error = *event->error;
+    effect->error = &p->error;
+    time_step(MU_METRICS_ASSIGN_WORKER_RANKS, false, p->assign_ms, event->now_ms, out);
+    time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, event->now_ms, out);
+    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, event->now_ms, out);
+    fail_with(p, event->error, event->now_ms, out);
+}
+
+static void on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    struct muster_error error = { 0 };
+
+    if (p->phase != MU_POLICY_ASSIGNING && !has_workers(p))
+        return;
+    (void)mu_fail(&error, MUSTER_ERDZV_CLOSED, "%s", event->text == NULL ? "the job has failed" : event->text);
+    say(p, out, MUSTER_LOG_ERROR, "%.*s; stopping", TEXT_SHOWN_MAX * 2, error.text);
+    fail_with(p, &error, event->now_ms, out);
+}
+
+static void on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    bool good = event->end == MU_FINISH_END_ALL_DONE;
+
+    if (p->phase == MU_POLICY_FAILING) {
+        linger(p, event->now_ms, out);
+        return;
+    }
+    if (p->phase != MU_POLICY_FINISHING)
+        return;
+    decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
+    if (event->text != NULL) {
+        say(p, out, good ? MUSTER_LOG_INFO : MUSTER_LOG_WARNING, "%.*s", TEXT_SHOWN_MAX * 2, event->text);
+    }
+    if (good) {
+        linger(p, event->now_ms, out);
+        return;
+    }
+    p->serve = p->joined.serves && event->end != MU_FINISH_END_TIMEOUT;
+    leave(p, event->now_ms, out);
+}
+
+/* ---- Signals, and the keeper ---- */
+
+static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    int signal = (int)event->number;
+    bool first = p->signals++ == 0;
+
+    if (p->phase == MU_POLICY_ENDED)
+        return;
+    say(p, out, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
+        p->workers == NONE ? ""
+        : first            ? " workers"
+                           : " workers at once");
+    if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
+        decide_signal(p, signal);
+    switch (p->phase) {
+    case MU_POLICY_STARTING:
+    case MU_POLICY_RUNNING:
+    case MU_POLICY_STOPPING:
+        if (first)
+            stop(p, signal, p->signal_grace_ms, event->now_ms, out);
+        else
+            stop(p, SIGKILL, 0, event->now_ms, out);
+        break;
+    case MU_POLICY_ASSIGNING:
+        (void)emit(out, MU_POLICY_DO_ASSIGN_STOP);
+        leave(p, event->now_ms, out);
+        break;
+    case MU_POLICY_JOINING:
+    case MU_POLICY_CHARGING:
+    case MU_POLICY_FINISHING:
+    case MU_POLICY_IDLE:
+        leave(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ASKING: /* it is decided: end it */
+    case MU_POLICY_FAILING:
+    case MU_POLICY_LEAVING:
+    case MU_POLICY_SERVING:
+    case MU_POLICY_LINGERING:
+        end(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ENDED:
+        break;
+    }
+}
+
+/* Nobody is there to kill what we would leave behind: everything at once, and out. */
+static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
+    (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
+    p->serve = false;
+    if (p->workers == NONE) {
+        if (p->phase == MU_POLICY_ASSIGNING)
+            (void)emit(out, MU_POLICY_DO_ASSIGN_STOP);
+        leave(p, now_ms, out);
+        return;
+    }
+    stop(p, SIGKILL, 0, now_ms, out);
+    if (p->in)
+        say_leave(p, now_ms, out);
+    p->deadline_ms = now_ms + MU_POLICY_LEAVE_MS;
+}
+
+/* ---- Driving ---- */
+
+static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    const struct mu_answer *answer = &event->answer;
+    struct mu_ask_slot slot;
+
+    if (!mu_asks_answer(&p->asks, answer, event->now_ms, &slot))
+        return;
+    switch ((enum what)slot.what) {
+    case FAILED_SET:
+        on_failed_set(p, answer);
+        break;
+    case RESTARTS_ADD:
+        charged(p, answer->error == NULL ? answer->number : 0);
+        break;
+    case VERDICT_LOOK:
+        told_why(p, answer, event->now_ms, out);
+        break;
+    case VERDICT_GET:
+        linger(p, event->now_ms, out);
+        break;
+    }
+}
+
+static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->charge == CHARGING && now_ms >= p->charge_until_ms)
+        charged(p, p->count + 1);
+    if (now_ms < p->deadline_ms)
+        return;
+    if (p->phase == MU_POLICY_LEAVING)
+        left(p, now_ms, out);
+    else if (p->phase == MU_POLICY_ASKING)
+        told_why(p, NULL, now_ms, out);
+    else
+        end(p, now_ms, out); /* lingered long enough; or the keeper is gone, and the workers do not die */
+}
+
+static void take(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    switch (event->type) {
+    case MU_POLICY_ON_RUN:
+        p->run_ms = event->now_ms;
+        if (p->phase == MU_POLICY_IDLE)
+            join(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ON_JOINED:
+        on_joined(p, event, out);
+        break;
+    case MU_POLICY_ON_WAITING:
+        on_waiting(p, event, out);
+        break;
+    case MU_POLICY_ON_REMOVED:
+        on_removed(p, event, out);
+        break;
+    case MU_POLICY_ON_CLOSED:
+        p->closed = true;
+        break;
+    case MU_POLICY_ON_LEFT:
+        if (p->phase == MU_POLICY_LEAVING)
+            left(p, event->now_ms, out);
+        else if (p->leave_until_ms != 0)
+            p->in = false;
+        break;
+    case MU_POLICY_ON_FAILED:
+        on_failed(p, event, out);
+        break;
+    case MU_POLICY_ON_BACKEND_DOWN:
+    case MU_POLICY_ON_BACKEND_UP:
+        on_backend(p, event, out);
+        break;
+    case MU_POLICY_ON_ASSIGNED:
+        on_assigned(p, event, out);
+        break;
+    case MU_POLICY_ON_ASSIGN_FAILED:
+        on_assign_failed(p, event, out);
+        break;
+    case MU_POLICY_ON_LOST:
+        on_lost(p, event, out);
+        break;
+    case MU_POLICY_ON_JOB_FAILED:
+        on_job_failed(p, event, out);
+        break;
+    case MU_POLICY_ON_FINISHED:
+        on_finished(p, event, out);
+        break;
+    case MU_POLICY_ON_STARTED:
+        on_started(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ON_START_FAILED:
+        on_start_failed(p, event, out);
+        break;
+    case MU_POLICY_ON_EXITED:
+        on_exited(p, event, out);
+        break;
+    case MU_POLICY_ON_UNHEALTHY:
+        on_unhealthy(p, event, out);
+        break;
+    case MU_POLICY_ON_STOPPED:
+        on_stopped(p, event, out);
+        break;
+    case MU_POLICY_ON_SIGNAL:
+        on_signal(p, event, out);
+        break;
+    case MU_POLICY_ON_KEEPER_GONE:
+        on_keeper_gone(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ON_ALONE:
+        if (p->phase == MU_POLICY_SERVING || p->phase == MU_POLICY_LINGERING)
+            end(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ON_ANSWER:
+        on_answer(p, event, out);
+        break;
+    case MU_POLICY_ON_TIME:
+        break;
+    }
+}
+
+void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    struct mu_ask ask;
+
+    out->count = 0;
+    p->lines_count = 0;
+    if (p->phase == MU_POLICY_ENDED)
+        return;
+    take(p, event, out);
+    pass_time(p, event->now_ms, out);
+    proceed(p, event->now_ms, out);
+    while (mu_asks_emit(&p->asks, event->now_ms, UINT64_MAX, &ask))
+        emit(out, MU_POLICY_DO_ASK)->ask = ask;
+    assert(p->phase != MU_POLICY_JOINING || p->workers == NONE);
+    assert((p->phase == MU_POLICY_STARTING || p->phase == MU_POLICY_RUNNING) ==
+           (p->workers == STARTING || p->workers == UP));
+}
+
+uint64_t mu_policy_deadline_ms(const struct mu_policy *p)
+{
+    uint64_t due_ms = mu_asks_due_ms(&p->asks);
+
+    due_ms = due_ms < p->deadline_ms ? due_ms : p->deadline_ms;
+    return due_ms < p->charge_until_ms ? due_ms : p->charge_until_ms;
+}
+
+enum mu_policy_phase mu_policy_phase(const struct mu_policy *p)
+{
+    return p->phase;
+}
+
+enum mu_group_state mu_policy_state(const struct mu_policy *p)
+{
+    return p->state;
+}
+
+int64_t mu_policy_count(const struct mu_policy *p)
+{
+    return p->count;
+}
+
+int64_t mu_policy_remaining_restarts(const struct mu_policy *p)
+{
+    return larger(p->max_restarts - p->count, 0);
+}

@@ -1,0 +1,253 @@
+/* An agent's life: joins, starts its workers, watches, and decides what each thing that happens means: regroup, count a
+ * restart, be done, give up, leave. Pure: events and the time come in, effects go out; what it wants of the rendezvous,
+ * the processes, and the machines of ranks.h and finish.h is said by effects.
+ *
+ *   IDLE --run--> JOINING --joined--> ASSIGNING --assigned--> STARTING --started--> RUNNING
+ *                   ^ |failed             |lost, waiting,         |                    | a worker failed, lost, waiting,
+ *                   | v                   |removed                |failed              | removed, job failed, signal,
+ *                   | ASKING why closed   v                       v                    v all workers succeeded
+ *                   +--------------------JOINING               STOPPING <--------------+
+ *                   |                                             | nothing of them is left
+ *                   +---lost, waiting, removed, restarts left-----+--> CHARGING (is a restart left?) --no--> FAILING
+ *                                                                 +--success--> FINISHING (the others)        |
+ *                                                                 +--error, signal--> LEAVING                 v
+ *   FINISHING --all done--> LINGERING --> ENDED;  --behind--> LEAVING --> SERVING --> ENDED               LINGERING
+ *
+ * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
+ *   Events of an earlier round are dropped.
+ * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
+ * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free.
+ * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
+ * - A store that is away stops nobody.
+ * - Nothing local closes the job: an error or a signal leaves.
+ * - Done is done: workers that have succeeded are never run again.
+ * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
+ *
+ * Wiring. What arrives from the rendezvous handler goes to:
+ *   JOINED, WAITING, LEFT, FAILED, BACKEND_DOWN  policy        PEERS_LOST  finish (which tells the policy LOST)
+ *   REMOVED, CLOSED, BACKEND_UP                  finish, then policy (CLOSE's FAILED: finish only, as CLOSE_FAILED)
+ * A FAILED of the handler is the policy's unless finish is CLOSING.
+ * All effects of a step are carried out before the next step: what the other machines say meanwhile is kept until then.
+ * Keys: M failed/<round>, M restarts, M verdict, with M = `muster.<run_id>/`. */
+#ifndef MU_AGENT_POLICY_H
+#define MU_AGENT_POLICY_H
+
+#include "agent/asks.h"
+#include "agent/finish.h"
+#include "agent/ranks.h"
+#include "agent/states.h"
+#include "events/metrics.h"
+
+#define MU_POLICY_LEAVE_MS 1000   /* for leaving, when nothing depends on it but how soon the others know */
+#define MU_POLICY_LINGER_MS 2000  /* of the rendezvous store's host, so that the others can read how it ended */
+#define MU_POLICY_CHARGE_MS 10000 /* for the budget's keys; then we go by what we know */
+#define MU_POLICY_WHY_MS 1000     /* for the verdict of a job that was closed before we came */
+#define MU_POLICY_TEXT_MAX 1024
+
+#define MU_POLICY_PHASES(X)                                                                                            \
+    X(IDLE, "idle")                                                                                                    \
+    X(JOINING, "joining")                                                                                              \
+    X(ASKING, "asking why the job is closed")                                                                          \
+    X(ASSIGNING, "assigning ranks")                                                                                    \
+    X(STARTING, "starting workers")                                                                                    \
+    X(RUNNING, "running")                                                                                              \
+    X(STOPPING, "stopping workers")                                                                                    \
+    X(CHARGING, "counting a restart")                                                                                  \
+    X(FINISHING, "waiting for the others")                                                                             \
+    X(FAILING, "closing a failed job")                                                                                 \
+    X(LEAVING, "leaving")                                                                                              \
+    X(SERVING, "serving the store for the others")                                                                     \
+    X(LINGERING, "letting the others read how it ended")                                                               \
+    X(ENDED, "ended")
+
+enum mu_policy_phase {
+#define X(name, text) MU_POLICY_##name,
+    MU_POLICY_PHASES(X)
+#undef X
+};
+
+const char *mu_policy_phase_text(enum mu_policy_phase phase);
+
+/* ---- Events ---- */
+
+#define MU_POLICY_EVENTS(X)                                                                                            \
+    X(RUN, "run")         /* begin */                                                                                  \
+    X(JOINED, "joined")   /* joined */                                                                                 \
+    X(WAITING, "waiting") /* round, number: nodes that want in */                                                      \
+    X(REMOVED, "removed") /* round */                                                                                  \
+    X(CLOSED, "closed")   /* round */                                                                                  \
+    X(LEFT, "left")                                                                                                    \
+    X(FAILED, "failed")             /* error: of JOIN, of LEAVE, or of our membership */                               \
+    X(BACKEND_DOWN, "backend down") /* error */                                                                        \
+    X(BACKEND_UP, "backend up")                                                                                        \
+    X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
+    X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
+    X(LOST, "lost")                   /* of finish: text, who */                                                       \
+    X(JOB_FAILED, "job failed")       /* of finish: text */                                                            \
+    X(FINISHED, "finished")           /* of finish: end, text */                                                       \
+    X(STARTED, "workers started")                                                                                      \
+    X(START_FAILED, "start failed")  /* error. Some may run: they are stopped like others */                           \
+    X(EXITED, "worker exited")       /* number: local rank; ok; text: how, for people. Once each */                    \
+    X(UNHEALTHY, "worker unhealthy") /* number: local rank; text. It hangs in the kernel: as if it had failed */       \
+    X(STOPPED, "workers stopped")    /* answer to STOP_WORKERS and KILL_WORKERS, once: nothing of them is left, or   \
+                                         number: processes that cannot be killed; text names them */ \
+    X(SIGNAL, "signal")              /* number: one of the handled ones */                                             \
+    X(KEEPER_GONE, "keeper gone")                                                                                      \
+    X(ALONE, "alone")   /* LINGER's answer: no other node is connected to the store that we serve */                   \
+    X(ANSWER, "answer") /* ASK's answer */                                                                             \
+    X(TIME, "time")
+
+enum mu_policy_event_type {
+#define X(name, text) MU_POLICY_ON_##name,
+    MU_POLICY_EVENTS(X)
+#undef X
+};
+
+const char *mu_policy_event_text(enum mu_policy_event_type type);
+
+struct mu_policy_joined {
+    int64_t round; /* -1: the back end has no rounds */
+    int64_t rank, world_size;
+    bool all_ours;     /* no PyTorch member in the round; false if not known */
+    bool old_dialect;  /* the document is of 1.13 */
+    bool has_store;    /* there is a store for the agents of the round */
+    bool needs_master; /* it came without MASTER_ADDR and MASTER_PORT */
+    bool serves;       /* the rendezvous store runs in our process, and other nodes may use it (max nodes > 1) */
+};
+
+struct mu_policy_event { /* borrows what it points to */
+    enum mu_policy_event_type type;
+    uint64_t now_ms;
+    int64_t round; /* -1: not known */
+    const struct mu_policy_joined *joined;
+    const struct mu_ranks_result *ranks;
+    int64_t number;
+    bool ok;
+    enum mu_finish_end end;
+    const char *text; /* NULL: nothing is known */
+    const struct muster_error *error;
+    struct mu_answer answer;
+};
+
+/* ---- Effects ---- */
+
+#define MU_POLICY_EFFECTS(X)                                                                                           \
+    X(JOIN, "join")     /* the handler's; an old round is left by it */                                                \
+    X(LEAVE, "leave")   /* the handler's */                                                                            \
+    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                          \
+    X(ASSIGN_STOP, "stop assigning")                                                                                   \
+    X(WATCH, "watch") /* start the finish machine: watch */                                                            \
+    X(WATCH_STOP, "stop watching")                                                                                     \
+    X(FINISH, "finish")       /* the finish machine's DONE */                                                          \
+    X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                    \
+    X(START_WORKERS, "start") /* with the ranks and the count of ASSIGNED. STARTED or START_FAILED */                  \
+    X(STOP_WORKERS, "stop")   /* signal, grace_ms, then SIGKILL; STOPPED, once, however often it is said. While    \
+                                     stopping: this signal as well, and the sooner of both ends. While starting: no    \
+                                     STARTED comes any more. All have ended: only what they left behind is stopped */   \
+    X(KILL_WORKERS, "kill")   /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */       \
+    X(LINGER, "linger")       /* ALONE when, or as soon as, no other node is connected to the store we serve */        \
+    X(ASK, "ask")             /* ask */                                                                                \
+    X(STATE, "state")         /* state: the group's, from now on */                                                    \
+    X(RECORD, "record")       /* record, duration_ms (-1: none), error (NULL: it worked) */                            \
+    X(STEP, "step")           /* step, ok, duration_ms: mu_metrics_step() */                                           \
+    X(DECISION, "decision")   /* state, number: restarts left: mu_metrics_decision() */                                \
+    X(FINAL, "final")         /* ok, number: restarts left: mu_metrics_put_final() */                                  \
+    X(SAY, "say")             /* level, text: one line */                                                              \
+    X(END, "end")             /* outcome: nothing follows */
+
+enum mu_policy_effect_type {
+#define X(name, text) MU_POLICY_DO_##name,
+    MU_POLICY_EFFECTS(X)
+#undef X
+};
+
+const char *mu_policy_effect_text(enum mu_policy_effect_type type);
+
+enum mu_policy_record {
+    MU_POLICY_RECORD_RENDEZVOUS,    /* agent's: JOIN to JOINED, or to its failure */
+    MU_POLICY_RECORD_ASSIGN,        /* agent's: ASSIGN_WORKER_RANKS */
+    MU_POLICY_RECORD_WORKERS_START, /* each worker's START */
+    MU_POLICY_RECORD_WORKERS_END,   /* each worker's SUCCEEDED, FAILED or TERMINATED: mu_worker_end_of(state, ...) */
+    MU_POLICY_RECORD_AGENT,         /* agent's: `state` is SUCCEEDED or FAILED */
+};
+
+#define MU_POLICY_OUTCOMES(X)                                                                                          \
+    X(NONE, "none")                                                                                                    \
+    X(SUCCEEDED, "succeeded")           /* rc 0 */                                                                     \
+    X(WORKERS_FAILED, "workers failed") /* rc 1, with the failure report */                                            \
+    X(GRACEFUL, "graceful exit")        /* rc 0: a spare that was not needed */                                        \
+    X(SIGNALED, "signaled")             /* rc 1, MUSTER_ESIGNAL: `signal`, after workers had been started */           \
+    X(DIE, "die")                       /* of `signal`, before any worker was */                                       \
+    X(KEEPER_GONE, "keeper gone")       /* rc 1 */                                                                     \
+    X(ERROR, "error")                   /* rc 1 */
+
+enum mu_policy_outcome_kind {
+#define X(name, text) MU_POLICY_OUTCOME_##name,
+    MU_POLICY_OUTCOMES(X)
+#undef X
+};
+
+const char *mu_policy_outcome_text(enum mu_policy_outcome_kind kind);
+
+struct mu_policy_outcome {
+    enum mu_policy_outcome_kind kind;
+    int rc; /* 0 or 1; DIE: 128 + signal, for whoever cannot die of it */
+    int signal;
+    enum mu_group_state state; /* the group's; run result is "failed" iff it is FAILED */
+    struct muster_error error; /* code 0: none */
+};
+
+struct mu_policy_effect { /* borrows from the machine, until its next step */
+    enum mu_policy_effect_type type;
+    const struct mu_ranks_start *assign;
+    const struct mu_finish_start *watch;
+    int signal;
+    uint64_t grace_ms;
+    struct mu_ask ask;
+    enum mu_group_state state;
+    enum mu_policy_record record;
+    enum mu_metrics_step step;
+    int64_t number;
+    bool ok;
+    int64_t duration_ms;
+    enum muster_log_level level;
+    const char *text;
+    const struct muster_error *error;
+    const struct mu_policy_outcome *outcome;
+};
+
+#define MU_POLICY_EFFECTS_MAX 32
+
+struct mu_policy_effects {
+    struct mu_policy_effect items[MU_POLICY_EFFECTS_MAX];
+    unsigned count;
+};
+
+/* ---- The machine ---- */
+
+struct mu_policy_config { /* copied */
+    const char *run_id, *role;
+    const char *node;          /* who we are: unlike every other agent of the job, ever */
+    int64_t local_world_size;  /* above 0 */
+    int64_t max_restarts;      /* 0 or more */
+    uint64_t restart_grace_ms; /* of a stop that is our own decision */
+    uint64_t signal_grace_ms;  /* of a stop that a signal asks for */
+};
+
+struct mu_policy; /* opaque */
+
+int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_policy, struct muster_error *reterr);
+void mu_policy_free(struct mu_policy *policy);
+
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. Effects are to be carried out in their
+ * order. */
+void mu_policy_step(struct mu_policy *policy, const struct mu_policy_event *event, struct mu_policy_effects *out);
+uint64_t mu_policy_deadline_ms(const struct mu_policy *policy); /* when TIME is wanted; UINT64_MAX: never */
+
+/* For snapshots and events. */
+enum mu_policy_phase mu_policy_phase(const struct mu_policy *policy);
+enum mu_group_state mu_policy_state(const struct mu_policy *policy);
+int64_t mu_policy_count(const struct mu_policy *policy);              /* restarts so far: agent_restarts */
+int64_t mu_policy_remaining_restarts(const struct mu_policy *policy); /* 0 or more */
+
+#endif

@@ -1,0 +1,761 @@
+/* The agent of library users: agent_uv.h's, on a loop that runs in the thread of whoever calls muster_agent_run().
+ *
+ * Other threads reach it through what `lock` guards: the group as it was last published, signals and ends of workers that
+ * wait to be told, and an async handle that wakes the loop up for them. The loop's thread publishes whenever the state
+ * changes or workers are about to be started. It reads what it alone writes without the lock.
+ *
+ * A run that cannot be started closes what it has opened, as at the end of any other, and returns the reason. */
+#include "agent/agent_uv.h"
+#include "agent/spec.h"
+#include "base/log.h"
+#include "proc/keeper.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RESTART_GRACE_MS 30000 /* of a stop that no signal asked for; as PyTorch's */
+#define CONSOLE_MS 5000        /* for what is still to be shown, in the end */
+#define SIGNALS_WAITING_MAX 8  /* the second one kills: more have nothing to add */
+
+_Static_assert(MU_SPEC_WORKERS_MAX <= MU_GROUP_WORKERS_MAX && MU_SPEC_WORKERS_MAX <= MU_LOGS_WORKERS_MAX, "");
+
+extern char **environ;
+
+/* A driver's worker: runs, has ended and that waits to be told, or neither. */
+struct ended {
+    bool runs;
+    int exit_code;
+    int64_t wall_ms;
+    struct muster_bytes value;
+};
+
+struct muster_agent {
+    struct mu_spec spec;
+    /* Between the threads. */
+    pthread_mutex_t lock;
+    enum { NEW, RUNNING, ENDED } phase;
+    struct muster_worker_group group;
+    struct muster_worker *workers; /* the group's */
+    int signals[SIGNALS_WAITING_MAX];
+    size_t signals_count;
+    struct ended *ended; /* by local rank */
+    uint32_t *told;      /* local ranks, in the order of their ends */
+    size_t told_count;
+    uv_async_t wake; /* while RUNNING */
+    /* The loop's. */
+    uv_loop_t loop;
+    struct mu_agent *agent; /* NULL: not started, or freed */
+    struct mu_startup startup;
+    struct mu_logtree tree;
+    struct mu_console *out, *err; /* NULL: nothing is tee'd */
+    struct mu_arena attempt;      /* what the workers that are being started get */
+    struct muster_run_result *result;
+    int rc;
+    struct muster_error error;
+};
+
+/* What a function is called with. */
+struct call {
+    const struct muster_agent *agent;
+    struct muster_worker worker;
+};
+
+struct result {
+    struct muster_run_result base; /* the first member */
+    struct mu_arena arena;
+};
+
+/* ---- States ---- */
+
+#define X(name, text) _Static_assert((int)MUSTER_WORKER_##name == (int)MU_GROUP_##name, "");
+MUSTER_WORKER_STATES(X)
+#undef X
+
+const char *muster_worker_state_name(enum muster_worker_state state)
+{
+    return mu_group_state_name((enum mu_group_state)state);
+}
+
+bool muster_worker_state_is_running(enum muster_worker_state state)
+{
+    return mu_group_state_is_running((enum mu_group_state)state);
+}
+
+/* ---- The group ---- */
+
+static void publish(struct muster_agent *p)
+{
+    struct muster_worker_group *group = &p->group;
+    struct mu_agent_view view;
+
+    (void)pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; i < group->workers_count; i++) {
+        mu_agent_look(p->agent, i, &view);
+        p->workers[i].id = view.id;
+        if (view.worker.world_size == 0)
+            continue;
+        p->workers[i].global_rank = view.worker.rank;
+        p->workers[i].role_rank = view.worker.role_rank;
+        p->workers[i].world_size = view.worker.world_size;
+        p->workers[i].role_world_size = view.worker.role_world_size;
+    }
+    group->state = (enum muster_worker_state)view.state;
+    group->round = view.round;
+    group->group_rank = view.worker.group_rank;
+    group->group_world_size = view.worker.group_world_size;
+    group->restart_count = view.worker.restart_count;
+    group->remaining_restarts = view.remaining_restarts;
+    group->master.master_port = view.worker.master_port;
+    (void)snprintf(group->master.master_addr, sizeof group->master.master_addr, "%s", view.worker.master_addr);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static void on_state(void *ctx, enum mu_group_state state)
+{
+    struct muster_agent *p = ctx;
+
+    (void)state;
+    if (p->agent != NULL) /* it is just being started, with the state that we have */
+        publish(p);
+}
+
+/* Workers are about to be started. */
+static void begin_attempt(struct muster_agent *p)
+{
+    publish(p);
+    mu_arena_done(&p->attempt);
+    (void)pthread_mutex_lock(&p->lock);
+    p->group.attempt++;
+    for (size_t i = 0; p->spec.given.driver != NULL && i < p->group.workers_count; i++)
+        p->ended[i].runs = true;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+int muster_agent_snapshot(struct muster_agent *p, struct muster_worker_group **ret_group, struct muster_error *reterr)
+{
+    struct muster_worker_group *copy;
+
+    (void)pthread_mutex_lock(&p->lock);
+    copy = mu_worker_group_copy(&p->group);
+    (void)pthread_mutex_unlock(&p->lock);
+    if (copy == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "snapshot of a worker group: out of memory");
+    *ret_group = copy;
+    return 0;
+}
+
+/* ---- Workers that are processes ---- */
+
+/* In the child. */
+static int call_function(void *ctx, struct mu_buf *result)
+{
+    const struct call *call = ctx;
+    const struct muster_worker_spec *spec = &call->agent->spec.given;
+    struct muster_bytes value = { 0 };
+    int code = spec->function(spec->function_ctx, &call->worker, &value);
+
+    if (mu_buf_append(result, value.data, value.len, SIZE_MAX) < 0)
+        code = code == 0 ? 1 : code;
+    free(value.data);
+    return code;
+}
+
+static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_spawn *ret_spec,
+                   struct muster_error *reterr)
+{
+    struct muster_agent *p = ctx;
+    const struct muster_worker_spec *spec = &p->spec.given;
+    struct call *call;
+
+    if (worker->local_rank == 0)
+        begin_attempt(p);
+    call = mu_arena_alloc(&p->attempt, sizeof *call);
+    ret_spec->envp = (const char *const *)mu_spec_environment(
+        &p->spec, &p->group, (size_t)worker->local_rank, worker->use_agent_store, worker->error_file,
+        spec->envp != NULL ? spec->envp : (const char *const *)environ, &p->attempt);
+    if (call == NULL || ret_spec->envp == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for worker %lld", (long long)worker->local_rank);
+    *call = (struct call){ .agent = p, .worker = p->workers[worker->local_rank] };
+    ret_spec->argv = spec->argv;
+    if (spec->function != NULL) {
+        ret_spec->function = call_function;
+        ret_spec->function_name = spec->function_name;
+        ret_spec->function_ctx = call;
+    }
+    return 0;
+}
+
+static void release(void *ctx, struct mu_spawn *spec)
+{
+    (void)ctx; /* it is the attempt's */
+    (void)spec;
+}
+
+/* ---- Workers of a driver's ---- */
+
+/* Ends that nobody waits for any more: start has failed after all. */
+static void forget_ends(struct muster_agent *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->group.workers_count; i++) {
+        muster_bytes_done(&p->ended[i].value);
+        p->ended[i] = (struct ended){ 0 };
+    }
+    p->told_count = 0;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static int driver_start(void *ctx, const struct mu_agent_worker *workers, size_t count, int64_t *ret_ids,
+                        struct muster_error *reterr)
+{
+    struct muster_agent *p = ctx;
+    struct muster_worker_driver *driver = p->spec.given.driver;
+    struct muster_worker_group *copy;
+    int rc;
+
+    (void)workers;
+    (void)count;
+    begin_attempt(p);
+    copy = mu_worker_group_copy(&p->group);
+    rc = copy == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers")
+                      : driver->ops->start(driver, p, copy, ret_ids, reterr);
+    muster_worker_group_free(copy);
+    if (rc < 0)
+        forget_ends(p);
+    return rc < 0 ? mu_wrap(reterr, rc, "worker driver '%s'", driver->ops->name) : 0;
+}
+
+static void driver_stop(void *ctx, int signal, uint64_t grace_ms)
+{
+    struct muster_worker_driver *driver = ((struct muster_agent *)ctx)->spec.given.driver;
+
+    driver->ops->stop(driver, signal, (int64_t)grace_ms);
+}
+
+static void driver_shutdown(struct muster_agent *p)
+{
+    struct muster_worker_driver *driver = p->spec.given.driver;
+
+    if (driver != NULL && driver->ops->size > offsetof(struct muster_worker_driver_ops, shutdown) &&
+        driver->ops->shutdown != NULL)
+        driver->ops->shutdown(driver);
+}
+
+static int copy_value(struct muster_slice value, struct muster_bytes *ret_copy)
+{
+    char *data = malloc(value.len + 1);
+
+    if (data == NULL)
+        return MUSTER_ENOMEM;
+    if (value.len > 0)
+        memcpy(data, value.data, value.len);
+    data[value.len] = '\0';
+    *ret_copy = (struct muster_bytes){ data, value.len };
+    return 0;
+}
+
+int muster_agent_worker_ended(struct muster_agent *p, int64_t attempt, int64_t local_rank, int exit_code,
+                              struct muster_slice value, struct muster_error *reterr)
+{
+    struct ended ended = { .exit_code = exit_code };
+    struct timespec now;
+    bool runs;
+
+    if (value.len > 0 && copy_value(value, &ended.value) < 0)
+        return mu_fail(reterr, MUSTER_ENOMEM, "a worker's value of %zu bytes: out of memory", value.len);
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    ended.wall_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    (void)pthread_mutex_lock(&p->lock);
+    runs = p->phase == RUNNING && p->spec.given.driver != NULL && attempt == p->group.attempt && local_rank >= 0 &&
+           local_rank < p->spec.given.local_world_size && p->ended[local_rank].runs;
+    if (runs) {
+        p->ended[local_rank] = ended;
+        p->told[p->told_count++] = (uint32_t)local_rank;
+        (void)uv_async_send(&p->wake);
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    if (runs)
+        return 0;
+    muster_bytes_done(&ended.value);
+    return mu_fail(reterr, MUSTER_EINVAL, "the end of worker %lld of attempt %lld: no such worker runs",
+                   (long long)local_rank, (long long)attempt);
+}
+
+/* ---- What other threads have said ---- */
+
+void muster_agent_signal(struct muster_agent *p, int signal)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    if (p->phase != ENDED && p->signals_count < SIGNALS_WAITING_MAX)
+        p->signals[p->signals_count++] = signal;
+    if (p->phase == RUNNING)
+        (void)uv_async_send(&p->wake);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static bool next_signal(struct muster_agent *p, int *ret_signal)
+{
+    bool any;
+
+    (void)pthread_mutex_lock(&p->lock);
+    any = p->signals_count > 0;
+    *ret_signal = p->signals[0];
+    if (any)
+        memmove(p->signals, p->signals + 1, --p->signals_count * sizeof p->signals[0]);
+    (void)pthread_mutex_unlock(&p->lock);
+    return any;
+}
+
+static bool next_ended(struct muster_agent *p, uint32_t *ret_rank, struct ended *ret_ended)
+{
+    bool any;
+
+    (void)pthread_mutex_lock(&p->lock);
+    any = p->told_count > 0;
+    if (any) {
+        *ret_rank = p->told[0];
+        *ret_ended = p->ended[*ret_rank];
+        p->ended[*ret_rank] = (struct ended){ 0 };
+        memmove(p->told, p->told + 1, --p->told_count * sizeof p->told[0]);
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return any;
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    struct muster_agent *p = wake->data;
+    struct ended ended;
+    uint32_t rank;
+    int signal;
+
+    while (p->agent != NULL && next_signal(p, &signal))
+        mu_agent_signal(p->agent, signal);
+    while (p->agent != NULL && next_ended(p, &rank, &ended)) {
+        struct mu_exit exit = { .rank = rank,
+                                .pid = (pid_t)p->workers[rank].id,
+                                .code = ended.exit_code,
+                                .wall_ms = ended.wall_ms,
+                                .result = mu_slice(ended.value.data, ended.value.len) };
+
+        mu_agent_worker_ended(p->agent, &exit);
+        muster_bytes_done(&ended.value);
+    }
+}
+
+/* ---- The result ---- */
+
+static const char *keep_text(struct mu_arena *arena, struct mu_slice text)
+{
+    char *copy = mu_arena_alloc(arena, text.len + 1);
+
+    if (copy == NULL)
+        return NULL;
+    if (text.len > 0)
+        memcpy(copy, text.data, text.len);
+    copy[text.len] = '\0';
+    return copy;
+}
+
+static bool keep_failures(const struct muster_agent *p, struct result *result, const struct mu_agent_result *from)
+{
+    struct muster_failure *failures = mu_arena_alloc(&result->arena, (from->count + 1) * sizeof *failures);
+    bool kept = failures != NULL;
+
+    for (size_t i = 0; kept && i < from->count; i++) {
+        const struct mu_failure *failure = &from->failures[i];
+        bool has_file = failure->error != NULL && failure->error->present;
+
+        failures[i] = (struct muster_failure){
+            .global_rank = failure->rank,
+            .local_rank = failure->local_rank,
+            .id = p->workers[failure->local_rank].id,
+            .exit_code = failure->exit_code,
+            .time_s = mu_failure_time_s(failure),
+            .message =
+                keep_text(&result->arena, has_file ? mu_slice_str(failure->error->message) : failure->last_stderr),
+            .error_file = has_file ? keep_text(&result->arena, mu_slice_str(failure->error_path)) : NULL,
+            .out_of_memory = failure->out_of_memory,
+        };
+        kept = failures[i].message != NULL && (!has_file || failures[i].error_file != NULL);
+    }
+    result->base.failures = failures;
+    result->base.failures_count = from->count;
+    return kept;
+}
+
+static bool keep_values(struct result *result, const struct mu_agent_result *from)
+{
+    struct muster_return_value *values = mu_arena_alloc(&result->arena, (from->values_count + 1) * sizeof *values);
+    bool kept = values != NULL;
+
+    for (size_t i = 0; kept && i < from->values_count; i++) {
+        values[i] = (struct muster_return_value){
+            .global_rank = from->values[i].rank,
+            .local_rank = from->values[i].local_rank,
+            .value = { keep_text(&result->arena, from->values[i].value), from->values[i].value.len },
+        };
+        kept = values[i].value.data != NULL;
+    }
+    result->base.return_values = values;
+    result->base.return_values_count = from->values_count;
+    return kept;
+}
+
+/* One line: which worker failed first and how, or what another node has told. */
+static bool keep_reason(const struct muster_agent *p, struct result *result, const struct mu_agent_result *from)
+{
+    struct mu_slice text = mu_slice_str(from->outcome->error.text);
+    struct mu_buf line = { 0 };
+    char host[256] = "localhost";
+    struct mu_report report = { .job = muster_worker_spec_entry_point(&p->spec.given),
+                                .host = host,
+                                .signal_names = true,
+                                .failures = from->failures,
+                                .count = from->count };
+
+    (void)gethostname(host, sizeof host - 1);
+    if (!muster_run_result_is_failed(&result->base))
+        text.len = 0;
+    else if (from->count > 0 && mu_report_write_line(&report, &line) == 0)
+        text = mu_slice(line.data, (size_t)((char *)memchr(line.data, '\n', line.len) - line.data));
+    result->base.reason = keep_text(&result->arena, text);
+    mu_buf_done(&line);
+    return result->base.reason != NULL;
+}
+
+static struct muster_run_result *make_result(const struct muster_agent *p, const struct mu_agent_result *from)
+{
+    struct result *result = calloc(1, sizeof *result);
+
+    if (result == NULL)
+        return NULL;
+    result->base.size = sizeof result->base;
+    result->base.state =
+        from->outcome->kind == MU_POLICY_OUTCOME_SUCCEEDED ? MUSTER_WORKER_SUCCEEDED : MUSTER_WORKER_FAILED;
+    result->base.total_run_time_ms = from->run_time_ms;
+    if (keep_failures(p, result, from) && keep_values(result, from) && keep_reason(p, result, from))
+        return &result->base;
+    muster_run_result_free(&result->base);
+    return NULL;
+}
+
+bool muster_run_result_is_failed(const struct muster_run_result *result)
+{
+    return result->state == MUSTER_WORKER_FAILED;
+}
+
+const struct muster_return_value *muster_run_result_value(const struct muster_run_result *result, int64_t global_rank)
+{
+    for (size_t i = 0; i < result->return_values_count; i++) {
+        if (result->return_values[i].global_rank == global_rank)
+            return &result->return_values[i];
+    }
+    return NULL;
+}
+
+const struct muster_failure *muster_run_result_failure(const struct muster_run_result *result, int64_t global_rank)
+{
+    for (size_t i = 0; i < result->failures_count; i++) {
+        if (result->failures[i].global_rank == global_rank)
+            return &result->failures[i];
+    }
+    return NULL;
+}
+
+void muster_run_result_free(struct muster_run_result *result)
+{
+    if (result == NULL)
+        return;
+    mu_arena_done(&((struct result *)result)->arena);
+    free(result);
+}
+
+/* ---- The end ---- */
+
+static void on_console_closed(struct mu_console *console, void *ctx)
+{
+    (void)console;
+    (void)ctx;
+}
+
+/* The loop ends when all of this is closed. */
+static void close_rest(void *ctx)
+{
+    struct muster_agent *p = ctx;
+
+    (void)pthread_mutex_lock(&p->lock);
+    p->phase = ENDED;
+    (void)pthread_mutex_unlock(&p->lock);
+    uv_close((uv_handle_t *)&p->wake, NULL);
+    if (p->out != NULL)
+        mu_console_close(p->out, CONSOLE_MS, on_console_closed, p);
+    if (p->err != NULL)
+        mu_console_close(p->err, CONSOLE_MS, on_console_closed, p);
+}
+
+static void on_end(void *ctx, const struct mu_agent_result *result)
+{
+    struct muster_agent *p = ctx;
+    struct mu_agent *agent = p->agent;
+    const struct muster_error *error = &result->outcome->error;
+
+    switch (result->outcome->kind) {
+    case MU_POLICY_OUTCOME_SUCCEEDED:
+    case MU_POLICY_OUTCOME_WORKERS_FAILED:
+        p->result = make_result(p, result);
+        if (p->result == NULL)
+            p->rc = mu_fail(&p->error, MUSTER_ENOMEM, "the result of a run: out of memory");
+        break;
+    case MU_POLICY_OUTCOME_GRACEFUL:
+        p->rc = mu_fail(&p->error, MUSTER_ERDZV_GRACEFUL_EXIT, "%s",
+                        error->code != 0 ? error->text : "the job has ended without this node");
+        break;
+    case MU_POLICY_OUTCOME_NONE:
+    case MU_POLICY_OUTCOME_SIGNALED:
+    case MU_POLICY_OUTCOME_DIE:
+    case MU_POLICY_OUTCOME_KEEPER_GONE:
+    case MU_POLICY_OUTCOME_ERROR:
+        p->error = *error;
+        p->rc = error->code < 0 ? error->code : MUSTER_EINTERNAL;
+        break;
+    }
+    publish(p);
+    p->agent = NULL;
+    mu_agent_free(agent, close_rest, p);
+}
+
+/* ---- The run ---- */
+
+/* Without a race: umask() would change it for other threads for a moment. */
+static mode_t read_umask(void)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    unsigned mask = 022;
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "Umask: %o", &mask) == 1)
+            break;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return (mode_t)mask;
+}
+
+/* What workers get where no guard was started, as it is now. */
+static void take_startup(struct mu_startup *startup)
+{
+    struct rlimit limit;
+
+    *startup = (struct mu_startup){ .umask = read_umask(), .nofile_soft = RLIM_INFINITY };
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &startup->mask);
+    for (int signal = 1; signal <= 64; signal++) {
+        struct sigaction action;
+
+        if (sigaction(signal, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+            action.sa_handler == SIG_IGN)
+            startup->ignored |= UINT64_C(1) << (signal - 1);
+    }
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        startup->nofile_soft = limit.rlim_cur;
+}
+
+/* A peer that is gone must not end the program: SIGPIPE waits, and is taken away before it may come again. */
+static void block_pipe(sigset_t *ret_before)
+{
+    sigset_t only;
+
+    (void)sigemptyset(&only);
+    (void)sigaddset(&only, SIGPIPE);
+    (void)pthread_sigmask(SIG_BLOCK, &only, ret_before);
+}
+
+static void unblock_pipe(const sigset_t *before)
+{
+    static const struct timespec at_once;
+    sigset_t only;
+
+    (void)sigemptyset(&only);
+    (void)sigaddset(&only, SIGPIPE);
+    while (sigismember(before, SIGPIPE) == 0 && sigtimedwait(&only, NULL, &at_once) == SIGPIPE)
+        continue;
+    (void)pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static int open_output(struct muster_agent *p, struct muster_error *reterr)
+{
+    const struct muster_worker_spec *spec = &p->spec.given;
+    struct mu_logtree_config tree = { .log_dir = spec->log_dir != NULL ? spec->log_dir : "/dev/null",
+                                      .run_id = muster_rdzv_params_run_id(spec->rdzv) };
+    struct mu_console_config out = { .fd = STDOUT_FILENO, .name = "standard output" };
+    struct mu_console_config err = { .fd = STDERR_FILENO, .name = "standard error" };
+    int rc;
+
+    if (getrandom(&tree.seed, sizeof tree.seed, 0) < 0)
+        tree.seed = (uint64_t)getpid();
+    rc = mu_logtree_open(&p->tree, &tree, reterr);
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "log_dir '%s'", tree.log_dir);
+    if (spec->tee != NULL)
+        rc = mu_console_start(&p->loop, &out, &p->out, reterr);
+    if (rc == 0 && spec->tee != NULL)
+        rc = mu_console_start(&p->loop, &err, &p->err, reterr);
+    return rc;
+}
+
+static int start(struct muster_agent *p, struct muster_error *reterr)
+{
+    static const struct mu_agent_driver driver = { driver_start, driver_stop };
+    const struct muster_worker_spec *spec = &p->spec.given;
+    struct mu_agent_config config = {
+        .registry = spec->registry != NULL ? spec->registry : muster_rdzv_registry_default(),
+        .params = spec->rdzv,
+        .role = spec->role,
+        .entry_point = muster_worker_spec_entry_point(spec),
+        .local_world_size = spec->local_world_size,
+        .max_restarts = spec->max_restarts,
+        .restart_grace_ms = RESTART_GRACE_MS,
+        .signal_grace_ms = (uint64_t)spec->shutdown_timeout_ms,
+        .barrier_ms = spec->exit_barrier_timeout_ms == 0 ? UINT64_MAX : (uint64_t)spec->exit_barrier_timeout_ms,
+        .identical = spec->workers_identical,
+        .signals = &p->spec.signals,
+        .startup = mu_guard_startup() != NULL ? mu_guard_startup() : &p->startup,
+        .keeper_fd = mu_guard_fd(),
+        .tree = &p->tree,
+        .logs = { .redirects = &p->spec.redirects, .tees = &p->spec.tee },
+        .driver = spec->driver != NULL ? &driver : NULL,
+        .prepare = prepare,
+        .release = release,
+        .on_state = on_state,
+        .on_end = on_end,
+        .ctx = p,
+    };
+    int rc =
+        config.registry == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent") : open_output(p, reterr);
+
+    config.logs.out = p->out;
+    config.logs.err = p->err;
+    return rc == 0 ? mu_agent_start(&p->loop, &config, &p->agent, reterr) : rc;
+}
+
+/* From here on other threads may wake the loop up. */
+static int open_loop(struct muster_agent *p, struct muster_error *reterr)
+{
+    int rc = uv_loop_init(&p->loop);
+
+    if (rc < 0)
+        return mu_fail_errno(reterr, -rc, "make a loop");
+    rc = uv_async_init(&p->loop, &p->wake, on_wake);
+    if (rc < 0) {
+        (void)uv_loop_close(&p->loop);
+        return mu_fail_errno(reterr, -rc, "make a loop");
+    }
+    p->wake.data = p;
+    (void)uv_async_send(&p->wake); /* for signals that have come before */
+    return 0;
+}
+
+static int begin(struct muster_agent *p, struct muster_error *reterr)
+{
+    int rc;
+
+    (void)pthread_mutex_lock(&p->lock);
+    rc = p->phase == NEW ? open_loop(p, reterr) : mu_fail(reterr, MUSTER_EINVAL, "it has been run before");
+    if (rc == 0)
+        p->phase = RUNNING;
+    (void)pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
+int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_result, struct muster_error *reterr)
+{
+    sigset_t before;
+    int rc = begin(p, reterr);
+
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "run an agent");
+    take_startup(&p->startup);
+    block_pipe(&before);
+    p->rc = start(p, &p->error);
+    if (p->rc < 0)
+        close_rest(p);
+    (void)uv_run(&p->loop, UV_RUN_DEFAULT);
+    rc = uv_loop_close(&p->loop);
+    assert(rc == 0);
+    unblock_pipe(&before);
+    mu_arena_done(&p->attempt);
+    driver_shutdown(p);
+    if (p->rc < 0) {
+        if (reterr != NULL)
+            *reterr = p->error;
+        return p->rc;
+    }
+    *ret_result = p->result;
+    return 0;
+}
+
+/* ---- New and free ---- */
+
+int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent **ret_agent,
+                     struct muster_error *reterr)
+{
+    struct muster_agent *p = calloc(1, sizeof *p);
+    size_t count;
+    int rc;
+
+    if (p == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
+    rc = mu_spec_init(&p->spec, spec, reterr);
+    if (rc < 0) {
+        free(p);
+        return rc;
+    }
+    count = (size_t)p->spec.given.local_world_size;
+    p->workers = calloc(count, sizeof *p->workers);
+    p->ended = calloc(count, sizeof *p->ended);
+    p->told = calloc(count, sizeof *p->told);
+    (void)pthread_mutex_init(&p->lock, NULL);
+    if (p->workers == NULL || p->ended == NULL || p->told == NULL) {
+        muster_agent_free(p);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
+    }
+    for (size_t i = 0; i < count; i++)
+        p->workers[i] = (struct muster_worker){
+            .local_rank = (int64_t)i, .global_rank = -1, .role_rank = -1, .world_size = -1, .role_world_size = -1
+        };
+    p->group = (struct muster_worker_group){
+        .size = sizeof p->group,
+        .role = p->spec.given.role,
+        .state = MUSTER_WORKER_INIT,
+        .group_rank = -1,
+        .group_world_size = -1,
+        .round = -1,
+        .remaining_restarts = p->spec.given.max_restarts,
+        .workers = p->workers,
+        .workers_count = count,
+    };
+    *ret_agent = p;
+    return 0;
+}
+
+void muster_agent_free(struct muster_agent *p)
+{
+    if (p == NULL)
+        return;
+    assert(p->phase != RUNNING);
+    for (size_t i = 0; p->ended != NULL && i < (size_t)p->spec.given.local_world_size; i++)
+        muster_bytes_done(&p->ended[i].value);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p->workers);
+    free(p->ended);
+    free(p->told);
+    mu_spec_done(&p->spec);
+    free(p);
+}

@@ -1,0 +1,657 @@
+/* Who is which rank. See the diagram in ranks.h. */
+#include "agent/ranks.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROUND_PREFIX "torch.rendezvous."
+#define OUR_PREFIX "muster."
+#define INFO_2X "torchelastic/role_info/%" PRId64
+#define INFO_113 "torchelastic/role_info%" PRId64
+#define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
+enum {
+    PREFIX_EXTRA = 64, /* of a prefix, beside the run id */
+    VALUE_EXTRA = 128, /* of a value, beside the role */
+    VALUE_MAX = 16384, /* of others' values */
+    COUNT_MAX = 1000000000,
+};
+
+enum what { COUNTER, COUNT, INFO_SET, INFO_GET, ASSIGNED_SET, ASSIGNED_GET, FIN_SET, FIN_GET, ADDR_GET, PORT_GET };
+
+struct role {
+    char *name;
+    int64_t workers; /* all of them */
+    int64_t next;    /* the role rank of the next agent's first one */
+};
+
+struct info { /* of one agent */
+    int32_t size, role;
+};
+
+struct mu_ranks {
+    char *run_id, *role, *role_json;
+    char *prefix, *our_prefix; /* of this round; of the job */
+    size_t prefix_room;
+    int64_t size;
+    bool identical;
+    uint64_t timeout_ms;
+
+    enum mu_ranks_state state;
+    struct mu_ranks_start start;
+    uint64_t start_ms, deadline_ms;
+    struct mu_asks asks;
+    int64_t cursor; /* of the ranks that are asked about: the next one */
+    int64_t next_base;
+    struct info *infos; /* by rank; rank 0 of 2.x only */
+    struct role *roles;
+    size_t roles_count;
+    struct mu_ranks_result result;
+    struct muster_error error;
+};
+
+const char *mu_ranks_state_text(enum mu_ranks_state state)
+{
+    switch (state) {
+#define X(name, text)                                                                                                  \
+    case MU_RANKS_##name:                                                                                              \
+        return text;
+        MU_RANKS_STATES(X)
+#undef X
+    }
+    return "?";
+}
+
+/* ---- Making one ---- */
+
+/* The role as JSON text, in quotes. */
+static char *json_of(const char *role, struct muster_error *reterr)
+{
+    json_t *text = json_string(role);
+    char *dumped = text == NULL ? NULL : json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    char *copy = NULL;
+
+    if (text == NULL)
+        (void)mu_fail(reterr, MUSTER_EINVAL, "the role's name is not UTF-8");
+    else if (dumped == NULL || (copy = strdup(dumped)) == NULL)
+        (void)mu_fail(reterr, MUSTER_ENOMEM, "no memory for the role's name");
+    free(dumped);
+    json_decref(text);
+    return copy;
+}
+
+static int fill(struct mu_ranks *r, const struct mu_ranks_config *config, struct muster_error *reterr)
+{
+    size_t run_id_len = strlen(config->run_id);
+
+    r->role_json = json_of(config->role, reterr);
+    if (r->role_json == NULL)
+        return reterr == NULL ? MUSTER_EINVAL : reterr->code;
+    r->prefix_room = run_id_len + PREFIX_EXTRA;
+    r->run_id = strdup(config->run_id);
+    r->role = strdup(config->role);
+    r->prefix = malloc(r->prefix_room);
+    r->our_prefix = malloc(r->prefix_room);
+    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->our_prefix == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the assignment of ranks");
+    (void)snprintf(r->our_prefix, r->prefix_room, OUR_PREFIX "%s/", config->run_id);
+    return mu_asks_init(&r->asks, r->prefix_room, strlen(r->role_json) + VALUE_EXTRA, reterr);
+}
+
+int mu_ranks_new(const struct mu_ranks_config *config, struct mu_ranks **ret_ranks, struct muster_error *reterr)
+{
+    struct mu_ranks *r;
+    int rc;
+
+    if (config->local_world_size < 1 || config->local_world_size > MU_RANKS_SIZE_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "%" PRId64 " workers on one node are not possible: 1 to %d are",
+                       config->local_world_size, MU_RANKS_SIZE_MAX);
+    if (strlen(config->role) > MU_RANKS_ROLE_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "a role's name of %zu bytes is too long", strlen(config->role));
+    r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the assignment of ranks");
+    r->size = config->local_world_size;
+    r->identical = config->identical;
+    r->timeout_ms = config->timeout_ms == 0 ? MU_RANKS_TIMEOUT_MS : config->timeout_ms;
+    r->deadline_ms = UINT64_MAX;
+    rc = fill(r, config, reterr);
+    if (rc < 0) {
+        mu_ranks_free(r);
+        return rc;
+    }
+    *ret_ranks = r;
+    return 0;
+}
+
+static void forget_infos(struct mu_ranks *r)
+{
+    for (size_t i = 0; i < r->roles_count; i++)
+        free(r->roles[i].name);
+    free(r->roles);
+    free(r->infos);
+    r->roles = NULL;
+    r->infos = NULL;
+    r->roles_count = 0;
+}
+
+void mu_ranks_free(struct mu_ranks *r)
+{
+    if (r == NULL)
+        return;
+    forget_infos(r);
+    mu_asks_done(&r->asks);
+    free(r->run_id);
+    free(r->role);
+    free(r->role_json);
+    free(r->prefix);
+    free(r->our_prefix);
+    free(r);
+}
+
+/* ---- The ends ---- */
+
+static struct mu_ranks_effect *emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type)
+{
+    assert(out->count < MU_RANKS_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_ranks_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+static void end(struct mu_ranks *r, enum mu_ranks_state state)
+{
+    r->state = state;
+    r->deadline_ms = UINT64_MAX;
+    mu_asks_drop(&r->asks);
+    forget_infos(r);
+}
+
+static void succeed(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    emit(out, MU_RANKS_DO_DONE)->result = &r->result;
+    end(r, MU_RANKS_DONE);
+}
+
+/* With r->error filled in. */
+static void fail(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    if (r->start.round >= 0)
+        (void)mu_wrap(&r->error, r->error.code, "assign ranks in round %" PRId64, r->start.round);
+    else
+        (void)mu_wrap(&r->error, r->error.code, "assign ranks");
+    emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
+    end(r, MU_RANKS_FAILED);
+}
+
+static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effects *out)
+{
+    const struct mu_ask_slot *slot = mu_asks_first(&r->asks);
+    uint64_t took_ms = now_ms - r->start_ms;
+    const char *key = slot == NULL ? "" : slot->key;
+
+    if (slot != NULL && slot->last.code != 0 && slot->last.code != MUSTER_ETIMEOUT)
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "%s: gave up '%.300s' after %" PRIu64 ".%" PRIu64 " s: %.500s", mu_ranks_state_text(r->state),
+                      key, took_ms / 1000, took_ms % 1000 / 100, slot->last.text);
+    else
+        (void)mu_fail(&r->error, MUSTER_ETIMEOUT,
+                      "%s: '%.300s' of rank %" PRId64 " was not there within %" PRIu64 ".%" PRIu64 " s",
+                      mu_ranks_state_text(r->state), key, slot == NULL ? r->start.rank : slot->index, took_ms / 1000,
+                      took_ms % 1000 / 100);
+    fail(r, out);
+}
+
+static void wrong(struct mu_ranks *r, const struct mu_ask_slot *slot, const char *what, struct mu_ranks_effects *out)
+{
+    (void)mu_fail(&r->error, MUSTER_EPROTOCOL, "'%.400s' is %s", slot->key, what);
+    fail(r, out);
+}
+
+/* ---- Reading others' values ---- */
+
+static json_t *load(struct mu_slice value)
+{
+    return value.len > VALUE_MAX ? NULL : json_loadb(value.data, value.len, JSON_REJECT_DUPLICATES, NULL);
+}
+
+/* NULL: fine; the name points into `json`. */
+static const char *read_info(const json_t *json, int64_t rank, const char **ret_role, int64_t *ret_size)
+{
+    const json_t *role = json_object_get(json, "role");
+    const json_t *told = json_object_get(json, "rank");
+    const json_t *size = json_object_get(json, "local_world_size");
+
+    if (!json_is_string(role) || !json_is_integer(told) || !json_is_integer(size))
+        return "no role info: it needs role, rank and local_world_size";
+    if (json_string_length(role) > MU_RANKS_ROLE_MAX || json_string_length(role) != strlen(json_string_value(role)))
+        return "no role info: its role is no name";
+    if (json_integer_value(told) != rank)
+        return "the role info of another rank";
+    if (json_integer_value(size) < 1 || json_integer_value(size) > MU_RANKS_SIZE_MAX)
+        return "role info with an impossible local_world_size";
+    *ret_role = json_string_value(role);
+    *ret_size = json_integer_value(size);
+    return NULL;
+}
+
+static const char *read_assigned(const json_t *json, int64_t size, struct mu_ranks_result *result)
+{
+    int64_t numbers[4];
+
+    if (!json_is_array(json) || json_array_size(json) != 4)
+        return "no assigned ranks: they are an array of four numbers";
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *item = json_array_get(json, i);
+
+        if (!json_is_integer(item))
+            return "no assigned ranks: they are an array of four numbers";
+        numbers[i] = json_integer_value(item);
+    }
+    if (numbers[1] < 1 || numbers[3] < 1 || numbers[3] > numbers[1])
+        return "assigned ranks with impossible world sizes";
+    if (numbers[0] < 0 || numbers[2] < 0 || numbers[0] > numbers[1] - size || numbers[2] > numbers[3] - size)
+        return "assigned ranks outside of their world";
+    result->base_rank = numbers[0];
+    result->world_size = numbers[1];
+    result->base_role_rank = numbers[2];
+    result->role_world_size = numbers[3];
+    return NULL;
+}
+
+/* ---- Adding up ---- */
+
+static int find_role(struct mu_ranks *r, const char *name, int32_t *ret_index)
+{
+    struct role *roles;
+
+    for (size_t i = 0; i < r->roles_count; i++) {
+        if (strcmp(r->roles[i].name, name) == 0) {
+            *ret_index = (int32_t)i;
+            return 0;
+        }
+    }
+    if (r->roles_count == MU_RANKS_ROLES_MAX)
+        return mu_fail(&r->error, MUSTER_ELIMIT, "more than %d different roles", MU_RANKS_ROLES_MAX);
+    roles = realloc(r->roles, (r->roles_count + 1) * sizeof *roles);
+    if (roles == NULL)
+        return mu_fail(&r->error, MUSTER_ENOMEM, "no memory for a role");
+    r->roles = roles;
+    roles[r->roles_count] = (struct role){ .name = strdup(name) };
+    if (roles[r->roles_count].name == NULL)
+        return mu_fail(&r->error, MUSTER_ENOMEM, "no memory for a role");
+    *ret_index = (int32_t)r->roles_count++;
+    return 0;
+}
+
+/* Rank 0 keeps them all, for it tells everybody; who only needs its own ranks adds up. */
+static int take_info(struct mu_ranks *r, int64_t rank, const char *role, int64_t size)
+{
+    int32_t index = 0;
+    int rc;
+
+    r->result.world_size += size;
+    if (r->infos == NULL) {
+        bool same = strcmp(role, r->role) == 0;
+
+        r->result.base_rank += rank < r->start.rank ? size : 0;
+        r->result.base_role_rank += same && rank < r->start.rank ? size : 0;
+        r->result.role_world_size += same ? size : 0;
+        return 0;
+    }
+    rc = find_role(r, role, &index);
+    if (rc < 0)
+        return rc;
+    r->roles[index].workers += size;
+    r->infos[rank] = (struct info){ .size = (int32_t)size, .role = index };
+    return 0;
+}
+
+/* ---- Asking, a window at a time ---- */
+
+static void ask_info(struct mu_ranks *r, int64_t rank)
+{
+    if (r->start.old_dialect)
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_113, r->prefix, rank);
+    else
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_2X, r->prefix, rank);
+}
+
+static void tell_assigned(struct mu_ranks *r, int64_t rank)
+{
+    const struct info *info = &r->infos[rank];
+    struct role *role = &r->roles[info->role];
+    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
+    char text[VALUE_EXTRA];
+    int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", r->next_base,
+                       r->result.world_size, role->next, role->workers);
+
+    assert(len > 0 && (size_t)len < sizeof text);
+    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    if (rank == r->start.rank) {
+        r->result.base_rank = r->next_base;
+        r->result.base_role_rank = role->next;
+        r->result.role_world_size = role->workers;
+    }
+    r->next_base += info->size;
+    role->next += info->size;
+}
+
+/* Keeps the window full. */
+static void ask_on(struct mu_ranks *r)
+{
+    if (r->state != MU_RANKS_GATHERING && r->state != MU_RANKS_ASSIGNING && r->state != MU_RANKS_AGREEING)
+        return;
+    for (; r->cursor < r->start.world_size && mu_asks_free(&r->asks) > 0; r->cursor++) {
+        bool own = r->cursor == r->start.rank;
+
+        if (r->state == MU_RANKS_GATHERING && !own)
+            ask_info(r, r->cursor);
+        else if (r->state == MU_RANKS_ASSIGNING)
+            tell_assigned(r, r->cursor);
+        else if (r->state == MU_RANKS_AGREEING && !own)
+            (void)mu_asks_add(&r->asks, MU_ASK_GET, FIN_GET, r->cursor, "%s" INFO_113 ".FIN", r->prefix, r->cursor);
+    }
+}
+
+/* The whole of the state's ranks has been asked about, and all have answered. */
+static bool is_through(const struct mu_ranks *r)
+{
+    return r->cursor >= r->start.world_size && r->asks.count == 0;
+}
+
+/* ---- From state to state ---- */
+
+static void meet(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    if (!r->start.needs_master) {
+        succeed(r, out);
+        return;
+    }
+    r->state = MU_RANKS_MEETING;
+    (void)mu_asks_add(&r->asks, MU_ASK_GET, ADDR_GET, 0, "%s" MUSTER_KEY_MASTER_ADDR, r->prefix);
+    (void)mu_asks_add(&r->asks, MU_ASK_GET, PORT_GET, 0, "%s" MUSTER_KEY_MASTER_PORT, r->prefix);
+}
+
+static void agree(struct mu_ranks *r)
+{
+    struct mu_ask_slot *slot =
+        mu_asks_add(&r->asks, MU_ASK_SET, FIN_SET, r->start.rank, "%s" INFO_113 ".FIN", r->prefix, r->start.rank);
+
+    mu_asks_value(&r->asks, slot, mu_slice_str("FIN"));
+    r->state = MU_RANKS_AGREEING;
+    r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
+}
+
+static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    ask_on(r);
+    if (r->state == MU_RANKS_GATHERING && is_through(r)) {
+        if (r->start.old_dialect) {
+            agree(r);
+        } else {
+            r->state = MU_RANKS_ASSIGNING;
+            r->cursor = r->next_base = 0;
+        }
+        ask_on(r);
+    } else if ((r->state == MU_RANKS_ASSIGNING || r->state == MU_RANKS_AGREEING) && is_through(r)) {
+        meet(r, out);
+    } else if (r->state == MU_RANKS_MEETING && r->asks.count == 0) {
+        succeed(r, out);
+    }
+}
+
+static void tell_info(struct mu_ranks *r)
+{
+    struct mu_ask_slot *slot =
+        r->start.old_dialect
+            ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_113, r->prefix, r->start.rank)
+            : mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_2X, r->prefix, r->start.rank);
+    char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA]; /* JSON makes at most six bytes of one */
+    int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64 "}",
+                       r->role_json, r->start.rank, r->size);
+
+    assert(len > 0 && (size_t)len < sizeof text);
+    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+}
+
+/* Roles and sizes; the count is known. */
+static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    int64_t world = r->start.world_size;
+
+    if (r->identical || (world == 1 && !r->start.has_store)) {
+        r->result.base_rank = r->result.base_role_rank = r->start.rank * r->size;
+        r->result.world_size = r->result.role_world_size = world * r->size;
+        meet(r, out);
+        return;
+    }
+    tell_info(r);
+    if (!r->start.old_dialect && r->start.rank != 0) {
+        r->state = MU_RANKS_AWAITING;
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, "%s" ASSIGNED, r->prefix, r->start.rank);
+        return;
+    }
+    r->state = MU_RANKS_GATHERING;
+    if (!r->start.old_dialect) {
+        r->infos = calloc((size_t)world, sizeof *r->infos);
+        if (r->infos == NULL) {
+            (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
+            fail(r, out);
+            return;
+        }
+    }
+    if (take_info(r, r->start.rank, r->role, r->size) < 0)
+        fail(r, out);
+    else
+        ask_on(r);
+}
+
+static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
+{
+    const struct mu_ranks_start *start = event->start;
+
+    assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
+    end(r, MU_RANKS_IDLE);
+    r->start = *start;
+    r->start_ms = event->now_ms;
+    r->deadline_ms = event->now_ms + r->timeout_ms;
+    r->error.code = 0;
+    r->cursor = 0;
+    r->result = (struct mu_ranks_result){ .count = start->own_count };
+    if (start->round >= 0)
+        (void)snprintf(r->prefix, r->prefix_room, ROUND_PREFIX "%s.%" PRId64 "/", r->run_id, start->round);
+    else
+        (void)snprintf(r->prefix, r->prefix_room, "%s/", r->run_id);
+    if (start->world_size > MU_RANKS_WORLD_MAX) {
+        (void)mu_fail(&r->error, MUSTER_ELIMIT, "a world of %" PRId64 " agents is too large", start->world_size);
+        fail(r, out);
+    } else if (start->world_size > 1 && !start->has_store && !r->identical) {
+        (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
+                      start->world_size);
+        fail(r, out);
+    } else if (start->round >= 0 && start->all_ours && !start->old_dialect && start->has_store) {
+        r->state = MU_RANKS_COUNTING;
+        (void)mu_asks_add(&r->asks, MU_ASK_ADD, COUNTER, -1, "%srestarts", r->our_prefix); /* of 0: reads */
+    } else {
+        exchange(r, out);
+    }
+}
+
+/* ---- Answers ---- */
+
+static bool parse_number(struct mu_slice text, int64_t max, int64_t *ret_number)
+{
+    int64_t number = 0;
+
+    if (text.len == 0 || text.len > 18)
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9')
+            return false;
+        number = number * 10 + (text.data[i] - '0');
+    }
+    *ret_number = number;
+    return number <= max;
+}
+
+static void fix_count(struct mu_ranks *r, int64_t counter)
+{
+    struct mu_ask_slot *slot =
+        mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, COUNT, -1, "%scount/%" PRId64, r->our_prefix, r->start.round);
+    char text[32];
+    int len;
+
+    /* A store that was lost and came back empty counts from 0 again; we do not. */
+    counter = counter < r->start.count_min ? r->start.count_min : counter;
+    counter = counter > COUNT_MAX ? COUNT_MAX : counter;
+    len = snprintf(text, sizeof text, "%" PRId64, counter);
+    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    r->state = MU_RANKS_FIXING;
+}
+
+static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                       struct mu_ranks_effects *out)
+{
+    if (!parse_number(value, COUNT_MAX, &r->result.count)) {
+        wrong(r, slot, "no restart count: that is a decimal number", out);
+        return;
+    }
+    r->result.shared = true;
+    exchange(r, out);
+}
+
+static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                       struct mu_ranks_effects *out)
+{
+    json_t *json = load(value);
+    const char *role = "";
+    int64_t size = 0;
+    const char *complaint = read_info(json, slot->index, &role, &size);
+
+    if (complaint != NULL)
+        wrong(r, slot, complaint, out);
+    else if (take_info(r, slot->index, role, size) < 0)
+        fail(r, out);
+    json_decref(json);
+}
+
+static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                          struct mu_ranks_effects *out)
+{
+    json_t *json = load(value);
+    const char *complaint = read_assigned(json, r->size, &r->result);
+
+    json_decref(json);
+    if (complaint != NULL)
+        wrong(r, slot, complaint, out);
+    else
+        meet(r, out);
+}
+
+static void take_addr(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                      struct mu_ranks_effects *out)
+{
+    bool fits = value.len > 0 && value.len < sizeof r->result.master_addr;
+
+    for (size_t i = 0; fits && i < value.len; i++)
+        fits = (unsigned char)value.data[i] > ' ' && value.data[i] != 0x7f;
+    if (!fits) {
+        wrong(r, slot, "not an address", out);
+        return;
+    }
+    memcpy(r->result.master_addr, value.data, value.len);
+    r->result.master_addr[value.len] = '\0';
+}
+
+static void take_port(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                      struct mu_ranks_effects *out)
+{
+    int64_t port = 0;
+
+    if (!parse_number(value, UINT16_MAX, &port) || port == 0)
+        wrong(r, slot, "not a decimal number from 1 to 65535", out);
+    else
+        r->result.master_port = (uint16_t)port;
+}
+
+static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_t now_ms, struct mu_ranks_effects *out)
+{
+    struct mu_ask_slot slot;
+
+    if (!mu_asks_answer(&r->asks, answer, now_ms, &slot))
+        return;
+    if (answer->error != NULL) {
+        r->error = *answer->error;
+        (void)mu_wrap(&r->error, r->error.code, "%s: %s '%.300s'", mu_ranks_state_text(r->state),
+                      mu_ask_kind_text(slot.ask.kind), slot.key);
+        fail(r, out);
+        return;
+    }
+    switch ((enum what)slot.what) {
+    case COUNTER:
+        fix_count(r, answer->number);
+        break;
+    case COUNT:
+        take_count(r, &slot, answer->value, out);
+        break;
+    case INFO_GET:
+        take_infos(r, &slot, answer->value, out);
+        break;
+    case ASSIGNED_GET:
+        take_assigned(r, &slot, answer->value, out);
+        break;
+    case ADDR_GET:
+        take_addr(r, &slot, answer->value, out);
+        break;
+    case PORT_GET:
+        take_port(r, &slot, answer->value, out);
+        break;
+    case INFO_SET:
+    case ASSIGNED_SET:
+    case FIN_SET:
+    case FIN_GET:
+        break;
+    }
+    go_on(r, out);
+}
+
+/* ---- Driving ---- */
+
+void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
+{
+    struct mu_ask ask;
+
+    out->count = 0;
+    switch (event->type) {
+    case MU_RANKS_ON_START:
+        start_round(r, event, out);
+        go_on(r, out);
+        break;
+    case MU_RANKS_ON_STOP:
+        end(r, MU_RANKS_IDLE);
+        break;
+    case MU_RANKS_ON_ANSWER:
+        answered(r, &event->answer, event->now_ms, out);
+        break;
+    case MU_RANKS_ON_TIME:
+        break;
+    }
+    if (event->now_ms >= r->deadline_ms)
+        time_is_up(r, event->now_ms, out);
+    while (mu_asks_emit(&r->asks, event->now_ms, r->deadline_ms, &ask))
+        emit(out, MU_RANKS_DO_ASK)->ask = ask;
+}
+
+uint64_t mu_ranks_deadline_ms(const struct mu_ranks *r)
+{
+    uint64_t due_ms = mu_asks_due_ms(&r->asks);
+
+    return due_ms < r->deadline_ms ? due_ms : r->deadline_ms;
+}
+
+enum mu_ranks_state mu_ranks_state(const struct mu_ranks *r)
+{
+    return r->state;
+}

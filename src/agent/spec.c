@@ -1,0 +1,347 @@
+/* Worker specs: checked field by field, copied whole; environments made of them. */
+#include "agent/spec.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define VARS_MAX 20 /* that we put on top of what a worker inherits */
+
+/* ---- Checks ---- */
+
+/* A shorter struct of an older program has zeros where it ends. */
+static int read_whole(const struct muster_worker_spec *spec, struct muster_worker_spec *ret_whole,
+                      struct muster_error *reterr)
+{
+    *ret_whole = (struct muster_worker_spec){ 0 };
+    if (spec->size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: size is not set");
+    memcpy(ret_whole, spec, spec->size < sizeof *ret_whole ? spec->size : sizeof *ret_whole);
+    ret_whole->size = sizeof *ret_whole;
+    return 0;
+}
+
+static bool has_command(const struct muster_worker_spec *spec)
+{
+    return spec->argv != NULL && spec->argv[0] != NULL && spec->argv[0][0] != '\0';
+}
+
+static int check_entry_point(const struct muster_worker_spec *spec, struct muster_error *reterr)
+{
+    const struct muster_worker_driver_ops *ops = spec->driver != NULL ? spec->driver->ops : NULL;
+
+    if (!has_command(spec) && spec->argv != NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: argv has no program in it");
+    if (spec->argv != NULL && spec->function != NULL)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "worker spec: argv and function are both set; an entry point is one of them");
+    if (spec->argv == NULL && spec->function == NULL && spec->driver == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: no entry point: neither argv nor function is set");
+    if (spec->function != NULL && (spec->function_name == NULL || spec->function_name[0] == '\0'))
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: function_name must not be empty");
+    if (spec->driver == NULL)
+        return 0;
+    if (ops == NULL || ops->size <= offsetof(struct muster_worker_driver_ops, stop) || ops->name == NULL ||
+        ops->start == NULL || ops->stop == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: driver needs a size, a name, start and stop");
+    if (spec->log_dir != NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: log_dir is for processes; the driver '%s' has its own",
+                       ops->name);
+    return 0;
+}
+
+static int check_output(const struct muster_worker_spec *spec, struct mu_redirects *ret_redirects,
+                        struct mu_redirects *ret_tee, struct muster_error *reterr)
+{
+    int rc = 0;
+
+    *ret_redirects = *ret_tee = (struct mu_redirects){ 0 };
+    if (spec->log_dir == NULL && (spec->redirects != NULL || spec->tee != NULL))
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: %s needs log_dir",
+                       spec->redirects != NULL ? "redirects" : "tee");
+    if (spec->log_dir != NULL && spec->log_dir[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: log_dir must not be empty");
+    if (spec->redirects != NULL)
+        rc = mu_redirects_parse("redirects", spec->redirects, ret_redirects, reterr);
+    if (rc == 0 && spec->tee != NULL)
+        rc = mu_redirects_parse("tee", spec->tee, ret_tee, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "worker spec") : 0;
+}
+
+static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_parsed, struct muster_error *reterr)
+{
+    int rc;
+
+    if (spec->role == NULL || spec->role[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: role must not be empty");
+    if (spec->local_world_size <= 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: local_world_size must be above 0, not %" PRId64,
+                       spec->local_world_size);
+    if (spec->local_world_size > MU_SPEC_WORKERS_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "worker spec: local_world_size is %" PRId64 "; at most %d can be run",
+                       spec->local_world_size, MU_SPEC_WORKERS_MAX);
+    if (spec->monitor_interval_ms <= 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: monitor_interval_ms must be above 0, not %" PRId64,
+                       spec->monitor_interval_ms);
+    if (spec->max_restarts < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: max_restarts must not be below 0, but is %" PRId64,
+                       spec->max_restarts);
+    if (spec->rdzv == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: rdzv is not set");
+    rc = check_entry_point(spec, reterr);
+    if (rc == 0)
+        rc = check_output(spec, &ret_parsed->redirects, &ret_parsed->tee, reterr);
+    if (rc < 0)
+        return rc;
+    mu_signals_parse(&ret_parsed->signals, spec->signals != NULL ? spec->signals : "");
+    if (ret_parsed->signals.skipped[0] != '\0')
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "worker spec: signals has what is no signal, or none that can be handled: %s",
+                       ret_parsed->signals.skipped);
+    if (spec->shutdown_timeout_ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: shutdown_timeout_ms must not be below 0, but is %" PRId64,
+                       spec->shutdown_timeout_ms);
+    if (spec->exit_barrier_timeout_ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "worker spec: exit_barrier_timeout_ms must not be below 0, but is %" PRId64,
+                       spec->exit_barrier_timeout_ms);
+    return 0;
+}
+
+int muster_worker_spec_check(const struct muster_worker_spec *spec, struct muster_error *reterr)
+{
+    struct muster_worker_spec whole;
+    struct mu_spec *parsed = calloc(1, sizeof *parsed);
+    int rc = parsed == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "worker spec: out of memory")
+                            : read_whole(spec, &whole, reterr);
+
+    if (rc == 0)
+        rc = check(&whole, parsed, reterr);
+    free(parsed);
+    return rc;
+}
+
+const char *muster_worker_spec_entry_point(const struct muster_worker_spec *spec)
+{
+    const char *slash;
+
+    if (spec->function != NULL)
+        return spec->function_name != NULL ? spec->function_name : "";
+    if (has_command(spec)) {
+        slash = strrchr(spec->argv[0], '/');
+        return slash != NULL ? slash + 1 : spec->argv[0];
+    }
+    return spec->driver != NULL ? spec->driver->ops->name : "";
+}
+
+/* ---- The copy ---- */
+
+static const char *copy_text(struct mu_arena *arena, const char *text, bool *is_full)
+{
+    size_t len;
+    char *copy;
+
+    if (text == NULL)
+        return NULL;
+    len = strlen(text) + 1;
+    copy = mu_arena_alloc(arena, len);
+    if (copy == NULL)
+        *is_full = true;
+    else
+        memcpy(copy, text, len);
+    return copy;
+}
+
+static const char *const *copy_list(struct mu_arena *arena, const char *const *list, bool *is_full)
+{
+    const char **copy;
+    size_t count = 0;
+
+    if (list == NULL)
+        return NULL;
+    while (list[count] != NULL)
+        count++;
+    copy = mu_arena_alloc(arena, (count + 1) * sizeof *copy);
+    if (copy == NULL) {
+        *is_full = true;
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++)
+        copy[i] = copy_text(arena, list[i], is_full);
+    copy[count] = NULL;
+    return copy;
+}
+
+static int copy_all(struct mu_spec *spec, struct muster_error *reterr)
+{
+    struct muster_worker_spec *it = &spec->given;
+    struct muster_rdzv_params *params = NULL;
+    bool is_full = false;
+    int rc = muster_rdzv_params_copy(it->rdzv, &params, reterr);
+
+    if (rc < 0)
+        return rc;
+    it->rdzv = params;
+    it->role = copy_text(&spec->arena, it->role, &is_full);
+    it->argv = copy_list(&spec->arena, it->argv, &is_full);
+    it->function_name = copy_text(&spec->arena, it->function_name, &is_full);
+    it->envp = copy_list(&spec->arena, it->envp, &is_full);
+    it->log_dir = copy_text(&spec->arena, it->log_dir, &is_full);
+    it->redirects = copy_text(&spec->arena, it->redirects, &is_full);
+    it->tee = copy_text(&spec->arena, it->tee, &is_full);
+    it->signals = copy_text(&spec->arena, it->signals, &is_full);
+    if (!is_full)
+        return 0;
+    mu_spec_done(spec);
+    return mu_fail(reterr, MUSTER_ENOMEM, "worker spec: out of memory");
+}
+
+int mu_spec_init(struct mu_spec *ret_spec, const struct muster_worker_spec *spec, struct muster_error *reterr)
+{
+    int rc;
+
+    *ret_spec = (struct mu_spec){ 0 };
+    rc = read_whole(spec, &ret_spec->given, reterr);
+    if (rc == 0)
+        rc = check(&ret_spec->given, ret_spec, reterr);
+    if (rc == 0)
+        rc = copy_all(ret_spec, reterr);
+    if (rc < 0)
+        return rc;
+    if (ret_spec->given.shutdown_timeout_ms == 0)
+        ret_spec->given.shutdown_timeout_ms = MU_SPEC_SHUTDOWN_MS;
+    return 0;
+}
+
+void mu_spec_done(struct mu_spec *spec)
+{
+    muster_rdzv_params_free((struct muster_rdzv_params *)(uintptr_t)spec->given.rdzv);
+    mu_arena_done(&spec->arena);
+    spec->given.rdzv = NULL;
+}
+
+/* ---- Environment ---- */
+
+struct vars {
+    struct mu_arena *arena;
+    char *items[VARS_MAX];
+    size_t count;
+    bool is_full;
+};
+
+static void put(struct vars *vars, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct vars *vars, const char *format, ...)
+{
+    va_list args;
+    char *text = NULL;
+    int len;
+
+    assert(vars->count < VARS_MAX);
+    va_start(args, format);
+    len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (len >= 0)
+        text = mu_arena_alloc(vars->arena, (size_t)len + 1);
+    if (text == NULL) {
+        vars->is_full = true;
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(text, (size_t)len + 1, format, args);
+    va_end(args);
+    vars->items[vars->count++] = text;
+}
+
+static bool is_put(const struct vars *vars, const char *var)
+{
+    size_t len = strcspn(var, "=") + 1;
+
+    for (size_t i = 0; i < vars->count; i++) {
+        if (strncmp(vars->items[i], var, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool has(const char *const *list, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (; *list != NULL; list++) {
+        if (strncmp(*list, name, len) == 0 && (*list)[len] == '=')
+            return true;
+    }
+    return false;
+}
+
+char **mu_spec_environment(const struct mu_spec *spec, const struct muster_worker_group *group, size_t local_rank,
+                           bool use_agent_store, const char *error_file, const char *const *inherited,
+                           struct mu_arena *arena)
+{
+    static const char *const nccl[] = { "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING" };
+    const struct muster_worker *worker = &group->workers[local_rank];
+    struct vars vars = { .arena = arena };
+    size_t count = 0;
+    char **all;
+
+    put(&vars, "LOCAL_RANK=%" PRId64, worker->local_rank);
+    put(&vars, "RANK=%" PRId64, worker->global_rank);
+    put(&vars, "GROUP_RANK=%" PRId64, group->group_rank);
+    put(&vars, "ROLE_RANK=%" PRId64, worker->role_rank);
+    put(&vars, "ROLE_NAME=%s", group->role);
+    put(&vars, "LOCAL_WORLD_SIZE=%" PRId64, spec->given.local_world_size);
+    put(&vars, "WORLD_SIZE=%" PRId64, worker->world_size);
+    put(&vars, "GROUP_WORLD_SIZE=%" PRId64, group->group_world_size);
+    put(&vars, "ROLE_WORLD_SIZE=%" PRId64, worker->role_world_size);
+    put(&vars, "MASTER_ADDR=%s", group->master.master_addr);
+    put(&vars, "MASTER_PORT=%u", (unsigned)group->master.master_port);
+    put(&vars, "TORCHELASTIC_RESTART_COUNT=%" PRId64, group->restart_count);
+    put(&vars, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, spec->given.max_restarts);
+    put(&vars, "TORCHELASTIC_RUN_ID=%s", muster_rdzv_params_run_id(spec->given.rdzv));
+    put(&vars, "TORCHELASTIC_USE_AGENT_STORE=%s", use_agent_store ? "True" : "False");
+    put(&vars, "TORCHELASTIC_ERROR_FILE=%s", error_file);
+    if (spec->given.signals != NULL)
+        put(&vars, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", spec->given.signals);
+    for (size_t i = 0; i < sizeof nccl / sizeof nccl[0]; i++) {
+        if (!has(inherited, nccl[i]))
+            put(&vars, "%s=1", nccl[i]);
+    }
+    while (inherited[count] != NULL)
+        count++;
+    all = mu_arena_alloc(arena, (vars.count + count + 1) * sizeof *all);
+    if (all == NULL || vars.is_full)
+        return NULL;
+    memcpy(all, vars.items, vars.count * sizeof *all);
+    count = vars.count;
+    for (; *inherited != NULL; inherited++) {
+        if (!is_put(&vars, *inherited))
+            all[count++] = (char *)(uintptr_t)*inherited;
+    }
+    all[count] = NULL;
+    return all;
+}
+
+/* ---- Groups ---- */
+
+struct muster_worker_group *mu_worker_group_copy(const struct muster_worker_group *group)
+{
+    size_t workers = group->workers_count * sizeof *group->workers, role = strlen(group->role) + 1;
+    struct muster_worker_group *copy = malloc(sizeof *copy + workers + role);
+
+    if (copy == NULL)
+        return NULL;
+    *copy = *group;
+    copy->workers = memcpy(copy + 1, group->workers, workers);
+    copy->role = memcpy((char *)(copy + 1) + workers, group->role, role);
+    return copy;
+}
+
+void muster_worker_group_free(struct muster_worker_group *group)
+{
+    free(group);
+}

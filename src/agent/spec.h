@@ -1,0 +1,34 @@
+/* A library user's worker spec: its checks, a copy of our own, and what a worker of it finds in its environment. No loop. */
+#ifndef MU_AGENT_SPEC_H
+#define MU_AGENT_SPEC_H
+
+#include "base/arena.h"
+#include "logs/redirects.h"
+#include "proc/signals.h"
+
+#include <stdint.h>
+
+#define MU_SPEC_WORKERS_MAX 4096 /* of one agent */
+#define MU_SPEC_SHUTDOWN_MS 30000
+
+struct mu_spec {
+    struct muster_worker_spec given; /* whole, and all that it points to is ours but registry, driver and contexts */
+    struct mu_redirects redirects, tee;
+    struct mu_signals signals;
+    struct mu_arena arena;
+};
+
+/* MUSTER_EINVAL or MUSTER_ELIMIT naming the field; MUSTER_ENOMEM. On failure *ret_spec need not be given back. */
+int mu_spec_init(struct mu_spec *ret_spec, const struct muster_worker_spec *spec, struct muster_error *reterr);
+void mu_spec_done(struct mu_spec *spec);
+
+/* What one worker of the group is started with: `inherited` (NULL-terminated, borrowed), and RANK and so on on top. The
+ * memory is the arena's. NULL: there is none. */
+char **mu_spec_environment(const struct mu_spec *spec, const struct muster_worker_group *group, size_t local_rank,
+                           bool use_agent_store, const char *error_file, const char *const *inherited,
+                           struct mu_arena *arena);
+
+/* A copy of `group` and what it points to, in one block for free(). NULL: no memory. */
+struct muster_worker_group *mu_worker_group_copy(const struct muster_worker_group *group);
+
+#endif

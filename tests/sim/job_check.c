@@ -1,0 +1,361 @@
+/* What must hold of a job:
+ *
+ *   G1  who starts workers in a round does so with the ranks that follow from the members and their sizes, so that together
+ *       they are 0..n-1, and with the round's one restart count
+ *   G2  nothing of an old round's workers is there when a node joins, or starts new ones; of a node that was removed they
+ *       are killed at once
+ *   G3  a lost member that was not done makes the others regroup, in bounded time; one that was done never does
+ *   G4  the document is closed with a verdict in the store: success when all members of a round are done, failure when the
+ *       budget is used up
+ *   B   a round that a worker's failure ended costs one restart, once; the job fails when none is left, and not before
+ *   G8  a store that is away stops no worker
+ *   E   an agent ends once, in bounded time after a signal; after the storm every job ends, all as one */
+#include "job_sim.h"
+
+struct round_seen { /* in which workers were started, or failed */
+    unsigned incarnation;
+    int64_t round, count;
+    bool counted, failed;
+    size_t world_count;
+    unsigned world[AGENTS_MAX];
+};
+
+static struct {
+    struct round_seen rounds[4096];
+    size_t count;
+    int64_t failed; /* rounds that a worker's failure ended */
+    bool fail_job;
+    /* The end. */
+    bool calm, must_end_as_one;
+    unsigned ends_good, ends_bad, ends_closed;
+    char bad[96], good[96];
+} c;
+
+/* ---- What rdzv_store.c and rdzv_node.c want to have checked; here it is the other simulator's business ---- */
+
+unsigned id_of(const struct mu_node *node)
+{
+    return (unsigned)node->local_id & (IDS_MAX - 1);
+}
+
+void check_sent_write(struct node *author, const struct mu_rdzv_effect *effect)
+{
+    (void)author;
+    (void)effect;
+}
+
+void check_seen(struct node *node, const struct request *request)
+{
+    (void)node;
+    (void)request;
+}
+
+void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
+{
+    (void)node;
+    (void)effect;
+}
+
+bool stock_in(const struct node *node, int64_t round)
+{
+    (void)node;
+    (void)round;
+    return false;
+}
+
+void stock_die(struct node *node)
+{
+    (void)node;
+}
+
+/* ---- Rounds ---- */
+
+static struct round_seen *round_of(const struct agent *a)
+{
+    struct round_seen *seen;
+
+    for (size_t i = 0; i < c.count; i++) {
+        seen = &c.rounds[i];
+        /* Where data were lost the same number may come again, with others. */
+        if (seen->incarnation == a->incarnation && seen->round == a->round && seen->world_count == a->world_count &&
+            memcmp(seen->world, a->world, a->world_count * sizeof a->world[0]) == 0)
+            return seen;
+        EXPECT("G1", seen->incarnation != a->incarnation || seen->round != a->round || job.wiped_us != 0,
+               "%s: round %" PRId64 " has two worlds", a->name, a->round);
+    }
+    EXPECT("rounds", c.count < sizeof c.rounds / sizeof c.rounds[0], "too many rounds");
+    seen = &c.rounds[c.count++];
+    *seen = (struct round_seen){ .incarnation = a->incarnation, .round = a->round, .world_count = a->world_count };
+    memcpy(seen->world, a->world, sizeof seen->world);
+    job.rounds++;
+    return seen;
+}
+
+void check_joining(const struct agent *a)
+{
+    EXPECT("G2", !procs_any(a), "%s joins with processes of the old round", a->name);
+}
+
+void check_starting(struct agent *a)
+{
+    struct round_seen *seen = round_of(a);
+    int64_t base = 0, world = 0;
+
+    EXPECT("G2", !procs_any(a), "%s starts workers beside old ones", a->name);
+    for (size_t i = 0; i < a->world_count; i++) {
+        if ((int64_t)i == a->rank)
+            base = world;
+        world += job.sizes[a->world[i]];
+    }
+    EXPECT("G1", a->assigned.base_rank == base && a->assigned.world_size == world,
+           "%s: ranks from %" PRId64 " of %" PRId64 ", but %" PRId64 " of %" PRId64 " it is", a->name,
+           a->assigned.base_rank, a->assigned.world_size, base, world);
+    EXPECT("G1", !seen->counted || seen->count == a->assigned.count,
+           "%s: restart %" PRId64 ", for others it is %" PRId64, a->name, a->assigned.count, seen->count);
+    seen->counted = true;
+    seen->count = a->assigned.count;
+    EXPECT("B", a->assigned.shared, "%s: the count is not the job's", a->name);
+    EXPECT("B", a->assigned.count <= c.failed, "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed",
+           a->name, a->assigned.count, c.failed);
+    EXPECT("B", a->assigned.count <= job.max_restarts, "%s: restart %" PRId64 " of %" PRId64, a->name,
+           a->assigned.count, job.max_restarts);
+    a->running_us = w.now_us;
+}
+
+/* ---- Losses ---- */
+
+static bool mark_is_there(const struct agent *a, size_t rank, uint64_t before_us)
+{
+    char key[128];
+    uint64_t born_us;
+
+    if (w.on[F_OLD])
+        (void)snprintf(key, sizeof key, "torch.rendezvous." RUN_ID ".%" PRId64 "/torchelastic/agent/terminal_state%zu",
+                       a->round, rank);
+    else
+        (void)snprintf(key, sizeof key, "muster." RUN_ID "/%" PRId64 "/done/%zu", a->round, rank);
+    return kv_find(key, NULL, &born_us) && born_us < before_us;
+}
+
+/* Only what was to be found out: not if the store said nothing, or has lost what it knew. */
+void check_lost(const struct agent *a)
+{
+    bool all_done = true;
+
+    for (size_t i = 0; i < a->world_count; i++)
+        all_done &= (int64_t)i == a->rank || mark_is_there(a, i, a->lost_us);
+    EXPECT("G3", !all_done || a->kv_failed_us >= a->lost_us || job.wiped_us != 0,
+           "%s calls members lost who were done", a->name);
+}
+
+void check_removed(const struct agent *a)
+{
+    EXPECT("G2", a->procs.running == 0 || a->procs.killed || a->done,
+           "%s was removed, and its workers are not killed", a->name);
+}
+
+static bool is_alive(unsigned id)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        if (w.nodes[i].alive && w.nodes[i].id == id)
+            return true;
+    }
+    return false;
+}
+
+static uint64_t later_of(uint64_t x, uint64_t y)
+{
+    return x > y ? x : y;
+}
+
+static void check_regroups(const struct agent *a)
+{
+    uint64_t death_us = mu_rdzv_death_age_ms(&w.settings) * MS;
+    uint64_t bound = 3 * death_us + (15 + w.settings.lost_node_wait_ms / 1000) * SECOND;
+    uint64_t since = later_of(later_of(a->running_us, a->node->impaired_us), later_of(a->kv_failed_us, job.wiped_us));
+
+    if (mu_policy_phase(a->policy) != MU_POLICY_RUNNING || a->closed || a->node->paused_until_us > 0 ||
+        a->node->cut_until_us > w.now_us || store_up_for_us() < bound)
+        return;
+    for (size_t i = 0; i < a->world_count; i++) {
+        unsigned id = a->world[i];
+
+        if (is_alive(id) || job.done_round[id] == a->round)
+            continue;
+        EXPECT("G3", w.now_us < later_of(since, job.died_us[id]) + bound,
+               "%s runs on %.1f s after member %u was lost", a->name,
+               (double)(w.now_us - later_of(since, job.died_us[id])) / 1e6, id);
+    }
+}
+
+/* ---- The job's end ---- */
+
+static bool verdict(struct mu_verdict *ret_verdict)
+{
+    struct mu_slice text;
+
+    if (!kv_find("muster." RUN_ID "/verdict", &text, NULL))
+        return false;
+    EXPECT("G4", mu_verdict_read(text, ret_verdict, NULL) == 0, "the verdict is none: %.*s", (int)text.len, text.data);
+    return true;
+}
+
+void check_fail_job(const struct agent *a)
+{
+    c.fail_job = true;
+    EXPECT("B", c.failed > job.max_restarts, "%s fails the job after %" PRId64 " failed rounds of %" PRId64, a->name,
+           c.failed, job.max_restarts);
+}
+
+void check_write(struct node *author, const struct version *before, const struct version *after)
+{
+    const struct agent *a = author != NULL ? &job.agents[author->slot] : NULL;
+    struct mu_verdict seen;
+    bool has_verdict = verdict(&seen), all_done = true;
+
+    if (!after->doc.closed || (before != NULL && before->doc.closed) || a == NULL || a->policy == NULL)
+        return;
+    TELL("%s: closes the job", a->name);
+    EXPECT("G4", has_verdict || job.wiped_us != 0 || (a->kv_failed_us > 0 && w.now_us - a->kv_failed_us < 35 * SECOND),
+           "%s closes without a verdict", a->name);
+    for (size_t i = 0; i < a->world_count; i++)
+        all_done &= job.done_round[a->world[i]] == a->round;
+    EXPECT("G4", all_done || c.fail_job, "%s closes a job that has not ended", a->name);
+    EXPECT("G4", !has_verdict || !seen.succeeded || all_done || c.fail_job,
+           "%s closes as a success what is none", a->name);
+}
+
+/* ---- Steps ---- */
+
+static bool stops(const struct mu_policy_effects *effects)
+{
+    for (unsigned i = 0; i < effects->count; i++) {
+        if (effects->items[i].type == MU_POLICY_DO_STOP_WORKERS || effects->items[i].type == MU_POLICY_DO_KILL_WORKERS)
+            return true;
+    }
+    return false;
+}
+
+/* Nothing is on but outages and what workers do: nobody vanishes, so nothing else may end a round. */
+static bool only_outages(void)
+{
+    static const enum fault harmless[] = { F_OUTAGE, F_CLOCK, F_JUMP, F_LATE, F_LAZY, F_SPARES };
+    unsigned on = 0, known = 0;
+
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        on += w.on[i];
+    for (unsigned i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
+        known += w.on[harmless[i]];
+    return on == known && !job.on[T_NOSTART] && !job.on[T_UNKILLABLE] && !job.on[T_IMPATIENT];
+}
+
+void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_policy_phase before,
+                const struct mu_policy_effects *effects)
+{
+    bool stopped = stops(effects);
+    bool failed = event->type == MU_POLICY_ON_EXITED ? !event->ok
+                                                     : event->type == MU_POLICY_ON_STARTED && a->procs.failed;
+
+    EXPECT("G8", !stopped || (event->type != MU_POLICY_ON_BACKEND_DOWN && event->type != MU_POLICY_ON_BACKEND_UP),
+           "%s stops its workers because the store is away", a->name);
+    EXPECT("G8", !stopped || !only_outages() || !(event->type == MU_POLICY_ON_LOST || event->type == MU_POLICY_ON_REMOVED || event->type == MU_POLICY_ON_FAILED),
+           "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
+           mu_policy_event_text(event->type));
+    if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {
+        struct round_seen *seen = round_of(a);
+
+        c.failed += !seen->failed;
+        seen->failed = true;
+    }
+    if (event->type == MU_POLICY_ON_STOPPED && event->number > 0)
+        a->personal = true;
+}
+
+void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
+{
+    bool good = outcome->kind == MU_POLICY_OUTCOME_SUCCEEDED || outcome->kind == MU_POLICY_OUTCOME_GRACEFUL;
+    bool closed = outcome->kind == MU_POLICY_OUTCOME_ERROR && outcome->error.code == MUSTER_ERDZV_CLOSED;
+
+    job.ends++;
+    EXPECT("G2", !procs_any(a) || a->procs.unkillable, "%s ends, and its workers do not", a->name);
+    EXPECT("E", outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || a->done, "%s succeeds without its workers", a->name);
+    if (!c.calm || a->personal || a->behind)
+        return;
+    if (good && a->done) {
+        c.ends_good++;
+        (void)snprintf(c.good, sizeof c.good, "%s", a->name);
+    } else if (closed && !a->done) {
+        c.ends_closed++;
+    } else if (!good) {
+        c.ends_bad++;
+        (void)snprintf(c.bad, sizeof c.bad, "%s: %.40s", a->name, mu_policy_outcome_text(outcome->kind));
+    }
+}
+
+void check_each_second(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct agent *a = &job.agents[i];
+        uint64_t since;
+
+        if (a->policy == NULL || a->ended || !a->node->alive)
+            continue;
+        check_regroups(a);
+        since = later_of(a->signal_us, a->node->paused_until_us);
+        EXPECT("E", a->signal_us == 0 || w.now_us < since + a->signal_grace_ms * MS + 45 * SECOND,
+               "%s has got a signal and does not end", a->name);
+    }
+}
+
+/* Those who are not done and have no reason of their own to end are enough for a round: then the job ends for all of them
+ * in the same way. Unless its store has forgotten the job, or who was done gives up waiting. */
+void check_calm(void)
+{
+    int64_t undone = 0;
+    bool closed = store_document() != NULL && store_document()->doc.closed;
+
+    c.calm = true;
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct agent *a = &job.agents[i];
+
+        undone += a->policy != NULL && !a->ended && a->node->alive && !a->done && !a->personal;
+    }
+    c.must_end_as_one = undone >= w.settings.nodes_min && !closed && job.wiped_us == 0 && !job.on[T_IMPATIENT] &&
+                        !job.on[T_UNKILLABLE] && w.host_slot < 0;
+}
+
+void check_over(void)
+{
+    struct mu_verdict seen;
+    bool has_verdict = verdict(&seen);
+    struct mu_slice text;
+    char number[32] = "0";
+
+    job.jobs_succeeded += has_verdict && seen.succeeded;
+    job.jobs_failed += has_verdict && !seen.succeeded;
+    if (c.must_end_as_one) {
+        EXPECT("E", has_verdict, "the job has ended without a verdict");
+        EXPECT("E", seen.succeeded || c.ends_good == 0, "the job has failed, but %s has succeeded", c.good);
+        EXPECT("E", !seen.succeeded || c.ends_bad == 0, "the job has succeeded, but not %s", c.bad);
+    }
+    if (kv_find("muster." RUN_ID "/restarts", &text, NULL))
+        (void)snprintf(number, sizeof number, "%.*s", (int)text.len, text.data);
+    if (!job.clean)
+        return;
+    EXPECT("B", strtoll(number, NULL, 10) == (c.failed > job.max_restarts ? job.max_restarts : c.failed),
+           "%s restarts are counted, but %" PRId64 " rounds have failed, of %" PRId64, number, c.failed,
+           job.max_restarts);
+    EXPECT("B", !has_verdict || seen.succeeded == (c.failed <= job.max_restarts),
+           "the job has %s with %" PRId64 " failed rounds of %" PRId64, seen.succeeded ? "succeeded" : "failed",
+           c.failed, job.max_restarts);
+}
+
+void check_job_begin(void)
+{
+    memset(&c, 0, sizeof c);
+}
+
+void check_job_end(void)
+{
+    c.count = 0;
+}

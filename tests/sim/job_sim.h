@@ -1,0 +1,165 @@
+/* Whole jobs in a storm: what the parts of this simulator share. It stands on the rendezvous' simulator (rdzv_sim.h: the
+ * clock, the store's document, the nodes) and puts an agent on top of every node.
+ *
+ *   sim_job.c     what the seed decides, the storm, the healing, the command line
+ *   job_agent.c   an agent: the program's own machines, wired as the program wires them
+ *   job_kv.c      the plain keys of the store
+ *   job_proc.c    the processes of an agent
+ *   job_check.c   what must hold */
+#ifndef JOB_SIM_H
+#define JOB_SIM_H
+
+#include "rdzv_sim.h"
+
+#include "agent/policy.h"
+
+enum {
+    AGENTS_MAX = 16, /* slots of nodes */
+    SIZE_MAX_LOCAL = 3,
+    TEXT_MAX = 2048, /* of a key or value */
+    ENDINGS_MAX = IDS_MAX,
+};
+
+#define RUN_ID "job"
+
+/* ---- What can go wrong with workers; the rest is of rdzv_sim.h ---- */
+
+#define TROUBLES(X)                                                                                                    \
+    X(FAIL, "fail")             /* some workers fail */                                                                \
+    X(LOOP, "loop")             /* they fail whenever they are started, after the storm as well */                     \
+    X(STUBBORN, "stubborn")     /* some ignore signals, but for the one that nobody can */                             \
+    X(DYING, "dying")           /* some take their time to die */                                                      \
+    X(LEFTOVERS, "leftovers")   /* some leave something behind */                                                      \
+    X(UNKILLABLE, "unkillable") /* that nobody can kill */                                                             \
+    X(NOSTART, "nostart")       /* some cannot be started */                                                           \
+    X(UNEVEN, "uneven")         /* nodes are done at different times */                                                \
+    X(IMPATIENT, "impatient")   /* a done agent waits for the others with a limit */
+
+enum trouble {
+#define X(name, text) T_##name,
+    TROUBLES(X)
+#undef X
+        TROUBLES_COUNT,
+};
+
+extern const char *const trouble_names[TROUBLES_COUNT];
+
+/* ---- Processes ---- */
+
+struct worker {
+    bool runs, fails, ignores;
+    uint64_t end_us; /* when it ends, as things are */
+};
+
+struct processes {
+    struct worker workers[SIZE_MAX_LOCAL];
+    unsigned count, running;
+    bool started, stopping, killed, stopped, failed; /* failed: one of them did, by itself */
+    bool left;                                       /* something behind */
+    bool unkillable;
+    uint64_t kill_us;    /* when it comes to that; 0: it does not */
+    uint64_t generation; /* of the last start */
+};
+
+/* ---- Agents ---- */
+
+enum who { FOR_POLICY, FOR_RANKS, FOR_FINISH };
+
+struct queued { /* an event for the policy that owns what it points to */
+    struct mu_policy_event event;
+    struct mu_policy_joined joined;
+    struct mu_ranks_result ranks;
+    struct muster_error error;
+    char text[MU_POLICY_TEXT_MAX];
+};
+
+enum { QUEUE_MAX = 16 };
+
+struct agent {
+    struct node *node;
+    uint64_t life;
+    char name[32];
+    struct mu_policy *policy; /* NULL: there is no agent */
+    struct mu_ranks *ranks;
+    struct mu_finish *finish;
+    struct queued queue[QUEUE_MAX + 1];
+    unsigned queue_count;
+    bool stepping;
+    uint64_t timer_us, timer_generation, order_us;
+    int64_t size;
+    uint64_t signal_grace_ms;
+    /* The round. */
+    int64_t round, rank;
+    unsigned incarnation;
+    unsigned world[AGENTS_MAX]; /* ids by rank */
+    size_t world_count;
+    struct mu_ranks_result assigned;
+    bool closed;
+    struct processes procs;
+    /* For the checks. */
+    bool ended, personal; /* personal: it has a reason of its own to end */
+    bool done, behind;
+    uint64_t kv_failed_us, running_us, lost_us, signal_us;
+};
+
+struct job {
+    bool on[TROUBLES_COUNT];
+    unsigned percent[TROUBLES_COUNT];
+    int64_t max_restarts;
+    uint64_t run_us, barrier_ms, restart_grace_ms, signal_grace_ms, calm_us;
+    bool clean; /* nothing but workers and members that come and go by themselves */
+    struct agent agents[AGENTS_MAX];
+    bool retired[AGENTS_MAX]; /* slots that ended of themselves: nobody starts them again */
+    int64_t sizes[IDS_MAX];   /* workers of each identity */
+    uint64_t died_us[IDS_MAX];
+    int64_t done_round[IDS_MAX]; /* -1: it was not */
+    uint64_t wiped_us;           /* when data were last lost; 0: never */
+    /* Figures. */
+    uint64_t rounds, jobs_succeeded, jobs_failed, ends;
+};
+
+extern struct job job;
+
+/* sim_job.c: calls later, with what is due; nothing of a life that is over, nothing while a node is paused. `what` is
+ * freed if it is not called. */
+typedef void later_call(struct agent *agent, void *what, uint64_t number);
+void later(uint64_t at_us, later_call *call, struct agent *agent, void *what, uint64_t number);
+void later_in_store(uint64_t at_us, later_call *call, void *what);
+bool trouble(enum trouble trouble);
+
+/* job_agent.c */
+void agent_birth(struct node *node);
+void agent_bury(struct agent *agent);
+void agent_hear(struct node *node, const struct mu_rdzv_effect *effect);
+void agent_signal(struct agent *agent, int signal);
+void agent_tell(struct agent *agent, struct mu_policy_event event); /* from the loop */
+void agent_answer(struct agent *agent, enum who who, struct mu_answer answer);
+
+/* job_kv.c */
+void kv_begin(void);
+void kv_end(void);
+void kv_sync(void); /* with what the store has become */
+void kv_ask(struct agent *agent, enum who who, const struct mu_ask *ask);
+bool kv_find(const char *key, struct mu_slice *ret_value, uint64_t *ret_born_us);
+
+/* job_proc.c: what they do arrives at the policy from the loop */
+bool procs_start(struct agent *agent); /* false: not all could be */
+void procs_stop(struct agent *agent, int signal, uint64_t grace_ms);
+bool procs_any(const struct agent *agent);
+
+/* job_check.c */
+void check_job_begin(void);
+void check_job_end(void);
+void check_joining(const struct agent *agent);
+void check_starting(struct agent *agent);
+void check_lost(const struct agent *agent);
+void check_removed(const struct agent *agent);
+void check_step(struct agent *agent, const struct mu_policy_event *event, enum mu_policy_phase before,
+                const struct mu_policy_effects *effects);
+void check_fail_job(const struct agent *agent);
+void check_ending(struct agent *agent, const struct mu_policy_outcome *outcome);
+void check_each_second(void);
+void check_calm(void);
+void check_over(void);
+
+#endif

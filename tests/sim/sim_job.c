@@ -1,0 +1,641 @@
+/* Whole jobs in a storm: agents and their workers on top of the rendezvous, in virtual time. See job_sim.h for the parts
+ * and job_check.c for what must hold.
+ *
+ *     muster-sim-job --seeds N [--seed FIRST]     N seeds, one after the other
+ *     muster-sim-job --time SECONDS               fresh seeds for so long
+ *     muster-sim-job --seed N [--trace]           one seed, told line by line
+ *
+ *     --nodes N                                   so many nodes, whatever the seed says
+ *     --faults LIST                               these faults and no others; "none"
+ *
+ * A seed decides everything. A storm is followed by calm, in which every agent must come to its end. */
+#include "job_sim.h"
+
+#include <signal.h>
+#include <time.h>
+
+struct due { /* what `later` has been asked for */
+    later_call *call;
+    struct agent *agent; /* NULL: the store */
+    uint64_t life;
+    void *what;
+    uint64_t number;
+    size_t next; /* of the unused */
+};
+
+struct job job;
+
+const char *const trouble_names[TROUBLES_COUNT] = {
+#define X(name, text) text,
+    TROUBLES(X)
+#undef X
+};
+
+static struct due *dues;
+static size_t dues_count, dues_room, dues_unused; /* unused: index + 1 */
+static unsigned nodes_wanted;
+static bool faults_given, faults_wanted[FAULTS_COUNT], troubles_wanted[TROUBLES_COUNT];
+
+/* ---- Later ---- */
+
+static size_t due_new(struct due due)
+{
+    size_t index;
+
+    if (dues_unused > 0) {
+        index = dues_unused - 1;
+        dues_unused = dues[index].next;
+    } else {
+        if (dues_count == dues_room) {
+            dues_room = dues_room * 2 + 256;
+            dues = realloc(dues, dues_room * sizeof dues[0]);
+            if (dues == NULL)
+                abort();
+        }
+        index = dues_count++;
+    }
+    dues[index] = due;
+    return index;
+}
+
+static struct due due_take(uint64_t index)
+{
+    struct due due = dues[index];
+
+    dues[index].next = dues_unused;
+    dues_unused = index + 1;
+    return due;
+}
+
+void later(uint64_t at_us, later_call *call, struct agent *agent, void *what, uint64_t number)
+{
+    struct due due = { .call = call, .agent = agent, .life = agent->life, .what = what, .number = number };
+
+    push(at_us, EV_JOB, agent->node->slot, due_new(due), NULL);
+}
+
+void later_in_store(uint64_t at_us, later_call *call, void *what)
+{
+    push(at_us, EV_JOB, 0, due_new((struct due){ .call = call, .what = what }), NULL);
+}
+
+static void on_due(const struct event *event)
+{
+    struct due due = due_take(event->life);
+    struct agent *agent = due.agent;
+
+    if (agent == NULL) {
+        due.call(NULL, due.what, due.number);
+    } else if (agent->policy == NULL || agent->ended || agent->life != due.life || !agent->node->alive) {
+        free(due.what);
+    } else if (agent->node->paused_until_us > w.now_us) {
+        push(agent->node->paused_until_us, EV_JOB, event->slot, due_new(due), NULL);
+    } else {
+        due.call(agent, due.what, due.number);
+    }
+}
+
+bool trouble(enum trouble trouble)
+{
+    return job.on[trouble] && !w.calm && chance(job.percent[trouble]);
+}
+
+/* ---- Birth ---- */
+
+static void identify(struct node *node)
+{
+    node->id = w.ids_count++;
+    (void)snprintf(node->host, sizeof node->host, "h%u", (unsigned)below(6));
+    node->pid = 1000 + (int64_t)below(1000);
+    (void)snprintf(node->name, sizeof node->name, "node%u.%u", node->slot, node->id);
+    node->me = (struct mu_node){
+        .name = mu_slice_str(node->host),
+        .pid = node->pid,
+        .local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)(below(1024) << 10 | node->id)),
+    };
+}
+
+static void announce_birth(unsigned slot, uint64_t at_us)
+{
+    w.births++;
+    push(at_us, EV_BIRTH, slot, 0, NULL);
+}
+
+static void birth(struct node *node)
+{
+    unsigned slot = node->slot;
+
+    w.births--;
+    if (node->alive || w.ids_count >= IDS_MAX || job.retired[slot])
+        return;
+    *node = (struct node){ .slot = slot, .alive = true, .life = ++w.lives, .steps_left = -1, .last_round = -1 };
+    identify(node);
+    if (w.on[F_CLOCK])
+        node->wall_offset_us = (int64_t)below(7200 * SECOND) - (int64_t)(3600 * SECOND);
+    node->mono_offset_us = below(1000000) * SECOND + below(SECOND);
+    node->impaired_us = node->hindered_us = w.now_us;
+    node->settings = w.settings;
+    TELL("%s: is born as %s_%" PRId64, node->name, node->host, node->pid);
+    if ((int)slot == w.host_slot)
+        store_up();
+    kv_sync();
+    node_birth(node);
+    agent_birth(node);
+    for (unsigned i = 0; (int)slot == w.host_slot && i < w.nodes_count; i++) {
+        if (w.nodes[i].alive && i != slot)
+            node_host(&w.nodes[i]);
+    }
+}
+
+/* The dead come back, if they may. */
+static void reap(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        struct node *node = &w.nodes[i];
+
+        if (node->alive || node->life == 0 || node->steps_left == -2 || job.retired[i])
+            continue;
+        node->steps_left = -2;
+        if ((int)i == w.host_slot || (w.on[F_REBIRTH] && !w.calm && chance(80)))
+            announce_birth(i, w.now_us + below(chance(50) ? 200 * MS : 10 * SECOND));
+    }
+}
+
+/* ---- Mishaps ---- */
+
+static void hit(struct node *node, enum fault kind, uint64_t long_us)
+{
+    struct agent *agent = &job.agents[node->slot];
+
+    if (kind == F_KILL) {
+        node->steps_left = (int)below(20);
+    } else if (kind == F_PAUSE && node->paused_until_us <= w.now_us) {
+        TELL("%s: pauses for %.3f s", node->name, (double)long_us / 1e6);
+        node->paused_until_us = w.now_us + long_us;
+        node->impaired_us = node->paused_until_us;
+    } else if (kind == F_CUT) {
+        TELL("%s: is cut off for %.3f s", node->name, (double)long_us / 1e6);
+        node->cut_until_us = w.now_us + long_us;
+    } else if (kind == F_JUMP) {
+        node->wall_offset_us += (int64_t)below(7200 * SECOND) - (int64_t)(3600 * SECOND);
+    } else if (kind == F_LEAVE && node->paused_until_us <= w.now_us && agent->policy != NULL && !agent->ended) {
+        agent_signal(agent, chance(70) ? SIGTERM : SIGINT);
+        if (agent->policy != NULL && !agent->ended && node->alive && chance(30))
+            agent_signal(agent, SIGTERM);
+    }
+}
+
+static void mishap(void)
+{
+    static const enum fault kinds[] = { F_KILL, F_PAUSE, F_JUMP, F_OUTAGE, F_WIPE, F_CUT, F_LEAVE };
+    enum fault kind = kinds[below(7)];
+    struct node *node = &w.nodes[below(w.nodes_count)];
+    uint64_t death_us = mu_rdzv_death_age_ms(&w.settings) * MS;
+    uint64_t long_us = chance(50) ? below(2 * death_us) : below(6 * death_us);
+
+    if (w.calm)
+        return;
+    push(w.now_us + below(1 + w.storm_us / 6), EV_MISHAP, 0, 0, NULL);
+    if (!w.on[kind])
+        return;
+    if (kind == F_OUTAGE || kind == F_WIPE) {
+        if (w.host_slot >= 0 || !store_is_up())
+            return;
+        store_down(chance(50), kind == F_WIPE);
+        push(w.now_us + (chance(50) ? below(SECOND) : long_us), EV_STORE, 0, 0, NULL);
+    } else if (node->alive) {
+        hit(node, kind, long_us);
+    }
+}
+
+/* ---- Events ---- */
+
+static void to_node(const struct event *event)
+{
+    struct node *node = &w.nodes[event->slot];
+    uint64_t now = event->type == EV_TIMER ? node->timer_generation : node->life;
+
+    if (!node->alive || event->life != now) {
+        if (event->request != NULL)
+            request_free(event->request);
+        return;
+    }
+    if (node->paused_until_us > w.now_us)
+        push(node->paused_until_us, event->type, event->slot, event->life, event->request);
+    else if (event->type == EV_ANSWER)
+        node_answer(node, event->request);
+    else
+        node_timer(node);
+}
+
+static void dispatch(const struct event *event)
+{
+    switch (event->type) {
+    case EV_ARRIVE:
+        store_arrive(event->request);
+        break;
+    case EV_LOOK:
+        store_look(event->request);
+        break;
+    case EV_TURN:
+        store_turn_out(event->request);
+        break;
+    case EV_ANSWER:
+    case EV_TIMER:
+        to_node(event);
+        break;
+    case EV_BIRTH:
+        birth(&w.nodes[event->slot]);
+        break;
+    case EV_MISHAP:
+        mishap();
+        break;
+    case EV_STORE:
+        store_up();
+        break;
+    case EV_CHECK:
+        reap();
+        check_each_second();
+        push(w.now_us + SECOND, EV_CHECK, 0, 0, NULL);
+        break;
+    case EV_JOB:
+        on_due(event);
+        break;
+    case EV_OWNER:
+    case EV_STOCK:
+        abort();
+    }
+}
+
+/* Whoever has died in this event. */
+static void bury(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        struct agent *agent = &job.agents[i];
+
+        if (agent->policy != NULL && (!agent->node->alive || agent->ended))
+            agent_bury(agent);
+    }
+}
+
+static void run_until(uint64_t until_us)
+{
+    struct event event;
+    unsigned at_once = 0;
+
+    while (w.heap_len > 0 && w.heap[0].at_us <= until_us) {
+        (void)pop(&event);
+        at_once = event.at_us == w.now_us ? at_once + 1 : 0;
+        EXPECT("busy", at_once < AT_ONCE_MAX, "something does not wait");
+        w.now_us = event.at_us;
+        w.events++;
+        dispatch(&event);
+        bury();
+        kv_sync();
+    }
+    w.now_us = until_us;
+}
+
+/* ---- What the seed decides ---- */
+
+static void choose_faults(void)
+{
+    static const enum fault known[] = { F_KILL, F_REBIRTH, F_PAUSE,  F_CLOCK, F_JUMP,   F_LOST, F_REFUSED,
+                                        F_SLOW, F_OUTAGE,  F_WIPE,   F_CUT,   F_LATE,   F_LEAVE, F_SPARES,
+                                        F_OLD,  F_PLAIN,   F_DEAF,   F_LAZY,  F_REORDER, F_STALE };
+    unsigned density = chance(10) ? 0 : 5 + (unsigned)below(35);
+
+    memset(w.on, 0, sizeof w.on);
+    for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++) {
+        enum fault at = known[i];
+
+        w.on[at] = chance(at == F_OLD ? density / 3 : density);
+        w.percent[at] = 1 + (unsigned)below(chance(50) ? 10 : 40);
+    }
+    for (unsigned i = 0; i < TROUBLES_COUNT; i++) {
+        job.on[i] = chance(density);
+        job.percent[i] = 1 + (unsigned)below(chance(50) ? 15 : 60);
+    }
+    if (faults_given) {
+        memcpy(w.on, faults_wanted, sizeof w.on);
+        memcpy(job.on, troubles_wanted, sizeof job.on);
+    }
+    w.percent[F_DEAF] = 50;
+}
+
+static void choose_settings(void)
+{
+    static const uint64_t keep_alives_ms[] = { 1000, 2000, 5000 };
+    static const uint64_t last_calls_ms[] = { 300, 2000, 8000, 30000 };
+    uint64_t n = w.nodes_count;
+
+    w.settings = MU_RDZV_SETTINGS_DEFAULT;
+    w.settings.keep_alive_ms = keep_alives_ms[below(3)];
+    w.settings.keep_alive_attempts = 2 + (unsigned)below(2);
+    w.settings.last_call_ms = last_calls_ms[below(4)];
+    if (w.on[F_PLAIN] && w.settings.last_call_ms < 3000)
+        w.settings.last_call_ms = 3000; /* who polls once a second would never meet */
+    w.settings.join_ms = chance(50) ? 300000 : 600000;
+    w.settings.close_ms = chance(50) ? 5000 : 30000;
+    w.settings.lost_node_wait_ms = chance(80) ? 0 : below(5000);
+    w.settings.nodes_max = (int64_t)(w.on[F_SPARES] && n > 1 ? 1 + below(n - 1) : n + below(3));
+    w.settings.nodes_min = 1 + (int64_t)below((uint64_t)w.settings.nodes_max);
+    if (w.settings.nodes_min > (int64_t)n)
+        w.settings.nodes_min = (int64_t)n;
+}
+
+static void choose_job(void)
+{
+    job.max_restarts = (int64_t)below(chance(80) ? 5 : 100);
+    if (job.on[T_LOOP] && job.max_restarts > 5)
+        job.max_restarts = 5;
+    job.run_us = 500 * MS + below(chance(50) ? 5 * SECOND : 40 * SECOND);
+    job.barrier_ms = job.on[T_IMPATIENT] ? below(30000) : UINT64_MAX;
+    job.restart_grace_ms = chance(50) ? 500 : 10000;
+    job.signal_grace_ms = chance(50) ? 1000 : 30000;
+    job.wiped_us = 0;
+    job.clean = true;
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        job.clean &= !w.on[i] || i == F_CLOCK || i == F_JUMP || i == F_LATE || i == F_SPARES || i == F_LAZY ||
+                     i == F_REORDER || i == F_STALE || i == F_OLD;
+    for (unsigned i = 0; i < AGENTS_MAX; i++) {
+        job.agents[i] = (struct agent){ .procs.generation = job.agents[i].procs.generation };
+        job.retired[i] = false;
+    }
+}
+
+static void prepare(uint64_t seed)
+{
+    w.seed = seed;
+    w.rng = mu_rng_seeded(seed);
+    w.now_us = w.order = 0;
+    w.lives = 0;
+    w.ids_count = w.births = 0;
+    w.trace_len = 0;
+    w.calm = false;
+    w.checking = true;
+    w.hear = agent_hear;
+    choose_faults();
+    w.nodes_count = nodes_wanted != 0 ? nodes_wanted : 1 + (unsigned)below(chance(90) ? 5 : 10);
+    choose_settings();
+    choose_job();
+    w.dialect = w.on[F_OLD] ? MU_DOC_DIALECT_1_13 : MU_DOC_DIALECT_2_X;
+    w.slow_us = w.on[F_SLOW] ? (1 + below(10)) * 300 * MS : 0;
+    w.host_slot = w.on[F_HOSTED] ? (int)below(w.nodes_count) : -1;
+    w.storm_us = 2 * SECOND + below(chance(70) ? 40 * SECOND : 120 * SECOND);
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        w.nodes[i] = (struct node){ .slot = i, .id = IDS_MAX };
+    store_begin();
+    if (w.host_slot >= 0)
+        store_down(true, false); /* until its host is born */
+    kv_begin();
+    check_job_begin();
+}
+
+static void tell_plan(void)
+{
+    char text[TRACE_TEXT * 2];
+    size_t len = 0;
+
+    text[0] = '\0';
+    for (unsigned i = 0; i < FAULTS_COUNT; i++) {
+        if (w.on[i])
+            len += (size_t)snprintf(text + len, sizeof text - len, ",%s", fault_names[i]);
+    }
+    for (unsigned i = 0; i < TROUBLES_COUNT; i++) {
+        if (job.on[i])
+            len += (size_t)snprintf(text + len, sizeof text - len, ",%s", trouble_names[i]);
+    }
+    TELL("seed 0x%" PRIx64 ": %u nodes, %" PRId64 " to %" PRId64 ", keep-alive %" PRIu64 " ms x %u, last call %" PRIu64
+         " ms, storm %.1f s, %" PRId64 " restarts, workers run %.1f s",
+         w.seed, w.nodes_count, w.settings.nodes_min, w.settings.nodes_max, w.settings.keep_alive_ms,
+         w.settings.keep_alive_attempts, w.settings.last_call_ms, (double)w.storm_us / 1e6, job.max_restarts,
+         (double)job.run_us / 1e6);
+    TELL("faults: %s", text[0] != '\0' ? text + 1 : "none");
+}
+
+/* ---- A life ---- */
+
+static void arrive(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        uint64_t at = below(300 * MS);
+
+        if (w.on[F_LATE] && chance(40))
+            at = below(w.storm_us);
+        announce_birth(i, at);
+    }
+    push(below(w.storm_us / 4), EV_MISHAP, 0, 0, NULL);
+    push(SECOND / 2, EV_CHECK, 0, 0, NULL);
+}
+
+static unsigned living(void)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        count += w.nodes[i].alive;
+    return count;
+}
+
+static void calm_down(void)
+{
+    TELL("calm");
+    w.calm = true;
+    job.calm_us = w.now_us;
+    if (w.host_slot < 0)
+        store_up();
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        struct node *node = &w.nodes[i];
+
+        node->cut_until_us = 0;
+        if (node->steps_left >= 0)
+            node->steps_left = -1;
+    }
+    reap();
+    check_calm();
+}
+
+static const char *who_lives(void)
+{
+    static char text[200];
+    size_t len = 0;
+
+    for (unsigned i = 0; i < w.nodes_count && len < sizeof text - 1; i++) {
+        const struct agent *agent = &job.agents[i];
+
+        if (agent->policy != NULL)
+            len += (size_t)snprintf(text + len, sizeof text - len, " %s %s", agent->name,
+                                    mu_policy_phase_text(mu_policy_phase(agent->policy)));
+    }
+    return text;
+}
+
+/* As long as it takes to give up joining, twice, and what comes before and between. */
+static void come_to_an_end(void)
+{
+    uint64_t bound = w.now_us + (2 * w.settings.join_ms + MU_RANKS_TIMEOUT_MS) * MS + 600 * SECOND;
+
+    while (w.births > 0 || living() > 0) {
+        EXPECT("E", w.now_us < bound, "%.0f s after the storm:%s", (double)(w.now_us - job.calm_us) / 1e6, who_lives());
+        run_until(w.now_us + SECOND);
+    }
+    check_over();
+}
+
+static void clear_up(void)
+{
+    struct event event;
+
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        node_die(&w.nodes[i]);
+    bury();
+    while (pop(&event)) {
+        if (event.type == EV_JOB)
+            free(due_take(event.life).what);
+        else if (event.request != NULL && event.type != EV_TURN)
+            request_free(event.request);
+    }
+    store_end();
+    kv_end();
+    check_job_end();
+}
+
+static void run_seed(uint64_t seed)
+{
+    prepare(seed);
+    if (w.tracing)
+        tell_plan();
+    arrive();
+    run_until(w.storm_us);
+    calm_down();
+    come_to_an_end();
+    clear_up();
+}
+
+/* ---- The command line ---- */
+
+static double seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int usage(void)
+{
+    (void)fputs("usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS] [--nodes N] [--faults LIST] [--trace]\n"
+                "faults:",
+                stderr);
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        (void)fprintf(stderr, " %s", fault_names[i]);
+    for (unsigned i = 0; i < TROUBLES_COUNT; i++)
+        (void)fprintf(stderr, " %s", trouble_names[i]);
+    (void)fputs("\n", stderr);
+    return 2;
+}
+
+static bool take_one(const char *name, size_t len, const char *const *names, unsigned count, bool *wanted)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (strlen(names[i]) == len && memcmp(names[i], name, len) == 0)
+            return wanted[i] = true;
+    }
+    return false;
+}
+
+static bool take_faults(const char *list)
+{
+    faults_given = true;
+    if (strcmp(list, "none") == 0)
+        return true;
+    for (const char *at = list; *at != '\0';) {
+        size_t len = strcspn(at, ",");
+
+        if (!take_one(at, len, fault_names, FAULTS_COUNT, faults_wanted) &&
+            !take_one(at, len, trouble_names, TROUBLES_COUNT, troubles_wanted))
+            return false;
+        at += len + (at[len] == ',');
+    }
+    return true;
+}
+
+struct options {
+    uint64_t seed, seeds;
+    double limit;
+    bool seed_given;
+};
+
+static bool take_option(struct options *options, const char *name, const char *value, bool *ret_took_value)
+{
+    *ret_took_value = false;
+    if (strcmp(name, "--trace") == 0)
+        return w.tracing = true;
+    if (strcmp(name, "--replay") == 0)
+        return w.tracing = w.replaying = true;
+    if (value == NULL)
+        return false;
+    *ret_took_value = true;
+    if (strcmp(name, "--faults") == 0)
+        return take_faults(value);
+    if (strcmp(name, "--seed") == 0) {
+        options->seed = strtoull(value, NULL, 0);
+        return options->seed_given = true;
+    }
+    if (strcmp(name, "--seeds") == 0)
+        return (options->seeds = strtoull(value, NULL, 0)) > 0;
+    if (strcmp(name, "--time") == 0)
+        return (options->limit = strtod(value, NULL)) > 0;
+    if (strcmp(name, "--nodes") == 0)
+        return (nodes_wanted = (unsigned)strtoul(value, NULL, 0)) > 0 && nodes_wanted <= AGENTS_MAX;
+    return false;
+}
+
+static int run(const struct options *options)
+{
+    double start = seconds(), took = 0;
+    uint64_t runs = 0;
+
+    do {
+        run_seed(options->seed + runs);
+        runs++;
+        took = seconds() - start;
+    } while (options->limit > 0 ? took < options->limit : runs < options->seeds);
+    if (w.replaying) {
+        printf("seed 0x%" PRIx64 " holds when it is run alone: a run has left something to the next one\n", w.seed);
+        return 1;
+    }
+    printf("sim_job: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f jobs/s, %" PRIu64 " rounds, %" PRIu64
+           " agents ended, %" PRIu64 " jobs succeeded, %" PRIu64 " failed\n",
+           runs, options->seed, (double)runs / took, job.rounds, job.ends, job.jobs_succeeded, job.jobs_failed);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = { .seeds = 1 };
+    bool took_value;
+    int rc;
+
+    replay_setup(argv);
+    for (int i = 1; i < argc; i += 1 + took_value) {
+        if (!take_option(&options, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_value))
+            return usage();
+    }
+    if (options.limit > 0 && !options.seed_given) {
+        struct timespec now;
+
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        options.seed = ((uint64_t)now.tv_sec << 20) + (uint64_t)now.tv_nsec / 1024;
+    }
+    w.nodes = calloc(AGENTS_MAX, sizeof w.nodes[0]);
+    if (w.nodes == NULL)
+        abort();
+    rc = run(&options);
+    free(w.nodes);
+    free(w.heap);
+    free(w.trace);
+    free(dues);
+    return rc;
+}

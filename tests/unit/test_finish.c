@@ -1,0 +1,845 @@
+/* How a round ends, and how the job does: who is lost and who was done, the wait for the others, verdict and close. */
+#include "agent/finish.h"
+#include "ask_store.h"
+#include "base/rng.h"
+#include "failmalloc.h"
+#include "pure.h"
+
+enum { T0 = 1000 };
+
+#define R "torch.rendezvous.job.3/torchelastic/agent/terminal_state"
+#define MARKS "set muster.job/3/done/1=me, add muster.job/3/done_count+1, add " R "/num_members+1"
+#define GOOD "{\"verdict\": \"succeeded\", \"node\": \"me\", \"rank\": 1, \"cause\": \"all workers have succeeded\"}"
+
+struct scene {
+    struct mu_finish *finish;
+    char trace[8192];
+    uint64_t now_ms, id; /* id: of the last request */
+};
+
+static struct scene scene;
+
+static void configure(struct scene *s, uint64_t barrier_ms)
+{
+    struct mu_finish_config config = { .run_id = "job", .node = "me", .barrier_ms = barrier_ms };
+
+    mu_finish_free(s->finish);
+    assert_int_equal(mu_finish_new(&config, &s->finish, NULL), 0);
+}
+
+static int set_up(void **state)
+{
+    scene = (struct scene){ .now_ms = T0 };
+    configure(&scene, UINT64_MAX);
+    *state = &scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    mu_finish_free(s->finish);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static int show(char *text, size_t room, const struct mu_finish_effect *e)
+{
+    const struct mu_ask *a = &e->ask;
+
+    switch (e->type) {
+    case MU_FINISH_DO_CLOSE:
+        return snprintf(text, room, "close");
+    case MU_FINISH_DO_LOST:
+        return snprintf(text, room, "lost %s", e->text);
+    case MU_FINISH_DO_JOB_FAILED:
+        return snprintf(text, room, "job failed: %s", e->text);
+    case MU_FINISH_DO_WARN:
+        return snprintf(text, room, "warn: %s", e->text);
+    case MU_FINISH_DO_END:
+        return snprintf(text, room, "end %s: %s", mu_finish_end_text(e->end), e->text);
+    case MU_FINISH_DO_ASK:
+        break;
+    }
+    if (a->kind == MU_ASK_ADD)
+        return snprintf(text, room, "add %.*s+%" PRId64, (int)a->key.len, a->key.data, a->number);
+    if (a->kind == MU_ASK_SET || a->kind == MU_ASK_COMPARE_SET)
+        return snprintf(text, room, "%s %.*s=%.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data,
+                        (int)a->value.len, a->value.data);
+    return snprintf(text, room, "%s %.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data);
+}
+
+static const char *step(struct scene *s, struct mu_finish_event event)
+{
+    struct mu_finish_effects effects;
+    size_t used = 0;
+
+    event.now_ms = s->now_ms;
+    mu_finish_step(s->finish, &event, &effects);
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", i > 0 ? ", " : "");
+        used += (size_t)show(s->trace + used, sizeof s->trace - used, &effects.items[i]);
+        if (effects.items[i].type == MU_FINISH_DO_ASK)
+            s->id = effects.items[i].ask.id;
+    }
+    return s->trace;
+}
+
+static const char *simple(struct scene *s, enum mu_finish_event_type type)
+{
+    return step(s, (struct mu_finish_event){ .type = type, .round = -1 });
+}
+
+static const char *done(struct scene *s)
+{
+    return simple(s, MU_FINISH_ON_DONE);
+}
+
+static const char *pass(struct scene *s, uint64_t now_ms)
+{
+    s->now_ms = now_ms;
+    return simple(s, MU_FINISH_ON_TIME);
+}
+
+static const char *answer_id(struct scene *s, uint64_t id, struct mu_answer given)
+{
+    given.id = id;
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .answer = given });
+}
+
+static const char *answer(struct scene *s, struct mu_answer given)
+{
+    return answer_id(s, s->id, given);
+}
+
+static const char *number(struct scene *s, int64_t n)
+{
+    return answer(s, (struct mu_answer){ .number = n });
+}
+
+static const char *value(struct scene *s, const char *text)
+{
+    return answer(s, (struct mu_answer){ .value = mu_slice_str(text) });
+}
+
+static const char *found(struct scene *s, bool is)
+{
+    return answer(s, (struct mu_answer){ .found = is });
+}
+
+static const char *broken(struct scene *s, int code)
+{
+    struct muster_error error = { .code = code, .text = "broken" };
+
+    return answer(s, (struct mu_answer){ .error = &error });
+}
+
+static const char *vanish(struct scene *s, int64_t rank, bool is_ours, const char *who)
+{
+    struct mu_finish_peer peer = { .rank = rank, .ours = is_ours };
+
+    return step(s, (struct mu_finish_event){
+                       .type = MU_FINISH_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1, .text = who });
+}
+
+static struct mu_finish_start ours(int64_t world_size)
+{
+    return (
+        struct mu_finish_start){ .round = 3, .rank = 1, .world_size = world_size, .all_ours = true, .has_store = true };
+}
+
+static const char *start(struct scene *s, struct mu_finish_start round)
+{
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = &round });
+}
+
+/* ---- Success ---- */
+
+static void the_last_writes_the_verdict_closes_and_then_lets_the_others_go(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, ours(2)), "");
+    assert_string_equal(done(s), MARKS);
+    assert_string_equal(number(s, 2), "compare and set muster.job/verdict=" GOOD);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "set " R "/last_member=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 2 nodes are done");
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_ENDED);
+    assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
+    assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "");
+}
+
+static void the_others_wait_for_the_last_without_a_limit(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get " R "/last_member");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
+    s->now_ms += MU_ASK_WAIT_MS;
+    assert_string_equal(broken(s, MUSTER_ETIMEOUT), ""); /* not yet */
+    assert_string_equal(pass(s, s->now_ms + MU_ASK_RETRY_MS), "get " R "/last_member");
+    assert_string_equal(value(s, "<val_ignored>"), "end all done: all 2 nodes are done");
+}
+
+static void a_limit_ends_the_wait(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 5000);
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + 5000);
+    assert_string_equal(pass(s, T0 + 5000),
+                        "end timeout: our workers are done; the others were not within the time there was");
+}
+
+static void without_any_wait_the_mark_is_written_all_the_same(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    (void)start(s, ours(2));
+    assert_string_equal(done(s), MARKS);
+    assert_non_null(strstr(number(s, 1), "end timeout: "));
+}
+
+static void back_ends_without_rounds_have_the_barrier_only(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(2);
+
+    round.round = -1;
+    (void)start(s, round);
+    assert_string_equal(done(s), "add job/torchelastic/agent/terminal_state/num_members+1");
+    assert_string_equal(number(s, 2), "set job/torchelastic/agent/terminal_state/last_member=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 2 nodes are done");
+    (void)start(s, round);
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get job/torchelastic/agent/terminal_state/last_member");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_BARRIER_MS); /* nobody tells who is lost */
+}
+
+static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = { .round = 3, .world_size = 1 };
+
+    (void)start(s, round);
+    assert_string_equal(done(s), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end all done: all 1 nodes are done");
+    round.world_size = 2;
+    (void)start(s, round);
+    assert_non_null(strstr(done(s), "end over: "));
+}
+
+static void in_1_13_there_is_a_key_for_each(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(3);
+
+    round.old_dialect = true;
+    round.all_ours = false;
+    round.rank = 0;
+    (void)start(s, round);
+    assert_string_equal(done(s), "set " R "0=0");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " R "1, get " R "2");
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ 0 }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "set " R "0.FIN=FIN, get " R "1.FIN, get " R "2.FIN");
+    assert_string_equal(answer_id(s, s->id - 2, (struct mu_answer){ 0 }), "");
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ 0 }), "");
+    assert_non_null(strstr(answer(s, (struct mu_answer){ 0 }), "compare and set muster.job/verdict="));
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end all done: all 3 nodes are done");
+    round.rank = 2; /* who only tells that it has seen all */
+    (void)start(s, round);
+    (void)done(s);
+    (void)answer(s, (struct mu_answer){ 0 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "set " R "2.FIN=FIN");
+    assert_non_null(strstr(answer(s, (struct mu_answer){ 0 }), "compare and set muster.job/verdict="));
+}
+
+/* ---- Who is lost, and who was done ---- */
+
+static void a_member_without_a_mark_is_lost_and_told_of_once(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(vanish(s, 2, true, "b"), "check muster.job/3/done/2");
+    assert_string_equal(found(s, false), "lost b");
+    assert_string_equal(vanish(s, 0, true, "c"), "check muster.job/3/done/0, check muster.job/3/done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(found(s, false), "");
+}
+
+static void a_member_with_a_mark_is_not_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish(s, 2, true, "b");
+    assert_string_equal(found(s, true), "");
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WATCHING);
+    assert_string_equal(vanish(s, 0, true, "c"), "check muster.job/3/done/0"); /* marks stay */
+    assert_string_equal(found(s, false), "lost b, c");
+}
+
+static void another_rounds_losses_and_unknown_members(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_peer peer = { .rank = -1 };
+
+    (void)start(s, ours(3));
+    assert_string_equal(
+        step(s,
+             (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
+        "");
+    assert_string_equal(
+        step(s,
+             (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
+        "lost a node");
+}
+
+/* The one that went is the store's host: nobody answers any more. */
+static void without_an_answer_a_member_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish(s, 2, true, "b");
+    assert_string_equal(broken(s, MUSTER_ECONNECT), "lost b");
+}
+
+static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
+{
+    struct scene *s = *state;
+    const char *behind = "end behind: our workers are done; b is lost and was not: the others regroup";
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(vanish(s, 2, true, "b"), "check muster.job/3/done/0, check muster.job/3/done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(found(s, false), behind);
+    (void)start(s, ours(3)); /* known before: first the mark, so that we are not lost ourselves */
+    (void)vanish(s, 2, true, "b");
+    (void)found(s, false);
+    assert_string_equal(done(s), MARKS);
+    assert_string_equal(number(s, 1), behind);
+}
+
+static void whoever_finds_all_marks_stands_in_for_a_last_that_died(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(vanish(s, 0, true, "a"), "check muster.job/3/done/0");
+    assert_non_null(strstr(found(s, true), "compare and set muster.job/verdict="));
+    (void)start(s, ours(2)); /* it was counted nowhere, and went before we were done */
+    (void)vanish(s, 0, true, "a");
+    (void)found(s, true);
+    (void)done(s);
+    assert_non_null(strstr(number(s, 1), "compare and set muster.job/verdict="));
+}
+
+static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(3);
+
+    round.all_ours = false;
+    (void)start(s, round);
+    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add muster.job/3/done_count+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 2 });
+    assert_string_equal(number(s, 1), "");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
+}
+
+static void a_stock_member_is_lost_after_a_second_look(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(3);
+
+    round.all_ours = false;
+    (void)start(s, round);
+    (void)vanish(s, 2, false, "b");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(number(s, 1), ""); /* that one is ours */
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SECOND_LOOK_MS);
+    assert_string_equal(pass(s, T0 + MU_FINISH_SECOND_LOOK_MS),
+                        "add " R "/num_members+0, add muster.job/3/done_count+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(number(s, 1), "lost b");
+}
+
+static void a_1_13_member_is_asked_for_by_its_key(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(3);
+
+    round.all_ours = false;
+    round.old_dialect = true;
+    (void)start(s, round);
+    assert_string_equal(vanish(s, 2, false, "b"), "check " R "2");
+    assert_string_equal(found(s, true), "");
+    (void)vanish(s, 0, false, "c");
+    assert_string_equal(found(s, false), "lost b, c");
+}
+
+/* ---- The end of others ---- */
+
+static void removed_is_over_for_a_done_agent(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "end over: our workers are done; the others go on without us");
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "");
+    assert_non_null(strstr(done(s), "end over: "));
+}
+
+static void a_failed_verdict_fails_who_still_runs(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "compare and set muster.job/verdict=?");
+    assert_string_equal(
+        value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 0, \"cause\": \"exit code\\n3\"}"),
+        "job failed: the job has failed: exit code 3 (n7, rank 0)");
+}
+
+static void a_closed_job_without_a_verdict_stops_nobody(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(value(s, "?"), "");
+    (void)start(s, ours(3));
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(value(s, "not a verdict"), "");
+}
+
+static void losses_stop_nobody_in_a_closed_job_where_somebody_was_done(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    (void)value(s, "?");
+    (void)vanish(s, 2, true, "b");
+    assert_string_equal(found(s, false), "compare and set muster.job/verdict=?, add " R "/num_members+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
+    assert_string_equal(number(s, 1), "");
+}
+
+static void losses_fail_a_closed_job_that_nobody_finished(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    (void)value(s, "?");
+    (void)vanish(s, 2, true, "b");
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
+    assert_string_equal(number(s, 0), "job failed: the job was closed without a verdict, and b is lost");
+}
+
+static void a_done_agent_ends_with_the_verdict(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "compare and set muster.job/verdict=?");
+    assert_string_equal(value(s, GOOD), "end all done: all 2 nodes are done");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"cause\": \"c\"}"),
+                        "end over: the job has failed: c (n7, rank -1)");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(value(s, "?"), ""); /* a PyTorch peer's: wait on */
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+}
+
+/* ---- Failure ---- */
+
+static const char *fail_job(struct scene *s)
+{
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .round = -1, .text = "exit code 3" });
+}
+
+static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(fail_job(s), "compare and set muster.job/verdict={\"verdict\": \"failed\", \"node\": \"me\", "
+                                     "\"rank\": 1, \"cause\": \"exit code 3\"}");
+    assert_string_equal(value(s, "x"), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end failed: exit code 3");
+}
+
+static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(2);
+
+    (void)start(s, round);
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(fail_job(s), "end failed: exit code 3");
+    round.round = -1;
+    (void)start(s, round);
+    assert_string_equal(fail_job(s), "end failed: exit code 3");
+}
+
+static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
+{
+    struct scene *s = *state;
+    struct muster_error error = { MUSTER_ERDZV_TIMEOUT, "too late" };
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
+    assert_string_equal(step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end failed: exit code 3");
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_CLOSE_MS);
+    assert_string_equal(pass(s, T0 + MU_FINISH_CLOSE_MS),
+                        "warn: the job's end: verdict was not done within 30 s, end failed: exit code 3");
+}
+
+/* ---- A store with trouble ---- */
+
+static void a_count_is_never_repeated_marks_are_read_instead(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(broken(s, MUSTER_ELOST),
+                        "warn: the exit barrier: broken; going on without, get " R "/last_member");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
+    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "check muster.job/3/done/0");
+    assert_string_equal(found(s, false), "");
+    assert_string_equal(pass(s, T0 + 2 * MU_FINISH_SCAN_MS), "check muster.job/3/done/0");
+    assert_non_null(strstr(found(s, true), "compare and set muster.job/verdict="));
+}
+
+static void a_store_that_came_back_is_told_again(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "");
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "set muster.job/3/done/1=me");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
+}
+
+static void a_broken_barrier_ends_the_wait(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(broken(s, MUSTER_ENOTSUP), "end over: our workers are done; the exit barrier is broken");
+}
+
+static void a_round_that_is_over_is_dropped(void **state)
+{
+    struct scene *s = *state;
+    uint64_t old;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    old = s->id;
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), "");
+    assert_string_equal(answer_id(s, old, (struct mu_answer){ .number = 2 }), "");
+    assert_string_equal(done(s), "");
+    assert_string_equal(vanish(s, 0, true, "a"), "");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
+}
+
+/* ---- The verdict ---- */
+
+static void a_verdict_is_read_as_it_was_written(void **state)
+{
+    struct mu_verdict verdict = { .succeeded = false, .rank = 12, .node = "n\"1", .cause = "a\\b \xc3\xa4" }, read;
+    char text[MU_VERDICT_TEXT_MAX];
+    int len = mu_verdict_write(&verdict, text);
+
+    (void)state;
+    assert_true(len > 0);
+    assert_int_equal(mu_verdict_read(mu_slice(text, (size_t)len), &read, NULL), 0);
+    assert_false(read.succeeded);
+    assert_int_equal(read.rank, 12);
+    assert_string_equal(read.node, verdict.node);
+    assert_string_equal(read.cause, verdict.cause);
+    memset(verdict.cause, 0x01, sizeof verdict.cause - 1);
+    memset(verdict.node, 0xff, sizeof verdict.node - 1);
+    len = mu_verdict_write(&verdict, text);
+    assert_true(len > 0);
+    assert_int_equal(mu_verdict_read(mu_slice(text, (size_t)len), &read, NULL), 0);
+    assert_string_equal(read.node, "(not UTF-8)");
+}
+
+static void what_is_no_verdict_is_refused(void **state)
+{
+    static const char *const bad[] = { "", "{}", "[]", "1", "{\"verdict\": 1}", "{\"verdict\": \"so so\"}", "{\"ver" };
+    struct mu_verdict verdict;
+    struct muster_error error;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_int_equal(mu_verdict_read(mu_slice_str(bad[i]), &verdict, &error), MUSTER_EPROTOCOL);
+    assert_int_equal(mu_verdict_read(mu_slice_str("{\"verdict\": \"succeeded\", \"rank\": \"x\"}"), &verdict, NULL), 0);
+    assert_int_equal(verdict.rank, -1);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_finish_config config = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX };
+        struct scene s = { .now_ms = T0 };
+        struct muster_error error = { 0 };
+        int rc = mu_finish_new(&config, &s.finish, &error);
+
+        if (rc < 0) {
+            assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
+            continue;
+        }
+        (void)start(&s, ours(2));
+        assert_string_equal(vanish(&s, 0, true, "a"),
+                            fail_alloc_hit() ? "lost a" : "check muster.job/3/done/0"); /* to be on the safe side */
+        mu_finish_free(s.finish);
+    }
+}
+
+/* ---- Many agents and one store ---- */
+
+enum { NODES = 12, ASKS = 256 }; /* ASKS: also those that were given up */
+
+struct node {
+    struct mu_finish *finish;
+    struct mu_ask asks[ASKS];
+    char keys[ASKS][ASK_STORE_KEY], values[ASKS][ASK_STORE_VALUE];
+    size_t asks_count;
+    bool is_done, dead, ended, close_asked, told_closed;
+    bool heard[NODES]; /* of whom it was told that they vanished */
+    enum mu_finish_end end;
+    unsigned losts;
+};
+
+static struct node nodes[NODES];
+static struct ask_store store;
+static size_t nodes_count;
+static bool job_closed;
+static uint64_t world_ms;
+
+static void feed(struct node *node, struct mu_finish_event event)
+{
+    struct mu_finish_effects effects;
+
+    event.now_ms = world_ms;
+    event.round = -1;
+    mu_finish_step(node->finish, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_finish_effect *e = &effects.items[i];
+
+        assert_false(node->ended);
+        if (e->type == MU_FINISH_DO_END) {
+            node->ended = true;
+            node->end = e->end;
+            node->asks_count = 0;
+        } else if (e->type == MU_FINISH_DO_CLOSE) {
+            node->close_asked = true;
+        } else if (e->type == MU_FINISH_DO_LOST) {
+            node->losts++;
+        } else if (e->type == MU_FINISH_DO_ASK) {
+            assert_true(node->asks_count < ASKS);
+            memcpy(node->keys[node->asks_count], e->ask.key.data, e->ask.key.len);
+            if (e->ask.value.len > 0)
+                memcpy(node->values[node->asks_count], e->ask.value.data, e->ask.value.len);
+            node->asks[node->asks_count++] = e->ask;
+        }
+    }
+    if (node->ended)
+        node->asks_count = 0;
+}
+
+/* The first of its requests that can be: one connection, but what waits does not hold up the rest. */
+static void serve(struct node *node)
+{
+    for (size_t i = 0; i < node->asks_count; i++) {
+        struct mu_ask ask = node->asks[i];
+        struct mu_answer given;
+
+        ask.key.data = node->keys[i];
+        ask.value.data = node->values[i];
+        if (!ask_store_do(&store, &ask, &given))
+            continue;
+        node->asks_count--;
+        for (; i < node->asks_count; i++) {
+            node->asks[i] = node->asks[i + 1];
+            memcpy(node->keys[i], node->keys[i + 1], ASK_STORE_KEY);
+            memcpy(node->values[i], node->values[i + 1], ASK_STORE_VALUE);
+        }
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .answer = given });
+        return;
+    }
+}
+
+static void act(struct node *node, struct mu_rng *rng)
+{
+    size_t other = (size_t)mu_rng_below(rng, nodes_count);
+
+    if (node->dead || node->ended)
+        return;
+    if (mu_rng_below(rng, 8) == 0 && !node->is_done) {
+        node->is_done = true;
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE });
+    } else if (node->close_asked) {
+        node->close_asked = false;
+        node->told_closed = job_closed = true;
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSED });
+    } else if (job_closed && !node->told_closed) {
+        node->told_closed = true;
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSED });
+    } else if ((nodes[other].dead || (nodes[other].ended && nodes[other].end != MU_FINISH_END_ALL_DONE)) &&
+               !node->heard[other]) {
+        struct mu_finish_peer peer = { .rank = (int64_t)other, .ours = true };
+
+        node->heard[other] = true;
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST, .lost = &peer, .lost_count = 1 });
+    } else {
+        serve(node);
+    }
+    if (mu_finish_deadline_ms(node->finish) <= world_ms && !node->ended)
+        feed(node, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME });
+}
+
+static void live(struct mu_rng *rng, uint64_t deaths)
+{
+    struct mu_finish_config config = { .run_id = "job", .node = "n", .barrier_ms = UINT64_MAX };
+
+    ask_store_clear(&store);
+    job_closed = false;
+    world_ms = T0;
+    nodes_count = 1 + (size_t)mu_rng_below(rng, NODES);
+    for (size_t i = 0; i < nodes_count; i++) {
+        struct mu_finish_start round = ours((int64_t)nodes_count);
+
+        nodes[i] = (struct node){ .finish = NULL };
+        round.rank = (int64_t)i;
+        assert_int_equal(mu_finish_new(&config, &nodes[i].finish, NULL), 0);
+        feed(&nodes[i], (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = &round });
+    }
+    for (unsigned n = 0; n < 4000 + 400 * NODES; n++) {
+        struct node *node = &nodes[mu_rng_below(rng, nodes_count)];
+
+        world_ms += mu_rng_below(rng, 20);
+        act(node, rng);
+        if (n < 1000 && mu_rng_below(rng, 1000) < deaths)
+            node->dead = true;
+    }
+}
+
+/* Whoever dies, whenever: those that are done all end, the job is closed only if all were done, nobody who still runs
+ * misses a loss. */
+static void any_order_of_ends_and_deaths_ends_well(void **state)
+{
+    struct mu_rng rng = mu_rng_seeded(4);
+
+    (void)state;
+    for (unsigned n = 0; n < 300; n++) {
+        bool all_done = true;
+
+        live(&rng, n % 3 * 2);
+        for (size_t i = 0; i < nodes_count; i++)
+            all_done = all_done && nodes[i].is_done;
+        for (size_t i = 0; i < nodes_count; i++) {
+            struct node *node = &nodes[i];
+
+            if (node->ended)
+                assert_true(all_done || node->end == MU_FINISH_END_BEHIND);
+            if (!node->dead)
+                assert_true(node->ended); /* everybody alive is done by then */
+            assert_true(node->losts <= 1);
+            mu_finish_free(node->finish);
+        }
+        assert_true(!job_closed || all_done);
+        if (n % 3 == 0) { /* nobody died */
+            assert_true(job_closed);
+            assert_non_null(ask_store_get(&store, "muster.job/verdict"));
+            assert_non_null(ask_store_get(&store, R "/last_member"));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE(the_last_writes_the_verdict_closes_and_then_lets_the_others_go),
+        SCENE(the_others_wait_for_the_last_without_a_limit),
+        SCENE(a_limit_ends_the_wait),
+        SCENE(without_any_wait_the_mark_is_written_all_the_same),
+        SCENE(back_ends_without_rounds_have_the_barrier_only),
+        SCENE(back_ends_without_a_store_are_closed_by_a_lone_node),
+        SCENE(in_1_13_there_is_a_key_for_each),
+        SCENE(a_member_without_a_mark_is_lost_and_told_of_once),
+        SCENE(a_member_with_a_mark_is_not_lost),
+        SCENE(another_rounds_losses_and_unknown_members),
+        SCENE(without_an_answer_a_member_is_lost),
+        SCENE(a_done_agent_makes_room_when_an_undone_one_is_lost),
+        SCENE(whoever_finds_all_marks_stands_in_for_a_last_that_died),
+        SCENE(a_stock_member_was_done_if_the_barrier_has_more_than_ours),
+        SCENE(a_stock_member_is_lost_after_a_second_look),
+        SCENE(a_1_13_member_is_asked_for_by_its_key),
+        SCENE(removed_is_over_for_a_done_agent),
+        SCENE(a_failed_verdict_fails_who_still_runs),
+        SCENE(a_closed_job_without_a_verdict_stops_nobody),
+        SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),
+        SCENE(losses_fail_a_closed_job_that_nobody_finished),
+        SCENE(a_done_agent_ends_with_the_verdict),
+        SCENE(a_failed_job_gets_its_verdict_and_is_closed),
+        SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
+        SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
+        SCENE(a_count_is_never_repeated_marks_are_read_instead),
+        SCENE(a_store_that_came_back_is_told_again),
+        SCENE(a_broken_barrier_ends_the_wait),
+        SCENE(a_round_that_is_over_is_dropped),
+        SCENE(a_verdict_is_read_as_it_was_written),
+        SCENE(what_is_no_verdict_is_refused),
+        SCENE(any_allocation_may_fail),
+        cmocka_unit_test(any_order_of_ends_and_deaths_ends_well),
+    };
+
+    return cmocka_run_group_tests_name("finish", tests, NULL, NULL);
+}

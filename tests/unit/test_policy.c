@@ -1,0 +1,1215 @@
+/* An agent's life: every way out of a run, what ends a round and what does not, the budget, signals, and random walks. */
+#include "agent/policy.h"
+#include "ask_store.h"
+#include "base/rng.h"
+#include "failmalloc.h"
+#include "pure.h"
+
+#include <signal.h>
+
+enum { T0 = 1000, GRACE = 30000, SIGNAL_GRACE = 7000 };
+
+struct scene {
+    struct mu_policy *policy;
+    char trace[8192]; /* what is done */
+    char told[8192];  /* lines, records and metrics */
+    uint64_t now_ms, id;
+    struct mu_policy_outcome outcome;
+    unsigned ends;
+};
+
+static struct scene scene;
+
+static void configure(struct scene *s, int64_t max_restarts)
+{
+    struct mu_policy_config config = { .run_id = "job",
+                                       .role = "default",
+                                       .node = "me",
+                                       .local_world_size = 2,
+                                       .max_restarts = max_restarts,
+                                       .restart_grace_ms = GRACE,
+                                       .signal_grace_ms = SIGNAL_GRACE };
+
+    mu_policy_free(s->policy);
+    *s = (struct scene){ .now_ms = T0 };
+    assert_int_equal(mu_policy_new(&config, &s->policy, NULL), 0);
+}
+
+static int set_up(void **state)
+{
+    scene.policy = NULL;
+    configure(&scene, 1);
+    *state = &scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    mu_policy_free(s->policy);
+    s->policy = NULL;
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+/* ---- Showing ---- */
+
+static int show_ask(char *text, size_t room, const struct mu_ask *a)
+{
+    if (a->kind == MU_ASK_COMPARE_SET)
+        return snprintf(text, room, "cas %.*s=%.*s", (int)a->key.len, a->key.data, (int)a->value.len, a->value.data);
+    if (a->kind == MU_ASK_ADD)
+        return snprintf(text, room, "add %.*s+%" PRId64, (int)a->key.len, a->key.data, a->number);
+    return snprintf(text, room, "%s %.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data);
+}
+
+static int show_record(char *text, size_t room, const struct mu_policy_effect *e)
+{
+    static const char *const names[] = { "rendezvous", "assign", "workers start", "workers end", "agent" };
+    int used = snprintf(text, room, "record %s", names[e->record]);
+
+    if (e->record >= MU_POLICY_RECORD_WORKERS_END)
+        used += snprintf(text + used, room - (size_t)used, " %s", mu_group_state_name(e->state));
+    if (e->duration_ms >= 0)
+        used += snprintf(text + used, room - (size_t)used, " %" PRId64 " ms", e->duration_ms);
+    if (e->error != NULL)
+        used += snprintf(text + used, room - (size_t)used, " %s", muster_error_name(e->error->code));
+    return used;
+}
+
+static bool is_told(const struct mu_policy_effect *e)
+{
+    return e->type == MU_POLICY_DO_STEP || e->type == MU_POLICY_DO_DECISION || e->type == MU_POLICY_DO_FINAL ||
+           e->type == MU_POLICY_DO_SAY || e->type == MU_POLICY_DO_RECORD || e->type == MU_POLICY_DO_STATE;
+}
+
+static int show(char *text, size_t room, const struct mu_policy_effect *e)
+{
+    switch (e->type) {
+    case MU_POLICY_DO_STOP_WORKERS:
+        return snprintf(text, room, "stop %d in %" PRIu64, e->signal, e->grace_ms);
+    case MU_POLICY_DO_FAIL_JOB:
+        return snprintf(text, room, "fail job: %s", e->text);
+    case MU_POLICY_DO_ASK:
+        return show_ask(text, room, &e->ask);
+    case MU_POLICY_DO_END:
+        return snprintf(text, room, "end %s rc %d", mu_policy_outcome_text(e->outcome->kind), e->outcome->rc);
+    case MU_POLICY_DO_STEP:
+        return snprintf(text, room, "step %d %s", (int)e->step, e->ok ? "ok" : "bad");
+    case MU_POLICY_DO_DECISION:
+        return snprintf(text, room, "decision %s %" PRId64, mu_group_state_name(e->state), e->number);
+    case MU_POLICY_DO_FINAL:
+        return snprintf(text, room, "final %s %" PRId64, e->ok ? "ok" : "failed", e->number);
+    case MU_POLICY_DO_SAY:
+        return snprintf(text, room, "'%s'", e->text);
+    case MU_POLICY_DO_RECORD:
+        return show_record(text, room, e);
+    case MU_POLICY_DO_STATE:
+        return snprintf(text, room, "state %s", mu_group_state_name(e->state));
+    case MU_POLICY_DO_JOIN:
+    case MU_POLICY_DO_LEAVE:
+    case MU_POLICY_DO_ASSIGN:
+    case MU_POLICY_DO_ASSIGN_STOP:
+    case MU_POLICY_DO_WATCH:
+    case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_FINISH:
+    case MU_POLICY_DO_START_WORKERS:
+    case MU_POLICY_DO_KILL_WORKERS:
+    case MU_POLICY_DO_LINGER:
+        break;
+    }
+    return snprintf(text, room, "%s", mu_policy_effect_text(e->type));
+}
+
+static void add(char *text, size_t room, const struct mu_policy_effect *e)
+{
+    size_t used = strlen(text);
+
+    if (used > 0)
+        used += (size_t)snprintf(text + used, room - used, ", ");
+    (void)show(text + used, room - used, e);
+}
+
+static const char *step(struct scene *s, struct mu_policy_event event)
+{
+    struct mu_policy_effects effects;
+
+    event.now_ms = s->now_ms;
+    mu_policy_step(s->policy, &event, &effects);
+    s->trace[0] = s->told[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_policy_effect *e = &effects.items[i];
+
+        if (e->type == MU_POLICY_DO_WATCH_STOP)
+            continue; /* said before everything that ends a round; harmless when nothing is watched */
+        if (is_told(e))
+            add(s->told, sizeof s->told, e);
+        else
+            add(s->trace, sizeof s->trace, e);
+        if (e->type == MU_POLICY_DO_ASK)
+            s->id = e->ask.id;
+        if (e->type == MU_POLICY_DO_END) {
+            s->outcome = *e->outcome;
+            s->ends++;
+        }
+    }
+    return s->trace;
+}
+
+/* ---- Events ---- */
+
+static const char *simple(struct scene *s, enum mu_policy_event_type type)
+{
+    return step(s, (struct mu_policy_event){ .type = type, .round = -1 });
+}
+
+static const char *failing(struct scene *s, enum mu_policy_event_type type, int code, const char *text)
+{
+    struct muster_error error = { .code = code };
+
+    (void)snprintf(error.text, sizeof error.text, "%s", text);
+    return step(s, (struct mu_policy_event){ .type = type, .round = -1, .error = &error });
+}
+
+static const char *joined_as(struct scene *s, struct mu_policy_joined joined)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &joined });
+}
+
+static const char *joined(struct scene *s, int64_t round)
+{
+    return joined_as(s, (struct mu_policy_joined){
+                            .round = round, .rank = 1, .world_size = 2, .all_ours = true, .has_store = true });
+}
+
+static const char *assigned(struct scene *s, int64_t count, bool shared)
+{
+    struct mu_ranks_result ranks = { .count = count, .shared = shared, .world_size = 4, .role_world_size = 4 };
+
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .ranks = &ranks });
+}
+
+static const char *exited(struct scene *s, int64_t local_rank, bool ok)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
+                                             .number = local_rank,
+                                             .ok = ok,
+                                             .text = ok ? "ok" : "local rank 1 exited with 3" });
+}
+
+static const char *stopped(struct scene *s)
+{
+    return simple(s, MU_POLICY_ON_STOPPED);
+}
+
+static const char *waiting(struct scene *s, int64_t round)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_WAITING, .round = round, .number = 1 });
+}
+
+static const char *lost(struct scene *s)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_LOST, .round = -1, .text = "b" });
+}
+
+static const char *removed(struct scene *s, int64_t round)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_REMOVED, .round = round });
+}
+
+static const char *signalled(struct scene *s, int signal)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = signal });
+}
+
+static const char *finished(struct scene *s, enum mu_finish_end end)
+{
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = end, .text = "so it is" });
+}
+
+static const char *answer(struct scene *s, struct mu_answer given)
+{
+    given.id = s->id;
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = given });
+}
+
+static const char *value(struct scene *s, const char *text)
+{
+    return answer(s, (struct mu_answer){ .value = mu_slice_str(text) });
+}
+
+static const char *pass(struct scene *s, uint64_t now_ms)
+{
+    s->now_ms = now_ms;
+    return simple(s, MU_POLICY_ON_TIME);
+}
+
+static void run_from(struct scene *s, int64_t round, int64_t count, bool shared)
+{
+    (void)joined(s, round);
+    (void)assigned(s, count, shared);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_RUNNING);
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_HEALTHY);
+}
+
+static void run(struct scene *s)
+{
+    (void)simple(s, MU_POLICY_ON_RUN);
+    run_from(s, 0, 0, true);
+}
+
+static void finish(struct scene *s)
+{
+    run(s);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true);
+    assert_string_equal(stopped(s), "finish");
+}
+
+/* ---- The ways out of a run ---- */
+
+static void success_is_done_then_the_end(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(simple(s, MU_POLICY_ON_RUN), "join");
+    assert_string_equal(joined(s, 0), "watch, assign");
+    assert_string_equal(assigned(s, 0, true), "start");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "");
+    assert_string_equal(exited(s, 1, true), "");
+    assert_string_equal(exited(s, 0, true), "stop 15 in 30000"); /* whatever they left behind */
+    assert_string_equal(stopped(s), "finish");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_SUCCEEDED);
+    assert_string_equal(finished(s, MU_FINISH_END_ALL_DONE), "end succeeded rc 0");
+    assert_int_equal(s->outcome.state, MU_GROUP_SUCCEEDED);
+    assert_string_equal(simple(s, MU_POLICY_ON_RUN), ""); /* nothing follows */
+}
+
+static void a_used_up_budget_fails_and_closes_the_job(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000");
+    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 0 restarts are used up");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
+    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
+    assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+}
+
+static void a_spare_of_a_closed_job_ends_gracefully(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "not needed"),
+                        "end graceful exit rc 0");
+    assert_non_null(strstr(s->told, "record agent SUCCEEDED"));
+}
+
+static void a_signal_with_workers_stops_them_and_leaves(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(signalled(s, SIGHUP), "stop 1 in 7000");
+    assert_string_equal(stopped(s), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end signaled rc 1");
+    assert_int_equal(s->outcome.signal, SIGHUP);
+    assert_int_equal(s->outcome.error.code, MUSTER_ESIGNAL);
+    assert_non_null(strstr(s->told, "record agent FAILED ESIGNAL"));
+}
+
+static void a_second_signal_kills_at_once(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)signalled(s, SIGINT);
+    assert_string_equal(signalled(s, SIGINT), "kill");
+    assert_string_equal(stopped(s), "leave");
+    assert_string_equal(signalled(s, SIGINT), "end signaled rc 1"); /* not even that is waited for */
+}
+
+static void a_signal_while_done_leaves(void **state)
+{
+    struct scene *s = *state;
+
+    finish(s);
+    assert_string_equal(signalled(s, SIGTERM), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end signaled rc 1");
+}
+
+static void a_signal_between_two_rounds_is_one_with_workers(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)lost(s);
+    assert_string_equal(stopped(s), "join");
+    assert_string_equal(signalled(s, SIGTERM), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end signaled rc 1");
+}
+
+static void a_signal_before_the_first_worker_leaves_within_a_second_and_dies_of_it(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(signalled(s, SIGTERM), "leave");
+    assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_LEAVE_MS);
+    assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end die rc 143");
+    assert_int_equal(s->outcome.signal, SIGTERM);
+    assert_null(strstr(s->told, "record"));
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    assert_string_equal(signalled(s, SIGINT), "stop assigning, leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end die rc 130");
+    configure(s, 1);
+    assert_string_equal(signalled(s, SIGHUP), "end die rc 129");
+}
+
+static void a_membership_that_fails_is_an_error(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), "stop 15 in 30000");
+    assert_string_equal(stopped(s), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "corrupt");
+    assert_non_null(strstr(s->told, "record agent FAILED ERDZV_STATE"));
+    configure(s, 1); /* of one who is done it is not */
+    finish(s);
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), "end succeeded rc 0");
+}
+
+static void a_join_that_fails_is_an_error(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)failing(s, MU_POLICY_ON_BACKEND_DOWN, MUSTER_ECONNECT, "refused");
+    s->now_ms += 12000;
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_TIMEOUT, "join: too late"), "leave");
+    assert_non_null(strstr(s->told, "record rendezvous 12000 ms ERDZV_TIMEOUT"));
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CONNECTION, "away"), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "the store has been away for 12 s: join: too late");
+}
+
+static void ranks_that_cannot_be_assigned_are_an_error(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    assert_string_equal(failing(s, MU_POLICY_ON_ASSIGN_FAILED, MUSTER_EPROTOCOL, "no role info"),
+                        "stop assigning, leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
+}
+
+static void workers_that_cannot_be_started_are_an_error_that_names_role_and_state(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    (void)assigned(s, 0, true);
+    assert_string_equal(failing(s, MU_POLICY_ON_START_FAILED, MUSTER_ESYSTEM, "no such file"), "stop 15 in 30000");
+    assert_string_equal(stopped(s), "leave");
+    (void)simple(s, MU_POLICY_ON_LEFT);
+    assert_string_equal(s->outcome.error.text, "start the workers of role 'default' (state UNKNOWN): no such file");
+    assert_int_equal(s->outcome.state, MU_GROUP_UNKNOWN);
+}
+
+static void removed_kills_without_grace_and_joins_as_new(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(removed(s, 0), "kill");
+    assert_string_equal(stopped(s), "join");
+    run_from(s, 2, 0, true);
+    assert_string_equal(removed(s, 1), ""); /* of an earlier round */
+    (void)waiting(s, 2);
+    assert_string_equal(removed(s, 2), "kill"); /* no grace either, if they were being stopped */
+}
+
+static void a_keeper_that_is_gone_kills_and_leaves_within_a_second(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(simple(s, MU_POLICY_ON_KEEPER_GONE), "kill, leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "");
+    assert_string_equal(stopped(s), "end keeper gone rc 1");
+    configure(s, 1);
+    run(s);
+    (void)simple(s, MU_POLICY_ON_KEEPER_GONE);
+    assert_string_equal(stopped(s), "");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end keeper gone rc 1");
+    configure(s, 1);
+    run(s); /* nothing comes back at all */
+    (void)simple(s, MU_POLICY_ON_KEEPER_GONE);
+    assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end keeper gone rc 1");
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(simple(s, MU_POLICY_ON_KEEPER_GONE), "leave");
+    configure(s, 1);
+    assert_string_equal(simple(s, MU_POLICY_ON_KEEPER_GONE), "end keeper gone rc 1");
+}
+
+/* ---- What ends a round ---- */
+
+static void a_waiting_node_and_a_lost_one_regroup_for_free(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(waiting(s, 0), "stop 15 in 30000");
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    run_from(s, 1, 0, true);
+    s->now_ms += 50;
+    assert_string_equal(lost(s), "stop 15 in 30000");
+    s->now_ms += 1500;
+    assert_string_equal(stopped(s), "join");
+    (void)joined(s, 2);
+    (void)assigned(s, 0, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_non_null(strstr(s->told, "'lost b: regrouped in 1.500 s, 2 nodes, round 2, restart 0 of 1'"));
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 1);
+}
+
+static void the_first_of_a_round_decides_and_the_rest_is_dropped(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)waiting(s, 0);
+    assert_string_equal(lost(s), "");
+    assert_string_equal(waiting(s, 0), "");
+    assert_string_equal(exited(s, 0, false), ""); /* they were told to go */
+    assert_string_equal(exited(s, 1, false), "");
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 1);
+    assert_string_equal(lost(s), "");
+    run_from(s, 1, 0, true);
+    assert_string_equal(waiting(s, 0), ""); /* of the round before */
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, cas muster.job/failed/1=me");
+    assert_string_equal(lost(s), "");
+    assert_string_equal(waiting(s, 1), "");
+}
+
+static void a_round_may_be_over_before_its_workers_are_started(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    assert_string_equal(lost(s), "stop assigning, join");
+    (void)joined(s, 1);
+    assert_string_equal(waiting(s, 1), "stop assigning, join");
+    (void)joined(s, 2);
+    assert_string_equal(removed(s, 2), "stop assigning, join");
+    (void)joined(s, 3);
+    (void)assigned(s, 0, true);
+    assert_string_equal(lost(s), "stop 15 in 30000");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), ""); /* it was on its way */
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_INIT);
+}
+
+static void a_store_that_is_away_stops_nobody(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(failing(s, MU_POLICY_ON_BACKEND_DOWN, MUSTER_ELOST, "the store at a:1: reset"), "");
+    assert_string_equal(s->told, "'the store at a:1: reset; the workers run on; trying again'");
+    s->now_ms += 90100;
+    assert_string_equal(simple(s, MU_POLICY_ON_BACKEND_UP), "");
+    assert_string_equal(s->told, "'the store is back after 90.1 s'");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_RUNNING);
+}
+
+static void no_new_round_beside_what_cannot_be_killed(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)lost(s);
+    assert_string_equal(
+        step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = 1, .text = "42 (python, state D)" }),
+        "leave");
+    (void)simple(s, MU_POLICY_ON_LEFT);
+    assert_string_equal(s->trace, "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "stop the workers of role 'default' (state FAILED): 1 process of the "
+                                               "workers cannot be killed: 42 (python, state D)");
+    configure(s, 1); /* success stays success */
+    run(s);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = 2 }), "finish");
+}
+
+static void a_worker_that_hangs_in_the_kernel_has_failed(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .text = "stuck" }),
+                        "stop 15 in 30000, cas muster.job/failed/0=me");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_UNHEALTHY);
+    (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = 1, .text = "42" });
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
+    assert_string_equal(s->trace, "leave");
+}
+
+static void what_ended_before_all_were_started_counts_once_they_are(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    (void)assigned(s, 0, true);
+    assert_string_equal(exited(s, 0, true), "");
+    assert_string_equal(exited(s, 1, true), "");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000");
+    configure(s, 0);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    (void)assigned(s, 0, true);
+    assert_string_equal(exited(s, 0, false), "");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000");
+    assert_non_null(strstr(stopped(s), "fail job"));
+}
+
+/* ---- The budget ---- */
+
+static void the_first_to_say_so_pays_for_a_failed_round(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 3);
+    run(s);
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, cas muster.job/failed/0=me");
+    assert_string_equal(value(s, "me"), "add muster.job/restarts+1"); /* while they are being stopped */
+    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "");
+    assert_string_equal(stopped(s), "join");
+    assert_non_null(strstr(s->told, "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"));
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 2);
+    run_from(s, 1, 1, true);
+    (void)exited(s, 0, false);
+    assert_string_equal(value(s, "another"), ""); /* has paid */
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_count(s->policy), 2);
+}
+
+static void a_budget_that_others_have_used_is_used_up(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 3);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, "me");
+    (void)answer(s, (struct mu_answer){ .number = 4 });
+    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 3 restarts are used up");
+}
+
+static void no_round_follows_before_the_budget_is_known(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(stopped(s), "");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_CHARGING);
+    (void)value(s, "me");
+    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "join");
+}
+
+static void a_store_that_does_not_answer_leaves_us_to_what_we_know(void **state)
+{
+    struct muster_error error = { MUSTER_ELOST, "reset" };
+    struct scene *s = *state;
+
+    run(s);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_CHARGE_MS);
+    assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "join");
+    configure(s, 1);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, "me");
+    assert_string_equal(answer(s, (struct mu_answer){ .error = &error }), ""); /* it may have been counted */
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_count(s->policy), 1);
+}
+
+static void what_we_know_of_the_count_goes_with_us(void **state)
+{
+    struct scene *s = *state;
+    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true };
+    struct mu_policy_event event = { .type = MU_POLICY_ON_JOINED, .now_ms = T0, .joined = &in };
+    struct mu_policy_effects effects;
+
+    configure(s, 9);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, "me");
+    (void)answer(s, (struct mu_answer){ .number = 4 });
+    (void)stopped(s);
+    mu_policy_step(s->policy, &event, &effects);
+    assert_int_equal(effects.items[effects.count - 1].type, MU_POLICY_DO_ASSIGN);
+    assert_int_equal(effects.items[effects.count - 1].assign->count_min, 4);
+    assert_int_equal(effects.items[effects.count - 1].assign->own_count, 4);
+}
+
+static void with_a_stock_member_each_counts_its_own(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    run_from(s, 0, 0, false);
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000"); /* nobody else is asked */
+    assert_string_equal(stopped(s), "join");
+    run_from(s, 1, 1, false);
+    (void)exited(s, 1, false);
+    assert_non_null(strstr(stopped(s), "fail job"));
+}
+
+/* ---- A closed job ---- */
+
+static void a_worker_that_fails_in_a_closed_job_ends_it_here(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)simple(s, MU_POLICY_ON_CLOSED);
+    assert_string_equal(waiting(s, 0), "");
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000");
+    assert_string_equal(stopped(s), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end workers failed rc 1");
+}
+
+static void the_verdict_of_others_ends_it_naming_it(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOB_FAILED,
+                                                          .text = "the job has failed: exit code 3 (n7)" }),
+                        "stop 15 in 30000");
+    (void)stopped(s);
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "the job has failed: exit code 3 (n7)");
+    assert_int_equal(s->outcome.state, MU_GROUP_STOPPED);
+}
+
+static void a_closed_job_says_why_when_it_is_joined(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed"), "cas muster.job/verdict=?");
+    assert_string_equal(
+        value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 2, \"cause\": \"exit code 3\"}"),
+        "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "the job has failed (n7, rank 2: exit code 3): closed");
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    assert_string_equal(value(s, "?"), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "closed");
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    assert_string_equal(pass(s, T0 + MU_POLICY_WHY_MS), "end error rc 1");
+}
+
+static void workers_that_failed_and_found_the_job_closed_are_reported(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, "other");
+    (void)stopped(s);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    assert_string_equal(value(s, "?"), "end workers failed rc 1");
+    assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+}
+
+/* ---- Done, while others are not ---- */
+
+static void serving_scene(struct scene *s, bool fails)
+{
+    configure(s, 0);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined_as(s,
+                    (struct mu_policy_joined){ .world_size = 2, .all_ours = true, .has_store = true, .serves = true });
+    (void)assigned(s, 0, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, !fails);
+    (void)stopped(s);
+}
+
+static void the_stores_host_lets_the_others_read_how_it_ended(void **state)
+{
+    struct scene *s = *state;
+
+    serving_scene(s, true);
+    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "linger");
+    assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end workers failed rc 1");
+    serving_scene(s, false);
+    assert_string_equal(finished(s, MU_FINISH_END_ALL_DONE), "linger");
+    assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_LINGER_MS);
+    assert_string_equal(pass(s, T0 + MU_POLICY_LINGER_MS), "end succeeded rc 0");
+}
+
+static void who_is_behind_leaves_and_has_succeeded(void **state)
+{
+    struct scene *s = *state;
+
+    finish(s);
+    assert_string_equal(lost(s), ""); /* workers that have succeeded are never run again */
+    assert_string_equal(waiting(s, 0), "");
+    assert_string_equal(removed(s, 0), "");
+    assert_string_equal(finished(s, MU_FINISH_END_BEHIND), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end succeeded rc 0");
+    configure(s, 1);
+    finish(s);
+    assert_string_equal(finished(s, MU_FINISH_END_TIMEOUT), "leave");
+    configure(s, 1);
+    finish(s);
+    assert_string_equal(finished(s, MU_FINISH_END_OVER), "leave");
+    assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
+}
+
+static void the_stores_host_serves_on_when_it_is_behind(void **state)
+{
+    struct scene *s = *state;
+
+    serving_scene(s, false);
+    (void)finished(s, MU_FINISH_END_BEHIND);
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "linger, get muster.job/verdict");
+    assert_int_equal(mu_policy_deadline_ms(s->policy), UINT64_MAX);
+    assert_string_equal(value(s, "{}"), "");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_LINGERING);
+    assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end succeeded rc 0");
+    serving_scene(s, false);
+    (void)finished(s, MU_FINISH_END_BEHIND);
+    (void)simple(s, MU_POLICY_ON_LEFT);
+    assert_string_equal(signalled(s, SIGTERM), "end signaled rc 1");
+}
+
+/* ---- Records and metrics ---- */
+
+static void a_life_is_recorded_in_the_order_that_pytorch_has(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    s->now_ms += 7;
+    (void)joined(s, 0);
+    assert_string_equal(s->told, "record rendezvous 7 ms");
+    s->now_ms += 3;
+    (void)assigned(s, 0, true);
+    assert_string_equal(s->told, "record assign 3 ms, step 2 ok, step 1 ok");
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_string_equal(s->told,
+                        "step 5 ok, step 3 ok, record workers start, state HEALTHY, step 7 ok, decision HEALTHY 1");
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true);
+    (void)stopped(s);
+    assert_string_equal(s->told, "step 6 ok, state SUCCEEDED");
+    (void)finished(s, MU_FINISH_END_ALL_DONE);
+    assert_string_equal(s->told,
+                        "'so it is', final ok 1, record workers end SUCCEEDED, step 0 ok, record agent SUCCEEDED");
+}
+
+static void a_failed_run_is_one_that_the_agent_survived(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    (void)finished(s, MU_FINISH_END_FAILED);
+    assert_string_equal(s->told, "final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+}
+
+static void names_are_there_for_all(void **state)
+{
+    (void)state;
+    assert_string_equal(mu_policy_phase_text(MU_POLICY_CHARGING), "counting a restart");
+    assert_string_equal(mu_policy_event_text(MU_POLICY_ON_KEEPER_GONE), "keeper gone");
+    assert_string_equal(mu_policy_effect_text(MU_POLICY_DO_LINGER), "linger");
+    assert_string_equal(mu_policy_outcome_text(MU_POLICY_OUTCOME_DIE), "die");
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    struct mu_policy_config config = { .run_id = "job", .role = "r", .node = "me", .local_world_size = 1 };
+
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_policy *policy = NULL;
+        struct muster_error error = { 0 };
+        int rc = mu_policy_new(&config, &policy, &error);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_policy_free(policy);
+    }
+    config.local_world_size = 0;
+    assert_int_equal(mu_policy_new(&config, &(struct mu_policy *){ NULL }, NULL), MUSTER_EINVAL);
+    config =
+        (struct mu_policy_config){ .run_id = "", .role = "", .node = "", .local_world_size = 1, .max_restarts = -1 };
+    assert_int_equal(mu_policy_new(&config, &(struct mu_policy *){ NULL }, NULL), MUSTER_EINVAL);
+}
+
+/* ---- Random walks ---- */
+
+/* What surrounds the policy, as far as it is asked for something that has an answer. */
+struct world {
+    struct mu_policy *policy;
+    struct mu_rng rng;
+    uint64_t now_ms;
+    bool joining, leaving, assigning, starting, alive, stopping, finishing, failing, lingering;
+    int64_t running, round;
+    bool done; /* workers have succeeded and nothing of them is left */
+    struct mu_ask ask;
+    bool asked;
+    unsigned ends, starts;
+    bool ended;
+    enum mu_policy_outcome_kind kind;
+};
+
+static void world_perform(struct world *w, const struct mu_policy_effect *e)
+{
+    assert_false(w->ended); /* nothing follows the end */
+    switch (e->type) {
+    case MU_POLICY_DO_JOIN:
+        assert_false(w->alive); /* no round beside an old worker */
+        assert_false(w->done);
+        w->joining = true;
+        break;
+    case MU_POLICY_DO_LEAVE:
+        w->leaving = true;
+        w->joining = false;
+        break;
+    case MU_POLICY_DO_ASSIGN:
+        w->assigning = true;
+        break;
+    case MU_POLICY_DO_ASSIGN_STOP:
+        w->assigning = false;
+        break;
+    case MU_POLICY_DO_START_WORKERS:
+        assert_false(w->alive);
+        assert_false(w->done);
+        w->starting = w->alive = true;
+        w->stopping = false;
+        w->running = 2;
+        w->starts++;
+        break;
+    case MU_POLICY_DO_STOP_WORKERS:
+    case MU_POLICY_DO_KILL_WORKERS:
+        assert_true(w->alive);
+        w->stopping = true;
+        w->starting = false;
+        break;
+    case MU_POLICY_DO_FINISH:
+        assert_false(w->alive);
+        w->finishing = w->done = true;
+        break;
+    case MU_POLICY_DO_FAIL_JOB:
+        assert_false(w->alive);
+        w->failing = true;
+        break;
+    case MU_POLICY_DO_LINGER:
+        w->lingering = true;
+        break;
+    case MU_POLICY_DO_ASK:
+        w->ask = e->ask;
+        w->asked = true;
+        break;
+    case MU_POLICY_DO_WATCH_STOP:
+        w->finishing = w->failing = false;
+        break;
+    case MU_POLICY_DO_END:
+        assert_int_not_equal(e->outcome->kind, MU_POLICY_OUTCOME_NONE);
+        assert_true(!w->alive || e->outcome->kind == MU_POLICY_OUTCOME_KEEPER_GONE);
+        assert_int_equal(e->outcome->rc == 0, e->outcome->kind == MU_POLICY_OUTCOME_SUCCEEDED ||
+                                                  e->outcome->kind == MU_POLICY_OUTCOME_GRACEFUL);
+        assert_true(e->outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || w->done);
+        assert_true(e->outcome->kind != MU_POLICY_OUTCOME_DIE || w->starts == 0);
+        w->ends++;
+        w->kind = e->outcome->kind;
+        break;
+    case MU_POLICY_DO_WATCH:
+    case MU_POLICY_DO_STATE:
+    case MU_POLICY_DO_RECORD:
+    case MU_POLICY_DO_STEP:
+    case MU_POLICY_DO_DECISION:
+    case MU_POLICY_DO_FINAL:
+    case MU_POLICY_DO_SAY:
+        break;
+    }
+}
+
+static void world_feed(struct world *w, struct mu_policy_event event)
+{
+    struct mu_policy_effects effects;
+
+    event.now_ms = w->now_ms;
+    mu_policy_step(w->policy, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++)
+        world_perform(w, &effects.items[i]);
+    w->ended = w->ends > 0;
+}
+
+static uint64_t dice(struct world *w, uint64_t sides)
+{
+    return mu_rng_below(&w->rng, sides);
+}
+
+static void world_join_ends(struct world *w)
+{
+    static const int codes[] = { MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CLOSED, MUSTER_ERDZV_GRACEFUL_EXIT };
+    struct muster_error error = { .code = codes[dice(w, 3)], .text = "no" };
+    struct mu_policy_joined in = {
+        .round = ++w->round, .world_size = 2, .all_ours = dice(w, 2) == 0, .has_store = true, .serves = dice(w, 2) == 0
+    };
+
+    w->joining = false;
+    if (dice(w, 12) == 0)
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error });
+    else
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &in });
+}
+
+static void world_assign_ends(struct world *w)
+{
+    struct muster_error error = { MUSTER_ETIMEOUT, "no" };
+    struct mu_ranks_result ranks = { .count = (int64_t)dice(w, 3), .shared = dice(w, 2) == 0 };
+
+    w->assigning = false;
+    if (dice(w, 16) == 0)
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_FAILED, .error = &error });
+    else
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .ranks = &ranks });
+}
+
+static void world_start_ends(struct world *w)
+{
+    struct muster_error error = { MUSTER_ESYSTEM, "no" };
+
+    w->starting = false;
+    if (dice(w, 16) == 0)
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_START_FAILED, .error = &error });
+    else
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_STARTED });
+}
+
+/* One thing that was asked for comes to an end. False: there is none. */
+static bool world_answer(struct world *w)
+{
+    struct muster_error error = { MUSTER_ELOST, "no" };
+
+    if (w->joining) {
+        world_join_ends(w);
+    } else if (w->assigning) {
+        world_assign_ends(w);
+    } else if (w->starting) {
+        world_start_ends(w);
+    } else if (w->stopping) {
+        w->stopping = w->alive = false;
+        world_feed(w,
+                   (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = dice(w, 20) == 0, .text = "42" });
+    } else if (w->asked) {
+        struct mu_answer given = { .id = w->ask.id, .number = 1, .value = mu_slice_str(dice(w, 2) == 0 ? "me" : "x") };
+
+        w->asked = false;
+        given.error = dice(w, 4) == 0 ? &error : NULL;
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = given });
+    } else if (w->finishing || w->failing) {
+        enum mu_finish_end end = w->failing ? MU_FINISH_END_FAILED : (enum mu_finish_end)dice(w, 4);
+
+        w->finishing = w->failing = false;
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = end });
+    } else if (w->leaving) {
+        w->leaving = false;
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_LEFT });
+    } else if (w->lingering) {
+        w->lingering = false;
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ALONE });
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Something happens that nobody asked for. */
+static void world_disturb(struct world *w)
+{
+    struct muster_error error = { MUSTER_ERDZV_STATE, "bad" };
+    int64_t round = w->round - (int64_t)dice(w, 2);
+
+    switch (dice(w, 14)) {
+    case 0:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_WAITING, .round = round, .number = 1 });
+        break;
+    case 1:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_REMOVED, .round = round });
+        break;
+    case 2:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_LOST, .round = round });
+        break;
+    case 3:
+        if (dice(w, 8) == 0)
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_CLOSED, .round = round });
+        break;
+    case 4:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_BACKEND_DOWN, .error = &error });
+        break;
+    case 5:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_BACKEND_UP });
+        break;
+    case 6:
+        if (dice(w, 8) == 0)
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = SIGTERM });
+        break;
+    case 7:
+        if (dice(w, 16) == 0)
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_KEEPER_GONE });
+        break;
+    case 8:
+        if (dice(w, 16) == 0)
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error });
+        break;
+    case 9:
+        if (dice(w, 8) == 0)
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_JOB_FAILED });
+        break;
+    case 10: /* answers that nobody waits for */
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = { .id = dice(w, 3) } });
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_LEFT });
+        break;
+    default:
+        if (w->alive && w->running > 0) {
+            w->running--;
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = dice(w, 3) != 0 });
+        }
+        break;
+    }
+}
+
+static void world_live(struct world *w, bool disturbed)
+{
+    uint64_t deadline_ms = mu_policy_deadline_ms(w->policy);
+
+    if (deadline_ms <= w->now_ms)
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME });
+    else if (disturbed && dice(w, 2) == 0)
+        world_disturb(w);
+    else if (!world_answer(w) && !disturbed && w->alive && w->running > 0) {
+        w->running--;
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = dice(w, 3) != 0 });
+    }
+    w->now_ms += dice(w, 100);
+    if (!disturbed && deadline_ms != UINT64_MAX && w->now_ms < deadline_ms)
+        w->now_ms = deadline_ms;
+}
+
+/* Whatever happens: no worker beside one of an older round, workers that have succeeded are never run again, one end,
+ * nothing after it, and once it is quiet the end comes. */
+static void any_life_has_one_end(void **state)
+{
+    unsigned ends[MU_POLICY_OUTCOME_ERROR + 1] = { 0 };
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        struct world w = { .rng = mu_rng_seeded(seed), .now_ms = T0, .round = -1 };
+        struct mu_policy_config config = {
+            .run_id = "job", .role = "r", .node = "me", .local_world_size = 2, .max_restarts = (int64_t)dice(&w, 3)
+        };
+        enum mu_policy_phase phase;
+
+        assert_int_equal(mu_policy_new(&config, &w.policy, NULL), 0);
+        world_feed(&w, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
+        for (unsigned n = 0; n < 150 && !w.ended; n++)
+            world_live(&w, true);
+        for (unsigned n = 0; n < 400 && !w.ended; n++)
+            world_live(&w, false);
+        phase = mu_policy_phase(w.policy);
+        if (!w.ended)
+            fail_msg("seed %" PRIu64 " does not end: %s", seed, mu_policy_phase_text(phase));
+        assert_int_equal(w.ends, 1);
+        assert_int_equal(phase, MU_POLICY_ENDED);
+        assert_int_equal(mu_policy_deadline_ms(w.policy), UINT64_MAX);
+        for (unsigned n = 0; n < 20; n++)
+            world_disturb(&w);
+        assert_int_equal(w.ends, 1);
+        ends[w.kind]++;
+        mu_policy_free(w.policy);
+    }
+    for (size_t i = MU_POLICY_OUTCOME_NONE + 1; i < COUNT(ends); i++)
+        assert_true(ends[i] > 0); /* they come in every way */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE(success_is_done_then_the_end),
+        SCENE(a_used_up_budget_fails_and_closes_the_job),
+        SCENE(a_spare_of_a_closed_job_ends_gracefully),
+        SCENE(a_signal_with_workers_stops_them_and_leaves),
+        SCENE(a_second_signal_kills_at_once),
+        SCENE(a_signal_while_done_leaves),
+        SCENE(a_signal_between_two_rounds_is_one_with_workers),
+        SCENE(a_signal_before_the_first_worker_leaves_within_a_second_and_dies_of_it),
+        SCENE(a_membership_that_fails_is_an_error),
+        SCENE(a_join_that_fails_is_an_error),
+        SCENE(ranks_that_cannot_be_assigned_are_an_error),
+        SCENE(workers_that_cannot_be_started_are_an_error_that_names_role_and_state),
+        SCENE(removed_kills_without_grace_and_joins_as_new),
+        SCENE(a_keeper_that_is_gone_kills_and_leaves_within_a_second),
+        SCENE(a_waiting_node_and_a_lost_one_regroup_for_free),
+        SCENE(the_first_of_a_round_decides_and_the_rest_is_dropped),
+        SCENE(a_round_may_be_over_before_its_workers_are_started),
+        SCENE(a_store_that_is_away_stops_nobody),
+        SCENE(no_new_round_beside_what_cannot_be_killed),
+        SCENE(a_worker_that_hangs_in_the_kernel_has_failed),
+        SCENE(what_ended_before_all_were_started_counts_once_they_are),
+        SCENE(the_first_to_say_so_pays_for_a_failed_round),
+        SCENE(a_budget_that_others_have_used_is_used_up),
+        SCENE(no_round_follows_before_the_budget_is_known),
+        SCENE(a_store_that_does_not_answer_leaves_us_to_what_we_know),
+        SCENE(what_we_know_of_the_count_goes_with_us),
+        SCENE(with_a_stock_member_each_counts_its_own),
+        SCENE(a_worker_that_fails_in_a_closed_job_ends_it_here),
+        SCENE(the_verdict_of_others_ends_it_naming_it),
+        SCENE(a_closed_job_says_why_when_it_is_joined),
+        SCENE(workers_that_failed_and_found_the_job_closed_are_reported),
+        SCENE(the_stores_host_lets_the_others_read_how_it_ended),
+        SCENE(who_is_behind_leaves_and_has_succeeded),
+        SCENE(the_stores_host_serves_on_when_it_is_behind),
+        SCENE(a_life_is_recorded_in_the_order_that_pytorch_has),
+        SCENE(a_failed_run_is_one_that_the_agent_survived),
+        SCENE(names_are_there_for_all),
+        SCENE(any_allocation_may_fail),
+        cmocka_unit_test(any_life_has_one_end),
+    };
+
+    return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
+}

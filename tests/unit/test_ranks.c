@@ -1,0 +1,694 @@
+/* Who is which rank: the restart count, roles and sizes in both dialects, what is wrong with others' values, and trouble. */
+#include "agent/ranks.h"
+#include "ask_store.h"
+#include "base/rng.h"
+#include "failmalloc.h"
+#include "pure.h"
+
+enum { T0 = 1000, AGENTS = 1000 };
+
+static struct ask_store store;
+
+/* ---- One agent, step by step ---- */
+
+struct scene {
+    struct mu_ranks *ranks;
+    char trace[8192];
+    uint64_t id; /* of the last request */
+    struct mu_ranks_result result;
+    struct muster_error error;
+};
+
+static struct scene scene;
+
+static int set_up(void **state)
+{
+    ask_store_clear(&store);
+    scene = (struct scene){ .id = 0 };
+    *state = &scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    mu_ranks_free(s->ranks);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static struct mu_ranks *make(const char *role, int64_t size)
+{
+    struct mu_ranks_config config = { .run_id = "job", .role = role, .local_world_size = size };
+    struct mu_ranks *ranks = NULL;
+
+    assert_int_equal(mu_ranks_new(&config, &ranks, NULL), 0);
+    return ranks;
+}
+
+static int show(char *text, size_t room, const struct mu_ranks_effect *e)
+{
+    const struct mu_ask *a = &e->ask;
+
+    if (e->type == MU_RANKS_DO_DONE)
+        return snprintf(text, room, "done %" PRId64 "/%" PRId64 " %" PRId64 "/%" PRId64 " count %" PRId64 "%s",
+                        e->result->base_rank, e->result->world_size, e->result->base_role_rank,
+                        e->result->role_world_size, e->result->count, e->result->shared ? "" : " own");
+    if (e->type == MU_RANKS_DO_FAIL)
+        return snprintf(text, room, "fail %s: %s", muster_error_name(e->error->code), e->error->text);
+    if (a->kind == MU_ASK_SET || a->kind == MU_ASK_COMPARE_SET)
+        return snprintf(text, room, "%s %.*s=%.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data,
+                        (int)a->value.len, a->value.data);
+    return snprintf(text, room, "%s %.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data);
+}
+
+static const char *step(struct scene *s, struct mu_ranks_event event)
+{
+    struct mu_ranks_effects effects;
+    size_t used = 0;
+
+    mu_ranks_step(s->ranks, &event, &effects);
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", i > 0 ? ", " : "");
+        used += (size_t)show(s->trace + used, sizeof s->trace - used, &effects.items[i]);
+        if (effects.items[i].type == MU_RANKS_DO_ASK)
+            s->id = effects.items[i].ask.id;
+        if (effects.items[i].type == MU_RANKS_DO_DONE)
+            s->result = *effects.items[i].result;
+        if (effects.items[i].type == MU_RANKS_DO_FAIL)
+            s->error = *effects.items[i].error;
+    }
+    return s->trace;
+}
+
+static struct mu_ranks_start ours(int64_t round, int64_t rank, int64_t world_size)
+{
+    return (struct mu_ranks_start){
+        .round = round, .rank = rank, .world_size = world_size, .all_ours = true, .has_store = true
+    };
+}
+
+static const char *start(struct scene *s, struct mu_ranks_start round)
+{
+    return step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .now_ms = T0, .start = &round });
+}
+
+static const char *answer(struct scene *s, struct mu_answer given)
+{
+    return step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .now_ms = T0, .answer = given });
+}
+
+static const char *value(struct scene *s, const char *text)
+{
+    return answer(s, (struct mu_answer){ .id = s->id, .value = mu_slice_str(text) });
+}
+
+static const char *pass(struct scene *s, uint64_t now_ms)
+{
+    return step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME, .now_ms = now_ms });
+}
+
+static void the_count_is_fixed_before_ranks_are_exchanged(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("default", 2);
+    assert_string_equal(start(s, ours(3, 1, 2)), "add muster.job/restarts");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .number = 4 }),
+                        "compare and set muster.job/count/3=4");
+    assert_string_equal(value(s, "4"),
+                        "set torch.rendezvous.job.3/torchelastic/role_info/1={\"role\": \"default\", \"rank\": 1, "
+                        "\"local_world_size\": 2}, get torch.rendezvous.job.3/torchelastic/assigned_ranks/1");
+    assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_AWAITING);
+    assert_string_equal(value(s, "[2, 4, 2, 4]"), "done 2/4 2/4 count 4");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
+}
+
+static void what_is_stored_first_is_everybodys_count(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("default", 2);
+    (void)start(s, ours(3, 1, 2));
+    (void)answer(s, (struct mu_answer){ .id = s->id, .number = 5 });
+    (void)value(s, "4");
+    assert_string_equal(value(s, "[2,4,2,4]"), "done 2/4 2/4 count 4");
+}
+
+/* A store that came back empty begins to count anew. */
+static void a_count_never_goes_back(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 1, 2);
+
+    s->ranks = make("default", 2);
+    round.count_min = 2;
+    (void)start(s, round);
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "compare and set muster.job/count/3=2");
+}
+
+static void with_a_stock_member_or_without_rounds_each_counts_its_own(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 1, 2);
+
+    s->ranks = make("default", 2);
+    round.all_ours = false;
+    round.own_count = 7;
+    assert_non_null(strstr(start(s, round), "get torch.rendezvous.job.3/torchelastic/assigned_ranks/1"));
+    assert_string_equal(value(s, "[2, 4, 2, 4]"), "done 2/4 2/4 count 7 own");
+    round = ours(-1, 1, 2);
+    assert_string_equal(start(s, round), "set job/torchelastic/role_info/1={\"role\": \"default\", \"rank\": 1, "
+                                         "\"local_world_size\": 2}, get job/torchelastic/assigned_ranks/1");
+    assert_string_equal(value(s, "[2, 4, 2, 4]"), "done 2/4 2/4 count 0 own");
+}
+
+static void identical_workers_exchange_nothing(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_config config = { .run_id = "job", .role = "r", .local_world_size = 4, .identical = true };
+
+    assert_int_equal(mu_ranks_new(&config, &s->ranks, NULL), 0);
+    assert_string_equal(start(s, ours(-1, 2, 3)), "done 8/12 8/12 count 0 own");
+    assert_string_equal(start(s, ours(0, 2, 3)), "add muster.job/restarts");
+    (void)answer(s, (struct mu_answer){ .id = s->id, .number = 1 });
+    assert_string_equal(value(s, "1"), "done 8/12 8/12 count 1");
+}
+
+static void without_a_store_only_a_world_of_one_has_ranks(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(0, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.has_store = false;
+    assert_string_equal(start(s, round), "done 0/2 0/2 count 0 own");
+    round.world_size = 2;
+    assert_string_equal(start(s, round), "fail ENOTSUP: assign ranks in round 0: the back end has no store in which 2 "
+                                         "agents could do that");
+    round.world_size = (int64_t)MU_RANKS_WORLD_MAX + 1;
+    assert_non_null(strstr(start(s, round), "fail ELIMIT"));
+}
+
+static void rank_0_reads_all_and_tells_all(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("ps", 2);
+    assert_string_equal(start(s, ours(-1, 0, 2)), "set job/torchelastic/role_info/0={\"role\": \"ps\", \"rank\": 0, "
+                                                  "\"local_world_size\": 2}, get job/torchelastic/role_info/1");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id - 1 }), "");
+    assert_string_equal(
+        value(s, "{\"rank\": 1, \"more\": [], \"role\": \"tr\", \"local_world_size\": 3}"),
+        "set job/torchelastic/assigned_ranks/0=[0, 5, 0, 2], set job/torchelastic/assigned_ranks/1=[2, 5, "
+        "0, 3]");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id - 1 }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "done 0/5 0/2 count 0 own");
+}
+
+static void a_rank_0_of_1_13_is_asked_for_the_master(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(1, 1, 2);
+
+    s->ranks = make("r1", 1);
+    round.all_ours = false;
+    round.old_dialect = round.needs_master = true;
+    assert_string_equal(start(s, round),
+                        "set torch.rendezvous.job.1/torchelastic/role_info1={\"role\": \"r1\", \"rank\": 1, "
+                        "\"local_world_size\": 1}, get torch.rendezvous.job.1/torchelastic/role_info0");
+    (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
+    assert_string_equal(value(s, "{\"role\": \"r1\", \"rank\": 0, \"local_world_size\": 2}"),
+                        "set torch.rendezvous.job.1/torchelastic/role_info1.FIN=FIN");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }),
+                        "get torch.rendezvous.job.1/MASTER_ADDR, get torch.rendezvous.job.1/MASTER_PORT");
+    assert_string_equal(value(s, "4711"), "");
+    s->id--;
+    assert_string_equal(value(s, "node-0.example"), "done 2/3 2/3 count 0 own");
+    assert_string_equal(s->result.master_addr, "node-0.example");
+    assert_int_equal(s->result.master_port, 4711);
+    assert_true(s->result.count == 0 && !s->result.shared);
+}
+
+static void a_master_that_is_none_is_an_error(void **state)
+{
+    static const char *const bad[][2] = { { "", "1" }, { "a b", "1" }, { "a", "0" }, { "a", "65536" }, { "a", "1x" } };
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(1, 1, 2);
+
+    round.old_dialect = round.needs_master = true;
+    s->ranks = make("r1", 1);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)start(s, round);
+        (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
+        (void)value(s, "{\"role\": \"r1\", \"rank\": 0, \"local_world_size\": 2}");
+        (void)answer(s, (struct mu_answer){ .id = s->id });
+        s->id--;
+        (void)value(s, bad[i][0]);
+        s->id++;
+        (void)value(s, bad[i][1]);
+        assert_int_equal(s->error.code, MUSTER_EPROTOCOL);
+        assert_non_null(strstr(s->error.text, "MASTER_"));
+        s->error.code = 0;
+    }
+}
+
+/* ---- What others may write ---- */
+
+static void role_info_of_another_shape_is_an_error_that_names_the_key(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "x",
+        "[]",
+        "[1, 2, 3]",
+        "{}",
+        "{\"role\": \"r\", \"rank\": 1}",
+        "{\"role\": 3, \"rank\": 1, \"local_world_size\": 1}",
+        "{\"role\": \"r\", \"rank\": \"1\", \"local_world_size\": 1}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": \"1\"}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1.0}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 0}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": -1}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1048577}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 99999999999999999999999}",
+        "{\"role\": \"r\", \"rank\": 0, \"local_world_size\": 1}",
+        "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1} x",
+        "{\"role\": \"r\\u0000\", \"rank\": 1, \"local_world_size\": 1}",
+    };
+    struct scene *s = *state;
+
+    s->ranks = make("r", 1);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)start(s, ours(-1, 0, 2));
+        (void)value(s, bad[i]);
+        assert_int_equal(s->error.code, MUSTER_EPROTOCOL);
+        assert_non_null(strstr(s->error.text, "assign ranks: 'job/torchelastic/role_info/1' is "));
+        assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_FAILED);
+        s->error.code = 0;
+    }
+}
+
+static void role_info_without_end_is_refused(void **state)
+{
+    static char huge[20000];
+    struct scene *s = *state;
+
+    s->ranks = make("r", 1);
+    memset(huge, ' ', sizeof huge - 1);
+    (void)start(s, ours(-1, 0, 2));
+    assert_non_null(strstr(value(s, huge), "fail EPROTOCOL"));
+}
+
+static void assigned_ranks_of_another_shape_are_an_error_that_names_the_key(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "{}",
+        "[]",
+        "[0, 4, 0]",
+        "[2, 4, 2, 4, 0]", /* exactly four */
+        "[2, 4, 2, \"4\"]",
+        "[2.0, 4, 2, 4]",
+        "[2, 0, 2, 4]",
+        "[2, 4, 2, 0]",
+        "[2, 4, 2, 5]",
+        "[3, 4, 2, 4]", /* two workers do not fit */
+        "[2, 4, 3, 4]",
+        "[-1, 4, 2, 4]",
+        "[2, 4, -1, 4]",
+        "[9223372036854775807, 4, 2, 4]",
+        "[2, 9223372036854775807, 2, 9223372036854775807, 1]",
+    };
+    struct scene *s = *state;
+
+    s->ranks = make("r", 2);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)start(s, ours(-1, 1, 2));
+        (void)value(s, bad[i]);
+        assert_int_equal(s->error.code, MUSTER_EPROTOCOL);
+        assert_non_null(strstr(s->error.text, "'job/torchelastic/assigned_ranks/1' is "));
+        s->error.code = 0;
+    }
+}
+
+static void a_count_that_is_none_is_an_error_that_names_the_key(void **state)
+{
+    static const char *const bad[] = { "", "-1", "1x", " 1", "1000000001", "99999999999999999999" };
+    struct scene *s = *state;
+
+    s->ranks = make("r", 2);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)start(s, ours(2, 0, 1));
+        (void)answer(s, (struct mu_answer){ .id = s->id });
+        (void)value(s, bad[i]);
+        assert_int_equal(s->error.code, MUSTER_EPROTOCOL);
+        assert_non_null(strstr(s->error.text, "assign ranks in round 2: 'muster.job/count/2' is "));
+        s->error.code = 0;
+    }
+}
+
+static void a_role_may_have_any_name_that_is_text(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_config config = { .run_id = "job", .role = "a\"b\n\xc3\xa4", .local_world_size = 1 };
+    static char long_role[MU_RANKS_ROLE_MAX + 2];
+    struct muster_error error;
+
+    assert_int_equal(mu_ranks_new(&config, &s->ranks, NULL), 0);
+    assert_non_null(strstr(start(s, ours(-1, 1, 2)), "{\"role\": \"a\\\"b\\n\\u00E4\", \"rank\": 1, "));
+    mu_ranks_free(s->ranks);
+    s->ranks = NULL;
+    memset(long_role, '\x01', MU_RANKS_ROLE_MAX); /* six bytes each, in JSON */
+    config.role = long_role;
+    assert_int_equal(mu_ranks_new(&config, &s->ranks, NULL), 0);
+    (void)start(s, ours(-1, 1, 2));
+    long_role[MU_RANKS_ROLE_MAX] = 'x';
+    assert_int_equal(mu_ranks_new(&config, &(struct mu_ranks *){ NULL }, &error), MUSTER_EINVAL);
+    config.role = "\xff";
+    assert_int_equal(mu_ranks_new(&config, &(struct mu_ranks *){ NULL }, &error), MUSTER_EINVAL);
+    config = (struct mu_ranks_config){ .run_id = "job", .role = "r" };
+    assert_int_equal(mu_ranks_new(&config, &(struct mu_ranks *){ NULL }, &error), MUSTER_EINVAL);
+}
+
+/* ---- Trouble ---- */
+
+static void a_store_that_is_away_is_asked_again_until_the_deadline(void **state)
+{
+    struct muster_error lost = { MUSTER_ELOST, "reset" };
+    struct scene *s = *state;
+    uint64_t first, now_ms = T0;
+
+    s->ranks = make("r", 2);
+    (void)start(s, ours(3, 1, 2));
+    first = s->id;
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .error = &lost }), "");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), T0 + MU_ASK_RETRY_MS);
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "add muster.job/restarts");
+    assert_true(s->id > first);
+    assert_string_equal(answer(s, (struct mu_answer){ .id = first, .number = 1 }), ""); /* too late */
+    while (mu_ranks_deadline_ms(s->ranks) != UINT64_MAX) {
+        (void)step(s, (struct mu_ranks_event){
+                          .type = MU_RANKS_ON_ANSWER, .now_ms = now_ms, .answer = { .id = s->id, .error = &lost } });
+        assert_true(mu_ranks_deadline_ms(s->ranks) > now_ms);
+        now_ms = mu_ranks_deadline_ms(s->ranks);
+        (void)pass(s, now_ms);
+    }
+    assert_int_equal(now_ms, T0 + MU_RANKS_TIMEOUT_MS);
+    assert_string_equal(s->trace, "fail ERDZV_CONNECTION: assign ranks in round 3: read the restart counter: gave up "
+                                  "'muster.job/restarts' after 300.0 s: reset");
+}
+
+static void who_does_not_come_is_named_at_the_deadline(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("r", 2);
+    (void)start(s, ours(-1, 0, 3));
+    (void)value(s, "{\"role\": \"r\", \"rank\": 2, \"local_world_size\": 1}");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), T0 + MU_RANKS_TIMEOUT_MS);
+    (void)answer(s, (struct mu_answer){ .id = s->id - 2 });
+    assert_string_equal(
+        pass(s, T0 + MU_RANKS_TIMEOUT_MS),
+        "fail ETIMEOUT: assign ranks: read the role infos: 'job/torchelastic/role_info/1' of rank 1 was "
+        "not there within 300.0 s");
+    assert_string_equal(pass(s, T0 + 2 * MU_RANKS_TIMEOUT_MS), "");
+}
+
+static void an_error_that_stays_ends_it(void **state)
+{
+    struct muster_error error = { MUSTER_ENOTSUP, "no such thing" };
+    struct scene *s = *state;
+
+    s->ranks = make("r", 2);
+    (void)start(s, ours(3, 1, 2));
+    assert_string_equal(
+        answer(s, (struct mu_answer){ .id = s->id, .error = &error }),
+        "fail ENOTSUP: assign ranks in round 3: read the restart counter: add 'muster.job/restarts': no "
+        "such thing");
+}
+
+static void a_round_that_is_over_is_dropped(void **state)
+{
+    struct scene *s = *state;
+    uint64_t old;
+
+    s->ranks = make("r", 2);
+    (void)start(s, ours(3, 1, 2));
+    old = s->id;
+    assert_string_equal(step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP, .now_ms = T0 }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = old }), "");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
+    (void)start(s, ours(4, 1, 2));
+    assert_string_equal(answer(s, (struct mu_answer){ .id = old }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "compare and set muster.job/count/4=0");
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_ranks_config config = { .run_id = "job", .role = "r", .local_world_size = 2 };
+        struct scene s = { .id = 0 };
+        struct muster_error error = { 0 };
+        int rc = mu_ranks_new(&config, &s.ranks, &error);
+
+        if (rc < 0) {
+            assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
+            continue;
+        }
+        (void)start(&s, ours(-1, 0, 2));
+        if (s.error.code == 0)
+            (void)value(&s, "{\"role\": \"q\", \"rank\": 1, \"local_world_size\": 1}");
+        assert_int_equal(s.error.code, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_ranks_free(s.ranks);
+    }
+}
+
+/* ---- Many agents and one store ---- */
+
+struct agent {
+    struct mu_ranks *ranks;
+    struct mu_ask asks[MU_ASKS_MAX];
+    char keys[MU_ASKS_MAX][ASK_STORE_KEY], values[MU_ASKS_MAX][ASK_STORE_VALUE];
+    size_t asks_count;
+    unsigned effects_most;
+    bool over;
+    struct mu_ranks_result result;
+};
+
+static struct agent agents[AGENTS];
+
+static void feed(struct agent *agent, struct mu_ranks_event event)
+{
+    struct mu_ranks_effects effects;
+
+    event.now_ms = T0;
+    mu_ranks_step(agent->ranks, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_ranks_effect *e = &effects.items[i];
+
+        if (e->type == MU_RANKS_DO_FAIL)
+            fail_msg("%s", e->error->text);
+        assert_false(agent->over);
+        if (e->type == MU_RANKS_DO_DONE) {
+            agent->over = true;
+            agent->result = *e->result;
+            continue;
+        }
+        assert_true(agent->asks_count < MU_ASKS_MAX);
+        memcpy(agent->keys[agent->asks_count], e->ask.key.data, e->ask.key.len);
+        memcpy(agent->values[agent->asks_count], e->ask.value.data == NULL ? "" : e->ask.value.data, e->ask.value.len);
+        agent->asks[agent->asks_count] = e->ask;
+        agent->asks_count++;
+    }
+}
+
+/* Carries out one of its requests, any of them. False: none can be. */
+static bool serve(struct agent *agent, struct mu_rng *rng)
+{
+    size_t first = (size_t)mu_rng_below(rng, agent->asks_count);
+
+    for (size_t n = 0; n < agent->asks_count; n++) {
+        size_t i = (first + n) % agent->asks_count;
+        struct mu_ask ask = agent->asks[i];
+        struct mu_answer given;
+
+        ask.key.data = agent->keys[i];
+        ask.value.data = agent->values[i];
+        if (!ask_store_do(&store, &ask, &given))
+            continue;
+        agent->asks_count--;
+        agent->asks[i] = agent->asks[agent->asks_count];
+        memcpy(agent->keys[i], agent->keys[agent->asks_count], ASK_STORE_KEY);
+        memcpy(agent->values[i], agent->values[agent->asks_count], ASK_STORE_VALUE);
+        feed(agent, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = given });
+        return true;
+    }
+    return false;
+}
+
+struct member {
+    const char *role;
+    int64_t size;
+};
+
+static void run_round(const struct member *members, size_t count, struct mu_ranks_start like, struct mu_rng *rng)
+{
+    size_t over = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct mu_ranks_start round = like;
+
+        agents[i] = (struct agent){ .ranks = make(members[i].role, members[i].size) };
+        round.rank = (int64_t)i;
+        round.world_size = (int64_t)count;
+        feed(&agents[i], (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = &round });
+    }
+    for (size_t idle = 0; over < count && idle < 100 * count;) {
+        struct agent *agent = &agents[mu_rng_below(rng, count)];
+        bool was_over = agent->over;
+
+        idle = serve(agent, rng) ? 0 : idle + 1;
+        over += agent->over && !was_over;
+    }
+    assert_int_equal(over, count);
+}
+
+static void check_round(const struct member *members, size_t count)
+{
+    int64_t base = 0, world = 0;
+
+    for (size_t i = 0; i < count; i++)
+        world += members[i].size;
+    for (size_t i = 0; i < count; i++) {
+        int64_t base_role = 0, role_world = 0;
+
+        for (size_t j = 0; j < count; j++) {
+            bool same = strcmp(members[i].role, members[j].role) == 0;
+
+            base_role += same && j < i ? members[j].size : 0;
+            role_world += same ? members[j].size : 0;
+        }
+        assert_int_equal(agents[i].result.base_rank, base);
+        assert_int_equal(agents[i].result.world_size, world);
+        assert_int_equal(agents[i].result.base_role_rank, base_role);
+        assert_int_equal(agents[i].result.role_world_size, role_world);
+        base += members[i].size;
+        mu_ranks_free(agents[i].ranks);
+    }
+}
+
+/* As measured with PyTorch, in both dialects. */
+static void three_agents_with_two_roles_get_the_ranks_that_pytorch_gives(void **state)
+{
+    static const struct member members[] = { { "ps", 2 }, { "tr", 3 }, { "ps", 1 } };
+    static const int64_t wanted[3][4] = { { 0, 6, 0, 3 }, { 2, 6, 0, 3 }, { 5, 6, 2, 3 } };
+    struct mu_rng rng = mu_rng_seeded(1);
+
+    (void)state;
+    for (int old_dialect = 0; old_dialect < 2; old_dialect++) {
+        ask_store_clear(&store);
+        run_round(members, 3, (struct mu_ranks_start){ .round = -1, .old_dialect = old_dialect, .has_store = true },
+                  &rng);
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(agents[i].result.base_rank, wanted[i][0]);
+            assert_int_equal(agents[i].result.world_size, wanted[i][1]);
+            assert_int_equal(agents[i].result.base_role_rank, wanted[i][2]);
+            assert_int_equal(agents[i].result.role_world_size, wanted[i][3]);
+        }
+        check_round(members, 3);
+    }
+    assert_string_equal(ask_store_get(&store, "job/torchelastic/role_info2.FIN"), "FIN");
+}
+
+static void a_lone_agent_writes_what_pytorch_writes(void **state)
+{
+    static const struct member members[] = { { "default", 2 } };
+    struct mu_rng rng = mu_rng_seeded(1);
+
+    (void)state;
+    ask_store_clear(&store);
+    run_round(members, 1, ours(0, 0, 1), &rng);
+    check_round(members, 1);
+    assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/assigned_ranks/0"), "[0, 2, 0, 2]");
+    assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/role_info/0"),
+                        "{\"role\": \"default\", \"rank\": 0, \"local_world_size\": 2}");
+    assert_string_equal(ask_store_get(&store, "muster.job/count/0"), "0");
+}
+
+static void a_thousand_agents_are_ranked_a_window_at_a_time(void **state)
+{
+    static struct member members[AGENTS];
+    struct mu_rng rng = mu_rng_seeded(2);
+
+    (void)state;
+    ask_store_clear(&store);
+    for (size_t i = 0; i < AGENTS; i++)
+        members[i] = (struct member){ i % 3 == 0 ? "a" : "b", (int64_t)(1 + i % 8) };
+    run_round(members, AGENTS, ours(7, 0, 1), &rng);
+    check_round(members, AGENTS);
+}
+
+/* Whatever the sizes, the roles and the order of answers: the same result for all, and one count. */
+static void any_world_is_ranked_as_it_should_be(void **state)
+{
+    static const char *const roles[] = { "a", "b", "c" };
+    struct mu_rng rng = mu_rng_seeded(3);
+
+    (void)state;
+    for (unsigned n = 0; n < 300; n++) {
+        struct mu_ranks_start like = ours((int64_t)mu_rng_below(&rng, 3) - 1, 0, 1);
+        size_t count = 1 + (size_t)mu_rng_below(&rng, 40);
+        struct member members[40];
+        char text[16];
+
+        ask_store_clear(&store);
+        like.old_dialect = mu_rng_below(&rng, 3) == 0;
+        like.all_ours = mu_rng_below(&rng, 2) == 0;
+        (void)snprintf(text, sizeof text, "%u", n);
+        ask_store_set(&store, "muster.job/restarts", text);
+        for (size_t i = 0; i < count; i++)
+            members[i] = (struct member){ roles[mu_rng_below(&rng, 3)], 1 + (int64_t)mu_rng_below(&rng, 9) };
+        run_round(members, count, like, &rng);
+        for (size_t i = 0; i < count; i++) {
+            assert_int_equal(agents[i].result.shared, like.round >= 0 && like.all_ours && !like.old_dialect);
+            assert_int_equal(agents[i].result.count, agents[i].result.shared ? n : 0);
+        }
+        check_round(members, count);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE(the_count_is_fixed_before_ranks_are_exchanged),
+        SCENE(what_is_stored_first_is_everybodys_count),
+        SCENE(a_count_never_goes_back),
+        SCENE(with_a_stock_member_or_without_rounds_each_counts_its_own),
+        SCENE(identical_workers_exchange_nothing),
+        SCENE(without_a_store_only_a_world_of_one_has_ranks),
+        SCENE(rank_0_reads_all_and_tells_all),
+        SCENE(a_rank_0_of_1_13_is_asked_for_the_master),
+        SCENE(a_master_that_is_none_is_an_error),
+        SCENE(role_info_of_another_shape_is_an_error_that_names_the_key),
+        SCENE(role_info_without_end_is_refused),
+        SCENE(assigned_ranks_of_another_shape_are_an_error_that_names_the_key),
+        SCENE(a_count_that_is_none_is_an_error_that_names_the_key),
+        SCENE(a_role_may_have_any_name_that_is_text),
+        SCENE(a_store_that_is_away_is_asked_again_until_the_deadline),
+        SCENE(who_does_not_come_is_named_at_the_deadline),
+        SCENE(an_error_that_stays_ends_it),
+        SCENE(a_round_that_is_over_is_dropped),
+        SCENE(any_allocation_may_fail),
+        cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
+        cmocka_unit_test(a_lone_agent_writes_what_pytorch_writes),
+        cmocka_unit_test(a_thousand_agents_are_ranked_a_window_at_a_time),
+        cmocka_unit_test(any_world_is_ranked_as_it_should_be),
+    };
+
+    return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
+}
