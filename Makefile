@@ -4,6 +4,7 @@ DESTDIR ?=
 SIM_SECONDS ?= 30
 FUZZ_RUNS ?=
 BENCH_ARGS ?=
+RUN_BENCH_ARGS ?=
 
 export FUZZ_RUNS
 
@@ -11,7 +12,7 @@ all: ## build/muster and build/libmuster.so
 	@scripts/setup build
 	@scripts/build build product
 
-demo: all ## eight processes meet at a store
+demo: all ## an elastic job that loses a worker and a node, and goes on
 	@scripts/demo build/muster
 
 test: ## unit, simulator, corpus and command-line tests, plain and under ASan + UBSan
@@ -27,6 +28,7 @@ sim: ## the simulators, each with fresh seeds for SIM_SECONDS
 	@scripts/build build
 	@build/muster-sim-store --seconds $(SIM_SECONDS)
 	@build/muster-sim --time $(SIM_SECONDS)
+	@build/muster-sim-job --time $(SIM_SECONDS)
 
 sim-mutants: ## bugs put into the rendezvous on purpose, each found by the simulator
 	@scripts/setup test
@@ -36,10 +38,11 @@ fuzz: ## libFuzzer over every reader of outside bytes, FUZZ_RUNS inputs each
 	@scripts/setup fuzz
 	@scripts/fuzz
 
-bench: ## muster, the stock servers that are installed and the floor, side by side
+bench: ## muster, the stock servers and launcher that are installed and the floor, side by side
 	@scripts/setup bench
 	@scripts/build build
 	@bench/report $(BENCH_ARGS)
+	@bench/run-report $(RUN_BENCH_ARGS)
 
 lint: ## format, include rules, clang's warnings, cppcheck, clang-tidy
 	@scripts/setup lint

@@ -644,11 +644,11 @@ struct muster_worker_group { /* as it was at one moment */
 
 MUSTER_API void muster_worker_group_free(struct muster_worker_group *group); /* of a snapshot; NULL is fine */
 
-/* A worker that is a function. It runs in a forked child: it sees the program's memory as it was, no descriptors but 0, 1 and
- * 2, none of the program's other threads, and the environment that a command would get. What it returns is the exit code, 0 to
- * 255; 0 is success. What it leaves in *ret_value (malloc'ed; nothing: empty) comes back as the return value of its
- * global rank; with another exit code, as the message of its failure. It should not exec, and not exit by itself: then nothing
- * comes back, and that is a failure. */
+/* A worker that is a function. It runs in a forked child: it sees the program's memory as it was, no descriptors but 0, 1
+ * and 2, none of the program's other threads, and the environment that a command would get. What it returns is the exit
+ * code, 0 to 255; 0 is success. What it leaves in *ret_value (malloc'ed, at most 64 MiB; nothing: empty) comes back as the
+ * return value of its global rank; with another exit code, as the message of its failure. It should not exec, and not exit
+ * by itself: then nothing comes back, and that is a failure. */
 typedef int muster_worker_function(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value);
 
 struct muster_agent;
@@ -780,13 +780,13 @@ MUSTER_API int muster_agent_snapshot(struct muster_agent *agent, struct muster_w
                                      struct muster_error *reterr);
 
 /* From any thread: as if the program had got this signal, and handled it. Workers get it, have shutdown_timeout_ms to end,
- * and are killed; the node leaves; run returns MUSTER_ESIGNAL. A second one kills at once. Before run: then run ends at once.
- * Not from a signal handler. */
+ * and are killed; the node leaves; run returns MUSTER_ESIGNAL. A second one kills at once. Before run: then run ends at
+ * once. Not from a signal handler. */
 MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
 
-/* For drivers, from any thread, also from inside of start and stop: that worker of that attempt has ended. `value` is copied; it
- * counts if exit_code is 0, and is the failure's message otherwise. MUSTER_EINVAL: no such worker runs, or its end is
- * known. MUSTER_ENOMEM: tell it again, if need be without a value. */
+/* For drivers, from any thread, also from inside of start and stop: that worker of that attempt has ended. `value` is
+ * copied; it counts if exit_code is 0, and is the failure's message otherwise. MUSTER_EINVAL: no such worker runs, or its
+ * end is known. MUSTER_ENOMEM: tell it again, if need be without a value. */
 MUSTER_API int muster_agent_worker_ended(struct muster_agent *agent, int64_t attempt, int64_t local_rank, int exit_code,
                                          struct muster_slice value, struct muster_error *reterr);
 

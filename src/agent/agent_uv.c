@@ -108,11 +108,13 @@ struct mu_agent {
     void *done_ctx;
 };
 
+enum { FOR_POLICY, FOR_RANKS, FOR_FINISH };
+
 /* A request of a machine to the store. */
 struct order {
     struct mu_kv_request request;
     struct mu_agent *agent;
-    enum { FOR_POLICY, FOR_RANKS, FOR_FINISH } who;
+    int who; /* FOR_* */
     uint64_t id;
     struct mu_buf key, value, expected;
 };

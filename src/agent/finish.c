@@ -857,6 +857,7 @@ void mu_finish_step(struct mu_finish *f, const struct mu_finish_event *event, st
     judge_closed(f, out);
     barrier_113_on(f, event->now_ms, out);
     pass_time(f, event->now_ms, out);
+    judge(f, event->now_ms, out); /* a sweep that has nothing to ask is over at once */
     while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
         emit(out, MU_FINISH_DO_ASK)->ask = ask;
 }

@@ -444,7 +444,7 @@ static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_
     p->fate = REJOIN;
     p->restarting = true;
     p->restart_ms = now_ms;
-    say(p, out, MUSTER_LOG_INFO, "%.*s; regrouping", TEXT_SHOWN_MAX * 2, p->why);
+    say(p, out, MUSTER_LOG_WARNING, "%.*s; regrouping", TEXT_SHOWN_MAX * 2, p->why);
     measure_decision(p, now_ms, out);
     stop(p, signal, p->restart_grace_ms, now_ms, out);
 }
@@ -574,7 +574,7 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
         uint64_t took_ms = now_ms - p->restart_ms;
 
         time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
-        say(p, out, MUSTER_LOG_INFO,
+        say(p, out, MUSTER_LOG_WARNING,
             "%.*s: regrouped in %" PRIu64 ".%03" PRIu64 " s, %" PRId64 " node%s, round %" PRId64 ", restart %" PRId64
             " of %" PRId64,
             TEXT_SHOWN_MAX, p->why, took_ms / 1000, took_ms % 1000, p->joined.world_size,

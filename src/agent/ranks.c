@@ -320,7 +320,7 @@ static void ask_info(struct mu_ranks *r, int64_t rank)
 
 static void tell_assigned(struct mu_ranks *r, int64_t rank)
 {
-    const struct info *info = &r->infos[rank];
+    const struct info *info = &r->infos[rank]; /* NOLINTNEXTLINE(clang-analyzer-core*): there once all are read */
     struct role *role = &r->roles[info->role];
     struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
     char text[VALUE_EXTRA];

@@ -1,3 +1,4 @@
+#define MU_BASE_ERROR_C
 /* Error codes, their names and their texts. A text that does not fit is cut at the end, never overrun. */
 #include "base/error.h"
 

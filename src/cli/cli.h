@@ -59,6 +59,10 @@ void mu_cli_status(const char *text, size_t len);
 
 int mu_cmd_store(char **argv);
 
+struct mu_startup;
+/* `program` is what it was called as: "muster run", "torchrun". */
+int mu_cmd_run(const char *program, const struct mu_startup *startup, char **argv);
+
 /* The server's half: prints one line when it listens, returns when a signal has ended it. */
 int mu_cmd_store_serve(const struct muster_store_server_config *config);
 /* The client's half: argv[0] is "get", "set", ... */

@@ -1,5 +1,6 @@
 /* The program: picks the command. */
 #include "cli/cli.h"
+#include "proc/signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +13,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "usage: muster COMMAND [OPTIONS]\n"
                            "\n"
                            "commands:\n"
+                           "  run        start the workers of a job on this node, as torchrun does\n"
                            "  join       take part in a rendezvous and tell who is in\n"
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
@@ -30,12 +32,26 @@ static void occupy_standard_descriptors(void)
     }
 }
 
+/* Called through a link of that name, the program is `muster run`. */
+static bool is_torchrun(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+
+    return strcmp(slash != NULL ? slash + 1 : name, "torchrun") == 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
+    struct mu_startup startup;
 
+    mu_startup_take(&startup);
     occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
+    if (argc > 0 && is_torchrun(argv[0]))
+        return mu_cmd_run("torchrun", &startup, argv + 1);
+    if (strcmp(command, "run") == 0)
+        return mu_cmd_run("muster run", &startup, argv + 2);
     if (strcmp(command, "join") == 0)
         return mu_cmd_join(argv + 2);
     if (strcmp(command, "store") == 0)

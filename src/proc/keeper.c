@@ -31,6 +31,8 @@ struct keeper {
     const struct mu_startup *startup;
     pid_t agent;
     sigset_t watched;
+    struct mu_children
+        earlier;      /* children that were there before us: a shell's, such as `> >(tee log)`; not ours to kill */
     siginfo_t end;    /* the agent's, once si_pid is its pid */
     bool suspending;  /* the agent was told to stop */
     int64_t until_ms; /* ... and has time until then */
@@ -139,15 +141,39 @@ static void watch_agent(struct keeper *k)
     (void)waitpid(k->agent, NULL, 0);
 }
 
-/* Reaps whoever has ended; false: there is no child any more. */
-static bool reap(void)
+static bool is_in(const struct mu_children *list, pid_t pid)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->items[i].pid == pid)
+            return true;
+    }
+    return false;
+}
+
+/* Whether there is a child beside those that were there before us. */
+static bool has_own_children(const struct keeper *k)
+{
+    struct mu_children now = { 0 };
+    bool any = false;
+
+    if (k->earlier.count == 0)
+        return true;
+    (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
+    for (size_t i = 0; i < now.count; i++)
+        any |= !is_in(&k->earlier, now.items[i].pid);
+    mu_children_done(&now);
+    return any;
+}
+
+/* Reaps whoever has ended; false: there is no child of ours any more. */
+static bool reap(const struct keeper *k)
 {
     pid_t pid;
 
     do {
         pid = waitpid(-1, NULL, WNOHANG | __WALL);
     } while (pid > 0 || (pid < 0 && errno == EINTR));
-    return pid == 0;
+    return pid == 0 && has_own_children(k);
 }
 
 /* Until `until_ms` or until no child is left; false: none is. */
@@ -155,9 +181,9 @@ static bool wait_for_ends(struct keeper *k, int64_t until_ms)
 {
     int signal;
 
-    while (reap()) {
+    while (reap(k)) {
         if (!wait_signal(k, until_ms, &signal)) /* whichever it is: it will not be long now */
-            return reap();
+            return reap(k);
     }
     return false;
 }
@@ -169,15 +195,6 @@ static void note(struct keeper *k, const struct mu_child *child)
                                           k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
 }
 
-static bool is_in(const struct mu_children *list, pid_t pid)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        if (list->items[i].pid == pid)
-            return true;
-    }
-    return false;
-}
-
 /* One generation. Those of the one before that have not ended yet are not noted again. */
 static void kill_generation(struct keeper *k, struct mu_children *before)
 {
@@ -186,13 +203,13 @@ static void kill_generation(struct keeper *k, struct mu_children *before)
     if (mu_children_list(&now, MU_PROC_ROOT, getpid(), false, NULL, NULL) == 0 && now.count == 0)
         (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
     for (size_t i = 0; i < now.count; i++) {
-        if (mu_child_is_dead(&now.items[i]))
+        if (mu_child_is_dead(&now.items[i]) || is_in(&k->earlier, now.items[i].pid))
             continue;
         if (!is_in(before, now.items[i].pid))
             note(k, &now.items[i]);
         (void)kill(now.items[i].pid, SIGKILL);
     }
-    if (now.count == 0 && getpid() == 1)
+    if (now.count == 0 && k->earlier.count == 0 && getpid() == 1)
         (void)kill(-1, SIGKILL); /* no usable /proc; whoever is in our pid namespace is below us */
     mu_children_done(before);
     *before = now;
@@ -237,7 +254,7 @@ static void kill_the_rest(struct keeper *k)
     while (any && mu_clock_ms() < until_ms) {
         kill_generation(k, &left);
         (void)wait_signal(k, mu_clock_ms() + LOOK_MS, &signal); /* somebody ended, so somebody may have come */
-        any = reap();
+        any = reap(k);
     }
     if (k->killed_count > 0)
         say_killed(k);
@@ -287,6 +304,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
         return rc;
     }
     watch_all(&k);
+    (void)mu_children_list(&k.earlier, MU_PROC_ROOT, getpid(), false, NULL, NULL);
     (void)sigaction(SIGCHLD, &chld, NULL); /* ignored, exit codes would be lost */
     (void)pthread_sigmask(SIG_BLOCK, &k.watched, &before);
     pid = fork();

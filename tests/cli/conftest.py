@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+import run_scene
 import serving
 
 
@@ -56,3 +57,12 @@ def imposters():
     yield start
     for imposter in started:
         imposter.stop()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """Runs of `muster run`; when the test is over nothing of them may be left."""
+    scene = run_scene.Scene(tmp_path)
+    yield scene
+    left = scene.clear()
+    assert not left, f"left running: {left}"

@@ -6,6 +6,7 @@ import pytest
 
 import harness
 import rdzv_nodes
+import run_nodes
 from harness import absent, need_program
 
 
@@ -136,3 +137,27 @@ def scenes(stock_pool):
     yield make
     for scene in reversed(made):
         scene.stop()
+
+
+@pytest.fixture(scope="session")
+def launchers():
+    launchers = run_nodes.Launchers()
+    yield launchers
+    launchers.stop()
+
+
+@pytest.fixture
+def jobs(launchers, tmp_path):
+    """jobs("2.13.0") is a job to start launchers in, for the length of a test."""
+    made = []
+
+    def make(which, name=""):
+        directory = tmp_path / f"{which}{name}"
+        directory.mkdir()
+        job = run_nodes.Job(launchers, which, directory)
+        made.append(job)
+        return job
+
+    yield make
+    for job in made:
+        job.end()

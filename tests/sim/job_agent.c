@@ -338,6 +338,7 @@ static void on_joined(struct agent *a, const struct news *news)
     memcpy(a->world, news->ids, sizeof a->world);
     a->closed = false;
     a->lost_us = 0;
+    a->joined_us = w.now_us;
     step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = news->round, .joined = &joined });
 }
 
@@ -365,8 +366,7 @@ static void on_peers_lost(struct agent *a, const struct news *news)
 static void on_failed(struct agent *a, struct mu_policy_event told)
 {
     if (mu_finish_state(a->finish) == MU_FINISH_CLOSING) {
-        step_finish(a,
-                    (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .round = -1, .error = told.error });
+        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .round = -1, .error = told.error });
         return;
     }
     told.type = MU_POLICY_ON_FAILED;
@@ -497,9 +497,7 @@ void agent_birth(struct node *node)
         .restart_grace_ms = job.restart_grace_ms,
         .signal_grace_ms = job.signal_grace_ms,
     };
-    struct mu_ranks_config ranks = { .run_id = RUN_ID,
-                                     .role = "default",
-                                     .local_world_size = policy.local_world_size };
+    struct mu_ranks_config ranks = { .run_id = RUN_ID, .role = "default", .local_world_size = policy.local_world_size };
     struct mu_finish_config finish = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
 
     *a = (struct agent){ .node = node, .life = node->life, .size = policy.local_world_size, .round = -1 };

@@ -15,6 +15,7 @@
 struct round_seen { /* in which workers were started, or failed */
     unsigned incarnation;
     int64_t round, count;
+    uint64_t joined_us;
     bool counted, failed;
     size_t world_count;
     unsigned world[AGENTS_MAX];
@@ -25,6 +26,7 @@ static struct {
     size_t count;
     int64_t failed; /* rounds that a worker's failure ended */
     bool fail_job;
+    bool stirred; /* somebody stopped its workers to join again: it is missed, too */
     /* The end. */
     bool calm, must_end_as_one;
     unsigned ends_good, ends_bad, ends_closed;
@@ -85,7 +87,9 @@ static struct round_seen *round_of(const struct agent *a)
     }
     EXPECT("rounds", c.count < sizeof c.rounds / sizeof c.rounds[0], "too many rounds");
     seen = &c.rounds[c.count++];
-    *seen = (struct round_seen){ .incarnation = a->incarnation, .round = a->round, .world_count = a->world_count };
+    *seen = (struct round_seen){
+        .incarnation = a->incarnation, .round = a->round, .world_count = a->world_count, .joined_us = a->joined_us
+    };
     memcpy(seen->world, a->world, sizeof seen->world);
     job.rounds++;
     return seen;
@@ -110,16 +114,20 @@ void check_starting(struct agent *a)
     EXPECT("G1", a->assigned.base_rank == base && a->assigned.world_size == world,
            "%s: ranks from %" PRId64 " of %" PRId64 ", but %" PRId64 " of %" PRId64 " it is", a->name,
            a->assigned.base_rank, a->assigned.world_size, base, world);
-    EXPECT("G1", !seen->counted || seen->count == a->assigned.count,
+    a->running_us = w.now_us;
+    EXPECT("B", a->assigned.shared == !w.on[F_OLD], "%s: whose is the count?", a->name);
+    if (!a->assigned.shared)
+        return;
+    /* Members that fix the count before and after the data are lost may differ. */
+    EXPECT("G1", !seen->counted || seen->count == a->assigned.count || job.wiped_us >= seen->joined_us,
            "%s: restart %" PRId64 ", for others it is %" PRId64, a->name, a->assigned.count, seen->count);
     seen->counted = true;
     seen->count = a->assigned.count;
-    EXPECT("B", a->assigned.shared, "%s: the count is not the job's", a->name);
     EXPECT("B", a->assigned.count <= c.failed, "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed",
            a->name, a->assigned.count, c.failed);
-    EXPECT("B", a->assigned.count <= job.max_restarts, "%s: restart %" PRId64 " of %" PRId64, a->name,
+    /* A node that does not know yet that it was removed still charges for its old round. */
+    EXPECT("B", a->assigned.count <= job.max_restarts || !job.clean, "%s: restart %" PRId64 " of %" PRId64, a->name,
            a->assigned.count, job.max_restarts);
-    a->running_us = w.now_us;
 }
 
 /* ---- Losses ---- */
@@ -144,14 +152,14 @@ void check_lost(const struct agent *a)
 
     for (size_t i = 0; i < a->world_count; i++)
         all_done &= (int64_t)i == a->rank || mark_is_there(a, i, a->lost_us);
-    EXPECT("G3", !all_done || a->kv_failed_us >= a->lost_us || job.wiped_us != 0,
-           "%s calls members lost who were done", a->name);
+    EXPECT("G3", !all_done || a->kv_failed_us >= a->lost_us || job.wiped_us != 0, "%s calls members lost who were done",
+           a->name);
 }
 
 void check_removed(const struct agent *a)
 {
-    EXPECT("G2", a->procs.running == 0 || a->procs.killed || a->done,
-           "%s was removed, and its workers are not killed", a->name);
+    EXPECT("G2", a->procs.running == 0 || a->procs.killed || a->done, "%s was removed, and its workers are not killed",
+           a->name);
 }
 
 static bool is_alive(unsigned id)
@@ -174,6 +182,8 @@ static void check_regroups(const struct agent *a)
     uint64_t bound = 3 * death_us + (15 + w.settings.lost_node_wait_ms / 1000) * SECOND;
     uint64_t since = later_of(later_of(a->running_us, a->node->impaired_us), later_of(a->kv_failed_us, job.wiped_us));
 
+    if (w.on[F_SLOW] && (!w.calm || w.now_us < job.calm_us + bound))
+        return; /* who sees little is not sure of anything */
     if (mu_policy_phase(a->policy) != MU_POLICY_RUNNING || a->closed || a->node->paused_until_us > 0 ||
         a->node->cut_until_us > w.now_us || store_up_for_us() < bound)
         return;
@@ -182,9 +192,8 @@ static void check_regroups(const struct agent *a)
 
         if (is_alive(id) || job.done_round[id] == a->round)
             continue;
-        EXPECT("G3", w.now_us < later_of(since, job.died_us[id]) + bound,
-               "%s runs on %.1f s after member %u was lost", a->name,
-               (double)(w.now_us - later_of(since, job.died_us[id])) / 1e6, id);
+        EXPECT("G3", w.now_us < later_of(since, job.died_us[id]) + bound, "%s runs on %.1f s after member %u was lost",
+               a->name, (double)(w.now_us - later_of(since, job.died_us[id])) / 1e6, id);
     }
 }
 
@@ -221,8 +230,8 @@ void check_write(struct node *author, const struct version *before, const struct
     for (size_t i = 0; i < a->world_count; i++)
         all_done &= job.done_round[a->world[i]] == a->round;
     EXPECT("G4", all_done || c.fail_job, "%s closes a job that has not ended", a->name);
-    EXPECT("G4", !has_verdict || !seen.succeeded || all_done || c.fail_job,
-           "%s closes as a success what is none", a->name);
+    EXPECT("G4", !has_verdict || !seen.succeeded || all_done || c.fail_job, "%s closes as a success what is none",
+           a->name);
 }
 
 /* ---- Steps ---- */
@@ -253,20 +262,25 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
                 const struct mu_policy_effects *effects)
 {
     bool stopped = stops(effects);
-    bool failed = event->type == MU_POLICY_ON_EXITED ? !event->ok
-                                                     : event->type == MU_POLICY_ON_STARTED && a->procs.failed;
+    bool failed =
+        event->type == MU_POLICY_ON_EXITED ? !event->ok : event->type == MU_POLICY_ON_STARTED && a->procs.failed;
 
     EXPECT("G8", !stopped || (event->type != MU_POLICY_ON_BACKEND_DOWN && event->type != MU_POLICY_ON_BACKEND_UP),
            "%s stops its workers because the store is away", a->name);
-    EXPECT("G8", !stopped || !only_outages() || !(event->type == MU_POLICY_ON_LOST || event->type == MU_POLICY_ON_REMOVED || event->type == MU_POLICY_ON_FAILED),
+    EXPECT("G8",
+           !stopped || c.stirred || !only_outages() ||
+               (event->type != MU_POLICY_ON_LOST && event->type != MU_POLICY_ON_REMOVED &&
+                event->type != MU_POLICY_ON_FAILED),
            "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
            mu_policy_event_text(event->type));
+    c.stirred |= stopped && (failed || event->type == MU_POLICY_ON_WAITING);
     if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {
         struct round_seen *seen = round_of(a);
 
         c.failed += !seen->failed;
         seen->failed = true;
     }
+    a->came_late |= before == MU_POLICY_ASKING;
     if (event->type == MU_POLICY_ON_STOPPED && event->number > 0)
         a->personal = true;
 }
@@ -274,11 +288,14 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
 void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
 {
     bool good = outcome->kind == MU_POLICY_OUTCOME_SUCCEEDED || outcome->kind == MU_POLICY_OUTCOME_GRACEFUL;
-    bool closed = outcome->kind == MU_POLICY_OUTCOME_ERROR && outcome->error.code == MUSTER_ERDZV_CLOSED;
+    bool closed =
+        a->came_late || (outcome->kind == MU_POLICY_OUTCOME_ERROR && outcome->error.code == MUSTER_ERDZV_CLOSED);
 
     job.ends++;
     EXPECT("G2", !procs_any(a) || a->procs.unkillable, "%s ends, and its workers do not", a->name);
     EXPECT("E", outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || a->done, "%s succeeds without its workers", a->name);
+    if (a->personal || a->behind)
+        c.must_end_as_one = false; /* who is left may be too few */
     if (!c.calm || a->personal || a->behind)
         return;
     if (good && a->done) {
@@ -352,10 +369,8 @@ void check_over(void)
 
 void check_job_begin(void)
 {
-    memset(&c, 0, sizeof c);
-}
-
-void check_job_end(void)
-{
     c.count = 0;
+    c.failed = 0;
+    c.fail_job = c.stirred = c.calm = c.must_end_as_one = false;
+    c.ends_good = c.ends_bad = c.ends_closed = 0;
 }

@@ -97,9 +97,9 @@ struct agent {
     bool closed;
     struct processes procs;
     /* For the checks. */
-    bool ended, personal; /* personal: it has a reason of its own to end */
-    bool done, behind;
-    uint64_t kv_failed_us, running_us, lost_us, signal_us;
+    bool ended, personal;         /* personal: it has a reason of its own to end */
+    bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
+    uint64_t kv_failed_us, running_us, joined_us, lost_us, signal_us;
 };
 
 struct job {
@@ -149,7 +149,6 @@ bool procs_any(const struct agent *agent);
 
 /* job_check.c */
 void check_job_begin(void);
-void check_job_end(void);
 void check_joining(const struct agent *agent);
 void check_starting(struct agent *agent);
 void check_lost(const struct agent *agent);

@@ -1,0 +1,45 @@
+/* What a worker is started with: its program and arguments, and its environment. */
+#ifndef MU_CLI_RUN_COMMAND_H
+#define MU_CLI_RUN_COMMAND_H
+
+#include "cli/run_options.h"
+
+/* Owns its memory. Zeroed memory is empty. */
+struct mu_run_command {
+    char **argv;             /* NULL-terminated; argv[0] is the program. Templates are still in the others. */
+    const char *job;         /* its name in reports: the script, the module, the program, or run_script_path */
+    const char *entry_point; /* its name in events: the last part of the program's path, or run_script_path */
+    bool run_path;
+};
+
+/* The variables that it depends on are PYTHON_EXEC and PATH. NOT_FOUND or PERMISSION: there is no such program, or it may
+ * not be executed. */
+int mu_run_command_init(struct mu_run_command *command, const struct mu_run_options *options, bool is_launch,
+                        mu_run_lookup *lookup, void *lookup_ctx, struct mu_run_problem *ret_problem);
+void mu_run_command_done(struct mu_run_command *command);
+
+/* The arguments of one worker: $local_rank and ${local_rank} are put in, $$ becomes $, all else stays. argv[0] is as it is.
+ * One block of memory; NULL: there is none. */
+char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_rank);
+
+/* What a worker is told about itself, its group and its round. Borrowed. */
+struct mu_run_worker {
+    int64_t local_rank, rank, group_rank, role_rank;
+    int64_t local_world_size, world_size, group_world_size, role_world_size;
+    const char *master_addr;
+    uint16_t master_port;
+    int64_t restart_count;
+    bool use_agent_store;
+    const char *error_file; /* "": none (--log-dir /dev/null) */
+    const char *timer_file; /* NULL: no timer runs here; the launcher's own variable, if there is one, is passed on */
+};
+
+struct mu_run_config;
+
+/* The launcher's environment (config->environ) with a worker's variables on top, for execve(). What comes from the
+ * launcher is borrowed from there. One block of memory; NULL: there is none. */
+char **mu_run_environment(const struct mu_run_config *config, const struct mu_run_worker *worker);
+/* The same without the launcher's: what is put on top, NULL-terminated. */
+char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_run_worker *worker);
+
+#endif

@@ -1,0 +1,959 @@
+/* From options, variables and this machine to a configuration. The steps stand in a table, in the order in which stock
+ * checks: of two mistakes both name the same one. */
+#include "cli/run_config.h"
+
+#include "base/error.h"
+#include "base/number.h"
+#include "cli/nproc.h"
+#include "handler/handler.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    UUID_TEXT_BYTES = 37,
+    DECIMAL_BYTES = 40,               /* 2^128 and a NUL */
+    ENDPOINT_BYTES = 4096,            /* of one that is made of --master-addr and --master-port */
+    TEXT_COLUMN = 24,                 /* where values begin in the text of a configuration */
+    SECONDS_MAX = 1000 * 1000 * 1000, /* of any timeout; longer ones are as good as this */
+};
+
+static const char backend_static[] = "static", backend_c10d[] = "c10d";
+
+struct maker {
+    const struct mu_run_options *options;
+    const struct mu_run_host *host;
+    struct mu_run_config *config;
+    struct mu_run_problem *problem;
+    /* The rendezvous as it will be. */
+    const char *backend, *endpoint, *run_id;
+    char endpoint_room[ENDPOINT_BYTES], run_id_room[DECIMAL_BYTES];
+};
+
+/* ---- Helpers ---- */
+
+static const char *variable(const struct maker *m, const char *name)
+{
+    return mu_run_lookup_environ((void *)(uintptr_t)m->host->environ, name);
+}
+
+static bool is_one(const char *value)
+{
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+static int keep(struct maker *m, char **to, const char *text)
+{
+    *to = strdup(text);
+    return *to == NULL ? mu_run_no_memory(m->problem) : 0;
+}
+
+static int keep_if(struct maker *m, char **to, const char *text)
+{
+    return text == NULL ? 0 : keep(m, to, text);
+}
+
+static int note(struct maker *m, enum muster_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int note(struct maker *m, enum muster_log_level level, const char *format, ...)
+{
+    struct mu_run_config *config = m->config;
+    va_list args, again;
+    char *text;
+    int len;
+
+    assert(config->notes_count < MU_RUN_NOTES_MAX);
+    va_start(args, format);
+    va_copy(again, args);
+    len = vsnprintf(NULL, 0, format, args);
+    text = len < 0 ? NULL : malloc((size_t)len + 1);
+    if (text != NULL)
+        (void)vsnprintf(text, (size_t)len + 1, format, again);
+    va_end(again);
+    va_end(args);
+    if (text == NULL)
+        return mu_run_no_memory(m->problem);
+    config->notes[config->notes_count++] = (struct mu_run_note){ .level = level, .text = text };
+    return 0;
+}
+
+/* An error of the library is one of the value that it was given, unless it says otherwise. */
+static int bad_value(struct maker *m, const struct muster_error *error)
+{
+    if (error->code == MUSTER_ENOMEM)
+        return mu_run_no_memory(m->problem);
+    return mu_run_problem(m->problem, MU_RUN_VALUE, "%s", error->text);
+}
+
+static int64_t seconds_to_ms(double seconds)
+{
+    return seconds >= SECONDS_MAX ? (int64_t)SECONDS_MAX * 1000 : (int64_t)(seconds * 1000 + 0.999999);
+}
+
+/* ---- Levels ---- */
+
+/* Only names, and only as Python spells them. */
+static int take_log_level(struct maker *m)
+{
+    static const struct {
+        const char *name;
+        enum muster_log_level level;
+    } names[] = {
+        { "CRITICAL", MUSTER_LOG_ERROR },  { "FATAL", MUSTER_LOG_ERROR },  { "ERROR", MUSTER_LOG_ERROR },
+        { "WARNING", MUSTER_LOG_WARNING }, { "WARN", MUSTER_LOG_WARNING }, { "INFO", MUSTER_LOG_INFO },
+        { "DEBUG", MUSTER_LOG_DEBUG },     { "NOTSET", MUSTER_LOG_DEBUG },
+    };
+    const struct mu_run_options *options = m->options;
+    const char *name = variable(m, "LOGLEVEL");
+    bool found = name == NULL;
+
+    m->config->log_level = MUSTER_LOG_WARNING;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !found; i++) {
+        found = strcmp(name, names[i].name) == 0;
+        if (found)
+            m->config->log_level = names[i].level;
+    }
+    if (!found)
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "LOGLEVEL: unknown level '%s'; expected DEBUG, INFO, WARNING, ERROR or CRITICAL", name);
+    if (options->quiet)
+        m->config->log_level = MUSTER_LOG_ERROR;
+    if (options->verbose > 0)
+        m->config->log_level = options->verbose > 1 ? MUSTER_LOG_DEBUG : MUSTER_LOG_INFO;
+    m->config->quiet = options->quiet;
+    m->config->verbose = options->verbose;
+    m->config->dry_run = options->dry_run;
+    return 0;
+}
+
+/* ---- Nodes ---- */
+
+static int parse_nodes(struct maker *m, const char *text, size_t len, int64_t *ret_count)
+{
+    char part[64];
+
+    if (len < sizeof part) {
+        memcpy(part, text, len);
+        part[len] = '\0';
+        if (mu_number_int(part, ret_count))
+            return 0;
+    }
+    return mu_run_problem(m->problem, MU_RUN_VALUE, "--nnodes=%s: '%.*s' is not an integer", m->options->nnodes,
+                          (int)len, text);
+}
+
+static int take_nodes(struct maker *m)
+{
+    const char *text = m->options->nnodes, *colon = strchr(text, ':');
+    struct mu_run_config *config = m->config;
+    int rc;
+
+    if (colon != NULL && strchr(colon + 1, ':') != NULL)
+        return mu_run_problem(m->problem, MU_RUN_RUNTIME, "nnodes=%s is not in \"MIN:MAX\" format", text);
+    rc = parse_nodes(m, text, colon == NULL ? strlen(text) : (size_t)(colon - text), &config->nodes_min);
+    config->nodes_max = config->nodes_min;
+    if (rc == 0 && colon != NULL)
+        rc = parse_nodes(m, colon + 1, strlen(colon + 1), &config->nodes_max);
+    if (rc == 0 && (config->nodes_min < 1 || config->nodes_min > config->nodes_max))
+        rc = mu_run_problem(m->problem, MU_RUN_ASSERTION,
+                            "--nnodes=%s: the minimum (%" PRId64 ") must be above 0 and not above the maximum (%" PRId64
+                            ")",
+                            text, config->nodes_min, config->nodes_max);
+    return rc;
+}
+
+static int take_max_restarts(struct maker *m)
+{
+    m->config->max_restarts = m->options->max_restarts.value;
+    if (m->config->max_restarts < 0)
+        return mu_run_problem(m->problem, MU_RUN_ASSERTION, "--max-restarts=%" PRId64 ": it must be 0 or above",
+                              m->config->max_restarts);
+    return 0;
+}
+
+/* ---- Where nodes meet ---- */
+
+struct uuid {
+    uint64_t high, low;
+};
+
+static struct uuid new_uuid(struct mu_rng *rng)
+{
+    struct uuid uuid = { .high = mu_rng_next(rng), .low = mu_rng_next(rng) };
+
+    uuid.high = (uuid.high & ~UINT64_C(0xF000)) | UINT64_C(0x4000);       /* version 4 */
+    uuid.low = (uuid.low & ~(UINT64_C(0xC) << 60)) | UINT64_C(0x8) << 60; /* variant */
+    return uuid;
+}
+
+static void uuid_text(struct uuid uuid, char text[static UUID_TEXT_BYTES])
+{
+    (void)snprintf(text, UUID_TEXT_BYTES, "%08x-%04x-%04x-%04x-%012" PRIx64, (unsigned)(uuid.high >> 32),
+                   (unsigned)(uuid.high >> 16 & 0xFFFF), (unsigned)(uuid.high & 0xFFFF), (unsigned)(uuid.low >> 48),
+                   uuid.low & UINT64_C(0xFFFFFFFFFFFF));
+}
+
+/* As one integer, in decimal. */
+static const char *uuid_decimal(struct uuid uuid, char room[static DECIMAL_BYTES])
+{
+    unsigned __int128 rest = (unsigned __int128)uuid.high << 64 | uuid.low;
+    char *digit = room + DECIMAL_BYTES - 1;
+
+    *digit = '\0';
+    do {
+        *--digit = (char)('0' + (int)(rest % 10));
+        rest /= 10;
+    } while (rest > 0);
+    return digit;
+}
+
+static int standalone(struct maker *m)
+{
+    uuid_text(new_uuid(m->host->rng), m->run_id_room);
+    m->backend = backend_c10d;
+    m->endpoint = "localhost:0";
+    m->run_id = m->run_id_room;
+    m->config->is_standalone = true;
+    if (!m->options->standalone)
+        return 0;
+    return note(m, MUSTER_LOG_INFO,
+                "\n**************************************\n"
+                "Rendezvous info:\n"
+                "--rdzv-backend=%s --rdzv-endpoint=%s --rdzv-id=%s\n"
+                "**************************************\n",
+                m->backend, m->endpoint, m->run_id);
+}
+
+/* Nobody else is to come, and nothing says where to meet. */
+static bool is_alone(const struct maker *m)
+{
+    const struct mu_run_options *options = m->options;
+
+    return strcmp(options->rdzv_backend, backend_static) == 0 && options->rdzv_endpoint[0] == '\0' &&
+           !options->master_port.is_set && m->config->nodes_max == 1;
+}
+
+static int take_place(struct maker *m)
+{
+    const struct mu_run_options *options = m->options;
+    int64_t port = options->master_port.is_set ? options->master_port.value : MU_RUN_MASTER_PORT;
+
+    if (options->standalone || is_alone(m))
+        return standalone(m);
+    m->backend = options->rdzv_backend;
+    m->endpoint = options->rdzv_endpoint;
+    m->run_id = options->rdzv_id;
+    if (m->endpoint[0] != '\0')
+        return 0;
+    if (strcmp(m->backend, backend_static) == 0) {
+        if (snprintf(m->endpoint_room, sizeof m->endpoint_room, "%s:%" PRId64, options->master_addr, port) >=
+            (int)sizeof m->endpoint_room)
+            return mu_run_problem(m->problem, MU_RUN_VALUE, "--master-addr: it is longer than %d bytes",
+                                  ENDPOINT_BYTES);
+        m->endpoint = m->endpoint_room;
+        return 0;
+    }
+    if (strcmp(m->backend, backend_c10d) == 0) {
+        (void)snprintf(m->endpoint_room, sizeof m->endpoint_room, "localhost:%d", MU_RUN_C10D_PORT);
+        m->endpoint = m->endpoint_room;
+    }
+    return note(m, MUSTER_LOG_WARNING,
+                "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.");
+}
+
+/* ---- Workers ---- */
+
+static int take_gpus(struct maker *m)
+{
+    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, variable(m, "CUDA_VISIBLE_DEVICES"));
+
+    if (gpus.count == 0)
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "--nproc-per-node=gpu: Cuda is not available: no GPU is listed by a driver or by "
+                              "CUDA_VISIBLE_DEVICES");
+    m->config->nproc = gpus.count;
+    return 0;
+}
+
+/* CUDA_VISIBLE_DEVICES alone does not make a machine one with GPUs here: stock looks for the device too. */
+static int64_t auto_nproc(const struct maker *m)
+{
+    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, variable(m, "CUDA_VISIBLE_DEVICES"));
+    int64_t cpus = mu_nproc_cpus(), quota = mu_nproc_quota(m->host->root);
+
+    if (gpus.has_driver && gpus.count > 0)
+        return gpus.count;
+    return quota > 0 && quota < cpus ? quota : cpus;
+}
+
+static int take_nproc(struct maker *m)
+{
+    const char *text = m->options->nproc_per_node;
+    int64_t *nproc = &m->config->nproc;
+
+    if (strcmp(text, "gpu") == 0)
+        return take_gpus(m);
+    if (strcmp(text, "xpu") == 0)
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "--nproc-per-node=xpu: Xpu is not available");
+    if (strcmp(text, "cpu") == 0)
+        *nproc = mu_nproc_cpus();
+    else if (strcmp(text, "auto") == 0)
+        *nproc = auto_nproc(m);
+    else if (!mu_number_int(text, nproc))
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "Unsupported nproc_per_node value: %s (expected a number, auto, cpu or gpu)", text);
+    return note(m, MUSTER_LOG_INFO, "Using nproc_per_node=%" PRId64 ".", *nproc);
+}
+
+static int take_omp(struct maker *m)
+{
+    if (m->config->nproc <= 1 || variable(m, "OMP_NUM_THREADS") != NULL)
+        return 0;
+    m->config->set_omp = true;
+    return note(m, MUSTER_LOG_WARNING,
+                "\n*****************************************\n"
+                "Setting OMP_NUM_THREADS environment variable for each process to be 1: %" PRId64
+                " workers with all threads each would overload this machine. Set it yourself to what suits them best.\n"
+                "*****************************************",
+                m->config->nproc);
+}
+
+/* ---- Options that have their own grammar ---- */
+
+static int any_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr)
+{
+    (void)ctx;
+    (void)key;
+    (void)value;
+    (void)reterr;
+    return 0;
+}
+
+static int check_conf(struct maker *m)
+{
+    struct muster_error error = { 0 };
+
+    if (mu_rdzv_options_parse(m->options->rdzv_conf, any_option, NULL, &error) == 0)
+        return 0;
+    (void)mu_wrap(&error, error.code, "--rdzv-conf");
+    return bad_value(m, &error);
+}
+
+static int take_shown(struct maker *m)
+{
+    struct muster_error error = { 0 };
+
+    if (mu_ranks_shown_parse("--local-ranks-filter", m->options->local_ranks_filter, &m->config->shown, &error) < 0)
+        return bad_value(m, &error);
+    return 0;
+}
+
+static int check_logs_specs(struct maker *m)
+{
+    if (m->options->logs_specs == NULL)
+        return 0;
+    return mu_run_problem(m->problem, MU_RUN_VALUE,
+                          "--logs-specs=%s: Could not find entrypoint: Python's entry points are not supported",
+                          m->options->logs_specs);
+}
+
+static int take_redirects(struct maker *m)
+{
+    struct muster_error error = { 0 };
+    struct mu_run_config *config = m->config;
+
+    if (mu_redirects_parse("--redirects", m->options->redirects, &config->redirects, &error) < 0 ||
+        mu_redirects_parse("--tee", m->options->tee, &config->tee, &error) < 0 ||
+        mu_filters_parse("--duplicate-stdout-filters", m->options->duplicate_stdout_filters, &config->stdout_filters,
+                         &error) < 0 ||
+        mu_filters_parse("--duplicate-stderr-filters", m->options->duplicate_stderr_filters, &config->stderr_filters,
+                         &error) < 0)
+        return bad_value(m, &error);
+    return 0;
+}
+
+/* ---- Ends ---- */
+
+static int take_shutdown_timeout(struct maker *m)
+{
+    const char *name = "--shutdown-timeout", *text = variable(m, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    struct mu_run_int seconds = m->options->shutdown_timeout;
+
+    m->config->shutdown_timeout_ms = MU_RUN_SHUTDOWN_TIMEOUT_MS;
+    if (!seconds.is_set && text != NULL) {
+        name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+        seconds.is_set = true;
+        if (!mu_number_int(text, &seconds.value))
+            return mu_run_problem(m->problem, MU_RUN_VALUE, "%s=%s: it is not an integer", name, text);
+    }
+    if (!seconds.is_set)
+        return 0;
+    if (seconds.value < 0)
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "%s=%" PRId64 ": shutdown_timeout must be non-negative", name,
+                              seconds.value);
+    m->config->shutdown_timeout_ms = seconds_to_ms((double)seconds.value);
+    return 0;
+}
+
+/* Seconds of a variable, or those that were given instead. */
+static int take_seconds(struct maker *m, const char *option, struct mu_run_float given, const char *name,
+                        int64_t *ret_ms)
+{
+    const char *text = variable(m, name);
+
+    if (given.is_set)
+        name = option;
+    else if (text == NULL)
+        return 0;
+    else if (!mu_number_float(text, &given.value))
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "%s=%s: it is not a number", name, text);
+    if (!(given.value >= 0))
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "%s=%g: it must be 0 or above", name, given.value);
+    *ret_ms = seconds_to_ms(given.value);
+    return 0;
+}
+
+static int take_other_timeouts(struct maker *m)
+{
+    const struct mu_run_float none = { 0 };
+    int rc;
+
+    m->config->exit_barrier_timeout_ms = -1;
+    rc = take_seconds(m, "--exit-barrier-timeout", m->options->exit_barrier_timeout,
+                      "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", &m->config->exit_barrier_timeout_ms);
+    if (rc == 0)
+        rc = take_seconds(m, "", none, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
+                          &m->config->uninterruptible_timeout_ms);
+    return rc;
+}
+
+static int take_signals(struct maker *m)
+{
+    struct mu_run_config *config = m->config;
+    int rc = keep(m, &config->signals_text, m->options->signals_to_handle);
+
+    if (rc < 0)
+        return rc;
+    mu_signals_parse(&config->signals, config->signals_text);
+    if (config->signals.skipped[0] == '\0')
+        return 0;
+    return note(m, MUSTER_LOG_WARNING, "--signals-to-handle: skipped, for they are unknown or cannot be handled: %s",
+                config->signals.skipped);
+}
+
+/* ---- The rendezvous ---- */
+
+static int check_module(struct maker *m)
+{
+    const struct mu_run_options *options = m->options;
+
+    if (!options->run_path && options->no_python && options->module)
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "Don't use both --no-python and --module");
+    return 0;
+}
+
+static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
+{
+    struct muster_rdzv_params *params = m->config->params;
+    struct muster_value value;
+    int rc = 0;
+
+    if (is_one(variable(m, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")))
+        rc = muster_rdzv_params_set_bool(params, "use_agent_store", false, reterr);
+    if (rc == 0)
+        rc = muster_rdzv_params_set_options(params, m->options->rdzv_conf, reterr);
+    if (rc == 0 && strcmp(m->backend, backend_static) == 0)
+        rc = muster_rdzv_params_set_int(params, "rank", m->options->node_rank.value, reterr);
+    if (rc == 0 && !muster_rdzv_params_get(params, "timeout", &value))
+        rc = muster_rdzv_params_set_int(params, "timeout", MU_RUN_RDZV_TIMEOUT_S, reterr);
+    return rc;
+}
+
+static int take_params(struct maker *m)
+{
+    const char *local_addr = m->options->local_addr;
+    struct muster_error error = { 0 };
+    int rc = 0;
+
+    if (local_addr != NULL && local_addr[0] == '\0')
+        local_addr = NULL;
+    if (m->run_id[0] == '\0') {
+        m->run_id = uuid_decimal(new_uuid(m->host->rng), m->run_id_room);
+        rc = note(m, MUSTER_LOG_WARNING, "--rdzv-id is empty, so nobody else can join; using run_id %s", m->run_id);
+    }
+    if (rc < 0)
+        return rc;
+    if (muster_rdzv_params_new(m->backend, m->endpoint, m->run_id, m->config->nodes_min, m->config->nodes_max,
+                               local_addr, &m->config->params, &error) < 0 ||
+        set_rdzv_options(m, &error) < 0)
+        return bad_value(m, &error);
+    return 0;
+}
+
+static int check_endpoint(struct maker *m)
+{
+    bool is_static = strcmp(m->backend, backend_static) == 0;
+    int64_t rank = m->options->node_rank.value;
+    struct muster_error error = { 0 };
+    char host[MU_RDZV_HOST_MAX];
+    int port;
+
+    if (!is_static && strcmp(m->backend, backend_c10d) != 0) /* others have their own idea of what an endpoint is */
+        return 0;
+    if (mu_rdzv_endpoint_parse(m->endpoint, is_static ? -1 : MU_RUN_C10D_PORT, host, &port, &error) < 0)
+        return bad_value(m, &error);
+    if (is_static && port < 0)
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "port is missing in endpoint: %s; give it, or use --master-addr and --master-port",
+                              m->endpoint);
+    if (is_static && (rank < 0 || rank >= m->config->nodes_max))
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "--node-rank=%" PRId64 ": it must be 0 or above and below the %" PRId64 " nodes", rank,
+                              m->config->nodes_max);
+    return 0;
+}
+
+/* ---- What stock asserts last ---- */
+
+static int check_group(struct maker *m)
+{
+    double interval = m->options->monitor_interval.value;
+
+    if (m->config->nproc < 1)
+        return mu_run_problem(m->problem, MU_RUN_ASSERTION, "--nproc-per-node=%s: it must be above 0",
+                              m->options->nproc_per_node);
+    if (m->config->nproc > MU_NPROC_MAX)
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "--nproc-per-node=%s: more than %d are not supported",
+                              m->options->nproc_per_node, MU_NPROC_MAX);
+    if (!(interval > 0))
+        return mu_run_problem(m->problem, MU_RUN_ASSERTION, "--monitor-interval=%g: it must be above 0", interval);
+    m->config->monitor_interval_s = interval;
+    return keep(m, &m->config->role, m->options->role);
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* The entries of a comma list, trimmed, in one block of memory. */
+static char **split(const char *list, size_t *ret_count)
+{
+    size_t count = 1, i = 0;
+    char **items, *at;
+
+    for (const char *c = list; *c != '\0'; c++)
+        count += *c == ',';
+    items = malloc(count * sizeof *items + strlen(list) + 1);
+    if (items == NULL)
+        return NULL;
+    at = strcpy((char *)(items + count), list);
+    for (; i < count; i++) {
+        char *item = at, *end = at + strcspn(at, ",");
+
+        at = end + 1;
+        while (is_blank(*item))
+            item++;
+        while (end > item && is_blank(end[-1]))
+            end--;
+        *end = '\0';
+        items[i] = item;
+    }
+    *ret_count = count;
+    return items;
+}
+
+static int take_devices(struct maker *m)
+{
+    const char *list = variable(m, "CUDA_VISIBLE_DEVICES");
+    size_t count = 0;
+
+    m->config->virtual_local_rank = m->options->virtual_local_rank;
+    if (!m->options->virtual_local_rank || list == NULL)
+        return 0;
+    m->config->visible_devices = split(list, &count);
+    if (m->config->visible_devices == NULL)
+        return mu_run_no_memory(m->problem);
+    if (count < (size_t)m->config->nproc)
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "--virtual-local-rank: local_rank %zu exceeds available GPUs in CUDA_VISIBLE_DEVICES=%s",
+                              count, list);
+    return 0;
+}
+
+static int take_event_handler(struct maker *m)
+{
+    static const char *const names[] = { "null", "console", "dynamic_rendezvous" };
+    static const char file[] = "file:";
+    const char *name = m->options->event_log_handler;
+    bool known = strncmp(name, file, sizeof file - 1) == 0 && name[sizeof file - 1] != '\0';
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        known = known || strcmp(name, names[i]) == 0;
+    if (!known)
+        return mu_run_problem(m->problem, MU_RUN_KEY,
+                              "--event-log-handler: unknown name '%s'; expected null, console or file:PATH", name);
+    return keep(m, &m->config->event_log_handler, name);
+}
+
+static int check_numa(struct maker *m)
+{
+    if (m->options->numa_binding == NULL)
+        return 0;
+    return mu_run_problem(m->problem, MU_RUN_NOT_YET,
+                          "--numa-binding=%s: binding workers to CPUs is not supported yet; leave the option out",
+                          m->options->numa_binding);
+}
+
+static int take_command(struct maker *m)
+{
+    return mu_run_command_init(&m->config->command, m->options, m->host->is_launch, mu_run_lookup_environ,
+                               (void *)(uintptr_t)m->host->environ, m->problem);
+}
+
+/* ---- Variables that are only passed on ---- */
+
+/* As Python chooses it. */
+static const char *find_tmp_dir(const struct maker *m)
+{
+    static const char *const names[] = { "TMPDIR", "TEMP", "TMP" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *dir = variable(m, names[i]);
+
+        if (dir != NULL && dir[0] != '\0' && access(dir, W_OK | X_OK) == 0)
+            return dir;
+    }
+    return "/tmp";
+}
+
+static int take_health_port(struct maker *m)
+{
+    const char *text = variable(m, "TORCHELASTIC_HEALTH_CHECK_PORT");
+    int64_t port;
+
+    m->config->health_port = -1;
+    if (text == NULL)
+        return 0;
+    if (!mu_number_int(text, &port) || port < 0 || port > UINT16_MAX)
+        return note(m, MUSTER_LOG_INFO, "TORCHELASTIC_HEALTH_CHECK_PORT=%s is no port; there is no health check", text);
+    m->config->health_port = (int)port;
+    return 0;
+}
+
+static int take_rest(struct maker *m)
+{
+    const char *error_file = variable(m, "TORCHELASTIC_ERROR_FILE"), *log_dir = m->options->log_dir;
+    struct mu_run_config *config = m->config;
+    int rc = keep(m, &config->program, m->host->program);
+
+    config->environ = m->host->environ;
+    memcpy(config->backend_dirs, m->options->backend_dirs, sizeof config->backend_dirs);
+    config->backend_dirs_count = m->options->backend_dirs_count;
+    config->workers_identical = is_one(variable(m, "TORCH_ELASTIC_WORKER_IDENTICAL"));
+    config->file_timer = is_one(variable(m, "TORCHELASTIC_ENABLE_FILE_TIMER"));
+    if (rc == 0)
+        rc = keep(m, &config->rdzv_conf, m->options->rdzv_conf);
+    if (rc == 0)
+        rc = keep_if(m, &config->log_dir, log_dir != NULL && log_dir[0] != '\0' ? log_dir : NULL);
+    if (rc == 0)
+        rc = keep(m, &config->tmp_dir, find_tmp_dir(m));
+    if (rc == 0)
+        rc = keep_if(m, &config->prefix_template, variable(m, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"));
+    if (rc == 0)
+        rc = keep_if(m, &config->error_file, error_file != NULL && error_file[0] != '\0' ? error_file : NULL);
+    if (rc == 0)
+        rc = keep_if(m, &config->timer_file, variable(m, "TORCHELASTIC_TIMER_FILE"));
+    if (rc == 0)
+        rc = take_health_port(m);
+    return rc;
+}
+
+/* ---- All of it ---- */
+
+typedef int step(struct maker *m);
+
+static step *const steps[] = {
+    take_log_level,
+    take_nodes,
+    take_max_restarts,
+    take_place,
+    take_nproc,
+    take_omp,
+    check_conf,
+    take_shown,
+    check_logs_specs,
+    take_redirects,
+    take_shutdown_timeout,
+    take_other_timeouts,
+    take_signals,
+    check_module,
+    take_params,
+    check_endpoint,
+    check_group,
+    take_devices,
+    take_event_handler,
+    check_numa,
+    take_command,
+    take_rest,
+};
+
+int mu_run_config_new(const struct mu_run_options *options, const struct mu_run_host *host,
+                      struct mu_run_config **ret_config, struct mu_run_problem *ret_problem)
+{
+    struct maker m = { .options = options, .host = host, .problem = ret_problem };
+    int rc = 0;
+
+    m.config = calloc(1, sizeof *m.config);
+    if (m.config == NULL)
+        return mu_run_no_memory(ret_problem);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && rc == 0; i++)
+        rc = steps[i](&m);
+    if (rc < 0)
+        mu_run_config_free(m.config);
+    else
+        *ret_config = m.config;
+    return rc;
+}
+
+void mu_run_config_free(struct mu_run_config *config)
+{
+    if (config == NULL)
+        return;
+    for (size_t i = 0; i < config->notes_count; i++)
+        free(config->notes[i].text);
+    muster_rdzv_params_free(config->params);
+    mu_run_command_done(&config->command);
+    mu_filters_done(&config->stdout_filters);
+    mu_filters_done(&config->stderr_filters);
+    free(config->program);
+    free(config->rdzv_conf);
+    free(config->role);
+    free(config->visible_devices);
+    free(config->signals_text);
+    free(config->log_dir);
+    free(config->tmp_dir);
+    free(config->prefix_template);
+    free(config->event_log_handler);
+    free(config->error_file);
+    free(config->timer_file);
+    free(config);
+}
+
+/* ---- Text ---- */
+
+static void add_line(struct mu_text *out, const char *name, const char *value)
+{
+    mu_text_add(out, "  %-*s", TEXT_COLUMN, name);
+    mu_text_add_plain(out, value);
+    mu_text_add(out, "\n");
+}
+
+static void add_number(struct mu_text *out, const char *name, int64_t value)
+{
+    mu_text_add(out, "  %-*s%" PRId64 "\n", TEXT_COLUMN, name, value);
+}
+
+static void add_seconds(struct mu_text *out, const char *name, int64_t ms)
+{
+    mu_text_add(out, "  %-*s%g s\n", TEXT_COLUMN, name, (double)ms / 1000);
+}
+
+static bool is_shell_safe(const char *word)
+{
+    for (const char *c = word; *c != '\0'; c++) {
+        if (!(*c >= '0' && *c <= '9') && !(*c >= 'a' && *c <= 'z') && !(*c >= 'A' && *c <= 'Z') &&
+            strchr("%+,-./:=@_", *c) == NULL)
+            return false;
+    }
+    return word[0] != '\0';
+}
+
+/* As a shell would read it; $'...' if there is something that does not print. */
+static void add_word(struct mu_text *out, const char *word)
+{
+    bool prints = true;
+
+    if (is_shell_safe(word)) {
+        mu_text_add(out, "%s", word);
+        return;
+    }
+    for (const char *c = word; *c != '\0'; c++)
+        prints = prints && *c >= ' ' && *c <= '~';
+    mu_text_add(out, "%s'", prints ? "" : "$");
+    for (const char *c = word; *c != '\0'; c++) {
+        if (*c == '\'')
+            mu_text_add(out, "%s", prints ? "'\\''" : "\\'");
+        else if (*c == '\\' && !prints)
+            mu_text_add(out, "\\\\");
+        else if (*c == '\n')
+            mu_text_add(out, "\\n");
+        else if (*c >= ' ' && *c <= '~')
+            mu_text_add(out, "%c", *c);
+        else
+            mu_text_add(out, "\\x%02x", (unsigned)(unsigned char)*c);
+    }
+    mu_text_add(out, "'");
+}
+
+static void add_rendezvous(struct mu_text *out, const struct mu_run_config *config)
+{
+    const struct muster_rdzv_params *params = config->params;
+    int64_t rank;
+
+    add_line(out, "rdzv_backend", muster_rdzv_params_backend(params));
+    add_line(out, "rdzv_endpoint", muster_rdzv_params_endpoint(params));
+    add_line(out, "run_id", muster_rdzv_params_run_id(params));
+    add_line(out, "rdzv_conf", config->rdzv_conf);
+    if (muster_rdzv_params_get_as_int(params, "rank", -1, &rank, NULL) == 0 && rank >= 0)
+        add_number(out, "node_rank", rank);
+    add_line(out, "local_addr",
+             muster_rdzv_params_local_addr(params) != NULL ? muster_rdzv_params_local_addr(params) : "(found out)");
+}
+
+static void add_signals(struct mu_text *out, const struct mu_run_config *config)
+{
+    char room[MU_SIGNAL_NAME_MAX];
+
+    mu_text_add(out, "  %-*s", TEXT_COLUMN, "signals_to_handle");
+    for (size_t i = 0; i < config->signals.count; i++)
+        mu_text_add(out, "%s%s", i == 0 ? "" : ",", mu_signal_name(config->signals.numbers[i], room));
+    mu_text_add(out, "%s\n", config->signals.count == 0 ? "(none)" : "");
+}
+
+static void add_streams(struct mu_text *out, const char *name, const struct mu_redirects *streams)
+{
+    mu_text_add(out, "  %-*s", TEXT_COLUMN, name);
+    if (!streams->by_rank)
+        mu_text_add(out, "%u", (unsigned)streams->all);
+    for (unsigned i = 0, shown = 0; streams->by_rank && i < MU_REDIRECTS_NAMED_MAX; i++) {
+        if (streams->ranks[i] != 0)
+            mu_text_add(out, "%s%u:%u", shown++ == 0 ? "" : ",", i, (unsigned)streams->ranks[i]);
+    }
+    mu_text_add(out, "\n");
+}
+
+static void add_configuration(struct mu_text *out, const struct mu_run_config *config)
+{
+    add_number(out, "min_nodes", config->nodes_min);
+    add_number(out, "max_nodes", config->nodes_max);
+    add_number(out, "nproc_per_node", config->nproc);
+    add_line(out, "role", config->role);
+    add_rendezvous(out, config);
+    add_number(out, "max_restarts", config->max_restarts);
+    mu_text_add(out, "  %-*s%g s\n", TEXT_COLUMN, "monitor_interval", config->monitor_interval_s);
+    add_line(out, "log_dir", config->log_dir != NULL ? config->log_dir : "(a new directory)");
+    if (config->log_dir == NULL)
+        add_line(out, "tmp_dir", config->tmp_dir);
+    add_streams(out, "redirects", &config->redirects);
+    add_streams(out, "tee", &config->tee);
+    add_line(out, "event_log_handler", config->event_log_handler);
+    add_signals(out, config);
+    add_seconds(out, "shutdown_timeout", config->shutdown_timeout_ms);
+    if (config->exit_barrier_timeout_ms >= 0)
+        add_seconds(out, "exit_barrier_timeout", config->exit_barrier_timeout_ms);
+    if (config->health_port >= 0)
+        add_number(out, "health_check_port", config->health_port);
+    if (config->virtual_local_rank)
+        add_line(out, "virtual_local_rank", "true");
+}
+
+static bool uses_agent_store(const struct mu_run_config *config)
+{
+    bool uses = true;
+
+    (void)muster_rdzv_params_get_as_bool(config->params, "use_agent_store", true, &uses, NULL);
+    return uses || strcmp(muster_rdzv_params_backend(config->params), backend_static) == 0;
+}
+
+static void add_environment(struct mu_text *out, const struct mu_run_config *config)
+{
+    bool is_static = strcmp(muster_rdzv_params_backend(config->params), backend_static) == 0;
+    char host[MU_RDZV_HOST_MAX] = "";
+    int port = 0;
+    struct mu_run_worker worker = {
+        .local_world_size = config->nproc,
+        .world_size = config->nproc * config->nodes_max,
+        .group_world_size = config->nodes_max,
+        .role_world_size = config->nproc * config->nodes_max,
+        .master_addr = host,
+        .use_agent_store = uses_agent_store(config),
+        .error_file = config->log_dir != NULL && strcmp(config->log_dir, "/dev/null") == 0
+                          ? ""
+                          : "(log directory)/attempt_0/0/error.json",
+        .timer_file = config->file_timer ? "(a new FIFO)" : NULL,
+    };
+    char **vars;
+
+    if (is_static)
+        (void)mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(config->params), -1, host, &port, NULL);
+    worker.master_port = (uint16_t)port;
+    vars = mu_run_environment_own(config, &worker);
+    if (vars == NULL) {
+        out->failed = true;
+        return;
+    }
+    for (char **var = vars; *var != NULL; var++) {
+        size_t name = strcspn(*var, "=") + 1;
+        bool later = !is_static && strncmp(*var, "MASTER_", 7) == 0;
+
+        mu_text_add(out, "  %.*s", (int)name, *var);
+        mu_text_add_plain(out, later ? "(known once nodes have met)" : *var + name);
+        mu_text_add(out, "\n");
+    }
+    free(vars);
+}
+
+void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config)
+{
+    char **argv = mu_run_command_argv(&config->command, 0);
+
+    mu_text_add(out, "configuration:\n");
+    add_configuration(out, config);
+    mu_text_add(out, "command of the first worker:\n ");
+    for (char **word = argv; word != NULL && *word != NULL; word++) {
+        mu_text_add(out, " ");
+        add_word(out, *word);
+    }
+    mu_text_add(out, "\nenvironment of the first worker, beside what is inherited, if all nodes come and are alike:\n");
+    add_environment(out, config);
+    out->failed = out->failed || argv == NULL;
+    free(argv);
+}
+
+/* ---- Errors that come later ---- */
+
+const char *mu_run_error_kind(int code)
+{
+    switch (code) {
+    case MUSTER_EINVAL:
+        return mu_run_kind_name(MU_RUN_VALUE);
+    case MUSTER_ENOMEM:
+        return mu_run_kind_name(MU_RUN_MEMORY);
+    case MUSTER_ETIMEOUT:
+        return "TimeoutError";
+    case MUSTER_ECONNECT:
+    case MUSTER_ELOST:
+    case MUSTER_ERESOLVE:
+    case MUSTER_EADDRINUSE:
+        return "DistNetworkError";
+    case MUSTER_ESIGNAL:
+        return "SignalException";
+    case MUSTER_ERDZV_CLOSED:
+        return "RendezvousClosedError";
+    case MUSTER_ERDZV_TIMEOUT:
+        return "RendezvousTimeoutError";
+    case MUSTER_ERDZV_CONNECTION:
+        return "RendezvousConnectionError";
+    case MUSTER_ERDZV_STATE:
+        return "RendezvousStateError";
+    case MUSTER_ERDZV_GRACEFUL_EXIT:
+        return "RendezvousGracefulExitError";
+    default:
+        return mu_run_kind_name(MU_RUN_RUNTIME);
+    }
+}

@@ -1,0 +1,100 @@
+/* Everything that `muster run` needs to know before it does anything: options, variables and this machine, checked in
+ * stock's order and resolved. */
+#ifndef MU_CLI_RUN_CONFIG_H
+#define MU_CLI_RUN_CONFIG_H
+
+#include "base/rng.h"
+#include "cli/run_command.h"
+#include "logs/filters.h"
+#include "logs/redirects.h"
+#include "proc/signals.h"
+
+#define MU_RUN_NOTES_MAX 16
+
+#define MU_RUN_SHUTDOWN_TIMEOUT_MS 30000
+#define MU_RUN_RDZV_TIMEOUT_S 900
+#define MU_RUN_C10D_PORT 29400
+#define MU_RUN_MASTER_PORT 29500
+
+/* What the outside is. Borrowed; `environ` must outlive the configuration. */
+struct mu_run_host {
+    const char *program; /* "torchrun", "muster run" */
+    bool is_launch;
+    char *const *environ;
+    const char *root;   /* in front of the paths that nproc.h reads; "" */
+    struct mu_rng *rng; /* for run ids */
+};
+
+/* Something to log once logging works; its text may have several lines. */
+struct mu_run_note {
+    enum muster_log_level level;
+    char *text;
+};
+
+/* Owns its memory, `environ` excepted. */
+struct mu_run_config {
+    char *program;
+    char *const *environ;
+
+    /* The rendezvous: backend, endpoint, run id, nodes, local address and options, all resolved. */
+    struct muster_rdzv_params *params;
+    char *rdzv_conf; /* as given: the options are in params */
+    int64_t nodes_min, nodes_max;
+    bool is_standalone; /* asked for, or because nothing else makes sense */
+    const char
+        *backend_dirs[MU_RUN_BACKEND_DIRS_MAX + 1]; /* to be loaded before the handler is made; texts of argv's */
+    size_t backend_dirs_count;
+
+    /* The worker group. */
+    int64_t nproc;
+    char *role;
+    int64_t max_restarts;
+    double monitor_interval_s; /* above 0; nothing polls, so it is only shown */
+    struct mu_run_command command;
+    bool set_omp; /* OMP_NUM_THREADS=1 for the workers */
+    bool virtual_local_rank;
+    /* With virtual_local_rank, of CUDA_VISIBLE_DEVICES: as many as there are workers, or more. NULL: there is no list. */
+    char **visible_devices;
+    bool workers_identical; /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
+
+    /* Ends. */
+    char *signals_text; /* as given; workers get it too */
+    struct mu_signals signals;
+    int64_t shutdown_timeout_ms;
+    int64_t exit_barrier_timeout_ms;    /* -1: no limit */
+    int64_t uninterruptible_timeout_ms; /* 0: off */
+
+    /* Output. */
+    char *log_dir; /* NULL: a new directory in tmp_dir; "/dev/null": no files at all */
+    char *tmp_dir;
+    struct mu_redirects redirects, tee;
+    struct mu_ranks_shown shown; /* on the console */
+    struct mu_filters stdout_filters, stderr_filters;
+    char *prefix_template;           /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; NULL: not set */
+    enum muster_log_level log_level; /* LOGLEVEL, -q, -v */
+    bool quiet, dry_run;
+    unsigned verbose;
+
+    /* What else the agent is told by variables. */
+    char *event_log_handler; /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
+    char *error_file;        /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
+    bool file_timer;         /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
+    char *timer_file;        /* TORCHELASTIC_TIMER_FILE; NULL: not set */
+    int health_port;         /* -1: none */
+
+    struct mu_run_note notes[MU_RUN_NOTES_MAX];
+    size_t notes_count;
+};
+
+/* On success the caller owns *ret_config. */
+int mu_run_config_new(const struct mu_run_options *options, const struct mu_run_host *host,
+                      struct mu_run_config **ret_config, struct mu_run_problem *ret_problem);
+void mu_run_config_free(struct mu_run_config *config); /* NULL is fine */
+
+/* What --dry-run prints: the configuration, the command and the environment of the first worker. */
+void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config);
+
+/* The kind of an error that came later, by its code: what stands in front of its text on stderr. */
+const char *mu_run_error_kind(int code); /* "RendezvousTimeoutError", ... */
+
+#endif

@@ -1,0 +1,151 @@
+/* The part of `muster run` that comes before everything else. */
+#include "cli/run_front.h"
+
+#include "base/log.h"
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* What others chose must not disturb a terminal. */
+static void add_visible(struct mu_text *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char byte = (unsigned char)*text;
+
+        if (byte < ' ' || byte == 0x7F)
+            mu_text_add(out, "\\x%02x", byte);
+        else
+            mu_text_add(out, "%c", byte);
+    }
+}
+
+static void write_text(FILE *file, const struct mu_text *text)
+{
+    if (text->buf.len > 0)
+        (void)fwrite(text->buf.data, 1, text->buf.len, file);
+}
+
+static int usage(const char *program, bool is_launch, const struct mu_run_problem *problem)
+{
+    struct mu_text text = { 0 };
+
+    mu_run_options_usage(&text, program, is_launch);
+    mu_text_add(&text, "%s: error: ", program);
+    add_visible(&text, problem->error.text);
+    mu_text_add(&text, "\n");
+    write_text(stderr, &text);
+    mu_text_done(&text);
+    return MU_EXIT_USAGE;
+}
+
+int mu_run_front_fail(const char *program, const struct mu_run_problem *problem)
+{
+    struct mu_text text = { 0 };
+
+    add_visible(&text, problem->error.text);
+    (void)mu_cli_fail(program, "%s: %.*s", mu_run_kind_name(problem->kind), (int)text.buf.len,
+                      text.buf.len > 0 ? text.buf.data : "");
+    mu_text_done(&text);
+    return problem->kind == MU_RUN_USAGE ? MU_EXIT_USAGE : MU_EXIT_ERROR;
+}
+
+static int print(const char *program, struct mu_text *text)
+{
+    bool failed = text->failed;
+
+    write_text(stdout, text);
+    mu_text_done(text);
+    return failed ? mu_cli_fail(program, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(program);
+}
+
+static int help(const char *program, bool is_launch)
+{
+    struct mu_text text = { 0 };
+
+    mu_run_options_help(&text, program, is_launch);
+    return print(program, &text);
+}
+
+static int dry_run(const struct mu_run_config *config)
+{
+    struct mu_text text = { 0 };
+
+    mu_run_config_text(&text, config);
+    return print(config->program, &text);
+}
+
+/* One line of the log for each of the text. */
+static void log_lines(enum muster_log_level level, const char *text, size_t len)
+{
+    const char *end = text + len;
+
+    while (text < end) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        const char *stop = newline == NULL ? end : newline;
+
+        mu_log(level, "%.*s", (int)(stop - text), text);
+        text = stop + 1;
+    }
+}
+
+static void log_start(const struct mu_run_config *config)
+{
+    struct mu_text text = { 0 };
+
+    (void)mu_cli_log(muster_log_level_name(config->log_level));
+    for (size_t i = 0; i < config->notes_count; i++)
+        log_lines(config->notes[i].level, config->notes[i].text, strlen(config->notes[i].text));
+    if (config->log_level > MUSTER_LOG_INFO || config->dry_run)
+        return;
+    mu_run_config_text(&text, config);
+    log_lines(MUSTER_LOG_INFO, text.buf.data, text.buf.len);
+    mu_text_done(&text);
+}
+
+/* Run ids must differ between jobs, and need not be secret. */
+static struct mu_rng new_rng(void)
+{
+    struct timespec now;
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        seed = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + ((uint64_t)getpid() << 40);
+    }
+    return mu_rng_seeded(seed);
+}
+
+int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run_config **ret_config)
+{
+    struct mu_rng rng = new_rng();
+    const struct mu_run_host host = {
+        .program = program, .is_launch = is_launch, .environ = environ, .root = "", .rng = &rng
+    };
+    struct mu_run_config *config = NULL;
+    struct mu_run_options options;
+    struct mu_run_problem problem;
+    int rc;
+
+    *ret_config = NULL;
+    if (mu_run_options_parse(argv, is_launch, mu_run_lookup_environ, environ, &options, &problem) < 0)
+        return problem.kind == MU_RUN_USAGE ? usage(program, is_launch, &problem)
+                                            : mu_run_front_fail(program, &problem);
+    if (options.help)
+        return help(program, is_launch);
+    if (mu_run_config_new(&options, &host, &config, &problem) < 0)
+        return mu_run_front_fail(program, &problem);
+    log_start(config);
+    if (!config->dry_run) {
+        *ret_config = config;
+        return MU_EXIT_OK;
+    }
+    rc = dry_run(config);
+    mu_run_config_free(config);
+    return rc;
+}

@@ -1,0 +1,658 @@
+/* The command line of `muster run`, by argparse's rules. */
+#include "cli/run_options.h"
+
+#include "base/error.h"
+#include "base/number.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum {
+    NAME_MAX_BYTES = 64, /* of a variable, or of an option in an error */
+    UNKNOWN_MAX = 900,   /* bytes of words that nobody knows, in an error */
+    USAGE_COLUMNS = 78,
+    USAGE_INDENT_MAX = 58, /* columns: behind a longer program name lines begin further left */
+};
+
+/* ---- Errors ---- */
+
+const char *mu_run_kind_name(enum mu_run_kind kind)
+{
+    switch (kind) {
+#define X(name, text)                                                                                                  \
+    case MU_RUN_##name:                                                                                                \
+        return text;
+        MU_RUN_KINDS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+int mu_run_problem(struct mu_run_problem *ret_problem, enum mu_run_kind kind, const char *format, ...)
+{
+    va_list args;
+
+    ret_problem->kind = kind;
+    ret_problem->error.code = kind == MU_RUN_MEMORY ? MUSTER_ENOMEM : MUSTER_EINVAL;
+    va_start(args, format);
+    (void)vsnprintf(ret_problem->error.text, sizeof ret_problem->error.text, format, args);
+    va_end(args);
+    return ret_problem->error.code;
+}
+
+int mu_run_no_memory(struct mu_run_problem *ret_problem)
+{
+    return mu_run_problem(ret_problem, MU_RUN_MEMORY, "%s", muster_error_text(MUSTER_ENOMEM));
+}
+
+const char *mu_run_lookup_environ(void *ctx, const char *name)
+{
+    char *const *vars = ctx;
+    size_t len = strlen(name);
+
+    for (; *vars != NULL; vars++) {
+        if (strncmp(*vars, name, len) == 0 && (*vars)[len] == '=')
+            return *vars + len + 1;
+    }
+    return NULL;
+}
+
+/* ---- The options ---- */
+
+enum kind { HELP, FLAG, COUNT, TEXT, CHOICE, INT, FLOAT, DIRS };
+
+enum { NO_VARIABLE = 1, OURS = 2, LAUNCH_ONLY = 4 };
+
+struct rule {
+    const char *name; /* with dashes */
+    char letter;
+    enum kind kind;
+    size_t at;            /* in struct mu_run_options */
+    const char *fallback; /* NULL: not set */
+    unsigned traits;
+    const char *choices; /* "{a,b}" */
+};
+
+#define AT(field) offsetof(struct mu_run_options, field)
+
+static const struct rule rules[] = {
+    { "help", 'h', HELP, AT(help), NULL, NO_VARIABLE, NULL },
+    { "nnodes", 0, TEXT, AT(nnodes), "1:1", 0, NULL },
+    { "nproc-per-node", 0, TEXT, AT(nproc_per_node), "1", 0, NULL },
+    { "rdzv-backend", 0, TEXT, AT(rdzv_backend), "static", 0, NULL },
+    { "rdzv-endpoint", 0, TEXT, AT(rdzv_endpoint), "", 0, NULL },
+    { "rdzv-id", 0, TEXT, AT(rdzv_id), "none", 0, NULL },
+    { "rdzv-conf", 0, TEXT, AT(rdzv_conf), "", 0, NULL },
+    { "standalone", 0, FLAG, AT(standalone), NULL, 0, NULL },
+    { "max-restarts", 0, INT, AT(max_restarts), "0", 0, NULL },
+    { "monitor-interval", 0, FLOAT, AT(monitor_interval), "0.1", 0, NULL },
+    { "start-method", 0, CHOICE, AT(start_method), "spawn", 0, "{spawn,fork,forkserver}" },
+    { "event-log-handler", 0, TEXT, AT(event_log_handler), "null", 0, NULL },
+    { "role", 0, TEXT, AT(role), "default", 0, NULL },
+    { "module", 'm', FLAG, AT(module), NULL, 0, NULL },
+    { "no-python", 0, FLAG, AT(no_python), NULL, 0, NULL },
+    { "run-path", 0, FLAG, AT(run_path), NULL, 0, NULL },
+    { "log-dir", 0, TEXT, AT(log_dir), NULL, 0, NULL },
+    { "redirects", 'r', TEXT, AT(redirects), "0", 0, NULL },
+    { "tee", 't', TEXT, AT(tee), "0", 0, NULL },
+    { "local-ranks-filter", 0, TEXT, AT(local_ranks_filter), "", 0, NULL },
+    { "duplicate-stdout-filters", 0, TEXT, AT(duplicate_stdout_filters), "", 0, NULL },
+    { "duplicate-stderr-filters", 0, TEXT, AT(duplicate_stderr_filters), "", 0, NULL },
+    { "node-rank", 0, INT, AT(node_rank), "0", 0, NULL },
+    { "master-addr", 0, TEXT, AT(master_addr), "127.0.0.1", 0, NULL },
+    { "master-port", 0, INT, AT(master_port), NULL, 0, NULL },
+    { "local-addr", 0, TEXT, AT(local_addr), NULL, 0, NULL },
+    { "logs-specs", 0, TEXT, AT(logs_specs), NULL, NO_VARIABLE, NULL },
+    { "numa-binding", 0, CHOICE, AT(numa_binding), NULL, NO_VARIABLE, "{node,socket,exclusive,core-complex}" },
+    { "signals-to-handle", 0, TEXT, AT(signals_to_handle), "SIGTERM,SIGINT,SIGHUP,SIGQUIT", 0, NULL },
+    { "shutdown-timeout", 0, INT, AT(shutdown_timeout), NULL, 0, NULL },
+    { "virtual-local-rank", 0, FLAG, AT(virtual_local_rank), NULL, 0, NULL },
+    { "use-env", 0, FLAG, AT(use_env), NULL, NO_VARIABLE | LAUNCH_ONLY, NULL },
+    { "backend-dir", 0, DIRS, 0, NULL, NO_VARIABLE | OURS, NULL },
+    { "exit-barrier-timeout", 0, FLOAT, AT(exit_barrier_timeout), NULL, NO_VARIABLE | OURS, NULL },
+    { "quiet", 'q', FLAG, AT(quiet), NULL, NO_VARIABLE | OURS, NULL },
+    { "verbose", 'v', COUNT, AT(verbose), NULL, NO_VARIABLE | OURS, NULL },
+    { "dry-run", 0, FLAG, AT(dry_run), NULL, NO_VARIABLE | OURS, NULL },
+};
+
+enum { RULES = sizeof rules / sizeof rules[0] };
+
+struct parser {
+    struct mu_run_options *options;
+    struct mu_run_problem *problem;
+    bool is_launch;
+    mu_run_lookup *lookup;
+    void *lookup_ctx;
+    bool given[RULES];
+    char unknown[UNKNOWN_MAX]; /* " --a --b" */
+    size_t unknown_len;
+};
+
+static bool takes_value(const struct rule *rule)
+{
+    return rule->kind != HELP && rule->kind != FLAG && rule->kind != COUNT;
+}
+
+static bool has_two_spellings(const struct rule *rule)
+{
+    return strchr(rule->name, '-') != NULL;
+}
+
+/* Also "-" to "_". */
+static char to_upper(char c)
+{
+    if (c == '-')
+        return '_';
+    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
+}
+
+/* "--no-python" or "--no_python", or just its letter's; as stock names it. */
+static const char *rule_text(const struct rule *rule, char text[static 2 * NAME_MAX_BYTES])
+{
+    int len = 0;
+
+    if (rule->letter != 0)
+        len = snprintf(text, 2 * NAME_MAX_BYTES, "-%c/", rule->letter);
+    len += snprintf(text + len, (size_t)(2 * NAME_MAX_BYTES - len), "--%s", rule->name);
+    if (has_two_spellings(rule)) {
+        int from = len + 3;
+
+        (void)snprintf(text + len, (size_t)(2 * NAME_MAX_BYTES - len), "/--%s", rule->name);
+        for (char *c = text + from; *c != '\0'; c++)
+            *c = *c == '-' ? '_' : *c;
+    }
+    return text;
+}
+
+static int usage_error(struct parser *p, const struct rule *rule, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int usage_error(struct parser *p, const struct rule *rule, const char *format, ...)
+{
+    char name[2 * NAME_MAX_BYTES], text[sizeof p->problem->error.text];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return mu_run_problem(p->problem, MU_RUN_USAGE, "argument %s: %s", rule_text(rule, name), text);
+}
+
+/* ---- Names ---- */
+
+/* Whether `given` begins the name in one of its spellings, or is it. */
+static bool begins(const struct rule *rule, const char *given, size_t len, bool *ret_exact)
+{
+    bool dashes = true, underscores = true;
+
+    if (len > strlen(rule->name))
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if (rule->name[i] == '-') {
+            dashes = dashes && given[i] == '-';
+            underscores = underscores && given[i] == '_';
+        } else if (rule->name[i] != given[i]) {
+            return false;
+        }
+    }
+    *ret_exact = rule->name[len] == '\0';
+    return dashes || underscores;
+}
+
+struct match {
+    enum { PLAIN, OPTION, AMBIGUOUS, UNKNOWN } type;
+    const struct rule *rule;
+    const char *value; /* in the same word; NULL: none */
+    bool is_short;
+};
+
+static bool is_known(const struct parser *p, const struct rule *rule)
+{
+    return p->is_launch || !(rule->traits & LAUNCH_ONLY);
+}
+
+/* How many options of stock, or of ours, begin like this; an exact name is alone. */
+static size_t count_prefix(const struct parser *p, const char *name, size_t len, bool ours,
+                           const struct rule **ret_rule)
+{
+    size_t count = 0;
+    bool exact = false;
+
+    for (size_t i = 0; i < RULES; i++) {
+        if (!is_known(p, &rules[i]) || ((rules[i].traits & OURS) != 0) != ours || !begins(&rules[i], name, len, &exact))
+            continue;
+        *ret_rule = &rules[i];
+        if (exact)
+            return 1;
+        count++;
+    }
+    return count;
+}
+
+static struct match match_long(const struct parser *p, const char *word)
+{
+    const char *name = word + 2, *equals = strchr(name, '=');
+    size_t len = equals == NULL ? strlen(name) : (size_t)(equals - name), count;
+    struct match match = { .type = UNKNOWN, .value = equals == NULL ? NULL : equals + 1 };
+
+    count = count_prefix(p, name, len, false, &match.rule);
+    if (count == 0)
+        count = count_prefix(p, name, len, true, &match.rule);
+    if (count > 0)
+        match.type = count == 1 ? OPTION : AMBIGUOUS;
+    return match;
+}
+
+static const struct rule *rule_by_letter(char letter)
+{
+    for (size_t i = 0; i < RULES; i++) {
+        if (rules[i].letter == letter && letter != 0)
+            return &rules[i];
+    }
+    return NULL;
+}
+
+static struct match match_short(const char *word)
+{
+    struct match match = { .type = UNKNOWN, .rule = rule_by_letter(word[1]), .is_short = true };
+
+    if (match.rule == NULL)
+        return match;
+    match.type = OPTION;
+    if (word[2] != '\0')
+        match.value = word[2] == '=' ? word + 3 : word + 2;
+    return match;
+}
+
+/* -5, -.5, -1.5 */
+static bool is_negative_number(const char *word)
+{
+    size_t whole = strspn(word + 1, "0123456789");
+    const char *rest = word + 1 + whole;
+
+    if (*rest == '\0')
+        return whole > 0;
+    return *rest == '.' && rest[1] != '\0' && rest[1 + strspn(rest + 1, "0123456789")] == '\0';
+}
+
+static struct match match_word(const struct parser *p, const char *word)
+{
+    struct match match = { .type = PLAIN };
+
+    if (word[0] != '-' || word[1] == '\0')
+        return match;
+    match = word[1] == '-' ? match_long(p, word) : match_short(word);
+    if (match.type == UNKNOWN && (is_negative_number(word) || strchr(word, ' ') != NULL))
+        match.type = PLAIN;
+    return match;
+}
+
+/* ---- Values ---- */
+
+static bool is_choice(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+
+    while (*choices == '{' || *choices == ',') {
+        choices++;
+        if (strncmp(choices, text, len) == 0 && (choices[len] == ',' || choices[len] == '}'))
+            return true;
+        choices += strcspn(choices, ",}");
+    }
+    return false;
+}
+
+static int take_dir(struct parser *p, const struct rule *rule, const char *text)
+{
+    struct mu_run_options *options = p->options;
+
+    if (options->backend_dirs_count == MU_RUN_BACKEND_DIRS_MAX)
+        return usage_error(p, rule, "given more than %d times", MU_RUN_BACKEND_DIRS_MAX);
+    options->backend_dirs[options->backend_dirs_count++] = text;
+    return 0;
+}
+
+/* Choices are not checked in variables: stock does not. */
+static int take_value(struct parser *p, const struct rule *rule, const char *text, bool check_choices)
+{
+    void *at = (char *)p->options + rule->at;
+    struct mu_run_int integer = { .is_set = true };
+    struct mu_run_float number = { .is_set = true };
+
+    switch (rule->kind) {
+    case CHOICE:
+        if (check_choices && !is_choice(rule->choices, text))
+            return usage_error(p, rule, "invalid choice: '%s' (choose from %s)", text, rule->choices);
+        *(const char **)at = text;
+        break;
+    case TEXT:
+        *(const char **)at = text;
+        break;
+    case INT:
+        if (!mu_number_int(text, &integer.value))
+            return usage_error(p, rule, "invalid int value: '%s'", text);
+        *(struct mu_run_int *)at = integer;
+        break;
+    case FLOAT:
+        if (!mu_number_float(text, &number.value))
+            return usage_error(p, rule, "invalid float value: '%s'", text);
+        *(struct mu_run_float *)at = number;
+        break;
+    case DIRS:
+        return take_dir(p, rule, text);
+    case HELP:
+    case FLAG:
+    case COUNT:
+        assert(false);
+    }
+    return 0;
+}
+
+static void take_flag(struct parser *p, const struct rule *rule)
+{
+    void *at = (char *)p->options + rule->at;
+
+    if (rule->kind == COUNT)
+        ++*(unsigned *)at;
+    else
+        *(bool *)at = true;
+}
+
+/* ---- Words ---- */
+
+/* A flag, and in a word like -mr3 whatever stands behind its letter. Returns how many more words were taken, or an error. */
+static int take_option(struct parser *p, struct match match, const char *next)
+{
+    const struct rule *rule = match.rule;
+    int rc;
+
+    while (!takes_value(rule)) {
+        const struct rule *behind = NULL;
+
+        if (match.value != NULL && match.is_short)
+            behind = rule_by_letter(match.value[0]);
+        if (match.value != NULL && behind == NULL)
+            return usage_error(p, rule, "ignored explicit argument '%s'", match.value);
+        take_flag(p, rule);
+        if (behind == NULL || p->options->help)
+            return 0;
+        rule = behind;
+        match.value = match.value[1] == '\0' ? NULL : match.value + 1;
+    }
+    p->given[rule - rules] = true;
+    if (match.value != NULL)
+        return take_value(p, rule, match.value, true);
+    if (next == NULL || strcmp(next, "--") == 0 || match_word(p, next).type != PLAIN)
+        return usage_error(p, rule, "expected one argument");
+    rc = take_value(p, rule, next, true);
+    return rc < 0 ? rc : 1;
+}
+
+static int ambiguous(struct parser *p, const char *word)
+{
+    char names[UNKNOWN_MAX] = "";
+    size_t used = 0, len = strcspn(word + 2, "=");
+    const struct rule *rule = NULL;
+    bool ours = count_prefix(p, word + 2, len, false, &rule) == 0, exact;
+
+    for (size_t i = 0; i < RULES && used < sizeof names; i++) {
+        if (is_known(p, &rules[i]) && ((rules[i].traits & OURS) != 0) == ours &&
+            begins(&rules[i], word + 2, len, &exact))
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", used == 0 ? "" : ", ", rules[i].name);
+    }
+    return mu_run_problem(p->problem, MU_RUN_USAGE, "ambiguous option: %.*s could match %s", (int)len + 2, word, names);
+}
+
+static void note_unknown(struct parser *p, const char *word)
+{
+    if (p->unknown_len < sizeof p->unknown)
+        p->unknown_len +=
+            (size_t)snprintf(p->unknown + p->unknown_len, sizeof p->unknown - p->unknown_len, " %s", word);
+}
+
+static void take_script(struct parser *p, char *const *argv)
+{
+    p->options->script = argv[0];
+    p->options->args = argv[0] == NULL ? argv : argv + 1;
+}
+
+static int take_words(struct parser *p, char *const *argv)
+{
+    for (; *argv != NULL; argv++) {
+        struct match match;
+        int rc = 0;
+
+        if (strcmp(*argv, "--") == 0) {
+            take_script(p, argv + 1);
+            return 0;
+        }
+        match = match_word(p, *argv);
+        switch (match.type) {
+        case PLAIN:
+            take_script(p, argv);
+            if (argv[1] != NULL && strcmp(argv[1], "--") == 0)
+                p->options->args++;
+            return 0;
+        case UNKNOWN:
+            note_unknown(p, *argv);
+            break;
+        case AMBIGUOUS:
+            return ambiguous(p, *argv);
+        case OPTION:
+            rc = take_option(p, match, argv[1]);
+            break;
+        }
+        if (rc < 0)
+            return rc;
+        if (p->options->help)
+            return 0;
+        argv += rc;
+    }
+    return 0;
+}
+
+/* ---- Variables and defaults ---- */
+
+static const char *variable_name(const struct rule *rule, char name[static NAME_MAX_BYTES])
+{
+    (void)snprintf(name, NAME_MAX_BYTES, "PET_%s", rule->name);
+    for (char *c = name; *c != '\0'; c++)
+        *c = to_upper(*c);
+    return name;
+}
+
+static const char *variable(const struct parser *p, const struct rule *rule)
+{
+    char name[NAME_MAX_BYTES];
+
+    return rule->traits & NO_VARIABLE ? NULL : p->lookup(p->lookup_ctx, variable_name(rule, name));
+}
+
+/* Stock reads these before anything else, so that a bad one is no usage error and even --help fails. */
+static int take_flag_variables(struct parser *p)
+{
+    for (size_t i = 0; i < RULES; i++) {
+        const char *text = rules[i].kind == FLAG ? variable(p, &rules[i]) : NULL;
+        char name[NAME_MAX_BYTES];
+        int64_t value;
+
+        if (text == NULL)
+            continue;
+        if (!mu_number_int(text, &value))
+            return mu_run_problem(p->problem, MU_RUN_VALUE, "variable %s: '%s' is not an integer; expected 0 or 1",
+                                  variable_name(&rules[i], name), text);
+        if (value != 0)
+            take_flag(p, &rules[i]);
+    }
+    return 0;
+}
+
+static int take_defaults(struct parser *p)
+{
+    for (size_t i = 0; i < RULES; i++) {
+        const char *text = NULL;
+        int rc;
+
+        if (p->given[i] || !takes_value(&rules[i]))
+            continue;
+        text = variable(p, &rules[i]);
+        if (text == NULL)
+            text = rules[i].fallback;
+        rc = text == NULL ? 0 : take_value(p, &rules[i], text, false);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *lookup, void *lookup_ctx,
+                         struct mu_run_options *ret_options, struct mu_run_problem *ret_problem)
+{
+    struct parser p = { .options = ret_options,
+                        .problem = ret_problem,
+                        .is_launch = is_launch,
+                        .lookup = lookup,
+                        .lookup_ctx = lookup_ctx };
+    int rc;
+
+    *ret_options = (struct mu_run_options){ 0 };
+    rc = take_flag_variables(&p);
+    if (rc == 0)
+        rc = take_words(&p, argv);
+    if (rc < 0 || ret_options->help)
+        return rc;
+    rc = take_defaults(&p);
+    if (rc < 0)
+        return rc;
+    if (ret_options->script == NULL)
+        return mu_run_problem(ret_problem, MU_RUN_USAGE,
+                              "the following arguments are required: training_script, training_script_args");
+    if (p.unknown_len > 0)
+        return mu_run_problem(ret_problem, MU_RUN_USAGE, "unrecognized arguments:%s", p.unknown);
+    return 0;
+}
+
+/* ---- Texts ---- */
+
+static void add_item(char *item, size_t room, const struct rule *rule)
+{
+    char name[NAME_MAX_BYTES], value[NAME_MAX_BYTES] = "";
+
+    if (rule->letter != 0)
+        (void)snprintf(name, sizeof name, "-%c", rule->letter);
+    else
+        (void)snprintf(name, sizeof name, "--%s", rule->name);
+    if (takes_value(rule)) {
+        (void)snprintf(value, sizeof value, " %s", rule->choices != NULL ? rule->choices : rule->name);
+        for (char *c = value; rule->choices == NULL && *c != '\0'; c++)
+            *c = to_upper(*c);
+    }
+    (void)snprintf(item, room, "[%s%s]", name, value);
+}
+
+void mu_run_options_usage(struct mu_text *out, const char *program, bool is_launch)
+{
+    size_t indent = strlen("usage: ") + strlen(program), column = indent;
+    char item[2 * NAME_MAX_BYTES + 8];
+
+    if (indent > USAGE_INDENT_MAX)
+        indent = strlen("usage:");
+    mu_text_add(out, "usage: %s", program);
+    for (size_t i = 0; i < RULES; i++) {
+        if ((rules[i].traits & LAUNCH_ONLY) && !is_launch)
+            continue;
+        add_item(item, sizeof item, &rules[i]);
+        if (column + 1 + strlen(item) > USAGE_COLUMNS && column > indent) {
+            mu_text_add(out, "\n%*s", (int)indent, "");
+            column = indent;
+        }
+        mu_text_add(out, " %s", item);
+        column += 1 + strlen(item);
+    }
+    mu_text_add(out, "\n%*s training_script ...\n", (int)indent, "");
+}
+
+static const char help_options[] =
+    "the script:\n"
+    "  -m, --module              it is the name of a Python module\n"
+    "  --no-python               it is a program of any kind; PATH is searched for it\n"
+    "  --run-path                run the file within Python, as runpy.run_path does\n"
+    "  --role NAME               what the workers call themselves (default: default)\n"
+    "\n"
+    "how many:\n"
+    "  --nproc-per-node N        workers on this node: a number, gpu, cpu, or auto: GPUs\n"
+    "                            if there are any, else CPUs (default: 1)\n"
+    "  --nnodes N | MIN:MAX      nodes (default: 1:1)\n"
+    "  --max-restarts N          how often a failed group is started again (default: 0)\n"
+    "\n"
+    "where nodes meet:\n"
+    "  --standalone              this node alone, on a free port; also what happens when\n"
+    "                            there is one node and none of the following is given\n"
+    "  --rdzv-backend NAME       c10d, static, or one from a --backend-dir (default:\n"
+    "                            static)\n"
+    "  --rdzv-endpoint HOST:PORT the machine that HOST is runs the store\n"
+    "  --rdzv-id ID              name of the job, the same on every node\n"
+    "  --rdzv-conf K=V,...       more, for example join_timeout=60,last_call_timeout=5\n"
+    "  --local-addr ADDR         this node's name and address for the others\n"
+    "  --backend-dir DIR         load more back ends from here; may be repeated\n"
+    "  --node-rank N, --master-addr ADDR, --master-port PORT\n"
+    "                            of back end static (defaults: 0, 127.0.0.1, 29500)\n"
+    "\n"
+    "output of the workers:\n"
+    "  -r, --redirects SPEC      into files: 1 stdout, 2 stderr, 3 both; or 0:1,1:3 by\n"
+    "                            local rank (default: 0)\n"
+    "  -t, --tee SPEC            into files and to the console (default: 0)\n"
+    "  --log-dir DIR             where these files go (default: a new directory in /tmp)\n"
+    "  --local-ranks-filter N,.. show only these local ranks on the console\n"
+    "  --duplicate-stdout-filters WORD,..., --duplicate-stderr-filters WORD,...\n"
+    "                            write tee'd lines with such a word to one more file\n"
+    "\n"
+    "ends:\n"
+    "  --signals-to-handle LIST  pass these on to the workers and end (default: SIGTERM,\n"
+    "                            SIGINT,SIGHUP,SIGQUIT)\n"
+    "  --shutdown-timeout S      seconds until workers that do not end are killed\n"
+    "                            (default: 30)\n"
+    "  --exit-barrier-timeout S  how long to wait for other nodes' workers to end when\n"
+    "                            ours are done (default: no limit)\n"
+    "\n"
+    "what it tells:\n"
+    "  -q, --quiet               errors only\n"
+    "  -v, --verbose             what happens, step by step; -vv: everything\n"
+    "  --dry-run                 show the configuration, command and environment of the\n"
+    "                            workers, and start nothing\n"
+    "  --event-log-handler NAME  events as JSON lines: null, console or file:PATH\n"
+    "                            (default: null)\n"
+    "  -h, --help                this text\n"
+    "\n"
+    "less often used:\n"
+    "  --virtual-local-rank      every worker sees its own GPU as the only one\n"
+    "  --monitor-interval, --start-method\n"
+    "                            taken for compatibility, without effect\n"
+    "  --numa-binding, --logs-specs\n"
+    "                            not supported yet\n";
+
+void mu_run_options_help(struct mu_text *out, const char *program, bool is_launch)
+{
+    mu_text_add(out,
+                "%s: starts a script on several processes and nodes, and keeps it going\n"
+                "\n"
+                "usage: %s [OPTIONS] SCRIPT [ARGS]\n"
+                "\n"
+                "examples:\n"
+                "  %s --nproc-per-node 2 train.py --epochs 3\n"
+                "  %s --nproc-per-node auto --nnodes 2:4 --max-restarts 3 --rdzv-backend c10d \\\n"
+                "      --rdzv-endpoint node1:29400 --rdzv-id job7 train.py\n"
+                "  %s --nproc-per-node 8 --no-python ./worker.sh '$local_rank'\n"
+                "\n",
+                program, program, program, program, program);
+    mu_text_add(out, "%s", help_options);
+    if (is_launch)
+        mu_text_add(out, "  --use-env                 do not give scripts a --local-rank argument\n");
+    mu_text_add(out, "\n"
+                     "Options come before the script; all behind it is the script's own. Names may be cut\n"
+                     "short, and '_' may stand for '-'. Defaults may be set by variables: PET_NNODES=2 is\n"
+                     "--nnodes 2. In arguments of the script $local_rank is each worker's own.\n"
+                     "\n"
+                     "Exit status: 0 all workers of this node succeeded; 1 they failed, or an error; 2\n"
+                     "the command line was wrong.\n");
+}
