@@ -98,7 +98,7 @@ void mu_metrics_decision(const char *role, const char *state, int64_t remaining_
     char lower[64];
     size_t len = 0;
 
-    for (; state[len] != '\0' && len < sizeof lower - 1; len++)
+    for (; len < sizeof lower - 1 && state[len] != '\0'; len++)
         lower[len] = (char)tolower((unsigned char)state[len]);
     lower[len] = '\0';
     mu_metric_put(remaining_restarts, "workers.%s.remaining_restarts", role);

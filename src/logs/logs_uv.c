@@ -207,7 +207,7 @@ static int open_stream(struct mu_logs *logs, const struct mu_logs_config *config
 static int open_filtered(struct mu_logs *logs, const struct mu_filters *filters, int kind, struct muster_error *reterr)
 {
     char path[MU_LOGTREE_PATH_MAX];
-    int rc, fd;
+    int rc, fd = -1;
 
     if (filters == NULL || filters->count == 0 || logs->directory[0] == '\0')
         return 0;
