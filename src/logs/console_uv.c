@@ -279,6 +279,7 @@ static struct block *room_for(struct mu_console_source *source, size_t len)
     if (last == NULL)
         return NULL;
     *last = (struct block){ .source = source, .cap = cap };
+    assert(console->blocks.prev != NULL); /* an initialized list links to something, if only to itself */
     mu_list_push(&console->blocks, &last->link);
     return last;
 }
