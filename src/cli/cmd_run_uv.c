@@ -437,7 +437,7 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
         rc = start_agent(run, startup, keeper_fd, &error);
     }
     if (rc < 0)
-        return fail(run, &error); /* the process ends, and all that it has with it */
+        _exit(fail(run, &error)); /* the process ends, and all that the loop still has with it */
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&run->loop);
     if (run->report.len > 0)
