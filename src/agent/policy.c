@@ -315,19 +315,19 @@ static void linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effect
     enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
 }
 
-static void serve(struct mu_policy *p, struct mu_policy_effects *out)
+static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     say(p, out, MUSTER_LOG_INFO, "done; serving the rendezvous store until the others have ended");
     (void)emit(out, MU_POLICY_DO_LINGER);
     (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->our_prefix);
-    enter(p, MU_POLICY_SERVING, UINT64_MAX);
+    enter(p, MU_POLICY_SERVING, now_ms + MU_POLICY_SERVE_MS);
 }
 
 static void left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     p->in = false;
     if (p->serve)
-        serve(p, out);
+        serve(p, now_ms, out);
     else
         end(p, now_ms, out);
 }

@@ -40,6 +40,7 @@
 
 #define MU_POLICY_LEAVE_MS 1000   /* for leaving, when nothing depends on it but how soon the others know */
 #define MU_POLICY_LINGER_MS 2000  /* of the rendezvous store's host, so that the others can read how it ended */
+#define MU_POLICY_SERVE_MS 900000 /* of a host that is done, for others who regroup; they may also end without a word */
 #define MU_POLICY_CHARGE_MS 10000 /* for the budget's keys; then we go by what we know */
 #define MU_POLICY_WHY_MS 1000     /* for the verdict of a job that was closed before we came */
 #define MU_POLICY_TEXT_MAX 1024

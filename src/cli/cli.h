@@ -55,6 +55,9 @@ void mu_cli_say(const char *lines, size_t len);
  * Empty: nothing. */
 void mu_cli_status(const char *text, size_t len);
 
+/* Other people's back ends: those in `dirs`, and, unless one of ours is asked for, those that are installed. */
+int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t count, struct muster_error *reterr);
+
 /* ---- Commands: argv begins behind the command's own words ---- */
 
 int mu_cmd_store(char **argv);

@@ -1,4 +1,5 @@
 /* `muster join`: its options, and what can be said about them before anything is tried. */
+#include "base/error.h"
 #include "cli/cli.h"
 #include "cli/join.h"
 
@@ -130,22 +131,21 @@ static bool is_builtin(const char *backend)
     return strcmp(backend, "c10d") == 0 || strcmp(backend, "static") == 0;
 }
 
-/* Those that are installed are of no concern to whoever asks for one of ours. */
-static int load_backends(const char *backend, const struct mu_option_list *dirs)
+int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t count, struct muster_error *reterr)
 {
     struct muster_rdzv_registry *registry = muster_rdzv_registry_default();
-    struct muster_error error = { 0 };
+    int rc = 0;
 
     if (registry == NULL)
-        return mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM));
-    if (!is_builtin(backend) && access(MUSTER_BACKEND_DIR, F_OK) == 0 &&
-        muster_rdzv_registry_load(registry, MUSTER_BACKEND_DIR, &error) < 0)
-        return mu_cli_fail(command, "%s", error.text);
-    for (size_t i = 0; i < dirs->count; i++) {
-        if (muster_rdzv_registry_load(registry, dirs->items[i], &error) < 0)
-            return mu_cli_fail(command, "option '--backend-dir': %s", error.text);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for back ends");
+    if (!is_builtin(backend) && access(MUSTER_BACKEND_DIR, F_OK) == 0)
+        rc = muster_rdzv_registry_load(registry, MUSTER_BACKEND_DIR, reterr);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        rc = muster_rdzv_registry_load(registry, dirs[i], reterr);
+        if (rc < 0)
+            rc = mu_wrap(reterr, rc, "option '--backend-dir'");
     }
-    return MU_EXIT_OK;
+    return rc;
 }
 
 static int join(struct words *words, const struct mu_option_list *dirs, struct mu_join_config *config)
@@ -153,6 +153,7 @@ static int join(struct words *words, const struct mu_option_list *dirs, struct m
     struct muster_rdzv_params *params = NULL;
     char host[256] = "this node";
     int64_t nodes_min = 1, nodes_max = 1;
+    struct muster_error error = { 0 };
     int rc = check_words(words, &nodes_min, &nodes_max);
 
     if (rc != MU_EXIT_OK)
@@ -168,9 +169,9 @@ static int join(struct words *words, const struct mu_option_list *dirs, struct m
                                             .run_id = words->run_id,
                                             .node = words->local_addr != NULL ? words->local_addr : host };
     config->terminal = isatty(STDERR_FILENO) == 1;
-    rc = load_backends(words->backend, dirs);
-    if (rc == MU_EXIT_OK)
-        rc = mu_cmd_join_run(params, config);
+    rc = mu_cli_load_backends(words->backend, dirs->items, dirs->count, &error) < 0
+             ? mu_cli_fail(command, "%s", error.text)
+             : mu_cmd_join_run(params, config);
     muster_rdzv_params_free(params);
     return rc;
 }

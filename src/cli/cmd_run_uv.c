@@ -448,15 +448,6 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
     return run->exit_code;
 }
 
-static int load_backends(const struct mu_run_config *config, struct muster_error *reterr)
-{
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < config->backend_dirs_count; i++)
-        rc = muster_rdzv_registry_load(muster_rdzv_registry_default(), config->backend_dirs[i], reterr);
-    return rc;
-}
-
 int mu_cmd_run(const char *program, const struct mu_startup *startup, char **argv)
 {
     struct run *run = calloc(1, sizeof *run);
@@ -474,7 +465,9 @@ int mu_cmd_run(const char *program, const struct mu_startup *startup, char **arg
         return rc;
     }
     run->config = config;
-    if (load_backends(config, &error) < 0 || mu_event_sink_open(config->event_log_handler, &sink, &error) < 0 ||
+    if (mu_cli_load_backends(muster_rdzv_params_backend(config->params), config->backend_dirs,
+                             config->backend_dirs_count, &error) < 0 ||
+        mu_event_sink_open(config->event_log_handler, &sink, &error) < 0 ||
         mu_keeper_run(startup, program, &keeper_fd, &error) < 0)
         rc = fail(run, &error);
     else
