@@ -1277,7 +1277,7 @@ def test_it_is_torchrun_when_it_is_called_so(scene):
     link = scene.path / "torchrun"
     link.symlink_to(MUSTER)
     script = scene.path / "script.py"
-    script.write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], *sys.argv[1:], __name__)\n")
+    script.write_text("import os, sys\nline = ' '.join([os.environ['WORLD_SIZE'], *sys.argv[1:], __name__])\nos.write(1, line.encode() + b'\\n')\n")
     agent = scene.start("--nproc_per_node", "2", script, "--lr", "1", program=[link], env={"PYTHON_EXEC": sys.executable})
     assert (agent.end(), agent.out) == (0, b"2 --lr 1 __main__\n" * 2), agent.err
     agent = scene.start("-m", "nowhere_of_all", program=[link])
