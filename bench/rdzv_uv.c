@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 #include <uv.h>
 
 #define DEADLINE_MS 60000
+#define HEAP_PER_NODE ((size_t)1 << 20)
 #define BELLS_MAX 1000
 
 struct bench;
@@ -296,6 +298,22 @@ static void bell(uv_loop_t *loop, const char *host, uint16_t port, size_t count,
     free(seen_ms);
 }
 
+/* A thousand nodes in one process give buffers back and take them again all the time, and every page of a thousand nodes
+ * would be met for the first time by one core: each node alone would do neither. So the heap is there, and kept. */
+static void warm_heap(size_t bytes)
+{
+    char *heap;
+
+    (void)mallopt(M_MMAP_THRESHOLD, INT_MAX);
+    (void)mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    heap = malloc(bytes);
+    if (heap == NULL)
+        die("memory", NULL);
+    memset(heap, 1, bytes);
+    __asm__ volatile("" : : "r"(heap) : "memory"); /* it is not for nothing */
+    free(heap);
+}
+
 static size_t number(const char *text)
 {
     char *end = NULL;
@@ -321,9 +339,7 @@ int main(int argc, char **argv)
     if (mu_endpoint_parse(argv[1], 0, host, &port, &error) < 0)
         die(argv[1], &error);
     (void)signal(SIGPIPE, SIG_IGN);
-    /* A thousand nodes in one process give buffers back and take them again all the time; each node alone would not. */
-    (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    warm_heap(number(argv[3]) * HEAP_PER_NODE);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);

@@ -8,17 +8,21 @@
 
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* What a character stands for, plus one; 0: not of the alphabet. */
+/* What a character stands for; xx: it is not of the alphabet. */
+#define NOT_ONE 0x80
+#define xx NOT_ONE
 static const uint8_t sextets[UCHAR_MAX + 1] = {
-    ['A'] = 1,  ['B'] = 2,  ['C'] = 3,  ['D'] = 4,  ['E'] = 5,  ['F'] = 6,  ['G'] = 7,  ['H'] = 8,
-    ['I'] = 9,  ['J'] = 10, ['K'] = 11, ['L'] = 12, ['M'] = 13, ['N'] = 14, ['O'] = 15, ['P'] = 16,
-    ['Q'] = 17, ['R'] = 18, ['S'] = 19, ['T'] = 20, ['U'] = 21, ['V'] = 22, ['W'] = 23, ['X'] = 24,
-    ['Y'] = 25, ['Z'] = 26, ['a'] = 27, ['b'] = 28, ['c'] = 29, ['d'] = 30, ['e'] = 31, ['f'] = 32,
-    ['g'] = 33, ['h'] = 34, ['i'] = 35, ['j'] = 36, ['k'] = 37, ['l'] = 38, ['m'] = 39, ['n'] = 40,
-    ['o'] = 41, ['p'] = 42, ['q'] = 43, ['r'] = 44, ['s'] = 45, ['t'] = 46, ['u'] = 47, ['v'] = 48,
-    ['w'] = 49, ['x'] = 50, ['y'] = 51, ['z'] = 52, ['0'] = 53, ['1'] = 54, ['2'] = 55, ['3'] = 56,
-    ['4'] = 57, ['5'] = 58, ['6'] = 59, ['7'] = 60, ['8'] = 61, ['9'] = 62, ['+'] = 63, ['/'] = 64,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, 62, xx, xx, xx, 63, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61,
+    xx, xx, xx, xx, xx, xx, xx, 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+    22, 23, 24, 25, xx, xx, xx, xx, xx, xx, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44,
+    45, 46, 47, 48, 49, 50, 51, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
+    xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx, xx,
 };
+#undef xx
 
 static char *put_quad(char *to, uint32_t bits)
 {
@@ -75,15 +79,16 @@ static ptrdiff_t decode(struct mu_slice text, char *out)
     while (from < end) {
         uint8_t sextet;
 
-        if (pending == 0 && end - from >= 4) {
+        while (pending == 0 && end - from >= 4) {
             uint8_t a = sextets[from[0]], b = sextets[from[1]], c = sextets[from[2]], d = sextets[from[3]];
 
-            if (a != 0 && b != 0 && c != 0 && d != 0) {
-                to = put_triple(to, (a - 1u) << 18 | (b - 1u) << 12 | (c - 1u) << 6 | (d - 1u));
-                from += 4;
-                continue;
-            }
+            if (((a | b | c | d) & NOT_ONE) != 0)
+                break;
+            to = put_triple(to, (uint32_t)a << 18 | (uint32_t)b << 12 | (uint32_t)c << 6 | d);
+            from += 4;
         }
+        if (from == end)
+            break;
         if (*from++ == '=') {
             if (pending >= 2 && pending + ++pads >= 4) {
                 bits <<= 6 * (4 - pending);
@@ -95,10 +100,10 @@ static ptrdiff_t decode(struct mu_slice text, char *out)
             continue;
         }
         sextet = sextets[from[-1]];
-        if (sextet == 0)
+        if (sextet == NOT_ONE)
             continue;
         pads = 0;
-        bits = bits << 6 | (sextet - 1u);
+        bits = bits << 6 | sextet;
         if (++pending == 4) {
             to = put_triple(to, bits);
             bits = 0;

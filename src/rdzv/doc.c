@@ -284,7 +284,7 @@ struct mu_doc_member *mu_doc_find(const struct mu_doc *doc, const struct mu_node
 }
 
 /* Copies the node before anything moves: it may stand in our own memory. */
-static struct mu_doc_member *add(struct mu_doc *doc, struct mu_node node)
+static struct mu_doc_member *add(struct mu_doc *doc, struct mu_node node, size_t slot)
 {
     struct mu_doc_member *member;
 
@@ -300,9 +300,10 @@ static struct mu_doc_member *add(struct mu_doc *doc, struct mu_node node)
             name_drop(node.name);
             return NULL;
         }
+        slot = slot_of(doc, &node);
     }
     assert(doc->index != NULL);
-    doc->index[slot_of(doc, &node)] = (uint32_t)doc->count;
+    doc->index[slot] = (uint32_t)doc->count;
     member = &doc->members[doc->count++];
     *member = (struct mu_doc_member){ .node = node };
     return member;
@@ -310,12 +311,15 @@ static struct mu_doc_member *add(struct mu_doc *doc, struct mu_node node)
 
 struct mu_doc_member *mu_doc_enter(struct mu_doc *doc, const struct mu_node *node, unsigned in)
 {
-    struct mu_doc_member *member = mu_doc_find(doc, node);
+    size_t slot = doc->index_room == 0 ? 0 : slot_of(doc, node);
+    struct mu_doc_member *member = NULL;
     unsigned fresh;
 
+    if (doc->index_room != 0 && doc->index[slot] != EMPTY)
+        member = &doc->members[doc->index[slot]];
     assert(in != 0);
     if (member == NULL)
-        member = add(doc, *node);
+        member = add(doc, *node, slot);
     if (member == NULL)
         return NULL;
     fresh = in & ~member->in;
