@@ -57,6 +57,7 @@ int mu_fail(struct muster_error *reterr, int code, const char *format, ...)
     va_start(args, format);
     set_text(reterr, code, format, args);
     va_end(args);
+    reterr->errnum = 0;
     return code;
 }
 
@@ -115,5 +116,6 @@ int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, .
     va_end(args);
     used = strlen(reterr->text);
     (void)snprintf(reterr->text + used, sizeof reterr->text - used, ": %s", strerror(errnum));
+    reterr->errnum = errnum;
     return code;
 }

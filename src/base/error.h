@@ -17,7 +17,8 @@ void mu_fail_looks_at(struct muster_error *reterr, const char *format, ...);
 #define mu_wrap(reterr, code, ...) (mu_fail_looks_at(reterr, __VA_ARGS__), (int)(code))
 #endif
 
-/* The same for an errno value, whose text is put behind ours. Known values get their own code. */
+/* The same for an errno value, whose text is put behind ours. Known values get their own code. `errnum` stays
+ * in the error however often it is wrapped. */
 int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -34,6 +34,18 @@ void muster_log_set_sink(muster_log_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
+void mu_log_make_plain(char *line)
+{
+    for (char *c = line; *c != '\0'; c++) {
+        unsigned char byte = (unsigned char)c[0], next = (unsigned char)c[1];
+
+        if ((byte < ' ' && byte != '\t') || byte == 0x7f)
+            c[0] = '?';
+        else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) /* the other control characters */
+            c[0] = c[1] = '?';
+    }
+}
+
 void mu_log(enum muster_log_level level, const char *format, ...)
 {
     char line[LINE_MAX_BYTES];
@@ -42,6 +54,7 @@ void mu_log(enum muster_log_level level, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    mu_log_make_plain(line);
     (void)pthread_mutex_lock(&out.lock);
     if (out.sink != NULL)
         out.sink(out.ctx, level, line);

@@ -8,6 +8,9 @@
 #include <stdint.h>
 
 void mu_log(enum muster_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Names and texts of others are in lines: whatever would end a line or a terminal would act on becomes a question mark.
+ * mu_log() does it; for lines that go elsewhere. */
+void mu_log_make_plain(char *line);
 
 /* At most `burst` lines at once and `per_s` lines a second after that; what is held back is counted. Zeroed memory
  * with the two limits set is ready for use. */

@@ -1,6 +1,8 @@
 /* The words of `muster join`. */
 #include "cli/join_text.h"
 
+#include "base/utf8.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,49 +47,16 @@ void mu_text_add_plain(struct mu_text *text, const char *bytes)
     }
 }
 
-static bool is_continuation(unsigned char byte)
-{
-    return (byte & 0xC0) == 0x80;
-}
-
-/* How many bytes the character at `bytes` has, 0 if that is not UTF-8: stray or missing continuations, longer forms than
- * needed, surrogates, beyond U+10FFFF. Never looks behind a NUL. */
-static size_t utf8_len(const unsigned char *bytes)
-{
-    unsigned char lead = bytes[0], low = 0x80, high = 0xBF; /* of the second byte */
-    size_t len;
-
-    if (lead < 0x80)
-        return 1;
-    if (lead < 0xC2 || lead > 0xF4)
-        return 0;
-    len = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (lead == 0xE0)
-        low = 0xA0;
-    else if (lead == 0xED)
-        high = 0x9F;
-    else if (lead == 0xF0)
-        low = 0x90;
-    else if (lead == 0xF4)
-        high = 0x8F;
-    if (bytes[1] < low || bytes[1] > high)
-        return 0;
-    for (size_t i = 2; i < len; i++) {
-        if (!is_continuation(bytes[i]))
-            return 0;
-    }
-    return len;
-}
-
 void mu_text_add_json(struct mu_text *text, const char *bytes)
 {
+    const char *end = bytes + strlen(bytes);
     size_t len;
 
     append(text, "\"", 1);
-    for (; *bytes != '\0'; bytes += len) {
+    for (; bytes < end; bytes += len) {
         unsigned char byte = (unsigned char)*bytes;
 
-        len = utf8_len((const unsigned char *)bytes);
+        len = mu_utf8_len(bytes, (size_t)(end - bytes));
         if (len == 0) {
             append(text, "\\ufffd", 6);
             len = 1;

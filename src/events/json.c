@@ -1,6 +1,7 @@
 /* JSON, written the way Python writes it. */
 #include "events/json.h"
 
+#include "base/utf8.h"
 #include "muster.h"
 
 #include <inttypes.h>
@@ -20,42 +21,14 @@ int mu_json_raw(struct mu_buf *out, const char *text)
     return put(out, text, strlen(text));
 }
 
-/* How many bytes follow the first byte of a character; -1: it is none. */
-static int tail_count(unsigned char first)
-{
-    if (first >= 0xC2 && first <= 0xDF)
-        return 1;
-    if ((first & 0xF0) == 0xE0)
-        return 2;
-    if (first >= 0xF0 && first <= 0xF4)
-        return 3;
-    return -1;
-}
-
 /* The character at `*at`, which moves on. */
 static uint32_t next_character(struct mu_slice text, size_t *at)
 {
-    static const uint32_t smallest[] = { 0, 0x80, 0x800, 0x10000 };
-    unsigned char first = (unsigned char)text.data[(*at)++];
-    int tail = tail_count(first);
-    uint32_t c;
+    const char *from = text.data + *at;
+    size_t len = mu_utf8_len(from, text.len - *at);
 
-    if (first < 0x80)
-        return first;
-    if (tail < 0 || (size_t)tail > text.len - *at)
-        return REPLACEMENT;
-    c = first & (0x3Fu >> tail);
-    for (int i = 0; i < tail; i++) {
-        unsigned char byte = (unsigned char)text.data[*at + (size_t)i];
-
-        if ((byte & 0xC0) != 0x80)
-            return REPLACEMENT;
-        c = c << 6 | (byte & 0x3F);
-    }
-    if (c < smallest[tail] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
-        return REPLACEMENT;
-    *at += (size_t)tail;
-    return c;
+    *at += len == 0 ? 1 : len;
+    return len == 0 ? REPLACEMENT : mu_utf8_point(from, len);
 }
 
 static int put_character(struct mu_buf *out, uint32_t c)

@@ -1,6 +1,8 @@
 /* Endpoints and option strings, read as PyTorch reads them. Pure. */
 #include "handler/handler.h"
 
+#include "base/utf8.h"
+
 enum {
     ENDPOINT_BYTES_MAX = MU_RDZV_HOST_MAX - 1, /* without the blanks around it; so any host of it fits */
     OPTIONS_BYTES_MAX = 65536,
@@ -29,28 +31,6 @@ static int shown(struct mu_slice text) /* for "%.*s" */
 
 /* ---- Endpoints ---- */
 
-/* The code point at the start of `text`, which is not empty, and its length; 0 for what is not UTF-8. */
-static uint32_t decode(struct mu_slice text, size_t *ret_len)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const unsigned char *bytes = (const unsigned char *)text.data;
-    size_t len = bytes[0] < 0x80 ? 1 : bytes[0] < 0xc0 ? 0 : bytes[0] < 0xe0 ? 2 : bytes[0] < 0xf0 ? 3 : 4;
-    uint32_t point;
-
-    if (len == 0 || len > text.len || bytes[0] > 0xf4)
-        return 0;
-    point = len == 1 ? bytes[0] : bytes[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((bytes[i] & 0xc0) != 0x80)
-            return 0;
-        point = point << 6 | (bytes[i] & 0x3fu);
-    }
-    if (point < least[len] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
-        return 0;
-    *ret_len = len;
-    return point;
-}
-
 /* A letter, digit or underscore of any script. Beyond ASCII this is as near as one gets without tables: everything but
  * the C1 controls, the spaces, and the blocks that hold separators, marks and noncharacters only. A resolver has the last
  * word on a host name anyway. */
@@ -74,9 +54,13 @@ static bool is_host(struct mu_slice text)
     if (text.len == 0)
         return false;
     for (; text.len > 0; text = mu_slice(text.data + len, text.len - len)) {
-        uint32_t point = decode(text, &len);
+        uint32_t point;
 
-        if (point == 0 || !(is_word(point) || point == '.' || point == ':' || point == '-'))
+        len = mu_utf8_len(text.data, text.len);
+        if (len == 0)
+            return false;
+        point = mu_utf8_point(text.data, len);
+        if (!(is_word(point) || point == '.' || point == ':' || point == '-'))
             return false;
     }
     return true;

@@ -10,6 +10,7 @@
  * Writing does what CPython's pickler does, byte by byte, so that our documents are as small as PyTorch's own. */
 #include "rdzv/pickle.h"
 
+#include "base/utf8.h"
 #include "rdzv/rdzv.h"
 
 #include <assert.h>
@@ -414,29 +415,10 @@ static bool push_long1(struct decoder *d)
     return push_number(d, KIND_INT, (int64_t)number);
 }
 
-/* How long the character at `at` is; 0: it is none. Neither surrogates nor needlessly long forms are characters. */
-static size_t utf8_len(const uint8_t *at, size_t left)
-{
-    unsigned first = at[0];
-    size_t len = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-
-    if (first < 0x80)
-        return 1;
-    if (len == 0 || len > left)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    if ((first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] > 0x9f) || (first == 0xf0 && at[1] < 0x90) ||
-        (first == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 static bool is_utf8(const uint8_t *at, size_t left)
 {
     while (left > 0) {
-        size_t len = utf8_len(at, left);
+        size_t len = mu_utf8_len(at, left);
 
         if (len == 0)
             return false;

@@ -156,6 +156,18 @@ static void errno_values_get_a_code_and_their_own_words(void **state)
     }
 }
 
+static void an_errno_value_stays_until_the_next_failure(void **state)
+{
+    struct muster_error err;
+
+    (void)state;
+    (void)mu_fail_errno(&err, EACCES, "open 'x'");
+    (void)mu_wrap(&err, err.code, "load");
+    assert_int_equal(err.errnum, EACCES);
+    (void)mu_fail(&err, MUSTER_ESYSTEM, "something else");
+    assert_int_equal(err.errnum, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_text_that_is_too_long_is_cut_at_its_end),
         cmocka_unit_test(the_cut_is_right_at_the_last_byte),
         cmocka_unit_test(errno_values_get_a_code_and_their_own_words),
+        cmocka_unit_test(an_errno_value_stays_until_the_next_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

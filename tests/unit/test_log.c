@@ -55,6 +55,19 @@ static void a_line_that_is_too_long_is_cut(void **state)
     assert_memory_equal(seen.line, "begins xxx", 10);
 }
 
+static void nothing_in_a_line_is_acted_on_by_a_terminal(void **state)
+{
+    struct seen seen = { 0 };
+
+    (void)state;
+    muster_log_set_sink(remember, &seen);
+    mu_log(MUSTER_LOG_INFO, "node %s",
+           "\x1b[2J\r\na\tb\x7f\xc2\x9b"
+           "1m\xc2\xa0\xc3\xa9");
+    muster_log_set_sink(NULL, NULL);
+    assert_string_equal(seen.line, "node ?[2J??a\tb???1m\xc2\xa0\xc3\xa9");
+}
+
 static void levels_have_names(void **state)
 {
     (void)state;
@@ -144,6 +157,7 @@ int main(void)
         cmocka_unit_test(without_a_sink_nothing_happens),
         cmocka_unit_test(a_line_reaches_the_sink_with_its_level),
         cmocka_unit_test(a_line_that_is_too_long_is_cut),
+        cmocka_unit_test(nothing_in_a_line_is_acted_on_by_a_terminal),
         cmocka_unit_test(levels_have_names),
         cmocka_unit_test(a_burst_goes_out_and_the_rest_is_counted),
         cmocka_unit_test(quiet_time_gives_back_a_burst_and_no_more),
