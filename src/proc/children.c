@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_ROOM = 512, STAT_ROOM = 1024, CHUNK = 4096 };
+enum { PATH_ROOM = 512, STAT_ROOM = 1024, STATUS_ROOM = 8192, CHUNK = 4096 };
 
 bool mu_child_is_dead(const struct mu_child *child)
 {
@@ -43,23 +43,55 @@ static bool parse_stat(char *text, struct mu_child *ret_child)
     return true;
 }
 
-bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child)
+/* What a file about a process holds, as far as it fits, with a NUL. */
+static bool read_about(const char *root, pid_t pid, const char *file, char *text, size_t room)
 {
-    char path[PATH_ROOM], text[STAT_ROOM];
+    char path[PATH_ROOM];
     ssize_t len;
     int fd;
 
-    if (snprintf(path, sizeof path, "%s/%d/stat", root, (int)pid) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/%d/%s", root, (int)pid, file) >= (int)sizeof path)
         return false;
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    len = read(fd, text, sizeof text - 1);
+    len = read(fd, text, room - 1);
     (void)close(fd);
     if (len <= 0)
         return false;
     text[len] = '\0';
-    return parse_stat(text, ret_child) && ret_child->pid == pid;
+    return true;
+}
+
+bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child)
+{
+    char text[STAT_ROOM];
+
+    return read_about(root, pid, "stat", text, sizeof text) && parse_stat(text, ret_child) && ret_child->pid == pid;
+}
+
+/* Adds the number behind a name that begins a line. */
+static bool add_field(const char *text, const char *name, uint64_t *sum)
+{
+    const char *line = strstr(text, name);
+    unsigned long long number;
+
+    if (line == NULL || sscanf(line + strlen(name), " %llu", &number) != 1)
+        return false;
+    *sum += number;
+    return true;
+}
+
+bool mu_child_read_switches(const char *root, pid_t pid, uint64_t *ret_switches)
+{
+    char text[STATUS_ROOM];
+    uint64_t sum = 0;
+
+    if (!read_about(root, pid, "status", text, sizeof text) || !add_field(text, "\nvoluntary_ctxt_switches:", &sum) ||
+        !add_field(text, "\nnonvoluntary_ctxt_switches:", &sum))
+        return false;
+    *ret_switches = sum;
+    return true;
 }
 
 static int append(struct mu_children *list, const struct mu_child *child)

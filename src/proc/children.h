@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #define MU_CHILD_COMM_MAX 64  /* names of kernel threads can be longer than 16; cut there */
@@ -40,6 +41,8 @@ int mu_children_in_groups(struct mu_children *list, const char *root, const stru
 /* One process; false when there is none (any more), or nothing can be read. */
 bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child);
 bool mu_child_is_dead(const struct mu_child *child); /* a zombie */
+/* How often the kernel has switched from it (its first thread) to something else. False: nothing can be read. */
+bool mu_child_read_switches(const char *root, pid_t pid, uint64_t *ret_switches);
 void mu_children_done(struct mu_children *list);
 
 #endif

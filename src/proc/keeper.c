@@ -21,7 +21,7 @@ enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10 };
 
 /* Of the agent, which is known by its pid: a fork of it is guarded by nobody. */
 static struct {
-    pid_t pid;
+    pid_t pid, keeper;
     int fd;
     struct mu_startup startup;
 } guard;
@@ -276,9 +276,10 @@ static _Noreturn void keep(struct keeper *k)
 
 /* ---- The fork -------------------------------------------------------------------------------------------------- */
 
-static void become_agent(int fd, const struct mu_startup *startup)
+static void become_agent(int fd, pid_t keeper, const struct mu_startup *startup)
 {
     guard.fd = fd;
+    guard.keeper = keeper;
     guard.pid = getpid();
     guard.startup = *startup;
     (void)setsid();
@@ -288,9 +289,9 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
 {
     struct keeper k = { .startup = startup };
     struct sigaction chld = { .sa_handler = SIG_DFL };
+    pid_t pid, keeper = getpid();
     sigset_t before;
     int ends[2];
-    pid_t pid;
 
     (void)snprintf(k.name, sizeof k.name, "%s", name);
     if (pipe2(ends, O_CLOEXEC) < 0)
@@ -323,7 +324,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     }
     (void)close(ends[1]);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* worked a moment ago */
-    become_agent(ends[0], startup);
+    become_agent(ends[0], keeper, startup);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     *ret_fd = ends[0];
     return 0;
@@ -337,6 +338,11 @@ bool mu_guarded(void)
 int mu_guard_fd(void)
 {
     return mu_guarded() ? guard.fd : -1;
+}
+
+pid_t mu_guard_keeper(void)
+{
+    return mu_guarded() ? guard.keeper : getpid();
 }
 
 const struct mu_startup *mu_guard_startup(void)

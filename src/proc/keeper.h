@@ -28,6 +28,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
 /* Whether this process is the agent of a keeper: it adopts what its workers detach and may kill it. */
 bool mu_guarded(void);
 int mu_guard_fd(void);                           /* what *ret_fd was; -1: not guarded */
+pid_t mu_guard_keeper(void);                     /* the pid that the user sees: the keeper's; ours: not guarded */
 const struct mu_startup *mu_guard_startup(void); /* NULL: not guarded */
 
 #endif

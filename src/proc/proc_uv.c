@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proc/keeper.h"
+#include "proc/stuck.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -44,6 +45,7 @@ struct worker {
     bool dumped;
     int64_t wall_ms;
     struct watched *death, *output;
+    struct mu_stuck stuck;
     bool is_function;
     struct mu_result result;
     struct muster_error result_error; /* code 0: none */
@@ -59,8 +61,8 @@ struct mu_group {
     struct mu_startup startup;
     bool has_startup, guarded;
     uv_signal_t chld;
-    uv_timer_t timer;
-    size_t handles; /* of the loop's */
+    uv_timer_t timer, looker; /* looker: for workers that hang */
+    size_t handles;           /* of the loop's */
     struct worker *workers;
     size_t count;
     pid_t *pids;          /* ascending */
@@ -271,6 +273,12 @@ static void list_groups(struct mu_group *group)
     group->others.count = kept;
 }
 
+static void reap_worker(struct worker *w)
+{
+    (void)waitpid(w->pid, NULL, WNOHANG);
+    w->reaped = true;
+}
+
 /* Their groups get SIGKILL before, for nobody can be in there but those who were to be ended, and then the numbers may be
  * used again. A worker that could not be killed stays unreaped: with a guard a later look takes it for an orphan. */
 static void reap_workers(struct mu_group *group)
@@ -281,8 +289,7 @@ static void reap_workers(struct mu_group *group)
         if (!w->exited || w->reaped)
             continue;
         (void)kill(-w->pid, SIGKILL);
-        (void)waitpid(w->pid, NULL, WNOHANG);
-        w->reaped = true;
+        reap_worker(w);
     }
 }
 
@@ -307,6 +314,19 @@ static void count_hidden(struct mu_group *group)
     group->hidden = has_child();
 }
 
+/* Nobody is listed, but the quick list may miss one, and this is the moment to be sure. Of dead workers alone wait's word
+ * is enough: all that lives below us is below a living child of ours, and they have none. Only otherwise all of /proc is
+ * read; whoever is found there keeps its group's number in use, so nothing is lost with the dead leaders. */
+static void list_missed(struct mu_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        if (!group->workers[i].reaped)
+            reap_worker(&group->workers[i]);
+    }
+    if (has_child())
+        list_orphans(group, true);
+}
+
 static void list_others(struct mu_group *group)
 {
     if (!group->guarded) {
@@ -315,7 +335,7 @@ static void list_others(struct mu_group *group)
     }
     list_orphans(group, false);
     if (!group->hidden && !anybody_alive(group))
-        list_orphans(group, true); /* the quick list may miss one; this is the moment to be sure */
+        list_missed(group);
     count_hidden(group);
 }
 
@@ -523,6 +543,50 @@ static void tell(struct mu_group *group)
     }
 }
 
+/* ---- Hanging --------------------------------------------------------------------------------------------------- */
+
+/* How it is now. Read in this order: switches that are read first are at most as many as there were when it was in its state. */
+static struct mu_stuck_look look_at(struct worker *w)
+{
+    struct mu_stuck_look look = { .state = '?' };
+    struct mu_child child;
+
+    if (!w->exited && mu_child_read_switches(MU_PROC_ROOT, w->pid, &look.switches) &&
+        mu_child_read(MU_PROC_ROOT, w->pid, &child)) {
+        look.state = child.state;
+        memcpy(w->comm, child.comm, sizeof w->comm);
+    }
+    return look;
+}
+
+static void on_look(uv_timer_t *timer)
+{
+    struct mu_group *group = timer->data;
+    uint64_t limit_ms = group->config.hang_ms, now_ms = uv_now(group->config.loop), next_ms = UINT64_MAX;
+    bool hangs = false;
+    uint32_t rank = 0;
+
+    for (uint32_t i = 0; i < group->count; i++) {
+        struct worker *w = &group->workers[i];
+        struct mu_stuck_look look = look_at(w);
+        uint64_t due_ms;
+
+        if (mu_stuck_step(&w->stuck, &look, limit_ms, now_ms) && !hangs) {
+            hangs = true;
+            rank = i;
+        }
+        due_ms = mu_stuck_next_ms(&w->stuck, limit_ms, now_ms);
+        next_ms = due_ms < next_ms ? due_ms : next_ms;
+    }
+    (void)uv_timer_start(timer, on_look, next_ms - now_ms, 0);
+    if (hangs) { /* last, for it may stop the group; of several it is the first that counts */
+        struct worker *w = &group->workers[rank];
+
+        group->config.on_hang(group->config.ctx,
+                              &(struct mu_hang){ .rank = rank, .pid = w->pid, .comm = w->comm, .state = 'D' });
+    }
+}
+
 /* Somebody ended. */
 static void look(struct mu_group *group)
 {
@@ -638,7 +702,7 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
     const struct mu_startup *startup = config->startup != NULL ? config->startup : mu_guard_startup();
     struct mu_group *group;
 
-    assert(config->on_exit != NULL && config->on_stopped != NULL);
+    assert(config->on_exit != NULL && config->on_stopped != NULL && (config->hang_ms == 0 || config->on_hang != NULL));
     if (chld_is_ignored())
         return mu_fail(reterr, MUSTER_EINVAL, "watch workers: SIGCHLD is ignored, so their exit codes would be lost");
     group = calloc(1, sizeof *group);
@@ -653,9 +717,11 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
         return mu_fail(reterr, MUSTER_ESYSTEM, "watch workers: no signal handle");
     }
     (void)uv_timer_init(config->loop, &group->timer); /* cannot fail */
+    (void)uv_timer_init(config->loop, &group->looker);
     group->chld.data = group;
     group->timer.data = group;
-    group->handles = 2;
+    group->looker.data = group;
+    group->handles = 3;
     mu_stop_init(&group->stop, 0);
     if (mu_guarded() && adopter == NULL) {
         group->guarded = true;
@@ -742,6 +808,8 @@ int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t 
             rc = mu_wrap(reterr, rc, "local rank %u", i);
     }
     sort_pids(group);
+    if (rc == 0 && group->config.hang_ms > 0)
+        (void)uv_timer_start(&group->looker, on_look, 0, 0);
     if (ret_errno != NULL)
         *ret_errno = errnum;
     return rc;
@@ -751,6 +819,7 @@ static void begin(struct mu_group *group, struct mu_stop_event event)
 {
     if (!group->stopping) {
         group->stopping = true;
+        (void)uv_timer_stop(&group->looker);
         mu_stop_init(&group->stop, group->guarded ? 0 : MU_GROUP_POLL_MS);
     }
     feed(group, event);
@@ -805,16 +874,30 @@ bool mu_group_owns(const struct mu_group *group, pid_t pid)
                                         (rank_of(group, child.pgid) >= 0 || rank_of(group, child.sid) >= 0));
 }
 
+/* Whether somebody is in it who cannot be gone before we reap them. */
+static bool group_is_kept(const struct mu_group *group, pid_t pgid)
+{
+    for (size_t i = 0; i < group->others.count && group->guarded; i++) {
+        if (group->others.items[i].pgid == pgid)
+            return true;
+    }
+    return false;
+}
+
 int mu_group_signal(struct mu_group *group, uint32_t rank, int signal)
 {
+    bool reaped;
     pid_t pid;
 
-    if (rank >= group->count || group->workers[rank].reaped)
+    if (rank >= group->count)
         return -ESRCH;
     pid = group->workers[rank].pid;
+    reaped = group->workers[rank].reaped;
+    if (reaped && !group_is_kept(group, pid))
+        return -ESRCH;
     if (kill(-pid, signal) == 0)
         return 0;
-    if (errno == ESRCH && kill(pid, signal) == 0) /* a function's child that does not lead its group yet */
+    if (errno == ESRCH && !reaped && kill(pid, signal) == 0) /* a function's child that does not lead its group yet */
         return 0;
     return -errno;
 }
@@ -833,4 +916,5 @@ void mu_group_close(struct mu_group *group, mu_group_closed_cb *on_closed, void 
     group->closed_ctx = ctx;
     uv_close((uv_handle_t *)&group->chld, on_handle_closed);
     uv_close((uv_handle_t *)&group->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&group->looker, on_handle_closed);
 }

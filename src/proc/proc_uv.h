@@ -36,6 +36,13 @@ struct mu_exit {   /* borrowed */
     const struct muster_error *result_error; /* it gave nothing back; NULL: it did, or is a command */
 };
 
+struct mu_hang {   /* borrowed */
+    uint32_t rank; /* local */
+    pid_t pid;
+    const char *comm;
+    char state; /* 'D' */
+};
+
 struct mu_stopped {      /* borrowed */
     size_t killed_count; /* processes that workers had left behind and that had to be killed */
     size_t left_count;   /* processes that could not be killed; 0: nothing is left */
@@ -47,6 +54,10 @@ struct mu_group_config {
     const struct mu_startup *startup; /* copied; NULL: mu_guard_startup(), and without that: as we are now */
     void (*on_exit)(void *ctx, const struct mu_exit *exit);
     void (*on_stopped)(void *ctx, const struct mu_stopped *stopped); /* may start() or close() */
+    /* A worker has been in uninterruptible sleep for so long (stuck.h); from the loop, once for each such sleep, not during
+     * a stop. 0: nobody looks. */
+    uint64_t hang_ms;
+    void (*on_hang)(void *ctx, const struct mu_hang *hang);
     void *ctx;
 };
 

@@ -152,6 +152,7 @@ static void end_grace(struct mu_stop *stop, const struct mu_stop_event *event, s
 static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
     struct counts n = count(event);
+    bool for_nobody = stop->state == MU_STOP_IDLE && n.leaders == 0; /* they have ended by themselves */
 
     if (n.grouped == 0) {
         enter_drain(stop, event);
@@ -164,7 +165,7 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
     signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
     if (n.stopped > 0 && event->signal != SIGKILL)
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* whoever is stopped can act on it only then */
-    if (event->signal == SIGKILL)
+    if (event->signal == SIGKILL || for_nobody)
         enter_drain(stop, event);
     else if (event->grace_ms == 0)
         end_grace(stop, event, out);

@@ -5,6 +5,8 @@
  *                    |                                                   |  to end by itself    |  until none is left
  *                    +-- nobody alive at all ---------------------------->----------------------+--> DONE
  *
+ * - GRACE is for workers. When a stop begins with none of them alive, what they left in their groups gets the signal and then
+ *   DRAIN's moment.
  * - GRACE is over early when no process of the workers' groups is alive. When its time is up, workers that are alive get
  *   SIGKILL; not their groups yet: Python's resource tracker is in there, cleans /dev/shm when its worker is gone, and
  *   leaks it if it is killed with the worker. The groups and all others get SIGKILL at the end of DRAIN.
@@ -13,7 +15,7 @@
  * - KILLING goes generation by generation: whoever is killed leaves its children to us, who are then in the next list.
  *   What is in state D is waited for MU_STOP_STUCK_MS and then named in DONE; so is, at once, what is not ours to kill.
  * - The driver reaps dead children that are not leaders before it lists; dead leaders stay unreaped, and so their group's
- *   number stays theirs, until DONE. */
+ *   number stays theirs, while anybody is listed. */
 #ifndef MU_PROC_STOP_H
 #define MU_PROC_STOP_H
 

@@ -201,6 +201,22 @@ static void a_proc_of_another_namespace_is_not_believed(void **state)
     assert_non_null(strstr(s->error.text, "pid namespace"));
 }
 
+static void switches_are_those_of_both_kinds(void **state)
+{
+    struct scene *s = *state;
+    uint64_t switches = 0;
+
+    process(s, US, "(us) S 1 4000 4000");
+    assert_false(mu_child_read_switches(s->root, US, &switches));
+    write_file(s, "4000/status", "Name:\tus\nvoluntary_ctxt_switches:\t12\n");
+    assert_false(mu_child_read_switches(s->root, US, &switches));
+    write_file(s, "4000/status",
+               "Name:\tus\nState:\tD (disk sleep)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t30\n");
+    assert_true(mu_child_read_switches(s->root, US, &switches));
+    assert_int_equal(switches, 42);
+    assert_true(mu_child_read_switches(MU_PROC_ROOT, getpid(), &switches));
+}
+
 static void our_own_children_are_found(void **state)
 {
     struct scene *s = *state;
@@ -264,6 +280,7 @@ int main(void)
         TEST(no_memory_is_an_error_and_nothing_leaks),
         TEST(a_proc_that_is_not_there_is_said),
         TEST(a_proc_of_another_namespace_is_not_believed),
+        TEST(switches_are_those_of_both_kinds),
         TEST(our_own_children_are_found),
     };
 

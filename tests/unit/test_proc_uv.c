@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 64, HANG_MS = 30000, GRACE_MS = 20000, LONG_MS = 20000 };
+enum { WORKERS_MAX = 64, HANG_MS = 30000, GRACE_MS = 20000, LONG_MS = 20000, SLEEP_MS = 300 };
 
 static char mark[128];
 static const char *const environment[] = { mark, NULL };
@@ -29,6 +29,7 @@ struct scene {
     uv_timer_t alarm;
     struct mu_group *group;
     struct mu_spawn specs[WORKERS_MAX];
+    const char *argv[WORKERS_MAX][3]; /* for scenes that make theirs as they go */
     size_t count;
     unsigned exits, stops, closes;
     int codes[WORKERS_MAX];
@@ -40,6 +41,8 @@ struct scene {
     struct muster_error error;
     uint64_t told_ms;
     int stop_at_exit; /* the signal */
+    unsigned hangs;
+    uint32_t hanging; /* the first of them */
 };
 
 #define ARGV(...)                                                                                                      \
@@ -99,6 +102,19 @@ static void on_stopped(void *ctx, const struct mu_stopped *stopped)
     uv_stop(&s->loop);
 }
 
+static void on_hang(void *ctx, const struct mu_hang *hang)
+{
+    struct scene *s = ctx;
+
+    EXPECT(!s->inside);
+    EXPECT(hang->pid == mu_group_pid(s->group, hang->rank));
+    EXPECT(hang->state == 'D');
+    EXPECT(strncmp(hang->comm, "test_worker", 11) == 0);
+    if (s->hangs++ == 0)
+        s->hanging = hang->rank;
+    uv_stop(&s->loop);
+}
+
 static void on_closed(void *ctx)
 {
     struct scene *s = ctx;
@@ -106,9 +122,14 @@ static void on_closed(void *ctx)
     s->closes++;
 }
 
-static void open_scene(struct scene *s)
+static void open_scene(struct scene *s, uint64_t hang_ms)
 {
-    struct mu_group_config config = { .startup = &startup, .on_exit = on_exit_of, .on_stopped = on_stopped, .ctx = s };
+    struct mu_group_config config = { .startup = &startup,
+                                      .on_exit = on_exit_of,
+                                      .on_stopped = on_stopped,
+                                      .hang_ms = hang_ms,
+                                      .on_hang = on_hang,
+                                      .ctx = s };
 
     *s = (struct scene){ .count = 0 };
     EXPECT(uv_loop_init(&s->loop) == 0);
@@ -197,6 +218,45 @@ static void workers_run_and_end(struct scene *s)
     EXPECT(stop_and_run(s, SIGTERM, GRACE_MS) < 500);
     EXPECT((s->stopped.left_count + s->stopped.killed_count) == 0);
     EXPECT(strcmp(s->left, "") == 0);
+}
+
+/* Of those that do not end a process by default there are few. */
+static bool is_deadly(int number)
+{
+    static const int others[] = { SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH };
+
+    for (size_t i = 0; i < COUNT(others); i++) {
+        if (number == others[i])
+            return false;
+    }
+    return number < 32 || number >= SIGRTMIN; /* between them are libc's own */
+}
+
+static void every_way_to_end_is_told(struct scene *s)
+{
+    static char words[512][24];
+    int expected[WORKERS_MAX];
+
+    for (int end = 0; end < 256 + SIGRTMAX;) { /* codes, then signals */
+        s->count = 0;
+        for (; end < 256 + SIGRTMAX && s->count < WORKERS_MAX; end++) {
+            int number = end < 256 ? end : end - 255;
+
+            if (end >= 256 && !is_deadly(number))
+                continue;
+            (void)snprintf(words[end], sizeof words[0], end < 256 ? "exit=%d" : "raise=%d", number);
+            expected[s->count] = end < 256 ? number : -number;
+            add(s, NULL);
+            s->argv[s->count - 1][0] = WORKER;
+            s->argv[s->count - 1][1] = words[end];
+            s->specs[s->count - 1].argv = s->argv[s->count - 1];
+        }
+        EXPECT(start(s) == 0);
+        run_until_exits(s, (unsigned)s->count);
+        for (size_t i = 0; i < s->count; i++)
+            EXPECT(s->codes[i] == expected[i]);
+        (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    }
 }
 
 static void a_dead_worker_keeps_its_pid_until_the_stop(struct scene *s)
@@ -563,10 +623,26 @@ static void what_is_not_ours_to_kill_is_named(struct scene *s)
 
 /* ---- How scenes are run ---------------------------------------------------------------------------------------- */
 
+static void one_that_hangs_in_the_kernel_is_told_of(struct scene *s)
+{
+    add(s, ARGV(WORKER, "say=up", "pause"));
+    add(s, ARGV(WORKER, "say=up", "hang"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 2);
+    while (s->hangs == 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    EXPECT(s->hanging == 1);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->hangs == 1);
+    EXPECT(s->exits == 2);
+    EXPECT(s->codes[1] == -SIGTERM);
+}
+
 struct play {
     const char *name;
     void (*scene)(struct scene *s);
     bool guarded, unguarded;
+    uint64_t hang_ms;
 };
 
 static int act(const struct play *play, bool guarded)
@@ -576,7 +652,7 @@ static int act(const struct play *play, bool guarded)
 
     EXPECT(!guarded || mu_keeper_run(&startup, "test", &fd, NULL) == 0);
     family_mark(mark, sizeof mark);
-    open_scene(&s);
+    open_scene(&s, play->hang_ms);
     EXPECT(mu_group_guarded(s.group) == guarded);
     play->scene(&s);
     close_scene(&s);
@@ -597,15 +673,21 @@ static void perform(void **state)
 
 #define BOTH(name)                                                                                                     \
     {                                                                                                                  \
-#name, name, true, true                                                                                        \
+#name, name, true, true, 0                                                                                     \
     }
 #define GUARDED(name)                                                                                                  \
     {                                                                                                                  \
-#name, name, true, false                                                                                       \
+#name, name, true, false, 0                                                                                    \
+    }
+
+#define HANGING(name)                                                                                                  \
+    {                                                                                                                  \
+#name, name, true, true, SLEEP_MS                                                                              \
     }
 
 static struct play plays[] = {
     BOTH(workers_run_and_end),
+    BOTH(every_way_to_end_is_told),
     BOTH(a_dead_worker_keeps_its_pid_until_the_stop),
     BOTH(a_stop_is_the_given_signal),
     BOTH(whoever_ignores_it_is_killed_after_the_grace),
@@ -621,6 +703,7 @@ static struct play plays[] = {
     BOTH(functions_give_back_bytes),
     BOTH(many_workers_at_once),
     BOTH(no_memory_is_an_error_and_all_can_be_stopped),
+    HANGING(one_that_hangs_in_the_kernel_is_told_of),
     GUARDED(what_workers_detach_is_ended_with_them),
     GUARDED(what_a_success_leaves_is_ended_too),
     GUARDED(adopted_orphans_are_reaped_while_workers_run),

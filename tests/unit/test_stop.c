@@ -168,6 +168,28 @@ static void what_successful_workers_left_is_ended_too(void **state)
     assert_string_equal(now_are(s, 5, "w0Z"), "done");
 }
 
+static void what_they_left_in_their_groups_is_asked_once_and_not_waited_for(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(stop(s, 0, 30000, "w0Z w1Z g1"), "groups 15");
+    assert_state(s, "drain", 1000);
+    assert_string_equal(passes(s, 1000, "w0Z w1Z g1"),
+                        "say \"killing what the workers left behind: 102 (prog, state S)\", groups 9, children 9");
+    assert_string_equal(now_are(s, 1001, "w0Z w1Z"), "done");
+    assert_int_equal(s->stop.killed_count, 1);
+}
+
+/* A shell that ends at once, and behind it a program that is still saving its work. */
+static void the_rest_of_a_group_keeps_its_grace_when_there_is_another_signal(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(stop(s, 0, 5000, "w0 g0"), "groups 15");
+    assert_string_equal(stop(s, 100, 5000, "w0Z g0"), "groups 15");
+    assert_state(s, "grace", 5100);
+}
+
 static void no_grace_means_no_grace(void **state)
 {
     struct scene *s = *state;
@@ -345,6 +367,8 @@ int main(void)
         TEST(the_rest_of_a_group_has_the_same_grace_as_its_leader),
         TEST(orphans_have_a_second_and_are_killed_by_generations),
         TEST(what_successful_workers_left_is_ended_too),
+        TEST(what_they_left_in_their_groups_is_asked_once_and_not_waited_for),
+        TEST(the_rest_of_a_group_keeps_its_grace_when_there_is_another_signal),
         TEST(no_grace_means_no_grace),
         TEST(endless_grace_is_fine),
         TEST(whoever_is_stopped_is_continued_to_hear_it),
