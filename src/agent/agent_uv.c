@@ -2,13 +2,14 @@
  *
  * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes through
  * the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit -> STOP_WORKERS ends what
- * they left -> FINISH: the finish machine waits for the others -> END. What a machine is told while another one's effects
- * are being carried out waits in a queue: no machine is stepped inside of its own step.
+ * they left -> FINISH: the finish machine waits for the others -> END. What goes from one machine to another is the
+ * business of job.h.
  *
  * Failures of the store are the machines' business: every ask is answered, with an error if need be. Without memory for an
  * ask or an event the agent ends with an error. */
 #include "agent/agent_uv.h"
 
+#include "agent/job.h"
 #include "agent/oom.h"
 #include "agent/timer_uv.h"
 #include "base/log.h"
@@ -27,8 +28,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define QUEUE_MAX 16                  /* events that wait to be told; each step brings few */
-#define REFUSED_MAX (3 * MU_ASKS_MAX) /* asks that could not be made, of all machines */
 #define KV_TIMEOUT_MS 60000
 
 struct worker {
@@ -39,20 +38,12 @@ struct worker {
     int code;
     int64_t noticed_s;
     unsigned order; /* of its death */
+    bool hung;      /* which was noticed before, and counts instead */
     bool out_of_memory;
     char *error_path;
     struct mu_errfile error;
     struct mu_buf tail;
     struct mu_buf value; /* what a function gave back */
-};
-
-/* An event for the policy that owns what it points to. */
-struct queued {
-    struct mu_policy_event event;
-    struct mu_policy_joined joined;
-    struct mu_ranks_result ranks;
-    struct muster_error error;
-    char text[MU_POLICY_TEXT_MAX];
 };
 
 struct mu_agent {
@@ -61,9 +52,7 @@ struct mu_agent {
     char *run_id, *backend, *role, *entry_point, *timer_file, *node;
     char hostname[256];
     struct muster_handler *handler;
-    struct mu_policy *policy;
-    struct mu_ranks *ranks;
-    struct mu_finish *finish;
+    struct mu_job *job;
     struct mu_kv *kv; /* to the group's store; NULL: not opened yet */
     char kv_host[MU_RDZV_HOST_MAX];
     uint16_t kv_port;
@@ -71,21 +60,8 @@ struct mu_agent {
     uv_poll_t keeper;
     bool has_keeper;
     struct mu_watch *signals, *stop_signal;
-    /* The queue. */
-    struct queued *queue;
-    size_t queue_count;
-    bool stepping; /* the policy's effects are being carried out */
-    struct refused {
-        int who;
-        uint64_t id;
-        struct muster_error error;
-    } refused[REFUSED_MAX];
-    size_t refused_count;
     /* The round. */
     struct muster_rdzv_info info;
-    struct muster_node *members; /* names are ours */
-    size_t members_count;
-    struct mu_ranks_result assigned;
     bool old_dialect;
     /* The workers. */
     struct mu_group *group;
@@ -108,51 +84,31 @@ struct mu_agent {
     void *done_ctx;
 };
 
-enum { FOR_POLICY, FOR_RANKS, FOR_FINISH };
-
 /* A request of a machine to the store. */
 struct order {
     struct mu_kv_request request;
     struct mu_agent *agent;
-    int who; /* FOR_* */
+    enum mu_job_who who;
     uint64_t id;
     struct mu_buf key, value, expected;
 };
 
-static void pump(struct mu_agent *a);
+static void feed(struct mu_agent *a, struct mu_job_event event);
 static void handle_gone(struct mu_agent *a, size_t handles);
 static void on_ended(uv_timer_t *timer);
-static void step_policy(struct mu_agent *a, struct mu_policy_event event);
-static void step_ranks(struct mu_agent *a, struct mu_ranks_event event);
-static void step_finish(struct mu_agent *a, struct mu_finish_event event);
 
-/* ---- The queue ---- */
+/* ---- Telling ---- */
 
-static void tell_policy(struct mu_agent *a, struct mu_policy_event event)
+/* What happened, from the loop. */
+static void tell(struct mu_agent *a, struct mu_policy_event event)
 {
-    struct queued *queued = &a->queue[a->queue_count];
+    feed(a, (struct mu_job_event){ .type = MU_JOB_ON_TOLD, .told = event });
+}
 
-    if (a->ended)
-        return;
-    assert(a->queue_count < QUEUE_MAX);
-    a->queue_count++;
-    *queued = (struct queued){ .event = event };
-    if (event.joined != NULL) {
-        queued->joined = *event.joined;
-        queued->event.joined = &queued->joined;
-    }
-    if (event.ranks != NULL) {
-        queued->ranks = *event.ranks;
-        queued->event.ranks = &queued->ranks;
-    }
-    if (event.error != NULL) {
-        queued->error = *event.error;
-        queued->event.error = &queued->error;
-    }
-    if (event.text != NULL) {
-        (void)snprintf(queued->text, sizeof queued->text, "%s", event.text);
-        queued->event.text = queued->text;
-    }
+/* What comes at once of something that the job wants. */
+static void tell_later(struct mu_agent *a, struct mu_policy_event event)
+{
+    mu_job_tell(a->job, &event);
 }
 
 /* ---- The store ---- */
@@ -172,28 +128,19 @@ static void free_order(struct order *order)
     free(order);
 }
 
-static void answer(struct mu_agent *a, int who, struct mu_answer got)
-{
-    if (who == FOR_POLICY)
-        step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = got, .round = -1 });
-    else if (who == FOR_RANKS)
-        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = got });
-    else
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .answer = got });
-    pump(a);
-}
-
 static void on_answered(struct mu_kv_request *request)
 {
     struct order *order = request->ctx;
 
     if (!order->agent->freeing && !order->agent->ended)
-        answer(order->agent, order->who,
-               (struct mu_answer){ .id = order->id,
-                                   .value = slice_of(&request->bytes),
-                                   .number = request->number,
-                                   .found = request->found,
-                                   .error = request->rc < 0 ? &request->error : NULL });
+        feed(order->agent, (struct mu_job_event){ .type = MU_JOB_ON_ANSWER,
+                                                  .who = order->who,
+                                                  .answer = { .id = order->id,
+                                                              .value = slice_of(&request->bytes),
+                                                              .number = request->number,
+                                                              .found = request->found,
+                                                              .error = request->rc < 0 ? &request->error : NULL,
+                                                              .gone = request->gone } });
     free_order(order);
 }
 
@@ -205,6 +152,8 @@ static int open_kv(struct mu_agent *a, struct muster_error *reterr)
 
     if (a->kv != NULL)
         return 0;
+    if (mu_handler_has_kv(a->handler))
+        return mu_handler_open_kv(a->handler, &a->kv, reterr);
     if (a->handler->ops->endpoint == NULL ||
         !a->handler->ops->endpoint(a->handler, a->kv_host, sizeof a->kv_host, &a->kv_port))
         return mu_fail(reterr, MUSTER_ENOTSUP, "back end '%s' has no store for agents", a->backend);
@@ -228,14 +177,8 @@ static int fill_order(struct mu_agent *a, struct order *order, const struct mu_a
     return open_kv(a, reterr);
 }
 
-/* An ask that cannot even be made is answered with the reason, when the step that made it is over. */
-static void refuse(struct mu_agent *a, int who, uint64_t id, const struct muster_error *error)
-{
-    assert(a->refused_count < REFUSED_MAX);
-    a->refused[a->refused_count++] = (struct refused){ who, id, *error };
-}
-
-static void submit(struct mu_agent *a, int who, const struct mu_ask *ask)
+/* An ask that cannot even be made is answered with the reason. */
+static void submit(struct mu_agent *a, enum mu_job_who who, const struct mu_ask *ask)
 {
     static const enum mu_kv_kind kinds[] = {
         [MU_ASK_GET] = MU_KV_GET,     [MU_ASK_SET] = MU_KV_SET,
@@ -253,7 +196,7 @@ static void submit(struct mu_agent *a, int who, const struct mu_ask *ask)
     if (rc < 0) {
         if (order != NULL)
             free_order(order);
-        refuse(a, who, ask->id, &error);
+        mu_job_refuse(a->job, who, ask->id, &error);
         return;
     }
     order->agent = a;
@@ -265,70 +208,6 @@ static void submit(struct mu_agent *a, int who, const struct mu_ask *ask)
     order->request.done = on_answered;
     order->request.ctx = order;
     a->kv->ops->submit(a->kv, &order->request);
-}
-
-/* ---- Machines ---- */
-
-static void step_ranks(struct mu_agent *a, struct mu_ranks_event event)
-{
-    struct mu_ranks_effects effects;
-
-    event.now_ms = uv_now(a->loop);
-    mu_ranks_step(a->ranks, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++) {
-        const struct mu_ranks_effect *effect = &effects.items[i];
-
-        switch (effect->type) {
-        case MU_RANKS_DO_ASK:
-            submit(a, FOR_RANKS, &effect->ask);
-            break;
-        case MU_RANKS_DO_DONE:
-            a->assigned = *effect->result;
-            tell_policy(a, (struct mu_policy_event){
-                               .type = MU_POLICY_ON_ASSIGNED, .round = a->info.round, .ranks = effect->result });
-            break;
-        case MU_RANKS_DO_FAIL:
-            tell_policy(a, (struct mu_policy_event){
-                               .type = MU_POLICY_ON_ASSIGN_FAILED, .round = a->info.round, .error = effect->error });
-            break;
-        }
-    }
-}
-
-static void step_finish(struct mu_agent *a, struct mu_finish_event event)
-{
-    struct mu_finish_effects effects;
-
-    event.now_ms = uv_now(a->loop);
-    mu_finish_step(a->finish, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++) {
-        const struct mu_finish_effect *effect = &effects.items[i];
-        struct mu_policy_event told = { .round = a->info.round, .text = effect->text, .end = effect->end };
-
-        switch (effect->type) {
-        case MU_FINISH_DO_ASK:
-            submit(a, FOR_FINISH, &effect->ask);
-            break;
-        case MU_FINISH_DO_CLOSE:
-            a->handler->ops->close(a->handler);
-            break;
-        case MU_FINISH_DO_LOST:
-            told.type = MU_POLICY_ON_LOST;
-            tell_policy(a, told);
-            break;
-        case MU_FINISH_DO_JOB_FAILED:
-            told.type = MU_POLICY_ON_JOB_FAILED;
-            tell_policy(a, told);
-            break;
-        case MU_FINISH_DO_WARN:
-            mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
-            break;
-        case MU_FINISH_DO_END:
-            told.type = MU_POLICY_ON_FINISHED;
-            tell_policy(a, told);
-            break;
-        }
-    }
 }
 
 /* ---- Events for the record ---- */
@@ -344,7 +223,7 @@ static struct mu_event_agent event_agent(const struct mu_agent *a)
         .group_rank = a->info.rank,
         .group_world_size = a->info.world_size,
         .total_run_time_s = a->ended ? (int64_t)(uv_now(a->loop) - a->start_ms) / 1000 : 0,
-        .agent_restarts = mu_policy_count(a->policy),
+        .agent_restarts = mu_policy_count(mu_job_policy(a->job)),
     };
 }
 
@@ -371,7 +250,7 @@ static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_
         .rank = worker->rank,
         .local_rank = (int64_t)index,
         .role_rank = worker->role_rank,
-        .role_world_size = a->assigned.role_world_size,
+        .role_world_size = mu_job_assigned(a->job)->role_world_size,
         .pid = worker->pid,
         .has_failed = worker->failed,
         .exit_code = worker->code,
@@ -542,9 +421,9 @@ static int open_logs(struct mu_agent *a, struct muster_error *reterr)
     if (ranks == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "the workers' output");
     for (uint32_t i = 0; i < count; i++)
-        ranks[i] = (uint32_t)(a->assigned.base_rank + i);
+        ranks[i] = (uint32_t)(mu_job_assigned(a->job)->base_rank + i);
     config.tree = a->config.tree;
-    config.restart_count = (uint64_t)a->assigned.count;
+    config.restart_count = (uint64_t)mu_job_assigned(a->job)->count;
     config.round = a->info.round >= 0 ? (uint64_t)a->info.round : 0;
     config.workers = count;
     config.ranks = ranks;
@@ -565,20 +444,20 @@ static struct mu_stdio stdio_of(int fd)
 
 static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t index)
 {
-    bool own_master = a->assigned.master_port != 0;
+    bool own_master = mu_job_assigned(a->job)->master_port != 0;
 
     return (struct mu_agent_worker){
         .local_rank = index,
-        .rank = a->assigned.base_rank + index,
+        .rank = mu_job_assigned(a->job)->base_rank + index,
         .group_rank = a->info.rank,
-        .role_rank = a->assigned.base_role_rank + index,
+        .role_rank = mu_job_assigned(a->job)->base_role_rank + index,
         .local_world_size = a->config.local_world_size,
-        .world_size = a->assigned.world_size,
+        .world_size = mu_job_assigned(a->job)->world_size,
         .group_world_size = a->info.world_size,
-        .role_world_size = a->assigned.role_world_size,
-        .master_addr = own_master ? a->assigned.master_addr : a->info.bootstrap.master_addr,
-        .master_port = own_master ? a->assigned.master_port : a->info.bootstrap.master_port,
-        .restart_count = a->assigned.count,
+        .role_world_size = mu_job_assigned(a->job)->role_world_size,
+        .master_addr = own_master ? mu_job_assigned(a->job)->master_addr : a->info.bootstrap.master_addr,
+        .master_port = own_master ? mu_job_assigned(a->job)->master_port : a->info.bootstrap.master_port,
+        .restart_count = mu_job_assigned(a->job)->count,
         .use_agent_store = !a->old_dialect && a->handler->ops->use_agent_store(a->handler),
         .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, index) : "",
         .timer_file = a->watchdog != NULL ? a->timer_file : NULL,
@@ -659,10 +538,10 @@ static void start_workers(struct mu_agent *a)
     forget_workers(a);
     a->stopping = false;
     if ((a->config.driver != NULL ? start_by_driver(a, &error) : start_all(a, &error)) < 0)
-        tell_policy(
+        tell_later(
             a, (struct mu_policy_event){ .type = MU_POLICY_ON_START_FAILED, .round = a->info.round, .error = &error });
     else
-        tell_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STARTED, .round = a->info.round });
+        tell_later(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STARTED, .round = a->info.round });
 }
 
 /* A function's value; of one that has failed, its last words. A value that did not come back is a failure. */
@@ -688,16 +567,20 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
     worker->exited = true;
     worker->code = exit->code;
     worker->failed = exit->code != 0;
-    worker->noticed_s = exit->wall_ms / 1000;
-    worker->order = a->deaths++;
+    if (!worker->hung) {
+        worker->noticed_s = exit->wall_ms / 1000;
+        worker->order = a->deaths++;
+    }
     mu_watchdog_forget(a->watchdog, exit->pid);
     if (a->logs != NULL)
         mu_logs_worker_exited(a->logs, exit->rank);
     if (worker->failed) {
-        mu_oom_read("", &oom);
-        worker->out_of_memory = !a->stopping && mu_oom_killed(&a->oom, &oom, exit->code);
+        if (!a->stopping) {
+            mu_oom_read("", &oom);
+            worker->out_of_memory = mu_oom_killed(&a->oom, &oom, exit->code);
+        }
         mu_errfile_read(worker->error_path, &worker->error);
-        if (a->logs != NULL)
+        if (a->logs != NULL && !worker->hung)
             (void)mu_logs_tail(a->logs, exit->rank, &worker->tail);
     }
     keep_value(worker, exit);
@@ -714,27 +597,63 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
         mu_say_failed(line, sizeof line, &failure, a->entry_point);
         mu_log(MUSTER_LOG_ERROR, "%s", line);
     }
-    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
-                                             .round = a->info.round,
-                                             .number = exit->rank,
-                                             .ok = !worker->failed,
-                                             .text = text });
-    pump(a);
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
+                                      .round = a->info.round,
+                                      .number = exit->rank,
+                                      .ok = !worker->failed,
+                                      .text = text });
+}
+
+static void on_worker_hang(void *ctx, const struct mu_hang *hang)
+{
+    struct mu_agent *a = ctx;
+    struct worker *worker = &a->workers[hang->rank];
+    char text[256];
+
+    (void)snprintf(
+        text, sizeof text,
+        "worker %" PRIu32 " (pid %d, %s) has hung in the kernel (state %c) for more than %" PRIu64 ".%01" PRIu64 " s",
+        hang->rank, (int)hang->pid, hang->comm, hang->state, a->config.hang_ms / 1000, a->config.hang_ms % 1000 / 100);
+    mu_log(MUSTER_LOG_ERROR, "%s; stopping the group", text);
+    worker->hung = true;
+    worker->noticed_s = time(NULL);
+    worker->order = a->deaths++;
+    (void)mu_buf_assign(&worker->tail, mu_slice_str(text));
+    tell(a, (struct mu_policy_event){
+                .type = MU_POLICY_ON_UNHEALTHY, .round = a->info.round, .number = hang->rank, .text = text });
+}
+
+/* Workers that cannot be killed have failed, as far as anybody will ever know. */
+static void give_up_on_the_rest(struct mu_agent *a, const char *left)
+{
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++) {
+        struct worker *worker = &a->workers[i];
+        char text[256];
+
+        if (!worker->started || worker->exited)
+            continue;
+        worker->failed = true;
+        worker->code = -SIGKILL;
+        if (worker->hung)
+            continue;
+        worker->noticed_s = time(NULL);
+        worker->order = a->deaths++;
+        (void)snprintf(text, sizeof text, "it does not end: %.200s", left);
+        (void)mu_buf_assign(&worker->tail, mu_slice_str(text));
+    }
 }
 
 static void on_workers_stopped(void *ctx, const struct mu_stopped *stopped)
 {
     struct mu_agent *a = ctx;
 
-    if (stopped->killed_count > 0)
-        mu_log(MUSTER_LOG_WARNING, "%zu processes that workers had left behind were killed", stopped->killed_count);
+    give_up_on_the_rest(a, stopped->left);
     stop_watchdog(a);
     finish_logs(a);
-    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED,
-                                             .round = a->info.round,
-                                             .number = (int64_t)stopped->left_count,
-                                             .text = stopped->left });
-    pump(a);
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED,
+                                      .round = a->info.round,
+                                      .number = (int64_t)stopped->left_count,
+                                      .text = stopped->left });
 }
 
 static bool all_ended(const struct mu_agent *a)
@@ -755,7 +674,7 @@ static void stop_by_driver(struct mu_agent *a, int signal, uint64_t grace_ms)
     if (!all_ended(a))
         a->config.driver->stop(a->config.ctx, signal, grace_ms);
     else if (!again)
-        tell_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .round = a->info.round });
+        tell_later(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .round = a->info.round });
 }
 
 void mu_agent_worker_ended(struct mu_agent *a, const struct mu_exit *exit)
@@ -768,8 +687,20 @@ void mu_agent_worker_ended(struct mu_agent *a, const struct mu_exit *exit)
         on_workers_stopped(a, &(struct mu_stopped){ .left = "" });
 }
 
+/* A group that has failed is not well while what is left of it is being stopped. */
+static void tell_failed(struct mu_agent *a)
+{
+    bool failed = false;
+
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
+        failed |= a->workers[i].failed;
+    if (failed && !a->stopping && a->state == MU_GROUP_HEALTHY && a->config.on_state != NULL)
+        a->config.on_state(a->config.ctx, MU_GROUP_FAILED);
+}
+
 static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms)
 {
+    tell_failed(a);
     if (a->config.driver != NULL) {
         stop_by_driver(a, signal, grace_ms);
         return;
@@ -787,12 +718,18 @@ static void end(struct mu_agent *a, const struct mu_policy_outcome *outcome)
 {
     a->ended = true;
     a->outcome = *outcome;
-    a->queue_count = 0;
     (void)uv_timer_stop(&a->timer);
     (void)uv_timer_start(&a->timer, on_ended, 0, 0);
 }
 
-static void perform(struct mu_agent *a, const struct mu_policy_effect *effect)
+static void on_alone(void *ctx)
+{
+    struct mu_agent *a = ctx;
+
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_ALONE, .round = -1 });
+}
+
+static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *effect)
 {
     struct mu_metrics_outcome final = {
         .role = a->role,
@@ -808,24 +745,6 @@ static void perform(struct mu_agent *a, const struct mu_policy_effect *effect)
     case MU_POLICY_DO_LEAVE:
         a->handler->ops->leave(a->handler);
         break;
-    case MU_POLICY_DO_ASSIGN:
-        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign });
-        break;
-    case MU_POLICY_DO_ASSIGN_STOP:
-        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP });
-        break;
-    case MU_POLICY_DO_WATCH:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = effect->watch, .round = -1 });
-        break;
-    case MU_POLICY_DO_WATCH_STOP:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP, .round = -1 });
-        break;
-    case MU_POLICY_DO_FINISH:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE, .round = -1 });
-        break;
-    case MU_POLICY_DO_FAIL_JOB:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .text = effect->text, .round = -1 });
-        break;
     case MU_POLICY_DO_START_WORKERS:
         start_workers(a);
         break;
@@ -836,9 +755,8 @@ static void perform(struct mu_agent *a, const struct mu_policy_effect *effect)
         stop_workers(a, SIGKILL, 0);
         break;
     case MU_POLICY_DO_LINGER:
-        break; /* who else is connected is not known here: it ends with its time */
-    case MU_POLICY_DO_ASK:
-        submit(a, FOR_POLICY, &effect->ask);
+        if (a->handler->ops->when_alone != NULL)
+            a->handler->ops->when_alone(a->handler, on_alone, a);
         break;
     case MU_POLICY_DO_STATE:
         a->state = effect->state;
@@ -863,76 +781,53 @@ static void perform(struct mu_agent *a, const struct mu_policy_effect *effect)
     case MU_POLICY_DO_END:
         end(a, effect->outcome);
         break;
+    case MU_POLICY_DO_ASSIGN: /* the job sees to these */
+    case MU_POLICY_DO_ASSIGN_STOP:
+    case MU_POLICY_DO_WATCH:
+    case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_FINISH:
+    case MU_POLICY_DO_FAIL_JOB:
+    case MU_POLICY_DO_ASK:
+        assert(false);
+        break;
     }
 }
 
-static void step_policy(struct mu_agent *a, struct mu_policy_event event)
+static void perform(struct mu_agent *a, const struct mu_job_effect *effect)
 {
-    struct mu_policy_effects effects;
-
-    if (a->ended)
-        return;
-    assert(!a->stepping);
-    a->stepping = true;
-    event.now_ms = uv_now(a->loop);
-    mu_policy_step(a->policy, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        perform(a, &effects.items[i]);
-    a->stepping = false;
-}
-
-static uint64_t sooner(uint64_t x, uint64_t y)
-{
-    return x < y ? x : y;
+    switch (effect->type) {
+    case MU_JOB_DO_ASK:
+        submit(a, effect->who, &effect->ask);
+        break;
+    case MU_JOB_DO_CLOSE:
+        a->handler->ops->close(a->handler);
+        break;
+    case MU_JOB_DO_WARN:
+        mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
+        break;
+    case MU_JOB_DO_POLICY:
+        perform_policy(a, effect->policy);
+        break;
+    }
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    struct mu_agent *a = timer->data;
-    uint64_t now_ms = uv_now(a->loop);
-
-    if (now_ms >= mu_ranks_deadline_ms(a->ranks))
-        step_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME });
-    if (now_ms >= mu_finish_deadline_ms(a->finish))
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME, .round = -1 });
-    if (now_ms >= mu_policy_deadline_ms(a->policy))
-        step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 });
-    pump(a);
+    feed(timer->data, (struct mu_job_event){ .type = MU_JOB_ON_TIME });
 }
 
-/* Tells what waits, until nothing does; then sets the timer anew. */
-static void pump(struct mu_agent *a)
+/* Does what the job wants then, until it wants nothing more; and sets the timer anew. */
+static void feed(struct mu_agent *a, struct mu_job_event event)
 {
-    uint64_t when_ms = 0, now_ms = uv_now(a->loop);
+    struct mu_job_effect effect;
+    uint64_t when_ms, now_ms = uv_now(a->loop);
 
-    if (a->stepping)
-        return;
-    while ((a->queue_count > 0 || a->refused_count > 0) && !a->ended) {
-        if (a->refused_count > 0) {
-            struct refused refused = a->refused[--a->refused_count];
-
-            answer(a, refused.who, (struct mu_answer){ .id = refused.id, .error = &refused.error });
-            return; /* which has pumped */
-        }
-        struct queued *first = &a->queue[QUEUE_MAX]; /* room for the one that is being told */
-
-        *first = a->queue[0];
-        a->queue_count--;
-        memmove(a->queue, a->queue + 1, a->queue_count * sizeof *a->queue);
-        if (first->event.joined != NULL)
-            first->event.joined = &first->joined;
-        if (first->event.ranks != NULL)
-            first->event.ranks = &first->ranks;
-        if (first->event.error != NULL)
-            first->event.error = &first->error;
-        if (first->event.text != NULL)
-            first->event.text = first->text;
-        step_policy(a, first->event);
-    }
+    mu_job_step(a->job, &event);
+    while (mu_job_next(a->job, uv_now(a->loop), &effect))
+        perform(a, &effect);
     if (a->ended)
         return;
-    when_ms = sooner(mu_policy_deadline_ms(a->policy),
-                     sooner(mu_ranks_deadline_ms(a->ranks), mu_finish_deadline_ms(a->finish)));
+    when_ms = mu_job_deadline_ms(a->job);
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&a->timer);
     else
@@ -941,144 +836,65 @@ static void pump(struct mu_agent *a)
 
 /* ---- The rendezvous ---- */
 
-static void forget_members(struct mu_agent *a)
+/* Names and numbers as the machines have them; for nodes_count of them. NULL: no memory. */
+static struct mu_node *nodes_of(const struct muster_rdzv_event *event)
 {
-    for (size_t i = 0; i < a->members_count; i++)
-        free((char *)a->members[i].name);
-    free(a->members);
-    a->members = NULL;
-    a->members_count = 0;
+    struct mu_node *nodes = calloc(event->nodes_count + 1, sizeof *nodes);
+
+    for (size_t i = 0; nodes != NULL && i < event->nodes_count; i++)
+        nodes[i] =
+            (struct mu_node){ mu_slice_str(event->nodes[i].name), event->nodes[i].pid, event->nodes[i].local_id };
+    return nodes;
 }
 
-static bool node_is_ours(const struct muster_node *node)
-{
-    struct mu_node copy = { mu_slice_str(node->name), node->pid, node->local_id };
-
-    return mu_node_is_ours(&copy);
-}
-
-static void keep_members(struct mu_agent *a, const struct muster_rdzv_event *event)
-{
-    forget_members(a);
-    a->members = calloc(event->nodes_count + 1, sizeof *a->members);
-    for (size_t i = 0; a->members != NULL && i < event->nodes_count; i++) {
-        a->members[i] = event->nodes[i];
-        a->members[i].name = strdup(event->nodes[i].name);
-        if (a->members[i].name == NULL)
-            break; /* who is not known by name is lost when somebody is */
-        a->members_count++;
-    }
-}
-
-static void on_joined(struct mu_agent *a, const struct muster_rdzv_event *event)
+static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rdzv_event *event,
+                                      const struct mu_node *nodes, size_t count)
 {
     char host[MU_RDZV_HOST_MAX];
     uint16_t port = 0;
-    struct mu_policy_joined joined = {
+    bool all_ours = count > 0 || event->info->world_size == 1;
+
+    for (size_t i = 0; i < count; i++)
+        all_ours &= mu_node_is_ours(&nodes[i]);
+    return (struct mu_job_joined){
         .round = event->info->round,
         .rank = event->info->rank,
         .world_size = event->info->world_size,
-        .all_ours = event->nodes_count > 0 || event->info->world_size == 1,
+        .all_ours = all_ours,
         .old_dialect = event->old_dialect,
-        .has_store =
-            a->handler->ops->endpoint != NULL && a->handler->ops->endpoint(a->handler, host, sizeof host, &port),
+        .has_store = mu_handler_has_kv(a->handler) || (a->handler->ops->endpoint != NULL &&
+                                                       a->handler->ops->endpoint(a->handler, host, sizeof host, &port)),
         .needs_master = event->info->bootstrap.master_port == 0,
         .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler) &&
                   muster_rdzv_params_max_nodes(a->config.params) > 1,
     };
-
-    for (size_t i = 0; i < event->nodes_count; i++)
-        joined.all_ours &= node_is_ours(&event->nodes[i]);
-    a->info = *event->info;
-    a->old_dialect = event->old_dialect;
-    keep_members(a, event);
-    step_policy(
-        a, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = event->info->round, .joined = &joined });
-}
-
-static void on_peers_lost(struct mu_agent *a, const struct muster_rdzv_event *event)
-{
-    struct mu_finish_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
-    char text[MU_POLICY_TEXT_MAX] = "";
-    size_t len = 0;
-
-    for (size_t i = 0; lost != NULL && i < event->nodes_count; i++) {
-        const struct muster_node *node = &event->nodes[i];
-
-        lost[i] = (struct mu_finish_peer){ .rank = -1, .ours = node_is_ours(node) };
-        for (size_t k = 0; k < a->members_count; k++)
-            if (a->members[k].pid == node->pid && a->members[k].local_id == node->local_id &&
-                strcmp(a->members[k].name, node->name) == 0)
-                lost[i].rank = (int64_t)k;
-        if (len < sizeof text)
-            len += (size_t)snprintf(text + len, sizeof text - len, "%s%s (pid %" PRId64 ")", i > 0 ? ", " : "",
-                                    node->name, node->pid);
-    }
-    step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
-                                             .round = event->round,
-                                             .lost = lost,
-                                             .lost_count = lost != NULL ? event->nodes_count : 0,
-                                             .text = text });
-    free(lost);
 }
 
 static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 {
     struct mu_agent *a = ctx;
-    struct mu_policy_event told = { .round = event->round, .error = event->error, .number = event->count };
+    struct mu_job_joined joined;
+    struct mu_node *nodes;
+    struct mu_job_event told = {
+        .type = MU_JOB_ON_RDZV, .rdzv = event->type, .round = event->round, .error = event->error, .count = event->count
+    };
 
     if (a->ended || a->freeing)
         return;
     if (a->config.on_rdzv != NULL)
         a->config.on_rdzv(a->config.ctx, event);
-    switch (event->type) {
-    case MUSTER_RDZV_JOINED:
-        on_joined(a, event);
-        break;
-    case MUSTER_RDZV_WAITING:
-        told.type = MU_POLICY_ON_WAITING;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_PEERS_LOST:
-        on_peers_lost(a, event);
-        break;
-    case MUSTER_RDZV_REMOVED:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_REMOVED, .round = event->round });
-        told.type = MU_POLICY_ON_REMOVED;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_CLOSED:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSED, .round = -1 });
-        told.type = MU_POLICY_ON_CLOSED;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_LEFT:
-        told.type = MU_POLICY_ON_LEFT;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_FAILED:
-        if (mu_finish_state(a->finish) == MU_FINISH_CLOSING) {
-            step_finish(
-                a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .round = -1, .error = event->error });
-            break;
-        }
-        told.type = MU_POLICY_ON_FAILED;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_BACKEND_DOWN:
-        told.type = MU_POLICY_ON_BACKEND_DOWN;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
-        step_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_BACKEND_UP, .round = -1 });
-        told.type = MU_POLICY_ON_BACKEND_UP;
-        step_policy(a, told);
-        break;
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_PROGRESS:
-        break;
+    nodes = nodes_of(event);
+    told.nodes = nodes; /* without memory: nobody is known, which is never wrong, but may end a round */
+    told.nodes_count = nodes != NULL ? event->nodes_count : 0;
+    if (event->type == MUSTER_RDZV_JOINED) {
+        joined = joined_of(a, event, told.nodes, told.nodes_count);
+        told.joined = &joined;
+        told.round = event->info->round;
+        a->info = *event->info;
+        a->old_dialect = event->old_dialect;
     }
-    pump(a);
+    feed(a, told);
+    free(nodes);
 }
 
 /* ---- Signals and the keeper ---- */
@@ -1087,8 +903,7 @@ static void on_signal(void *ctx, int signal)
 {
     struct mu_agent *a = ctx;
 
-    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .round = -1, .number = signal });
-    pump(a);
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .round = -1, .number = signal });
 }
 
 void mu_agent_signal(struct mu_agent *a, int signal)
@@ -1112,8 +927,7 @@ static void on_keeper(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     (void)uv_poll_stop(poll);
-    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_KEEPER_GONE, .round = -1 });
-    pump(a);
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_KEEPER_GONE, .round = -1 });
 }
 
 /* ---- The end ---- */
@@ -1159,14 +973,10 @@ static void on_ended(uv_timer_t *timer)
 
 static void destroy(struct mu_agent *a)
 {
-    mu_policy_free(a->policy);
-    mu_ranks_free(a->ranks);
-    mu_finish_free(a->finish);
+    mu_job_free(a->job);
     if (a->workers != NULL)
         forget_workers(a);
-    forget_members(a);
     free(a->workers);
-    free(a->queue);
     free(a->run_id);
     free(a->backend);
     free(a->role);
@@ -1250,9 +1060,8 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
     if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), random) < 0)
         a->node = NULL;
     a->workers = calloc((size_t)config->local_world_size, sizeof *a->workers);
-    a->queue = calloc(QUEUE_MAX + 1, sizeof *a->queue);
     return a->run_id != NULL && a->backend != NULL && a->role != NULL && a->entry_point != NULL && a->node != NULL &&
-                   a->workers != NULL && a->queue != NULL && (config->timer_file == NULL || a->timer_file != NULL)
+                   a->workers != NULL && (config->timer_file == NULL || a->timer_file != NULL)
                ? 0
                : MUSTER_ENOMEM;
 }
@@ -1275,11 +1084,9 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .identical = a->config.identical,
     };
     struct mu_finish_config finish = { .run_id = a->run_id, .node = a->node, .barrier_ms = a->config.barrier_ms };
-    int rc = mu_policy_new(&policy, &a->policy, reterr);
+    struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish };
 
-    if (rc == 0)
-        rc = mu_ranks_new(&ranks, &a->ranks, reterr);
-    return rc == 0 ? mu_finish_new(&finish, &a->finish, reterr) : rc;
+    return mu_job_new(&job, &a->job, reterr);
 }
 
 static void on_start_failed_closed(void *ctx)
@@ -1294,6 +1101,8 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
                                      .startup = a->config.startup,
                                      .on_exit = on_worker_exit,
                                      .on_stopped = on_workers_stopped,
+                                     .hang_ms = a->config.hang_ms,
+                                     .on_hang = on_worker_hang,
                                      .ctx = a };
     /* Without a keeper Ctrl-Z is the program's own business. */
     struct mu_signals stop = { .numbers = { SIGTSTP }, .count = a->config.keeper_fd >= 0 ? 1 : 0 };
@@ -1319,9 +1128,9 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
 void mu_agent_look(const struct mu_agent *a, uint32_t local_rank, struct mu_agent_view *ret_view)
 {
     *ret_view = (struct mu_agent_view){
-        .state = mu_policy_state(a->policy),
+        .state = mu_policy_state(mu_job_policy(a->job)),
         .round = a->info.round,
-        .remaining_restarts = mu_policy_remaining_restarts(a->policy),
+        .remaining_restarts = mu_policy_remaining_restarts(mu_job_policy(a->job)),
         .worker = about_worker(a, local_rank),
         .id = a->workers[local_rank].id,
     };
@@ -1355,7 +1164,6 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
         (void)uv_poll_start(&a->keeper, UV_READABLE | UV_DISCONNECT, on_keeper);
     }
     *ret_agent = a;
-    step_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN, .round = -1 });
-    pump(a);
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN, .round = -1 });
     return 0;
 }

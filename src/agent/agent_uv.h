@@ -6,24 +6,13 @@
 #include "agent/errfile.h"
 #include "agent/policy.h"
 #include "agent/report.h"
+#include "agent/worker.h"
 #include "logs/logs_uv.h"
 #include "proc/proc_uv.h"
 
 #include <uv.h>
 
 struct mu_agent;
-
-/* What one worker of a round is, for whoever makes its command and environment. Borrowed. */
-struct mu_agent_worker {
-    int64_t local_rank, rank, group_rank, role_rank;
-    int64_t local_world_size, world_size, group_world_size, role_world_size;
-    const char *master_addr;
-    uint16_t master_port;
-    int64_t restart_count;
-    bool use_agent_store;
-    const char *error_file; /* "": none */
-    const char *timer_file; /* NULL: no timer runs */
-};
 
 /* What a worker that has succeeded gives back: nothing, if it is a command. */
 struct mu_agent_value {
@@ -57,6 +46,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     int64_t local_world_size, max_restarts;
     uint64_t restart_grace_ms, signal_grace_ms;
     uint64_t barrier_ms; /* UINT64_MAX: no limit */
+    uint64_t hang_ms;    /* a worker that hangs in the kernel for so long makes the group ill; 0: nobody looks */
     bool identical;
     const struct mu_signals *signals;
     const struct mu_startup *startup; /* NULL: as we are */
@@ -72,7 +62,8 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     int (*prepare)(void *ctx, const struct mu_agent_worker *worker, struct mu_spawn *ret_spec,
                    struct muster_error *reterr);
     void (*release)(void *ctx, struct mu_spawn *spec);
-    void (*on_state)(void *ctx, enum mu_group_state state);            /* may be NULL */
+    /* The group's state. FAILED also while what is left of a failed group is being stopped. May be NULL. */
+    void (*on_state)(void *ctx, enum mu_group_state state);
     void (*on_rdzv)(void *ctx, const struct muster_rdzv_event *event); /* every event of it; may be NULL */
     void (*on_end)(void *ctx, const struct mu_agent_result *result);   /* once; then mu_agent_free() */
     void *ctx;

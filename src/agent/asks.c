@@ -142,6 +142,15 @@ bool mu_asks_emit(struct mu_asks *asks, uint64_t now_ms, uint64_t deadline_ms, s
     return true;
 }
 
+const struct mu_ask_slot *mu_asks_find(const struct mu_asks *asks, uint64_t id)
+{
+    for (size_t i = 0; id != 0 && i < MU_ASKS_MAX; i++) {
+        if (asks->slots[i].ask.id == id && asks->slots[i].sent)
+            return &asks->slots[i];
+    }
+    return NULL;
+}
+
 bool mu_asks_answer(struct mu_asks *asks, const struct mu_answer *answer, uint64_t now_ms, struct mu_ask_slot *ret_slot)
 {
     for (size_t i = 0; answer->id != 0 && i < MU_ASKS_MAX; i++) {

@@ -48,6 +48,7 @@ struct mu_answer { /* an event; borrowed */
     int64_t number;
     bool found;
     const struct muster_error *error; /* NULL: it was done */
+    bool gone; /* with an error: the store's host refuses connections, its process is not there */
 };
 
 /* One under way. `what` and `index` are the machine's own: what it asked for, and of whom. */
@@ -87,6 +88,9 @@ void mu_asks_drop_what(struct mu_asks *asks, unsigned what);
 
 /* What is to be asked now, one after the other; false: nothing more. `deadline_ms` bounds their timeouts. */
 bool mu_asks_emit(struct mu_asks *asks, uint64_t now_ms, uint64_t deadline_ms, struct mu_ask *ret_ask);
+
+/* The one under way that an answer with this id belongs to; NULL: none. */
+const struct mu_ask_slot *mu_asks_find(const struct mu_asks *asks, uint64_t id);
 
 /* True: *ret_slot is a copy of the one that was answered, which is free again (its key and value stay until something is
  * added); answer->error is final then, if there is one. False: an answer to nothing, or it will be asked again. */

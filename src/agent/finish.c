@@ -7,29 +7,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ROUND_PREFIX "torch.rendezvous."
-#define OUR_PREFIX "muster."
-#define MARK "%s%" PRId64 "/done/%" PRId64
+#define MARK "%sdone/%" PRId64
+#define COUNT "%sdone_count"
 #define MARK_113 "%storchelastic/agent/terminal_state%" PRId64
 #define MEMBERS "%storchelastic/agent/terminal_state/num_members"
 #define LAST "%storchelastic/agent/terminal_state/last_member"
 #define NOTHING "?"                   /* what a look at a verdict gets where there is none */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
-enum { PREFIX_EXTRA = 64, TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
+enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
 
 enum what {
     MARK_SET,     /* our own */
-    DONE_ADD,     /* how many of us are counted in PyTorch's barrier */
+    DONE_ADD,     /* how many of us are done; with a PyTorch member: are counted in its barrier */
     MEMBERS_ADD,  /* PyTorch's barrier */
     LAST_GET,     /* the last has come */
     LAST_SET,     /* ... and is us */
     BARRIER_113,  /* a mark of 1.13 */
     FIN_SET,      /* 1.13: we have seen all marks */
     FIN_113,      /* ... and so have they */
+    BUDGET_LOOK,  /* which round is the job's? */
     VERDICT_SET,  /* ours, unless there is one */
     VERDICT_LOOK, /* whatever there is */
     CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
+    PROBE,        /* is the store's host there? */
     CHECK_MARK,   /* was this one done? */
     STOCK_COUNT,  /* how many have come to the barrier ... */
     OUR_COUNT,    /* ... and how many of them are ours */
@@ -38,7 +39,7 @@ enum what {
 enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
 
 struct mu_finish {
-    char *run_id, *prefix, *our_prefix;
+    char *run_id, *prefix, *job_prefix, *own_prefix; /* R, M, T */
     size_t prefix_room;
     char node[MU_FINISH_NODE_MAX];
     uint64_t barrier_ms;
@@ -58,10 +59,11 @@ struct mu_finish {
 
     /* Going through the marks. */
     bool sweeping, full, second_look; /* full: of all, not only of those who vanished */
+    bool missing;                     /* one mark at least is: the sweep need not go on for those who are there */
     int64_t cursor, stock_count, our_count;
     int64_t barrier_cursor; /* through those of 1.13 */
     uint64_t look_again_ms, scan_ms;
-    bool uncounted; /* nobody knows whether we are in the barrier's counter */
+    bool uncounted; /* nobody knows whether we are in the counter */
 
     /* A closed job. */
     bool judging_closed;
@@ -71,6 +73,10 @@ struct mu_finish {
 
     enum mu_finish_end end; /* what comes of VERDICT and CLOSING */
     bool fins;              /* 1.13: all marks are there */
+    uint64_t fin_ms;        /* ... and so long everybody has to say that it has seen them */
+    bool down;              /* the rendezvous says so */
+    uint64_t
+        gone_ms; /* when the store's host was found gone, without it having been there since; UINT64_MAX: it is not */
     char verdict_text[MU_VERDICT_TEXT_MAX];
     char text[TEXT_MAX], warning[TEXT_MAX];
 };
@@ -158,19 +164,20 @@ int mu_finish_new(const struct mu_finish_config *config, struct mu_finish **ret_
 
     if (f == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
-    f->prefix_room = strlen(config->run_id) + PREFIX_EXTRA;
+    f->prefix_room = strlen(config->run_id) + MU_ROUND_PREFIX_EXTRA;
     f->run_id = strdup(config->run_id);
     f->prefix = malloc(f->prefix_room);
-    f->our_prefix = malloc(f->prefix_room);
+    f->job_prefix = malloc(f->prefix_room);
+    f->own_prefix = malloc(f->prefix_room);
     f->barrier_ms = config->barrier_ms;
-    f->deadline_ms = f->look_again_ms = f->scan_ms = UINT64_MAX;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     cut(f->node, sizeof f->node, config->node);
-    if (f->run_id == NULL || f->prefix == NULL || f->our_prefix == NULL ||
+    if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
         mu_asks_init(&f->asks, f->prefix_room, MU_VERDICT_TEXT_MAX, NULL) < 0) {
         mu_finish_free(f);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
     }
-    (void)snprintf(f->our_prefix, f->prefix_room, OUR_PREFIX "%s/", config->run_id);
+    mu_round_job_prefix(f->job_prefix, f->prefix_room, config->run_id);
     *ret_finish = f;
     return 0;
 }
@@ -183,7 +190,8 @@ void mu_finish_free(struct mu_finish *f)
     free(f->vanished);
     free(f->run_id);
     free(f->prefix);
-    free(f->our_prefix);
+    free(f->job_prefix);
+    free(f->own_prefix);
     free(f);
 }
 
@@ -220,9 +228,19 @@ static bool is_tracked(const struct mu_finish *f) /* we hear of its members, and
     return f->start.round >= 0;
 }
 
+static bool is_private(const struct mu_finish *f) /* nobody of PyTorch looks: all keys are ours */
+{
+    return is_tracked(f) && f->start.all_ours && f->start.has_store;
+}
+
+static bool is_old(const struct mu_finish *f) /* the keys are those of 1.13 */
+{
+    return f->start.old_dialect && !is_private(f);
+}
+
 static bool has_marks(const struct mu_finish *f) /* ours, beside what PyTorch writes */
 {
-    return is_tracked(f) && f->start.has_store && !f->start.old_dialect;
+    return is_tracked(f) && f->start.has_store && !is_old(f);
 }
 
 static bool is_done(const struct mu_finish *f)
@@ -245,7 +263,7 @@ static void set_bit(uint8_t *bits, int64_t rank)
 static void be_idle(struct mu_finish *f, enum mu_finish_state state)
 {
     f->state = state;
-    f->deadline_ms = f->look_again_ms = f->scan_ms = UINT64_MAX;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     f->sweeping = f->judging_closed = false;
     mu_asks_drop(&f->asks);
 }
@@ -294,19 +312,44 @@ static void let_go(struct mu_finish *f, struct mu_finish_effects *out)
 {
     struct mu_ask_slot *slot;
 
-    if (f->end != MU_FINISH_END_ALL_DONE || f->start.old_dialect || !f->start.has_store) {
+    if (f->end != MU_FINISH_END_ALL_DONE || is_old(f) || !f->start.has_store) {
         end_written(f, out);
         return;
     }
     f->state = MU_FINISH_FREEING;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
+    slot = is_private(f) ? mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, "%slast", f->own_prefix)
+                         : mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
     mu_asks_value(&f->asks, slot, mu_slice_str("<val_ignored>"));
+}
+
+/* The rendezvous closes, and says no more than that its store is away. */
+static void probe(struct mu_finish *f)
+{
+    if (f->state == MU_FINISH_CLOSING && f->down && f->start.has_store && !mu_asks_has(&f->asks, PROBE))
+        (void)mu_asks_add(&f->asks, MU_ASK_CHECK, PROBE, -1, "%sverdict", f->job_prefix);
 }
 
 static void close_job(struct mu_finish *f, struct mu_finish_effects *out)
 {
     f->state = MU_FINISH_CLOSING;
     (void)emit(out, MU_FINISH_DO_CLOSE);
+    probe(f);
+}
+
+static void write_verdict(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->job_prefix);
+
+    mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
+}
+
+/* All of our round are done: is it still the job's? */
+static void look_at_budget(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", f->job_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING);
+    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
 }
 
 /* With f->text as the cause, if there is one. */
@@ -314,7 +357,6 @@ static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char
                          struct mu_finish_effects *out)
 {
     struct mu_verdict verdict = { .succeeded = how == MU_FINISH_END_ALL_DONE, .rank = f->start.rank };
-    struct mu_ask_slot *slot;
     int len;
 
     be_idle(f, MU_FINISH_VERDICT);
@@ -323,14 +365,15 @@ static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char
     cut(verdict.node, sizeof verdict.node, f->node);
     cut(verdict.cause, sizeof verdict.cause, cause);
     len = mu_verdict_write(&verdict, f->verdict_text);
-    if (!is_tracked(f)) {
+    f->verdict_text[len < 0 ? 0 : len] = '\0';
+    if (!is_tracked(f))
         let_go(f, out);
-    } else if (!f->start.has_store || len < 0) {
+    else if (!f->start.has_store || len < 0)
         close_job(f, out);
-    } else {
-        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->our_prefix);
-        mu_asks_value(&f->asks, slot, mu_slice(f->verdict_text, (size_t)len));
-    }
+    else if (is_private(f) && verdict.succeeded)
+        look_at_budget(f);
+    else
+        write_verdict(f);
 }
 
 static void be_last(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
@@ -346,7 +389,7 @@ static void look_at_verdict(struct mu_finish *f)
 
     if (!f->start.has_store || mu_asks_has(&f->asks, VERDICT_LOOK))
         return;
-    slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->our_prefix);
+    slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
     slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
     mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
 }
@@ -376,10 +419,14 @@ static void begin_judging_closed(struct mu_finish *f)
 {
     f->judging_closed = true;
     f->seen = UNSEEN;
-    f->closed_count = f->start.old_dialect ? 0 : -1; /* 1.13 has no counter, and the mark of this one is missing */
+    f->closed_count = is_old(f) ? 0 : -1; /* 1.13 has no counter, and the mark of this one is missing */
     look_at_verdict(f);
-    if (f->start.has_store && !f->start.old_dialect && !mu_asks_has(&f->asks, CLOSED_COUNT))
-        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, MEMBERS, f->prefix); /* of 0: reads */
+    if (!f->start.has_store || is_old(f) || mu_asks_has(&f->asks, CLOSED_COUNT))
+        return;
+    if (is_private(f)) /* of 0: reads */
+        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, COUNT, f->own_prefix);
+    else
+        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, MEMBERS, f->prefix);
 }
 
 static void take_verdict(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
@@ -397,6 +444,30 @@ static void take_verdict(struct mu_finish *f, const struct mu_answer *answer, st
     } else if (f->seen == SUCCEEDED && is_done(f)) {
         end_all_done(f, out);
     }
+}
+
+static void take_budget(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
+{
+    struct mu_round_budget found;
+
+    if (answer->error == NULL && mu_round_budget_read(answer->value, &found) && found.round > f->start.round)
+        end_over(f, "our workers are done; the others go on without us", out);
+    else
+        write_verdict(f);
+}
+
+/* There is a verdict: ours, or that of somebody who came before. */
+static void verdict_written(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
+{
+    if (answer->error != NULL)
+        warn(f, "write the verdict", answer->error, out);
+    if (answer->error == NULL && f->end == MU_FINISH_END_ALL_DONE &&
+        mu_verdict_read(answer->value, &f->verdict, NULL) == 0 && !f->verdict.succeeded) {
+        name_verdict(f);
+        end_over(f, f->text, out);
+        return;
+    }
+    close_job(f, out);
 }
 
 static void on_closed(struct mu_finish *f, struct mu_finish_effects *out)
@@ -428,7 +499,7 @@ static bool is_wanted(const struct mu_finish *f, int64_t rank)
 {
     if (bit(f->marked, rank) || bit(f->foreign, rank))
         return false;
-    return f->full || bit(f->vanished, rank);
+    return (f->full && !f->missing) || bit(f->vanished, rank);
 }
 
 static void sweep_on(struct mu_finish *f)
@@ -438,12 +509,42 @@ static void sweep_on(struct mu_finish *f)
 
         if (!is_wanted(f, f->cursor))
             continue;
-        slot = f->start.old_dialect
-                   ? mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor)
-                   : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK, f->our_prefix, f->start.round,
-                                 f->cursor);
+        slot = is_old(f) ? mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor)
+                         : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK, f->own_prefix, f->cursor);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
     }
+}
+
+static void set_mark(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (mu_asks_has(&f->asks, MARK_SET))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK, f->own_prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
+}
+
+static void set_mark_113(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+    char text[32];
+    int len = snprintf(text, sizeof text, "%" PRId64, f->start.rank);
+
+    if (mu_asks_has(&f->asks, MARK_SET))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK_113, f->prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice(text, (size_t)len));
+}
+
+static void set_fin_113(struct mu_finish *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (mu_asks_has(&f->asks, FIN_SET))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, FIN_SET, -1, MARK_113 ".FIN", f->prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str("FIN"));
 }
 
 static void sweep(struct mu_finish *f)
@@ -456,16 +557,32 @@ static void sweep(struct mu_finish *f)
     f->sweeping = true;
     f->cursor = 0;
     f->look_again_ms = f->scan_ms = UINT64_MAX;
-    f->full = f->state == MU_FINISH_WAITING && f->start.all_ours && !f->start.old_dialect;
+    f->full = f->state == MU_FINISH_WAITING && has_marks(f);
+    f->missing = false;
     f->stock_count = f->our_count = 0;
     if (f->foreign_count > 0) { /* in this order: we may find too few of them done for a moment, but never too many */
         slot = mu_asks_add(&f->asks, MU_ASK_ADD, STOCK_COUNT, -1, MEMBERS, f->prefix);
         slot->once = true;
-        slot =
-            mu_asks_add(&f->asks, MU_ASK_ADD, OUR_COUNT, -1, "%s%" PRId64 "/done_count", f->our_prefix, f->start.round);
+        slot = mu_asks_add(&f->asks, MU_ASK_ADD, OUR_COUNT, -1, COUNT, f->own_prefix);
         slot->once = true;
     }
     sweep_on(f);
+}
+
+/* We wait, and the store may have forgotten that we are done. */
+static void doubt(struct mu_finish *f, uint64_t now_ms)
+{
+    if (f->state != MU_FINISH_WAITING)
+        return;
+    f->uncounted = true;
+    if (has_marks(f))
+        set_mark(f);
+    else if (is_old(f))
+        set_mark_113(f);
+    if (is_old(f) && f->fins)
+        set_fin_113(f);
+    if (has_marks(f) && !f->sweeping && f->scan_ms > now_ms + MU_FINISH_SCAN_MS)
+        f->scan_ms = now_ms + MU_FINISH_SCAN_MS;
 }
 
 static bool is_sweep_through(const struct mu_finish *f)
@@ -496,10 +613,10 @@ static void judge(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects
         else
             f->look_again_ms = now_ms + MU_FINISH_SECOND_LOOK_MS;
         f->second_look = true;
-    } else if (f->full && f->marked_count == f->start.world_size) {
+    } else if (f->full && f->marked_count + f->foreign_count == f->start.world_size) {
         be_last(f, now_ms, out);
-    } else if (f->state == MU_FINISH_WAITING && f->uncounted && f->start.all_ours) {
-        f->scan_ms = now_ms + MU_FINISH_SCAN_MS;
+    } else if (f->full) {
+        f->scan_ms = now_ms + (f->uncounted ? MU_FINISH_SCAN_MS : MU_FINISH_SCAN_SLOW_MS);
     }
 }
 
@@ -529,7 +646,7 @@ static void on_peers_lost(struct mu_finish *f, const struct mu_finish_event *eve
         } else if (!bit(f->vanished, rank)) {
             set_bit(f->vanished, rank);
             f->vanished_count++;
-            if (!event->lost[i].ours && !f->start.old_dialect) {
+            if (!event->lost[i].ours && !is_old(f)) {
                 set_bit(f->foreign, rank);
                 f->foreign_count++;
             }
@@ -544,7 +661,7 @@ static void on_peers_lost(struct mu_finish *f, const struct mu_finish_event *eve
 
 /* ---- Done ---- */
 
-static void begin_waiting(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
+static void begin_waiting(struct mu_finish *f, bool look_now, uint64_t now_ms, struct mu_finish_effects *out)
 {
     f->state = MU_FINISH_WAITING;
     f->deadline_ms = f->wait_until_ms;
@@ -552,31 +669,14 @@ static void begin_waiting(struct mu_finish *f, uint64_t now_ms, struct mu_finish
         end_behind(f, out);
         return;
     }
-    if (!f->start.old_dialect)
+    if (is_private(f))
+        (void)mu_asks_add(&f->asks, MU_ASK_GET, LAST_GET, -1, "%slast", f->own_prefix);
+    else if (!is_old(f))
         (void)mu_asks_add(&f->asks, MU_ASK_GET, LAST_GET, -1, LAST, f->prefix);
-    if (f->vanished_count > 0 && has_marks(f))
+    if (has_marks(f))
+        f->scan_ms = now_ms + (f->uncounted ? MU_FINISH_SCAN_MS : MU_FINISH_SCAN_SLOW_MS);
+    if (look_now || (f->vanished_count > 0 && has_marks(f)))
         sweep(f);
-    else if (f->uncounted && f->start.all_ours && has_marks(f))
-        f->scan_ms = now_ms + MU_FINISH_SCAN_MS;
-}
-
-static void set_mark(struct mu_finish *f)
-{
-    struct mu_ask_slot *slot;
-
-    if (mu_asks_has(&f->asks, MARK_SET))
-        return;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK, f->our_prefix, f->start.round, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
-}
-
-static void set_mark_113(struct mu_finish *f)
-{
-    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK_113, f->prefix, f->start.rank);
-    char text[32];
-    int len = snprintf(text, sizeof text, "%" PRId64, f->start.rank);
-
-    mu_asks_value(&f->asks, slot, mu_slice(text, (size_t)len));
 }
 
 /* The mark is sent before the counts, and on its heels: whoever is counted is marked. */
@@ -586,14 +686,15 @@ static void count_ourselves(struct mu_finish *f)
 
     if (has_marks(f)) {
         set_mark(f);
-        slot =
-            mu_asks_add(&f->asks, MU_ASK_ADD, DONE_ADD, -1, "%s%" PRId64 "/done_count", f->our_prefix, f->start.round);
+        slot = mu_asks_add(&f->asks, MU_ASK_ADD, DONE_ADD, -1, COUNT, f->own_prefix);
         slot->ask.number = 1;
-        slot->once = true;
+        slot->once = true; /* twice would end the wait of the others too soon */
     }
+    if (is_private(f))
+        return;
     slot = mu_asks_add(&f->asks, MU_ASK_ADD, MEMBERS_ADD, -1, MEMBERS, f->prefix);
     slot->ask.number = 1;
-    slot->once = true; /* twice would end the wait of the others too soon */
+    slot->once = true;
 }
 
 static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
@@ -619,7 +720,7 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
         be_last(f, now_ms, out);
     else if (!f->start.has_store)
         end_over(f, "our workers are done; the back end has no store in which the others could be waited for", out);
-    else if (f->start.old_dialect)
+    else if (is_old(f))
         set_mark_113(f);
     else
         count_ourselves(f);
@@ -628,9 +729,7 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
 /* 1.13: all marks, then all have seen them. */
 static void barrier_113_on(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
 {
-    struct mu_ask_slot *slot;
-
-    if (f->state != MU_FINISH_WAITING || !f->start.old_dialect)
+    if (f->state != MU_FINISH_WAITING || !is_old(f))
         return;
     for (; f->barrier_cursor < f->start.world_size && mu_asks_free(&f->asks) > BARRIER_SPARE_SLOTS;
          f->barrier_cursor++) {
@@ -649,9 +748,9 @@ static void barrier_113_on(struct mu_finish *f, uint64_t now_ms, struct mu_finis
         return;
     }
     f->fins = true;
+    f->fin_ms = now_ms + MU_FINISH_FIN_MS;
     f->barrier_cursor = 0;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, FIN_SET, -1, MARK_113 ".FIN", f->prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str("FIN"));
+    set_fin_113(f);
     barrier_113_on(f, now_ms, out);
 }
 
@@ -679,14 +778,12 @@ static void start_round(struct mu_finish *f, const struct mu_finish_start *start
     assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
     be_idle(f, MU_FINISH_WATCHING);
     f->start = *start;
-    if (start->round >= 0)
-        (void)snprintf(f->prefix, f->prefix_room, ROUND_PREFIX "%s.%" PRId64 "/", f->run_id, start->round);
-    else
-        (void)snprintf(f->prefix, f->prefix_room, "%s/", f->run_id);
+    mu_round_stock_prefix(f->prefix, f->prefix_room, f->run_id, start->round);
+    mu_round_own_prefix(f->own_prefix, f->prefix_room, f->run_id, start->round, start->tag);
     (void)reserve(f, start->world_size); /* without, whoever vanishes is lost */
     f->foreign_count = f->marked_count = f->vanished_count = 0;
     f->undone = f->removed = f->closed = f->told_lost = f->told_failed = false;
-    f->second_look = f->full = f->uncounted = f->fins = false;
+    f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->who[0] = f->text[0] = '\0';
     f->seen = UNSEEN;
@@ -705,9 +802,51 @@ static void on_fail(struct mu_finish *f, const struct mu_finish_event *event, st
         give_verdict(f, MU_FINISH_END_FAILED, cause, event->now_ms, out);
 }
 
+/* ---- A host that has gone ---- */
+
+static bool is_closing(const struct mu_finish *f)
+{
+    return f->state == MU_FINISH_VERDICT || f->state == MU_FINISH_CLOSING || f->state == MU_FINISH_FREEING;
+}
+
+/* Its answers say that the store's host is there, or that it is not; silence says nothing. */
+static void note_host(struct mu_finish *f, const struct mu_answer *answer, uint64_t now_ms)
+{
+    if (answer->error == NULL)
+        f->gone_ms = UINT64_MAX;
+    else if (answer->gone && f->gone_ms == UINT64_MAX)
+        f->gone_ms = now_ms;
+}
+
+/* When there is nothing more to be expected of it. A PyTorch host goes as soon as it may; else it is a store that stands
+ * alone and may be started again, or one of us: if that is a member, we hear of its end. */
+static uint64_t gone_until_ms(const struct mu_finish *f)
+{
+    bool closing = is_closing(f) && f->end == MU_FINISH_END_ALL_DONE;
+    bool waiting = f->state == MU_FINISH_WAITING && is_tracked(f);
+
+    if (f->gone_ms == UINT64_MAX || (!closing && !waiting))
+        return UINT64_MAX;
+    if (closing)
+        return f->gone_ms + (f->start.all_ours ? MU_FINISH_GONE_MS : 0);
+    return f->gone_ms + (f->closed || !f->start.all_ours ? MU_FINISH_GONE_MS : MU_FINISH_STORE_MS);
+}
+
+static void end_gone(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    if (is_closing(f))
+        end_written(f, out);
+    else
+        end_over(f, "our workers are done; the process in which the store was has ended", out);
+}
+
 static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
 {
-    if (now_ms >= f->deadline_ms && is_done(f)) {
+    if (now_ms >= gone_until_ms(f)) {
+        end_gone(f, out);
+    } else if (now_ms >= f->fin_ms) {
+        be_last(f, now_ms, out);
+    } else if (now_ms >= f->deadline_ms && is_done(f)) {
         (void)snprintf(f->text, sizeof f->text, "our workers are done; the others were not within the time there was");
         end(f, MU_FINISH_END_TIMEOUT, out);
     } else if (now_ms >= f->deadline_ms) {
@@ -716,6 +855,8 @@ static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_eff
         emit(out, MU_FINISH_DO_WARN)->text = f->warning;
         end_written(f, out);
     } else if (now_ms >= f->look_again_ms || now_ms >= f->scan_ms) {
+        if (f->state == MU_FINISH_WAITING && has_marks(f))
+            set_mark(f);
         sweep(f);
     }
 }
@@ -724,6 +865,7 @@ static void marked(struct mu_finish *f, const struct mu_ask_slot *slot, const st
 {
     bool found = answer->error == NULL && answer->found;
 
+    f->missing |= !found;
     if (found && !bit(f->marked, slot->index)) {
         set_bit(f->marked, slot->index);
         f->marked_count++;
@@ -732,28 +874,42 @@ static void marked(struct mu_finish *f, const struct mu_ask_slot *slot, const st
 
 static void counted(struct mu_finish *f, const struct mu_answer *answer, uint64_t now_ms, struct mu_finish_effects *out)
 {
+    bool last = answer->error == NULL && answer->number >= f->start.world_size;
+
     if (answer->error != NULL) {
         f->uncounted = true;
         warn(f, "the exit barrier", answer->error, out);
     }
-    if (answer->error == NULL && answer->number >= f->start.world_size)
+    if (last && !is_private(f)) {
         be_last(f, now_ms, out);
-    else
-        begin_waiting(f, now_ms, out);
+        return;
+    }
+    f->uncounted |= last; /* if a mark is missing all the same */
+    begin_waiting(f, last, now_ms, out);
 }
 
 /* The answer is final: an error here is one that asking again does not mend. */
 static void answered(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
 {
     const struct mu_answer *answer = &event->answer;
+    const struct mu_ask_slot *asked = mu_asks_find(&f->asks, answer->id);
     struct mu_ask_slot slot;
 
+    if (asked == NULL)
+        return;
+    note_host(f, answer, event->now_ms);
+    if (answer->error != NULL && answer->error->code != MUSTER_ETIMEOUT && asked->ask.kind == MU_ASK_GET)
+        doubt(f, event->now_ms);
     if (!mu_asks_answer(&f->asks, answer, event->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
     case MARK_SET:
-        if (f->state == MU_FINISH_MARKING && f->start.old_dialect)
-            begin_waiting(f, event->now_ms, out);
+        if (f->state == MU_FINISH_MARKING && is_old(f))
+            begin_waiting(f, false, event->now_ms, out);
+        break;
+    case DONE_ADD:
+        if (is_private(f))
+            counted(f, answer, event->now_ms, out);
         break;
     case MEMBERS_ADD:
         counted(f, answer, event->now_ms, out);
@@ -764,10 +920,11 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
         else
             end_over(f, "our workers are done; the exit barrier is broken", out);
         break;
+    case BUDGET_LOOK:
+        take_budget(f, answer, out);
+        break;
     case VERDICT_SET:
-        if (answer->error != NULL)
-            warn(f, "write the verdict", answer->error, out);
-        close_job(f, out);
+        verdict_written(f, answer, out);
         break;
     case LAST_SET:
         end_written(f, out);
@@ -787,7 +944,7 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
     case OUR_COUNT:
         f->our_count = answer->error == NULL ? answer->number : 0;
         break;
-    case DONE_ADD:
+    case PROBE:
     case BARRIER_113:
     case FIN_SET:
     case FIN_113:
@@ -824,13 +981,13 @@ static void take(struct mu_finish *f, const struct mu_finish_event *event, struc
             let_go(f, out);
         }
         break;
+    case MU_FINISH_ON_BACKEND_DOWN:
+        f->down = true;
+        probe(f);
+        break;
     case MU_FINISH_ON_BACKEND_UP:
-        if (f->state == MU_FINISH_WAITING && has_marks(f)) {
-            set_mark(f);
-            f->uncounted = true; /* if the counter was lost, nobody will reach the end of it */
-            if (f->start.all_ours && !f->sweeping)
-                f->scan_ms = event->now_ms + MU_FINISH_SCAN_MS;
-        }
+        f->down = false;
+        doubt(f, event->now_ms);
         break;
     case MU_FINISH_ON_DONE:
         on_done(f, event->now_ms, out);
@@ -869,7 +1026,8 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 
 uint64_t mu_finish_deadline_ms(const struct mu_finish *f)
 {
-    return sooner(sooner(f->deadline_ms, mu_asks_due_ms(&f->asks)), sooner(f->look_again_ms, f->scan_ms));
+    return sooner(sooner(sooner(f->deadline_ms, gone_until_ms(f)), mu_asks_due_ms(&f->asks)),
+                  sooner(f->fin_ms, sooner(f->look_again_ms, f->scan_ms)));
 }
 
 enum mu_finish_state mu_finish_state(const struct mu_finish *f)

@@ -12,26 +12,39 @@
  *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
  *
- * - A done agent sets its mark, counts itself in PyTorch's barrier, stays a member, and waits without a limit unless
- *   there is one. (A back end without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
- * - The one that makes the barrier's counter the world's size is the last: it writes the verdict, closes, and only then
- *   lets the others go. If it dies in between, whoever finds all marks set does it instead.
+ * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back end
+ *   without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
+ * - Nobody but us in the round: the marks decide. Who is counted last looks at all of them, and then writes the verdict,
+ *   closes, and only then lets the others go. If it dies in between, or the counter is not right, whoever finds all marks
+ *   set does it instead; all look now and then, and soon after the store was away, and set their own again first: a store
+ *   may have lost it.
+ * - With a PyTorch member the last is the one that makes the counter of its barrier the world's size (1.13: who has seen
+ *   the key of everybody), or who finds that those who have no mark are gone, and were done.
  * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
  *   it, says how many are; 1.13 has a key for each.
  * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
  *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
- * - A verdict once written stays.
+ * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
+ *   job's, we were removed, and do not know it yet.
+ * - All are done, and the process in which the store was refuses connections: there is nothing left to close. Who waits
+ *   for PyTorch members there has nobody to wait for.
  *
- * Keys, with R and M as in ranks.h:
- *   M verdict; M <round>/done/<rank>, M <round>/done_count; R torchelastic/agent/terminal_state/num_members, .../last_member
+ * Keys, with R, M and T as in round.h:
+ *   M verdict; T done/<rank>, T done_count, T last;
+ *   with a PyTorch member also R torchelastic/agent/terminal_state/num_members, .../last_member instead of T last;
  *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */
 #ifndef MU_AGENT_FINISH_H
 #define MU_AGENT_FINISH_H
 
 #include "agent/asks.h"
+#include "agent/round.h"
 
 #define MU_FINISH_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
 #define MU_FINISH_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
+#define MU_FINISH_SCAN_SLOW_MS 60000 /* ... and when there is no reason to doubt it */
+#define MU_FINISH_GONE_MS 2000       /* for a store whose host has gone, and is none of PyTorch's, to come back */
+#define MU_FINISH_STORE_MS 600000    /* the same, while others may still be at work */
+#define MU_FINISH_FIN_MS 10000       /* of 1.13's rank 0, for all to have seen that all are done */
 #define MU_FINISH_CLOSE_MS 30000     /* for verdict and close */
 #define MU_FINISH_BARRIER_MS 300000  /* of PyTorch; where we know nothing of the members */
 #define MU_FINISH_CAUSE_MAX 512      /* with its NUL; longer ones are cut */
@@ -73,6 +86,7 @@ const char *mu_finish_state_text(enum mu_finish_state state);
 
 struct mu_finish_start { /* borrowed */
     int64_t round;       /* -1: the back end has no rounds, and tells nothing of its members */
+    uint64_t tag;        /* of its members */
     int64_t rank, world_size;
     bool all_ours, old_dialect, has_store;
 };
@@ -84,7 +98,8 @@ enum mu_finish_event_type {
     MU_FINISH_ON_REMOVED,      /* round */
     MU_FINISH_ON_CLOSED,       /* seen, or the answer to CLOSE */
     MU_FINISH_ON_CLOSE_FAILED, /* CLOSE's other answer: error */
-    MU_FINISH_ON_BACKEND_UP,   /* the store is back: it may have forgotten our mark */
+    MU_FINISH_ON_BACKEND_DOWN, /* the store is away: for whoever closes */
+    MU_FINISH_ON_BACKEND_UP,   /* ... and back: it may have forgotten our mark */
     MU_FINISH_ON_DONE,         /* all our workers have succeeded and nothing of them is left */
     MU_FINISH_ON_FAIL,         /* the job has failed (its budget is used up): text, the cause, for the verdict */
     MU_FINISH_ON_ANSWER,       /* ASK's answer */

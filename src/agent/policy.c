@@ -9,9 +9,10 @@
 #include <stdlib.h>
 
 #define NOTHING "?" /* what a look at a verdict gets where there is none */
-enum { PREFIX_EXTRA = 16, TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
+#define REMOVED_WHY "the others had gone on without this node"
+enum { TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
 
-enum what { FAILED_SET, RESTARTS_ADD, VERDICT_LOOK, VERDICT_GET };
+enum what { BUDGET_SET, VERDICT_LOOK, VERDICT_GET };
 
 enum workers { NONE, STARTING, UP, STOPPING };
 
@@ -20,6 +21,7 @@ enum fate {
     UNDECIDED,
     REJOIN,
     BUDGET, /* a worker has failed: the budget decides */
+    ILL,    /* one hangs in the kernel: this node is not for the next round, the others go on */
     DONE,   /* they have succeeded */
     END,    /* policy->outcome */
 };
@@ -27,7 +29,7 @@ enum fate {
 enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP };
 
 struct mu_policy {
-    char *our_prefix, *role, *node;
+    char *job_prefix, *role, *node;
     int64_t size, max_restarts;
     uint64_t restart_grace_ms, signal_grace_ms;
 
@@ -62,6 +64,7 @@ struct mu_policy {
     bool shared;
     enum charge charge;
     uint64_t charge_until_ms;
+    char budget[MU_ROUND_BUDGET_MAX], paid[MU_ROUND_BUDGET_MAX]; /* before and after we have paid */
 
     /* For records and metrics. */
     uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
@@ -124,7 +127,7 @@ const char *mu_policy_outcome_text(enum mu_policy_outcome_kind kind)
 
 int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_policy, struct muster_error *reterr)
 {
-    size_t prefix_room = strlen(config->run_id) + PREFIX_EXTRA;
+    size_t prefix_room = strlen(config->run_id) + MU_ROUND_PREFIX_EXTRA;
     struct mu_policy *p;
 
     if (config->local_world_size < 1 || config->max_restarts < 0)
@@ -133,15 +136,15 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p = calloc(1, sizeof *p);
     if (p == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
-    p->our_prefix = malloc(prefix_room);
+    p->job_prefix = malloc(prefix_room);
     p->role = strdup(config->role);
     p->node = strdup(config->node);
-    if (p->our_prefix == NULL || p->role == NULL || p->node == NULL ||
-        mu_asks_init(&p->asks, prefix_room, strlen(config->node) + 1, NULL) < 0) {
+    if (p->job_prefix == NULL || p->role == NULL || p->node == NULL ||
+        mu_asks_init(&p->asks, prefix_room, MU_ROUND_BUDGET_MAX, NULL) < 0) {
         mu_policy_free(p);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
     }
-    (void)snprintf(p->our_prefix, prefix_room, "muster.%s/", config->run_id);
+    mu_round_job_prefix(p->job_prefix, prefix_room, config->run_id);
     p->size = config->local_world_size;
     p->max_restarts = config->max_restarts;
     p->restart_grace_ms = config->restart_grace_ms;
@@ -158,7 +161,7 @@ void mu_policy_free(struct mu_policy *p)
     if (p == NULL)
         return;
     mu_asks_done(&p->asks);
-    free(p->our_prefix);
+    free(p->job_prefix);
     free(p->role);
     free(p->node);
     free(p);
@@ -319,7 +322,7 @@ static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects
 {
     say(p, out, MUSTER_LOG_INFO, "done; serving the rendezvous store until the others have ended");
     (void)emit(out, MU_POLICY_DO_LINGER);
-    (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->our_prefix);
+    (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
     enter(p, MU_POLICY_SERVING, now_ms + MU_POLICY_SERVE_MS);
 }
 
@@ -367,12 +370,14 @@ static void on_joined(struct mu_policy *p, const struct mu_policy_event *event, 
     p->closed = false;
     (void)record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
     p->watch = (struct mu_finish_start){ .round = p->joined.round,
+                                         .tag = p->joined.tag,
                                          .rank = p->joined.rank,
                                          .world_size = p->joined.world_size,
                                          .all_ours = p->joined.all_ours,
                                          .old_dialect = p->joined.old_dialect,
                                          .has_store = p->joined.has_store };
     p->assign = (struct mu_ranks_start){ .round = p->joined.round,
+                                         .tag = p->joined.tag,
                                          .rank = p->joined.rank,
                                          .world_size = p->joined.world_size,
                                          .all_ours = p->joined.all_ours,
@@ -472,33 +477,49 @@ static void charged(struct mu_policy *p, int64_t spent)
     }
 }
 
-/* While the workers are being stopped. */
+/* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to say. */
 static void charge(struct mu_policy *p, uint64_t now_ms)
 {
+    struct mu_round_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
     struct mu_ask_slot *slot;
 
-    if (!p->shared || p->count + 1 > p->max_restarts) {
+    if (!p->shared) {
         charged(p, p->count + 1);
         return;
     }
     p->charge = CHARGING;
     p->charge_until_ms = now_ms + MU_POLICY_CHARGE_MS;
-    slot =
-        mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, FAILED_SET, -1, "%sfailed/%" PRId64, p->our_prefix, p->joined.round);
-    mu_asks_value(&p->asks, slot, mu_slice_str(p->node));
+    slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
+    (void)mu_round_budget_write(p->budget, &budget, NULL);
+    budget.count++;
+    (void)mu_round_budget_write(p->paid, &budget, p->node);
+    slot->ask.expected = mu_slice_str(p->budget);
+    mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
 }
 
-static void on_failed_set(struct mu_policy *p, const struct mu_answer *answer)
+/* The others have gone on without us: what our workers write from now on is in their way. */
+static void be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    struct mu_ask_slot *slot;
+    p->charge = UNCHARGED;
+    p->charge_until_ms = UINT64_MAX;
+    p->fate = REJOIN;
+    (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
+    say(p, out, MUSTER_LOG_WARNING, "%s; regrouping", p->why);
+    stop(p, SIGKILL, 0, now_ms, out);
+}
 
-    if (answer->error != NULL || !mu_slice_equal(answer->value, mu_slice_str(p->node))) {
-        charged(p, p->count + 1); /* somebody else has paid for this round */
-        return;
-    }
-    slot = mu_asks_add(&p->asks, MU_ASK_ADD, RESTARTS_ADD, -1, "%srestarts", p->our_prefix);
-    slot->ask.number = 1;
-    slot->once = true; /* twice would cost two */
+/* Of a store that has forgotten the budget, or does not answer, nothing is learned but what we know. */
+static void on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
+                      struct mu_policy_effects *out)
+{
+    struct mu_round_budget found;
+
+    if (answer->error != NULL || !mu_round_budget_read(answer->value, &found))
+        charged(p, p->count + 1);
+    else if (found.round == p->joined.round && found.tag == p->joined.tag)
+        charged(p, found.count); /* whoever has paid */
+    else if (p->fate == BUDGET)
+        be_outdated(p, now_ms, out);
 }
 
 /* ---- Workers ---- */
@@ -557,7 +578,9 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
         return;
     enter_state(p, MU_GROUP_UNHEALTHY, out);
     failed_with(p, event->text);
-    worker_failed(p, event->now_ms, out);
+    p->fate = ILL;
+    measure_decision(p, event->now_ms, out);
+    stop(p, SIGTERM, p->restart_grace_ms, event->now_ms, out);
 }
 
 static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -631,6 +654,7 @@ static void decide_workers_failed(struct mu_policy *p)
 {
     decide(p, MU_POLICY_OUTCOME_WORKERS_FAILED, 1, 0);
     p->outcome.error.code = 0;
+    (void)snprintf(p->outcome.error.text, sizeof p->outcome.error.text, "%s", p->failure);
 }
 
 static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -680,9 +704,9 @@ static void give_up_on_leftovers(struct mu_policy *p, uint64_t now_ms, struct mu
 
 static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    bool goes_on = p->fate == REJOIN || (p->fate == BUDGET && p->charge != USED_UP);
+    bool matters = p->fate == REJOIN || p->fate == ILL || (p->fate == BUDGET && p->charge != USED_UP);
 
-    if (p->leftovers > 0 && goes_on) {
+    if (p->leftovers > 0 && matters) {
         give_up_on_leftovers(p, now_ms, out);
         return;
     }
@@ -700,6 +724,12 @@ static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
             fail_job(p, now_ms, out);
         else
             restart(p, now_ms, out);
+        break;
+    case ILL:
+        decide_workers_failed(p);
+        enter_state(p, MU_GROUP_FAILED, out);
+        say(p, out, MUSTER_LOG_ERROR, "%.*s; this node leaves the job", TEXT_SHOWN_MAX, p->failure);
+        leave(p, now_ms, out);
         break;
     case END:
         if (mu_group_state_is_running(p->state))
@@ -758,7 +788,7 @@ static void on_waiting(struct mu_policy *p, const struct mu_policy_event *event,
 
 static void on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    const char *why = "the others had gone on without this node";
+    const char *why = REMOVED_WHY;
 
     if (is_old(p, event))
         return;
@@ -774,7 +804,7 @@ static void on_removed(struct mu_policy *p, const struct mu_policy_event *event,
 
 static void ask_why(struct mu_policy *p, uint64_t now_ms)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->our_prefix);
+    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->job_prefix);
 
     slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
     slot->once = true;
@@ -899,6 +929,12 @@ static void on_assign_failed(struct mu_policy *p, const struct mu_policy_event *
     fail_with(p, event->error, event->now_ms, out);
 }
 
+static void on_assign_again(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_ASSIGNING)
+        join_again(p, event->text == NULL ? "the round was over" : event->text, event->now_ms, out);
+}
+
 static void on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     struct muster_error error = { 0 };
@@ -1006,11 +1042,8 @@ static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, 
     if (!mu_asks_answer(&p->asks, answer, event->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
-    case FAILED_SET:
-        on_failed_set(p, answer);
-        break;
-    case RESTARTS_ADD:
-        charged(p, answer->error == NULL ? answer->number : 0);
+    case BUDGET_SET:
+        on_budget(p, answer, event->now_ms, out);
         break;
     case VERDICT_LOOK:
         told_why(p, answer, event->now_ms, out);
@@ -1070,6 +1103,9 @@ static void take(struct mu_policy *p, const struct mu_policy_event *event, struc
         break;
     case MU_POLICY_ON_ASSIGNED:
         on_assigned(p, event, out);
+        break;
+    case MU_POLICY_ON_ASSIGN_AGAIN:
+        on_assign_again(p, event, out);
         break;
     case MU_POLICY_ON_ASSIGN_FAILED:
         on_assign_failed(p, event, out);

@@ -16,19 +16,16 @@
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
  *   Events of an earlier round are dropped.
  * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
- * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free.
+ * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free. A round
+ *   that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of it.
  * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
  * - A store that is away stops nobody.
  * - Nothing local closes the job: an error or a signal leaves.
  * - Done is done: workers that have succeeded are never run again.
  * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
  *
- * Wiring. What arrives from the rendezvous handler goes to:
- *   JOINED, WAITING, LEFT, FAILED, BACKEND_DOWN  policy        PEERS_LOST  finish (which tells the policy LOST)
- *   REMOVED, CLOSED, BACKEND_UP                  finish, then policy (CLOSE's FAILED: finish only, as CLOSE_FAILED)
- * A FAILED of the handler is the policy's unless finish is CLOSING.
- * All effects of a step are carried out before the next step: what the other machines say meanwhile is kept until then.
- * Keys: M failed/<round>, M restarts, M verdict, with M = `muster.<run_id>/`. */
+ * job.h connects it with the other machines. All effects of a step are carried out before the next step.
+ * Keys, with M as in round.h: M budget, M verdict. */
 #ifndef MU_AGENT_POLICY_H
 #define MU_AGENT_POLICY_H
 
@@ -82,6 +79,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(BACKEND_DOWN, "backend down") /* error */                                                                        \
     X(BACKEND_UP, "backend up")                                                                                        \
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
+    X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
     X(LOST, "lost")                   /* of finish: text, who */                                                       \
     X(JOB_FAILED, "job failed")       /* of finish: text */                                                            \
@@ -108,6 +106,7 @@ const char *mu_policy_event_text(enum mu_policy_event_type type);
 
 struct mu_policy_joined {
     int64_t round; /* -1: the back end has no rounds */
+    uint64_t tag;  /* of its members */
     int64_t rank, world_size;
     bool all_ours;     /* no PyTorch member in the round; false if not known */
     bool old_dialect;  /* the document is of 1.13 */

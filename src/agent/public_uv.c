@@ -173,17 +173,19 @@ static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_sp
     struct muster_agent *p = ctx;
     const struct muster_worker_spec *spec = &p->spec.given;
     struct call *call;
+    char **envp;
 
     if (worker->local_rank == 0)
         begin_attempt(p);
     call = mu_arena_alloc(&p->attempt, sizeof *call);
-    ret_spec->envp = (const char *const *)mu_spec_environment(
-        &p->spec, &p->group, (size_t)worker->local_rank, worker->use_agent_store, worker->error_file,
-        spec->envp != NULL ? spec->envp : (const char *const *)environ, &p->attempt);
-    if (call == NULL || ret_spec->envp == NULL)
+    envp = mu_spec_environment(&p->spec, worker, spec->envp != NULL ? spec->envp : (const char *const *)environ);
+    if (call == NULL || envp == NULL) {
+        free(envp);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for worker %lld", (long long)worker->local_rank);
+    }
     *call = (struct call){ .agent = p, .worker = p->workers[worker->local_rank] };
     ret_spec->argv = spec->argv;
+    ret_spec->envp = (const char *const *)envp;
     if (spec->function != NULL) {
         ret_spec->function = call_function;
         ret_spec->function_name = spec->function_name;
@@ -194,8 +196,8 @@ static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_sp
 
 static void release(void *ctx, struct mu_spawn *spec)
 {
-    (void)ctx; /* it is the attempt's */
-    (void)spec;
+    (void)ctx; /* the rest is the attempt's */
+    free((void *)spec->envp);
 }
 
 /* ---- Workers of a driver's ---- */

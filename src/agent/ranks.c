@@ -7,19 +7,32 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ROUND_PREFIX "torch.rendezvous."
-#define OUR_PREFIX "muster."
+#define INFO_OURS "role_info/%" PRId64
 #define INFO_2X "torchelastic/role_info/%" PRId64
 #define INFO_113 "torchelastic/role_info%" PRId64
+#define ASSIGNED_OURS "ranks/%" PRId64
 #define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
+#define NOTHING "?" /* what a look at the budget gets where there is none */
 enum {
-    PREFIX_EXTRA = 64, /* of a prefix, beside the run id */
     VALUE_EXTRA = 128, /* of a value, beside the role */
     VALUE_MAX = 16384, /* of others' values */
-    COUNT_MAX = 1000000000,
+    AGAIN_TEXT_MAX = 160,
 };
 
-enum what { COUNTER, COUNT, INFO_SET, INFO_GET, ASSIGNED_SET, ASSIGNED_GET, FIN_SET, FIN_GET, ADDR_GET, PORT_GET };
+enum what {
+    BUDGET_LOOK,
+    BUDGET_SET,
+    COUNT_SET,
+    COUNT_GET,
+    INFO_SET,
+    INFO_GET,
+    ASSIGNED_SET,
+    ASSIGNED_GET,
+    FIN_SET,
+    FIN_GET,
+    ADDR_GET,
+    PORT_GET,
+};
 
 struct role {
     char *name;
@@ -33,7 +46,7 @@ struct info { /* of one agent */
 
 struct mu_ranks {
     char *run_id, *role, *role_json;
-    char *prefix, *our_prefix; /* of this round; of the job */
+    char *prefix, *job_prefix, *own_prefix; /* R, M, T */
     size_t prefix_room;
     int64_t size;
     bool identical;
@@ -41,14 +54,17 @@ struct mu_ranks {
 
     enum mu_ranks_state state;
     struct mu_ranks_start start;
-    uint64_t start_ms, deadline_ms;
+    uint64_t start_ms, deadline_ms, again_ms;
     struct mu_asks asks;
     int64_t cursor; /* of the ranks that are asked about: the next one */
     int64_t next_base;
     struct info *infos; /* by rank; rank 0 of 2.x only */
     struct role *roles;
     size_t roles_count;
+    int64_t known;                                                 /* the job's count, as far as we were told */
+    char budget[MU_ROUND_BUDGET_MAX], wanted[MU_ROUND_BUDGET_MAX]; /* what is in the store, and what is to be */
     struct mu_ranks_result result;
+    char text[AGAIN_TEXT_MAX];
     struct muster_error error;
 };
 
@@ -89,14 +105,15 @@ static int fill(struct mu_ranks *r, const struct mu_ranks_config *config, struct
     r->role_json = json_of(config->role, reterr);
     if (r->role_json == NULL)
         return reterr == NULL ? MUSTER_EINVAL : reterr->code;
-    r->prefix_room = run_id_len + PREFIX_EXTRA;
+    r->prefix_room = run_id_len + MU_ROUND_PREFIX_EXTRA;
     r->run_id = strdup(config->run_id);
     r->role = strdup(config->role);
     r->prefix = malloc(r->prefix_room);
-    r->our_prefix = malloc(r->prefix_room);
-    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->our_prefix == NULL)
+    r->job_prefix = malloc(r->prefix_room);
+    r->own_prefix = malloc(r->prefix_room);
+    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->job_prefix == NULL || r->own_prefix == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the assignment of ranks");
-    (void)snprintf(r->our_prefix, r->prefix_room, OUR_PREFIX "%s/", config->run_id);
+    mu_round_job_prefix(r->job_prefix, r->prefix_room, config->run_id);
     return mu_asks_init(&r->asks, r->prefix_room, strlen(r->role_json) + VALUE_EXTRA, reterr);
 }
 
@@ -116,7 +133,7 @@ int mu_ranks_new(const struct mu_ranks_config *config, struct mu_ranks **ret_ran
     r->size = config->local_world_size;
     r->identical = config->identical;
     r->timeout_ms = config->timeout_ms == 0 ? MU_RANKS_TIMEOUT_MS : config->timeout_ms;
-    r->deadline_ms = UINT64_MAX;
+    r->deadline_ms = r->again_ms = UINT64_MAX;
     rc = fill(r, config, reterr);
     if (rc < 0) {
         mu_ranks_free(r);
@@ -147,7 +164,8 @@ void mu_ranks_free(struct mu_ranks *r)
     free(r->role);
     free(r->role_json);
     free(r->prefix);
-    free(r->our_prefix);
+    free(r->job_prefix);
+    free(r->own_prefix);
     free(r);
 }
 
@@ -163,7 +181,7 @@ static struct mu_ranks_effect *emit(struct mu_ranks_effects *out, enum mu_ranks_
 static void end(struct mu_ranks *r, enum mu_ranks_state state)
 {
     r->state = state;
-    r->deadline_ms = UINT64_MAX;
+    r->deadline_ms = r->again_ms = UINT64_MAX;
     mu_asks_drop(&r->asks);
     forget_infos(r);
 }
@@ -182,6 +200,13 @@ static void fail(struct mu_ranks *r, struct mu_ranks_effects *out)
     else
         (void)mu_wrap(&r->error, r->error.code, "assign ranks");
     emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
+    end(r, MU_RANKS_FAILED);
+}
+
+/* With r->text filled in. */
+static void again(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    emit(out, MU_RANKS_DO_AGAIN)->text = r->text;
     end(r, MU_RANKS_FAILED);
 }
 
@@ -217,8 +242,10 @@ static json_t *load(struct mu_slice value)
 }
 
 /* NULL: fine; the name points into `json`. */
-static const char *read_info(const json_t *json, int64_t rank, const char **ret_role, int64_t *ret_size)
+static const char *read_info(const json_t *json, int64_t rank, const char **ret_role, int64_t *ret_size,
+                             int64_t *ret_count)
 {
+    const json_t *count = json_object_get(json, "count");
     const json_t *role = json_object_get(json, "role");
     const json_t *told = json_object_get(json, "rank");
     const json_t *size = json_object_get(json, "local_world_size");
@@ -231,24 +258,34 @@ static const char *read_info(const json_t *json, int64_t rank, const char **ret_
         return "the role info of another rank";
     if (json_integer_value(size) < 1 || json_integer_value(size) > MU_RANKS_SIZE_MAX)
         return "role info with an impossible local_world_size";
+    if (count != NULL &&
+        (!json_is_integer(count) || json_integer_value(count) < 0 || json_integer_value(count) > MU_ROUND_COUNT_MAX))
+        return "role info with an impossible restart count";
+    *ret_count = json_integer_value(count); /* 0, if there is none */
     *ret_role = json_string_value(role);
     *ret_size = json_integer_value(size);
     return NULL;
 }
 
-static const char *read_assigned(const json_t *json, int64_t size, struct mu_ranks_result *result)
+/* Of our own they have the restart count behind them. */
+static const char *read_assigned(const json_t *json, bool own, int64_t size, struct mu_ranks_result *result)
 {
-    int64_t numbers[4];
+    const char *shape = own ? "no assigned ranks: they are an array of five numbers"
+                            : "no assigned ranks: they are an array of four numbers";
+    size_t count = own ? 5 : 4;
+    int64_t numbers[5];
 
-    if (!json_is_array(json) || json_array_size(json) != 4)
-        return "no assigned ranks: they are an array of four numbers";
-    for (size_t i = 0; i < 4; i++) {
+    if (!json_is_array(json) || json_array_size(json) != count)
+        return shape;
+    for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(json, i);
 
         if (!json_is_integer(item))
-            return "no assigned ranks: they are an array of four numbers";
+            return shape;
         numbers[i] = json_integer_value(item);
     }
+    if (own && (numbers[4] < 0 || numbers[4] > MU_ROUND_COUNT_MAX))
+        return "assigned ranks with an impossible restart count";
     if (numbers[1] < 1 || numbers[3] < 1 || numbers[3] > numbers[1])
         return "assigned ranks with impossible world sizes";
     if (numbers[0] < 0 || numbers[2] < 0 || numbers[0] > numbers[1] - size || numbers[2] > numbers[3] - size)
@@ -257,6 +294,7 @@ static const char *read_assigned(const json_t *json, int64_t size, struct mu_ran
     result->world_size = numbers[1];
     result->base_role_rank = numbers[2];
     result->role_world_size = numbers[3];
+    result->count = own ? numbers[4] : result->count;
     return NULL;
 }
 
@@ -310,9 +348,16 @@ static int take_info(struct mu_ranks *r, int64_t rank, const char *role, int64_t
 
 /* ---- Asking, a window at a time ---- */
 
+static bool is_private(const struct mu_ranks *r) /* nobody of PyTorch looks: the keys are ours, and so is the count */
+{
+    return r->start.round >= 0 && r->start.all_ours && r->start.has_store;
+}
+
 static void ask_info(struct mu_ranks *r, int64_t rank)
 {
-    if (r->start.old_dialect)
+    if (is_private(r))
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_OURS, r->own_prefix, rank);
+    else if (r->start.old_dialect)
         (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_113, r->prefix, rank);
     else
         (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_2X, r->prefix, rank);
@@ -322,11 +367,16 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
 {
     const struct info *info = &r->infos[rank]; /* NOLINTNEXTLINE(clang-analyzer-core*): there once all are read */
     struct role *role = &r->roles[info->role];
-    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
+    struct mu_ask_slot *slot =
+        is_private(r) ? mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank)
+                      : mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
     char text[VALUE_EXTRA];
-    int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", r->next_base,
+    int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, r->next_base,
                        r->result.world_size, role->next, role->workers);
 
+    if (is_private(r))
+        len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64, r->result.count);
+    len += snprintf(text + len, sizeof text - (size_t)len, "]");
     assert(len > 0 && (size_t)len < sizeof text);
     mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
     if (rank == r->start.rank) {
@@ -384,11 +434,22 @@ static void agree(struct mu_ranks *r)
     r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
 }
 
+static void look_at_budget(struct mu_ranks *r)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
+    r->state = MU_RANKS_COUNTING;
+}
+
 static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     ask_on(r);
     if (r->state == MU_RANKS_GATHERING && is_through(r)) {
-        if (r->start.old_dialect) {
+        if (is_private(r)) {
+            look_at_budget(r);
+        } else if (r->start.old_dialect) {
             agree(r);
         } else {
             r->state = MU_RANKS_ASSIGNING;
@@ -405,36 +466,34 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 static void tell_info(struct mu_ranks *r)
 {
     struct mu_ask_slot *slot =
-        r->start.old_dialect
+        is_private(r)
+            ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_OURS, r->own_prefix, r->start.rank)
+        : r->start.old_dialect
             ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_113, r->prefix, r->start.rank)
             : mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_2X, r->prefix, r->start.rank);
     char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA]; /* JSON makes at most six bytes of one */
-    int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64 "}",
+    int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64,
                        r->role_json, r->start.rank, r->size);
 
+    if (is_private(r))
+        len += snprintf(text + len, sizeof text - (size_t)len, ", \"count\": %" PRId64, r->known);
+    len += snprintf(text + len, sizeof text - (size_t)len, "}");
     assert(len > 0 && (size_t)len < sizeof text);
     mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
 }
 
-/* Roles and sizes; the count is known. */
-static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void be_identical(struct mu_ranks *r)
+{
+    r->result.base_rank = r->result.base_role_rank = r->start.rank * r->size;
+    r->result.world_size = r->result.role_world_size = r->start.world_size * r->size;
+}
+
+static void gather(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     int64_t world = r->start.world_size;
 
-    if (r->identical || (world == 1 && !r->start.has_store)) {
-        r->result.base_rank = r->result.base_role_rank = r->start.rank * r->size;
-        r->result.world_size = r->result.role_world_size = world * r->size;
-        meet(r, out);
-        return;
-    }
-    tell_info(r);
-    if (!r->start.old_dialect && r->start.rank != 0) {
-        r->state = MU_RANKS_AWAITING;
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, "%s" ASSIGNED, r->prefix, r->start.rank);
-        return;
-    }
     r->state = MU_RANKS_GATHERING;
-    if (!r->start.old_dialect) {
+    if (is_private(r) || !r->start.old_dialect) {
         r->infos = calloc((size_t)world, sizeof *r->infos);
         if (r->infos == NULL) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
@@ -444,8 +503,43 @@ static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
     }
     if (take_info(r, r->start.rank, r->role, r->size) < 0)
         fail(r, out);
-    else
-        ask_on(r);
+}
+
+/* As PyTorch's agents do it. */
+static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    if (r->identical || (r->start.world_size == 1 && !r->start.has_store)) {
+        be_identical(r);
+        meet(r, out);
+        return;
+    }
+    tell_info(r);
+    if (!r->start.old_dialect && r->start.rank != 0) {
+        r->state = MU_RANKS_AWAITING;
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, "%s" ASSIGNED, r->prefix, r->start.rank);
+    } else {
+        gather(r, out);
+    }
+}
+
+static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    int64_t rank = r->start.rank;
+
+    if (r->identical || r->start.world_size == 1)
+        be_identical(r);
+    if (rank == 0 && (r->identical || r->start.world_size == 1)) {
+        look_at_budget(r);
+    } else if (rank == 0) {
+        gather(r, out);
+    } else if (r->identical) {
+        r->state = MU_RANKS_AWAITING;
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, COUNT_GET, rank, "%scount", r->own_prefix);
+    } else {
+        r->state = MU_RANKS_AWAITING;
+        tell_info(r);
+        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank);
+    }
 }
 
 static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
@@ -459,11 +553,11 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     r->deadline_ms = event->now_ms + r->timeout_ms;
     r->error.code = 0;
     r->cursor = 0;
-    r->result = (struct mu_ranks_result){ .count = start->own_count };
-    if (start->round >= 0)
-        (void)snprintf(r->prefix, r->prefix_room, ROUND_PREFIX "%s.%" PRId64 "/", r->run_id, start->round);
-    else
-        (void)snprintf(r->prefix, r->prefix_room, "%s/", r->run_id);
+    r->known = start->count_min;
+    r->wanted[0] = '\0';
+    r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = is_private(r) };
+    mu_round_stock_prefix(r->prefix, r->prefix_room, r->run_id, start->round);
+    mu_round_own_prefix(r->own_prefix, r->prefix_room, r->run_id, start->round, start->tag);
     if (start->world_size > MU_RANKS_WORLD_MAX) {
         (void)mu_fail(&r->error, MUSTER_ELIMIT, "a world of %" PRId64 " agents is too large", start->world_size);
         fail(r, out);
@@ -471,9 +565,8 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
         (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
                       start->world_size);
         fail(r, out);
-    } else if (start->round >= 0 && start->all_ours && !start->old_dialect && start->has_store) {
-        r->state = MU_RANKS_COUNTING;
-        (void)mu_asks_add(&r->asks, MU_ASK_ADD, COUNTER, -1, "%srestarts", r->our_prefix); /* of 0: reads */
+    } else if (is_private(r)) {
+        exchange_privately(r, out);
     } else {
         exchange(r, out);
     }
@@ -496,30 +589,71 @@ static bool parse_number(struct mu_slice text, int64_t max, int64_t *ret_number)
     return number <= max;
 }
 
-static void fix_count(struct mu_ranks *r, int64_t counter)
+/* r->budget is what is there. */
+static void fix_count(struct mu_ranks *r)
 {
-    struct mu_ask_slot *slot =
-        mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, COUNT, -1, "%scount/%" PRId64, r->our_prefix, r->start.round);
-    char text[32];
-    int len;
+    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
+    struct mu_round_budget ours = { .count = r->known, .round = r->start.round, .tag = r->start.tag };
+    int len = mu_round_budget_write(r->wanted, &ours, NULL);
 
-    /* A store that was lost and came back empty counts from 0 again; we do not. */
-    counter = counter < r->start.count_min ? r->start.count_min : counter;
-    counter = counter > COUNT_MAX ? COUNT_MAX : counter;
-    len = snprintf(text, sizeof text, "%" PRId64, counter);
-    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
+    slot->ask.expected = mu_slice_str(r->budget);
     r->state = MU_RANKS_FIXING;
+}
+
+static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    struct mu_ask_slot *slot;
+    char text[32];
+    int len = snprintf(text, sizeof text, "%" PRId64, r->result.count);
+
+    if (r->start.world_size == 1) {
+        meet(r, out);
+        return;
+    }
+    r->state = MU_RANKS_ASSIGNING;
+    r->cursor = r->next_base = 0;
+    if (!r->identical)
+        return;
+    r->cursor = r->start.world_size;
+    slot = mu_asks_add(&r->asks, MU_ASK_SET, COUNT_SET, -1, "%scount", r->own_prefix);
+    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+}
+
+/* What is there now. A store that was lost and came back empty counts from 0 again; we do not. */
+static void take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                        struct mu_ranks_effects *out)
+{
+    bool fixing = slot->what == BUDGET_SET;
+    struct mu_round_budget found = { 0 };
+
+    if (value.len == 0 || (mu_slice_equal(value, fixing ? mu_slice_str(r->budget) : mu_slice_str(NOTHING)) &&
+                           !mu_slice_equal(value, mu_slice_str(r->wanted)))) {
+        r->budget[0] = '\0'; /* a key that is missing answers what was expected of it, or nothing */
+        fix_count(r);
+    } else if (value.len >= sizeof r->budget || !mu_round_budget_read(value, &found)) {
+        wrong(r, slot, "no restart budget", out);
+    } else if (fixing && found.round == r->start.round && found.tag == r->start.tag) {
+        r->result.count = found.count;
+        tell_count(r, out);
+    } else if (fixing && found.round > r->start.round) {
+        (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
+        again(r, out);
+    } else { /* of the round before; or somebody has paid for that meanwhile */
+        memcpy(r->budget, value.data, value.len);
+        r->budget[value.len] = '\0';
+        r->known = found.count > r->known ? found.count : r->known;
+        fix_count(r);
+    }
 }
 
 static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
                        struct mu_ranks_effects *out)
 {
-    if (!parse_number(value, COUNT_MAX, &r->result.count)) {
+    if (parse_number(value, MU_ROUND_COUNT_MAX, &r->result.count))
+        meet(r, out);
+    else
         wrong(r, slot, "no restart count: that is a decimal number", out);
-        return;
-    }
-    r->result.shared = true;
-    exchange(r, out);
 }
 
 static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
@@ -527,8 +661,10 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
 {
     json_t *json = load(value);
     const char *role = "";
-    int64_t size = 0;
-    const char *complaint = read_info(json, slot->index, &role, &size);
+    int64_t size = 0, count = 0;
+    const char *complaint = read_info(json, slot->index, &role, &size, &count);
+
+    r->known = complaint == NULL && is_private(r) && count > r->known ? count : r->known;
 
     if (complaint != NULL)
         wrong(r, slot, complaint, out);
@@ -541,7 +677,7 @@ static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, st
                           struct mu_ranks_effects *out)
 {
     json_t *json = load(value);
-    const char *complaint = read_assigned(json, r->size, &r->result);
+    const char *complaint = read_assigned(json, is_private(r), r->size, &r->result);
 
     json_decref(json);
     if (complaint != NULL)
@@ -576,10 +712,25 @@ static void take_port(struct mu_ranks *r, const struct mu_ask_slot *slot, struct
         r->result.master_port = (uint16_t)port;
 }
 
+/* Whoever waits for rank 0: it may have told us before, in a store that has forgotten it since; and so may we. */
+static void doubt(struct mu_ranks *r, const struct mu_answer *answer, uint64_t now_ms)
+{
+    const struct mu_ask_slot *slot = mu_asks_find(&r->asks, answer->id);
+
+    if (slot == NULL || r->state != MU_RANKS_AWAITING || !is_private(r) || answer->error->code == MUSTER_ETIMEOUT ||
+        (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
+        return;
+    r->again_ms = now_ms + MU_RANKS_AGAIN_MS;
+    if (!r->identical && !mu_asks_has(&r->asks, INFO_SET))
+        tell_info(r);
+}
+
 static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_t now_ms, struct mu_ranks_effects *out)
 {
     struct mu_ask_slot slot;
 
+    if (answer->error != NULL)
+        doubt(r, answer, now_ms);
     if (!mu_asks_answer(&r->asks, answer, now_ms, &slot))
         return;
     if (answer->error != NULL) {
@@ -590,10 +741,11 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
         return;
     }
     switch ((enum what)slot.what) {
-    case COUNTER:
-        fix_count(r, answer->number);
+    case BUDGET_LOOK:
+    case BUDGET_SET:
+        take_budget(r, &slot, answer->value, out);
         break;
-    case COUNT:
+    case COUNT_GET:
         take_count(r, &slot, answer->value, out);
         break;
     case INFO_GET:
@@ -608,6 +760,7 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
     case PORT_GET:
         take_port(r, &slot, answer->value, out);
         break;
+    case COUNT_SET:
     case INFO_SET:
     case ASSIGNED_SET:
     case FIN_SET:
@@ -638,8 +791,13 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
     case MU_RANKS_ON_TIME:
         break;
     }
-    if (event->now_ms >= r->deadline_ms)
+    if (event->now_ms >= r->deadline_ms) {
         time_is_up(r, event->now_ms, out);
+    } else if (event->now_ms >= r->again_ms) {
+        (void)snprintf(r->text, sizeof r->text, "the store may have forgotten the ranks of round %" PRId64,
+                       r->start.round);
+        again(r, out);
+    }
     while (mu_asks_emit(&r->asks, event->now_ms, r->deadline_ms, &ask))
         emit(out, MU_RANKS_DO_ASK)->ask = ask;
 }
@@ -648,6 +806,7 @@ uint64_t mu_ranks_deadline_ms(const struct mu_ranks *r)
 {
     uint64_t due_ms = mu_asks_due_ms(&r->asks);
 
+    due_ms = due_ms < r->again_ms ? due_ms : r->again_ms;
     return due_ms < r->deadline_ms ? due_ms : r->deadline_ms;
 }
 

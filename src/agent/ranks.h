@@ -1,31 +1,35 @@
 /* Who is which rank: after a round was joined, fixes the round's restart count and exchanges roles and sizes with the
- * other agents, through the keys that PyTorch's agents use. Pure; one machine for an agent's life, started anew for every
- * round.
+ * other agents. Pure; one machine for an agent's life, started anew for every round.
  *
- *   COUNTING --what the counter is--> FIXING the count --> writes our role info --+
- *   (all members are ours, and there are rounds)                                  |
- *                                                                                 v
- *   2.x, rank 0:  GATHERING all role infos --> ASSIGNING every rank --+        (identical workers: DONE)
- *   2.x, others:  AWAITING our ranks ---------------------------------+--> DONE
- *   1.13:         GATHERING all --> AGREEING (.FIN; rank 0 awaits all) --> MEETING (MASTER_*) --> DONE
- *   any of these, at the deadline or after an error that trying again does not mend: FAILED
+ * Nobody but us in the round, and there are rounds and a store: by keys of our own.
+ *   rank 0:  GATHERING all role infos --> COUNTING: what does the budget say? --> FIXING the count --> ASSIGNING --> DONE
+ *   others:  tell our role info --> AWAITING our ranks and the count --> DONE
+ *            --the store was away, and they do not come--> AGAIN: another round is needed
+ * Else by those of PyTorch's agents, and each agent counts its own restarts:
+ *   2.x, rank 0:  GATHERING all role infos --> ASSIGNING every rank --+
+ *   2.x, others:  AWAITING our ranks ---------------------------------+--> MEETING (MASTER_*, if need be) --> DONE
+ *   1.13:         GATHERING all --> AGREEING (.FIN; rank 0 awaits all) --> MEETING --> DONE
+ * Any of these, at the deadline or after an error that trying again does not mend: FAILED.
  *
- * - The count is the job's: the first member to get there puts the counter `restarts` (or what it knows better, if the
- *   store was lost) under `count/<round>`, and all use what is stored. With a PyTorch member, in a back end without rounds
- *   and without a store, each agent counts its own.
+ * - The count is the job's: rank 0 takes what the budget says (or what a member knows better, if the store was lost), puts
+ *   its round there, and tells everybody with their ranks: there is no other way to learn it, so there is one count.
  * - Global ranks are counted over the agents in the order of their group ranks, role ranks over those of the same role.
+ * - Identical workers exchange nothing but the count.
  * - What scales with members is asked for in a window of MU_ASKS_MAX requests.
  * - Role info or ranks of another shape, or with sizes below 1, are an error (MUSTER_EPROTOCOL) that names the key.
  *
- * Keys, with R = `torch.rendezvous.<run_id>.<round>/`, or `<run_id>/` without rounds, and M = `muster.<run_id>/`:
- *   M restarts, M count/<round>; R torchelastic/role_info/<rank>, R torchelastic/assigned_ranks/<rank>;
+ * Keys, with R, M and T as in round.h:
+ *   M budget; T role_info/<rank>, T ranks/<rank>, T count (identical workers only);
+ *   R torchelastic/role_info/<rank>, R torchelastic/assigned_ranks/<rank>;
  *   1.13: R torchelastic/role_info<rank>, R torchelastic/role_info<rank>.FIN, R MASTER_ADDR, R MASTER_PORT. */
 #ifndef MU_AGENT_RANKS_H
 #define MU_AGENT_RANKS_H
 
 #include "agent/asks.h"
+#include "agent/round.h"
 
 #define MU_RANKS_TIMEOUT_MS 300000 /* for all of it, if the config says nothing else; as PyTorch's */
+#define MU_RANKS_AGAIN_MS 10000    /* for what rank 0 tells, once the store was away: it may have told it before */
 #define MU_RANKS_ROLE_MAX 1024     /* bytes of a role's name */
 #define MU_RANKS_ROLES_MAX 1024    /* different ones in a job */
 #define MU_RANKS_WORLD_MAX (1 << 20)
@@ -33,9 +37,9 @@
 
 #define MU_RANKS_STATES(X)                                                                                             \
     X(IDLE, "idle")                                                                                                    \
-    X(COUNTING, "read the restart counter")                                                                            \
-    X(FIXING, "fix the restart count")                                                                                 \
     X(GATHERING, "read the role infos")                                                                                \
+    X(COUNTING, "read the restart budget")                                                                             \
+    X(FIXING, "fix the restart count")                                                                                 \
     X(ASSIGNING, "write the assigned ranks")                                                                           \
     X(AWAITING, "read our assigned ranks")                                                                             \
     X(AGREEING, "agree that all role infos are read")                                                                  \
@@ -53,6 +57,7 @@ const char *mu_ranks_state_text(enum mu_ranks_state state);
 
 struct mu_ranks_start {       /* borrowed */
     int64_t round;            /* -1: the back end has no rounds */
+    uint64_t tag;             /* of its members */
     int64_t rank, world_size; /* of the group: agents */
     bool all_ours;            /* no PyTorch member in the round; false if that is not known */
     bool old_dialect;         /* the document is of 1.13 */
@@ -85,15 +90,17 @@ struct mu_ranks_event { /* borrows what it points to */
 };
 
 enum mu_ranks_effect_type {
-    MU_RANKS_DO_ASK,  /* ask */
-    MU_RANKS_DO_DONE, /* result */
-    MU_RANKS_DO_FAIL, /* error */
+    MU_RANKS_DO_ASK,   /* ask */
+    MU_RANKS_DO_DONE,  /* result */
+    MU_RANKS_DO_AGAIN, /* text, why: the round cannot be agreed upon any more */
+    MU_RANKS_DO_FAIL,  /* error */
 };
 
 struct mu_ranks_effect { /* borrows from the machine, until its next step */
     enum mu_ranks_effect_type type;
     struct mu_ask ask;
     const struct mu_ranks_result *result;
+    const char *text;
     const struct muster_error *error;
 };
 

@@ -1,6 +1,7 @@
 /* Reports of failures: the line, torchrun's box, and the lines of the log that scripts look for. */
 #include "agent/report.h"
 
+#include "base/utf8.h"
 #include "events/json.h"
 #include "proc/signals.h"
 
@@ -48,6 +49,38 @@ static void put_bytes(struct text *t, const char *bytes, size_t len)
 static void put(struct text *t, const char *text)
 {
     put_bytes(t, text, strlen(text));
+}
+
+/* Nothing that a terminal would act on: control characters, and what is no text at all, are written as \xNN. */
+static void put_visible_character(struct text *t, const char *bytes, size_t len)
+{
+    uint32_t point = len > 0 ? mu_utf8_point(bytes, len) : (unsigned char)bytes[0];
+    char escape[8];
+
+    if (len > 0 && point >= ' ' && !(point >= 0x7f && point < 0xa0)) {
+        put_bytes(t, bytes, len);
+        return;
+    }
+    (void)snprintf(escape, sizeof escape, "\\x%02x", (unsigned)point & 0xff);
+    put(t, escape);
+}
+
+/* Lines stay lines, with a margin behind every line end. */
+static void put_visible(struct text *t, const char *text, const char *margin)
+{
+    const char *end = text + strlen(text);
+
+    while (text < end) {
+        size_t len = mu_utf8_len(text, (size_t)(end - text));
+
+        if (*text == '\n' || *text == '\t')
+            put_bytes(t, text, 1);
+        else
+            put_visible_character(t, text, len);
+        if (*text == '\n')
+            put(t, margin);
+        text += len > 0 ? len : 1;
+    }
 }
 
 static void put_int(struct text *t, int64_t value)
@@ -100,7 +133,7 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count)
 static void put_message(struct text *t, const struct mu_failure *f)
 {
     if (has_message(f)) {
-        put(t, f->error->traceback);
+        put_visible(t, f->error->traceback, "");
     } else if (f->exit_code < 0) {
         put(t, "Signal ");
         put_int(t, -(int64_t)f->exit_code);
@@ -181,19 +214,6 @@ static void put_time(struct text *t, int64_t time_s)
     put(t, text);
 }
 
-/* Two blanks behind every line end, the last one included: as in Python. */
-static void put_indented(struct text *t, const char *lines)
-{
-    const char *end;
-
-    while ((end = strchr(lines, '\n')) != NULL) {
-        put_bytes(t, lines, (size_t)(end - lines) + 1);
-        put(t, "  ");
-        lines = end + 1;
-    }
-    put(t, lines);
-}
-
 static void put_exit_code(struct text *t, const struct mu_report *report, const struct mu_failure *f)
 {
     const char *name = f->exit_code < 0 ? mu_report_signal_name(-f->exit_code) : NOT_AVAILABLE;
@@ -233,7 +253,7 @@ static void put_failure(struct text *t, const struct mu_report *report, size_t i
     put(t, has_file(f) ? f->error_path : NOT_AVAILABLE);
     put(t, "\n  traceback : ");
     if (has_file(f) && f->error->structured)
-        put_indented(t, f->error->traceback);
+        put_visible(t, f->error->traceback, "  "); /* also behind the last line end: as in Python */
     else
         put_message(t, f);
     put(t, "\n");
@@ -304,12 +324,13 @@ static void put_flat(struct text *t, struct mu_slice text)
 {
     bool blank = true;
 
-    for (size_t i = 0; i < text.len; i++) {
+    for (size_t i = 0, len; i<text.len; i += len> 0 ? len : 1) {
         unsigned char c = (unsigned char)text.data[i];
         bool is_blank = c <= ' ' || c == 0x7F;
 
+        len = mu_utf8_len(text.data + i, text.len - i);
         if (!is_blank)
-            put_bytes(t, text.data + i, 1);
+            put_visible_character(t, text.data + i, len);
         else if (!blank && i + 1 < text.len)
             put(t, " ");
         blank = is_blank;

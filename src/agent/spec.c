@@ -3,14 +3,10 @@
 
 #include "base/error.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define VARS_MAX 20 /* that we put on top of what a worker inherits */
 
 /* ---- Checks ---- */
 
@@ -227,103 +223,17 @@ void mu_spec_done(struct mu_spec *spec)
 
 /* ---- Environment ---- */
 
-struct vars {
-    struct mu_arena *arena;
-    char *items[VARS_MAX];
-    size_t count;
-    bool is_full;
-};
-
-static void put(struct vars *vars, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct vars *vars, const char *format, ...)
+char **mu_spec_environment(const struct mu_spec *spec, const struct mu_agent_worker *worker,
+                           const char *const *inherited)
 {
-    va_list args;
-    char *text = NULL;
-    int len;
+    struct mu_worker_job job = {
+        .role = spec->given.role,
+        .run_id = muster_rdzv_params_run_id(spec->given.rdzv),
+        .max_restarts = spec->given.max_restarts,
+        .signals = spec->given.signals,
+    };
 
-    assert(vars->count < VARS_MAX);
-    va_start(args, format);
-    len = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    if (len >= 0)
-        text = mu_arena_alloc(vars->arena, (size_t)len + 1);
-    if (text == NULL) {
-        vars->is_full = true;
-        return;
-    }
-    va_start(args, format);
-    (void)vsnprintf(text, (size_t)len + 1, format, args);
-    va_end(args);
-    vars->items[vars->count++] = text;
-}
-
-static bool is_put(const struct vars *vars, const char *var)
-{
-    size_t len = strcspn(var, "=") + 1;
-
-    for (size_t i = 0; i < vars->count; i++) {
-        if (strncmp(vars->items[i], var, len) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool has(const char *const *list, const char *name)
-{
-    size_t len = strlen(name);
-
-    for (; *list != NULL; list++) {
-        if (strncmp(*list, name, len) == 0 && (*list)[len] == '=')
-            return true;
-    }
-    return false;
-}
-
-char **mu_spec_environment(const struct mu_spec *spec, const struct muster_worker_group *group, size_t local_rank,
-                           bool use_agent_store, const char *error_file, const char *const *inherited,
-                           struct mu_arena *arena)
-{
-    static const char *const nccl[] = { "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING" };
-    const struct muster_worker *worker = &group->workers[local_rank];
-    struct vars vars = { .arena = arena };
-    size_t count = 0;
-    char **all;
-
-    put(&vars, "LOCAL_RANK=%" PRId64, worker->local_rank);
-    put(&vars, "RANK=%" PRId64, worker->global_rank);
-    put(&vars, "GROUP_RANK=%" PRId64, group->group_rank);
-    put(&vars, "ROLE_RANK=%" PRId64, worker->role_rank);
-    put(&vars, "ROLE_NAME=%s", group->role);
-    put(&vars, "LOCAL_WORLD_SIZE=%" PRId64, spec->given.local_world_size);
-    put(&vars, "WORLD_SIZE=%" PRId64, worker->world_size);
-    put(&vars, "GROUP_WORLD_SIZE=%" PRId64, group->group_world_size);
-    put(&vars, "ROLE_WORLD_SIZE=%" PRId64, worker->role_world_size);
-    put(&vars, "MASTER_ADDR=%s", group->master.master_addr);
-    put(&vars, "MASTER_PORT=%u", (unsigned)group->master.master_port);
-    put(&vars, "TORCHELASTIC_RESTART_COUNT=%" PRId64, group->restart_count);
-    put(&vars, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, spec->given.max_restarts);
-    put(&vars, "TORCHELASTIC_RUN_ID=%s", muster_rdzv_params_run_id(spec->given.rdzv));
-    put(&vars, "TORCHELASTIC_USE_AGENT_STORE=%s", use_agent_store ? "True" : "False");
-    put(&vars, "TORCHELASTIC_ERROR_FILE=%s", error_file);
-    if (spec->given.signals != NULL)
-        put(&vars, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", spec->given.signals);
-    for (size_t i = 0; i < sizeof nccl / sizeof nccl[0]; i++) {
-        if (!has(inherited, nccl[i]))
-            put(&vars, "%s=1", nccl[i]);
-    }
-    while (inherited[count] != NULL)
-        count++;
-    all = mu_arena_alloc(arena, (vars.count + count + 1) * sizeof *all);
-    if (all == NULL || vars.is_full)
-        return NULL;
-    memcpy(all, vars.items, vars.count * sizeof *all);
-    count = vars.count;
-    for (; *inherited != NULL; inherited++) {
-        if (!is_put(&vars, *inherited))
-            all[count++] = (char *)(uintptr_t)*inherited;
-    }
-    all[count] = NULL;
-    return all;
+    return mu_worker_environment(&job, worker, inherited, false);
 }
 
 /* ---- Groups ---- */

@@ -2,6 +2,7 @@
 #ifndef MU_AGENT_SPEC_H
 #define MU_AGENT_SPEC_H
 
+#include "agent/worker.h"
 #include "base/arena.h"
 #include "logs/redirects.h"
 #include "proc/signals.h"
@@ -22,11 +23,10 @@ struct mu_spec {
 int mu_spec_init(struct mu_spec *ret_spec, const struct muster_worker_spec *spec, struct muster_error *reterr);
 void mu_spec_done(struct mu_spec *spec);
 
-/* What one worker of the group is started with: `inherited` (NULL-terminated, borrowed), and RANK and so on on top. The
- * memory is the arena's. NULL: there is none. */
-char **mu_spec_environment(const struct mu_spec *spec, const struct muster_worker_group *group, size_t local_rank,
-                           bool use_agent_store, const char *error_file, const char *const *inherited,
-                           struct mu_arena *arena);
+/* What a worker of it is started with: `inherited`, and RANK and so on on top. One block for free(), whose inherited texts
+ * are borrowed. NULL: no memory. */
+char **mu_spec_environment(const struct mu_spec *spec, const struct mu_agent_worker *worker,
+                           const char *const *inherited);
 
 /* A copy of `group` and what it points to, in one block for free(). NULL: no memory. */
 struct muster_worker_group *mu_worker_group_copy(const struct muster_worker_group *group);

@@ -545,6 +545,10 @@ static void on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *eve
         tell(out, MU_RDZV_TELL_BACKEND_DOWN);
     }
     r->down = true;
+    if (event->gone && is_joining(r) && r->spare) { /* of what? Unless the store is back in time, and lists us */
+        r->spare = false;
+        r->deadline_ms = event->now_ms + r->settings.join_ms;
+    }
     if (r->looking) {
         r->looking = false;
         tell(out, MU_RDZV_TELL_LOOKED);

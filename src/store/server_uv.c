@@ -15,6 +15,7 @@
 #include "store/session.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,6 +33,7 @@ enum {
     LOG_BURST = 20,
     LOG_PER_S = 2,
     LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
+    OWN_CONNS_MAX = 32,    /* of our process to our own server; more belong to others */
 };
 
 /* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
@@ -64,9 +66,12 @@ struct mu_server {
     uv_loop_t *loop;
     uv_tcp_t listener;
     uv_timer_t grace_timer;
-    uv_tcp_t spare;       /* takes connections there is no memory for, in order to close them */
-    uv_timer_t log_timer; /* runs while there are refusals that were not logged */
-    unsigned handles;     /* of these, those not closed yet */
+    uv_tcp_t spare;           /* takes connections there is no memory for, in order to close them */
+    uv_timer_t log_timer;     /* runs while there are refusals that were not logged */
+    uv_timer_t alone_timer;   /* due when somebody may have been the last to go */
+    void (*alone)(void *ctx); /* NULL: nobody wants to know */
+    void *alone_ctx;
+    unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
     bool held_back; /* a connection waits for the spare handle */
     union mu_addr addr;
@@ -345,6 +350,73 @@ static void close_if_over(struct mu_server *server)
     free(server);
 }
 
+/* Where the sockets of this process that are connected to the server's port come from; at most OWN_CONNS_MAX. */
+static size_t find_own(const struct mu_server *server, union mu_addr own[static OWN_CONNS_MAX])
+{
+    DIR *dir = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    size_t count = 0;
+
+    while (dir != NULL && count < OWN_CONNS_MAX && (entry = readdir(dir)) != NULL) {
+        union mu_addr here = { .any = { 0 } }, there = { .any = { 0 } };
+        socklen_t here_len = sizeof here, there_len = sizeof there;
+        int fd = atoi(entry->d_name);
+
+        if (entry->d_name[0] != '.' && getsockname(fd, &here.any, &here_len) == 0 &&
+            (here.any.sa_family == AF_INET || here.any.sa_family == AF_INET6) &&
+            getpeername(fd, &there.any, &there_len) == 0 && mu_addr_port(&there) == mu_addr_port(&server->addr))
+            own[count++] = here;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return count;
+}
+
+/* Connections of our own do not count. Nobody tells which they are, but the system knows our sockets. */
+static bool is_alone(const struct mu_server *server)
+{
+    union mu_addr own[OWN_CONNS_MAX];
+    size_t count;
+
+    if (server->conns_count > OWN_CONNS_MAX)
+        return false;
+    count = find_own(server, own);
+    for (struct mu_list *link = server->conns.next; link != &server->conns; link = link->next) {
+        const struct conn *conn = MU_LIST_ITEM(link, struct conn, link);
+        bool found = false;
+
+        for (size_t i = 0; i < count; i++)
+            found |= mu_addr_port(&own[i]) == mu_addr_port(&conn->addr) && mu_addr_same_host(&own[i], &conn->addr);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static void on_look_if_alone(uv_timer_t *timer)
+{
+    struct mu_server *server = timer->data;
+    void (*alone)(void *ctx) = server->alone;
+
+    if (alone == NULL || !is_alone(server))
+        return;
+    server->alone = NULL;
+    alone(server->alone_ctx);
+}
+
+static void look_if_alone(struct mu_server *server)
+{
+    if (server->alone != NULL && !server->closing)
+        (void)uv_timer_start(&server->alone_timer, on_look_if_alone, 0, 0);
+}
+
+void mu_server_when_alone(struct mu_server *server, void (*alone)(void *ctx), void *ctx)
+{
+    server->alone = alone;
+    server->alone_ctx = ctx;
+    look_if_alone(server);
+}
+
 static void on_conn_closed(uv_handle_t *handle)
 {
     struct conn *conn = handle->data;
@@ -354,6 +426,7 @@ static void on_conn_closed(uv_handle_t *handle)
     end_era(conn->era);
     free(conn);
     server->conns_count--;
+    look_if_alone(server);
     close_if_over(server);
 }
 
@@ -704,6 +777,7 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
     uv_close((uv_handle_t *)&server->listener, on_handle_closed);
     uv_close((uv_handle_t *)&server->grace_timer, on_handle_closed);
     uv_close((uv_handle_t *)&server->log_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&server->alone_timer, on_handle_closed);
 }
 
 static void ignore_closed(struct mu_server *server, void *ctx)
@@ -768,9 +842,10 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
     (void)uv_tcp_init(loop, &server->listener); /* these only fill in memory */
     (void)uv_timer_init(loop, &server->grace_timer);
     (void)uv_timer_init(loop, &server->log_timer);
-    server->log_timer.data = server;
+    (void)uv_timer_init(loop, &server->alone_timer);
+    server->log_timer.data = server->alone_timer.data = server;
     server->listener.data = server->grace_timer.data = server;
-    server->handles = 3;
+    server->handles = 4;
     rc = mu_listen_address(fd, &server->addr, reterr);
     if (rc < 0)
         (void)close(fd);

@@ -33,6 +33,10 @@ int mu_server_renew(struct mu_server *server, struct muster_error *reterr);
 /* The address of ours at which somebody from another machine first came in; false: nobody did. */
 bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr);
 
+/* `alone` once, from the loop, as soon as no other process is connected; never after mu_server_close(). A second call takes
+ * the place of the first. */
+void mu_server_when_alone(struct mu_server *server, void (*alone)(void *ctx), void *ctx);
+
 /* From here on the server belongs to the loop, which frees it after on_closed. */
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx);
 

@@ -11,7 +11,7 @@ struct key {
 
 struct order {
     enum mu_ask_kind kind;
-    enum who who;
+    enum mu_job_who who;
     unsigned slot;
     uint64_t life, id;
     char key[TEXT_MAX / 4], value[TEXT_MAX], expected[TEXT_MAX / 4];
@@ -20,7 +20,7 @@ struct order {
     uint64_t until_us;
     /* Answer. */
     int code; /* 0: it was done */
-    bool found;
+    bool found, gone;
     struct order *next; /* waiting */
 };
 
@@ -92,6 +92,7 @@ static void on_answer(struct agent *agent, void *what, uint64_t number)
     if (order->code < 0) {
         (void)mu_fail(&error, order->code, "simulated");
         answer.error = &error;
+        answer.gone = order->gone;
         agent->kv_failed_us = w.now_us;
     }
     TELL("%s: %s '%s'%s", agent->name, mu_ask_kind_text(order->kind), order->key,
@@ -108,6 +109,7 @@ static void reply(struct order *order, int code, uint64_t after_us)
     struct agent *agent = agent_of(order);
 
     order->code = code;
+    order->gone = code < 0 && store_is_gone();
     if (agent->life != order->life) {
         free(order);
         return;
@@ -271,7 +273,7 @@ static void take(char *text, size_t room, struct mu_slice from)
         memcpy(text, from.data, from.len);
 }
 
-void kv_ask(struct agent *agent, enum who who, const struct mu_ask *ask)
+void kv_ask(struct agent *agent, enum mu_job_who who, const struct mu_ask *ask)
 {
     struct order *order = calloc(1, sizeof *order);
     uint64_t at = w.now_us + travel_us();

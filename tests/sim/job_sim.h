@@ -11,7 +11,7 @@
 
 #include "rdzv_sim.h"
 
-#include "agent/policy.h"
+#include "agent/job.h"
 
 enum {
     AGENTS_MAX = 16, /* slots of nodes */
@@ -33,7 +33,8 @@ enum {
     X(UNKILLABLE, "unkillable") /* that nobody can kill */                                                             \
     X(NOSTART, "nostart")       /* some cannot be started */                                                           \
     X(UNEVEN, "uneven")         /* nodes are done at different times */                                                \
-    X(IMPATIENT, "impatient")   /* a done agent waits for the others with a limit */
+    X(IMPATIENT, "impatient")   /* a done agent waits for the others with a limit */                                   \
+    X(MIXED, "mixed")           /* every round is taken for one with a PyTorch member, and its keys are used */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -63,43 +64,28 @@ struct processes {
 
 /* ---- Agents ---- */
 
-enum who { FOR_POLICY, FOR_RANKS, FOR_FINISH };
-
-struct queued { /* an event for the policy that owns what it points to */
-    struct mu_policy_event event;
-    struct mu_policy_joined joined;
-    struct mu_ranks_result ranks;
-    struct muster_error error;
-    char text[MU_POLICY_TEXT_MAX];
-};
-
-enum { QUEUE_MAX = 16 };
-
 struct agent {
     struct node *node;
     uint64_t life;
     char name[32];
-    struct mu_policy *policy; /* NULL: there is no agent */
-    struct mu_ranks *ranks;
-    struct mu_finish *finish;
-    struct queued queue[QUEUE_MAX + 1];
-    unsigned queue_count;
-    bool stepping;
+    struct mu_job *job; /* NULL: there is no agent */
     uint64_t timer_us, timer_generation, order_us;
     int64_t size;
     uint64_t signal_grace_ms;
     /* The round. */
     int64_t round, rank;
+    uint64_t tag;
     unsigned incarnation;
     unsigned world[AGENTS_MAX]; /* ids by rank */
     size_t world_count;
     struct mu_ranks_result assigned;
     bool closed;
+    bool lingers; /* until nobody else uses its store */
     struct processes procs;
     /* For the checks. */
     bool ended, personal;         /* personal: it has a reason of its own to end */
     bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
-    uint64_t kv_failed_us, running_us, joined_us, lost_us, signal_us;
+    uint64_t kv_failed_us, running_us, lost_us, signal_us;
 };
 
 struct job {
@@ -133,13 +119,13 @@ void agent_bury(struct agent *agent);
 void agent_hear(struct node *node, const struct mu_rdzv_effect *effect);
 void agent_signal(struct agent *agent, int signal);
 void agent_tell(struct agent *agent, struct mu_policy_event event); /* from the loop */
-void agent_answer(struct agent *agent, enum who who, struct mu_answer answer);
+void agent_answer(struct agent *agent, enum mu_job_who who, struct mu_answer answer);
 
 /* job_kv.c */
 void kv_begin(void);
 void kv_end(void);
 void kv_sync(void); /* with what the store has become */
-void kv_ask(struct agent *agent, enum who who, const struct mu_ask *ask);
+void kv_ask(struct agent *agent, enum mu_job_who who, const struct mu_ask *ask);
 bool kv_find(const char *key, struct mu_slice *ret_value, uint64_t *ret_born_us);
 
 /* job_proc.c: what they do arrives at the policy from the loop */

@@ -227,6 +227,7 @@ struct sim {
     void (*hear)(struct node *node, const struct mu_rdzv_effect *effect); /* instead of the owner; NULL: the owner */
     unsigned nodes_count, ids_count, births;
     uint64_t last_write_us[IDS_MAX]; /* when the heartbeat of each identity last changed */
+    uint64_t too_many_us;            /* when a round was last full while one of PyTorch's stood in the wait list */
     struct world_seen *worlds;
     size_t worlds_len, worlds_room;
 
@@ -266,6 +267,7 @@ void store_turn_out(struct request *request);
 void store_down(bool gone, bool wipe);
 void store_up(void);
 bool store_is_up(void);
+bool store_is_gone(void); /* it is not up, and connections are refused */
 uint64_t store_up_for_us(void);
 unsigned store_incarnation(void);
 const struct version *store_document(void); /* NULL: there is none */

@@ -494,6 +494,11 @@ void store_up(void)
         w.nodes[i].impaired_us = w.now_us;
 }
 
+bool store_is_gone(void)
+{
+    return !s.up && s.gone;
+}
+
 bool store_is_up(void)
 {
     return s.up;

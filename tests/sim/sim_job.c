@@ -4,6 +4,7 @@
  *     muster-sim-job --seeds N [--seed FIRST]     N seeds, one after the other
  *     muster-sim-job --time SECONDS               fresh seeds for so long
  *     muster-sim-job --seed N [--trace]           one seed, told line by line
+ *     muster-sim-job --stories [--seed N]         those that found something out; or only the one of this seed
  *
  *     --nodes N                                   so many nodes, whatever the seed says
  *     --faults LIST                               these faults and no others; "none"
@@ -86,7 +87,7 @@ static void on_due(const struct event *event)
 
     if (agent == NULL) {
         due.call(NULL, due.what, due.number);
-    } else if (agent->policy == NULL || agent->ended || agent->life != due.life || !agent->node->alive) {
+    } else if (agent->job == NULL || agent->ended || agent->life != due.life || !agent->node->alive) {
         free(due.what);
     } else if (agent->node->paused_until_us > w.now_us) {
         push(agent->node->paused_until_us, EV_JOB, event->slot, due_new(due), NULL);
@@ -178,9 +179,9 @@ static void hit(struct node *node, enum fault kind, uint64_t long_us)
         node->cut_until_us = w.now_us + long_us;
     } else if (kind == F_JUMP) {
         node->wall_offset_us += (int64_t)below(7200 * SECOND) - (int64_t)(3600 * SECOND);
-    } else if (kind == F_LEAVE && node->paused_until_us <= w.now_us && agent->policy != NULL && !agent->ended) {
+    } else if (kind == F_LEAVE && node->paused_until_us <= w.now_us && agent->job != NULL && !agent->ended) {
         agent_signal(agent, chance(70) ? SIGTERM : SIGINT);
-        if (agent->policy != NULL && !agent->ended && node->alive && chance(30))
+        if (agent->job != NULL && !agent->ended && node->alive && chance(30))
             agent_signal(agent, SIGTERM);
     }
 }
@@ -273,9 +274,25 @@ static void bury(void)
     for (unsigned i = 0; i < w.nodes_count; i++) {
         struct agent *agent = &job.agents[i];
 
-        if (agent->policy != NULL && (!agent->node->alive || agent->ended))
+        if (agent->job != NULL && (!agent->node->alive || agent->ended))
             agent_bury(agent);
     }
+}
+
+/* Who serves the store learns when nobody else uses it any more. */
+static void tell_alone(void)
+{
+    struct agent *host = w.host_slot < 0 ? NULL : &job.agents[w.host_slot];
+    bool alone = true;
+
+    if (host == NULL || host->job == NULL || host->ended || !host->lingers || host->node->paused_until_us > w.now_us)
+        return;
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        alone &= !w.nodes[i].alive || (int)i == w.host_slot;
+    if (!alone)
+        return;
+    host->lingers = false;
+    agent_tell(host, (struct mu_policy_event){ .type = MU_POLICY_ON_ALONE, .round = -1 });
 }
 
 static void run_until(uint64_t until_us)
@@ -291,6 +308,8 @@ static void run_until(uint64_t until_us)
         w.events++;
         dispatch(&event);
         bury();
+        tell_alone();
+        bury();
         kv_sync();
     }
     w.now_us = until_us;
@@ -304,6 +323,7 @@ static void choose_faults(void)
                                         F_SLOW, F_OUTAGE,  F_WIPE,  F_CUT,   F_LATE,    F_LEAVE, F_SPARES,
                                         F_OLD,  F_PLAIN,   F_DEAF,  F_LAZY,  F_REORDER, F_STALE };
     unsigned density = chance(5) ? 0 : 5 + (unsigned)below(45);
+    struct mu_rng more = mu_rng_seeded(~w.seed); /* so that seeds with given faults stay what they are */
 
     memset(w.on, 0, sizeof w.on);
     for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++) {
@@ -312,17 +332,17 @@ static void choose_faults(void)
         w.on[at] = chance(at == F_OLD ? density / 3 : density);
         w.percent[at] = 1 + (unsigned)below(chance(50) ? 10 : 40);
     }
-    for (unsigned i = 0; i < TROUBLES_COUNT; i++) {
+    for (unsigned i = 0; i < T_MIXED; i++) {
         job.on[i] = chance(density);
         job.percent[i] = 1 + (unsigned)below(chance(50) ? 15 : 60);
     }
+    w.on[F_HOSTED] = !w.on[F_OUTAGE] && mu_rng_below(&more, 100) < density / 2;
+    job.on[T_MIXED] = !w.on[F_HOSTED] && !w.on[F_WIPE] && mu_rng_below(&more, 100) < density / 2;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
     }
     w.percent[F_DEAF] = 50;
-    if (!faults_given)
-        w.on[F_WIPE] &= !w.on[F_OLD]; /* marks of 1.13 that were lost are not set again */
 }
 
 static void choose_settings(void)
@@ -466,9 +486,9 @@ static const char *who_lives(void)
     for (unsigned i = 0; i < w.nodes_count && len < sizeof text - 1; i++) {
         const struct agent *agent = &job.agents[i];
 
-        if (agent->policy != NULL)
+        if (agent->job != NULL)
             len += (size_t)snprintf(text + len, sizeof text - len, " %s %s", agent->name,
-                                    mu_policy_phase_text(mu_policy_phase(agent->policy)));
+                                    mu_policy_phase_text(mu_policy_phase(mu_job_policy(agent->job))));
     }
     return text;
 }
@@ -526,9 +546,10 @@ static double seconds(void)
 
 static int usage(void)
 {
-    (void)fputs("usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS] [--nodes N] [--faults LIST] [--trace]\n"
-                "faults:",
-                stderr);
+    (void)fputs(
+        "usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS | --stories] [--nodes N] [--faults LIST] [--trace]\n"
+        "faults:",
+        stderr);
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         (void)fprintf(stderr, " %s", fault_names[i]);
     for (unsigned i = 0; i < TROUBLES_COUNT; i++)
@@ -562,10 +583,42 @@ static bool take_faults(const char *list)
     return true;
 }
 
+/* Seeds that have found something out, with the faults that it takes. */
+static const struct story {
+    uint64_t seed;
+    const char *faults, *what;
+} stories[] = {
+    { 0xec, "rebirth,jump,refused,stale,wipe,stubborn,dying,leftovers,uneven",
+      "a done mark that the store has lost is set again, though only a wait for the last has failed" },
+    { 0x125e, "rebirth,clock,reorder,slow,wipe,deaf,fail,unkillable,uneven", "the same, with one that looks in vain" },
+    { 0x1aba, "clock,reorder,wipe,spares,plain,unkillable,nostart", "the same, with others who join" },
+    { 0x3, "slow,wipe,deaf,uneven", "the same, in a crowd" },
+    { 0x626d, "kill,rebirth,pause,lost,refused,reorder,slow,outage,wipe,cut,late,deaf,dying,unkillable,nostart,uneven",
+      "ranks of another round of the same number are not ours" },
+    { 0x20ff, "clock,lost,stale,outage,wipe,spares,plain,loop,nostart",
+      "members who learn their restart count before and after the data are lost learn the same" },
+    { 0x28db, "jump,lost,reorder,wipe,lazy,loop,unkillable", "the same, with nobody in a hurry" },
+    { 0x2c, "hosted,kill,rebirth,late", "who was done in another round of the same number is not done in this one" },
+    { 0x5, "hosted,fail,uneven", "the store's host, done and behind, ends when nobody else is left" },
+    { 0x39, "hosted,leave,pause,lost,uneven", "the same, when the others were told to leave" },
+    { 0x32, "wipe,old,uneven", "marks are set again whatever the document's dialect is" },
+    { 0x753, "pause,clock,jump,refused,stale,outage,cut,late,spares,plain,deaf,loop,stubborn,leftovers,uneven",
+      "who is done in a round that the others have left does not make a success of their failure" },
+    { 0xab,
+      "kill,rebirth,clock,jump,lost,slow,wipe,hosted,leave,spares,lazy,loop,leftovers,unkillable,nostart,impatient",
+      "a spare of a store whose host has gone does not wait for ever" },
+    { 0x1d04, "rebirth,slow,hosted,spares,deaf,fail,unkillable,uneven",
+      "who is done does not wait for a verdict that went with the store" },
+    { 0x116, "refused,reorder,slow,plain,lazy,nostart,mixed",
+      "a counter of PyTorch's that is short of one does not keep those who are all done" },
+    { 0xbaef, "rebirth,clock,lost,stale,slow,cut,late,spares,old,plain,stubborn,dying,uneven,mixed",
+      "in 1.13's barrier nobody waits for the last word of one that was done and went" },
+};
+
 struct options {
     uint64_t seed, seeds;
     double limit;
-    bool seed_given;
+    bool seed_given, stories;
 };
 
 static bool take_option(struct options *options, const char *name, const char *value, bool *ret_took_value)
@@ -573,6 +626,8 @@ static bool take_option(struct options *options, const char *name, const char *v
     *ret_took_value = false;
     if (strcmp(name, "--trace") == 0)
         return w.tracing = true;
+    if (strcmp(name, "--stories") == 0)
+        return options->stories = true;
     if (strcmp(name, "--replay") == 0)
         return w.tracing = w.replaying = true;
     if (value == NULL)
@@ -591,6 +646,25 @@ static bool take_option(struct options *options, const char *name, const char *v
     if (strcmp(name, "--nodes") == 0)
         return (nodes_wanted = (unsigned)strtoul(value, NULL, 0)) > 0 && nodes_wanted <= AGENTS_MAX;
     return false;
+}
+
+static int run_stories(const struct options *options)
+{
+    uint64_t runs = 0;
+
+    for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {
+        if (options->seed_given && stories[i].seed != options->seed)
+            continue;
+        memset(faults_wanted, 0, sizeof faults_wanted);
+        memset(troubles_wanted, 0, sizeof troubles_wanted);
+        if (!take_faults(stories[i].faults))
+            return usage();
+        printf("0x%" PRIx64 ": %s\n", stories[i].seed, stories[i].what);
+        run_seed(stories[i].seed);
+        runs++;
+    }
+    printf("sim_job: %" PRIu64 " stories end well\n", runs);
+    return runs > 0 ? 0 : 1;
 }
 
 static int run(const struct options *options)
@@ -633,7 +707,7 @@ int main(int argc, char **argv)
     w.nodes = calloc(AGENTS_MAX, sizeof w.nodes[0]);
     if (w.nodes == NULL)
         abort();
-    rc = run(&options);
+    rc = options.stories ? run_stories(&options) : run(&options);
     free(w.nodes);
     free(w.heap);
     free(w.trace);

@@ -1140,6 +1140,67 @@ static void a_signal_stops_a_drivers_workers(void **state)
     assert_int_equal(crew.shutdowns, 1);
 }
 
+/* ---- Metrics ---- */
+
+struct metrics {
+    char ends[512]; /* those of the end, "name=value " */
+    unsigned restarts, runs;
+};
+
+static void count_metric(void *ctx, const struct muster_metric *metric)
+{
+    struct metrics *metrics = ctx;
+    size_t used = strlen(metrics->ends);
+
+    assert_string_equal(metric->group, "torchelastic");
+    metrics->restarts += strcmp(metric->name, "SimpleElasticAgent._restart_workers.success") == 0;
+    metrics->runs += strcmp(metric->name, "SimpleElasticAgent.run.success") == 0;
+    if (strncmp(metric->name, "workers.default.run_", 20) == 0 ||
+        strcmp(metric->name, "workers.default.flakiness") == 0)
+        (void)snprintf(metrics->ends + used, sizeof metrics->ends - used, "%s=%lld ",
+                       metric->name + strlen("workers.default."), (long long)metric->value);
+}
+
+static void metrics_tell_how_a_run_ended(void **state)
+{
+    static const struct {
+        const char *script;
+        int64_t max_restarts;
+        unsigned restarts;
+        const char *ends;
+    } rows[] = {
+        { "true", 0, 0,
+          "flakiness=0 run_total=1 run_success_with_retries=0 run_success_no_retries=1 run_failed_with_retries=0 "
+          "run_failed_no_retries=0 " },
+        { "true", 3, 0,
+          "flakiness=0 run_total=1 run_success_with_retries=0 run_success_no_retries=1 run_failed_with_retries=0 "
+          "run_failed_no_retries=0 " },
+        { "test $TORCHELASTIC_RESTART_COUNT = 1", 3, 1,
+          "flakiness=25 run_total=1 run_success_with_retries=1 run_success_no_retries=0 run_failed_with_retries=0 "
+          "run_failed_no_retries=0 " },
+        { "false", 0, 0,
+          "flakiness=100 run_total=1 run_success_with_retries=0 run_success_no_retries=0 run_failed_with_retries=0 "
+          "run_failed_no_retries=1 " },
+        { "false", 3, 3,
+          "flakiness=100 run_total=1 run_success_with_retries=0 run_success_no_retries=0 run_failed_with_retries=1 "
+          "run_failed_no_retries=0 " },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct muster_worker_spec spec = make_command(alone(), 2, rows[i].script);
+        struct metrics metrics = { .restarts = 0 };
+
+        spec.max_restarts = rows[i].max_restarts;
+        muster_metrics_set_sink(count_metric, &metrics);
+        muster_run_result_free(run_well(spec));
+        muster_metrics_set_sink(NULL, NULL);
+        assert_string_equal(metrics.ends, rows[i].ends);
+        assert_int_equal(metrics.restarts, rows[i].restarts);
+        assert_int_equal(metrics.runs, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1176,6 +1237,7 @@ int main(void)
         cmocka_unit_test(a_driver_that_cannot_start_ends_the_run),
         cmocka_unit_test(a_worker_may_end_inside_of_start),
         cmocka_unit_test(a_signal_stops_a_drivers_workers),
+        cmocka_unit_test(metrics_tell_how_a_run_ended),
     };
 
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

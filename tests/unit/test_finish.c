@@ -8,7 +8,10 @@
 enum { T0 = 1000 };
 
 #define R "torch.rendezvous.job.3/torchelastic/agent/terminal_state"
-#define MARKS "set muster.job/3/done/1=me, add muster.job/3/done_count+1, add " R "/num_members+1"
+#define T "muster.job/3.00000000000000ab/"
+#define MARKS "set " T "done/1=me, add " T "done_count+1"
+#define MIXED_MARKS MARKS ", add " R "/num_members+1"
+#define LOOK "compare and set muster.job/budget=?"
 #define GOOD "{\"verdict\": \"succeeded\", \"node\": \"me\", \"rank\": 1, \"cause\": \"all workers have succeeded\"}"
 
 struct scene {
@@ -147,8 +150,17 @@ static const char *vanish(struct scene *s, int64_t rank, bool is_ours, const cha
 
 static struct mu_finish_start ours(int64_t world_size)
 {
-    return (
-        struct mu_finish_start){ .round = 3, .rank = 1, .world_size = world_size, .all_ours = true, .has_store = true };
+    return (struct mu_finish_start){
+        .round = 3, .tag = 0xab, .rank = 1, .world_size = world_size, .all_ours = true, .has_store = true
+    };
+}
+
+static struct mu_finish_start mixed(int64_t world_size)
+{
+    struct mu_finish_start round = ours(world_size);
+
+    round.all_ours = false;
+    return round;
 }
 
 static const char *start(struct scene *s, struct mu_finish_start round)
@@ -162,8 +174,8 @@ static void the_last_writes_the_verdict_closes_and_then_lets_the_others_go(void 
 {
     struct scene *s = *state;
 
-    assert_string_equal(start(s, ours(2)), "");
-    assert_string_equal(done(s), MARKS);
+    assert_string_equal(start(s, mixed(2)), "");
+    assert_string_equal(done(s), MIXED_MARKS);
     assert_string_equal(number(s, 2), "compare and set muster.job/verdict=" GOOD);
     assert_string_equal(value(s, GOOD), "close");
     assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "set " R "/last_member=<val_ignored>");
@@ -173,17 +185,87 @@ static void the_last_writes_the_verdict_closes_and_then_lets_the_others_go(void 
     assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "");
 }
 
-static void the_others_wait_for_the_last_without_a_limit(void **state)
+static void among_us_the_last_looks_at_all_marks_first(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, ours(3)), "");
+    assert_string_equal(done(s), MARKS);
+    assert_string_equal(number(s, 3), "get " T "last, check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(found(s, true), LOOK);
+    assert_string_equal(value(s, "1 3.00000000000000ab"), "compare and set muster.job/verdict=" GOOD);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "set " T "last=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 3 nodes are done");
+}
+
+/* The counter is more than the marks: others may have counted in a round of the same number, or twice. */
+static void a_counter_alone_ends_nothing(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 3);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(found(s, false), "");
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    (void)answer_id(s, s->id - 4, (struct mu_answer){ 0 }); /* the mark */
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
+    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/2");
+    assert_string_equal(found(s, true), LOOK);
+}
+
+/* The number of a round may come twice, with other members. */
+static void another_round_of_the_same_number_has_other_keys(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start other = ours(2);
+
+    other.tag = 0xcd;
+    (void)start(s, other);
+    assert_string_equal(done(s), "set muster.job/3.00000000000000cd/done/1=me, add "
+                                 "muster.job/3.00000000000000cd/done_count+1");
+    other.old_dialect = true; /* of nobody's concern where nobody of PyTorch looks */
+    (void)start(s, other);
+    assert_string_equal(done(s), "set muster.job/3.00000000000000cd/done/1=me, add "
+                                 "muster.job/3.00000000000000cd/done_count+1");
+}
+
+static void a_round_that_is_not_the_jobs_any_more_does_not_end_it(void **state)
 {
     struct scene *s = *state;
 
     (void)start(s, ours(2));
     (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(found(s, true), LOOK);
+    assert_string_equal(value(s, "1 4.00000000000000cd"),
+                        "end over: our workers are done; the others go on without us");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)found(s, true);
+    (void)value(s, "?");
+    assert_string_equal(value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 0, \"cause\": \"c\"}"),
+                        "end over: the job has failed: c (n7, rank 0)");
+}
+
+static void the_others_wait_for_the_last_without_a_limit(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2));
+    (void)done(s);
     assert_string_equal(number(s, 1), "get " R "/last_member");
-    assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
-    s->now_ms += MU_ASK_WAIT_MS;
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get " T "last");
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_SLOW_MS);
+    s->now_ms += 50000;
     assert_string_equal(broken(s, MUSTER_ETIMEOUT), ""); /* not yet */
-    assert_string_equal(pass(s, s->now_ms + MU_ASK_RETRY_MS), "get " R "/last_member");
+    assert_string_equal(pass(s, s->now_ms + MU_ASK_RETRY_MS), "get " T "last");
     assert_string_equal(value(s, "<val_ignored>"), "end all done: all 2 nodes are done");
 }
 
@@ -273,9 +355,9 @@ static void a_member_without_a_mark_is_lost_and_told_of_once(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(3));
-    assert_string_equal(vanish(s, 2, true, "b"), "check muster.job/3/done/2");
+    assert_string_equal(vanish(s, 2, true, "b"), "check " T "done/2");
     assert_string_equal(found(s, false), "lost b");
-    assert_string_equal(vanish(s, 0, true, "c"), "check muster.job/3/done/0, check muster.job/3/done/2");
+    assert_string_equal(vanish(s, 0, true, "c"), "check " T "done/0, check " T "done/2");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(found(s, false), "");
 }
@@ -288,7 +370,7 @@ static void a_member_with_a_mark_is_not_lost(void **state)
     (void)vanish(s, 2, true, "b");
     assert_string_equal(found(s, true), "");
     assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WATCHING);
-    assert_string_equal(vanish(s, 0, true, "c"), "check muster.job/3/done/0"); /* marks stay */
+    assert_string_equal(vanish(s, 0, true, "c"), "check " T "done/0"); /* marks stay */
     assert_string_equal(found(s, false), "lost b, c");
 }
 
@@ -326,7 +408,7 @@ static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
     (void)start(s, ours(3));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(vanish(s, 2, true, "b"), "check muster.job/3/done/0, check muster.job/3/done/2");
+    assert_string_equal(vanish(s, 2, true, "b"), "check " T "done/0, check " T "done/2");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(found(s, false), behind);
     (void)start(s, ours(3)); /* known before: first the mark, so that we are not lost ourselves */
@@ -343,23 +425,21 @@ static void whoever_finds_all_marks_stands_in_for_a_last_that_died(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(vanish(s, 0, true, "a"), "check muster.job/3/done/0");
-    assert_non_null(strstr(found(s, true), "compare and set muster.job/verdict="));
+    assert_string_equal(vanish(s, 0, true, "a"), "check " T "done/0");
+    assert_string_equal(found(s, true), LOOK);
     (void)start(s, ours(2)); /* it was counted nowhere, and went before we were done */
     (void)vanish(s, 0, true, "a");
     (void)found(s, true);
     (void)done(s);
-    assert_non_null(strstr(number(s, 1), "compare and set muster.job/verdict="));
+    assert_string_equal(number(s, 1), LOOK);
 }
 
 static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **state)
 {
     struct scene *s = *state;
-    struct mu_finish_start round = ours(3);
 
-    round.all_ours = false;
-    (void)start(s, round);
-    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add muster.job/3/done_count+0");
+    (void)start(s, mixed(3));
+    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 2 });
     assert_string_equal(number(s, 1), "");
     assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
@@ -368,16 +448,13 @@ static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **sta
 static void a_stock_member_is_lost_after_a_second_look(void **state)
 {
     struct scene *s = *state;
-    struct mu_finish_start round = ours(3);
 
-    round.all_ours = false;
-    (void)start(s, round);
+    (void)start(s, mixed(3));
     (void)vanish(s, 2, false, "b");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(number(s, 1), ""); /* that one is ours */
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SECOND_LOOK_MS);
-    assert_string_equal(pass(s, T0 + MU_FINISH_SECOND_LOOK_MS),
-                        "add " R "/num_members+0, add muster.job/3/done_count+0");
+    assert_string_equal(pass(s, T0 + MU_FINISH_SECOND_LOOK_MS), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(number(s, 1), "lost b");
 }
@@ -442,7 +519,7 @@ static void losses_stop_nobody_in_a_closed_job_where_somebody_was_done(void **st
     (void)simple(s, MU_FINISH_ON_CLOSED);
     (void)value(s, "?");
     (void)vanish(s, 2, true, "b");
-    assert_string_equal(found(s, false), "compare and set muster.job/verdict=?, add " R "/num_members+0");
+    assert_string_equal(found(s, false), "compare and set muster.job/verdict=?, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
     assert_string_equal(number(s, 1), "");
 }
@@ -517,7 +594,7 @@ static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
 static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 {
     struct scene *s = *state;
-    struct muster_error error = { MUSTER_ERDZV_TIMEOUT, "too late" };
+    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
 
     (void)start(s, ours(2));
     (void)fail_job(s);
@@ -539,13 +616,14 @@ static void a_count_is_never_repeated_marks_are_read_instead(void **state)
 
     (void)start(s, ours(2));
     (void)done(s);
-    assert_string_equal(broken(s, MUSTER_ELOST),
-                        "warn: the exit barrier: broken; going on without, get " R "/last_member");
+    assert_string_equal(broken(s, MUSTER_ELOST), "warn: the exit barrier: broken; going on without, get " T "last");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
-    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "check muster.job/3/done/0");
+    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/0");
     assert_string_equal(found(s, false), "");
-    assert_string_equal(pass(s, T0 + 2 * MU_FINISH_SCAN_MS), "check muster.job/3/done/0");
-    assert_non_null(strstr(found(s, true), "compare and set muster.job/verdict="));
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + 2 * MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/0");
+    assert_string_equal(found(s, true), LOOK);
 }
 
 static void a_store_that_came_back_is_told_again(void **state)
@@ -556,9 +634,190 @@ static void a_store_that_came_back_is_told_again(void **state)
     assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "");
     (void)done(s);
     (void)number(s, 1);
-    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
-    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "set muster.job/3/done/1=me");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "set " T "done/1=me");
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
+}
+
+/* It was away and back without the rendezvous having noticed: only what waited there has failed. */
+static void a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " T "done/1=me");
+    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "last");
+    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + 2 * MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/2"); /* marks stay */
+}
+
+/* One after the other is asked for, and no more once one is missing: a thousand that wait are no burden. */
+static void a_look_at_the_marks_ends_with_the_first_that_is_missing(void **state)
+{
+    struct scene *s = *state;
+    uint64_t last;
+    unsigned checks = 0;
+
+    (void)start(s, ours(1000));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    (void)pass(s, T0 + MU_FINISH_SCAN_SLOW_MS);
+    for (const char *at = s->trace; (at = strstr(at, "check")) != NULL; at++)
+        checks++;
+    assert_true(checks > 1 && checks < MU_ASKS_MAX);
+    last = s->id;
+    for (unsigned i = 0; i < checks; i++)
+        assert_string_equal(answer_id(s, last - i, (struct mu_answer){ .found = false }), "");
+    (void)answer_id(s, last - checks, (struct mu_answer){ 0 });
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + 2 * MU_FINISH_SCAN_SLOW_MS);
+}
+
+static void in_1_13_marks_are_set_again_as_well(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = mixed(3);
+
+    round.old_dialect = true;
+    round.rank = 0;
+    (void)start(s, round);
+    (void)done(s);
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " R "1, get " R "2");
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " R "0=0");
+    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " R "2");
+    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(answer_id(s, 3, (struct mu_answer){ 0 }), "");
+    (void)answer_id(s, 2, (struct mu_answer){ 0 });
+    assert_string_equal(s->trace, "set " R "0.FIN=FIN, get " R "1.FIN, get " R "2.FIN");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_UP), "set " R "0=0, set " R "0.FIN=FIN");
+    assert_non_null(
+        strstr(pass(s, s->now_ms + MU_FINISH_FIN_MS), "compare and set muster.job/verdict=")); /* done is done */
+}
+
+/* Who is not marked is PyTorch's, and has gone: nobody is left to wait for, though the counter is short of one. */
+static void with_pytorch_members_gone_the_marks_of_ours_are_enough(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(3));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .number = 2 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(found(s, false), "");
+    assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_SLOW_MS),
+                        "set " T "done/1=me, add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .number = 2 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(found(s, true), "compare and set muster.job/verdict=" GOOD);
+}
+
+/* ---- A host that has gone ---- */
+
+static const char *refused(struct scene *s)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "refused" };
+
+    return answer(s, (struct mu_answer){ .error = &error, .gone = true });
+}
+
+static void a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it(void **state)
+{
+    struct scene *s = *state;
+    const char *end = "end all done: all 2 nodes are done";
+
+    (void)start(s, mixed(2)); /* before the verdict */
+    (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(refused(s), end);
+    (void)start(s, mixed(2)); /* after it: the rendezvous knows no more than that its store is away */
+    (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_DOWN), "check muster.job/verdict");
+    assert_string_equal(refused(s), end);
+    (void)start(s, mixed(2));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)simple(s, MU_FINISH_ON_BACKEND_DOWN);
+    assert_string_equal(value(s, GOOD), "close, check muster.job/verdict");
+    assert_string_equal(found(s, true), ""); /* it is there: close on */
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_CLOSE_MS);
+    (void)start(s, mixed(2)); /* and when the others are to be let go */
+    (void)done(s);
+    (void)number(s, 2);
+    (void)value(s, GOOD);
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(refused(s), end);
+}
+
+static void a_store_of_its_own_may_be_started_again(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = ours(1);
+
+    round.rank = 0;
+    (void)start(s, round);
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(s->trace, LOOK);
+    assert_string_equal(refused(s), "");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), LOOK);
+    assert_non_null(strstr(value(s, "?"), "compare and set muster.job/verdict="));
+    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_CLOSE_MS); /* it was */
+    assert_string_equal(refused(s), "");
+    (void)pass(s, s->now_ms + MU_ASK_RETRY_MS);
+    assert_string_equal(refused(s), "");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS + MU_FINISH_GONE_MS), "end all done: all 1 nodes are done");
+}
+
+static void whoever_waits_for_pytorch_members_in_vain_ends(void **state)
+{
+    struct scene *s = *state;
+    const char *over = "end over: our workers are done; the process in which the store was has ended";
+
+    (void)start(s, mixed(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)refused(s);
+    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), over);
+    s->now_ms = T0;
+    (void)start(s, ours(2)); /* others may be at work, and the store come back */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)refused(s);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    (void)pass(s, T0 + MU_FINISH_STORE_MS - 1);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    assert_string_equal(pass(s, T0 + MU_FINISH_STORE_MS), over);
+    s->now_ms = T0;
+    (void)start(s, ours(2)); /* no round follows: whatever the verdict was */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    (void)refused(s);
+    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), over);
+}
+
+static void a_failed_job_is_not_given_up_so_soon(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2));
+    (void)step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .round = -1, .text = "exit code 3" });
+    assert_string_equal(refused(s), "");
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_VERDICT);
 }
 
 static void a_broken_barrier_ends_the_wait(void **state)
@@ -637,7 +896,7 @@ static void any_allocation_may_fail(void **state)
         }
         (void)start(&s, ours(2));
         assert_string_equal(vanish(&s, 0, true, "a"),
-                            fail_alloc_hit() ? "lost a" : "check muster.job/3/done/0"); /* to be on the safe side */
+                            fail_alloc_hit() ? "lost a" : "check " T "done/0"); /* to be on the safe side */
         mu_finish_free(s.finish);
     }
 }
@@ -798,7 +1057,7 @@ static void any_order_of_ends_and_deaths_ends_well(void **state)
         if (n % 3 == 0) { /* nobody died */
             assert_true(job_closed);
             assert_non_null(ask_store_get(&store, "muster.job/verdict"));
-            assert_non_null(ask_store_get(&store, R "/last_member"));
+            assert_non_null(ask_store_get(&store, T "last"));
         }
     }
 }
@@ -807,6 +1066,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE(the_last_writes_the_verdict_closes_and_then_lets_the_others_go),
+        SCENE(among_us_the_last_looks_at_all_marks_first),
+        SCENE(a_counter_alone_ends_nothing),
+        SCENE(another_round_of_the_same_number_has_other_keys),
+        SCENE(a_round_that_is_not_the_jobs_any_more_does_not_end_it),
         SCENE(the_others_wait_for_the_last_without_a_limit),
         SCENE(a_limit_ends_the_wait),
         SCENE(without_any_wait_the_mark_is_written_all_the_same),
@@ -833,6 +1096,14 @@ int main(void)
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
         SCENE(a_count_is_never_repeated_marks_are_read_instead),
         SCENE(a_store_that_came_back_is_told_again),
+        SCENE(a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark),
+        SCENE(a_look_at_the_marks_ends_with_the_first_that_is_missing),
+        SCENE(in_1_13_marks_are_set_again_as_well),
+        SCENE(with_pytorch_members_gone_the_marks_of_ours_are_enough),
+        SCENE(a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it),
+        SCENE(a_store_of_its_own_may_be_started_again),
+        SCENE(whoever_waits_for_pytorch_members_in_vain_ends),
+        SCENE(a_failed_job_is_not_given_up_so_soon),
         SCENE(a_broken_barrier_ends_the_wait),
         SCENE(a_round_that_is_over_is_dropped),
         SCENE(a_verdict_is_read_as_it_was_written),

@@ -1,25 +1,298 @@
-/* Whole jobs: policies, ranks and ends of several agents together, on one store, with a rendezvous that does what it
- * should and workers that do not. Every order of events comes from a seed. */
-#include "agent/policy.h"
+/* An agent's part in its job: what goes from machine to machine; and whole jobs: several agents together, on one store,
+ * with a rendezvous that does what it should and workers that do not. Every order of events comes from a seed. */
+#include "agent/job.h"
 #include "ask_store.h"
 #include "base/rng.h"
+#include "failmalloc.h"
 #include "pure.h"
 
 enum { AGENTS = 5, WORKERS = 2, ROUNDS = 128, ASKS = 512, STEPS = 100000, SEEDS = 400 };
 
-enum machine { POLICY, RANKS, FINISH };
+/* ---- One agent, step by step ---- */
+
+static struct scene {
+    struct mu_job *job;
+    char trace[4096];
+    uint64_t now_ms, id; /* id: of the last request */
+    enum mu_job_who who; /* whose it is */
+    bool refuses;        /* the next request cannot even be made */
+    bool told;           /* STARTED was told while START_WORKERS was carried out */
+    struct mu_node members[2];
+    char own[64]; /* the round's keys */
+} scene;
+
+static int set_up(void **state)
+{
+    struct mu_job_config config = {
+        .policy = { .run_id = "job", .role = "r", .node = "me", .local_world_size = 1, .max_restarts = 1 },
+        .ranks = { .run_id = "job", .role = "r", .local_world_size = 1 },
+        .finish = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
+    };
+
+    scene = (struct scene){ .now_ms = 1000 };
+    for (uint32_t i = 0; i < 2; i++)
+        scene.members[i] = (struct mu_node){ mu_slice_str("n"), i, mu_node_local_id(MU_NODE_VERSION, i) };
+    mu_round_own_prefix(scene.own, sizeof scene.own, "job", 3, mu_round_tag(scene.members, 2));
+    *state = &scene;
+    return mu_job_new(&config, &scene.job, NULL);
+}
+
+static int tear_down(void **state)
+{
+    mu_job_free(((struct scene *)*state)->job);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+/* Keys without what all those of the round begin with. */
+static int show(const struct scene *s, char *text, size_t room, const struct mu_job_effect *effect)
+{
+    static const char *const whose[] = { "policy", "ranks", "finish" };
+    struct mu_slice key = effect->ask.key;
+    size_t own = strlen(s->own);
+
+    if (effect->type == MU_JOB_DO_CLOSE)
+        return snprintf(text, room, "close");
+    if (effect->type == MU_JOB_DO_WARN)
+        return snprintf(text, room, "warn");
+    if (effect->type == MU_JOB_DO_POLICY)
+        return snprintf(text, room, "%s", mu_policy_effect_text(effect->policy->type));
+    if (key.len > own && memcmp(key.data, s->own, own) == 0)
+        key = mu_slice(key.data + own, key.len - own);
+    return snprintf(text, room, "%s: %s %.*s", whose[effect->who], mu_ask_kind_text(effect->ask.kind), (int)key.len,
+                    key.data);
+}
+
+static bool is_shown(const struct mu_job_effect *effect)
+{
+    return effect->type != MU_JOB_DO_POLICY ||
+           (effect->policy->type <= MU_POLICY_DO_LINGER || effect->policy->type == MU_POLICY_DO_END);
+}
+
+static const char *step(struct scene *s, struct mu_job_event event)
+{
+    struct muster_error error = { .code = MUSTER_ENOTSUP, .text = "cannot be made" };
+    struct mu_job_effect effect;
+    size_t used = 0;
+
+    s->trace[0] = '\0';
+    mu_job_step(s->job, &event);
+    while (mu_job_next(s->job, s->now_ms, &effect)) {
+        assert_true(mu_job_is_busy(s->job));
+        if (is_shown(&effect)) {
+            used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", used > 0 ? ", " : "");
+            used += (size_t)show(s, s->trace + used, sizeof s->trace - used, &effect);
+        }
+        if (effect.type == MU_JOB_DO_ASK && s->refuses) {
+            s->refuses = false;
+            mu_job_refuse(s->job, effect.who, effect.ask.id, &error);
+        } else if (effect.type == MU_JOB_DO_ASK) {
+            s->id = effect.ask.id;
+            s->who = effect.who;
+        } else if (effect.type == MU_JOB_DO_POLICY && effect.policy->type == MU_POLICY_DO_START_WORKERS && s->told) {
+            mu_job_tell(s->job, &(struct mu_policy_event){ .type = MU_POLICY_ON_STARTED });
+        }
+    }
+    assert_false(mu_job_is_busy(s->job));
+    return s->trace;
+}
+
+static const char *tell(struct scene *s, struct mu_policy_event event)
+{
+    return step(s, (struct mu_job_event){ .type = MU_JOB_ON_TOLD, .told = event });
+}
+
+static const char *rdzv(struct scene *s, enum muster_rdzv_event_type type, struct mu_job_event event)
+{
+    event.type = MU_JOB_ON_RDZV;
+    event.rdzv = type;
+    return step(s, event);
+}
+
+static const char *answer(struct scene *s, struct mu_answer given)
+{
+    given.id = s->id;
+    return step(s, (struct mu_job_event){ .type = MU_JOB_ON_ANSWER, .who = s->who, .answer = given });
+}
+
+static const char *join(struct scene *s, size_t world_size)
+{
+    struct mu_job_joined joined = {
+        .round = 3, .rank = 0, .world_size = (int64_t)world_size, .all_ours = true, .has_store = true
+    };
+
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
+    return rdzv(s, MUSTER_RDZV_JOINED,
+                (struct mu_job_event){ .joined = &joined, .nodes = s->members, .nodes_count = world_size });
+}
+
+/* Rank 0 of two, or alone, with its worker up. */
+static void run(struct scene *s, size_t world_size)
+{
+    char budget[MU_ROUND_BUDGET_MAX];
+    struct mu_round_budget ours = { .round = 3, .tag = mu_round_tag(s->members, world_size) };
+
+    (void)join(s, world_size);
+    if (world_size > 1)
+        (void)answer(
+            s, (struct mu_answer){ .value = mu_slice_str("{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1}") });
+    (void)answer(s, (struct mu_answer){ .value = mu_slice_str("?") });
+    (void)mu_round_budget_write(budget, &ours, NULL);
+    s->told = true;
+    (void)answer(s, (struct mu_answer){ .value = mu_slice_str(budget) });
+    for (size_t i = 0; world_size > 1 && i < world_size; i++) {
+        (void)answer(s, (struct mu_answer){ 0 });
+        s->id--;
+    }
+    assert_int_equal(mu_policy_phase(mu_job_policy(s->job)), MU_POLICY_RUNNING);
+}
+
+static void a_round_that_was_joined_is_watched_and_its_ranks_are_asked_for(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN }), "join");
+    assert_string_equal(join(s, 2), "ranks: get role_info/1");
+    assert_int_equal(mu_job_assigned(s->job)->world_size, 0);
+}
+
+/* ASSIGNED goes to the policy when all that the ranks machine wants is done; STARTED when START was carried out. */
+static void what_one_machine_says_the_next_one_hears(void **state)
+{
+    struct scene *s = *state;
+
+    run(s, 2);
+    assert_string_equal(s->trace, "start");
+    assert_int_equal(mu_job_assigned(s->job)->world_size, 2);
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true }), "stop");
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }),
+                        "finish: set done/0, finish: add done_count");
+    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "finish: get last");
+    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("x") }), "end");
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = 15 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_REMOVED, (struct mu_job_event){ .round = 3 }), "");
+}
+
+static void who_is_lost_is_found_by_its_rank(void **state)
+{
+    struct scene *s = *state;
+    struct mu_node stranger = { mu_slice_str("x"), 7, mu_node_local_id(MU_NODE_VERSION, 7) };
+    struct mu_job_event lost = { .round = 3, .nodes = &s->members[1], .nodes_count = 1 };
+
+    run(s, 2);
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: check done/1");
+    assert_string_equal(answer(s, (struct mu_answer){ .found = true }), ""); /* it was done */
+    lost.round = 2;
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), ""); /* of another round */
+    lost = (struct mu_job_event){ .round = 3, .nodes = &stranger, .nodes_count = 1 };
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "stop");
+}
+
+static void losses_without_a_name_are_losses(void **state)
+{
+    struct scene *s = *state;
+
+    run(s, 2);
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3 }), "stop");
+}
+
+static void what_concerns_two_is_heard_by_both(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "away" };
+    struct scene *s = *state;
+
+    run(s, 2);
+    assert_string_equal(rdzv(s, MUSTER_RDZV_BACKEND_DOWN, (struct mu_job_event){ .round = -1, .error = &error }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_BACKEND_UP, (struct mu_job_event){ .round = -1 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_CLOSED, (struct mu_job_event){ .round = -1 }),
+                        "finish: compare and set muster.job/verdict");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_WAITING, (struct mu_job_event){ .round = 3, .count = 1 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PROGRESS, (struct mu_job_event){ .round = 3 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_LOOKED, (struct mu_job_event){ .round = 3 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_REMOVED, (struct mu_job_event){ .round = 3 }), "kill");
+}
+
+static void a_failure_of_the_rendezvous_is_for_whoever_asked(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
+    struct scene *s = *state;
+
+    run(s, 1);
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true });
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
+    assert_non_null(strstr(answer(s, (struct mu_answer){ .number = 1 }), "finish: compare and set muster.job/budget"));
+    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }),
+                        "finish: compare and set muster.job/verdict");
+    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }), "close");
+    assert_non_null(strstr(rdzv(s, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error }),
+                           "warn, finish: set ")); /* CLOSE's */
+    (void)tear_down(state);
+    (void)set_up(state);
+    run(s, 1); /* the membership's */
+    assert_string_equal(rdzv(s, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error }), "stop");
+}
+
+static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
+{
+    struct scene *s = *state;
+
+    s->refuses = true;
+    assert_string_equal(join(s, 2), "ranks: get role_info/1, leave");
+}
+
+static void time_passes_for_all_of_them(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(mu_job_deadline_ms(s->job), UINT64_MAX);
+    (void)join(s, 2);
+    assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_RANKS_TIMEOUT_MS);
+    s->now_ms += MU_RANKS_TIMEOUT_MS - 1;
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "");
+    s->now_ms++;
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "leave");
+    assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_POLICY_LEAVE_MS);
+    s->now_ms += MU_POLICY_LEAVE_MS;
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "end");
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_job_config config = {
+            .policy = { .run_id = "job", .role = "r", .node = "me", .local_world_size = 1 },
+            .ranks = { .run_id = "job", .role = "r", .local_world_size = 1 },
+            .finish = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
+        };
+        struct scene s = { .now_ms = 1000, .members = { { mu_slice_str("n"), 1, 0 }, { mu_slice_str("m"), 2, 0 } } };
+        struct muster_error error = { 0 };
+        int rc = mu_job_new(&config, &s.job, &error);
+
+        if (rc < 0) {
+            assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
+            continue;
+        }
+        (void)join(&s, 2); /* whom it could not keep is lost when somebody is */
+        (void)rdzv(&s, MUSTER_RDZV_PEERS_LOST,
+                   (struct mu_job_event){ .round = 3, .nodes = s.members, .nodes_count = 2 });
+        mu_job_free(s.job);
+    }
+}
+
+/* ---- Many agents and one store ---- */
+
 enum seat { OUT, JOINING, COMING, MEMBER, LEAVING }; /* COMING: the round is complete, JOINED is on its way */
 
 struct pending {
-    enum machine machine;
+    enum mu_job_who who;
     struct mu_ask ask;
-    char key[ASK_STORE_KEY], value[ASK_STORE_VALUE];
+    char key[ASK_STORE_KEY], value[ASK_STORE_VALUE], expected[ASK_STORE_VALUE];
 };
 
 struct agent {
-    struct mu_policy *policy;
-    struct mu_ranks *ranks;
-    struct mu_finish *finish;
+    struct mu_job *job;
     struct pending asks[ASKS];
     size_t asks_count;
     bool dead, ended;
@@ -61,81 +334,29 @@ static uint64_t dice(uint64_t sides)
 
 /* ---- Effects ---- */
 
-static void feed_policy(struct agent *a, struct mu_policy_event event);
-
-static void keep_ask(struct agent *a, enum machine machine, const struct mu_ask *ask)
+static void keep_ask(struct agent *a, enum mu_job_who who, const struct mu_ask *ask)
 {
     struct pending *p = &a->asks[a->asks_count++];
 
     EXPECT(a->asks_count < ASKS);
-    p->machine = machine;
+    p->who = who;
     p->ask = *ask;
     memcpy(p->key, ask->key.data, ask->key.len);
     if (ask->value.len > 0)
         memcpy(p->value, ask->value.data, ask->value.len);
-}
-
-static void feed_ranks(struct agent *a, struct mu_ranks_event event)
-{
-    struct mu_ranks_effects effects;
-    struct mu_ranks_result result;
-    bool assigned = false;
-
-    event.now_ms = job.now_ms;
-    mu_ranks_step(a->ranks, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++) {
-        EXPECT(effects.items[i].type != MU_RANKS_DO_FAIL);
-        if (effects.items[i].type == MU_RANKS_DO_ASK) {
-            keep_ask(a, RANKS, &effects.items[i].ask);
-        } else {
-            result = *effects.items[i].result;
-            assigned = true;
-        }
-    }
-    if (!assigned)
-        return;
-    EXPECT(result.base_rank == a->rank * WORKERS);
-    EXPECT(result.world_size == (int64_t)job.members_count[a->round] * WORKERS);
-    EXPECT(result.shared);
-    EXPECT(job.counts[a->round] < 0 || job.counts[a->round] == result.count); /* one for all */
-    job.counts[a->round] = a->count = result.count;
-    feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .ranks = &result });
-}
-
-static void feed_finish(struct agent *a, struct mu_finish_event event)
-{
-    struct mu_finish_effects effects;
-
-    event.now_ms = job.now_ms;
-    mu_finish_step(a->finish, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++) {
-        const struct mu_finish_effect *e = &effects.items[i];
-
-        switch (e->type) {
-        case MU_FINISH_DO_ASK:
-            keep_ask(a, FINISH, &e->ask);
-            break;
-        case MU_FINISH_DO_CLOSE:
-            EXPECT(ask_store_get(&job.store, "muster.job/verdict") != NULL);
-            a->close_asked = true;
-            break;
-        case MU_FINISH_DO_LOST:
-            feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_LOST, .round = -1, .text = e->text });
-            break;
-        case MU_FINISH_DO_JOB_FAILED:
-            feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_JOB_FAILED, .round = -1, .text = e->text });
-            break;
-        case MU_FINISH_DO_END:
-            feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = e->end, .text = e->text });
-            break;
-        case MU_FINISH_DO_WARN:
-            break;
-        }
-    }
+    if (ask->expected.len > 0)
+        memcpy(p->expected, ask->expected.data, ask->expected.len);
 }
 
 static void start_workers(struct agent *a)
 {
+    const struct mu_ranks_result *result = mu_job_assigned(a->job);
+
+    EXPECT(result->base_rank == a->rank * WORKERS);
+    EXPECT(result->world_size == (int64_t)job.members_count[a->round] * WORKERS);
+    EXPECT(result->shared);
+    EXPECT(job.counts[a->round] < 0 || job.counts[a->round] == result->count); /* one for all */
+    job.counts[a->round] = a->count = result->count;
     EXPECT(!a->up && !a->starting && !a->stopping && !a->succeeded);
     EXPECT(a->seat == MEMBER);
     a->starting = true;
@@ -143,7 +364,7 @@ static void start_workers(struct agent *a)
     a->good = 0;
 }
 
-static void perform(struct agent *a, const struct mu_policy_effect *e)
+static void perform_policy(struct agent *a, const struct mu_policy_effect *e)
 {
     EXPECT(!a->ended);
     switch (e->type) {
@@ -154,25 +375,6 @@ static void perform(struct agent *a, const struct mu_policy_effect *e)
     case MU_POLICY_DO_LEAVE:
         a->seat = LEAVING;
         break;
-    case MU_POLICY_DO_ASSIGN:
-        feed_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = e->assign });
-        break;
-    case MU_POLICY_DO_ASSIGN_STOP:
-        feed_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP });
-        break;
-    case MU_POLICY_DO_WATCH:
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = e->watch });
-        break;
-    case MU_POLICY_DO_WATCH_STOP:
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP });
-        break;
-    case MU_POLICY_DO_FINISH:
-        a->succeeded = true;
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE });
-        break;
-    case MU_POLICY_DO_FAIL_JOB:
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .text = e->text });
-        break;
     case MU_POLICY_DO_START_WORKERS:
         start_workers(a);
         break;
@@ -182,35 +384,60 @@ static void perform(struct agent *a, const struct mu_policy_effect *e)
         a->starting = a->up = false;
         a->stopping = true;
         break;
-    case MU_POLICY_DO_ASK:
-        keep_ask(a, POLICY, &e->ask);
-        break;
     case MU_POLICY_DO_END:
         EXPECT(!a->up && !a->starting && !a->stopping);
         a->outcome = *e->outcome;
         a->ended = true;
         a->seat = OUT;
         break;
-    case MU_POLICY_DO_LINGER:
     case MU_POLICY_DO_STATE:
+        a->succeeded |= e->state == MU_GROUP_SUCCEEDED;
+        break;
+    case MU_POLICY_DO_LINGER:
     case MU_POLICY_DO_RECORD:
     case MU_POLICY_DO_STEP:
     case MU_POLICY_DO_DECISION:
     case MU_POLICY_DO_FINAL:
     case MU_POLICY_DO_SAY:
         break;
+    case MU_POLICY_DO_ASSIGN:
+    case MU_POLICY_DO_ASSIGN_STOP:
+    case MU_POLICY_DO_WATCH:
+    case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_FINISH:
+    case MU_POLICY_DO_FAIL_JOB:
+    case MU_POLICY_DO_ASK:
+        fail_msg("%s is the job's own business", mu_policy_effect_text(e->type));
     }
 }
 
-/* What an effect borrows dies with the next step, and some effects step: those are carried out last. */
+static void feed(struct agent *a, struct mu_job_event event)
+{
+    struct mu_job_effect effect;
+
+    mu_job_step(a->job, &event);
+    while (mu_job_next(a->job, job.now_ms, &effect)) {
+        if (effect.type == MU_JOB_DO_ASK) {
+            keep_ask(a, effect.who, &effect.ask);
+        } else if (effect.type == MU_JOB_DO_CLOSE) {
+            EXPECT(ask_store_get(&job.store, "muster.job/verdict") != NULL);
+            a->close_asked = true;
+        } else if (effect.type == MU_JOB_DO_POLICY) {
+            perform_policy(a, effect.policy);
+        }
+    }
+}
+
 static void feed_policy(struct agent *a, struct mu_policy_event event)
 {
-    struct mu_policy_effects effects;
+    feed(a, (struct mu_job_event){ .type = MU_JOB_ON_TOLD, .told = event });
+}
 
-    event.now_ms = job.now_ms;
-    mu_policy_step(a->policy, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        perform(a, &effects.items[i]);
+static void feed_rdzv(struct agent *a, enum muster_rdzv_event_type type, struct mu_job_event event)
+{
+    event.type = MU_JOB_ON_RDZV;
+    event.rdzv = type;
+    feed(a, event);
 }
 
 /* ---- What happens ---- */
@@ -218,25 +445,21 @@ static void feed_policy(struct agent *a, struct mu_policy_event event)
 static bool answer_ask(struct agent *a)
 {
     for (size_t i = 0; i < a->asks_count; i++) {
-        struct muster_error error = { MUSTER_ELOST, "connection lost" };
+        struct muster_error error = { .code = MUSTER_ELOST, .text = "connection lost" };
         struct pending p = a->asks[i];
         struct mu_answer answer = { .id = p.ask.id };
         bool lost = !job.calm && dice(1000) < job.losses;
 
         p.ask.key.data = p.key;
         p.ask.value.data = p.value;
+        p.ask.expected.data = p.expected;
         if ((!lost || dice(2) == 0) && !ask_store_do(&job.store, &p.ask, &answer))
             continue;
         if (lost) /* before it was carried out, or after */
             answer = (struct mu_answer){ .id = p.ask.id, .error = &error };
         memmove(&a->asks[i], &a->asks[i + 1], (a->asks_count - i - 1) * sizeof a->asks[0]);
         a->asks_count--;
-        if (p.machine == POLICY)
-            feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = answer });
-        else if (p.machine == RANKS)
-            feed_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = answer });
-        else
-            feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .answer = answer });
+        feed(a, (struct mu_job_event){ .type = MU_JOB_ON_ANSWER, .who = p.who, .answer = answer });
         return true;
     }
     return false;
@@ -283,19 +506,21 @@ static void complete_round(void)
     }
 }
 
+static struct mu_node node_of(size_t index)
+{
+    return (struct mu_node){ mu_slice_str("n"), (int64_t)index, mu_node_local_id(MU_NODE_VERSION, (uint32_t)index) };
+}
+
 static bool tell_lost(struct agent *a)
 {
     for (size_t rank = 0; rank < job.members_count[a->round]; rank++) {
-        struct mu_finish_peer peer = { .rank = (int64_t)rank, .ours = true };
+        struct mu_node peer = node_of(job.members[a->round][rank]);
 
         if (a->heard[rank] || is_there(job.members[a->round][rank], a->round))
             continue;
         a->heard[rank] = true;
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
-                                                 .round = a->round,
-                                                 .lost = &peer,
-                                                 .lost_count = 1,
-                                                 .text = "somebody" });
+        feed_rdzv(a, MUSTER_RDZV_PEERS_LOST,
+                  (struct mu_job_event){ .round = a->round, .nodes = &peer, .nodes_count = 1 });
         return true;
     }
     return false;
@@ -312,31 +537,36 @@ static bool somebody_joins(void)
 
 static void rendezvous(struct agent *a)
 {
-    struct muster_error error = { MUSTER_ERDZV_CLOSED, "closed" };
-    struct mu_policy_joined joined = { .round = a->round,
-                                       .rank = a->rank,
-                                       .world_size = (int64_t)job.members_count[a->round],
-                                       .all_ours = true,
-                                       .has_store = true };
+    struct muster_error error = { .code = MUSTER_ERDZV_CLOSED, .text = "closed" };
+    struct mu_job_joined joined = { .round = a->round,
+                                    .rank = a->rank,
+                                    .world_size = (int64_t)job.members_count[a->round],
+                                    .all_ours = true,
+                                    .has_store = true };
+    struct mu_node members[AGENTS];
 
     if (a->seat == LEAVING) {
         a->seat = OUT;
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_LEFT });
+        feed_rdzv(a, MUSTER_RDZV_LEFT, (struct mu_job_event){ .round = -1 });
     } else if (a->seat == JOINING && job.closed) {
         a->seat = OUT;
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error });
+        feed_rdzv(a, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error });
     } else if (a->seat == COMING) {
         a->seat = MEMBER;
         a->told_closed = false;
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &joined });
+        for (size_t i = 0; i < job.members_count[a->round]; i++)
+            members[i] = node_of(job.members[a->round][i]);
+        feed_rdzv(
+            a, MUSTER_RDZV_JOINED,
+            (struct mu_job_event){
+                .round = a->round, .joined = &joined, .nodes = members, .nodes_count = job.members_count[a->round] });
     } else if (a->seat == MEMBER && (a->close_asked || (job.closed && !a->told_closed))) {
         job.closed = a->told_closed = true;
         a->close_asked = false;
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSED, .round = -1 });
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_CLOSED, .round = -1 });
+        feed_rdzv(a, MUSTER_RDZV_CLOSED, (struct mu_job_event){ .round = -1 });
     } else if (a->seat == MEMBER && !tell_lost(a) && somebody_joins() && !a->told_waiting && !job.closed) {
         a->told_waiting = true;
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_WAITING, .round = a->round, .number = 1 });
+        feed_rdzv(a, MUSTER_RDZV_WAITING, (struct mu_job_event){ .round = a->round, .count = 1 });
     }
 }
 
@@ -358,12 +588,8 @@ static void processes(struct agent *a)
 
 static void pass_time(struct agent *a)
 {
-    if (mu_policy_deadline_ms(a->policy) <= job.now_ms)
-        feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME });
-    if (!a->ended && mu_ranks_deadline_ms(a->ranks) <= job.now_ms)
-        feed_ranks(a, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME });
-    if (!a->ended && mu_finish_deadline_ms(a->finish) <= job.now_ms)
-        feed_finish(a, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME });
+    if (mu_job_deadline_ms(a->job) <= job.now_ms)
+        feed(a, (struct mu_job_event){ .type = MU_JOB_ON_TIME });
 }
 
 /* Everything of it is gone in the same moment. */
@@ -436,9 +662,9 @@ static void begin(uint64_t seed)
         memset(a, 0, sizeof *a);
         (void)snprintf(node, sizeof node, "n%zu", i);
         policy.node = finish.node = node;
-        assert_int_equal(mu_policy_new(&policy, &a->policy, NULL), 0);
-        assert_int_equal(mu_ranks_new(&ranks, &a->ranks, NULL), 0);
-        assert_int_equal(mu_finish_new(&finish, &a->finish, NULL), 0);
+        assert_int_equal(
+            mu_job_new(&(struct mu_job_config){ .policy = policy, .ranks = ranks, .finish = finish }, &a->job, NULL),
+            0);
         feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
     }
     complete_round();
@@ -447,7 +673,8 @@ static void begin(uint64_t seed)
 static void check_end(void)
 {
     const char *verdict = ask_store_get(&job.store, "muster.job/verdict");
-    const char *restarts = ask_store_get(&job.store, "muster.job/restarts");
+    const char *budget = ask_store_get(&job.store, "muster.job/budget");
+    int64_t restarts = budget == NULL ? 0 : strtoll(budget, NULL, 10);
     bool failed = verdict != NULL && strstr(verdict, "\"failed\"") != NULL;
     unsigned blamed = 0, succeeded = 0;
     bool all_well = true;
@@ -467,10 +694,10 @@ static void check_end(void)
         succeeded += kind == MU_POLICY_OUTCOME_SUCCEEDED;
     }
     EXPECT(!job.closed || verdict != NULL);
-    EXPECT(restarts == NULL || failed || strtoll(restarts, NULL, 10) <= job.max_restarts);
+    EXPECT(failed || restarts <= job.max_restarts);
     if (all_well && job.failures == 0) {
         EXPECT(succeeded == job.agents_count && job.closed && !failed);
-        EXPECT(restarts == NULL || strcmp(restarts, "0") == 0);
+        EXPECT(restarts == 0);
         EXPECT(job.round == 0);
     }
     if (failed && all_well)
@@ -497,20 +724,15 @@ static void any_job_ends_and_all_agree_how(void **state)
             const struct agent *a = &job.agents[i];
 
             if (!a->dead && !a->ended)
-                fail_msg("seed %" PRIu64 ": agent %zu does not end: %s, %s, %s, seat %d", seed, i,
-                         mu_policy_phase_text(mu_policy_phase(a->policy)),
-                         mu_finish_state_text(mu_finish_state(a->finish)),
-                         mu_ranks_state_text(mu_ranks_state(a->ranks)), (int)a->seat);
+                fail_msg("seed %" PRIu64 ": agent %zu does not end: %s, seat %d", seed, i,
+                         mu_policy_phase_text(mu_policy_phase(mu_job_policy(a->job))), (int)a->seat);
         }
         check_end();
         failed += ask_store_get(&job.store, "muster.job/verdict") != NULL &&
                   strstr(ask_store_get(&job.store, "muster.job/verdict"), "\"failed\"") != NULL;
         restarted += job.round > 0;
-        for (size_t i = 0; i < job.agents_count; i++) {
-            mu_policy_free(job.agents[i].policy);
-            mu_ranks_free(job.agents[i].ranks);
-            mu_finish_free(job.agents[i].finish);
-        }
+        for (size_t i = 0; i < job.agents_count; i++)
+            mu_job_free(job.agents[i].job);
     }
     assert_true(failed > SEEDS / 20 && restarted > SEEDS / 10); /* it was not all plain sailing */
 }
@@ -518,6 +740,15 @@ static void any_job_ends_and_all_agree_how(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        SCENE(a_round_that_was_joined_is_watched_and_its_ranks_are_asked_for),
+        SCENE(what_one_machine_says_the_next_one_hears),
+        SCENE(who_is_lost_is_found_by_its_rank),
+        SCENE(losses_without_a_name_are_losses),
+        SCENE(what_concerns_two_is_heard_by_both),
+        SCENE(a_failure_of_the_rendezvous_is_for_whoever_asked),
+        SCENE(a_request_that_cannot_be_made_is_answered_all_the_same),
+        SCENE(time_passes_for_all_of_them),
+        cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(any_job_ends_and_all_agree_how),
     };
 

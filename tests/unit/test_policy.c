@@ -18,6 +18,9 @@ struct scene {
     unsigned ends;
 };
 
+#define PAID(count, round) #count " " #round ".00000000000000ab"
+#define PAY(count, round) "cas muster.job/budget=" PAID(count, round) " me"
+
 static struct scene scene;
 
 static void configure(struct scene *s, int64_t max_restarts)
@@ -180,8 +183,9 @@ static const char *joined_as(struct scene *s, struct mu_policy_joined joined)
 
 static const char *joined(struct scene *s, int64_t round)
 {
-    return joined_as(s, (struct mu_policy_joined){
-                            .round = round, .rank = 1, .world_size = 2, .all_ours = true, .has_store = true });
+    return joined_as(
+        s, (struct mu_policy_joined){
+               .round = round, .tag = 0xab, .rank = 1, .world_size = 2, .all_ours = true, .has_store = true });
 }
 
 static const char *assigned(struct scene *s, int64_t count, bool shared)
@@ -294,7 +298,8 @@ static void a_used_up_budget_fails_and_closes_the_job(void **state)
 
     configure(s, 0);
     run(s);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000");
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 0));
+    (void)value(s, PAID(1, 0) " me");
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 0 restarts are used up");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
     assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
@@ -501,7 +506,7 @@ static void the_first_of_a_round_decides_and_the_rest_is_dropped(void **state)
     assert_string_equal(lost(s), "");
     run_from(s, 1, 0, true);
     assert_string_equal(waiting(s, 0), ""); /* of the round before */
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, cas muster.job/failed/1=me");
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 1));
     assert_string_equal(lost(s), "");
     assert_string_equal(waiting(s, 1), "");
 }
@@ -523,6 +528,19 @@ static void a_round_may_be_over_before_its_workers_are_started(void **state)
     assert_string_equal(simple(s, MU_POLICY_ON_STARTED), ""); /* it was on its way */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_INIT);
+}
+
+static void a_round_that_cannot_be_agreed_upon_is_followed_by_another(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_AGAIN, .text = "forgotten" }),
+                        "stop assigning, join");
+    run_from(s, 1, 0, true);
+    assert_non_null(strstr(s->told, "'forgotten: regrouped in "));
+    assert_string_equal(simple(s, MU_POLICY_ON_ASSIGN_AGAIN), "");
 }
 
 static void a_store_that_is_away_stops_nobody(void **state)
@@ -564,8 +582,16 @@ static void a_worker_that_hangs_in_the_kernel_has_failed(void **state)
 
     run(s);
     assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .text = "stuck" }),
-                        "stop 15 in 30000, cas muster.job/failed/0=me");
+                        "stop 15 in 30000");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_UNHEALTHY);
+    assert_string_equal(stopped(s), "leave"); /* it could be stopped after all, but there is no restart here */
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
+    (void)simple(s, MU_POLICY_ON_LEFT);
+    assert_int_equal(s->outcome.kind, MU_POLICY_OUTCOME_WORKERS_FAILED);
+    assert_string_equal(s->outcome.error.text, "stuck");
+    configure(s, 1);
+    run(s);
+    (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .text = "stuck" });
     (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = 1, .text = "42" });
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
     assert_string_equal(s->trace, "leave");
@@ -586,7 +612,8 @@ static void what_ended_before_all_were_started_counts_once_they_are(void **state
     (void)joined(s, 0);
     (void)assigned(s, 0, true);
     assert_string_equal(exited(s, 0, false), "");
-    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000, " PAY(1, 0));
+    (void)value(s, PAID(1, 0) " me");
     assert_non_null(strstr(stopped(s), "fail job"));
 }
 
@@ -598,29 +625,54 @@ static void the_first_to_say_so_pays_for_a_failed_round(void **state)
 
     configure(s, 3);
     run(s);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, cas muster.job/failed/0=me");
-    assert_string_equal(value(s, "me"), "add muster.job/restarts+1"); /* while they are being stopped */
-    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "");
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 0)); /* while they are being stopped */
+    assert_string_equal(value(s, PAID(1, 0) " me"), "");
     assert_string_equal(stopped(s), "join");
     assert_non_null(strstr(s->told, "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"));
     assert_int_equal(mu_policy_remaining_restarts(s->policy), 2);
     run_from(s, 1, 1, true);
-    (void)exited(s, 0, false);
-    assert_string_equal(value(s, "another"), ""); /* has paid */
+    assert_string_equal(exited(s, 0, false), "stop 15 in 30000, " PAY(2, 1));
+    assert_string_equal(value(s, PAID(2, 1) " another"), ""); /* has paid */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_count(s->policy), 2);
 }
 
-static void a_budget_that_others_have_used_is_used_up(void **state)
+static void a_budget_that_is_used_up_fails_the_job(void **state)
 {
     struct scene *s = *state;
 
     configure(s, 3);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    run_from(s, 7, 3, true);
+    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(4, 7));
+    assert_string_equal(value(s, PAID(4, 7) " another"), "");
+    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 3 restarts are used up");
+}
+
+/* The others have gone on without us, and we have not heard of it yet. */
+static void a_round_that_was_over_for_the_job_costs_nothing_and_fails_nobody(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
     run(s);
     (void)exited(s, 1, false);
-    (void)value(s, "me");
-    (void)answer(s, (struct mu_answer){ .number = 4 });
-    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 3 restarts are used up");
+    assert_string_equal(value(s, PAID(0, 1)), "kill"); /* of a later round; what ours write is in its way */
+    assert_non_null(strstr(s->told, "'the others had gone on without this node; regrouping'"));
+    assert_string_equal(removed(s, 0), "kill"); /* there it is */
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_count(s->policy), 0);
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(stopped(s), "");
+    assert_string_equal(value(s, "0 0.00000000000000cd"), "join"); /* of the same number, with others */
+    configure(s, 0);
+    run(s); /* a signal is stronger */
+    (void)exited(s, 1, false);
+    (void)signalled(s, SIGTERM);
+    assert_string_equal(value(s, PAID(0, 1)), "");
+    assert_string_equal(stopped(s), "leave");
 }
 
 static void no_round_follows_before_the_budget_is_known(void **state)
@@ -631,13 +683,12 @@ static void no_round_follows_before_the_budget_is_known(void **state)
     (void)exited(s, 1, false);
     assert_string_equal(stopped(s), "");
     assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_CHARGING);
-    (void)value(s, "me");
-    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "join");
+    assert_string_equal(value(s, PAID(1, 0) " me"), "join");
 }
 
 static void a_store_that_does_not_answer_leaves_us_to_what_we_know(void **state)
 {
-    struct muster_error error = { MUSTER_ELOST, "reset" };
+    struct muster_error error = { .code = MUSTER_ENOTSUP, .text = "no such thing" };
     struct scene *s = *state;
 
     run(s);
@@ -648,8 +699,13 @@ static void a_store_that_does_not_answer_leaves_us_to_what_we_know(void **state)
     configure(s, 1);
     run(s);
     (void)exited(s, 1, false);
-    (void)value(s, "me");
-    assert_string_equal(answer(s, (struct mu_answer){ .error = &error }), ""); /* it may have been counted */
+    assert_string_equal(answer(s, (struct mu_answer){ .error = &error }), "");
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_count(s->policy), 1);
+    configure(s, 1);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(0, 0)); /* a key that is missing answers what was expected: the store has forgotten it */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_count(s->policy), 1);
 }
@@ -662,10 +718,10 @@ static void what_we_know_of_the_count_goes_with_us(void **state)
     struct mu_policy_effects effects;
 
     configure(s, 9);
-    run(s);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    run_from(s, 0, 3, true);
     (void)exited(s, 1, false);
-    (void)value(s, "me");
-    (void)answer(s, (struct mu_answer){ .number = 4 });
+    (void)value(s, PAID(4, 0) " me");
     (void)stopped(s);
     mu_policy_step(s->policy, &event, &effects);
     assert_int_equal(effects.items[effects.count - 1].type, MU_POLICY_DO_ASSIGN);
@@ -754,12 +810,14 @@ static void serving_scene(struct scene *s, bool fails)
 {
     configure(s, 0);
     (void)simple(s, MU_POLICY_ON_RUN);
-    (void)joined_as(s,
-                    (struct mu_policy_joined){ .world_size = 2, .all_ours = true, .has_store = true, .serves = true });
+    (void)joined_as(s, (struct mu_policy_joined){
+                           .tag = 0xab, .world_size = 2, .all_ours = true, .has_store = true, .serves = true });
     (void)assigned(s, 0, true);
     (void)simple(s, MU_POLICY_ON_STARTED);
     (void)exited(s, 0, true);
     (void)exited(s, 1, !fails);
+    if (fails)
+        (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
 }
 
@@ -848,6 +906,7 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     configure(s, 0);
     run(s);
     (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
     (void)finished(s, MU_FINISH_END_FAILED);
     assert_string_equal(s->told, "final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
@@ -1004,7 +1063,7 @@ static void world_join_ends(struct world *w)
 
 static void world_assign_ends(struct world *w)
 {
-    struct muster_error error = { MUSTER_ETIMEOUT, "no" };
+    struct muster_error error = { .code = MUSTER_ETIMEOUT, .text = "no" };
     struct mu_ranks_result ranks = { .count = (int64_t)dice(w, 3), .shared = dice(w, 2) == 0 };
 
     w->assigning = false;
@@ -1016,7 +1075,7 @@ static void world_assign_ends(struct world *w)
 
 static void world_start_ends(struct world *w)
 {
-    struct muster_error error = { MUSTER_ESYSTEM, "no" };
+    struct muster_error error = { .code = MUSTER_ESYSTEM, .text = "no" };
 
     w->starting = false;
     if (dice(w, 16) == 0)
@@ -1028,7 +1087,7 @@ static void world_start_ends(struct world *w)
 /* One thing that was asked for comes to an end. False: there is none. */
 static bool world_answer(struct world *w)
 {
-    struct muster_error error = { MUSTER_ELOST, "no" };
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "no" };
 
     if (w->joining) {
         world_join_ends(w);
@@ -1066,7 +1125,7 @@ static bool world_answer(struct world *w)
 /* Something happens that nobody asked for. */
 static void world_disturb(struct world *w)
 {
-    struct muster_error error = { MUSTER_ERDZV_STATE, "bad" };
+    struct muster_error error = { .code = MUSTER_ERDZV_STATE, .text = "bad" };
     int64_t round = w->round - (int64_t)dice(w, 2);
 
     switch (dice(w, 14)) {
@@ -1196,7 +1255,9 @@ int main(void)
         SCENE(a_worker_that_hangs_in_the_kernel_has_failed),
         SCENE(what_ended_before_all_were_started_counts_once_they_are),
         SCENE(the_first_to_say_so_pays_for_a_failed_round),
-        SCENE(a_budget_that_others_have_used_is_used_up),
+        SCENE(a_budget_that_is_used_up_fails_the_job),
+        SCENE(a_round_that_was_over_for_the_job_costs_nothing_and_fails_nobody),
+        SCENE(a_round_that_cannot_be_agreed_upon_is_followed_by_another),
         SCENE(no_round_follows_before_the_budget_is_known),
         SCENE(a_store_that_does_not_answer_leaves_us_to_what_we_know),
         SCENE(what_we_know_of_the_count_goes_with_us),

@@ -7,6 +7,9 @@
 
 enum { T0 = 1000, AGENTS = 1000 };
 
+#define T "muster.job/3.00000000000000ab/"
+#define LOOK "compare and set muster.job/budget=?"
+
 static struct ask_store store;
 
 /* ---- One agent, step by step ---- */
@@ -56,6 +59,8 @@ static int show(char *text, size_t room, const struct mu_ranks_effect *e)
         return snprintf(text, room, "done %" PRId64 "/%" PRId64 " %" PRId64 "/%" PRId64 " count %" PRId64 "%s",
                         e->result->base_rank, e->result->world_size, e->result->base_role_rank,
                         e->result->role_world_size, e->result->count, e->result->shared ? "" : " own");
+    if (e->type == MU_RANKS_DO_AGAIN)
+        return snprintf(text, room, "again: %s", e->text);
     if (e->type == MU_RANKS_DO_FAIL)
         return snprintf(text, room, "fail %s: %s", muster_error_name(e->error->code), e->error->text);
     if (a->kind == MU_ASK_SET || a->kind == MU_ASK_COMPARE_SET)
@@ -87,7 +92,7 @@ static const char *step(struct scene *s, struct mu_ranks_event event)
 static struct mu_ranks_start ours(int64_t round, int64_t rank, int64_t world_size)
 {
     return (struct mu_ranks_start){
-        .round = round, .rank = rank, .world_size = world_size, .all_ours = true, .has_store = true
+        .round = round, .tag = 0xab, .rank = rank, .world_size = world_size, .all_ours = true, .has_store = true
     };
 }
 
@@ -106,48 +111,119 @@ static const char *value(struct scene *s, const char *text)
     return answer(s, (struct mu_answer){ .id = s->id, .value = mu_slice_str(text) });
 }
 
+static const char *lost(struct scene *s, uint64_t now_ms)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "reset" };
+
+    return step(s, (struct mu_ranks_event){
+                       .type = MU_RANKS_ON_ANSWER, .now_ms = now_ms, .answer = { .id = s->id, .error = &error } });
+}
+
 static const char *pass(struct scene *s, uint64_t now_ms)
 {
     return step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME, .now_ms = now_ms });
 }
 
-static void the_count_is_fixed_before_ranks_are_exchanged(void **state)
+static void rank_0_fixes_the_count_and_tells_it_with_the_ranks(void **state)
 {
     struct scene *s = *state;
 
     s->ranks = make("default", 2);
-    assert_string_equal(start(s, ours(3, 1, 2)), "add muster.job/restarts");
-    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .number = 4 }),
-                        "compare and set muster.job/count/3=4");
-    assert_string_equal(value(s, "4"),
-                        "set torch.rendezvous.job.3/torchelastic/role_info/1={\"role\": \"default\", \"rank\": 1, "
-                        "\"local_world_size\": 2}, get torch.rendezvous.job.3/torchelastic/assigned_ranks/1");
-    assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_AWAITING);
-    assert_string_equal(value(s, "[2, 4, 2, 4]"), "done 2/4 2/4 count 4");
+    assert_string_equal(start(s, ours(3, 0, 2)), "get " T "role_info/1");
+    assert_string_equal(value(s, "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 2, \"count\": 0}"), LOOK);
+    assert_string_equal(value(s, "4 2.00000000000000cd n7"), "compare and set muster.job/budget=4 3.00000000000000ab");
+    assert_string_equal(value(s, "4 3.00000000000000ab"),
+                        "set " T "ranks/0=[0, 4, 0, 4, 4], set " T "ranks/1=[2, 4, 2, 4, 4]");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id - 1 }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "done 0/4 0/4 count 4");
     assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
 }
 
-static void what_is_stored_first_is_everybodys_count(void **state)
-{
-    struct scene *s = *state;
-
-    s->ranks = make("default", 2);
-    (void)start(s, ours(3, 1, 2));
-    (void)answer(s, (struct mu_answer){ .id = s->id, .number = 5 });
-    (void)value(s, "4");
-    assert_string_equal(value(s, "[2,4,2,4]"), "done 2/4 2/4 count 4");
-}
-
-/* A store that came back empty begins to count anew. */
-static void a_count_never_goes_back(void **state)
+/* There is no other way to learn it: so there is one count, whatever becomes of the store meanwhile. */
+static void the_others_are_told_their_ranks_and_the_count(void **state)
 {
     struct scene *s = *state;
     struct mu_ranks_start round = ours(3, 1, 2);
 
     s->ranks = make("default", 2);
     round.count_min = 2;
+    assert_string_equal(start(s, round), "set " T "role_info/1={\"role\": \"default\", \"rank\": 1, "
+                                         "\"local_world_size\": 2, \"count\": 2}, get " T "ranks/1");
+    assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_AWAITING);
+    assert_string_equal(value(s, "[2, 4, 2, 4, 5]"), "done 2/4 2/4 count 5");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
+    round.old_dialect = true; /* of nobody's concern where nobody of PyTorch looks */
+    assert_non_null(strstr(start(s, round), "get " T "ranks/1"));
+}
+
+static void another_round_of_the_same_number_has_other_keys(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 1, 2);
+
+    s->ranks = make("default", 2);
+    round.tag = 0xcd;
+    assert_non_null(strstr(start(s, round), "set muster.job/3.00000000000000cd/role_info/1="));
+    assert_non_null(strstr(s->trace, "get muster.job/3.00000000000000cd/ranks/1"));
+}
+
+/* A store that came back empty begins to count anew. */
+static void a_count_never_goes_back(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.count_min = 2;
+    assert_string_equal(start(s, round), LOOK);
+    assert_string_equal(value(s, "?"), "compare and set muster.job/budget=2 3.00000000000000ab");
+    round = ours(3, 0, 2); /* what somebody else knows counts as well */
     (void)start(s, round);
-    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "compare and set muster.job/count/3=2");
+    (void)value(s, "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 2, \"count\": 7}");
+    assert_string_equal(value(s, "4 2.00000000000000cd"), "compare and set muster.job/budget=7 3.00000000000000ab");
+}
+
+static void a_budget_that_changes_meanwhile_is_taken_as_it_is_then(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("default", 2);
+    (void)start(s, ours(3, 0, 1));
+    (void)value(s, "4 2.00000000000000cd");
+    assert_string_equal(value(s, "5 2.00000000000000cd n7"),
+                        "compare and set muster.job/budget=5 3.00000000000000ab"); /* n7 has paid for round 2 */
+    assert_string_equal(value(s, "5 2.00000000000000cd n7"),
+                        "compare and set muster.job/budget=5 3.00000000000000ab"); /* what was expected: it is lost */
+    assert_string_equal(value(s, "5 3.00000000000000ab"), "done 0/2 0/2 count 5");
+    (void)start(s, ours(3, 0, 1)); /* other back ends say so by nothing */
+    assert_string_equal(value(s, ""), "compare and set muster.job/budget=0 3.00000000000000ab");
+    (void)start(s, ours(3, 0, 1));
+    (void)value(s, "4 2.00000000000000cd");
+    assert_string_equal(value(s, "4 4.00000000000000cd"), "again: round 4 has begun without this node");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
+}
+
+/* Rank 0 may have told us, in a store that has forgotten it since; and rank 0 does not say it twice. */
+static void ranks_that_do_not_come_from_a_store_that_was_away_need_another_round(void **state)
+{
+    struct scene *s = *state;
+    uint64_t now_ms = T0 + 1000;
+
+    s->ranks = make("default", 2);
+    (void)start(s, ours(3, 1, 2));
+    (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
+    assert_non_null(strstr(lost(s, now_ms), "set " T "role_info/1=")); /* so may we: rank 0 may still want it */
+    (void)answer(s, (struct mu_answer){ .id = s->id });
+    assert_string_equal(pass(s, now_ms + MU_ASK_RETRY_MS), "get " T "ranks/1");
+    (void)pass(s, now_ms + MU_RANKS_AGAIN_MS - 1);
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), now_ms + MU_RANKS_AGAIN_MS);
+    assert_string_equal(pass(s, now_ms + MU_RANKS_AGAIN_MS),
+                        "again: the store may have forgotten the ranks of round 3");
+    (void)start(s, ours(3, 1, 2)); /* in time */
+    (void)lost(s, T0);
+    (void)pass(s, T0 + MU_ASK_RETRY_MS);
+    assert_string_equal(value(s, "[2, 4, 2, 4, 5]"), "done 2/4 2/4 count 5");
+    assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
 }
 
 static void with_a_stock_member_or_without_rounds_each_counts_its_own(void **state)
@@ -173,9 +249,15 @@ static void identical_workers_exchange_nothing(void **state)
 
     assert_int_equal(mu_ranks_new(&config, &s->ranks, NULL), 0);
     assert_string_equal(start(s, ours(-1, 2, 3)), "done 8/12 8/12 count 0 own");
-    assert_string_equal(start(s, ours(0, 2, 3)), "add muster.job/restarts");
-    (void)answer(s, (struct mu_answer){ .id = s->id, .number = 1 });
+    assert_string_equal(start(s, ours(3, 2, 3)), "get " T "count"); /* that excepted */
     assert_string_equal(value(s, "1"), "done 8/12 8/12 count 1");
+    (void)start(s, ours(3, 2, 3));
+    assert_string_equal(lost(s, T0), "");
+    assert_string_equal(pass(s, T0 + MU_RANKS_AGAIN_MS), "again: the store may have forgotten the ranks of round 3");
+    assert_string_equal(start(s, ours(3, 0, 3)), LOOK);
+    (void)value(s, "1 2.00000000000000cd");
+    assert_string_equal(value(s, "1 3.00000000000000ab"), "set " T "count=1");
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "done 0/12 0/12 count 1");
 }
 
 static void without_a_store_only_a_world_of_one_has_ranks(void **state)
@@ -240,6 +322,7 @@ static void a_master_that_is_none_is_an_error(void **state)
     struct mu_ranks_start round = ours(1, 1, 2);
 
     round.old_dialect = round.needs_master = true;
+    round.all_ours = false;
     s->ranks = make("r1", 1);
     for (size_t i = 0; i < COUNT(bad); i++) {
         (void)start(s, round);
@@ -335,19 +418,30 @@ static void assigned_ranks_of_another_shape_are_an_error_that_names_the_key(void
     }
 }
 
-static void a_count_that_is_none_is_an_error_that_names_the_key(void **state)
+static void what_others_of_ours_write_is_looked_at_as_closely(void **state)
 {
-    static const char *const bad[] = { "", "-1", "1x", " 1", "1000000001", "99999999999999999999" };
+    static const char *const budgets[] = { "-1", "1x", " 1", "1000000001 2.00000000000000ab", "1 2" };
+    static const char *const ranks[] = { "[2, 4, 2, 4]", "[2, 4, 2, 4, -1]", "[2, 4, 2, 4, 1000000001]",
+                                         "[2, 4, 2, 4, \"1\"]" };
+    static const char *const counts[] = { "-1", "1.0", "\"1\"", "1000000001" };
     struct scene *s = *state;
+    char text[128];
 
     s->ranks = make("r", 2);
-    for (size_t i = 0; i < COUNT(bad); i++) {
-        (void)start(s, ours(2, 0, 1));
-        (void)answer(s, (struct mu_answer){ .id = s->id });
-        (void)value(s, bad[i]);
-        assert_int_equal(s->error.code, MUSTER_EPROTOCOL);
-        assert_non_null(strstr(s->error.text, "assign ranks in round 2: 'muster.job/count/2' is "));
-        s->error.code = 0;
+    for (size_t i = 0; i < COUNT(budgets); i++) {
+        (void)start(s, ours(3, 0, 1));
+        assert_string_equal(value(s, budgets[i]), "fail EPROTOCOL: assign ranks in round 3: 'muster.job/budget' is no "
+                                                  "restart budget");
+    }
+    for (size_t i = 0; i < COUNT(ranks); i++) {
+        (void)start(s, ours(3, 1, 2));
+        assert_non_null(strstr(value(s, ranks[i]), "fail EPROTOCOL: assign ranks in round 3: '" T "ranks/1' is "));
+    }
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        (void)start(s, ours(3, 0, 2));
+        (void)snprintf(text, sizeof text, "{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1, \"count\": %s}",
+                       counts[i]);
+        assert_non_null(strstr(value(s, text), "fail EPROTOCOL: assign ranks in round 3: '" T "role_info/1' is "));
     }
 }
 
@@ -378,28 +472,26 @@ static void a_role_may_have_any_name_that_is_text(void **state)
 
 static void a_store_that_is_away_is_asked_again_until_the_deadline(void **state)
 {
-    struct muster_error lost = { MUSTER_ELOST, "reset" };
     struct scene *s = *state;
     uint64_t first, now_ms = T0;
 
     s->ranks = make("r", 2);
-    (void)start(s, ours(3, 1, 2));
+    (void)start(s, ours(3, 0, 1));
     first = s->id;
-    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .error = &lost }), "");
+    assert_string_equal(lost(s, T0), "");
     assert_int_equal(mu_ranks_deadline_ms(s->ranks), T0 + MU_ASK_RETRY_MS);
-    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "add muster.job/restarts");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), LOOK);
     assert_true(s->id > first);
-    assert_string_equal(answer(s, (struct mu_answer){ .id = first, .number = 1 }), ""); /* too late */
+    assert_string_equal(answer(s, (struct mu_answer){ .id = first, .value = mu_slice_str("?") }), ""); /* too late */
     while (mu_ranks_deadline_ms(s->ranks) != UINT64_MAX) {
-        (void)step(s, (struct mu_ranks_event){
-                          .type = MU_RANKS_ON_ANSWER, .now_ms = now_ms, .answer = { .id = s->id, .error = &lost } });
+        (void)lost(s, now_ms);
         assert_true(mu_ranks_deadline_ms(s->ranks) > now_ms);
         now_ms = mu_ranks_deadline_ms(s->ranks);
         (void)pass(s, now_ms);
     }
     assert_int_equal(now_ms, T0 + MU_RANKS_TIMEOUT_MS);
-    assert_string_equal(s->trace, "fail ERDZV_CONNECTION: assign ranks in round 3: read the restart counter: gave up "
-                                  "'muster.job/restarts' after 300.0 s: reset");
+    assert_string_equal(s->trace, "fail ERDZV_CONNECTION: assign ranks in round 3: read the restart budget: gave up "
+                                  "'muster.job/budget' after 300.0 s: reset");
 }
 
 static void who_does_not_come_is_named_at_the_deadline(void **state)
@@ -420,15 +512,14 @@ static void who_does_not_come_is_named_at_the_deadline(void **state)
 
 static void an_error_that_stays_ends_it(void **state)
 {
-    struct muster_error error = { MUSTER_ENOTSUP, "no such thing" };
+    struct muster_error error = { .code = MUSTER_ENOTSUP, .text = "no such thing" };
     struct scene *s = *state;
 
     s->ranks = make("r", 2);
-    (void)start(s, ours(3, 1, 2));
+    (void)start(s, ours(3, 0, 1));
     assert_string_equal(
         answer(s, (struct mu_answer){ .id = s->id, .error = &error }),
-        "fail ENOTSUP: assign ranks in round 3: read the restart counter: add 'muster.job/restarts': no "
-        "such thing");
+        "fail ENOTSUP: assign ranks in round 3: read the restart budget: compare and set 'muster.job/budget': no such thing");
 }
 
 static void a_round_that_is_over_is_dropped(void **state)
@@ -437,14 +528,14 @@ static void a_round_that_is_over_is_dropped(void **state)
     uint64_t old;
 
     s->ranks = make("r", 2);
-    (void)start(s, ours(3, 1, 2));
+    (void)start(s, ours(3, 0, 1));
     old = s->id;
     assert_string_equal(step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP, .now_ms = T0 }), "");
     assert_string_equal(answer(s, (struct mu_answer){ .id = old }), "");
     assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
-    (void)start(s, ours(4, 1, 2));
+    (void)start(s, ours(4, 0, 1));
     assert_string_equal(answer(s, (struct mu_answer){ .id = old }), "");
-    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id }), "compare and set muster.job/count/4=0");
+    assert_string_equal(value(s, "?"), "compare and set muster.job/budget=0 4.00000000000000ab");
 }
 
 static void any_allocation_may_fail(void **state)
@@ -473,7 +564,7 @@ static void any_allocation_may_fail(void **state)
 struct agent {
     struct mu_ranks *ranks;
     struct mu_ask asks[MU_ASKS_MAX];
-    char keys[MU_ASKS_MAX][ASK_STORE_KEY], values[MU_ASKS_MAX][ASK_STORE_VALUE];
+    char keys[MU_ASKS_MAX][ASK_STORE_KEY], values[MU_ASKS_MAX][ASK_STORE_VALUE], expected[MU_ASKS_MAX][ASK_STORE_VALUE];
     size_t asks_count;
     unsigned effects_most;
     bool over;
@@ -493,6 +584,7 @@ static void feed(struct agent *agent, struct mu_ranks_event event)
 
         if (e->type == MU_RANKS_DO_FAIL)
             fail_msg("%s", e->error->text);
+        assert_int_not_equal(e->type, MU_RANKS_DO_AGAIN);
         assert_false(agent->over);
         if (e->type == MU_RANKS_DO_DONE) {
             agent->over = true;
@@ -502,6 +594,8 @@ static void feed(struct agent *agent, struct mu_ranks_event event)
         assert_true(agent->asks_count < MU_ASKS_MAX);
         memcpy(agent->keys[agent->asks_count], e->ask.key.data, e->ask.key.len);
         memcpy(agent->values[agent->asks_count], e->ask.value.data == NULL ? "" : e->ask.value.data, e->ask.value.len);
+        memcpy(agent->expected[agent->asks_count], e->ask.expected.data == NULL ? "" : e->ask.expected.data,
+               e->ask.expected.len);
         agent->asks[agent->asks_count] = e->ask;
         agent->asks_count++;
     }
@@ -519,12 +613,14 @@ static bool serve(struct agent *agent, struct mu_rng *rng)
 
         ask.key.data = agent->keys[i];
         ask.value.data = agent->values[i];
+        ask.expected.data = agent->expected[i];
         if (!ask_store_do(&store, &ask, &given))
             continue;
         agent->asks_count--;
         agent->asks[i] = agent->asks[agent->asks_count];
         memcpy(agent->keys[i], agent->keys[agent->asks_count], ASK_STORE_KEY);
         memcpy(agent->values[i], agent->values[agent->asks_count], ASK_STORE_VALUE);
+        memcpy(agent->expected[i], agent->expected[agent->asks_count], ASK_STORE_VALUE);
         feed(agent, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = given });
         return true;
     }
@@ -605,19 +701,22 @@ static void three_agents_with_two_roles_get_the_ranks_that_pytorch_gives(void **
     assert_string_equal(ask_store_get(&store, "job/torchelastic/role_info2.FIN"), "FIN");
 }
 
-static void a_lone_agent_writes_what_pytorch_writes(void **state)
+static void with_a_pytorch_member_everything_is_written_as_it_writes_it(void **state)
 {
-    static const struct member members[] = { { "default", 2 } };
+    static const struct member members[] = { { "default", 2 }, { "default", 1 } };
+    struct mu_ranks_start like = ours(0, 0, 1);
     struct mu_rng rng = mu_rng_seeded(1);
 
     (void)state;
     ask_store_clear(&store);
-    run_round(members, 1, ours(0, 0, 1), &rng);
-    check_round(members, 1);
-    assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/assigned_ranks/0"), "[0, 2, 0, 2]");
+    like.all_ours = false;
+    run_round(members, 2, like, &rng);
+    check_round(members, 2);
+    assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/assigned_ranks/0"), "[0, 3, 0, 3]");
+    assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/assigned_ranks/1"), "[2, 3, 2, 3]");
     assert_string_equal(ask_store_get(&store, "torch.rendezvous.job.0/torchelastic/role_info/0"),
                         "{\"role\": \"default\", \"rank\": 0, \"local_world_size\": 2}");
-    assert_string_equal(ask_store_get(&store, "muster.job/count/0"), "0");
+    assert_null(ask_store_get(&store, "muster.job/budget"));
 }
 
 static void a_thousand_agents_are_ranked_a_window_at_a_time(void **state)
@@ -644,18 +743,18 @@ static void any_world_is_ranked_as_it_should_be(void **state)
         struct mu_ranks_start like = ours((int64_t)mu_rng_below(&rng, 3) - 1, 0, 1);
         size_t count = 1 + (size_t)mu_rng_below(&rng, 40);
         struct member members[40];
-        char text[16];
+        char text[64];
 
         ask_store_clear(&store);
         like.old_dialect = mu_rng_below(&rng, 3) == 0;
         like.all_ours = mu_rng_below(&rng, 2) == 0;
-        (void)snprintf(text, sizeof text, "%u", n);
-        ask_store_set(&store, "muster.job/restarts", text);
+        (void)snprintf(text, sizeof text, "%u 0.%016x", n, 1U);
+        ask_store_set(&store, "muster.job/budget", text);
         for (size_t i = 0; i < count; i++)
             members[i] = (struct member){ roles[mu_rng_below(&rng, 3)], 1 + (int64_t)mu_rng_below(&rng, 9) };
         run_round(members, count, like, &rng);
         for (size_t i = 0; i < count; i++) {
-            assert_int_equal(agents[i].result.shared, like.round >= 0 && like.all_ours && !like.old_dialect);
+            assert_int_equal(agents[i].result.shared, like.round >= 0 && like.all_ours);
             assert_int_equal(agents[i].result.count, agents[i].result.shared ? n : 0);
         }
         check_round(members, count);
@@ -665,9 +764,12 @@ static void any_world_is_ranked_as_it_should_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SCENE(the_count_is_fixed_before_ranks_are_exchanged),
-        SCENE(what_is_stored_first_is_everybodys_count),
+        SCENE(rank_0_fixes_the_count_and_tells_it_with_the_ranks),
+        SCENE(the_others_are_told_their_ranks_and_the_count),
+        SCENE(another_round_of_the_same_number_has_other_keys),
         SCENE(a_count_never_goes_back),
+        SCENE(a_budget_that_changes_meanwhile_is_taken_as_it_is_then),
+        SCENE(ranks_that_do_not_come_from_a_store_that_was_away_need_another_round),
         SCENE(with_a_stock_member_or_without_rounds_each_counts_its_own),
         SCENE(identical_workers_exchange_nothing),
         SCENE(without_a_store_only_a_world_of_one_has_ranks),
@@ -677,7 +779,7 @@ int main(void)
         SCENE(role_info_of_another_shape_is_an_error_that_names_the_key),
         SCENE(role_info_without_end_is_refused),
         SCENE(assigned_ranks_of_another_shape_are_an_error_that_names_the_key),
-        SCENE(a_count_that_is_none_is_an_error_that_names_the_key),
+        SCENE(what_others_of_ours_write_is_looked_at_as_closely),
         SCENE(a_role_may_have_any_name_that_is_text),
         SCENE(a_store_that_is_away_is_asked_again_until_the_deadline),
         SCENE(who_does_not_come_is_named_at_the_deadline),
@@ -685,7 +787,7 @@ int main(void)
         SCENE(a_round_that_is_over_is_dropped),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
-        cmocka_unit_test(a_lone_agent_writes_what_pytorch_writes),
+        cmocka_unit_test(with_a_pytorch_member_everything_is_written_as_it_writes_it),
         cmocka_unit_test(a_thousand_agents_are_ranked_a_window_at_a_time),
         cmocka_unit_test(any_world_is_ranked_as_it_should_be),
     };

@@ -1185,6 +1185,32 @@ static void a_spare_waits_without_end_and_exits_in_good_order(void **unused)
     T(state(s, "0 complete closed b=0@ c=1@ a+@"), "failed to join: ERDZV_GRACEFUL_EXIT");
 }
 
+/* Of a store that stays away it is no spare: nobody would ever call it. */
+static void a_spare_of_a_store_that_is_gone_has_as_long_as_a_join(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+    uint64_t gone_ms = 0;
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete b=0@ c=1@"), "write 0 complete b=0 c=1 a+");
+    T(written(s), "");
+    T(watch(s, 2 * JOIN_MS, "0 complete b=0@ c=1@ a+@"), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(wake(s), "read");
+    T(state(s, "0 complete b=0@ c=1@ a+@"), "backend_up"); /* it is back, and lists us */
+    T(watch(s, 2 * JOIN_MS, "0 complete b=0@ c=1@ a+@"), "");
+    T(wake(s), "read");
+    gone_ms = s->now_ms;
+    T(is_gone(s), "backend_down");
+    while (strcmp(wake(s), "read") == 0 && s->now_ms < gone_ms + 2 * JOIN_MS)
+        (void)is_gone(s);
+    assert_int_equal(mu_rdzv_phase(s->r), MU_RDZV_PHASE_IDLE);
+    assert_int_equal(mu_rdzv_error(s->r)->code, MUSTER_ERDZV_CONNECTION);
+    assert_true(s->now_ms >= gone_ms + JOIN_MS && s->now_ms < gone_ms + 2 * JOIN_MS);
+}
+
 static void a_spare_steps_in_and_its_time_begins_anew(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
@@ -2741,6 +2767,7 @@ int main(void)
         SCENE(a_store_that_stays_away_is_the_reason),
         SCENE(closed_is_closed),
         SCENE(a_spare_waits_without_end_and_exits_in_good_order),
+        SCENE(a_spare_of_a_store_that_is_gone_has_as_long_as_a_join),
         SCENE(a_spare_steps_in_and_its_time_begins_anew),
         SCENE(a_spare_steps_into_an_open_round),
         SCENE(a_surplus_node_of_1_13_polls_until_its_time_is_up),

@@ -168,6 +168,10 @@ static void texts_are_not_indented_and_objects_are(void **state)
         { "{\"message\": \"it broke\\nbadly\", \"timestamp\": 1794726700}", "it broke\nbadly" },
         { "{\"message\": {\"message\": \"E: x\\ny\", \"extraInfo\": {\"timestamp\": \"1794726700\"}}}", "E: x\n  y" },
         { "{\"message\": {\"extraInfo\": {\"timestamp\": 1794726700.9}}}", "<N/A>" },
+        { "{\"message\": \"a\\tb\\u001b[2J\\r\\u009b\", \"timestamp\": 1794726700}", "a\tb\\x1b[2J\\x0d\\x9b" },
+        { "{\"message\": {\"message\": \"E\", \"extraInfo\": {\"py_callstack\": \"T\\n\\u001b]0;x\\u0007\", "
+          "\"timestamp\": \"1794726700\"}}}",
+          "T\n  \\x1b]0;x\\x07" },
     };
 
     (void)state;
@@ -240,6 +244,10 @@ static void the_line_says_what_happened(void **state)
           "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n" },
         { { 1, 1, 42, 1, "{\"message\": \" a\\n\\tb \\u001b[31m\"}", "/e", NULL, false },
           "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: a b [31m\n" },
+        { { 1, 1, 42, 1, "{\"message\": \"a \\u009b31m\"}", "/e", NULL, false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: a \\x9b31m\n" },
+        { { 1, 1, 42, 1, NULL, NULL, "caf\xe9 \xc3\xa9\x9b\n", false },
+          "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: caf\\xe9 \xc3\xa9\\x9b\n" },
         { { 1, 1, 42, 1, "{\"message\": \"\"}", "/e", "last words\n", false },
           "rank 1 on node0 (local rank 1, pid 42) failed: exit code 1: last words\n" },
         { { 1, 1, 42, 1, "{\"message\": {\"extraInfo\": {\"timestamp\": 1, \"py_callstack\": \"T:\\n x\\nE: y\\n\"}}}",

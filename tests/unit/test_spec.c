@@ -66,22 +66,20 @@ static bool has(char **list, const char *text)
     return false;
 }
 
-static struct muster_worker_group make_group(void)
-{
-    static const struct muster_worker workers[] = {
-        { .local_rank = 0, .global_rank = 2, .role_rank = 0, .world_size = 4, .role_world_size = 2 },
-        { .local_rank = 1, .global_rank = 3, .role_rank = 1, .world_size = 4, .role_world_size = 2 },
-    };
-
-    return (struct muster_worker_group){ .size = sizeof(struct muster_worker_group),
-                                         .role = "trainer",
-                                         .group_rank = 1,
-                                         .group_world_size = 2,
-                                         .restart_count = 5,
-                                         .master = { "node0", 1234 },
-                                         .workers = workers,
-                                         .workers_count = 2 };
-}
+static const struct mu_agent_worker second = {
+    .local_rank = 1,
+    .rank = 3,
+    .group_rank = 1,
+    .role_rank = 1,
+    .local_world_size = 2,
+    .world_size = 4,
+    .group_world_size = 2,
+    .role_world_size = 2,
+    .master_addr = "node0",
+    .master_port = 1234,
+    .restart_count = 5,
+    .error_file = "/logs/error.json",
+};
 
 static void a_worker_finds_who_it_is_in_its_environment(void **state)
 {
@@ -111,15 +109,14 @@ static void a_worker_finds_who_it_is_in_its_environment(void **state)
     };
     struct muster_rdzv_params *params = make_params();
     struct muster_worker_spec given = make_spec(params);
-    struct muster_worker_group group = make_group();
-    struct mu_arena arena = { 0 };
     struct mu_spec spec;
     size_t count = 0;
     char **envp;
 
     (void)state;
+    given.role = "trainer";
     assert_int_equal(mu_spec_init(&spec, &given, NULL), 0);
-    envp = mu_spec_environment(&spec, &group, 1, false, "/logs/error.json", inherited, &arena);
+    envp = mu_spec_environment(&spec, &second, inherited);
     assert_non_null(envp);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         if (!has(envp, expected[i]))
@@ -128,7 +125,7 @@ static void a_worker_finds_who_it_is_in_its_environment(void **state)
     while (envp[count] != NULL)
         count++;
     assert_int_equal(count, sizeof expected / sizeof expected[0]);
-    mu_arena_done(&arena);
+    free(envp);
     mu_spec_done(&spec);
     muster_rdzv_params_free(params);
 }
@@ -138,10 +135,9 @@ static void any_allocation_may_fail(void **state)
     static const char *const inherited[] = { "A=1", NULL };
     struct muster_rdzv_params *params = make_params();
     struct muster_worker_spec given = make_spec(params);
-    struct muster_worker_group group = make_group(), *copy = NULL;
+    struct muster_worker_group *copy = NULL;
     struct muster_agent *agent = NULL;
     struct muster_error error = { 0 };
-    struct mu_arena arena = { 0 };
     struct mu_spec spec;
     char **envp = NULL;
     int rc = -1;
@@ -172,13 +168,11 @@ static void any_allocation_may_fail(void **state)
     assert_int_equal(mu_spec_init(&spec, &given, NULL), 0);
     for (unsigned long nth = 1; envp == NULL; nth++) {
         fail_alloc_at(nth);
-        envp = mu_spec_environment(&spec, &group, 0, true, "", inherited, &arena);
+        envp = mu_spec_environment(&spec, &second, inherited);
         fail_alloc_at(0);
-        if (envp == NULL)
-            mu_arena_done(&arena);
     }
-    assert_true(has(envp, "TORCHELASTIC_USE_AGENT_STORE=True"));
-    mu_arena_done(&arena);
+    assert_true(has(envp, "TORCHELASTIC_USE_AGENT_STORE=False"));
+    free(envp);
     mu_spec_done(&spec);
     muster_rdzv_params_free(params);
 }

@@ -243,11 +243,11 @@ static void a_multi_get_that_fails_gives_nothing_back(void **state)
 
 static void the_parts_of_a_call_share_its_time(void **state)
 {
-    struct small store = { .base = { &small_ops, 300 }, .takes_ms = 20 };
+    struct small store = { .base = { &small_ops, 3000 }, .takes_ms = 200 };
     struct muster_values values;
 
     (void)state;
-    assert_int_equal(muster_store_multi_get(&store.base, three, 3, 50, &values, NULL), MUSTER_ETIMEOUT);
+    assert_int_equal(muster_store_multi_get(&store.base, three, 3, 500, &values, NULL), MUSTER_ETIMEOUT);
     assert_string_equal(store.trace, "get a; get b; get c");
 }
 

@@ -1,0 +1,595 @@
+/* An agent's part in its job: from one machine to another. See job.h. */
+#include "agent/job.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* An event for the policy that owns what it points to. */
+struct queued {
+    struct mu_policy_event event;
+    struct mu_ranks_result ranks;
+    struct muster_error error;
+    char text[MU_POLICY_TEXT_MAX];
+};
+
+struct refused {
+    enum mu_job_who who;
+    uint64_t id;
+    struct muster_error error;
+};
+
+enum { STAGES_MAX = 3 }; /* machines that one event may go to */
+
+struct mu_job {
+    struct mu_policy *policy;
+    struct mu_ranks *ranks;
+    struct mu_finish *finish;
+    void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
+                    const struct mu_policy_effects *effects);
+    void *ctx;
+    bool busy, ended;
+
+    /* The event that is being heard, and to whom it still goes. */
+    struct mu_job_event event;
+    enum mu_job_who stages[STAGES_MAX];
+    unsigned stages_count, stage;
+
+    /* Effects that are still to be carried out: those of ranks or finish before the rest of the policy's. */
+    struct mu_policy_effects policy_effects;
+    struct mu_ranks_effects ranks_effects;
+    struct mu_finish_effects finish_effects;
+    unsigned policy_next, ranks_next, finish_next;
+
+    /* What waits to be told. */
+    struct queued queue[MU_JOB_QUEUE_MAX + 1]; /* the last is the one that is being told */
+    size_t queue_count;
+    struct refused refused[MU_JOB_REFUSED_MAX + 1];
+    size_t refused_count;
+
+    /* The round. */
+    int64_t round;
+    struct mu_node *members; /* names are ours */
+    size_t members_count;
+    struct mu_ranks_result assigned;
+};
+
+/* ---- Making one ---- */
+
+int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, struct muster_error *reterr)
+{
+    struct mu_job *j = calloc(1, sizeof *j);
+    int rc = j == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent") : 0;
+
+    if (rc == 0)
+        rc = mu_policy_new(&config->policy, &j->policy, reterr);
+    if (rc == 0)
+        rc = mu_ranks_new(&config->ranks, &j->ranks, reterr);
+    if (rc == 0)
+        rc = mu_finish_new(&config->finish, &j->finish, reterr);
+    if (rc < 0) {
+        mu_job_free(j);
+        return rc;
+    }
+    j->on_step = config->on_step;
+    j->ctx = config->ctx;
+    j->round = -1;
+    *ret_job = j;
+    return 0;
+}
+
+static void forget_members(struct mu_job *j)
+{
+    for (size_t i = 0; i < j->members_count; i++)
+        free((char *)j->members[i].name.data);
+    free(j->members);
+    j->members = NULL;
+    j->members_count = 0;
+}
+
+void mu_job_free(struct mu_job *j)
+{
+    if (j == NULL)
+        return;
+    mu_policy_free(j->policy);
+    mu_ranks_free(j->ranks);
+    mu_finish_free(j->finish);
+    forget_members(j);
+    free(j);
+}
+
+/* ---- What waits ---- */
+
+void mu_job_tell(struct mu_job *j, const struct mu_policy_event *event)
+{
+    struct queued *queued = &j->queue[j->queue_count];
+
+    assert(j->busy && event->joined == NULL);
+    if (j->ended)
+        return;
+    assert(j->queue_count < MU_JOB_QUEUE_MAX);
+    j->queue_count++;
+    queued->event = *event;
+    if (event->ranks != NULL)
+        queued->ranks = *event->ranks;
+    if (event->error != NULL)
+        queued->error = *event->error;
+    if (event->text != NULL)
+        (void)snprintf(queued->text, sizeof queued->text, "%s", event->text);
+}
+
+void mu_job_refuse(struct mu_job *j, enum mu_job_who who, uint64_t id, const struct muster_error *error)
+{
+    assert(j->busy);
+    if (j->ended)
+        return;
+    assert(j->refused_count < MU_JOB_REFUSED_MAX);
+    j->refused[j->refused_count++] = (struct refused){ who, id, *error };
+}
+
+/* ---- The machines ---- */
+
+static void step_policy(struct mu_job *j, struct mu_policy_event event, uint64_t now_ms)
+{
+    enum mu_policy_phase before = mu_policy_phase(j->policy);
+
+    event.now_ms = now_ms;
+    mu_policy_step(j->policy, &event, &j->policy_effects);
+    j->policy_next = 0;
+    if (j->on_step != NULL)
+        j->on_step(j->ctx, &event, before, &j->policy_effects);
+}
+
+static void step_ranks(struct mu_job *j, struct mu_ranks_event event, uint64_t now_ms)
+{
+    event.now_ms = now_ms;
+    mu_ranks_step(j->ranks, &event, &j->ranks_effects);
+    j->ranks_next = 0;
+}
+
+static void step_finish(struct mu_job *j, struct mu_finish_event event, uint64_t now_ms)
+{
+    event.now_ms = now_ms;
+    mu_finish_step(j->finish, &event, &j->finish_effects);
+    j->finish_next = 0;
+}
+
+/* ---- The round ---- */
+
+/* Who is not kept, for want of memory, is not known by rank, and lost when somebody is. */
+static void keep_members(struct mu_job *j, const struct mu_node *members, size_t count)
+{
+    forget_members(j);
+    j->members = calloc(count + 1, sizeof *j->members);
+    for (size_t i = 0; j->members != NULL && i < count; i++) {
+        char *name = malloc(members[i].name.len + 1);
+
+        if (name == NULL)
+            break;
+        memcpy(name, members[i].name.data, members[i].name.len);
+        j->members[i] = members[i];
+        j->members[i].name.data = name;
+        j->members_count++;
+    }
+}
+
+static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+{
+    const struct mu_job_joined *from = event->joined;
+    struct mu_policy_joined joined = {
+        .round = from->round,
+        .tag = mu_round_tag(event->nodes, event->nodes_count),
+        .rank = from->rank,
+        .world_size = from->world_size,
+        .all_ours = from->all_ours,
+        .old_dialect = from->old_dialect,
+        .has_store = from->has_store,
+        .needs_master = from->needs_master,
+        .serves = from->serves,
+    };
+
+    j->round = from->round;
+    keep_members(j, event->nodes, event->nodes_count);
+    step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = from->round, .joined = &joined },
+                now_ms);
+}
+
+static int64_t rank_of(const struct mu_job *j, const struct mu_node *node)
+{
+    for (size_t i = 0; i < j->members_count; i++) {
+        if (mu_node_equal(&j->members[i], node))
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+{
+    struct mu_finish_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
+    struct mu_finish_peer unknown = { .rank = -1 };
+    bool known = lost != NULL && event->nodes_count > 0;
+    char text[MU_POLICY_TEXT_MAX] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < event->nodes_count; i++) {
+        const struct mu_node *node = &event->nodes[i];
+
+        if (lost != NULL)
+            lost[i] = (struct mu_finish_peer){ .rank = rank_of(j, node), .ours = mu_node_is_ours(node) };
+        if (len < sizeof text)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%s%.*s (pid %" PRId64 ")", i > 0 ? ", " : "",
+                                    (int)node->name.len, node->name.data, node->pid);
+    }
+    step_finish(j,
+                (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
+                                          .round = event->round,
+                                          .lost = known ? lost : &unknown,
+                                          .lost_count = known ? event->nodes_count : 1,
+                                          .text = text },
+                now_ms);
+    free(lost);
+}
+
+/* ---- Hearing ---- */
+
+/* To whom it goes, in this order. */
+static void plan(struct mu_job *j, const struct mu_job_event *event)
+{
+    j->stages_count = j->stage = 0;
+    switch (event->type) {
+    case MU_JOB_ON_ANSWER:
+        j->stages[j->stages_count++] = event->who;
+        break;
+    case MU_JOB_ON_TIME:
+        j->stages[j->stages_count++] = MU_JOB_RANKS;
+        j->stages[j->stages_count++] = MU_JOB_FINISH;
+        j->stages[j->stages_count++] = MU_JOB_POLICY;
+        break;
+    case MU_JOB_ON_TOLD:
+        j->stages[j->stages_count++] = MU_JOB_POLICY;
+        break;
+    case MU_JOB_ON_RDZV:
+        switch (event->rdzv) {
+        case MUSTER_RDZV_PEERS_LOST:
+            j->stages[j->stages_count++] = MU_JOB_FINISH;
+            break;
+        case MUSTER_RDZV_FAILED:
+            j->stages[j->stages_count++] =
+                mu_finish_state(j->finish) == MU_FINISH_CLOSING ? MU_JOB_FINISH : MU_JOB_POLICY;
+            break;
+        case MUSTER_RDZV_REMOVED:
+        case MUSTER_RDZV_CLOSED:
+        case MUSTER_RDZV_BACKEND_DOWN:
+        case MUSTER_RDZV_BACKEND_UP:
+            j->stages[j->stages_count++] = MU_JOB_FINISH;
+            j->stages[j->stages_count++] = MU_JOB_POLICY;
+            break;
+        case MUSTER_RDZV_JOINED:
+        case MUSTER_RDZV_WAITING:
+        case MUSTER_RDZV_LEFT:
+            j->stages[j->stages_count++] = MU_JOB_POLICY;
+            break;
+        case MUSTER_RDZV_LOOKED:
+        case MUSTER_RDZV_PROGRESS:
+            break;
+        }
+        break;
+    }
+}
+
+static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+{
+    struct mu_finish_event told = { .round = -1, .error = event->error };
+
+    switch (event->rdzv) {
+    case MUSTER_RDZV_PEERS_LOST:
+        hear_peers_lost(j, event, now_ms);
+        return;
+    case MUSTER_RDZV_REMOVED:
+        told.type = MU_FINISH_ON_REMOVED;
+        told.round = event->round;
+        break;
+    case MUSTER_RDZV_CLOSED:
+        told.type = MU_FINISH_ON_CLOSED;
+        break;
+    case MUSTER_RDZV_FAILED:
+        told.type = MU_FINISH_ON_CLOSE_FAILED;
+        break;
+    case MUSTER_RDZV_BACKEND_DOWN:
+        told.type = MU_FINISH_ON_BACKEND_DOWN;
+        break;
+    case MUSTER_RDZV_BACKEND_UP:
+        told.type = MU_FINISH_ON_BACKEND_UP;
+        break;
+    case MUSTER_RDZV_JOINED:
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_LEFT:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_PROGRESS:
+        assert(false);
+        return;
+    }
+    step_finish(j, told, now_ms);
+}
+
+static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+{
+    struct mu_policy_event told = { .round = event->round, .error = event->error, .number = event->count };
+
+    switch (event->rdzv) {
+    case MUSTER_RDZV_JOINED:
+        hear_joined(j, event, now_ms);
+        return;
+    case MUSTER_RDZV_WAITING:
+        told.type = MU_POLICY_ON_WAITING;
+        break;
+    case MUSTER_RDZV_REMOVED:
+        told.type = MU_POLICY_ON_REMOVED;
+        break;
+    case MUSTER_RDZV_CLOSED:
+        told.type = MU_POLICY_ON_CLOSED;
+        break;
+    case MUSTER_RDZV_LEFT:
+        told.type = MU_POLICY_ON_LEFT;
+        break;
+    case MUSTER_RDZV_FAILED:
+        told.type = MU_POLICY_ON_FAILED;
+        break;
+    case MUSTER_RDZV_BACKEND_DOWN:
+        told.type = MU_POLICY_ON_BACKEND_DOWN;
+        break;
+    case MUSTER_RDZV_BACKEND_UP:
+        told.type = MU_POLICY_ON_BACKEND_UP;
+        break;
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_PROGRESS:
+        assert(false);
+        return;
+    }
+    step_policy(j, told, now_ms);
+}
+
+static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given, uint64_t now_ms)
+{
+    switch (who) {
+    case MU_JOB_POLICY:
+        step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .round = -1, .answer = given }, now_ms);
+        break;
+    case MU_JOB_RANKS:
+        step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = given }, now_ms);
+        break;
+    case MU_JOB_FINISH:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .round = -1, .answer = given }, now_ms);
+        break;
+    }
+}
+
+static void pass_time(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
+{
+    if (who == MU_JOB_RANKS && now_ms >= mu_ranks_deadline_ms(j->ranks))
+        step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME }, now_ms);
+    else if (who == MU_JOB_FINISH && now_ms >= mu_finish_deadline_ms(j->finish))
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME, .round = -1 }, now_ms);
+    else if (who == MU_JOB_POLICY && now_ms >= mu_policy_deadline_ms(j->policy))
+        step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 }, now_ms);
+}
+
+static void hear_stage(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
+{
+    switch (j->event.type) {
+    case MU_JOB_ON_RDZV:
+        if (who == MU_JOB_FINISH)
+            finish_hears_rdzv(j, &j->event, now_ms);
+        else
+            policy_hears_rdzv(j, &j->event, now_ms);
+        break;
+    case MU_JOB_ON_ANSWER:
+        answer(j, who, j->event.answer, now_ms);
+        break;
+    case MU_JOB_ON_TOLD:
+        step_policy(j, j->event.told, now_ms);
+        break;
+    case MU_JOB_ON_TIME:
+        pass_time(j, who, now_ms);
+        break;
+    }
+}
+
+static void hear_queued(struct mu_job *j, uint64_t now_ms)
+{
+    struct queued *first = &j->queue[MU_JOB_QUEUE_MAX];
+
+    *first = j->queue[0];
+    j->queue_count--;
+    memmove(j->queue, j->queue + 1, j->queue_count * sizeof j->queue[0]);
+    if (first->event.ranks != NULL)
+        first->event.ranks = &first->ranks;
+    if (first->event.error != NULL)
+        first->event.error = &first->error;
+    if (first->event.text != NULL)
+        first->event.text = first->text;
+    step_policy(j, first->event, now_ms);
+}
+
+/* The next thing to be heard. False: there is none. */
+static bool hear(struct mu_job *j, uint64_t now_ms)
+{
+    if (j->ended)
+        return false;
+    if (j->stage < j->stages_count) {
+        hear_stage(j, j->stages[j->stage++], now_ms);
+    } else if (j->refused_count > 0) {
+        struct refused *last = &j->refused[MU_JOB_REFUSED_MAX];
+
+        *last = j->refused[--j->refused_count];
+        answer(j, last->who, (struct mu_answer){ .id = last->id, .error = &last->error }, now_ms);
+    } else if (j->queue_count > 0) {
+        hear_queued(j, now_ms);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+void mu_job_step(struct mu_job *j, const struct mu_job_event *event)
+{
+    assert(!j->busy);
+    if (j->ended)
+        return;
+    j->busy = true;
+    j->event = *event;
+    plan(j, event);
+}
+
+/* ---- Effects ---- */
+
+/* What they have to say to the policy waits. True: *out is to be carried out. */
+static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, struct mu_job_effect *out)
+{
+    struct mu_policy_event told = {
+        .round = j->round, .ranks = effect->result, .text = effect->text, .error = effect->error
+    };
+
+    switch (effect->type) {
+    case MU_RANKS_DO_ASK:
+        *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_RANKS, .ask = effect->ask };
+        return true;
+    case MU_RANKS_DO_DONE:
+        j->assigned = *effect->result;
+        told.type = MU_POLICY_ON_ASSIGNED;
+        break;
+    case MU_RANKS_DO_AGAIN:
+        told.type = MU_POLICY_ON_ASSIGN_AGAIN;
+        break;
+    case MU_RANKS_DO_FAIL:
+        told.type = MU_POLICY_ON_ASSIGN_FAILED;
+        break;
+    }
+    mu_job_tell(j, &told);
+    return false;
+}
+
+static bool take_finish(struct mu_job *j, const struct mu_finish_effect *effect, struct mu_job_effect *out)
+{
+    struct mu_policy_event told = { .round = j->round, .text = effect->text, .end = effect->end };
+
+    *out = (struct mu_job_effect){ .who = MU_JOB_FINISH, .ask = effect->ask, .text = effect->text };
+    switch (effect->type) {
+    case MU_FINISH_DO_ASK:
+        out->type = MU_JOB_DO_ASK;
+        return true;
+    case MU_FINISH_DO_CLOSE:
+        out->type = MU_JOB_DO_CLOSE;
+        return true;
+    case MU_FINISH_DO_WARN:
+        out->type = MU_JOB_DO_WARN;
+        return true;
+    case MU_FINISH_DO_LOST:
+        told.type = MU_POLICY_ON_LOST;
+        break;
+    case MU_FINISH_DO_JOB_FAILED:
+        told.type = MU_POLICY_ON_JOB_FAILED;
+        break;
+    case MU_FINISH_DO_END:
+        told.type = MU_POLICY_ON_FINISHED;
+        break;
+    }
+    mu_job_tell(j, &told);
+    return false;
+}
+
+static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect, uint64_t now_ms,
+                        struct mu_job_effect *out)
+{
+    switch (effect->type) {
+    case MU_POLICY_DO_ASSIGN:
+        step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign }, now_ms);
+        return false;
+    case MU_POLICY_DO_ASSIGN_STOP:
+        step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP }, now_ms);
+        return false;
+    case MU_POLICY_DO_WATCH:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .round = -1, .start = effect->watch },
+                    now_ms);
+        return false;
+    case MU_POLICY_DO_WATCH_STOP:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP, .round = -1 }, now_ms);
+        return false;
+    case MU_POLICY_DO_FINISH:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE, .round = -1 }, now_ms);
+        return false;
+    case MU_POLICY_DO_FAIL_JOB:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .round = -1, .text = effect->text },
+                    now_ms);
+        return false;
+    case MU_POLICY_DO_ASK:
+        *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_POLICY, .ask = effect->ask };
+        return true;
+    case MU_POLICY_DO_END:
+        j->ended = true;
+        j->queue_count = j->refused_count = 0;
+        break;
+    case MU_POLICY_DO_JOIN:
+    case MU_POLICY_DO_LEAVE:
+    case MU_POLICY_DO_START_WORKERS:
+    case MU_POLICY_DO_STOP_WORKERS:
+    case MU_POLICY_DO_KILL_WORKERS:
+    case MU_POLICY_DO_LINGER:
+    case MU_POLICY_DO_STATE:
+    case MU_POLICY_DO_RECORD:
+    case MU_POLICY_DO_STEP:
+    case MU_POLICY_DO_DECISION:
+    case MU_POLICY_DO_FINAL:
+    case MU_POLICY_DO_SAY:
+        break;
+    }
+    *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };
+    return true;
+}
+
+bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_effect)
+{
+    bool found = false;
+
+    while (j->busy && !found) {
+        if (j->ranks_next < j->ranks_effects.count)
+            found = take_ranks(j, &j->ranks_effects.items[j->ranks_next++], ret_effect);
+        else if (j->finish_next < j->finish_effects.count)
+            found = take_finish(j, &j->finish_effects.items[j->finish_next++], ret_effect);
+        else if (j->policy_next < j->policy_effects.count)
+            found = take_policy(j, &j->policy_effects.items[j->policy_next++], now_ms, ret_effect);
+        else if (!hear(j, now_ms))
+            j->busy = false;
+    }
+    return found;
+}
+
+/* ---- Looking ---- */
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t mu_job_deadline_ms(const struct mu_job *j)
+{
+    return sooner(mu_policy_deadline_ms(j->policy),
+                  sooner(mu_ranks_deadline_ms(j->ranks), mu_finish_deadline_ms(j->finish)));
+}
+
+bool mu_job_is_busy(const struct mu_job *j)
+{
+    return j->busy;
+}
+
+const struct mu_policy *mu_job_policy(const struct mu_job *j)
+{
+    return j->policy;
+}
+
+const struct mu_ranks_result *mu_job_assigned(const struct mu_job *j)
+{
+    return &j->assigned;
+}
