@@ -32,8 +32,10 @@ struct run {
     struct mu_logtree tree;
     struct mu_console *out, *err;
     char *timer_file;
-    /* The live line. */
+    /* While nodes gather. */
     bool terminal, has_progress;
+    bool had_round;      /* these come together again */
+    int64_t said_joined; /* so many were in when it was last said how many are missing; -1: it was not */
     struct muster_rdzv_progress progress;
     struct mu_text names;
     uint64_t gather_ms, progress_ms;
@@ -54,24 +56,8 @@ static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_sp
                    struct muster_error *reterr)
 {
     const struct run *run = ctx;
-    struct mu_run_worker about = {
-        .local_rank = worker->local_rank,
-        .rank = worker->rank,
-        .group_rank = worker->group_rank,
-        .role_rank = worker->role_rank,
-        .local_world_size = worker->local_world_size,
-        .world_size = worker->world_size,
-        .group_world_size = worker->group_world_size,
-        .role_world_size = worker->role_world_size,
-        .master_addr = worker->master_addr,
-        .master_port = worker->master_port,
-        .restart_count = worker->restart_count,
-        .use_agent_store = worker->use_agent_store,
-        .error_file = worker->error_file,
-        .timer_file = worker->timer_file,
-    };
     char **argv = mu_run_command_argv(&run->config->command, worker->local_rank);
-    char **envp = mu_run_environment(run->config, &about);
+    char **envp = mu_run_environment(run->config, worker);
 
     if (argv == NULL || envp == NULL) {
         free(argv);
@@ -124,7 +110,7 @@ static void start_health(struct run *run)
         mu_log(MUSTER_LOG_WARNING, "health check: %s; the job runs without", error.text);
 }
 
-/* ---- While nodes gather: one live line on a terminal ---- */
+/* ---- While nodes gather: a live line on a terminal; below the minimum, after a loss, a line in the log ---- */
 
 static void hide_gathering(struct run *run)
 {
@@ -134,7 +120,7 @@ static void hide_gathering(struct run *run)
         mu_cli_status("", 0);
 }
 
-static void show_gathering(struct run *run)
+static void describe_gathering(const struct run *run, struct mu_text *text)
 {
     struct mu_join_about about = { .backend = muster_rdzv_params_backend(run->config->params),
                                    .endpoint = muster_rdzv_params_endpoint(run->config->params),
@@ -145,27 +131,38 @@ static void show_gathering(struct run *run)
                                  .waited_ms = (int64_t)(uv_now(&run->loop) - run->gather_ms),
                                  .progress_age_ms = (int64_t)(uv_now(&run->loop) - run->progress_ms),
                                  .down_ms = -1 };
-    struct mu_text text = { .failed = false };
 
-    mu_join_text_status(&text, &about, &wait);
-    if (!text.failed)
-        mu_cli_status(text.buf.data, text.buf.len);
-    mu_text_done(&text);
+    mu_join_text_status(text, &about, &wait);
 }
 
 static void on_second(uv_timer_t *timer)
 {
-    show_gathering(timer->data);
+    struct run *run = timer->data;
+    bool news = run->progress.joined < run->progress.min_nodes && run->progress.joined != run->said_joined;
+    struct mu_text text = { .failed = false };
+
+    describe_gathering(run, &text);
+    if (text.failed) {
+        mu_text_done(&text);
+        return;
+    }
+    if (news) {
+        run->said_joined = run->progress.joined;
+        mu_log(run->had_round ? MUSTER_LOG_WARNING : MUSTER_LOG_INFO, "%.*s", (int)text.buf.len, text.buf.data);
+    }
+    if (run->terminal)
+        mu_cli_status(text.buf.data, text.buf.len);
+    mu_text_done(&text);
 }
 
 static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 {
     struct run *run = ctx;
 
-    if (!run->terminal)
-        return;
     if (event->type != MUSTER_RDZV_PROGRESS) {
         hide_gathering(run);
+        run->had_round |= event->type == MUSTER_RDZV_JOINED;
+        run->said_joined = event->type == MUSTER_RDZV_JOINED ? -1 : run->said_joined;
         return;
     }
     if (!run->has_progress)
@@ -177,8 +174,10 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
     run->names = (struct mu_text){ .failed = false };
     mu_text_add_nodes(&run->names, event->nodes, event->nodes_count);
     (void)mu_buf_append(&run->names.buf, "", 1, SIZE_MAX);
-    /* A group that is there at once needs no line. */
-    (void)uv_timer_start(&run->second, on_second, GATHER_SHOWN_MS, 1000);
+    if (uv_is_active((uv_handle_t *)&run->second))
+        return;
+    /* A group that is there at once needs no line. On a terminal the time that is left is counted down. */
+    (void)uv_timer_start(&run->second, on_second, GATHER_SHOWN_MS, run->terminal ? 1000 : 0);
 }
 
 /* ---- How it ended ---- */
@@ -222,6 +221,21 @@ static void say(struct run *run, const char *text)
     (void)mu_buf_append(&run->report, text, strlen(text), SIZE_MAX);
 }
 
+/* One line: what went wrong, after our name and what else comes first. */
+static void say_error(struct run *run, const char *first, const struct muster_error *error)
+{
+    char line[sizeof error->text];
+
+    memcpy(line, error->text, sizeof line);
+    mu_log_make_plain(line);
+    say(run, run->program);
+    say(run, ": ");
+    say(run, first);
+    say(run, ": ");
+    say(run, line);
+    say(run, "\n");
+}
+
 static void tell_failure(struct run *run, const struct mu_agent_result *result)
 {
     char host[256] = "localhost";
@@ -233,10 +247,7 @@ static void tell_failure(struct run *run, const struct mu_agent_result *result)
 
     (void)gethostname(host, sizeof host - 1);
     if (result->count == 0) { /* the failure was another node's */
-        say(run, run->program);
-        say(run, ": the job has failed: ");
-        say(run, result->outcome->error.text);
-        say(run, "\n");
+        say_error(run, "the job has failed", &result->outcome->error);
         return;
     }
     (void)mu_report_write(&report, &run->report);
@@ -246,25 +257,21 @@ static void tell_failure(struct run *run, const struct mu_agent_result *result)
 static void tell_error(struct run *run, const struct mu_agent_result *result)
 {
     const struct muster_error *error = &result->outcome->error;
-    const char *kind = mu_run_error_kind(error->code);
+    const char *kind = mu_run_error_kind(error);
 
-    say(run, run->program);
-    say(run, ": ");
-    say(run, kind);
-    say(run, ": ");
-    say(run, error->text);
-    say(run, "\n");
+    say_error(run, kind, error);
     write_error_file(run, result, kind, error->text);
 }
 
 static void tell_signal(struct run *run, const struct mu_agent_result *result)
 {
+    pid_t pid = mu_guard_keeper(); /* which the user knows, and has signalled */
     char line[256], text[128];
 
-    mu_say_ended_by_signal(line, sizeof line, getpid(), result->outcome->signal);
+    mu_say_ended_by_signal(line, sizeof line, pid, result->outcome->signal);
     say(run, line);
     say(run, "\n");
-    (void)snprintf(text, sizeof text, "Process %d got signal: %d", (int)getpid(), result->outcome->signal);
+    (void)snprintf(text, sizeof text, "Process %d got signal: %d", (int)pid, result->outcome->signal);
     write_error_file(run, result, "SignalException", text);
 }
 
@@ -372,6 +379,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
         .restart_grace_ms = RESTART_GRACE_MS,
         .signal_grace_ms = (uint64_t)config->shutdown_timeout_ms,
         .barrier_ms = config->exit_barrier_timeout_ms < 0 ? UINT64_MAX : (uint64_t)config->exit_barrier_timeout_ms,
+        .hang_ms = (uint64_t)config->uninterruptible_timeout_ms,
         .identical = config->workers_identical,
         .signals = &config->signals,
         .startup = startup,
@@ -407,9 +415,10 @@ static void raise_files_limit(void)
     }
 }
 
-static int fail(const struct run *run, const struct muster_error *error)
+static int fail(const struct run *run, struct muster_error *error)
 {
-    (void)fprintf(stderr, "%s: %s: %s\n", run->program, mu_run_error_kind(error->code), error->text);
+    mu_log_make_plain(error->text);
+    (void)fprintf(stderr, "%s: %s: %s\n", run->program, mu_run_error_kind(error), error->text);
     return MU_EXIT_ERROR;
 }
 
@@ -459,6 +468,7 @@ int mu_cmd_run(const char *program, const struct mu_startup *startup, char **arg
     if (run == NULL)
         return mu_cli_fail(program, "no memory");
     run->program = program;
+    run->said_joined = -1;
     rc = mu_run_front(program, false, argv, &config);
     if (config == NULL) {
         free(run);

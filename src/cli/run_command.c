@@ -5,11 +5,9 @@
 #include "base/error.h"
 #include "cli/run_config.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -261,119 +259,30 @@ char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_r
 
 /* ---- Environment ---- */
 
-/* Variables are counted first, then written into one block: pointers, behind them the texts. */
-struct block {
-    char **vars; /* NULL while counting */
-    char *text;
-    size_t count, bytes;
-};
-
-static void put(struct block *block, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct block *block, const char *format, ...)
+static char **environment(const struct mu_run_config *config, const struct mu_agent_worker *worker, bool own_only)
 {
-    va_list args;
-    int len;
+    struct mu_worker_job job = {
+        .role = config->role,
+        .run_id = muster_rdzv_params_run_id(config->params),
+        .max_restarts = config->max_restarts,
+        .signals = config->signals_text,
+        .one_thread = config->set_omp,
+        .virtual_local_rank = config->virtual_local_rank,
+    };
+    char device[24];
 
-    va_start(args, format);
-    len = vsnprintf(block->vars == NULL ? NULL : block->text, block->vars == NULL ? 0 : INT_MAX, format, args);
-    va_end(args);
-    assert(len > 0);
-    if (block->vars != NULL) {
-        block->vars[block->count] = block->text;
-        block->text += len + 1;
-    }
-    block->count++;
-    block->bytes += (size_t)len + 1;
-}
-
-static bool inherits(const struct mu_run_config *config, const char *name)
-{
-    return mu_run_lookup_environ((void *)(uintptr_t)config->environ, name) != NULL;
-}
-
-static void put_devices(struct block *block, const struct mu_run_config *config, int64_t local_rank)
-{
-    if (config->visible_devices != NULL)
-        put(block, "CUDA_VISIBLE_DEVICES=%s", config->visible_devices[local_rank]);
-    else
-        put(block, "CUDA_VISIBLE_DEVICES=%" PRId64, local_rank);
-}
-
-static void put_own(struct block *block, const struct mu_run_config *config, const struct mu_run_worker *worker)
-{
-    put(block, "LOCAL_RANK=%" PRId64, config->virtual_local_rank ? 0 : worker->local_rank);
-    put(block, "RANK=%" PRId64, worker->rank);
-    put(block, "GROUP_RANK=%" PRId64, worker->group_rank);
-    put(block, "ROLE_RANK=%" PRId64, worker->role_rank);
-    put(block, "ROLE_NAME=%s", config->role);
-    put(block, "LOCAL_WORLD_SIZE=%" PRId64, worker->local_world_size);
-    put(block, "WORLD_SIZE=%" PRId64, worker->world_size);
-    put(block, "GROUP_WORLD_SIZE=%" PRId64, worker->group_world_size);
-    put(block, "ROLE_WORLD_SIZE=%" PRId64, worker->role_world_size);
-    put(block, "MASTER_ADDR=%s", worker->master_addr);
-    put(block, "MASTER_PORT=%u", (unsigned)worker->master_port);
-    put(block, "TORCHELASTIC_RESTART_COUNT=%" PRId64, worker->restart_count);
-    put(block, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, config->max_restarts);
-    put(block, "TORCHELASTIC_RUN_ID=%s", muster_rdzv_params_run_id(config->params));
-    put(block, "TORCHELASTIC_USE_AGENT_STORE=%s", worker->use_agent_store ? "True" : "False");
-    put(block, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", config->signals_text);
-    put(block, "TORCHELASTIC_ERROR_FILE=%s", worker->error_file);
-    if (worker->timer_file != NULL)
-        put(block, "TORCHELASTIC_TIMER_FILE=%s", worker->timer_file);
-    if (!inherits(config, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
-        put(block, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
-    if (!inherits(config, "NCCL_ASYNC_ERROR_HANDLING")) /* the same to 1.13 */
-        put(block, "NCCL_ASYNC_ERROR_HANDLING=1");
-    if (config->set_omp)
-        put(block, "OMP_NUM_THREADS=1");
+    (void)snprintf(device, sizeof device, "%" PRId64, worker->local_rank);
     if (config->virtual_local_rank)
-        put_devices(block, config, worker->local_rank);
+        job.devices = config->visible_devices != NULL ? config->visible_devices[worker->local_rank] : device;
+    return mu_worker_environment(&job, worker, (const char *const *)config->environ, own_only);
 }
 
-static bool is_own(const struct block *block, const char *var)
+char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker)
 {
-    const char *equals = strchr(var, '=');
-    size_t len = equals == NULL ? 0 : (size_t)(equals + 1 - var);
-
-    for (size_t i = 0; len > 0 && i < block->count; i++) {
-        if (strncmp(block->vars[i], var, len) == 0)
-            return true;
-    }
-    return false;
+    return environment(config, worker, false);
 }
 
-static char **environment(const struct mu_run_config *config, const struct mu_run_worker *worker,
-                          char *const *inherited)
+char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_agent_worker *worker)
 {
-    struct block block = { 0 };
-    size_t count = 0, own;
-
-    while (inherited[count] != NULL)
-        count++;
-    put_own(&block, config, worker);
-    count += block.count;
-    block.vars = malloc((count + 1) * sizeof *block.vars + block.bytes);
-    if (block.vars == NULL)
-        return NULL;
-    block.text = (char *)(block.vars + count + 1);
-    block.count = 0;
-    put_own(&block, config, worker);
-    for (own = block.count; *inherited != NULL; inherited++) {
-        if (!is_own(&block, *inherited))
-            block.vars[own++] = *inherited;
-    }
-    block.vars[own] = NULL;
-    return block.vars;
-}
-
-char **mu_run_environment(const struct mu_run_config *config, const struct mu_run_worker *worker)
-{
-    return environment(config, worker, config->environ);
-}
-
-char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_run_worker *worker)
-{
-    static char *const none[] = { NULL };
-
-    return environment(config, worker, none);
+    return environment(config, worker, true);
 }

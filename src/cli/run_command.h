@@ -2,6 +2,7 @@
 #ifndef MU_CLI_RUN_COMMAND_H
 #define MU_CLI_RUN_COMMAND_H
 
+#include "agent/worker.h"
 #include "cli/run_options.h"
 
 /* Owns its memory. Zeroed memory is empty. */
@@ -22,24 +23,12 @@ void mu_run_command_done(struct mu_run_command *command);
  * One block of memory; NULL: there is none. */
 char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_rank);
 
-/* What a worker is told about itself, its group and its round. Borrowed. */
-struct mu_run_worker {
-    int64_t local_rank, rank, group_rank, role_rank;
-    int64_t local_world_size, world_size, group_world_size, role_world_size;
-    const char *master_addr;
-    uint16_t master_port;
-    int64_t restart_count;
-    bool use_agent_store;
-    const char *error_file; /* "": none (--log-dir /dev/null) */
-    const char *timer_file; /* NULL: no timer runs here; the launcher's own variable, if there is one, is passed on */
-};
-
 struct mu_run_config;
 
 /* The launcher's environment (config->environ) with a worker's variables on top, for execve(). What comes from the
  * launcher is borrowed from there. One block of memory; NULL: there is none. */
-char **mu_run_environment(const struct mu_run_config *config, const struct mu_run_worker *worker);
+char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker);
 /* The same without the launcher's: what is put on top, NULL-terminated. */
-char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_run_worker *worker);
+char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_agent_worker *worker);
 
 #endif

@@ -8,6 +8,7 @@
 #include "handler/handler.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -875,7 +876,7 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
     bool is_static = strcmp(muster_rdzv_params_backend(config->params), backend_static) == 0;
     char host[MU_RDZV_HOST_MAX] = "";
     int port = 0;
-    struct mu_run_worker worker = {
+    struct mu_agent_worker worker = {
         .local_world_size = config->nproc,
         .world_size = config->nproc * config->nodes_max,
         .group_world_size = config->nodes_max,
@@ -927,9 +928,32 @@ void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config)
 
 /* ---- Errors that come later ---- */
 
-const char *mu_run_error_kind(int code)
+static const char *errno_kind(int errnum)
 {
-    switch (code) {
+    switch (errnum) {
+    case ENOENT:
+        return mu_run_kind_name(MU_RUN_NOT_FOUND);
+    case EACCES:
+    case EPERM:
+        return mu_run_kind_name(MU_RUN_PERMISSION);
+    case ENOTDIR:
+        return "NotADirectoryError";
+    case EISDIR:
+        return "IsADirectoryError";
+    case EEXIST:
+        return "FileExistsError";
+    case EAGAIN:
+        return "BlockingIOError";
+    default:
+        return "OSError";
+    }
+}
+
+const char *mu_run_error_kind(const struct muster_error *error)
+{
+    if (error->errnum != 0 && (error->code == MUSTER_ESYSTEM || error->code == MUSTER_EINVAL))
+        return errno_kind(error->errnum);
+    switch (error->code) {
     case MUSTER_EINVAL:
         return mu_run_kind_name(MU_RUN_VALUE);
     case MUSTER_ENOMEM:

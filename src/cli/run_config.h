@@ -94,7 +94,8 @@ void mu_run_config_free(struct mu_run_config *config); /* NULL is fine */
 /* What --dry-run prints: the configuration, the command and the environment of the first worker. */
 void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config);
 
-/* The kind of an error that came later, by its code: what stands in front of its text on stderr. */
-const char *mu_run_error_kind(int code); /* "RendezvousTimeoutError", ... */
+/* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for instance.
+ * What the system refused is called as Python calls it: "FileNotFoundError". */
+const char *mu_run_error_kind(const struct muster_error *error);
 
 #endif

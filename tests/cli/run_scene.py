@@ -155,6 +155,7 @@ class Scene:
         self.tmp.mkdir()
         self.mark = f"MUSTER_TEST_MARK={uuid.uuid4()}"
         self.agents = []
+        self.freezers = []
 
     def environment(self, env=None):
         name, _, value = self.mark.partition("=")
@@ -228,6 +229,9 @@ class Scene:
             if agent.process.poll() is None:
                 agent.signal(signal.SIGKILL)
                 agent.process.wait()
+        for frozen in self.freezers:
+            if frozen.path.exists():
+                frozen.release()
         left = []
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -259,7 +263,10 @@ class Freezer:
     def release(self):
         (self.path / "freezer.state").write_text("THAWED")
         for pid in (self.path / "cgroup.procs").read_text().split():
-            (self.path.parent / "cgroup.procs").write_text(pid)
+            try:
+                (self.path.parent / "cgroup.procs").write_text(pid)
+            except ProcessLookupError:
+                pass  # it has ended
         until(self._removed, what="the removal of the freezer")
 
     def _removed(self):
@@ -275,4 +282,44 @@ def freezer(scene):
     base = pathlib.Path("/sys/fs/cgroup/freezer")
     if not (base / "cgroup.procs").exists() or not os.access(base / "cgroup.procs", os.W_OK):
         return None
-    return Freezer(base / f"muster-test-{scene.mark[-12:]}")
+    scene.freezers.append(Freezer(base / f"muster-test-{scene.mark[-12:]}"))
+    return scene.freezers[-1]
+
+
+class Cgroup:
+    """A control group of one controller, for processes that a test starts in it."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir()
+
+    def limit(self, name, value):
+        (self.path / name).write_text(str(value))
+
+    def wrap(self, *program):
+        """What to start so that `program` runs in it."""
+        return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$0" "$@"', *program)
+
+    def remove(self):
+        until(self._removed, what=f"the removal of {self.path}")
+
+    def _removed(self):
+        try:
+            self.path.rmdir()
+        except OSError:
+            return False
+        return True
+
+
+def cgroup(scene, controller):
+    """One of its own: (group, whether it is of version 2). None where there is no such thing, or it is not for us."""
+    old, new = pathlib.Path("/sys/fs/cgroup") / controller, pathlib.Path("/sys/fs/cgroup")
+    name = f"muster-test-{scene.mark[-12:]}"
+    try:
+        if (old / "cgroup.procs").exists():
+            return Cgroup(old / name), False
+        if controller in (new / "cgroup.subtree_control").read_text().split():
+            return Cgroup(new / name), True
+    except OSError:
+        pass
+    return None

@@ -56,7 +56,6 @@ def test_workers_that_fail_on_either_side_restart_both(jobs, which, host):
     assert {start["agent_store"] for start in training.starts()} == {str(which != "1.13.1")}
 
 
-@pytest.mark.xfail(reason="with the host gone it waits 30 s to close what cannot be closed", strict=False)
 @side_by_side
 def test_ours_ends_when_a_host_of_stock_s_has_ended(jobs, which):
     training = run(jobs(which), ("stock", 2), ("muster", 1))

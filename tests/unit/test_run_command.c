@@ -285,7 +285,7 @@ static void ten_thousand_arguments_are_passed_on(void **state)
 
 /* ---- Environment ---- */
 
-static const struct mu_run_worker worker = {
+static const struct mu_agent_worker worker = {
     .local_rank = 1,
     .rank = 3,
     .group_rank = 2,
@@ -398,7 +398,7 @@ static void what_the_launcher_has_is_kept_or_replaced(void **state)
 
 static void odd_workers_get_odd_values(void **state)
 {
-    struct mu_run_worker odd = worker;
+    struct mu_agent_worker odd = worker;
     struct scene scene;
     char **vars;
 

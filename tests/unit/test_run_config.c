@@ -4,6 +4,7 @@
 
 #include "cli/nproc.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -576,15 +577,37 @@ static void a_dry_run_shows_all_of_it(void **state)
 
 static void errors_that_come_later_have_kinds_too(void **state)
 {
+    static const struct {
+        int code, errnum;
+        const char *kind;
+    } rows[] = {
+        { MUSTER_EINVAL, 0, "ValueError" },
+        { MUSTER_ERDZV_TIMEOUT, 0, "RendezvousTimeoutError" },
+        { MUSTER_ERDZV_CLOSED, 0, "RendezvousClosedError" },
+        { MUSTER_ERDZV_CONNECTION, ECONNREFUSED, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_STATE, 0, "RendezvousStateError" },
+        { MUSTER_ESIGNAL, 0, "SignalException" },
+        { MUSTER_ETIMEOUT, ETIMEDOUT, "TimeoutError" },
+        { MUSTER_EADDRINUSE, EADDRINUSE, "DistNetworkError" },
+        { MUSTER_ENOMEM, ENOMEM, "MemoryError" },
+        { MUSTER_ESYSTEM, 0, "RuntimeError" },
+        { MUSTER_ESYSTEM, ENOENT, "FileNotFoundError" },
+        { MUSTER_ESYSTEM, EACCES, "PermissionError" },
+        { MUSTER_ESYSTEM, EPERM, "PermissionError" },
+        { MUSTER_ESYSTEM, ENOTDIR, "NotADirectoryError" },
+        { MUSTER_ESYSTEM, EISDIR, "IsADirectoryError" },
+        { MUSTER_ESYSTEM, EEXIST, "FileExistsError" },
+        { MUSTER_ESYSTEM, EAGAIN, "BlockingIOError" },
+        { MUSTER_ESYSTEM, EMFILE, "OSError" },
+        { MUSTER_EINVAL, EINVAL, "OSError" },
+    };
+
     (void)state;
-    assert_string_equal(mu_run_error_kind(MUSTER_EINVAL), "ValueError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ERDZV_TIMEOUT), "RendezvousTimeoutError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ERDZV_CLOSED), "RendezvousClosedError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ERDZV_CONNECTION), "RendezvousConnectionError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ERDZV_STATE), "RendezvousStateError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ESIGNAL), "SignalException");
-    assert_string_equal(mu_run_error_kind(MUSTER_ETIMEOUT), "TimeoutError");
-    assert_string_equal(mu_run_error_kind(MUSTER_ESYSTEM), "RuntimeError");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error = { .code = rows[i].code, .errnum = rows[i].errnum };
+
+        assert_string_equal(mu_run_error_kind(&error), rows[i].kind);
+    }
 }
 
 static void missing_memory_is_an_error(void **state)

@@ -8,6 +8,7 @@
  *   tracker=FILE  a child in the same group that ignores SIGTERM, ends when we are gone, and removes FILE then
  *   close         0, 1 and 2
  *   stop          ourselves, by SIGSTOP
+ *   hang          in the kernel (state D), as one does who waits for a child that was made like vfork's
  *   root          become root for good; for a copy with the set-user-id bit
  *   report        write to stdout what we were started with
  *   raise=N       die of the signal, without a core file
@@ -15,6 +16,7 @@
  *   pause         for ever; also at the end of all words without an exit */
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,6 +159,8 @@ int main(int argc, char **argv)
             chain(number);
         else if (strcmp(argv[i], "tracker") == 0)
             track(value);
+        else if (strcmp(argv[i], "hang") == 0 && syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0)
+            stay();
         else if (strcmp(argv[i], "stop") == 0)
             (void)raise(SIGSTOP);
         else if (strcmp(argv[i], "root") == 0 && setresuid(0, 0, 0) < 0)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Leaves its environment and its arguments in DIRECTORY, by rank.
-env -0 > "$1/environment.$RANK"
+# environment.sh DIRECTORY [ARGUMENT...]: leaves its environment and its arguments there, by rank.
+directory=$1
+env -0 > "$directory/environment.$RANK"
 shift
-printf '%s\n' "$0" "$@" > "$PWD/arguments.$RANK"
+printf '%s\n' "$0" "$@" > "$directory/arguments.$RANK"
