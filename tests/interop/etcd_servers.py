@@ -1,0 +1,255 @@
+"""Real etcd servers on loopback: one member or several, with or without TLS, killed, paused and started again."""
+
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from harness import absent
+
+START_LIMIT = 60
+TRIES = 5
+
+
+def program():
+    return shutil.which(os.environ.get("MUSTER_ETCD", "etcd"))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Member:
+    """One etcd process and its data directory, which outlives it."""
+
+    def __init__(self, directory, name, tls=None, extra=()):
+        self.name = name
+        self.directory = pathlib.Path(directory) / name
+        self.directory.mkdir(parents=True)
+        self.tls = tls
+        self.extra = list(extra)
+        self.process = None
+        self.cluster = None
+        self.choose_ports()
+
+    def choose_ports(self):
+        self.port, self.peer_port, self.metrics_port = free_port(), free_port(), free_port()
+
+    @property
+    def endpoint(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self):
+        return f"{'https' if self.tls else 'http'}://{self.endpoint}"
+
+    @property
+    def peer_url(self):
+        return f"http://127.0.0.1:{self.peer_port}"
+
+    @property
+    def log(self):
+        return self.directory / "log"
+
+    def spawn(self):
+        command = [program(), "--name", self.name, "--data-dir", self.directory / "data", "--enable-v2",
+                   "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+                   "--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url,
+                   "--initial-cluster", self.cluster or f"{self.name}={self.peer_url}",
+                   "--listen-metrics-urls", f"http://127.0.0.1:{self.metrics_port}",
+                   "--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap"]
+        if self.tls:
+            command += ["--cert-file", self.tls.server_cert, "--key-file", self.tls.server_key,
+                        "--trusted-ca-file", self.tls.ca]
+            if self.tls.client_auth:
+                command += ["--client-cert-auth"]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([*map(str, command), *self.extra], stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log)
+
+    def get(self, path, timeout=5):
+        """From the plain port, which also a server with TLS has."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=timeout)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    def healthy(self):
+        try:
+            status, body = self.get("/health")
+            return status == 200 and json.loads(body)["health"] == "true"
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            return False
+
+    def wait_healthy(self):
+        """False if it has ended instead."""
+        deadline = time.monotonic() + START_LIMIT
+        while not self.healthy():
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, f"etcd does not start:\n{self.said()}"
+            time.sleep(0.02)
+        return True
+
+    def said(self):
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    def metric(self, name):
+        """The value of a counter or gauge of etcd's own."""
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[1])
+        raise KeyError(name)
+
+    def is_leader(self):
+        try:
+            return self.metric("etcd_server_is_leader") == 1
+        except (OSError, http.client.HTTPException, KeyError):
+            return False
+
+    def start(self):
+        """Anew, on the ports that it has."""
+        assert self.process is None
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            self.spawn()
+            if self.wait_healthy():
+                return
+            self.process = None  # its port may be in use for a moment by somebody's connection
+            assert time.monotonic() < deadline, f"etcd does not start:\n{self.said()}"
+
+    def end(self, how=signal.SIGKILL):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(how)
+            self.process.wait(30)
+            self.process = None
+
+    def kill(self):
+        self.end(signal.SIGKILL)
+
+    def stop(self):
+        self.end(signal.SIGTERM)
+
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def wipe(self):
+        """Loses all its data; it must not be running."""
+        assert self.process is None
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+
+class Cluster:
+    """etcd with one member or several. `endpoints` is the comma list for clients."""
+
+    def __init__(self, directory, members=1, tls=None, extra=()):
+        self.directory = pathlib.Path(directory)
+        for attempt in range(TRIES):
+            self.members = [Member(self.directory / f"etcd{attempt}", f"m{i}", tls, extra) for i in range(members)]
+            text = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+            for member in self.members:
+                member.cluster = text
+                member.spawn()
+            if all([member.wait_healthy() for member in self.members]):
+                return
+            failures = "\n".join(member.said() for member in self.members)
+            self.stop()  # somebody took a port that was free a moment ago
+        raise AssertionError(f"etcd does not start:\n{failures}")
+
+    def __getitem__(self, index):
+        return self.members[index]
+
+    @property
+    def endpoints(self):
+        return ",".join(member.url for member in self.members)
+
+    @property
+    def endpoint(self):
+        return self.members[0].endpoint
+
+    def leader(self):
+        """The member that leads, once one does."""
+        deadline = time.monotonic() + START_LIMIT
+        while time.monotonic() < deadline:
+            for member in self.members:
+                if member.process is not None and member.is_leader():
+                    return member
+            time.sleep(0.02)
+        raise AssertionError("no member leads")
+
+    def follower(self):
+        leader = self.leader()
+        return next(member for member in self.members if member is not leader and member.process is not None)
+
+    def wait_healthy(self):
+        assert all([member.wait_healthy() for member in self.members if member.process is not None])
+
+    def start_all(self):
+        """Those that are down, all at once: one alone would not become healthy."""
+        down = [member for member in self.members if member.process is None]
+        deadline = time.monotonic() + START_LIMIT
+        while down:
+            for member in down:
+                member.spawn()
+            down = [member for member in down if not member.wait_healthy()]
+            assert time.monotonic() < deadline, down and down[0].said()
+
+    def kill_all(self):
+        for member in self.members:
+            member.kill()
+
+    def stop(self):
+        for member in self.members:
+            member.kill()
+
+
+class Tls:
+    """A CA, a server's certificate for 127.0.0.1 and localhost, a client's; and a CA that nobody trusts."""
+
+    def __init__(self, directory, client_auth=False, days=2):
+        self.directory = pathlib.Path(directory) / "tls"
+        self.directory.mkdir(parents=True)
+        self.client_auth = client_auth
+        self.ca, ca_key = self.make_ca("ca")
+        self.other_ca, _ = self.make_ca("other")
+        names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+        self.server_cert, self.server_key = self.make("server", ca_key, names, days)
+        self.client_cert, self.client_key = self.make("client", ca_key, "extendedKeyUsage=clientAuth", 2)
+
+    def openssl(self, *arguments):
+        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=self.directory)
+
+    def make_ca(self, name):
+        key, cert = self.directory / f"{name}.key", self.directory / f"{name}.pem"
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
+                     "-out", cert, "-days", 2, "-subj", f"/CN={name}")
+        return cert, key
+
+    def make(self, name, ca_key, extension, days):
+        key, cert, request = (self.directory / f"{name}.{end}" for end in ("key", "pem", "csr"))
+        more = self.directory / f"{name}.ext"
+        more.write_text(extension + "\n")
+        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out",
+                     request, "-subj", f"/CN={name}")
+        self.openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", ca_key, "-CAcreateserial", "-out", cert,
+                     "-days", days, "-extfile", more)
+        return cert, key
+
+
+def need():
+    if program() is None:
+        absent("there is no etcd here")

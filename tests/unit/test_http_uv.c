@@ -1,0 +1,660 @@
+/* HTTP to several servers, on a real loop with servers of the test's own. Where libcurl is not installed only its absence is
+ * tested. */
+#include "failmalloc.h"
+#include "kv/http_uv.h"
+#include "pure.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+enum { SERVERS = 3, REQUEST_MAX = 8192, GUARD_MS = 30000, LARGE_PIECES = 66, PEERS_MAX = 64, WRITES_MAX = 256 };
+
+/* ---- Servers: each answers its nth request with the nth of its replies, and further ones with the last ---- */
+
+#define SILENT "silent" /* nothing, and the connection stays */
+#define HANG_UP "hang up"
+#define LARGE "large" /* more than anybody takes */
+
+struct server {
+    uv_tcp_t listener;
+    const char *replies[8];
+    unsigned requests, connections;
+    char last[REQUEST_MAX];
+};
+
+struct peer {
+    uv_tcp_t tcp;
+    bool used;
+    struct server *server;
+    char text[REQUEST_MAX];
+    size_t len;
+};
+
+static uv_loop_t loop;
+static struct server servers[SERVERS];
+static struct peer peers[PEERS_MAX]; /* they allocate nothing: what fails is to be the client's */
+static uv_write_t writes[WRITES_MAX];
+static unsigned writes_count;
+static char endpoints[256];
+static unsigned short ports[SERVERS];
+static char large[1 << 20];
+
+static void on_peer_closed(uv_handle_t *handle)
+{
+    ((struct peer *)handle->data)->used = false;
+}
+
+static void hang_up(struct peer *peer)
+{
+    if (!uv_is_closing((uv_handle_t *)&peer->tcp))
+        uv_close((uv_handle_t *)&peer->tcp, on_peer_closed);
+}
+
+static void say(struct peer *peer, const char *text, size_t len)
+{
+    uv_buf_t buf = uv_buf_init((char *)(uintptr_t)text, (unsigned)len);
+    uv_write_t *write = &writes[writes_count++ % WRITES_MAX];
+
+    if (uv_write(write, (uv_stream_t *)&peer->tcp, &buf, 1, NULL) < 0)
+        hang_up(peer);
+}
+
+static void answer(struct peer *peer)
+{
+    struct server *server = peer->server;
+    unsigned nth = server->requests < COUNT(server->replies) ? server->requests : COUNT(server->replies) - 1;
+    const char *reply;
+
+    while (nth > 0 && server->replies[nth] == NULL)
+        nth--;
+    reply = server->replies[nth];
+    server->requests++;
+    memcpy(server->last, peer->text, peer->len + 1);
+    peer->len = 0;
+    if (strcmp(reply, HANG_UP) == 0) {
+        hang_up(peer);
+    } else if (strcmp(reply, LARGE) == 0) {
+        say(peer, "HTTP/1.1 200 OK\r\n\r\n", 19);
+        for (int i = 0; i < LARGE_PIECES; i++)
+            say(peer, large, sizeof large);
+    } else if (strcmp(reply, SILENT) != 0) {
+        say(peer, reply, strlen(reply));
+    }
+}
+
+static bool is_complete(const char *text, size_t len)
+{
+    const char *body = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "Content-Length: ");
+
+    return body != NULL && len >= (size_t)(body + 4 - text) + (length == NULL ? 0 : strtoul(length + 16, NULL, 10));
+}
+
+static void give_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct peer *peer = handle->data;
+
+    (void)suggested;
+    *buf = uv_buf_init(peer->text + peer->len, (unsigned)(sizeof peer->text - 1 - peer->len));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
+{
+    struct peer *peer = stream->data;
+
+    (void)buf;
+    if (count < 0) {
+        hang_up(peer);
+        return;
+    }
+    peer->len += (size_t)count;
+    peer->text[peer->len] = '\0';
+    if (is_complete(peer->text, peer->len))
+        answer(peer);
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct peer *peer = peers;
+
+    while (peer < peers + PEERS_MAX - 1 && peer->used)
+        peer++;
+    if (peer->used || status < 0)
+        abort();
+    memset(peer, 0, sizeof *peer);
+    peer->used = true;
+    peer->server = listener->data;
+    peer->server->connections++;
+    (void)uv_tcp_init(&loop, &peer->tcp);
+    peer->tcp.data = peer;
+    if (uv_accept(listener, (uv_stream_t *)&peer->tcp) < 0 ||
+        uv_read_start((uv_stream_t *)&peer->tcp, give_room, on_read) < 0)
+        hang_up(peer);
+}
+
+static int start_servers(void **state)
+{
+    struct sockaddr_in any;
+    struct sockaddr_storage bound;
+    int len;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(uv_ip4_addr("127.0.0.1", 0, &any), 0);
+    memset(servers, 0, sizeof servers);
+    endpoints[0] = '\0';
+    for (int i = 0; i < SERVERS; i++) {
+        len = sizeof bound;
+        servers[i].listener.data = &servers[i];
+        servers[i].replies[0] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Etcd-Index: 42\r\n\r\nok";
+        assert_int_equal(uv_tcp_init(&loop, &servers[i].listener), 0);
+        assert_int_equal(uv_tcp_bind(&servers[i].listener, (const struct sockaddr *)&any, 0), 0);
+        assert_int_equal(uv_listen((uv_stream_t *)&servers[i].listener, 16, on_connection), 0);
+        assert_int_equal(uv_tcp_getsockname(&servers[i].listener, (struct sockaddr *)&bound, &len), 0);
+        ports[i] = ntohs(((struct sockaddr_in *)&bound)->sin_port);
+        (void)snprintf(endpoints + strlen(endpoints), sizeof endpoints - strlen(endpoints), "%s127.0.0.1:%u",
+                       i == 0 ? "" : ",", ports[i]);
+    }
+    return 0;
+}
+
+/* Listeners and connections: nothing else is left by then. */
+static void close_any(uv_handle_t *handle, void *arg)
+{
+    bool listens = false;
+
+    (void)arg;
+    for (int i = 0; i < SERVERS; i++)
+        listens = listens || handle == (uv_handle_t *)&servers[i].listener;
+    if (!uv_is_closing(handle))
+        uv_close(handle, listens ? NULL : on_peer_closed);
+}
+
+static int stop_servers(void **state)
+{
+    (void)state;
+    uv_walk(&loop, close_any, NULL);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    return 0;
+}
+
+/* Nobody listens there any more. */
+static void take_down(int i)
+{
+    uv_close((uv_handle_t *)&servers[i].listener, NULL);
+    (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+/* ---- Requests ---- */
+
+static bool guarded;
+
+static void on_guard(uv_timer_t *timer)
+{
+    (void)timer;
+    guarded = true;
+}
+
+static void run_until(const bool *condition)
+{
+    uv_timer_t guard;
+
+    guarded = false;
+    (void)uv_timer_init(&loop, &guard);
+    (void)uv_timer_start(&guard, on_guard, GUARD_MS, 0);
+    while (!*condition && !guarded)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&guard, NULL);
+    (void)uv_run(&loop, UV_RUN_NOWAIT);
+    assert_false(guarded);
+}
+
+static void on_done(struct mu_http_request *request)
+{
+    *(bool *)request->ctx = true;
+    uv_stop(&loop); /* or it would wait for something else to happen */
+}
+
+static struct mu_http *start(const char *where)
+{
+    const struct mu_http_config config = { .endpoints = where, .first_is_first = true, .seed = 7 };
+    struct mu_http *http = NULL;
+
+    assert_int_equal(mu_http_start(&loop, &config, &http, NULL), 0);
+    return http;
+}
+
+static void on_closed(struct mu_http *http, void *ctx)
+{
+    (void)http;
+    *(bool *)ctx = true;
+    uv_stop(&loop);
+}
+
+static void stop(struct mu_http *http)
+{
+    bool closed = false;
+
+    mu_http_close(http, on_closed, &closed);
+    run_until(&closed);
+}
+
+#define GET .method = "GET", .target = "/x?y=1", .what = "get x", .repeatable = true, .done = on_done
+#define PUT                                                                                                            \
+    .method = "PUT", .target = "/x", .what = "put x", .body = { "a=b", 3 }, .content_type = "text/x", .done = on_done
+
+/* Makes it, waits for it, and gives it back; its reply must be freed. */
+static struct mu_http_request ask(struct mu_http *http, struct mu_http_request request)
+{
+    bool done = false;
+
+    request.ctx = &done;
+    if (request.timeout_ms == 0)
+        request.timeout_ms = 10000;
+    mu_http_submit(http, &request);
+    assert_false(done);
+    run_until(&done);
+    return request;
+}
+
+#define ASK(http, ...) ask(http, (struct mu_http_request){ __VA_ARGS__ })
+
+static void assert_ok(struct mu_http_request request, unsigned endpoint)
+{
+    if (request.rc < 0)
+        fail_msg("%s", request.error.text);
+    assert_int_equal(request.status, 200);
+    assert_int_equal(request.endpoint, endpoint);
+    assert_int_equal(request.reply.len, 2);
+    assert_memory_equal(request.reply.data, "ok", 2);
+    mu_buf_done(&request.reply);
+}
+
+static void assert_fails(const struct mu_http_request *request, int rc, bool unsure, const char *text)
+{
+    if (request->rc != rc || strstr(request->error.text, text) == NULL)
+        fail_msg("%s: %s", muster_error_name(request->rc), request->error.text);
+    assert_int_equal(request->unsure, unsure);
+    assert_null(request->reply.data);
+}
+
+/* ---- All is well ---- */
+
+static void an_answer_has_status_index_and_body(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+    char local[64];
+
+    (void)state;
+    assert_false(mu_http_local_address(http, local, sizeof local));
+    request = ASK(http, GET);
+    assert_int_equal(request.etcd_index, 42);
+    assert_ok(request, 0);
+    assert_int_equal(strncmp(servers[0].last, "GET /x?y=1 HTTP/1.1\r\n", 21), 0);
+    assert_null(strcasestr(servers[0].last, "expect"));
+    assert_true(mu_http_local_address(http, local, sizeof local));
+    assert_string_equal(local, "127.0.0.1");
+    assert_true(mu_http_answered_ms(http, 0) > 0);
+    assert_int_equal(mu_http_answered_ms(http, 1), 0);
+    assert_ok(ASK(http, PUT, .headers = { "X-A: b" }), 0);
+    assert_int_equal(strncmp(servers[0].last, "PUT /x HTTP/1.1\r\n", 17), 0);
+    assert_non_null(strstr(servers[0].last, "Content-Type: text/x\r\n"));
+    assert_non_null(strstr(servers[0].last, "X-A: b\r\n"));
+    assert_non_null(strstr(servers[0].last, "\r\n\r\na=b"));
+    assert_int_equal(servers[0].connections, 1);
+    stop(http);
+}
+
+static void statuses_below_500_are_answers(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[0] = "HTTP/1.1 412 No\r\nContent-Length: 4\r\n\r\nnono";
+    request = ASK(http, PUT);
+    assert_int_equal(request.rc, 0);
+    assert_int_equal(request.status, 412);
+    assert_int_equal(request.reply.len, 4);
+    mu_buf_done(&request.reply);
+    servers[0].replies[1] = "HTTP/1.1 307 Elsewhere\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+    request = ASK(http, GET);
+    assert_int_equal(request.status, 307);
+    mu_buf_done(&request.reply);
+    stop(http);
+}
+
+/* ---- Servers in trouble ---- */
+
+static void the_next_server_is_asked_when_one_is_down(void **state)
+{
+    struct mu_http *http = start(endpoints);
+
+    (void)state;
+    take_down(0);
+    assert_ok(ASK(http, PUT), 1); /* nothing was sent to the first */
+    assert_int_equal(mu_http_current(http), 1);
+    assert_ok(ASK(http, GET), 1);
+    take_down(2);
+    mu_http_give_up(http, 1);
+    assert_ok(ASK(http, GET), 1);
+    stop(http);
+}
+
+static void a_server_in_trouble_is_left_for_the_next(void **state)
+{
+    struct mu_http *http = start(endpoints);
+
+    (void)state;
+    servers[0].replies[0] = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+    servers[1].replies[0] = HANG_UP;
+    assert_ok(ASK(http, GET), 2);
+    assert_int_equal(servers[0].requests, 1);
+    assert_int_equal(servers[1].requests, 1);
+    stop(http);
+}
+
+static void what_must_not_be_done_twice_is_not_sent_twice(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[0] = HANG_UP;
+    request = ASK(http, PUT);
+    assert_fails(&request, MUSTER_ELOST, true, "put x: http://127.0.0.1:");
+    assert_int_equal(servers[0].requests, 1);
+    assert_int_equal(servers[1].requests, 0);
+    servers[1].replies[0] = "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n";
+    request = ASK(http, .method = "DELETE", .target = "/x", .what = "delete x", .timeout_ms = 10000, .done = on_done);
+    assert_fails(&request, MUSTER_ELOST, true, "HTTP 500");
+    assert_int_equal(servers[2].requests, 0);
+    stop(http);
+}
+
+/* libcurl would send it again by itself on a new connection, were it not told otherwise. */
+static void a_kept_connection_that_dies_does_not_double_a_request(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[1] = HANG_UP;
+    servers[0].replies[2] = servers[0].replies[0];
+    servers[0].replies[3] = HANG_UP;
+    assert_ok(ASK(http, GET), 0);
+    request = ASK(http, PUT);
+    assert_fails(&request, MUSTER_ELOST, true, "put x");
+    assert_int_equal(servers[0].requests, 2);
+    mu_http_give_up(http, 1);
+    mu_http_give_up(http, 2);
+    assert_ok(ASK(http, GET), 0);
+    request = ASK(http, .method = "DELETE", .target = "/x", .what = "delete x", .timeout_ms = 10000, .done = on_done);
+    assert_fails(&request, MUSTER_ELOST, true, "delete x");
+    assert_int_equal(servers[0].requests, 4);
+    stop(http);
+}
+
+static void a_silent_server_is_left_for_the_next(void **state)
+{
+    struct mu_http *http = start(endpoints);
+
+    (void)state;
+    servers[0].replies[0] = SILENT;
+    assert_ok(ASK(http, GET, .attempt_ms = 1000), 1);
+    stop(http);
+}
+
+static void a_long_poll_takes_its_time_once_it_was_answered(void **state)
+{
+    const struct mu_http_config config = {
+        .endpoints = endpoints, .first_is_first = true, .seed = 7, .attempt_ms = 1000
+    };
+    struct mu_http_request request;
+    struct mu_http *http;
+
+    (void)state;
+    assert_int_equal(mu_http_start(&loop, &config, &http, NULL), 0);
+    servers[0].replies[0] = SILENT;
+    servers[1].replies[0] = "HTTP/1.1 200 OK\r\nX-Etcd-Index: 9\r\n\r\n"; /* a head, and no more */
+    request = ASK(http, .method = "GET", .target = "/", .what = "poll", .timeout_ms = 2500, .attempt_ms = UINT64_MAX,
+                  .repeatable = true, .done = on_done);
+    assert_fails(&request, MUSTER_ETIMEOUT, true, "poll");
+    assert_int_equal(request.status, 200);
+    assert_int_equal(request.etcd_index, 9);
+    assert_int_equal(mu_http_current(http), 1); /* it did nothing wrong */
+    stop(http);
+}
+
+static void an_error_names_all_that_was_tried(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    take_down(0);
+    take_down(1);
+    servers[2].replies[0] = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+    request = ASK(http, GET, .timeout_ms = 1500);
+    assert_true(request.rc == MUSTER_ECONNECT || request.rc == MUSTER_ELOST);
+    for (unsigned i = 0; i < SERVERS; i++)
+        if (strstr(request.error.text, mu_http_endpoint(http, i)) == NULL)
+            fail_msg("%s", request.error.text);
+    assert_non_null(strstr(request.error.text, "HTTP 503"));
+    assert_non_null(strstr(request.error.text, " tries in 1."));
+    assert_int_equal(strncmp(request.error.text, "get x: http://", 14), 0);
+    stop(http);
+}
+
+static void a_request_for_one_server_is_tried_there_alone(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    assert_ok(ASK(http, GET, .only = 2), 1);
+    servers[2].replies[0] = HANG_UP;
+    request = ASK(http, GET, .only = 3);
+    assert_int_equal(request.rc, MUSTER_ELOST);
+    assert_int_equal(servers[2].requests, 1);
+    assert_int_equal(servers[0].requests, 0);
+    stop(http);
+}
+
+static void what_is_no_http_is_an_error(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[0] = "SSH-2.0-OpenSSH_9.2\r\n";
+    request = ASK(http, GET, .only = 1, .timeout_ms = 500);
+    assert_true(request.rc < 0);
+    stop(http);
+}
+
+static void an_answer_that_is_too_long_is_an_error(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[0] = LARGE;
+    request = ASK(http, GET);
+    assert_fails(&request, MUSTER_ELIMIT, true, "the answer is longer than 67108864 bytes");
+    assert_int_equal(servers[1].requests, 0);
+    stop(http);
+}
+
+/* ---- Streams ---- */
+
+static char streamed[64];
+
+static int on_chunk(struct mu_http_request *request, struct mu_slice bytes)
+{
+    size_t used = strlen(streamed);
+
+    assert_int_equal(request->status, 200);
+    (void)snprintf(streamed + used, sizeof streamed - used, "%.*s", (int)bytes.len, bytes.data);
+    return strchr(streamed, '!') != NULL ? mu_fail(&request->error, MUSTER_EPROTOCOL, "an exclamation mark") : 0;
+}
+
+static void a_stream_is_given_as_it_comes(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    servers[0].replies[0] = SILENT;
+    servers[1].replies[0] = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+    streamed[0] = '\0';
+    request = ASK(http, GET, .on_chunk = on_chunk, .attempt_ms = 1000);
+    assert_int_equal(request.rc, 0);
+    assert_int_equal(request.endpoint, 1);
+    assert_string_equal(streamed, "abc");
+    servers[2].replies[0] = "HTTP/1.1 200 OK\r\n\r\nd!e";
+    streamed[0] = '\0';
+    request = ASK(http, GET, .on_chunk = on_chunk, .only = 3);
+    assert_fails(&request, MUSTER_EPROTOCOL, true, ": an exclamation mark");
+    stop(http);
+}
+
+/* ---- Ends ---- */
+
+static void what_is_canceled_is_told_later(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    bool done = false;
+    struct mu_http_request request = { GET, .timeout_ms = 10000, .ctx = &done };
+
+    (void)state;
+    servers[0].replies[0] = SILENT;
+    mu_http_submit(http, &request);
+    mu_http_cancel(http, &request);
+    mu_http_cancel(http, &request);
+    assert_false(done);
+    run_until(&done);
+    assert_int_equal(request.rc, MUSTER_ECANCELED);
+    for (int i = 0; i < SERVERS; i++)
+        take_down(i);
+    done = false;
+    mu_http_submit(http, &request); /* all refuse, and it pauses */
+    while (request.work != NULL && uv_backend_timeout(&loop) == 0)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    mu_http_cancel(http, &request);
+    run_until(&done);
+    assert_int_equal(request.rc, MUSTER_ECANCELED);
+    stop(http);
+}
+
+static void closing_cancels_everything(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    bool done[3] = { false, false, false }, closed = false;
+    struct mu_http_request requests[3] = { { GET, .ctx = &done[0] },
+                                           { PUT, .ctx = &done[1] },
+                                           { GET, .ctx = &done[2] } };
+
+    (void)state;
+    for (int i = 0; i < SERVERS; i++)
+        servers[i].replies[0] = SILENT;
+    for (int i = 0; i < 3; i++) {
+        requests[i].timeout_ms = 10000;
+        mu_http_submit(http, &requests[i]);
+    }
+    mu_http_close(http, on_closed, &closed);
+    run_until(&closed);
+    for (int i = 0; i < 3; i++) {
+        assert_true(done[i]);
+        assert_int_equal(requests[i].rc, MUSTER_ECANCELED);
+    }
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    const struct mu_http_config config = { .endpoints = endpoints, .first_is_first = true, .seed = 7 };
+
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_http *http = NULL;
+        struct mu_http_request request;
+        int rc = mu_http_start(&loop, &config, &http, NULL);
+
+        if (rc == 0) {
+            request = ASK(http, GET, .attempt_ms = 200, .timeout_ms = 5000);
+            assert_true(request.rc == 0 || fail_alloc_hit());
+            mu_buf_done(&request.reply);
+            stop(http);
+        } else {
+            assert_int_equal(rc, MUSTER_ENOMEM);
+        }
+    }
+}
+
+/* ---- What cannot be ---- */
+
+static void a_missing_library_is_named(void **state)
+{
+    const struct mu_http_config config = { .endpoints = "a", .library = "libcurl-nowhere.so.4" };
+    struct mu_http *http = NULL;
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(mu_http_start(&loop, &config, &http, &error), MUSTER_ENOTSUP);
+    assert_string_equal(error.text, "libcurl-nowhere.so.4 cannot be loaded: install libcurl4 (Debian, Ubuntu) or "
+                                    "libcurl (Fedora, RHEL)");
+}
+
+static void a_wrong_configuration_is_named(void **state)
+{
+    static const struct {
+        struct mu_http_config config;
+        const char *text;
+    } rows[] = {
+        { { .endpoints = "" }, "endpoint ''" },
+        { { .endpoints = "a", .protocol = "ftp" }, "protocol 'ftp' is neither http nor https" },
+        { { .endpoints = "a", .ca_file = "/nowhere/ca" }, "CA file '/nowhere/ca'" },
+        { { .endpoints = "a", .cert_file = "/nowhere/c" }, "certificate '/nowhere/c'" },
+        { { .endpoints = "a", .key_file = "/dev/null" }, "a key ('/dev/null') needs a certificate" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_http *http = NULL;
+        struct muster_error error = { 0 };
+
+        assert_true(mu_http_start(&loop, &rows[i].config, &http, &error) < 0);
+        if (strstr(error.text, rows[i].text) == NULL)
+            fail_msg("%s", error.text);
+    }
+}
+
+int main(void)
+{
+#define WITH_SERVERS(test) cmocka_unit_test_setup_teardown(test, start_servers, stop_servers)
+    const struct CMUnitTest tests[] = {
+        WITH_SERVERS(a_missing_library_is_named), /* before it is loaded */
+        WITH_SERVERS(a_wrong_configuration_is_named),
+        WITH_SERVERS(an_answer_has_status_index_and_body),
+        WITH_SERVERS(statuses_below_500_are_answers),
+        WITH_SERVERS(the_next_server_is_asked_when_one_is_down),
+        WITH_SERVERS(a_server_in_trouble_is_left_for_the_next),
+        WITH_SERVERS(what_must_not_be_done_twice_is_not_sent_twice),
+        WITH_SERVERS(a_kept_connection_that_dies_does_not_double_a_request),
+        WITH_SERVERS(a_silent_server_is_left_for_the_next),
+        WITH_SERVERS(a_long_poll_takes_its_time_once_it_was_answered),
+        WITH_SERVERS(an_error_names_all_that_was_tried),
+        WITH_SERVERS(a_request_for_one_server_is_tried_there_alone),
+        WITH_SERVERS(what_is_no_http_is_an_error),
+        WITH_SERVERS(an_answer_that_is_too_long_is_an_error),
+        WITH_SERVERS(a_stream_is_given_as_it_comes),
+        WITH_SERVERS(what_is_canceled_is_told_later),
+        WITH_SERVERS(closing_cancels_everything),
+        WITH_SERVERS(any_allocation_may_fail),
+    };
+    const struct CMUnitTest without[] = { WITH_SERVERS(a_missing_library_is_named) };
+    void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+
+    return library != NULL ? cmocka_run_group_tests(tests, NULL, NULL) : cmocka_run_group_tests(without, NULL, NULL);
+}
