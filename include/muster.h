@@ -56,6 +56,7 @@ enum muster_error_code {
 struct muster_error {
     int code;
     char text[1024]; /* one line, reads outside-in: what was being done, to what, and why it failed */
+    int errnum;      /* errno of the system call that failed; 0: it was something else */
 };
 
 MUSTER_API const char *muster_error_name(int code); /* "EINVAL" */
@@ -280,6 +281,20 @@ MUSTER_API int muster_store_tcp_new(const struct muster_store_tcp_config *config
                                     struct muster_error *reterr);
 MUSTER_API uint16_t muster_store_tcp_port(const struct muster_store *store); /* 0 if it is not a TCP store */
 
+/* ---- etcd store ------------------------------------------------------------------------------------------------ */
+
+struct muster_etcd_config { /* where an etcd cluster is; it needs libcurl, which is loaded then */
+    uint32_t size;
+    const char *endpoints;           /* "host:port,https://host:port": the next is tried where one fails */
+    const char *protocol;            /* "http" or "https", of endpoints that do not say; NULL: http */
+    const char *cacert, *cert, *key; /* PEM files; NULL: none. `key` only with `cert`, which may have it inside */
+};
+
+/* PyTorch's EtcdStore: keys and values as base64 in the directory `prefix`, by version 2 of etcd's API. There is no delete_key,
+ * num_keys or compare_set. No connection is made before the first call. timeout_ms 0: MUSTER_STORE_TIMEOUT_MS. */
+MUSTER_API int muster_store_etcd_new(const struct muster_etcd_config *etcd, const char *prefix, int64_t timeout_ms,
+                                     struct muster_store **ret_store, struct muster_error *reterr);
+
 /* ---- Rendezvous: parameters ------------------------------------------------------------------------------------ */
 
 struct muster_rdzv_params; /* back end, endpoint, run id, limits, and options by name */
@@ -466,6 +481,27 @@ MUSTER_API int muster_rdzv_static_new(const char *master_addr, uint16_t master_p
 MUSTER_API int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params,
                                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 
+/* ---- Rendezvous: classic etcd ---------------------------------------------------------------------------------- */
+
+/* `prefix` NULL: "/torchelastic/p2p". Timeouts of 0: 600 s, and 30 s for the last call. Freeing the handler ends its leases. */
+MUSTER_API int muster_rdzv_etcd_new(const struct muster_etcd_config *etcd, const char *prefix, const char *run_id,
+                                    int64_t min_nodes, int64_t max_nodes, int64_t timeout_ms,
+                                    int64_t last_call_timeout_ms, struct muster_rdzv **ret_rdzv,
+                                    struct muster_error *reterr);
+/* Options: timeout, last_call_timeout, close_timeout (seconds), etcd_prefix, protocol, cacert, cert, key. */
+MUSTER_API int muster_rdzv_etcd_create(void *ctx, const struct muster_rdzv_params *params,
+                                       struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
+/* Texts by name, kept with a round of such a handler; MUSTER_EINVAL for a handler of another kind. */
+MUSTER_API int muster_rdzv_etcd_store_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key,
+                                                 const char *value, int64_t timeout_ms, struct muster_error *reterr);
+/* Waits until it is there: MUSTER_ETIMEOUT. What is no text is given as JSON. */
+MUSTER_API int muster_rdzv_etcd_load_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key,
+                                                int64_t timeout_ms, struct muster_bytes *ret_value,
+                                                struct muster_error *reterr);
+/* "etcd://HOST:PORT/RUN-ID?min_workers=1&max_workers=3&timeout=300": the other keys are options; unknown ones are errors. */
+MUSTER_API int muster_rdzv_params_from_url(const char *url, struct muster_rdzv_params **ret_params,
+                                           struct muster_error *reterr);
+
 /* ---- Rendezvous: event-driven handlers ------------------------------------------------------------------------- */
 
 struct muster_node {
@@ -534,6 +570,8 @@ struct muster_handler_ops {
      * NULL. */
     bool (*endpoint)(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port);
     bool (*hosts)(const struct muster_handler *handler); /* that store runs in this process. May be NULL: it does not */
+    /* `alone` once, as soon as no other process is connected to the store that this one hosts. May be NULL: not known. */
+    void (*when_alone)(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
 };
 
 struct muster_handler {

@@ -16,6 +16,7 @@ enum { LINE_MAX_BYTES = 4096 };
 
 static struct muster_rdzv *rdzv;
 static struct muster_store *round_store;
+static int64_t last_round = -1;
 static struct muster_error error;
 
 /* ---- Telling ---- */
@@ -79,6 +80,7 @@ static void next(const char *id)
         info.bootstrap.master_port == 0) /* a rank 0 of 1.13 publishes after this, in a step of its agent's */
         rc = muster_store_info_build(info.rank, info.store, NULL, 0, &info.bootstrap, &error);
     round_store = rc < 0 ? NULL : info.store;
+    last_round = info.round;
     if (rc < 0) {
         tell_error(id, rc);
         return;
@@ -139,6 +141,35 @@ static void get(const char *id, const char *key)
     muster_bytes_done(&bytes);
 }
 
+static void add(const char *id, const char *key, const char *value)
+{
+    int64_t sum = 0;
+    int rc =
+        muster_store_add(round_store, muster_str(key), strtoll(value, NULL, 10), MUSTER_TIMEOUT_DEFAULT, &sum, &error);
+
+    if (rc < 0) {
+        tell_error(id, rc);
+        return;
+    }
+    printf("{\"id\": %s, \"ok\": true, \"count\": %" PRId64, id, sum);
+    finish_line();
+}
+
+static void load_extra(const char *id, const char *key, const char *milliseconds)
+{
+    struct muster_bytes bytes;
+    int rc = muster_rdzv_etcd_load_extra_data(rdzv, last_round, key, strtoll(milliseconds, NULL, 10), &bytes, &error);
+
+    if (rc < 0) {
+        tell_error(id, rc);
+        return;
+    }
+    printf("{\"id\": %s, \"ok\": true, \"value\": ", id);
+    tell_text(bytes.data);
+    finish_line();
+    muster_bytes_done(&bytes);
+}
+
 static void carry_out(const char *id, const char *command, const char *key, const char *value)
 {
     bool closed = false;
@@ -169,6 +200,12 @@ static void carry_out(const char *id, const char *command, const char *key, cons
                   muster_store_set(round_store, muster_str(key), muster_str(value), MUSTER_TIMEOUT_DEFAULT, &error));
     } else if (strcmp(command, "get") == 0) {
         get(id, key);
+    } else if (strcmp(command, "add") == 0) {
+        add(id, key, value);
+    } else if (strcmp(command, "store_extra") == 0) {
+        tell_done(id, muster_rdzv_etcd_store_extra_data(rdzv, last_round, key, value, MUSTER_TIMEOUT_DEFAULT, &error));
+    } else if (strcmp(command, "load_extra") == 0) {
+        load_extra(id, key, value);
     } else {
         (void)snprintf(error.text, sizeof error.text, "unknown command");
         tell_error(id, MUSTER_EINVAL);

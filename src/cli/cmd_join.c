@@ -22,11 +22,11 @@ static const char help[] = "muster join: takes part in a rendezvous and tells wh
                            "\n"
                            "which rendezvous:\n"
                            "  --rdzv-id ID           name of the job, the same on every node\n"
-                           "  --rdzv-backend B       c10d, static, or one from a --backend-dir (default:\n"
-                           "                         c10d)\n"
+                           "  --rdzv-backend B       c10d, static, etcd-v3, etcd-v2, etcd, or one from a\n"
+                           "                         --backend-dir (default: c10d)\n"
                            "  --rdzv-endpoint E      HOST:PORT of its store; the machine that HOST is runs\n"
                            "                         that store (default for c10d: localhost:29400, where\n"
-                           "                         only this machine can come)\n"
+                           "                         only this machine can come). Of etcd: HOST:PORT,...\n"
                            "  --nnodes N | MIN:MAX   how many nodes (default: 1:1)\n"
                            "  --rdzv-conf K=V,...    further options, for example join_timeout=60,\n"
                            "                         last_call_timeout=5, is_host=false; static needs rank=N\n"
@@ -128,7 +128,12 @@ static int make_params(const struct words *words, int64_t nodes_min, int64_t nod
 
 static bool is_builtin(const char *backend)
 {
-    return strcmp(backend, "c10d") == 0 || strcmp(backend, "static") == 0;
+    static const char *const names[] = { "c10d", "static", "etcd", "etcd-v2", "etcd-v3" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(backend, names[i]) == 0)
+            return true;
+    return false;
 }
 
 int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t count, struct muster_error *reterr)

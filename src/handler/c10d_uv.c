@@ -577,6 +577,14 @@ static bool c10d_hosts(const struct muster_handler *handler)
     return ((const struct c10d *)handler)->server != NULL;
 }
 
+static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
+{
+    struct c10d *c = (struct c10d *)handler;
+
+    if (c->server != NULL)
+        mu_server_when_alone(c->server, alone, ctx);
+}
+
 static const struct muster_handler_ops c10d_ops = {
     .size = sizeof c10d_ops,
     .name = "c10d",
@@ -588,6 +596,7 @@ static const struct muster_handler_ops c10d_ops = {
     .free = c10d_free,
     .endpoint = c10d_endpoint,
     .hosts = c10d_hosts,
+    .when_alone = c10d_when_alone,
 };
 
 /* ---- Parameters ---- */

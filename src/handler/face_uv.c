@@ -53,10 +53,12 @@ struct face {
     struct muster_handler *handler;
     /* The stores of a round; the caller's side only. */
     bool opens_tcp; /* a store of our own at host and port; else user_store */
+    bool moves;     /* host and port are what the handler says of each round that was joined */
     char host[MU_RDZV_HOST_MAX];
     uint16_t port;
     int64_t read_timeout_ms;
     struct muster_store *user_store; /* the user's; NULL: what the handler tells, if anything */
+    bool owns_store;                 /* user_store is ours */
     struct muster_store *tcp, *view;
     bool is_borrowing; /* something of the user's is in use: the thread must be seen to end */
     /* Between the threads. */
@@ -103,6 +105,8 @@ static void remember(struct face *face, enum muster_rdzv_event_type type)
     case MUSTER_RDZV_JOINED:
         face->member = true;
         face->broken = false;
+        if (face->moves && !face->handler->ops->endpoint(face->handler, face->host, sizeof face->host, &face->port))
+            face->host[0] = '\0';
         break;
     case MUSTER_RDZV_LEFT:
         face->member = face->broken = false;
@@ -198,6 +202,8 @@ static void free_face(struct face *face)
     (void)pthread_mutex_destroy(&face->calls);
     (void)pthread_mutex_destroy(&face->lock);
     (void)pthread_cond_destroy(&face->changed);
+    if (face->owns_store)
+        muster_store_free(face->user_store);
     free(face->backend);
     free(face->run_id);
     free(face);
@@ -578,18 +584,26 @@ static int find_store(struct face *face, const struct muster_rdzv_params *params
     return 0;
 }
 
-int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                     struct muster_error *reterr)
+int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
+                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
     const char *backend = muster_rdzv_params_backend(params);
     struct face *face = NULL;
     int rc = new_face(backend, muster_rdzv_params_run_id(params), &face, reterr);
 
-    if (rc < 0)
+    if (rc < 0) {
+        muster_store_free(store);
         return rc;
+    }
     assert(face != NULL);
+    face->user_store = store;
+    face->owns_store = true;
     if (strcmp(backend, "c10d") == 0)
         rc = find_store(face, params, reterr);
+    if (strcmp(backend, "etcd-v3") == 0) {
+        face->opens_tcp = face->moves = true;
+        face->read_timeout_ms = READ_TIMEOUT_S * 1000;
+    }
     if (rc == 0)
         rc = start(&face->loop, params, on_event, face, &face->handler, reterr);
     if (rc < 0) {
@@ -597,6 +611,12 @@ int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *p
         return rc;
     }
     return start_thread(face, ret_rdzv, reterr);
+}
+
+int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                     struct muster_error *reterr)
+{
+    return mu_rdzv_face_new_with(start, params, NULL, ret_rdzv, reterr);
 }
 
 int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,

@@ -14,14 +14,30 @@ typedef int mu_handler_start(struct uv_loop_s *loop, const struct muster_rdzv_pa
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
 
-mu_handler_start mu_c10d_start;   /* c10d_uv.c: hosts or joins the store, then a dynamic rendezvous on it */
-mu_handler_start mu_static_start; /* static_uv.c */
+mu_handler_start mu_c10d_start;    /* c10d_uv.c: hosts or joins the store, then a dynamic rendezvous on it */
+mu_handler_start mu_static_start;  /* static_uv.c */
+mu_handler_start mu_etcd_v2_start; /* etcd_v2_uv.c: a dynamic rendezvous in one key of etcd */
+mu_handler_start mu_etcd_start;    /* etcd_uv.c: the classic etcd rendezvous */
+mu_handler_start mu_etcd_v3_start; /* etcd_v3_uv.c: rounds in etcd, by leases, watches and transactions */
 
 /* The one that params->backend names: built in, or of a shared object that was loaded into the registry.
  * MUSTER_EINVAL for an unknown name. */
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
                              const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
                              struct muster_handler **ret_handler, struct muster_error *reterr);
+
+/* own.c: a back end's own way to the group's plain store, on the handler's loop, where that is no TCPStore. Keys are whole, as
+ * in a TCPStore. MUSTER_ENOTSUP: this handler has none. */
+struct mu_kv;
+bool mu_handler_has_kv(const struct muster_handler *handler);
+int mu_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
+
+extern const struct muster_handler_ops mu_etcd_handler_ops;
+int mu_etcd_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
+extern const struct muster_handler_ops mu_etcd_v2_handler_ops;
+int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
+extern const struct muster_handler_ops mu_etcd_v3_handler_ops;
+int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
 
@@ -75,9 +91,14 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
 
 /* ---- face_uv.c: a blocking struct muster_rdzv around an event-driven handler ---- */
 
-muster_rdzv_creator mu_rdzv_c10d_create; /* no context */
+muster_rdzv_creator mu_rdzv_c10d_create;    /* no context */
+muster_rdzv_creator mu_rdzv_etcd_v2_create; /* etcd_v2_uv.c; no context */
+muster_rdzv_creator mu_rdzv_etcd_v3_create; /* no context */
 
 int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                      struct muster_error *reterr);
+/* With a store of which each round is given a view. It is taken, also on failure; NULL: none. */
+int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
+                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 
 #endif

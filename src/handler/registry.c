@@ -34,6 +34,9 @@ struct muster_rdzv_registry {
 };
 
 static const struct binding library_builtins[] = {
+    { .name = "etcd", .creator = muster_rdzv_etcd_create, .start = mu_etcd_start },
+    { .name = "etcd-v2", .creator = mu_rdzv_etcd_v2_create, .start = mu_etcd_v2_start },
+    { .name = "etcd-v3", .creator = mu_rdzv_etcd_v3_create, .start = mu_etcd_v3_start },
     { .name = "c10d", .creator = mu_rdzv_c10d_create, .start = mu_c10d_start },
     { .name = "static", .creator = muster_rdzv_static_create, .start = mu_static_start },
 };

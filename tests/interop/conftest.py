@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+import etcd_servers
 import harness
 import rdzv_nodes
 import run_nodes
@@ -161,3 +162,19 @@ def jobs(launchers, tmp_path):
     yield make
     for job in made:
         job.end()
+
+
+@pytest.fixture
+def etcds(tmp_path):
+    """etcds(3) is a cluster of real etcds for the length of a test."""
+    made = []
+
+    def make(members=1, **what):
+        etcd_servers.need()
+        cluster = etcd_servers.Cluster(tmp_path / f"cluster{len(made)}", members, **what)
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.stop()

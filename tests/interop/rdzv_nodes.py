@@ -210,10 +210,10 @@ class Ours(Process):
 
     ours = True
 
-    def __init__(self, endpoint, run_id, nodes, name, options, environment=None):
+    def __init__(self, endpoint, run_id, nodes, name, options, environment=None, backend="c10d"):
         text = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}"
                         for k, v in options.items())
-        command = [str(rdzv_program()), "c10d", endpoint, run_id, str(nodes[0]), str(nodes[1]), name, text]
+        command = [str(rdzv_program()), backend, endpoint, run_id, str(nodes[0]), str(nodes[1]), name, text]
         super().__init__(command, environment, f"ours {name}")
 
     @staticmethod
@@ -227,11 +227,11 @@ class Ours(Process):
 class Join:
     """`muster join --json`, with the lines it prints as they come."""
 
-    def __init__(self, endpoint, run_id, nodes, name, options, *further, environment=None):
+    def __init__(self, endpoint, run_id, nodes, name, options, *further, environment=None, backend="c10d"):
         text = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}"
                         for k, v in options.items())
         self.process = subprocess.Popen(
-            [str(harness.program()), "join", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint,
+            [str(harness.program()), "join", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint,
              "--rdzv-id", run_id, "--nnodes", f"{nodes[0]}:{nodes[1]}", "--rdzv-conf", text,
              "--local-addr", name, "--json", *further],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -368,6 +368,8 @@ class StockPool:
 class Scene:
     """One rendezvous.  The store is a `muster store`, or of the first node made, by its kind."""
 
+    backend = "c10d"
+
     def __init__(self, pool, which, nodes=(2, 2), store="muster", **options):
         self.pool, self.which, self.limits = pool, which, nodes
         self.options = {"join_timeout": 60, "last_call_timeout": 2, "read_timeout": 30, **options}
@@ -405,21 +407,24 @@ class Scene:
         self._taken.append(node)
         hosting = self.host == "stock"
         self.host = None
-        options = {**self.options, "is_host": hosting, **options}
+        options = {**self.options, **self.hosting(hosting), **options}
         low, high = limits or self.limits
         made = node.call("create", endpoint="127.0.0.1:0" if hosting else self.endpoint, run_id=self.run_id,
-                         min=low, max=high, name=name, options=options, limit=60).good
+                         min=low, max=high, name=name, options=options, backend=self.backend, limit=60).good
         node.pid, node.id, node.name = made["pid"], made["node"], name
         if hosting:
             self.port = made["port"]
         return node
+
+    def hosting(self, hosting):
+        return {"is_host": hosting}
 
     def our_options(self, options):
         hosting = self.host == "ours"
         self.host = None
         if hosting:
             self.port = free_port()
-        wanted = {**self.options, "is_host": hosting, **options}
+        wanted = {**self.options, **self.hosting(hosting), **options}
         if self.which == "1.13.1":
             wanted.setdefault("dialect", "1.13")
         return {k: v for k, v in wanted.items() if v is not None}
@@ -428,7 +433,8 @@ class Scene:
         """A node of ours with a handler."""
         need_rdzv()
         options = self.our_options(options)
-        node = Ours(self.endpoint, self.run_id, limits or self.limits, name, options, environment)
+        node = Ours(self.endpoint, self.run_id, limits or self.limits, name, options, environment,
+                    self.backend)
         self._made.append(node)
         node.pid = node.hello.good()["pid"]
         node.name = name
@@ -442,7 +448,7 @@ class Scene:
         harness.need_program()
         options = self.our_options(options)
         process = Join(self.endpoint, self.run_id, limits or self.limits, name, options, *further,
-                       environment=environment)
+                       environment=environment, backend=self.backend)
         self._made.append(process)
         return process
 
@@ -454,7 +460,8 @@ class Scene:
 
     def document(self):
         """The document as PyTorch reads it from the store."""
-        return self.observer().call("document", port=self.port, run_id=self.run_id).good["document"]
+        return self.observer().call("document", port=self.port, run_id=self.run_id,
+                                    backend=self.backend).good["document"]
 
     def put(self, **what):
         self.observer().call("put", port=self.port, run_id=self.run_id, **what).good
@@ -491,6 +498,19 @@ class Scene:
             self.pool.give_back(node)
         if self._server is not None:
             self._server.stop()
+
+
+class EtcdScene(Scene):
+    """One rendezvous of the etcd-v2 back end, on a cluster of etcds.  Only PyTorch 1.13 has that, with python3-etcd."""
+
+    backend = "etcd-v2"
+
+    def __init__(self, pool, cluster, nodes=(2, 2), **options):
+        super().__init__(pool, "1.13.1", nodes, store=None, **options)
+        self.cluster, self.port = cluster, cluster[0].port
+
+    def hosting(self, hosting):
+        return {}
 
 
 def side_by_side(test):

@@ -137,14 +137,18 @@ class Node:
             options["local_addr"] = name
         local_addr = options.pop("local_addr", None)
         further = {} if local_addr is None else {"local_addr": local_addr}
-        params = RendezvousParameters("c10d", request["endpoint"], request["run_id"],
+        params = RendezvousParameters(request.get("backend", "c10d"), request["endpoint"], request["run_id"],
                                       request["min"], request["max"], **further, **options)
-        backend, self.store = c10d_rendezvous_backend.create_backend(params)
+        if params.backend == "etcd-v2":
+            from torch.distributed.elastic.rendezvous import etcd_rendezvous_backend as backends
+        else:
+            backends = c10d_rendezvous_backend
+        backend, self.store = backends.create_backend(params)
         handler = dynamic_rendezvous.create_handler(self.store, backend, params)
         if OLD and "keep_alive_interval" in options:
             handler = self.with_keep_alive(handler, backend, options)
         self.handler = handler
-        return {"port": self.store.port, "pid": os.getpid(), "node": self.me()}
+        return {"port": getattr(self.store, "port", 0), "pid": os.getpid(), "node": self.me()}
 
     def with_keep_alive(self, handler, backend, options):
         old = handler.settings
@@ -228,12 +232,24 @@ class Observer:
 
     def document(self, request):
         """The document in the store as PyTorch reads it, or None if there is none yet."""
+        if request.get("backend") == "etcd-v2":
+            return self.etcd_document(request)
         try:
             text = self.store(request["port"]).get("torch.rendezvous." + request["run_id"])
         except Exception:
             self.stores.pop(request["port"], None)
             raise
         if text == b"Y2FuaW1hZGFt":
+            return {"document": None}
+        return {"document": describe(pickle.loads(base64.b64decode(text)))}
+
+    @staticmethod
+    def etcd_document(request):
+        import etcd
+        client = etcd.Client(host="127.0.0.1", port=request["port"])
+        try:
+            text = client.read("/torch/elastic/rendezvous/" + request["run_id"]).value
+        except etcd.EtcdKeyNotFound:
             return {"document": None}
         return {"document": describe(pickle.loads(base64.b64decode(text)))}
 

@@ -444,8 +444,33 @@ static void rendezvous_of_this_library_check_their_arguments(void **state)
     assert_int_equal(muster_rdzv_dynamic_create(NULL, &backend, params, &rdzv, &error), MUSTER_EINVAL);
     assert_int_equal(muster_rdzv_static_create(NULL, params, &rdzv, &error), MUSTER_EINVAL);
     assert_int_equal(muster_rdzv_static_new("127.0.0.1", 1, 5, 2, "job", 1000, &rdzv, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_params_set_int(params, "timeout", 0, &error), 0);
+    assert_int_equal(muster_rdzv_etcd_create(NULL, params, &rdzv, &error), MUSTER_EINVAL);
     muster_rdzv_params_free(params);
     assert_null(rdzv);
+}
+
+static void etcd_is_reached_by_public_names(void **state)
+{
+    const struct muster_etcd_config none = { .size = 0 }, nowhere = { .size = sizeof nowhere };
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_store *store = NULL;
+    struct muster_bytes value;
+    struct muster_error error = { 0 };
+
+    (void)state;
+    assert_int_equal(muster_store_etcd_new(&none, "/dir", 0, &store, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_store_etcd_new(&nowhere, "/dir", 0, &store, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_etcd_new(&nowhere, NULL, "job", 1, 1, 0, 0, &rdzv, &error), MUSTER_EINVAL);
+    assert_null(rdzv);
+    assert_int_equal(muster_rdzv_params_from_url("etcd://h:1/job?min_workers=1&max_workers=3", &params, &error), 0);
+    assert_int_equal(muster_rdzv_params_max_nodes(params), 3);
+    muster_rdzv_params_free(params);
+    assert_int_equal(muster_rdzv_static_new("127.0.0.1", 1, 0, 1, "job", 1000, &rdzv, &error), 0);
+    assert_int_equal(muster_rdzv_etcd_store_extra_data(rdzv, 1, "k", "v", 100, &error), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_etcd_load_extra_data(rdzv, 1, "k", 100, &value, &error), MUSTER_EINVAL);
+    muster_rdzv_free(rdzv);
 }
 
 static void every_event_has_a_name(void **state)
@@ -496,6 +521,7 @@ int main(void)
         cmocka_unit_test(users_may_register_whole_handlers_of_their_own),
         cmocka_unit_test(the_default_registry_can_be_extended),
         cmocka_unit_test(rendezvous_of_this_library_check_their_arguments),
+        cmocka_unit_test(etcd_is_reached_by_public_names),
         cmocka_unit_test(every_event_has_a_name),
         cmocka_unit_test(events_go_to_the_sink),
     };

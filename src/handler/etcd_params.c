@@ -1,0 +1,285 @@
+/* Parameters of the classic etcd rendezvous. Pure. */
+#include "handler/etcd_params.h"
+
+#include "base/number.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SCHEME "etcd://"
+#define URL_MAX 8192
+
+static const char *const option_names[] = {
+    "timeout", "last_call_timeout", "close_timeout", "etcd_prefix", "protocol", "cacert", "cert", "key", "dialect"
+};
+#define OPTIONS_COUNT (sizeof option_names / sizeof option_names[0])
+
+/* ---- URLs ---- */
+
+struct url { /* its texts are in `text` */
+    char text[URL_MAX];
+    char *host, *run_id, *query;
+};
+
+static int bad_url(const char *url, const char *why, struct muster_error *reterr)
+{
+    return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': %s", url, why);
+}
+
+static int digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* %XX in place. False: not two digits, or a NUL. */
+static bool unescape(char *text)
+{
+    char *to = text;
+
+    for (; *text != '\0'; text++) {
+        if (*text == '%') {
+            int high = digit(text[1]), low = high < 0 ? -1 : digit(text[2]);
+
+            if (low < 0 || (high == 0 && low == 0))
+                return false;
+            *to++ = (char)(high * 16 + low);
+            text += 2;
+        } else {
+            *to++ = *text;
+        }
+    }
+    *to = '\0';
+    return true;
+}
+
+static int split_url(const char *given, struct url *url, struct muster_error *reterr)
+{
+    char *slash, *question;
+
+    if (strncmp(given, SCHEME, strlen(SCHEME)) != 0)
+        return bad_url(given, "it does not begin with " SCHEME, reterr);
+    if (strlen(given) >= sizeof url->text)
+        return bad_url(given, "it is too long", reterr);
+    (void)snprintf(url->text, sizeof url->text, "%s", given + strlen(SCHEME));
+    url->host = url->text;
+    question = strchr(url->text, '?');
+    url->query = question != NULL ? question + 1 : NULL;
+    if (question != NULL)
+        *question = '\0';
+    slash = strchr(url->text, '/');
+    if (slash != NULL)
+        *slash = '\0';
+    url->run_id = slash != NULL ? slash + 1 : NULL;
+    if (url->host[0] == '\0')
+        return bad_url(given, "it names no host", reterr);
+    if (url->run_id == NULL || url->run_id[0] == '\0')
+        return bad_url(given, "it names no run id: " SCHEME "HOST:PORT/RUN-ID?min_workers=1&max_workers=3", reterr);
+    if (!unescape(url->run_id))
+        return bad_url(given, "its run id has a '%' that is no character", reterr);
+    return 0;
+}
+
+struct query {
+    int64_t nodes_min, nodes_max; /* 0: not said */
+    const char *keys[OPTIONS_COUNT], *values[OPTIONS_COUNT];
+    size_t count;
+};
+
+static int take_count(const char *given, const char *key, const char *value, int64_t *ret_count,
+                      struct muster_error *reterr)
+{
+    if (!mu_number_int(value, ret_count) || *ret_count < 1)
+        return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%s' is no number above 0: '%.40s'", given, key, value);
+    return 0;
+}
+
+static int take_pair(const char *given, const char *key, const char *value, struct query *query,
+                     struct muster_error *reterr)
+{
+    if (strcmp(key, "min_workers") == 0)
+        return take_count(given, key, value, &query->nodes_min, reterr);
+    if (strcmp(key, "max_workers") == 0)
+        return take_count(given, key, value, &query->nodes_max, reterr);
+    for (size_t i = 0; i < query->count; i++)
+        if (strcmp(query->keys[i], key) == 0)
+            return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%.40s' is there twice", given, key);
+    for (size_t i = 0; i < OPTIONS_COUNT; i++) {
+        if (strcmp(option_names[i], key) != 0)
+            continue;
+        query->keys[query->count] = key;
+        query->values[query->count++] = value;
+        return 0;
+    }
+    return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%.40s' is not an option of the etcd back end", given, key);
+}
+
+static int read_query(const char *given, char *text, struct query *query, struct muster_error *reterr)
+{
+    char *rest = NULL;
+
+    for (char *pair = text == NULL ? NULL : strtok_r(text, "&", &rest); pair != NULL;
+         pair = strtok_r(NULL, "&", &rest)) {
+        char *equals = strchr(pair, '=');
+        int rc;
+
+        if (equals == NULL || equals == pair || equals[1] == '\0')
+            return bad_url(given, "what follows '?' is not KEY=VALUE&KEY=VALUE", reterr);
+        *equals = '\0';
+        if (!unescape(pair) || !unescape(equals + 1))
+            return bad_url(given, "it has a '%' that is no character", reterr);
+        rc = take_pair(given, pair, equals + 1, query, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* What is 0 in the query is `fallback`'s, if there is one. */
+static int make_params(const struct url *url, const struct query *query, const struct muster_rdzv_params *fallback,
+                       struct muster_rdzv_params **ret_params, struct muster_error *reterr)
+{
+    const char *local_addr = fallback == NULL ? NULL : muster_rdzv_params_local_addr(fallback);
+    struct muster_rdzv_params *made = NULL;
+    int rc = muster_rdzv_params_new("etcd", url->host, url->run_id, query->nodes_min, query->nodes_max, local_addr,
+                                    &made, reterr);
+
+    for (size_t i = 0; rc == 0 && fallback != NULL && i < OPTIONS_COUNT; i++) {
+        struct muster_value value;
+
+        if (!muster_rdzv_params_get(fallback, option_names[i], &value))
+            continue;
+        if (value.kind == MUSTER_VALUE_TEXT)
+            rc = muster_rdzv_params_set_text(made, option_names[i], value.text, reterr);
+        else if (value.kind == MUSTER_VALUE_INT)
+            rc = muster_rdzv_params_set_int(made, option_names[i], value.integer, reterr);
+        else if (value.kind == MUSTER_VALUE_BOOL)
+            rc = muster_rdzv_params_set_bool(made, option_names[i], value.boolean, reterr);
+        else
+            rc = muster_rdzv_params_set_float(made, option_names[i], value.number, reterr);
+    }
+    for (size_t i = 0; rc == 0 && i < query->count; i++)
+        rc = muster_rdzv_params_set_text(made, query->keys[i], query->values[i], reterr);
+    if (rc < 0) {
+        muster_rdzv_params_free(made);
+        return rc;
+    }
+    *ret_params = made;
+    return 0;
+}
+
+int muster_rdzv_params_from_url(const char *given, struct muster_rdzv_params **ret_params, struct muster_error *reterr)
+{
+    struct url url;
+    struct query query = { 0 };
+    int rc = split_url(given, &url, reterr);
+
+    if (rc == 0)
+        rc = read_query(given, url.query, &query, reterr);
+    if (rc < 0)
+        return rc;
+    if (query.nodes_min == 0 || query.nodes_max == 0)
+        return bad_url(given, "min_workers and max_workers are needed", reterr);
+    return make_params(&url, &query, NULL, ret_params, reterr);
+}
+
+int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
+                           struct muster_error *reterr)
+{
+    const char *given = muster_rdzv_params_endpoint(params), *run_id = muster_rdzv_params_run_id(params);
+    struct url url;
+    struct query query = { 0 };
+    int rc;
+
+    *ret_own = NULL;
+    if (strncmp(given, SCHEME, strlen(SCHEME)) != 0)
+        return 0;
+    rc = split_url(given, &url, reterr);
+    if (rc == 0)
+        rc = read_query(given, url.query, &query, reterr);
+    if (rc < 0)
+        return rc;
+    if (run_id[0] != '\0' && strcmp(run_id, url.run_id) != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "the run id is '%.100s', and in the URL '%.100s'", run_id, url.run_id);
+    if (query.nodes_min == 0)
+        query.nodes_min = muster_rdzv_params_min_nodes(params);
+    if (query.nodes_max == 0)
+        query.nodes_max = muster_rdzv_params_max_nodes(params);
+    return make_params(&url, &query, params, ret_own, reterr);
+}
+
+/* ---- Options ---- */
+
+static const char *text_of(const struct muster_rdzv_params *params, const char *key)
+{
+    struct muster_value value;
+
+    return muster_rdzv_params_get(params, key, &value) && value.kind == MUSTER_VALUE_TEXT ? value.text : NULL;
+}
+
+static int read_seconds(const struct muster_rdzv_params *params, const char *key, int64_t fallback, int64_t least,
+                        uint64_t *ret_ms, struct muster_error *reterr)
+{
+    int64_t seconds = 0;
+    int rc = muster_rdzv_params_get_as_int(params, key, fallback, &seconds, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (seconds < least || seconds > MU_ETCD_SECONDS_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%s': %" PRId64 " s is not in %" PRId64 "..%" PRId64, key,
+                       seconds, least, MU_ETCD_SECONDS_MAX);
+    *ret_ms = (uint64_t)seconds * 1000;
+    return 0;
+}
+
+static int read_access(const struct muster_rdzv_params *params, struct mu_etcd_place *place,
+                       struct muster_error *reterr)
+{
+    place->protocol = text_of(params, "protocol");
+    place->cacert = text_of(params, "cacert");
+    place->cert = text_of(params, "cert");
+    place->key = text_of(params, "key");
+    if (place->protocol != NULL && strcmp(place->protocol, "http") != 0 && strcmp(place->protocol, "https") != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%.40s' is neither http nor https", place->protocol);
+    if (place->cert == NULL)
+        place->key = NULL; /* as PyTorch does: a key counts only with its certificate */
+    return 0;
+}
+
+int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
+                        struct muster_error *reterr)
+{
+    struct mu_etcd_place place = {
+        .endpoints = muster_rdzv_params_endpoint(params),
+        .run_id = muster_rdzv_params_run_id(params),
+        .prefix = text_of(params, "etcd_prefix"),
+        .nodes_min = muster_rdzv_params_min_nodes(params),
+        .nodes_max = muster_rdzv_params_max_nodes(params),
+    };
+    struct mu_doc_dialect dialect = MU_DOC_DIALECT_2_X;
+    int rc = read_access(params, &place, reterr);
+
+    if (rc == 0 && place.run_id[0] == '\0')
+        rc = mu_fail(reterr, MUSTER_EINVAL, "the run id is empty; every node of a job needs the same one");
+    if (rc == 0 && strlen(place.run_id) > MU_RDZV_RUN_ID_MAX)
+        rc = mu_fail(reterr, MUSTER_ELIMIT, "the run id '%.40s...' is longer than %d bytes", place.run_id,
+                     MU_RDZV_RUN_ID_MAX);
+    if (rc == 0)
+        rc = read_seconds(params, "timeout", MU_ETCD_TIMEOUT_S, 1, &place.join_ms, reterr);
+    if (rc == 0)
+        rc = read_seconds(params, "last_call_timeout", MU_ETCD_LAST_CALL_S, 0, &place.last_call_ms, reterr);
+    if (rc == 0)
+        rc = read_seconds(params, "close_timeout", MU_ETCD_CLOSE_S, 1, &place.close_ms, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_dialect_from_params(params, &dialect, reterr);
+    if (rc < 0)
+        return rc;
+    place.old_dialect = !dialect.addr;
+    if (place.endpoints[strspn(place.endpoints, " \t\r\n")] == '\0')
+        place.endpoints = "localhost";
+    *ret_place = place;
+    return 0;
+}

@@ -1,0 +1,29 @@
+/* What the classic etcd rendezvous is told by its parameters, or by a URL. */
+#ifndef MU_HANDLER_ETCD_PARAMS_H
+#define MU_HANDLER_ETCD_PARAMS_H
+
+#include "handler/handler.h"
+
+#define MU_ETCD_TIMEOUT_S 600
+#define MU_ETCD_LAST_CALL_S 30
+#define MU_ETCD_CLOSE_S 30
+#define MU_ETCD_SECONDS_MAX INT64_C(1000000000)
+
+struct mu_etcd_place { /* texts are the parameters' */
+    const char *endpoints, *run_id;
+    const char *prefix; /* NULL: the default */
+    const char *protocol, *cacert, *cert, *key;
+    int64_t nodes_min, nodes_max;
+    uint64_t join_ms, last_call_ms, close_ms;
+    bool old_dialect; /* PyTorch members are 1.13 */
+};
+
+/* With an endpoint "etcd://...": what the URL says, and what it leaves open from the parameters. *ret_own is the caller's;
+ * NULL: the parameters are good as they are. */
+int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
+                           struct muster_error *reterr);
+
+int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
+                        struct muster_error *reterr);
+
+#endif

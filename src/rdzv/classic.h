@@ -1,0 +1,254 @@
+/* One node's part in the classic etcd rendezvous (etcd's v2 keys, PyTorch's `etcd` back end): the phases that lead from no
+ * document to a final one, keep-alives, and what happens to a group that is there. Pure: events and the time come in,
+ * requests go out.
+ *
+ *   IDLE --join--> PREPARE --> LOOK --none--> CREATE, COUNT, OPEN --+
+ *                               ^ |--joinable----------------------- + --> JOIN --> LAST CALL or WAIT FOR PEERS --frozen-->
+ *                               | |--setup, frozen--> watch          |            CONFIRM --> WAIT FOR FINAL --> MEMBER
+ *                               | +--final--> ANNOUNCE, WAIT TO FREE (delete it when a keep-alive is missing)
+ *                               +------ whatever no longer fits ------+
+ *   join and leave take back what can be taken back first: QUIT.
+ *
+ * At most one request of the phases is under way, beside one each for the two leases, for a close and for a look; an answer
+ * to another id is dropped. Whatever happens, mu_classic_deadline_ms() says when time must pass next.
+ *
+ * With P the prefix, J = P/run_<run id>, R = J/rdzv (all of them as etcd has them: a key that is recorded in a document must
+ * equal the one that etcd lists):
+ *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the store of the round)
+ *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
+ *
+ * What is better than the original, with the same keys and documents:
+ *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other removes the
+ *    document, and everybody begins anew. A waiting node takes its announcement back. A member deletes its keep-alive.
+ *  - A write whose answer was lost is not simply repeated: a node never joins twice.
+ *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its keep-alive
+ *    and then the document. With a PyTorch member among us the announcement has to stand until it has been seen.
+ *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
+ *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others have
+ *    had the time to put theirs back. */
+#ifndef MU_RDZV_CLASSIC_H
+#define MU_RDZV_CLASSIC_H
+
+#include "base/rng.h"
+#include "rdzv/classic_doc.h"
+
+#define MU_CLASSIC_PREFIX_DEFAULT "/torchelastic/p2p"
+#define MU_CLASSIC_KEY_MAX 4096
+#define MU_CLASSIC_NODE_MAX 512 /* bytes that say who a node is */
+
+#define MU_CLASSIC_SETUP_TTL_S 5
+#define MU_CLASSIC_JOINABLE_TTL_S 10
+#define MU_CLASSIC_FROZEN_TTL_S 10
+#define MU_CLASSIC_RANK_TTL_S 10
+#define MU_CLASSIC_ROOT_TTL_S 7200
+
+#define MU_CLASSIC_REQUEST_MS 5000   /* for an answer */
+#define MU_CLASSIC_WATCH_MS 20000    /* then it is asked anew */
+#define MU_CLASSIC_RETRY_MS 1000     /* after an error, +-50 % */
+#define MU_CLASSIC_CAS_DELAY_MS 100  /* after a lost write: random below this */
+#define MU_CLASSIC_TOUCH_MS 4000     /* a last call without news: the document's TTL is renewed */
+#define MU_CLASSIC_QUIT_MS 2000      /* for taking back what can be taken back, when leaving */
+#define MU_CLASSIC_GIVE_UP_MS 10000  /* the same after a join that failed */
+#define MU_CLASSIC_STAND_MS 6000     /* an announcement to members that only poll stands so long */
+#define MU_CLASSIC_IDLE_EVENTS_MAX 8 /* of a watch, in a row, that are of no interest; then it rests */
+#define MU_CLASSIC_IDLE_MS 250
+#define MU_CLASSIC_GRACE_MS 12000      /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
+#define MU_CLASSIC_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
+#define MU_CLASSIC_HOLD_MS 1000
+#define MU_CLASSIC_HOLD_MAX_MS 60000
+
+#define MU_CLASSIC_CODE_NOT_FOUND 100
+#define MU_CLASSIC_CODE_COMPARE 101
+#define MU_CLASSIC_CODE_EXISTS 105
+#define MU_CLASSIC_CODE_CLEARED 401
+
+#define MU_CLASSIC_STATES(X)                                                                                           \
+    X(IDLE, "idle")                                                                                                    \
+    X(REJOIN_KEY, "delete our keep-alive")                                                                             \
+    X(PREPARE, "make the directories")                                                                                 \
+    X(LOOK, "read the document")                                                                                       \
+    X(LOOK_WATCH, "wait for the document to change")                                                                   \
+    X(CREATE, "create the document")                                                                                   \
+    X(COUNT_READ, "read the version counter")                                                                          \
+    X(COUNT_WRITE, "increment the version counter")                                                                    \
+    X(MAKE_DIR, "make the version's directory")                                                                        \
+    X(OPEN, "open the document for joins")                                                                             \
+    X(JOIN, "join")                                                                                                    \
+    X(LAST_READ, "read the document in the last call")                                                                 \
+    X(LAST_WATCH, "wait in the last call")                                                                             \
+    X(LAST_TOUCH, "keep the document in the last call")                                                                \
+    X(LAST_FREEZE, "end the last call")                                                                                \
+    X(PEERS_READ, "read the document for peers")                                                                       \
+    X(PEERS_WATCH, "wait for peers")                                                                                   \
+    X(CONFIRM_KEY, "write our keep-alive")                                                                             \
+    X(CONFIRM_MARK, "say who we are")                                                                                  \
+    X(CONFIRM_WRITE, "confirm")                                                                                        \
+    X(CONFIRM_READ, "read the document for confirmations")                                                             \
+    X(FINAL_WATCH, "wait for confirmations")                                                                           \
+    X(STORE_DIR, "make the store's directory")                                                                         \
+    X(MARKS_READ, "read who the others are")                                                                           \
+    X(ANNOUNCE, "announce that we wait")                                                                               \
+    X(FREE_READ, "read the document while waiting")                                                                    \
+    X(FREE_LIST, "list the keep-alives while waiting")                                                                 \
+    X(FREE_WATCH, "wait for the group to end")                                                                         \
+    X(DROP, "delete the document")                                                                                     \
+    X(MEMBER_READ, "read the document of our group")                                                                   \
+    X(MEMBER_MARK, "look whether it is still our group")                                                               \
+    X(MEMBER_LIST, "list the keep-alives of our group")                                                                \
+    X(MEMBER_WATCH, "watch our group")                                                                                 \
+    X(MEMBER_KEY, "put our keep-alive back")                                                                           \
+    X(OVER, "our group is over")                                                                                       \
+    X(QUIT_KEY, "delete our keep-alive to leave")                                                                      \
+    X(QUIT_READ, "read the document to leave")                                                                         \
+    X(QUIT_WRITE, "take ourselves back")                                                                               \
+    X(QUIT_DROP, "delete the document to leave")
+
+enum mu_classic_state {
+#define X(name, text) MU_CLASSIC_IN_##name,
+    MU_CLASSIC_STATES(X)
+#undef X
+};
+
+const char *mu_classic_state_text(enum mu_classic_state state);
+
+/* ---- Events ---- */
+
+enum mu_classic_event_type {
+    MU_CLASSIC_ON_JOIN,   /* asked: take part in the next version. Not while a join is under way */
+    MU_CLASSIC_ON_LEAVE,  /* asked */
+    MU_CLASSIC_ON_CLOSE,  /* asked: nobody joins any more */
+    MU_CLASSIC_ON_LOOK,   /* asked: LOOKED */
+    MU_CLASSIC_ON_ANSWER, /* of a request */
+    MU_CLASSIC_ON_TIME,
+};
+
+struct mu_classic_node { /* of a listing */
+    struct mu_slice key, value;
+};
+
+struct mu_classic_event { /* borrows what it points to */
+    enum mu_classic_event_type type;
+    uint64_t now_ms; /* monotonic */
+    /* ANSWER. */
+    uint64_t id;
+    int code;                            /* 0: done. Above 0: etcd's error code. Below 0: there is no answer */
+    bool unsure;                         /* below 0: it may have been done, or may yet be */
+    const struct muster_error *error;    /* with a code */
+    struct mu_slice value;               /* GET */
+    struct mu_slice key;                 /* WATCH: what has changed */
+    uint64_t modified, index;            /* modifiedIndex of the node; X-Etcd-Index */
+    const struct mu_classic_node *nodes; /* GET of a directory: what is in it */
+    size_t nodes_count;
+};
+
+/* ---- Effects ---- */
+
+enum mu_classic_kind { MU_CLASSIC_GET, MU_CLASSIC_PUT, MU_CLASSIC_DELETE, MU_CLASSIC_WATCH };
+
+struct mu_classic_request { /* of the v2 keys API; borrows from the machine until its next step */
+    uint64_t id;
+    enum mu_classic_kind kind;
+    struct mu_slice key;
+    bool dir, refresh, recursive;
+    bool has_value, has_prev_value;
+    struct mu_slice value, prev_value;
+    bool must_exist, must_not_exist;
+    uint64_t prev_index, wait_index; /* 0: none */
+    int64_t ttl_s;                   /* 0: none */
+    uint64_t timeout_ms;
+};
+
+#define MU_CLASSIC_TELLS(X)                                                                                            \
+    X(JOINED, "joined")         /* see mu_classic_world() */                                                           \
+    X(WAITING, "waiting")       /* count; once a round, after the hold-down */                                         \
+    X(PEERS_LOST, "peers_lost") /* ranks: who is gone, all of them; again when there are more */                       \
+    X(REMOVED, "removed")       /* the others go on without us */                                                      \
+    X(CLOSED, "closed")         /* seen closed, or CLOSE done; once */                                                 \
+    X(LEFT, "left")                                                                                                    \
+    X(FAILED, "failed")             /* asked: JOIN or CLOSE; error */                                                  \
+    X(LOOKED, "looked")             /* closed, count; or error */                                                      \
+    X(BACKEND_DOWN, "backend_down") /* error: the first of a row; it is tried again */                                 \
+    X(BACKEND_UP, "backend_up")                                                                                        \
+    X(PROGRESS, "progress") /* while joining: see mu_classic_progress() */
+
+enum mu_classic_tell {
+#define X(name, text) MU_CLASSIC_TELL_##name,
+    MU_CLASSIC_TELLS(X)
+#undef X
+};
+
+const char *mu_classic_tell_text(enum mu_classic_tell tell);
+
+enum mu_classic_effect_type {
+    MU_CLASSIC_DO_REQUEST,
+    MU_CLASSIC_DO_CANCEL, /* id: nobody wants its answer any more */
+    MU_CLASSIC_DO_TELL,
+};
+
+struct mu_classic_effect { /* borrows from the machine, until its next step */
+    enum mu_classic_effect_type type;
+    struct mu_classic_request request;
+    uint64_t id;
+    enum mu_classic_tell tell;
+    enum mu_classic_event_type asked;
+    int64_t round, count;
+    bool closed;
+    const struct muster_error *error;
+    const size_t *ranks;
+    size_t ranks_count;
+};
+
+#define MU_CLASSIC_EFFECTS_MAX 12
+
+struct mu_classic_effects {
+    struct mu_classic_effect items[MU_CLASSIC_EFFECTS_MAX];
+    unsigned count;
+};
+
+/* ---- The machine ---- */
+
+struct mu_classic_config { /* copied */
+    const char *prefix;    /* NULL: MU_CLASSIC_PREFIX_DEFAULT */
+    const char *run_id;
+    int64_t nodes_min, nodes_max;
+    uint64_t join_ms, last_call_ms, close_ms;
+    const char *node; /* who we are, for the other nodes of our kind */
+    uint64_t seed;
+};
+
+struct mu_classic_world {
+    int64_t version; /* -1: we are in none */
+    int64_t rank;
+    size_t count;
+    char *const *marks; /* by rank: what its node says it is; NULL: it is PyTorch */
+    bool all_ours;
+};
+
+struct mu_classic_progress {
+    size_t joined;
+    int64_t waiting;
+    bool last_call;
+    uint64_t last_call_until_ms, deadline_ms;
+};
+
+/* P and J as etcd has them. MUSTER_EINVAL: too long. */
+int mu_classic_keys(const char *prefix, const char *run_id, char ret_prefix[static MU_CLASSIC_KEY_MAX],
+                    char ret_root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr);
+
+struct mu_classic; /* opaque */
+
+/* MUSTER_EINVAL: limits or texts that cannot be. MUSTER_ENOMEM. */
+int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **ret_classic,
+                   struct muster_error *reterr);
+void mu_classic_free(struct mu_classic *classic);
+
+/* Same state, same event, same effects, always. `out` is overwritten. Without memory for a step, it is tried again later. */
+void mu_classic_step(struct mu_classic *classic, const struct mu_classic_event *event, struct mu_classic_effects *out);
+uint64_t mu_classic_deadline_ms(const struct mu_classic *classic); /* when TIME is wanted; UINT64_MAX: never */
+
+enum mu_classic_state mu_classic_state(const struct mu_classic *classic);
+const struct mu_classic_world *mu_classic_world(const struct mu_classic *classic);
+struct mu_classic_progress mu_classic_progress(const struct mu_classic *classic);
+const char *mu_classic_root(const struct mu_classic *classic); /* J, without "/" at its end */
+
+#endif

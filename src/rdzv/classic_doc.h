@@ -1,0 +1,59 @@
+/* The document of the classic etcd rendezvous, byte for byte as Python's json module writes it. A document is read, one thing
+ * of it is changed, and all of it is written back, fields that we do not know included. Pure. */
+#ifndef MU_RDZV_CLASSIC_DOC_H
+#define MU_RDZV_CLASSIC_DOC_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define MU_CLASSIC_DOC_MAX (4u << 20) /* bytes */
+#define MU_CLASSIC_NODES_MAX 16384    /* participants */
+
+#define MU_CLASSIC_STATUSES(X)                                                                                         \
+    X(SETUP, "setup")                                                                                                  \
+    X(JOINABLE, "joinable")                                                                                            \
+    X(FROZEN, "frozen")                                                                                                \
+    X(FINAL, "final")                                                                                                  \
+    X(CLOSED, "closed")
+
+enum mu_classic_status {
+#define X(name, text) MU_CLASSIC_##name,
+    MU_CLASSIC_STATUSES(X)
+#undef X
+};
+
+const char *mu_classic_status_text(enum mu_classic_status status);
+
+struct mu_classic_doc { /* zeroed memory is none */
+    enum mu_classic_status status;
+    int64_t version;     /* -1: none, as in `setup` */
+    size_t participants; /* how many; their ranks are 0 to one less */
+    size_t keep_alives;  /* how many have confirmed */
+    int64_t waiting;     /* nodes that want in */
+    void *json;
+};
+
+/* MUSTER_ERDZV_STATE for what is no such document, naming the field; MUSTER_ENOMEM. On failure there is nothing to free. */
+int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, struct muster_error *reterr);
+void mu_classic_doc_done(struct mu_classic_doc *doc);
+const char *mu_classic_doc_keep_alive(const struct mu_classic_doc *doc, size_t index); /* a key, as it was written */
+bool mu_classic_doc_has_keep_alive(const struct mu_classic_doc *doc, const char *key);
+
+/* The next document, put into `out` in place of what is there. 0 or MUSTER_ENOMEM. The document itself stays as it is. */
+int mu_classic_doc_setup(struct mu_buf *out);
+int mu_classic_doc_joinable(int64_t version, struct mu_buf *out);
+int mu_classic_doc_joined(const struct mu_classic_doc *doc, bool freeze, struct mu_buf *out); /* one participant more */
+int mu_classic_doc_left(const struct mu_classic_doc *doc, struct mu_buf *out);                /* one less: the last */
+int mu_classic_doc_frozen(const struct mu_classic_doc *doc, struct mu_buf *out);
+int mu_classic_doc_confirmed(const struct mu_classic_doc *doc, const char *key,
+                             struct mu_buf *out); /* the last: final */
+int mu_classic_doc_waiting(const struct mu_classic_doc *doc, int64_t waiting, struct mu_buf *out);
+int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out); /* NULL: there was none */
+
+/* A key as etcd has it: a leading "/", no "//", "." and ".." resolved, no "/" at the end. At most `room` bytes with the NUL;
+ * false: it does not fit. */
+bool mu_classic_key_clean(const char *key, char *text, size_t room);
+
+#endif

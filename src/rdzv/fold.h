@@ -1,0 +1,260 @@
+/* One node's part in an etcd-v3 rendezvous. Pure: events and the time come in, effects go out.
+ *
+ * Keys, all below /muster/<run id>/ (fold_doc.h has their values):
+ *   nodes/<node>/<lease>  a node's record, written by it alone, under its own lease: what it wants
+ *   job/folder            which node folds; under that node's lease
+ *   job/doc               the world of the round: its members in the order of their ranks
+ *   job/news              what has become of it: who is gone, who waits
+ *   job/closed            nobody joins any more
+ *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
+ * Everything is under a lease: a node's own, or the job's, which the folder keeps alive; when nobody is left, all of it goes.
+ *
+ * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node, the
+ * folder, watches the records and folds all that it has seen into one write: the world of a round when it is complete, and
+ * the news about it. The folder is whoever created job/folder first, a matter of revisions; the key goes with its lease,
+ * and then whoever comes first is the next. Being the folder is only a role: each of its writes is a transaction that holds
+ * only if job/folder is still the one that it created AND the document is still the revision it was folded from AND the job
+ * is not closed. So there is one chain of worlds, whatever a folder believes that was paused or cut off, and a lease is never
+ * trusted to exclude anybody. Everybody else watches job/ alone: a change costs a message a node, not a message for each pair
+ * of nodes.
+ *
+ * **Rounds** are those of the dynamic rendezvous. The next world is made when nobody is in the old one any more and there are
+ * max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and at least one is
+ * back). A member is in a world until its record says that it left it, or its record is gone: an event of etcd's, no clock.
+ * Nodes that could be let in are `waiting` (told after a hold-down), those for whom there is no place are spares. Members of
+ * the last round come first, in their old order; then everybody by the revision that created its record.
+ *
+ *   IDLE --join--> JOINING --the document has us--> MEMBER --join--> JOINING ...
+ *     ^               |                                |  \
+ *     +----LEAVING <--+---------- leave ---------------+   +--in the news as gone, or another document--> removed: IDLE
+ *
+ * **Identity.** Worlds have random identities; numbers of rounds are for people. A node never enters a world that it has left,
+ * and whoever holds another world than the document's was removed: so also when etcd has lost its data and somebody puts
+ * something old back, no two sets of members believe in one world.
+ *
+ * **Doubt.** An answer that was lost leaves a write in doubt: it may still happen. Writes of the job's keys are harmless then,
+ * for each names the revision it replaces: the keys are read again, and what is to be done is decided anew. A record in doubt
+ * could come back over a newer one: so a record is given up with its lease, whose id is in its key, and the next one is
+ * written under a new lease.
+ *
+ * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If our own
+ * lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that we stay in
+ * our world), and for a lease's time no record that is missing counts as gone. A document that is missing is put back as it
+ * was by a member that holds it, lowest rank first; a folder makes no first round while a record says that there is one. */
+#ifndef MU_RDZV_FOLD_H
+#define MU_RDZV_FOLD_H
+
+#include "base/rng.h"
+#include "rdzv/fold_doc.h"
+#include "rdzv/rules.h"
+
+#define MU_FOLD_RETRY_MS 50 /* after a failed request: so long +-50 %, doubling */
+#define MU_FOLD_RETRY_MAX_MS 1000
+#define MU_FOLD_CROWN_MS 10          /* the place of the folder is empty: the member of rank r waits r times this */
+#define MU_FOLD_CROWN_MAX_MS 400     /* ... at most; and nodes of no round up to this at random */
+#define MU_FOLD_RESTORE_MS 20        /* the same for a document that is missing */
+#define MU_FOLD_NEWS_MS 500          /* between news that bring only numbers */
+#define MU_FOLD_NEWS_NODE_MS 5       /* ... and for each node that they go to */
+#define MU_FOLD_LEFT_MAX 16          /* worlds that we have left and remember */
+#define MU_FOLD_NODES_MAX (1u << 15) /* records that are looked at */
+#define MU_FOLD_HOLD_ROUND_MS 30000  /* after a round shorter than this, waiting nodes are held down */
+#define MU_FOLD_HOLD_MS 1000
+#define MU_FOLD_HOLD_TOP_MS 60000
+#define MU_FOLD_KEY_MAX 64 /* of a key without the job's prefix */
+
+/* ---- Events ---- */
+
+enum mu_fold_scope { MU_FOLD_JOB, MU_FOLD_NODES }; /* "job/", "nodes/" */
+
+struct mu_fold_kv {
+    struct mu_slice key; /* without the job's prefix: "job/doc" */
+    bool deleted;        /* of a change only; then there is no more than key and mod */
+    struct mu_slice value;
+    int64_t create, mod, lease;
+};
+
+#define MU_FOLD_EVENTS(X)                                                                                              \
+    X(JOIN, "join")                     /* asked: take part in the next round */                                       \
+    X(LEAVE, "leave")                   /* asked */                                                                    \
+    X(CLOSE, "close")                   /* asked: nobody joins any more */                                             \
+    X(LOOK, "look")                     /* asked: TELL_LOOKED */                                                       \
+    X(LOADED, "loaded")                 /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */ \
+    X(CHANGED, "changed")               /* scope, kvs, in order */                                                     \
+    X(STALE, "stale")                   /* scope: changes were missed; none come before it is loaded again */          \
+    X(TROUBLE, "trouble")               /* etcd cannot be heard: error; or can again: NULL */                          \
+    X(LEASED, "leased")                 /* TAKE_LEASE's answer: lease */                                               \
+    X(LEASE_LOST, "lease lost")         /* ... or it was lost, now or later: error */                                  \
+    X(DROPPED, "dropped")               /* DROP_LEASE's answer, whatever came of it */                                 \
+    X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and puts were made; revision */     \
+    X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
+    X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
+    X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */     \
+    X(TIME, "time")
+
+enum mu_fold_event_type {
+#define X(name, text) MU_FOLD_ON_##name,
+    MU_FOLD_EVENTS(X)
+#undef X
+};
+
+struct mu_fold_event { /* borrows what it points to */
+    enum mu_fold_event_type type;
+    uint64_t now_ms; /* monotonic */
+    uint64_t id;     /* of the effect that is answered; LEASE_LOST: of TAKE_LEASE */
+    enum mu_fold_scope scope;
+    const struct mu_fold_kv *kvs;
+    size_t count;
+    int64_t lease;
+    bool held;
+    int64_t revision; /* WROTE: of what was put */
+    const struct muster_error *error;
+    bool final;      /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */
+    bool lease_gone; /* REQUEST_FAILED: etcd has answered that it has no such lease; nothing was done */
+};
+
+/* ---- Effects ---- */
+
+#define MU_FOLD_EFFECTS(X)                                                                                             \
+    X(LOAD, "load")             /* scope: read it, and watch it from there on; replaces an earlier watch of it */      \
+    X(UNWATCH, "unwatch")       /* scope: no more changes */                                                           \
+    X(TAKE_LEASE, "take lease") /* and keep it alive, until DROP_LEASE or LEASE_LOST */                                \
+    X(DROP_LEASE, "drop lease") /* `lease_take`: end the one of that TAKE_LEASE; id 0: no answer is wanted */          \
+    X(GRANT_JOB, "grant job")   /* a lease for the job; not kept alive by itself */                                    \
+    X(KEEP_JOB, "keep job")     /* lease */                                                                            \
+    X(WRITE, "write")           /* write */                                                                            \
+    X(TELL, "tell")
+
+enum mu_fold_effect_type {
+#define X(name, text) MU_FOLD_DO_##name,
+    MU_FOLD_EFFECTS(X)
+#undef X
+};
+
+/* tell->... in mu_rdzv.h's sense */
+#define MU_FOLD_TELLS(X)                                                                                               \
+    X(JOINED, "joined")         /* mu_fold_world() */                                                                  \
+    X(WAITING, "waiting")       /* count */                                                                            \
+    X(PEERS_LOST, "peers_lost") /* mu_fold_lost(), all of them; again when there are more */                           \
+    X(REMOVED, "removed")                                                                                              \
+    X(CLOSED, "closed") /* seen, or done; once */                                                                      \
+    X(LEFT, "left")                                                                                                    \
+    X(FAILED, "failed")             /* asked (JOIN, LEAVE, CLOSE; TIME: the membership), error */                      \
+    X(LOOKED, "looked")             /* count: waiting, closed, round; or error */                                      \
+    X(BACKEND_DOWN, "backend_down") /* error */                                                                        \
+    X(BACKEND_UP, "backend_up")                                                                                        \
+    X(PROGRESS, "progress")   /* mu_fold_progress() */                                                                 \
+    X(COMPLETED, "completed") /* we, as the folder, wrote the world of `round`, with `count` members */                \
+    X(FOLDER, "folder")       /* we are the folder now */
+
+enum mu_fold_tell {
+#define X(name, text) MU_FOLD_TELL_##name,
+    MU_FOLD_TELLS(X)
+#undef X
+};
+
+enum mu_fold_compare_kind { MU_FOLD_ABSENT, MU_FOLD_CREATE, MU_FOLD_MOD };
+
+struct mu_fold_compare {
+    enum mu_fold_compare_kind kind;
+    struct mu_slice key;
+    int64_t revision;
+};
+
+struct mu_fold_put {
+    struct mu_slice key, value;
+    int64_t lease;
+};
+
+#define MU_FOLD_COMPARES_MAX 3
+#define MU_FOLD_PUTS_MAX 2
+
+struct mu_fold_write {
+    struct mu_fold_compare compares[MU_FOLD_COMPARES_MAX];
+    struct mu_fold_put puts[MU_FOLD_PUTS_MAX], else_puts[MU_FOLD_PUTS_MAX];
+    unsigned compares_count, puts_count, else_count;
+    bool repeatable; /* doing it twice is as good as once */
+};
+
+struct mu_fold_effect { /* borrows from the machine, until the next step */
+    enum mu_fold_effect_type type;
+    uint64_t id;
+    enum mu_fold_scope scope;
+    uint64_t lease_take;
+    int64_t lease;
+    const struct mu_fold_write *write;
+    enum mu_fold_tell tell;
+    enum mu_fold_event_type asked;
+    int64_t round, count;
+    bool closed;
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN; LOOKED: NULL if it was possible */
+};
+
+#define MU_FOLD_EFFECTS_MAX 24
+
+struct mu_fold_effects {
+    struct mu_fold_effect items[MU_FOLD_EFFECTS_MAX];
+    unsigned count;
+};
+
+/* ---- The machine ---- */
+
+struct mu_fold_config { /* copied */
+    struct mu_rdzv_settings
+        settings;     /* nodes_min to close_ms and lost_node_wait_ms; heartbeats are the lease's business */
+    const char *name; /* at most MU_FOLD_NAME_MAX bytes */
+    int64_t pid, local_id;
+    uint64_t id; /* random, not 0 */
+    uint64_t lease_ms, job_lease_ms;
+    uint64_t
+        first_ms;  /* for etcd to be heard at all; above 0. After that it may be away for as long as a join may last */
+    uint64_t seed; /* random */
+};
+
+#define MU_FOLD_PHASES(X)                                                                                              \
+    X(IDLE, "idle")                                                                                                    \
+    X(JOINING, "joining")                                                                                              \
+    X(MEMBER, "member")                                                                                                \
+    X(LEAVING, "leaving")
+
+enum mu_fold_phase {
+#define X(name, text) MU_FOLD_##name,
+    MU_FOLD_PHASES(X)
+#undef X
+};
+
+struct mu_fold; /* opaque */
+
+int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, struct muster_error *reterr);
+void mu_fold_free(struct mu_fold *fold);
+
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
+void mu_fold_step(struct mu_fold *fold, const struct mu_fold_event *event, struct mu_fold_effects *out);
+uint64_t mu_fold_deadline_ms(const struct mu_fold *fold); /* when TIME is wanted; UINT64_MAX: never */
+
+/* Borrowed until the next step. */
+enum mu_fold_phase mu_fold_phase(const struct mu_fold *fold);
+const struct mu_fold_world *mu_fold_world(const struct mu_fold *fold); /* of ours; NULL: we are in none */
+const struct mu_fold_world *mu_fold_doc(const struct mu_fold *fold);   /* of the job; NULL: there is none */
+int64_t mu_fold_doc_mod(const struct mu_fold *fold);                   /* its revision; 0: there is none */
+int64_t mu_fold_rank(const struct mu_fold *fold);                      /* ours; -1 */
+int64_t mu_fold_lease(const struct mu_fold *fold);                     /* of our own; 0: none */
+int64_t mu_fold_job_lease(const struct mu_fold *fold);                 /* 0: not known */
+bool mu_fold_is_folder(const struct mu_fold *fold);
+/* Whether that rank of our world was told as lost. */
+bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
+
+struct mu_fold_progress {
+    int64_t round, joined, waiting, spares;
+    bool spare;                  /* we are one */
+    uint64_t last_call_until_ms; /* UINT64_MAX: it has not begun */
+    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none */
+};
+
+struct mu_fold_progress mu_fold_progress(const struct mu_fold *fold);
+
+const char *mu_fold_event_text(enum mu_fold_event_type type);
+const char *mu_fold_effect_text(enum mu_fold_effect_type type);
+const char *mu_fold_tell_text(enum mu_fold_tell tell);
+const char *mu_fold_phase_text(enum mu_fold_phase phase);
+
+#endif

@@ -1,0 +1,379 @@
+"""The classic etcd rendezvous on a real etcd: ours alone, and in one rendezvous with stock PyTorch 1.13.1."""
+
+import base64
+import http.client
+import json
+import subprocess
+import time
+import urllib.parse
+import uuid
+
+import pytest
+
+import etcd_servers
+import harness
+import rdzv_nodes
+from harness import HERE
+from rdzv_nodes import Process, until
+
+WHICH = "1.13.1"
+LIMIT = 60  # a keep-alive's 10 s, and everything after it, on a machine with other things to do
+KINDS = ("stock", "ours")
+
+
+class Stock(Process):
+    """Kept between tests, for importing PyTorch costs seconds each time."""
+
+    ours = False
+    kept = []
+
+    def __init__(self):
+        super().__init__([harness.interpreter(WHICH), str(HERE / "classic_stock.py")], None, "stock")
+        self.hello.good(LIMIT)
+
+    @classmethod
+    def take(cls, endpoint, run_id, nodes, options):
+        node = cls.kept.pop() if cls.kept else cls()
+        node.call("create", LIMIT, endpoint=endpoint, run_id=run_id, min=nodes[0], max=nodes[1], options=options).good
+        return node
+
+    def give_back(self):
+        if self.alive() and self.idle() and self.call("forget", LIMIT)["ok"]:
+            Stock.kept.append(self)
+        else:
+            self.stop()
+
+    @staticmethod
+    def line(number, do, fields):
+        return json.dumps({"id": number, "do": do, **fields}) + "\n"
+
+
+class Ours(Process):
+    ours = True
+
+    def __init__(self, endpoint, run_id, nodes, options):
+        text = ",".join(f"{k}={v}" for k, v in {"dialect": "1.13", **options}.items())
+        super().__init__([str(rdzv_nodes.rdzv_program()), "etcd", endpoint, run_id, *map(str, nodes), "", text],
+                         None, "ours")
+        self.hello.good()
+
+    @classmethod
+    def take(cls, *what):
+        return cls(*what)
+
+    def give_back(self):
+        self.stop()
+
+    @staticmethod
+    def line(number, do, fields):
+        return " ".join([str(number), do, *map(str, fields.values())]) + "\n"
+
+
+class Scene:
+    """One rendezvous on one server."""
+
+    def __init__(self, server, nodes=(2, 3), **options):
+        self.server = server
+        self.nodes = nodes
+        self.options = {"last_call_timeout": 2, "timeout": 120, **options}
+        self.run_id = uuid.uuid4().hex[:12]
+        self.made = []
+
+    def node(self, kind, **options):
+        make = Stock if kind == "stock" else Ours
+        node = make.take(self.server.endpoint, self.run_id, self.nodes, {**self.options, **options})
+        self.made.append(node)
+        return node
+
+    @property
+    def root(self):
+        return f"/torchelastic/p2p/run_{self.run_id}"
+
+    def get(self, key):
+        """The node of a key, by etcd itself; None: there is none."""
+        connection = http.client.HTTPConnection(self.server.endpoint, timeout=10)
+        try:
+            connection.request("GET", "/v2/keys" + urllib.parse.quote(key))
+            reply = json.loads(connection.getresponse().read())
+            return reply.get("node")
+        finally:
+            connection.close()
+
+    def document(self):
+        node = self.get(self.root + "/rdzv/active_version")
+        return json.loads(node["value"]) if node else None
+
+    def until_status(self, status, **fields):
+        def seen():
+            document = self.document()
+            return (document if document and document["status"] == status and
+                    all(document[k] == v for k, v in fields.items()) else None)
+        return until(seen, LIMIT, f"{status} {fields}, not {self.document()}")
+
+    def keep_alives(self, version):
+        nodes = self.get(f"{self.root}/rdzv/v_{version}").get("nodes", [])
+        return sorted(n["key"].rsplit("/", 1)[1] for n in nodes if "rank_" in n["key"])
+
+    def stop(self):
+        for node in self.made:
+            node.give_back()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    etcd_servers.need()
+    cluster = etcd_servers.Cluster(tmp_path_factory.mktemp("etcd"), 1)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def scenes(server):
+    rdzv_nodes.need_rdzv()
+    made = []
+
+    def make(**what):
+        made.append(Scene(server, **what))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.stop()
+
+
+@pytest.fixture(scope="module")
+def stock():
+    """Skips where there is no PyTorch 1.13 with a client for etcd."""
+    if subprocess.run([harness.interpreter(WHICH), "-c", "import torch, etcd"], capture_output=True,
+                      timeout=120).returncode != 0:
+        harness.absent("PyTorch 1.13.1 with python3-etcd is absent")
+    yield
+    while Stock.kept:
+        Stock.kept.pop().stop()
+
+
+def meet(*nodes):
+    pending = [node.begin("next") for node in nodes]
+    return [p.good(LIMIT) for p in pending]
+
+
+def agree(answers):
+    """One world: ranks from 0 on, one version, one place to meet."""
+    assert sorted(a["rank"] for a in answers) == list(range(len(answers)))
+    assert {a["world_size"] for a in answers} == {len(answers)}
+    assert len({a["round"] for a in answers}) == 1
+    assert len({(a["addr"], a["port"]) for a in answers}) == 1 and answers[0]["port"] > 0
+
+
+# ---- Ours alone ----
+
+def test_ours_meet_and_leave_nothing_that_blocks(scenes):
+    scene = scenes(nodes=(2, 2))
+    a, b = scene.node("ours"), scene.node("ours")
+    answers = meet(a, b)
+    agree(answers)
+    version = answers[0]["round"]
+    document = scene.document()
+    assert document == {"status": "final", "version": str(version), "participants": [0, 1],
+                        "keep_alives": document["keep_alives"], "num_workers_waiting": 0}
+    assert sorted(document["keep_alives"]) == [f"{scene.root}/rdzv/v_{version}/rank_{r}" for r in (0, 1)]
+    a.call("free").good
+    assert len(scene.keep_alives(version)) == 1  # its own was deleted
+    until(lambda: b.call("waiting").good["count"] > 0, LIMIT, "the other one hears of it")
+
+
+def test_ours_regroup_without_waiting_for_keep_alives(scenes):
+    scene = scenes(nodes=(2, 3))
+    a, b = scene.node("ours"), scene.node("ours")
+    agree(meet(a, b))
+    c = scene.node("ours")
+    late = c.begin("next")
+    until(lambda: a.call("waiting").good["count"] > 0, LIMIT, "a node waits")
+    begun = time.monotonic()
+    answers = [p.good(LIMIT) for p in (a.begin("next"), b.begin("next"), late)]
+    agree(answers)
+    assert {x["round"] for x in answers} == {2}
+    assert time.monotonic() - begun < 9  # less than a keep-alive's time to live: nobody waited for one
+
+
+def test_extra_data_comes_in_time_or_not_at_all(scenes):
+    scene = scenes(nodes=(1, 1))
+    node = scene.node("ours")
+    meet(node)
+    node.call("store_extra", key="a", value="1").good
+    node.call("store_extra", key="b", value="2").good
+    assert node.call("load_extra", key="b", ms=5000).good["value"] == "2"
+    assert node.call("load_extra", key="c", ms=300)["ok"] is False
+    assert json.loads(scene.get(scene.root + "/rdzv/v_1/extra_data")["value"]) == {"a": "1", "b": "2"}
+
+
+def test_whoever_gives_up_takes_itself_out(scenes):
+    scene = scenes(nodes=(2, 2), timeout=2)
+    lonely = scene.node("ours")
+    assert lonely.call("next", LIMIT).error == "RendezvousTimeoutError"
+    assert scene.document()["participants"] == []
+    a, b = scene.node("ours", timeout=60), scene.node("ours", timeout=60)
+    agree(meet(a, b))
+
+
+def test_a_prefix_that_is_not_as_etcd_writes_it(scenes):
+    scene = scenes(nodes=(1, 3), etcd_prefix="my//jobs/", last_call_timeout=1)
+    a = scene.node("ours")
+    agree(meet(a))
+    late = scene.node("ours").begin("next")
+    until(lambda: a.call("waiting").good["count"] > 0, LIMIT, "a node waits")
+    assert scene.get(f"/my/jobs/run_{scene.run_id}/rdzv/active_version") is not None
+    agree([a.call("next", LIMIT).good, late.good(LIMIT)])
+
+
+def test_a_server_that_stops_for_longer_than_a_keep_alive_ends_no_group(scenes, etcds):
+    cluster = etcds(1)
+    scene = Scene(cluster, nodes=(2, 2))
+    try:
+        a, b = scene.node("ours"), scene.node("ours")
+        agree(meet(a, b))
+        cluster[0].kill()
+        time.sleep(12)  # a keep-alive lives for 10 s
+        cluster[0].start()
+        end = time.monotonic() + 16  # and is judged 12 s later
+        while time.monotonic() < end:
+            for node in (a, b):
+                answer = node.call("waiting", LIMIT)
+                assert not answer["ok"] or answer["count"] == 0, answer
+            time.sleep(0.5)
+        assert scene.keep_alives(1) == ["rank_0", "rank_1"]
+    finally:
+        scene.stop()
+
+
+def test_a_server_that_lost_everything_gets_the_group_back(scenes, etcds):
+    cluster = etcds(1)
+    scene = Scene(cluster, nodes=(2, 2))
+    try:
+        a, b = scene.node("ours"), scene.node("ours")
+        agree(meet(a, b))
+        before = scene.document()
+        cluster[0].kill()
+        cluster[0].wipe()
+        cluster[0].start()
+        until(lambda: scene.document() == before, LIMIT, "the document is back")
+        until(lambda: scene.keep_alives(1) == ["rank_0", "rank_1"], LIMIT, "keep-alives are back")
+        assert a.call("waiting", LIMIT).good["count"] == 0
+    finally:
+        scene.stop()
+
+
+# ---- With PyTorch ----
+
+@pytest.mark.parametrize("first", KINDS)
+def test_two_meet_whoever_comes_first(scenes, stock, first):
+    scene = scenes(nodes=(2, 2))
+    nodes = [scene.node(kind) for kind in (KINDS if first == "stock" else reversed(KINDS))]
+    early = nodes[0].begin("next")
+    scene.until_status("joinable", participants=[0])
+    answers = [early, nodes[1].begin("next")]
+    answers = [p.good(LIMIT) for p in answers]
+    agree(answers)
+    assert [a["rank"] for a in answers] == [0, 1]
+    # One store of the round, both ways.
+    nodes[0].call("set", key="from_first", value="one").good
+    nodes[1].call("set", key="from_second", value="two").good
+    assert nodes[1].call("get", key="from_first").good["value"] == "one"
+    assert nodes[0].call("get", key="from_second").good["value"] == "two"
+    assert [node.call("add", key="sum", value=2).good["count"] for node in (*nodes, nodes[0])] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("caller", KINDS)
+def test_a_last_call_brings_in_latecomers(scenes, stock, caller):
+    scene = scenes(nodes=(2, 3), last_call_timeout=20)
+    other = "ours" if caller == "stock" else "stock"
+    nodes = [scene.node(kind) for kind in (other, caller, other)]
+    pending = [nodes[0].begin("next")]
+    scene.until_status("joinable", participants=[0])
+    pending.append(nodes[1].begin("next"))
+    scene.until_status("joinable", participants=[0, 1])
+    pending.append(nodes[2].begin("next"))
+    agree([p.good(LIMIT) for p in pending])
+
+
+@pytest.mark.parametrize("late", KINDS)
+def test_a_late_joiner_is_taken_in_by_the_next_version(scenes, stock, late):
+    scene = scenes(nodes=(2, 3))
+    members = [scene.node(kind) for kind in KINDS]
+    agree(meet(*members))
+    waiting = scene.node(late).begin("next")
+    for member in members:
+        until(lambda: member.call("waiting").good["count"] > 0, LIMIT, "a node waits")
+    answers = [p.good(LIMIT) for p in [m.begin("next") for m in members] + [waiting]]
+    agree(answers)
+    assert answers[0]["round"] == 2
+
+
+@pytest.mark.parametrize("dies", KINDS)
+def test_the_death_of_a_member_is_followed_by_a_version_without_it(scenes, stock, dies):
+    scene = scenes(nodes=(1, 2), last_call_timeout=5)
+    nodes = {kind: scene.node(kind) for kind in KINDS}
+    agree(meet(*nodes.values()))
+    survivor = nodes["ours" if dies == "stock" else "stock"]
+    nodes[dies].kill()
+    if survivor.ours:  # PyTorch never hears of it: its workers fail
+        until(lambda: survivor.call("waiting").good["count"] > 0, LIMIT, "it is noticed")
+    answer = survivor.call("next", LIMIT).good
+    assert (answer["rank"], answer["world_size"], answer["round"]) == (0, 1, 2)
+
+
+@pytest.mark.parametrize("closer", KINDS)
+def test_closed_by_one_is_closed_for_all(scenes, stock, closer):
+    scene = scenes(nodes=(2, 2))
+    nodes = {kind: scene.node(kind) for kind in KINDS}
+    agree(meet(*nodes.values()))
+    assert nodes[closer].call("shutdown", LIMIT).good["closed"] is True
+    for node in nodes.values():
+        assert node.call("is_closed", LIMIT).good["closed"] is True
+        assert node.call("next", LIMIT).error == "RendezvousClosedError"
+    assert scene.document()["status"] == "closed"
+
+
+def test_closing_before_anybody_came_is_seen_by_pytorch(scenes, stock):
+    scene = scenes(nodes=(2, 2))
+    scene.node("ours").call("set_closed", LIMIT).good
+    theirs = scene.node("stock")
+    assert theirs.call("is_closed").good["closed"] is True
+    assert theirs.call("next", LIMIT).error == "RendezvousClosedError"
+
+
+def test_pytorch_finds_room_where_ours_gave_up(scenes, stock):
+    scene = scenes(nodes=(2, 2), timeout=2)
+    assert scene.node("ours").call("next", LIMIT).error == "RendezvousTimeoutError"
+    nodes = [scene.node(kind, timeout=100) for kind in KINDS]
+    agree(meet(*nodes))
+
+
+def test_extra_data_both_ways(scenes, stock):
+    scene = scenes(nodes=(2, 2))
+    nodes = {kind: scene.node(kind) for kind in KINDS}
+    version = meet(*nodes.values())[0]["round"]
+    nodes["ours"].call("store_extra", key="ours", value="1").good
+    assert nodes["stock"].call("load_extra", round=version, key="ours").good["value"] == "1"
+    nodes["stock"].call("store_extra", round=version, key="theirs", value="2").good
+    assert nodes["ours"].call("load_extra", key="theirs", ms=20000).good["value"] == "2"
+
+
+def test_waits_for_keys_that_come_from_the_other_side(scenes, stock):
+    scene = scenes(nodes=(2, 2))
+    nodes = {kind: scene.node(kind) for kind in KINDS}
+    meet(*nodes.values())
+    ours, theirs = nodes["ours"], nodes["stock"]
+    pending = ours.begin("get", key="later")
+    theirs.call("set", key="later", value="now").good
+    assert pending.good(LIMIT)["value"] == "now"
+    pending = theirs.begin("wait", keys=["x", "y"])
+    ours.call("set", key="x", value="1").good
+    ours.call("set", key="y", value="2").good
+    pending.good(LIMIT)
+    assert theirs.call("check", keys=["x", "y"]).good["found"] is True
+    assert theirs.call("check", keys=["x", "z"]).good["found"] is False
+    value = base64.b64encode(b"\x00\xff/?").decode()
+    key = base64.b64encode(b"bytes").decode()
+    theirs.call("set_bytes", key=key, value=value).good
+    assert scene.get(f"{scene.root}/rdzv/v_1/kv/{key}")["value"] == value

@@ -1,0 +1,144 @@
+/* The classic etcd rendezvous in a storm: many machines (and members that do as PyTorch does), one simulated etcd, virtual
+ * time. classic_etcd.c: the server; classic_stock.c: PyTorch's side; sim_classic.c: everything else. */
+#ifndef CLASSIC_SIM_H
+#define CLASSIC_SIM_H
+
+#include "base/rng.h"
+#include "rdzv/classic.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NODES_MAX 10
+#define JOB "/p/run_job"
+#define ACTIVE JOB "/rdzv/active_version"
+
+#define FAULTS(X)                                                                                                      \
+    X(KILL, "kill")       /* a node dies; another one may come in its place */                                         \
+    X(PAUSE, "pause")     /* a node does nothing for a while */                                                        \
+    X(CUT, "cut")         /* a node does not reach the server for a while */                                           \
+    X(AWAY, "away")       /* nobody does; TTLs go on */                                                                \
+    X(LOST, "lost")       /* an answer is lost, or the request itself is */                                            \
+    X(LATE, "late")       /* a request is carried out long after its sender has given up */                            \
+    X(SLOW, "slow")       /* answers take up to 3 s */                                                                 \
+    X(WIPE, "wipe")       /* the server loses everything */                                                            \
+    X(CLEARED, "cleared") /* the server remembers few events */                                                        \
+    X(STOCK, "stock")     /* some nodes are PyTorch's */                                                               \
+    X(FAILING, "failing") /* workers fail: nodes join anew */                                                          \
+    X(LEAVE, "leave")     /* nodes leave, and may come back */                                                         \
+    X(TIGHT, "tight")     /* short join timeouts */                                                                    \
+    X(CLOSE, "close")     /* somebody closes it, in the end or before */
+
+enum fault {
+#define X(name, text) F_##name,
+    FAULTS(X)
+#undef X
+        FAULTS_COUNT
+};
+
+struct kv_node { /* of a listing, or of the server */
+    char key[128];
+    char *value;
+    bool dir;
+    uint64_t expires_ms, created, modified;
+};
+
+struct reply {
+    int code; /* as in struct mu_classic_event */
+    bool unsure;
+    char *value;
+    char key[128];
+    uint64_t modified, index;
+    struct kv_node *nodes;
+    size_t nodes_count;
+};
+
+/* A request under way: a copy of everything. */
+struct request {
+    uint64_t id;
+    unsigned slot;
+    uint64_t life;
+    int who; /* a stock member's own mark */
+    enum mu_classic_kind kind;
+    char key[128], *value, *prev_value;
+    bool dir, refresh, recursive, has_value, must_exist, must_not_exist;
+    uint64_t prev_index, wait_index, give_up_ms;
+    int64_t ttl_s;
+    bool settled;  /* its sender has its answer, or does not want one */
+    bool watching; /* it waits at the server */
+    bool delivered;
+    struct reply reply;
+};
+
+struct stock; /* classic_stock.c */
+
+struct node {
+    unsigned slot;
+    uint64_t life; /* 0: dead */
+    bool is_stock;
+    struct mu_classic *classic;
+    struct stock *stock;
+    uint64_t timer_ms; /* the earliest that was pushed */
+    uint64_t paused_until_ms, cut_until_ms, deed_ms;
+    /* What it believes. */
+    bool joining, leaving, member, out, saw_closed;
+    int64_t version, rank, count;
+    uint64_t epoch, wrote_epoch; /* of its group; of its last write of a document */
+    uint64_t rejoin_ms;          /* 0: no */
+};
+
+struct world { /* of one version: who has joined it */
+    int64_t count;
+    uint64_t lives[NODES_MAX + 1];
+};
+
+enum happening { H_REQUEST, H_REPLY, H_TIMEOUT, H_TIMER, H_EXPIRE, H_DEED, H_BIRTH };
+
+struct sim {
+    uint64_t seed, now_ms, order, lives, steps;
+    struct mu_rng rng;
+    bool on[FAULTS_COUNT];
+    bool calm, trace;
+    unsigned nodes_count;
+    int64_t nodes_min, nodes_max;
+    uint64_t join_ms, last_call_ms;
+    uint64_t away_until_ms;
+    struct node nodes[NODES_MAX];
+    uint64_t epoch; /* how often everything was lost */
+    bool closed;    /* the document is */
+};
+
+extern struct sim w;
+
+uint64_t below(uint64_t bound);
+bool chance(unsigned percent);
+void push(uint64_t at_ms, enum happening what, unsigned slot, uint64_t life, struct request *request);
+_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The server. */
+void etcd_reset(void);
+void etcd_wipe(void);
+void etcd_apply(struct request *request); /* fills in the reply, or leaves it watching */
+void etcd_expire(void);                   /* what is over by now */
+void etcd_forget(struct request *request);
+const char *etcd_value(const char *key); /* NULL: none */
+void on_changed(const char *key);        /* the simulator's: somebody wrote */
+void deliver(struct request *request);   /* a watching request has its answer */
+
+/* Requests of nodes. Takes the request. */
+struct request *new_request(const struct node *node, enum mu_classic_kind kind, const char *key);
+void send_request(struct request *request, uint64_t timeout_ms);
+
+/* PyTorch's side. */
+struct stock *stock_new(struct node *node);
+void stock_free(struct stock *stock);
+void stock_reply(struct node *node, const struct request *request);
+void stock_time(struct node *node);
+void stock_workers_fail(struct node *node); /* it joins anew */
+bool stock_is_member(const struct stock *stock);
+
+void node_joined(struct node *node, int64_t version, int64_t rank, int64_t count);
+void node_timer(struct node *node, uint64_t at_ms);
+
+#endif

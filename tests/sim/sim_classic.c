@@ -1,0 +1,962 @@
+/* The classic etcd rendezvous in a storm, see classic_sim.h.
+ *
+ *     muster-sim-etcd --seeds N [--seed FIRST]   N seeds, one after the other
+ *     muster-sim-etcd --time SECONDS             fresh seeds for so long
+ *     muster-sim-etcd --seed N [--trace]         one seed, told line by line
+ *     --faults LIST                              these faults and no others; "none"
+ *
+ * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
+ * is followed by calm, in which everybody who is still alive must find together and stay so.
+ *
+ * What must hold, always: those who join a version agree on its size, which is within the limits, and have different ranks
+ * below it; a closed document stays closed. In the calm: all who live (or as many as may) are members of one final document
+ * that lists nobody else, within CALM_MS; where there is room for all, that is still so STABLE_MS later. */
+#include "classic_sim.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    STORM_MS = 90000,
+    CALM_MS = 240000,
+    STABLE_MS = 60000,
+    OUTSTANDING_MAX = 32,
+    VERSIONS_MAX = 8192,
+};
+
+struct event {
+    uint64_t at_ms, order;
+    enum happening what;
+    unsigned slot;
+    uint64_t life;
+    struct request *request;
+};
+
+struct sim w;
+
+static struct event *heap;
+static size_t heap_len, heap_room;
+static struct request **requests; /* of this run */
+static size_t requests_count, requests_room;
+static struct request *outstanding[NODES_MAX][OUTSTANDING_MAX];
+static struct world worlds[VERSIONS_MAX];
+static uint64_t worlds_epoch, last_request_id;
+static bool faults_given, faults_wanted[FAULTS_COUNT];
+static uint64_t rounds_total, steps_total;
+
+static const char *const fault_names[FAULTS_COUNT] = {
+#define X(name, text) text,
+    FAULTS(X)
+#undef X
+};
+
+/* ---- Chance, time, words ---- */
+
+uint64_t below(uint64_t bound)
+{
+    return mu_rng_below(&w.rng, bound);
+}
+
+bool chance(unsigned percent)
+{
+    return below(100) < percent;
+}
+
+void say(const char *format, ...)
+{
+    va_list args;
+
+    if (!w.trace)
+        return;
+    printf("%8llu ", (unsigned long long)w.now_ms);
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    printf("\n");
+}
+
+_Noreturn void fail(const char *format, ...)
+{
+    va_list args;
+
+    (void)fflush(stdout);
+    (void)fprintf(stderr, "seed %llu, %llu ms: ", (unsigned long long)w.seed, (unsigned long long)w.now_ms);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fprintf(stderr, "\nfaults:");
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        if (w.on[i])
+            (void)fprintf(stderr, " %s", fault_names[i]);
+    (void)fprintf(stderr, "\nreplay with --seed %llu --trace\n", (unsigned long long)w.seed);
+    exit(1);
+}
+
+static bool before(const struct event *a, const struct event *b)
+{
+    return a->at_ms < b->at_ms || (a->at_ms == b->at_ms && a->order < b->order);
+}
+
+void push(uint64_t at_ms, enum happening what, unsigned slot, uint64_t life, struct request *request)
+{
+    struct event event = { at_ms, w.order++, what, slot, life, request };
+    size_t i = heap_len++;
+
+    if (heap_len > heap_room) {
+        heap_room = heap_room * 2 + 256;
+        heap = realloc(heap, heap_room * sizeof heap[0]);
+        if (heap == NULL)
+            abort();
+    }
+    while (i > 0 && before(&event, &heap[(i - 1) / 2])) {
+        heap[i] = heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    heap[i] = event;
+}
+
+static struct event pop(void)
+{
+    struct event first = heap[0], last = heap[--heap_len];
+    size_t i = 0, child;
+
+    while ((child = 2 * i + 1) < heap_len) {
+        if (child + 1 < heap_len && before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!before(&heap[child], &last))
+            break;
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = last;
+    return first;
+}
+
+/* ---- Requests ---- */
+
+struct request *new_request(const struct node *node, enum mu_classic_kind kind, const char *key)
+{
+    struct request *request = calloc(1, sizeof *request);
+
+    if (requests_count == requests_room) {
+        requests_room = requests_room * 2 + 256;
+        requests = realloc(requests, requests_room * sizeof *requests);
+    }
+    if (request == NULL || requests == NULL)
+        abort();
+    requests[requests_count++] = request;
+    request->id = ++last_request_id;
+    request->slot = node->slot;
+    request->life = node->life;
+    request->kind = kind;
+    (void)snprintf(request->key, sizeof request->key, "%s", key);
+    return request;
+}
+
+static void free_reply(struct reply *reply)
+{
+    for (size_t n = 0; n < reply->nodes_count; n++)
+        free(reply->nodes[n].value);
+    free(reply->nodes);
+    free(reply->value);
+    *reply = (struct reply){ 0 };
+}
+
+static void free_requests(void)
+{
+    for (size_t i = 0; i < requests_count; i++) {
+        struct request *request = requests[i];
+
+        free_reply(&request->reply);
+        free(request->value);
+        free(request->prev_value);
+        free(request);
+    }
+    requests_count = 0;
+}
+
+static bool is_conditional(const struct request *request)
+{
+    return (request->kind == MU_CLASSIC_PUT || request->kind == MU_CLASSIC_DELETE) &&
+           (request->must_not_exist || request->prev_index != 0 || request->prev_value != NULL);
+}
+
+static uint64_t travel_ms(void)
+{
+    return 1 + below(w.on[F_SLOW] && !w.calm && chance(10) ? 3000 : 10);
+}
+
+static void fail_request(struct request *request, int code, bool sent, uint64_t delay_ms)
+{
+    free_reply(&request->reply);
+    request->reply = (struct reply){ .code = code, .unsure = sent && is_conditional(request) };
+    request->delivered = true;
+    push(w.now_ms + delay_ms, H_REPLY, request->slot, request->life, request);
+}
+
+void send_request(struct request *request, uint64_t timeout_ms)
+{
+    const struct node *node = &w.nodes[request->slot];
+
+    say("%u: %s %s%s%s%s%s", request->slot,
+        request->kind == MU_CLASSIC_GET      ? "GET"
+        : request->kind == MU_CLASSIC_PUT    ? "PUT"
+        : request->kind == MU_CLASSIC_DELETE ? "DELETE"
+                                             : "WATCH",
+        request->key, request->value != NULL ? " " : "", request->value != NULL ? request->value : "",
+        request->prev_value != NULL ? " if " : "", request->prev_value != NULL ? request->prev_value : "");
+    request->give_up_ms = w.now_ms + timeout_ms;
+    if (node->cut_until_ms > w.now_ms || w.away_until_ms > w.now_ms) {
+        fail_request(request, MUSTER_ECONNECT, false, 1 + below(50));
+        return;
+    }
+    push(request->give_up_ms, H_TIMEOUT, request->slot, request->life, request);
+    if (w.on[F_LOST] && !w.calm && chance(3)) {
+        fail_request(request, MUSTER_ELOST, true, 1 + below(1000)); /* it never arrives */
+        return;
+    }
+    if (w.on[F_LATE] && !w.calm && chance(3)) {
+        push(w.now_ms + below(20000), H_REQUEST, request->slot, request->life, request);
+        fail_request(request, MUSTER_ELOST, true, 1 + below(5000));
+        return;
+    }
+    push(w.now_ms + travel_ms(), H_REQUEST, request->slot, request->life, request);
+}
+
+/* The server has answered. */
+void deliver(struct request *request)
+{
+    if (request->delivered)
+        return; /* its sender has heard otherwise */
+    request->delivered = true;
+    if (w.on[F_LOST] && !w.calm && chance(3))
+        fail_request(request, MUSTER_ELOST, true, 1 + below(1000));
+    else
+        push(w.now_ms + travel_ms(), H_REPLY, request->slot, request->life, request);
+}
+
+static void on_request(struct request *request)
+{
+    if (w.away_until_ms > w.now_ms) {
+        if (!request->delivered)
+            fail_request(request, MUSTER_ELOST, true, 1 + below(100));
+        return;
+    }
+    if (request->delivered && request->kind == MU_CLASSIC_WATCH)
+        return;
+    if (request->delivered) { /* late: nobody hears the answer */
+        struct reply told = request->reply;
+
+        request->reply = (struct reply){ 0 };
+        etcd_apply(request);
+        say("%u: carried out late: %s %s: %d", request->slot, request->key,
+            request->value != NULL ? request->value : "", request->reply.code);
+        free_reply(&request->reply);
+        request->reply = told;
+        return;
+    }
+    etcd_apply(request);
+    if (!request->watching)
+        deliver(request);
+}
+
+/* ---- Nodes ---- */
+
+static void perform(struct node *node, const struct mu_classic_effects *effects);
+
+void node_timer(struct node *node, uint64_t at_ms)
+{
+    if (at_ms == UINT64_MAX || (node->timer_ms != 0 && node->timer_ms <= at_ms && node->timer_ms > w.now_ms))
+        return;
+    node->timer_ms = at_ms > w.now_ms ? at_ms : w.now_ms;
+    push(node->timer_ms, H_TIMER, node->slot, node->life, NULL);
+}
+
+static void feed(struct node *node, struct mu_classic_event event)
+{
+    struct mu_classic_effects effects;
+
+    event.now_ms = w.now_ms;
+    mu_classic_step(node->classic, &event, &effects);
+    perform(node, &effects);
+    if (node->life != 0)
+        node_timer(node, mu_classic_deadline_ms(node->classic));
+}
+
+static void check_world(const struct node *node)
+{
+    struct world *world = &worlds[node->version];
+
+    if (worlds_epoch != w.epoch) {
+        memset(worlds, 0, sizeof worlds);
+        worlds_epoch = w.epoch;
+    }
+    if (world->count != 0 && world->count != node->count)
+        fail("two worlds of version %lld: of %lld and of %lld", (long long)node->version, (long long)world->count,
+             (long long)node->count);
+    if (world->lives[node->rank] != 0)
+        fail("rank %lld of version %lld was given twice", (long long)node->rank, (long long)node->version);
+    world->count = node->count;
+    world->lives[node->rank] = node->life;
+}
+
+void node_joined(struct node *node, int64_t version, int64_t rank, int64_t count)
+{
+    say("%u: JOINED %lld as %lld of %lld", node->slot, (long long)version, (long long)rank, (long long)count);
+    rounds_total++;
+    if (version < 1 || version >= VERSIONS_MAX)
+        fail("version %lld", (long long)version);
+    if (count < w.nodes_min || count > w.nodes_max)
+        fail("version %lld has %lld members", (long long)version, (long long)count);
+    if (rank < 0 || rank >= count)
+        fail("version %lld: rank %lld of %lld", (long long)version, (long long)rank, (long long)count);
+    node->joining = false;
+    node->member = true;
+    node->version = version;
+    node->rank = rank;
+    node->count = count;
+    node->epoch = node->is_stock ? w.epoch : node->wrote_epoch;
+    node->rejoin_ms = 0;
+    if (node->epoch == w.epoch) /* else the server has lost everything since, and its numbers begin anew */
+        check_world(node);
+}
+
+static void rejoin_later(struct node *node, uint64_t delay_ms)
+{
+    if (node->rejoin_ms != 0 || node->out)
+        return;
+    node->rejoin_ms = w.now_ms + 1 + delay_ms;
+    push(node->rejoin_ms, H_TIMER, node->slot, node->life, NULL);
+}
+
+static void join(struct node *node)
+{
+    node->rejoin_ms = 0;
+    node->member = false;
+    if (node->joining || node->leaving || node->out)
+        return;
+    node->joining = true;
+    say("%u: join", node->slot);
+    feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_JOIN });
+}
+
+static void on_tell(struct node *node, const struct mu_classic_effect *effect)
+{
+    const struct mu_classic_world *world = mu_classic_world(node->classic);
+
+    if (effect->tell != MU_CLASSIC_TELL_PROGRESS)
+        say("%u: tell %s %s", node->slot, mu_classic_tell_text(effect->tell),
+            effect->error != NULL ? effect->error->text : "");
+    switch (effect->tell) {
+    case MU_CLASSIC_TELL_JOINED:
+        node_joined(node, world->version, world->rank, (int64_t)world->count);
+        break;
+    case MU_CLASSIC_TELL_WAITING:
+    case MU_CLASSIC_TELL_PEERS_LOST:
+    case MU_CLASSIC_TELL_REMOVED:
+        rejoin_later(node, below(500));
+        break;
+    case MU_CLASSIC_TELL_LEFT:
+        node->leaving = node->joining = node->member = false;
+        if (!node->out)
+            rejoin_later(node, below(20000));
+        break;
+    case MU_CLASSIC_TELL_FAILED:
+        if (effect->asked == MU_CLASSIC_ON_JOIN) {
+            node->joining = false;
+            if (effect->error->code == MUSTER_ERDZV_CLOSED) {
+                if (!w.closed)
+                    fail("node %u was told that it is closed, and it is not", node->slot);
+                node->saw_closed = node->out = true;
+            } else if (effect->error->code == MUSTER_ERDZV_STATE) {
+                fail("node %u: %s", node->slot, effect->error->text);
+            } else {
+                rejoin_later(node, below(3000));
+            }
+        }
+        break;
+    case MU_CLASSIC_TELL_CLOSED:
+    case MU_CLASSIC_TELL_LOOKED:
+    case MU_CLASSIC_TELL_BACKEND_DOWN:
+    case MU_CLASSIC_TELL_BACKEND_UP:
+    case MU_CLASSIC_TELL_PROGRESS:
+        break;
+    }
+}
+
+static char *text_of(struct mu_slice slice)
+{
+    char *text = strndup(slice.data != NULL ? slice.data : "", slice.len);
+
+    if (text == NULL)
+        abort();
+    return text;
+}
+
+static void keep(struct request *request)
+{
+    for (unsigned i = 0; i < OUTSTANDING_MAX; i++) {
+        if (outstanding[request->slot][i] == NULL || outstanding[request->slot][i]->settled) {
+            outstanding[request->slot][i] = request;
+            return;
+        }
+    }
+    fail("node %u has too many requests under way", request->slot);
+}
+
+static void ask(struct node *node, const struct mu_classic_request *from)
+{
+    char key[128];
+    struct request *request;
+
+    (void)snprintf(key, sizeof key, "%.*s", (int)from->key.len, from->key.data);
+    request = new_request(node, from->kind, key);
+    request->id = from->id; /* its own numbers: lives tell them apart */
+    request->value = from->has_value ? text_of(from->value) : NULL;
+    request->prev_value = from->has_prev_value ? text_of(from->prev_value) : NULL;
+    request->dir = from->dir;
+    request->refresh = from->refresh;
+    request->recursive = from->recursive;
+    request->must_exist = from->must_exist;
+    request->must_not_exist = from->must_not_exist;
+    request->prev_index = from->prev_index;
+    request->wait_index = from->wait_index;
+    request->ttl_s = from->ttl_s;
+    if (from->kind == MU_CLASSIC_PUT && strcmp(key, ACTIVE) == 0)
+        node->wrote_epoch = w.epoch;
+    keep(request);
+    send_request(request, from->timeout_ms);
+}
+
+static void cancel(struct node *node, uint64_t id)
+{
+    for (unsigned i = 0; i < OUTSTANDING_MAX; i++) {
+        struct request *request = outstanding[node->slot][i];
+
+        if (request == NULL || request->settled || request->id != id || request->life != node->life)
+            continue;
+        request->settled = true;
+        if (request->watching)
+            etcd_forget(request);
+    }
+}
+
+static void perform(struct node *node, const struct mu_classic_effects *effects)
+{
+    for (unsigned i = 0; i < effects->count; i++) {
+        const struct mu_classic_effect *effect = &effects->items[i];
+
+        switch (effect->type) {
+        case MU_CLASSIC_DO_REQUEST:
+            ask(node, &effect->request);
+            break;
+        case MU_CLASSIC_DO_CANCEL:
+            cancel(node, effect->id);
+            break;
+        case MU_CLASSIC_DO_TELL:
+            on_tell(node, effect);
+            break;
+        }
+    }
+}
+
+static void die(struct node *node)
+{
+    say("%u: dies", node->slot);
+    for (unsigned i = 0; i < OUTSTANDING_MAX; i++) {
+        struct request *request = outstanding[node->slot][i];
+
+        if (request != NULL && !request->settled && request->life == node->life) {
+            request->settled = true;
+            if (request->watching)
+                etcd_forget(request);
+        }
+        outstanding[node->slot][i] = NULL;
+    }
+    mu_classic_free(node->classic);
+    stock_free(node->stock);
+    *node = (struct node){ .slot = node->slot };
+}
+
+static void give_birth(struct node *node)
+{
+    struct mu_classic_config config = {
+        .prefix = "p/", /* not as etcd writes it */
+        .run_id = "job",
+        .nodes_min = w.nodes_min,
+        .nodes_max = w.nodes_max,
+        .join_ms = w.join_ms,
+        .last_call_ms = w.last_call_ms,
+        .close_ms = 30000,
+        .seed = mu_rng_next(&w.rng),
+    };
+    struct muster_error error;
+    char name[32];
+
+    node->life = ++w.lives;
+    node->is_stock = w.on[F_STOCK] && chance(50);
+    say("%u: is born, %s", node->slot, node->is_stock ? "stock" : "ours");
+    if (node->is_stock) {
+        node->stock = stock_new(node);
+        return;
+    }
+    (void)snprintf(name, sizeof name, "node%u_1_%llu", node->slot, (unsigned long long)node->life);
+    config.node = name;
+    if (mu_classic_new(&config, &node->classic, &error) < 0)
+        fail("%s", error.text);
+    join(node);
+}
+
+/* ---- The document ---- */
+
+void on_changed(const char *key)
+{
+    const char *text = strcmp(key, ACTIVE) == 0 ? etcd_value(key) : NULL;
+    bool closed = text != NULL && strstr(text, "\"closed\"") != NULL;
+
+    if (strcmp(key, ACTIVE) != 0)
+        return;
+    say("etcd: %s", text != NULL ? text : "no document");
+    if (w.closed && !closed)
+        fail("a closed rendezvous was opened again: %s", text != NULL ? text : "no document");
+    w.closed = closed;
+}
+
+/* ---- Deeds ---- */
+
+static struct node *somebody(void)
+{
+    struct node *node = &w.nodes[below(w.nodes_count)];
+
+    return node->life != 0 ? node : NULL;
+}
+
+static void leave(struct node *node)
+{
+    if (node->is_stock || node->leaving)
+        return;
+    node->leaving = true;
+    node->out = chance(20);
+    node->member = false;
+    node->rejoin_ms = 0;
+    say("%u: leaves%s", node->slot, node->out ? " for good" : "");
+    feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_LEAVE });
+}
+
+static void workers_fail(struct node *node)
+{
+    if (!node->member)
+        return;
+    say("%u: workers fail", node->slot);
+    if (node->is_stock)
+        stock_workers_fail(node);
+    else
+        rejoin_later(node, below(500));
+}
+
+static void deed(enum fault fault)
+{
+    struct node *node = somebody();
+
+    if (!w.on[fault] || (node == NULL && fault != F_AWAY && fault != F_WIPE))
+        return;
+    switch (fault) {
+    case F_KILL:
+        push(w.now_ms + below(20000), H_BIRTH, node->slot, 0, NULL);
+        die(node);
+        break;
+    case F_PAUSE:
+        node->paused_until_ms = w.now_ms + below(chance(30) ? 30000 : 3000);
+        say("%u: paused until %llu", node->slot, (unsigned long long)node->paused_until_ms);
+        break;
+    case F_CUT:
+        node->cut_until_ms = w.now_ms + below(chance(30) ? 30000 : 3000);
+        say("%u: cut off until %llu", node->slot, (unsigned long long)node->cut_until_ms);
+        break;
+    case F_AWAY:
+        if (chance(30))
+            w.away_until_ms = w.now_ms + below(chance(30) ? 25000 : 3000);
+        say("etcd: away until %llu", (unsigned long long)w.away_until_ms);
+        break;
+    case F_WIPE:
+        if (!chance(10))
+            break;
+        say("etcd: everything is lost");
+        w.epoch++;
+        w.closed = false;
+        etcd_wipe();
+        break;
+    case F_FAILING:
+        workers_fail(node);
+        break;
+    case F_LEAVE:
+        if (chance(50))
+            leave(node);
+        break;
+    case F_CLOSE:
+        if (!node->is_stock && chance(5)) {
+            say("%u: closes", node->slot);
+            feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_CLOSE });
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_deed(void)
+{
+    if (w.calm)
+        return;
+    deed((enum fault)below(FAULTS_COUNT));
+    push(w.now_ms + 100 + below(4000), H_DEED, 0, 0, NULL);
+}
+
+/* ---- Steps ---- */
+
+static void hand_over(struct node *node, struct request *request)
+{
+    static const struct muster_error error = { .code = MUSTER_ELOST, .text = "the network" };
+    const struct reply *reply = &request->reply;
+    struct mu_classic_node *nodes;
+
+    if (node->is_stock) {
+        stock_reply(node, request);
+        return;
+    }
+    nodes = calloc(reply->nodes_count + 1, sizeof *nodes);
+    if (nodes == NULL)
+        abort();
+    for (size_t i = 0; i < reply->nodes_count; i++)
+        nodes[i] = (struct mu_classic_node){
+            mu_slice_str(reply->nodes[i].key),
+            mu_slice_str(reply->nodes[i].value != NULL ? reply->nodes[i].value : ""),
+        };
+    feed(node, (struct mu_classic_event){
+                   .type = MU_CLASSIC_ON_ANSWER,
+                   .id = request->id,
+                   .code = reply->code,
+                   .unsure = reply->unsure,
+                   .error = reply->code != 0 ? &error : NULL,
+                   .value = mu_slice_str(reply->value != NULL ? reply->value : ""),
+                   .key = mu_slice_str(reply->key),
+                   .modified = reply->modified,
+                   .index = reply->index,
+                   .nodes = nodes,
+                   .nodes_count = reply->nodes_count,
+               });
+    free(nodes);
+}
+
+static void on_timeout(struct request *request)
+{
+    if (request->settled || request->delivered)
+        return;
+    if (request->watching)
+        etcd_forget(request);
+    fail_request(request, MUSTER_ETIMEOUT, true, 0);
+}
+
+static void on_timer(struct node *node)
+{
+    node->timer_ms = 0;
+    if (node->rejoin_ms != 0 && w.now_ms >= node->rejoin_ms)
+        join(node);
+    if (node->is_stock)
+        stock_time(node);
+    else
+        feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_TIME });
+    if (node->is_stock && !node->out)
+        node_timer(node, w.now_ms + 250);
+}
+
+static void step(const struct event *event)
+{
+    struct node *node = &w.nodes[event->slot];
+    bool for_node = event->what == H_REPLY || event->what == H_TIMER;
+
+    if (for_node && (node->life != event->life || node->life == 0))
+        return;
+    if (for_node && node->paused_until_ms > w.now_ms) {
+        push(node->paused_until_ms, event->what, event->slot, event->life, event->request);
+        return;
+    }
+    switch (event->what) {
+    case H_REQUEST:
+        on_request(event->request);
+        break;
+    case H_REPLY:
+        if (event->request->settled)
+            break;
+        event->request->settled = true;
+        hand_over(node, event->request);
+        break;
+    case H_TIMEOUT:
+        on_timeout(event->request);
+        break;
+    case H_TIMER:
+        on_timer(node);
+        break;
+    case H_EXPIRE:
+        etcd_expire();
+        break;
+    case H_DEED:
+        on_deed();
+        break;
+    case H_BIRTH:
+        if (node->life == 0)
+            give_birth(node);
+        break;
+    }
+}
+
+static void run_until(uint64_t until_ms)
+{
+    while (heap_len > 0 && heap[0].at_ms <= until_ms) {
+        struct event event = pop();
+
+        w.now_ms = event.at_ms;
+        if (++w.steps > 5000000)
+            fail("it goes round in circles");
+        step(&event);
+    }
+    w.now_ms = until_ms;
+}
+
+/* ---- What must come true ---- */
+
+static unsigned living(void)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        count += w.nodes[i].life != 0 && !w.nodes[i].out;
+    return count;
+}
+
+/* Members of the document that is there, if it is final and lists nobody else. */
+static int64_t together(void)
+{
+    const char *text = etcd_value(ACTIVE);
+    struct mu_classic_doc doc;
+    struct muster_error error;
+    int64_t count = 0;
+
+    if (text == NULL || mu_classic_doc_read(mu_slice_str(text), &doc, &error) < 0)
+        return 0;
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        count += w.nodes[i].life != 0 && w.nodes[i].member && w.nodes[i].version == doc.version &&
+                 w.nodes[i].count == (int64_t)doc.participants;
+    if (doc.status != MU_CLASSIC_FINAL || count != (int64_t)doc.participants)
+        count = 0;
+    mu_classic_doc_done(&doc);
+    return count;
+}
+
+static int64_t wanted(void)
+{
+    int64_t alive = living();
+
+    return alive < w.nodes_min ? 0 : alive < w.nodes_max ? alive : w.nodes_max;
+}
+
+static void tell_all(void)
+{
+    const char *text = etcd_value(ACTIVE);
+
+    (void)fprintf(stderr, "document: %s\n", text != NULL ? text : "none");
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        if (w.nodes[i].life != 0)
+            (void)fprintf(stderr, "node %u: %s%s%s%s%s version %lld rank %lld of %lld: %s\n", i,
+                          w.nodes[i].is_stock ? "stock " : "", w.nodes[i].joining ? "joining " : "",
+                          w.nodes[i].member ? "member " : "", w.nodes[i].leaving ? "leaving " : "",
+                          w.nodes[i].out ? "out" : "", (long long)w.nodes[i].version, (long long)w.nodes[i].rank,
+                          (long long)w.nodes[i].count,
+                          w.nodes[i].is_stock ? "" : mu_classic_state_text(mu_classic_state(w.nodes[i].classic)));
+}
+
+/* PyTorch's lease ends with the first error, and a member never hears that the others went on without it: its user has to
+ * notice, and to start it again. */
+static void wake_forgotten(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const char *text = etcd_value(ACTIVE);
+        char version[48];
+
+        (void)snprintf(version, sizeof version, "\"version\": \"%lld\"", (long long)w.nodes[i].version);
+        if (w.nodes[i].life != 0 && w.nodes[i].is_stock && w.nodes[i].member &&
+            (text == NULL || strstr(text, version) == NULL))
+            workers_fail(&w.nodes[i]);
+    }
+}
+
+static void find_together(uint64_t limit_ms)
+{
+    /* Who takes part in a version of a server that has lost everything may take the next one of that number for it. */
+    uint64_t until_ms = w.now_ms + limit_ms + (w.on[F_WIPE] ? w.join_ms : 0);
+
+    while (!w.closed && together() < wanted()) {
+        if (w.now_ms >= until_ms) {
+            tell_all();
+            fail("%lld of %lld are together", (long long)together(), (long long)wanted());
+        }
+        wake_forgotten();
+        run_until(w.now_ms + 100);
+    }
+}
+
+static void check_ends(void)
+{
+    uint64_t until_ms = w.now_ms + CALM_MS + w.join_ms;
+    unsigned left = 1;
+
+    while (left > 0) {
+        left = 0;
+        for (unsigned i = 0; i < w.nodes_count; i++)
+            left += w.nodes[i].life != 0 && !w.nodes[i].out && !w.nodes[i].member;
+        if (left > 0 && w.now_ms >= until_ms) {
+            tell_all();
+            fail("%u nodes do not learn that it is closed", left);
+        }
+        run_until(w.now_ms + 500);
+    }
+}
+
+static void close_it(void)
+{
+    for (unsigned i = 0; i < w.nodes_count && !w.closed; i++) {
+        struct node *node = &w.nodes[i];
+
+        if (node->life == 0 || node->is_stock || node->out)
+            continue;
+        say("%u: closes", i);
+        feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_CLOSE });
+        run_until(w.now_ms + 40000);
+        if (!w.closed)
+            fail("node %u could not close it", i);
+    }
+    if (!w.closed)
+        return;
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        if (w.nodes[i].life != 0 && chance(50))
+            workers_fail(&w.nodes[i]);
+    check_ends();
+}
+
+static void choose(void)
+{
+    w.nodes_count = 1 + (unsigned)below(6);
+    w.nodes_max = 1 + (int64_t)below(w.nodes_count + 1);
+    w.nodes_min = 1 + (int64_t)below((uint64_t)w.nodes_max);
+    w.last_call_ms = 500 + below(8000);
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        w.on[i] = faults_given ? faults_wanted[i] : chance(i == F_WIPE ? 10 : i == F_STOCK ? 40 : 35);
+    if (w.on[F_STOCK]) /* PyTorch would wait for indexes that a new server reaches some day */
+        w.on[F_WIPE] = false;
+    if (w.on[F_STOCK]) /* PyTorch sleeps for 1 s after each change: a shorter last call leaves it out every time */
+        w.last_call_ms += 2500;
+    w.join_ms = w.on[F_TIGHT] ? w.last_call_ms + 25000 + below(40000) : 600000;
+}
+
+static void run_seed(uint64_t seed, bool trace)
+{
+    w = (struct sim){ .seed = seed, .rng = mu_rng_seeded(seed), .trace = trace, .now_ms = 1000 };
+    heap_len = 0;
+    last_request_id = UINT64_C(1) << 40; /* away from the machines' own */
+    memset(outstanding, 0, sizeof outstanding);
+    memset(worlds, 0, sizeof worlds);
+    worlds_epoch = 0;
+    choose();
+    etcd_reset();
+    say("%u nodes, %lld to %lld", w.nodes_count, (long long)w.nodes_min, (long long)w.nodes_max);
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        w.nodes[i].slot = i;
+        push(w.now_ms + below(chance(50) ? 200 : 30000), H_BIRTH, i, 0, NULL);
+    }
+    push(w.now_ms + below(5000), H_DEED, 0, 0, NULL);
+    run_until(STORM_MS);
+    say("calm");
+    w.calm = true;
+    w.away_until_ms = 0;
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        w.nodes[i].cut_until_ms = w.nodes[i].paused_until_ms = 0;
+    run_until(w.now_ms + 21000); /* births, and what is still under way */
+    find_together(CALM_MS);
+    if (!w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max) {
+        run_until(w.now_ms + STABLE_MS);
+        find_together(CALM_MS);
+    }
+    if (w.on[F_CLOSE])
+        close_it();
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        if (w.nodes[i].life != 0)
+            die(&w.nodes[i]);
+    steps_total += w.steps;
+    etcd_reset();
+    free_requests();
+}
+
+/* ---- The program ---- */
+
+static void read_faults(char *list)
+{
+    faults_given = true;
+    for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
+        bool known = strcmp(name, "none") == 0;
+
+        for (unsigned i = 0; i < FAULTS_COUNT; i++) {
+            if (strcmp(name, fault_names[i]) == 0)
+                known = faults_wanted[i] = true;
+        }
+        if (!known) {
+            (void)fprintf(stderr, "muster-sim-etcd: no fault is called '%s'\n", name);
+            exit(2);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "seeds", required_argument, NULL, 'n' },  { "seed", required_argument, NULL, 's' },
+        { "time", required_argument, NULL, 't' },   { "trace", no_argument, NULL, 'v' },
+        { "faults", required_argument, NULL, 'f' }, { NULL, 0, NULL, 0 },
+    };
+    uint64_t first = 0, count = 1, seconds = 0, done = 0;
+    time_t start = time(NULL);
+    bool trace = false, given = false;
+
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (c) {
+        case 'n':
+            count = strtoull(optarg, NULL, 10);
+            break;
+        case 's':
+            first = strtoull(optarg, NULL, 10);
+            given = true;
+            break;
+        case 't':
+            seconds = strtoull(optarg, NULL, 10);
+            break;
+        case 'v':
+            trace = true;
+            break;
+        case 'f':
+            read_faults(optarg);
+            break;
+        default:
+            return 2;
+        }
+    }
+    if (seconds > 0 && !given)
+        first = (uint64_t)start << 20;
+    for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
+        run_seed(first + done, trace);
+    printf("muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps)\n", (unsigned long long)done,
+           (unsigned long long)first, (unsigned long long)rounds_total, (unsigned long long)steps_total);
+    free(heap);
+    free(requests);
+    return 0;
+}

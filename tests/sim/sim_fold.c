@@ -1,0 +1,856 @@
+/* The etcd-v3 rendezvous in a storm: many machines, one etcd, virtual time. See fold_sim.h for the parts and fold_check.c for
+ * what must hold.
+ *
+ *     muster-sim-fold --seeds N [--seed FIRST]     N seeds, one after the other
+ *     muster-sim-fold --time SECONDS               fresh seeds for so long; prints job-lives per second
+ *     muster-sim-fold --seed N [--trace]           one seed, told line by line
+ *     muster-sim-fold --crowd N                    no faults: N nodes arrive within 100 ms; prints what that costs
+ *
+ *     --faults LIST                                these faults and no others; "none"
+ *
+ * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
+ * is followed by calm, in which everybody who is still alive must find together; then one more thing happens, alone, and must
+ * be told in time; at last everybody goes, and nothing may be left in etcd. */
+#include "fold_sim.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+
+struct sim *s;
+static bool faults_given, faults_wanted[FAULTS_COUNT];
+
+static const char *const fault_names[] = {
+#define X(name, text) text,
+    FAULTS(X)
+#undef X
+};
+
+/* ---- Time and trace ---- */
+
+struct item {
+    uint64_t when_us, order;
+    sim_fn *fn;
+    void *arg;
+};
+
+static struct item *heap;
+static size_t heap_count, heap_room;
+static uint64_t heap_order;
+static char trace[TRACE_LINES][TRACE_TEXT];
+static size_t trace_count;
+
+void sim_trace(const char *format, ...)
+{
+    char *line = trace[trace_count++ % TRACE_LINES];
+    va_list args;
+    int used = snprintf(line, TRACE_TEXT, "%10.3f ", (double)s->now_us / 1000.0);
+
+    va_start(args, format);
+    (void)vsnprintf(line + used, TRACE_TEXT - (size_t)used, format, args);
+    va_end(args);
+    if (s->tracing)
+        (void)puts(line);
+}
+
+_Noreturn void sim_fail(const char *format, ...)
+{
+    va_list args;
+
+    for (size_t i = trace_count > TRACE_LINES ? trace_count - TRACE_LINES : 0; !s->tracing && i < trace_count; i++)
+        (void)puts(trace[i % TRACE_LINES]);
+    printf("%.3f ms: ", (double)s->now_us / 1000.0);
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    printf("\nfaults:");
+    for (int i = 0; i < FAULTS_COUNT; i++)
+        if (s->on[i])
+            printf(" %s", fault_names[i]);
+    printf("\nreplay with: muster-sim-fold --seed 0x%" PRIx64 " --trace\n", s->seed);
+    exit(1);
+}
+
+uint64_t below(uint64_t bound)
+{
+    return mu_rng_below(&s->rng, bound);
+}
+
+bool chance(unsigned percent)
+{
+    return below(100) < percent;
+}
+
+static bool sooner(const struct item *a, const struct item *b)
+{
+    return a->when_us < b->when_us || (a->when_us == b->when_us && a->order < b->order);
+}
+
+void sim_at(uint64_t when_us, sim_fn *fn, void *arg)
+{
+    size_t at = heap_count++;
+    struct item item = { when_us, heap_order++, fn, arg };
+
+    if (heap_count > heap_room) {
+        heap_room = heap_room == 0 ? 1024 : heap_room * 2;
+        heap = realloc(heap, heap_room * sizeof *heap);
+        if (heap == NULL)
+            abort();
+    }
+    for (; at > 0 && sooner(&item, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = item;
+}
+
+static struct item pop(void)
+{
+    struct item first = heap[0], last = heap[--heap_count];
+    size_t at = 0;
+
+    for (size_t child; (child = 2 * at + 1) < heap_count; at = child) {
+        if (child + 1 < heap_count && sooner(&heap[child + 1], &heap[child]))
+            child++;
+        if (!sooner(&heap[child], &last))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = last;
+    return first;
+}
+
+static void run_until(uint64_t until_us)
+{
+    size_t at_once = 0;
+
+    while (heap_count > 0 && heap[0].when_us <= until_us) {
+        struct item item = pop();
+
+        at_once = item.when_us > s->now_us ? 0 : at_once + 1;
+        SIM_EXPECT(at_once < AT_ONCE_MAX, "a loop that never waits");
+        if (item.when_us > s->now_us)
+            s->now_us = item.when_us;
+        item.fn(item.arg);
+    }
+    s->now_us = until_us;
+}
+
+/* ---- Nodes ---- */
+
+bool is_cut(const struct node *node)
+{
+    return node->cut_until_us > s->now_us;
+}
+
+struct node *node_by_id(uint64_t id)
+{
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].id == id)
+            return &s->nodes[i];
+    return NULL;
+}
+
+static void ask_later(struct node *node, enum mu_fold_event_type what, uint64_t in_us);
+
+static void change_owner(struct node *node, int owner)
+{
+    node->owner = owner;
+    node->owner_us = s->now_us;
+}
+
+static void on_joined(struct node *node)
+{
+    const struct mu_fold_world *world = mu_fold_world(node->fold);
+
+    check_joined(node);
+    SIM_EXPECT(node->owner == OWNER_JOINING, "node %u joined without having asked", node->index);
+    change_owner(node, OWNER_RUNNING);
+    node->world = world->id;
+    node->world_count = world->count;
+    s->joins++;
+}
+
+/* The round is over for this node: its workers are stopped, which takes a while; then it joins anew. */
+static void regroup(struct node *node)
+{
+    node->tells++;
+    if (node->told_us == 0)
+        node->told_us = s->now_us;
+    if (node->owner != OWNER_RUNNING)
+        return;
+    change_owner(node, OWNER_STOPPING);
+    ask_later(node, MU_FOLD_ON_JOIN, below(chance(80) ? 20 * MS : 2 * SECOND));
+}
+
+static void on_failed(struct node *node, enum mu_fold_event_type asked, const struct muster_error *error)
+{
+    int code = error->code;
+
+    node->tells++;
+    if (asked == MU_FOLD_ON_CLOSE)
+        return;
+    SIM_EXPECT(asked == MU_FOLD_ON_JOIN, "node %u: its membership failed", node->index);
+    if (code == MUSTER_ERDZV_CLOSED || code == MUSTER_ERDZV_GRACEFUL_EXIT) {
+        check_closed();
+        change_owner(node, OWNER_ENDED);
+        return;
+    }
+    SIM_EXPECT(code == MUSTER_ERDZV_TIMEOUT || code == MUSTER_ERDZV_CONNECTION, "node %u failed: %s", node->index,
+               error->text);
+    change_owner(node, OWNER_IDLE);
+    ask_later(node, MU_FOLD_ON_JOIN, 100 * MS + below(SECOND));
+}
+
+static void on_tell(struct node *node, const struct mu_fold_effect *effect)
+{
+    sim_trace("node %u: %s round %" PRId64 " count %" PRId64, node->index, mu_fold_tell_text(effect->tell),
+              effect->round, effect->count);
+    switch (effect->tell) {
+    case MU_FOLD_TELL_JOINED:
+        on_joined(node);
+        break;
+    case MU_FOLD_TELL_PEERS_LOST:
+        check_lost(node);
+        regroup(node);
+        break;
+    case MU_FOLD_TELL_WAITING:
+        regroup(node);
+        break;
+    case MU_FOLD_TELL_REMOVED:
+        node->tells++;
+        if (node->told_us == 0)
+            node->told_us = s->now_us;
+        node->world = 0; /* killed at once */
+        if (node->owner == OWNER_RUNNING)
+            ask_later(node, MU_FOLD_ON_JOIN, below(50 * MS));
+        if (node->owner == OWNER_RUNNING)
+            change_owner(node, OWNER_STOPPING);
+        break;
+    case MU_FOLD_TELL_CLOSED:
+        check_closed();
+        break;
+    case MU_FOLD_TELL_LEFT:
+        if (node->owner != OWNER_LEAVING)
+            break;
+        change_owner(node, OWNER_IDLE);
+        if (s->calm || chance(50))
+            change_owner(node, OWNER_ENDED);
+        else
+            ask_later(node, MU_FOLD_ON_JOIN, below(3 * SECOND));
+        break;
+    case MU_FOLD_TELL_FAILED:
+        on_failed(node, effect->asked, effect->error);
+        break;
+    case MU_FOLD_TELL_LOOKED:
+    case MU_FOLD_TELL_BACKEND_DOWN:
+    case MU_FOLD_TELL_BACKEND_UP:
+    case MU_FOLD_TELL_PROGRESS:
+    case MU_FOLD_TELL_COMPLETED:
+    case MU_FOLD_TELL_FOLDER:
+        break;
+    }
+}
+
+static void on_timer(void *arg)
+{
+    struct node *node = arg;
+
+    if (!node->alive || node->timer_us > s->now_us)
+        return;
+    node->timer_us = UINT64_MAX;
+    feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_TIME });
+}
+
+static void arm(struct node *node)
+{
+    uint64_t when_ms = mu_fold_deadline_ms(node->fold);
+    uint64_t when_us = when_ms == UINT64_MAX ? UINT64_MAX : when_ms * MS;
+
+    if (when_us != UINT64_MAX && when_us < s->now_us)
+        when_us = s->now_us;
+    if (when_us == node->timer_us)
+        return;
+    node->timer_us = when_us;
+    if (when_us != UINT64_MAX)
+        sim_at(when_us, on_timer, node);
+}
+
+struct held_back {
+    struct node *node;
+    uint64_t id;
+    struct mu_fold_event event;
+};
+
+static void on_resumed(void *arg)
+{
+    struct held_back *held = arg;
+
+    if (held->node->alive && held->node->id == held->id)
+        feed(held->node, held->event);
+    free(held);
+}
+
+static const struct muster_error away = { .code = MUSTER_ECONNECT, .text = "etcd is away" };
+
+void feed(struct node *node, struct mu_fold_event event)
+{
+    struct mu_fold_effects effects;
+
+    if (node->paused_until_us > s->now_us) {
+        struct held_back *held = calloc(1, sizeof *held);
+
+        if (held == NULL)
+            abort();
+        if (event.error != NULL)
+            event.error = &away;
+        *held = (struct held_back){ node, node->id, event };
+        sim_at(node->paused_until_us, on_resumed, held);
+        return;
+    }
+    event.now_ms = s->now_us / MS;
+    if (event.type != MU_FOLD_ON_TIME)
+        sim_trace("node %u <- %s id %" PRIu64, node->index, mu_fold_event_text(event.type), event.id);
+    mu_fold_step(node->fold, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++)
+        if (effects.items[i].type != MU_FOLD_DO_TELL)
+            etcd_effect(node, &effects.items[i]);
+    for (unsigned i = 0; i < effects.count; i++)
+        if (effects.items[i].type == MU_FOLD_DO_TELL)
+            on_tell(node, &effects.items[i]);
+    arm(node);
+}
+
+struct asked {
+    struct node *node;
+    uint64_t id;
+    enum mu_fold_event_type what;
+};
+
+static void on_asked(void *arg)
+{
+    struct asked *asked = arg;
+    struct node *node = asked->node;
+
+    if (!node->alive || node->id != asked->id) {
+        free(asked);
+        return;
+    }
+    if (node->paused_until_us > s->now_us) {
+        sim_at(node->paused_until_us, on_asked, asked);
+        return;
+    }
+    if (asked->what == MU_FOLD_ON_JOIN && (node->owner == OWNER_IDLE || node->owner == OWNER_STOPPING)) {
+        node->world = 0;
+        change_owner(node, OWNER_JOINING);
+        feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_JOIN });
+    } else if (asked->what == MU_FOLD_ON_LEAVE && node->owner != OWNER_ENDED && node->owner != OWNER_LEAVING) {
+        node->world = 0;
+        change_owner(node, OWNER_LEAVING);
+        feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_LEAVE });
+    } else if (asked->what == MU_FOLD_ON_CLOSE || asked->what == MU_FOLD_ON_LOOK) {
+        s->close_asked |= asked->what == MU_FOLD_ON_CLOSE;
+        feed(node, (struct mu_fold_event){ .type = asked->what });
+    }
+    free(asked);
+}
+
+static void ask_later(struct node *node, enum mu_fold_event_type what, uint64_t in_us)
+{
+    struct asked *asked = calloc(1, sizeof *asked);
+
+    if (asked == NULL)
+        abort();
+    *asked = (struct asked){ node, node->id, what };
+    sim_at(s->now_us + in_us, on_asked, asked);
+}
+
+static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t in_us)
+{
+    struct node *node = &s->nodes[s->nodes_count];
+    struct mu_fold_config config = { .settings = *settings,
+                                     .pid = 1000 + s->nodes_count,
+                                     .local_id = 7,
+                                     .id = mu_rng_next(&s->rng) | 1,
+                                     .lease_ms = s->lease_ms,
+                                     .job_lease_ms = s->job_lease_ms,
+                                     .first_ms = 60000,
+                                     .seed = mu_rng_next(&s->rng) };
+    char name[32];
+
+    SIM_EXPECT(s->nodes_count < NODES_MAX, "too many nodes");
+    (void)snprintf(name, sizeof name, "node%u", s->nodes_count);
+    config.name = name;
+    *node = (struct node){ .index = s->nodes_count++, .alive = true, .id = config.id, .settings = *settings };
+    node->timer_us = UINT64_MAX;
+    if (mu_fold_new(&config, &node->fold, NULL) < 0)
+        abort();
+    ask_later(node, MU_FOLD_ON_JOIN, in_us);
+    s->lives++;
+    return node;
+}
+
+static void kill_node(struct node *node)
+{
+    sim_trace("node %u is killed", node->index);
+    node->alive = false;
+    node->world = 0;
+    etcd_node_gone(node);
+    mu_fold_free(node->fold);
+    node->fold = NULL;
+}
+
+/* ---- The storm ---- */
+
+static struct mu_rdzv_settings base;
+
+static struct mu_rdzv_settings pick_settings(void)
+{
+    struct mu_rdzv_settings settings = base;
+
+    if (s->on[F_LIMITS] && chance(30)) {
+        settings.nodes_min = 1 + (int64_t)below((uint64_t)base.nodes_min);
+        settings.nodes_max = base.nodes_max + (int64_t)below(3);
+    }
+    return settings;
+}
+
+static struct node *pick_alive(void)
+{
+    for (int i = 0; i < 50; i++) {
+        struct node *node = &s->nodes[below(s->nodes_count)];
+
+        if (node->alive && node->owner != OWNER_ENDED)
+            return node;
+    }
+    return NULL;
+}
+
+static void on_etcd_back(void *arg)
+{
+    (void)arg;
+    if (!s->up)
+        etcd_up();
+}
+
+static void on_cut_over(void *arg)
+{
+    struct node *node = arg;
+
+    if (node->alive && !is_cut(node) && s->up)
+        etcd_hear(node, true);
+}
+
+static void strike(enum fault fault)
+{
+    struct node *node = pick_alive();
+    uint64_t long_us = below(3 * s->lease_ms * MS);
+
+    if (node == NULL)
+        return;
+    switch (fault) {
+    case F_KILL:
+        kill_node(node);
+        if (s->on[F_REBIRTH] && s->nodes_count < NODES_MAX / 2) {
+            struct mu_rdzv_settings settings = pick_settings();
+
+            (void)new_node(&settings, below(2 * s->lease_ms * MS));
+        }
+        break;
+    case F_PAUSE:
+        sim_trace("node %u is paused", node->index);
+        node->paused_until_us = s->now_us + long_us;
+        break;
+    case F_CUT:
+        sim_trace("node %u is cut off", node->index);
+        node->cut_until_us = s->now_us + long_us;
+        etcd_hear(node, false);
+        sim_at(node->cut_until_us, on_cut_over, node);
+        break;
+    case F_OUTAGE:
+    case F_WIPE:
+        if (!s->up)
+            break;
+        etcd_down(fault == F_WIPE);
+        sim_at(s->now_us + long_us, on_etcd_back, NULL);
+        break;
+    case F_COMPACT:
+        etcd_compact();
+        break;
+    case F_EXPIRE:
+        if (s->leases_count > 0 && s->up)
+            etcd_revoke(s->leases[below(s->leases_count)].id);
+        break;
+    case F_LEAVE:
+        ask_later(node, MU_FOLD_ON_LEAVE, 0);
+        break;
+    case F_FAIL:
+        if (node->owner == OWNER_RUNNING)
+            regroup(node);
+        break;
+    case F_LATE:
+        if (s->nodes_count < s->slots + 4) {
+            struct mu_rdzv_settings settings = pick_settings();
+
+            (void)new_node(&settings, 0);
+        }
+        break;
+    case F_CLOSE:
+        if (chance(20))
+            ask_later(node, MU_FOLD_ON_CLOSE, 0);
+        break;
+    default:
+        break;
+    }
+}
+
+static void storm(void *arg)
+{
+    static const enum fault acts[] = { F_KILL,   F_PAUSE, F_CUT,  F_OUTAGE, F_WIPE, F_COMPACT,
+                                       F_EXPIRE, F_LEAVE, F_FAIL, F_LATE,   F_CLOSE };
+    enum fault fault = acts[below(sizeof acts / sizeof acts[0])];
+    struct node *node;
+
+    (void)arg;
+    if (s->calm)
+        return;
+    etcd_tick();
+    if (s->on[fault])
+        strike(fault);
+    node = chance(5) ? pick_alive() : NULL;
+    if (node != NULL)
+        ask_later(node, MU_FOLD_ON_LOOK, 0);
+    sim_at(s->now_us + below(s->lease_ms * MS), storm, NULL);
+}
+
+static void tick(void *arg)
+{
+    (void)arg;
+    etcd_tick();
+    sim_at(s->now_us + 50 * MS, tick, NULL);
+}
+
+/* ---- The calm ---- */
+
+static size_t count_alive(void)
+{
+    size_t count = 0;
+
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        count += s->nodes[i].alive && s->nodes[i].owner != OWNER_ENDED;
+    return count;
+}
+
+/* NULL: everybody is where it belongs. Else what is missing. */
+static const char *is_settled(void)
+{
+    struct mu_fold_world doc = { .id = 0 };
+    const struct key *key = etcd_get("job/doc");
+    int64_t alive = (int64_t)count_alive(), running = 0, min = 0, max = INT64_MAX;
+
+    if (s->closed_ever)
+        return NULL; /* who runs runs on, nobody joins */
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        const struct node *node = &s->nodes[i];
+
+        if (!node->alive || node->owner == OWNER_ENDED)
+            continue;
+        if (node->owner != OWNER_RUNNING && node->owner != OWNER_JOINING)
+            return "a node neither runs nor joins";
+        min = node->settings.nodes_min > min ? node->settings.nodes_min : min;
+        max = node->settings.nodes_max < max ? node->settings.nodes_max : max;
+    }
+    if (alive == 0 || alive < min)
+        return NULL;
+    if (key == NULL || mu_fold_world_read(mu_buf_slice(&key->value), &doc, NULL) < 0)
+        return "there is no document";
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        const struct node *node = &s->nodes[i];
+
+        if (!node->alive || node->owner != OWNER_RUNNING)
+            continue;
+        running++;
+        if (node->world != doc.id) {
+            mu_fold_world_done(&doc);
+            return "a node runs in another world";
+        }
+    }
+    key = running != (int64_t)doc.count ? NULL : key;
+    mu_fold_world_done(&doc);
+    if (key == NULL)
+        return "not all members run";
+    if (s->on[F_LIMITS])
+        return NULL;
+    return running == (alive < max ? alive : max) ? NULL : "a node could be in and is not";
+}
+
+static void settle(void)
+{
+    uint64_t until_us = s->now_us + 400 * SECOND;
+    const char *missing;
+
+    while ((missing = is_settled()) != NULL) {
+        SIM_EXPECT(s->now_us < until_us, "after 400 s of calm: %s", missing);
+        run_until(s->now_us + 250 * MS);
+    }
+}
+
+/* One thing happens to a round that runs; who must be told is told in time, and nobody else. */
+static void last_act(void)
+{
+    struct node *victim = NULL;
+    uint64_t from_us, told_max_us;
+    static bool was_in[NODES_MAX];
+    unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : 4);
+
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && (victim == NULL || chance(30)))
+            victim = &s->nodes[i];
+        s->nodes[i].tells = s->nodes[i].told_us = 0;
+    }
+    if (s->closed_ever || victim == NULL || victim->world_count < 2)
+        return;
+    run_until(s->now_us + 30 * SECOND);
+    if (is_settled() != NULL || victim->owner != OWNER_RUNNING)
+        return;
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        s->nodes[i].tells = s->nodes[i].told_us = 0;
+        was_in[i] = s->nodes[i].alive && s->nodes[i].world == victim->world;
+    }
+    from_us = s->now_us;
+    sim_trace("last act: %s", act == 0 ? "a member is killed" : act == 1 ? "a member leaves" : "etcd was away");
+    if (act == 0) {
+        kill_node(victim);
+        told_max_us = (s->lease_ms + 1000) * MS;
+    } else if (act == 1) {
+        ask_later(victim, MU_FOLD_ON_LEAVE, 0);
+        told_max_us = 50 * MS;
+    } else {
+        etcd_down(act == 2);
+        run_until(s->now_us + s->lease_ms * MS * 2);
+        etcd_up();
+        run_until(s->now_us + 5 * s->lease_ms * MS);
+        for (unsigned i = 0; i < s->nodes_count; i++)
+            SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].world == 0 || s->nodes[i].tells == 0,
+                       "node %u was disturbed by an etcd that was away", s->nodes[i].index);
+        SIM_EXPECT(is_settled() == NULL, "after etcd was away: %s", is_settled());
+        return;
+    }
+    run_until(s->now_us + told_max_us + 5 * SECOND);
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        const struct node *node = &s->nodes[i];
+
+        if (!was_in[i] || node == victim)
+            continue;
+        SIM_EXPECT(node->told_us != 0, "node %u was not told", node->index);
+        SIM_EXPECT(node->told_us - from_us <= told_max_us, "node %u was told after %" PRIu64 " us", node->index,
+                   node->told_us - from_us);
+    }
+    settle();
+}
+
+static void everybody_goes(void)
+{
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        if (!s->nodes[i].alive)
+            continue;
+        if (chance(50))
+            kill_node(&s->nodes[i]);
+        else
+            ask_later(&s->nodes[i], MU_FOLD_ON_LEAVE, below(SECOND));
+    }
+    run_until(s->now_us + (s->job_lease_ms + 4 * s->lease_ms + 10000) * MS);
+    etcd_tick();
+    SIM_EXPECT(s->keys_count == 0, "%zu keys are left behind, one is %s", s->keys_count, s->keys[0].name);
+}
+
+/* ---- A seed ---- */
+
+static void clean_up(void)
+{
+    while (heap_count > 0) { /* what is under way owns its memory: let it come to nothing */
+        struct item item;
+
+        for (unsigned i = 0; i < s->nodes_count; i++)
+            if (s->nodes[i].alive)
+                kill_node(&s->nodes[i]);
+        s->up = false;
+        item = pop();
+        if (item.fn != tick && item.fn != storm)
+            item.fn(item.arg);
+    }
+    for (size_t i = 0; i < s->worlds_count; i++)
+        mu_buf_done(&s->worlds[i].bytes);
+    s->worlds_count = 0;
+    s->nodes_count = 0;
+}
+
+static void begin(uint64_t seed)
+{
+    bool tracing = s->tracing;
+    uint64_t joins = s->joins, lives = s->lives;
+
+    etcd_free();
+    memset(s, 0, sizeof *s);
+    s->tracing = tracing;
+    s->joins = joins;
+    s->lives = lives;
+    s->seed = seed;
+    s->rng = mu_rng_seeded(seed);
+    s->now_us = SECOND;
+    trace_count = 0;
+    etcd_reset();
+    check_reset();
+}
+
+static void run_seed(uint64_t seed)
+{
+    unsigned percent;
+
+    begin(seed);
+    s->lease_ms = 2000 + below(9) * 1000;
+    s->job_lease_ms = 6 * s->lease_ms + 20000;
+    percent = (unsigned)below(70);
+    for (int i = 0; i < FAULTS_COUNT; i++)
+        s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
+    base = MU_RDZV_SETTINGS_DEFAULT;
+    base.nodes_max = 1 + (int64_t)below(8);
+    base.nodes_min = 1 + (int64_t)below((uint64_t)base.nodes_max);
+    base.last_call_ms = below(2) * 5000 + below(1000);
+    base.join_ms = chance(20) ? 20000 : 600000;
+    base.lost_node_wait_ms = chance(20) ? below(5000) : 0;
+    s->slots = (unsigned)base.nodes_min + (unsigned)below((uint64_t)(base.nodes_max - base.nodes_min) + 1);
+    if (s->on[F_SPARES])
+        s->slots = (unsigned)base.nodes_max + 1 + (unsigned)below(3);
+    for (unsigned i = 0; i < s->slots; i++) {
+        struct mu_rdzv_settings settings = pick_settings();
+
+        (void)new_node(&settings, below(chance(20) ? 5 * SECOND : 100 * MS));
+    }
+    sim_at(s->now_us, tick, NULL);
+    sim_at(s->now_us + below(2 * SECOND), storm, NULL);
+    run_until(s->now_us + below(20 * s->lease_ms) * MS);
+    sim_trace("calm");
+    s->calm = true;
+    run_until(s->now_us + 4 * s->lease_ms * MS);
+    if (!s->up)
+        etcd_up();
+    settle();
+    last_act();
+    everybody_goes();
+    clean_up();
+}
+
+static int run_crowd(uint64_t seed, unsigned count)
+{
+    uint64_t start_us, done_us;
+
+    begin(seed);
+    s->lease_ms = 10000;
+    s->job_lease_ms = 60000;
+    s->calm = true;
+    base = MU_RDZV_SETTINGS_DEFAULT;
+    base.nodes_min = base.nodes_max = count;
+    start_us = s->now_us;
+    for (unsigned i = 0; i < count; i++)
+        (void)new_node(&base, below(100 * MS));
+    sim_at(s->now_us, tick, NULL);
+    settle();
+    done_us = s->now_us;
+    printf("sim_fold: %u nodes complete a round within %" PRIu64 " ms (to 250 ms), %.2f raft proposals a node\n", count,
+           (done_us - start_us) / MS, (double)s->proposals / count);
+    if (s->proposals > 3 * (uint64_t)count)
+        sim_fail("more than 3 proposals a node");
+    clean_up();
+    return 0;
+}
+
+/* ---- The command line ---- */
+
+static double seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int usage(void)
+{
+    (void)fprintf(stderr, "usage: muster-sim-fold [--seed N] [--seeds N] [--time SECONDS] [--crowd N] [--faults LIST] "
+                          "[--trace]\n");
+    return 2;
+}
+
+static bool take_faults(const char *list)
+{
+    char copy[512];
+
+    faults_given = true;
+    (void)snprintf(copy, sizeof copy, "%s", list);
+    for (char *save = NULL, *name = strtok_r(copy, ", ", &save); name != NULL; name = strtok_r(NULL, ", ", &save)) {
+        bool known = strcmp(name, "none") == 0;
+
+        for (int i = 0; i < FAULTS_COUNT; i++) {
+            if (strcmp(name, fault_names[i]) != 0)
+                continue;
+            faults_wanted[i] = known = true;
+        }
+        if (!known)
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = 0, seeds = 1, runs = 0;
+    unsigned crowd = 0;
+    double limit = 0, start = seconds(), took;
+    bool given = false;
+    int rc = 0;
+
+    s = calloc(1, sizeof *s);
+    if (s == NULL)
+        abort();
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (strcmp(argv[i], "--trace") == 0) {
+            s->tracing = true;
+            continue;
+        }
+        if (value == NULL)
+            return usage();
+        i++;
+        if (strcmp(argv[i - 1], "--seed") == 0)
+            seed = strtoull(value, NULL, 0), given = true;
+        else if (strcmp(argv[i - 1], "--seeds") == 0)
+            seeds = strtoull(value, NULL, 0);
+        else if (strcmp(argv[i - 1], "--time") == 0)
+            limit = strtod(value, NULL);
+        else if (strcmp(argv[i - 1], "--crowd") == 0)
+            crowd = (unsigned)strtoul(value, NULL, 0);
+        else if (strcmp(argv[i - 1], "--faults") != 0 || !take_faults(value))
+            return usage();
+    }
+    if (limit > 0 && !given) {
+        struct timespec now;
+
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        seed = ((uint64_t)now.tv_sec << 20) + (uint64_t)now.tv_nsec / 1024;
+    }
+    if (crowd > 0 && crowd <= NODES_MAX) {
+        rc = run_crowd(seed, crowd);
+    } else {
+        do {
+            run_seed(seed + runs);
+            runs++;
+            took = seconds() - start;
+        } while (limit > 0 ? took < limit : runs < seeds);
+        printf("sim_fold: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f job-lives/s, %" PRIu64 " joins\n", runs,
+               seed, (double)runs / took, s->joins);
+    }
+    etcd_free();
+    free(heap);
+    free(s);
+    return rc;
+}

@@ -1,0 +1,1364 @@
+/* The classic etcd rendezvous, phase by phase: which requests follow which answers, and what is told. Keys are shown without
+ * the job's root: "av" is the document, "v_1/..." a version's directory, "mark ..." what says who a rank is. */
+#include "pure.h"
+#include "rdzv/classic.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROOT "/p/run_job"
+#define SETUP "{\"status\": \"setup\"}"
+#define OPEN_1 "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": []}"
+#define IN_1(list) "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": [" list "]}"
+#define FROZEN_1(list, keys)                                                                                           \
+    "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [" list "], \"keep_alives\": [" keys "]}"
+#define KEY(rank) "\"/p/run_job/rdzv/v_1/rank_" rank "\""
+#define FINAL_1(list, keys, waiting)                                                                                   \
+    "{\"status\": \"final\", \"version\": \"1\", \"participants\": [" list "], \"keep_alives\": [" keys                \
+    "], \"num_workers_waiting\": " waiting "}"
+#define PAIR_1(waiting) FINAL_1("0, 1", KEY("0") ", " KEY("1"), waiting)
+
+enum { START_MS = 1000 };
+
+struct scene {
+    struct mu_classic *classic;
+    uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id;
+    char trace[8192];
+    size_t used;
+    int error;
+};
+
+static struct scene *make(int64_t min, int64_t max)
+{
+    struct scene *s = calloc(1, sizeof *s);
+    const struct mu_classic_config config = { .prefix = "p//",
+                                              .run_id = "job",
+                                              .nodes_min = min,
+                                              .nodes_max = max,
+                                              .join_ms = 600000,
+                                              .last_call_ms = 30000,
+                                              .close_ms = 30000,
+                                              .node = "me_1_2",
+                                              .seed = 1 };
+    struct muster_error error;
+
+    assert_non_null(s);
+    assert_int_equal(mu_classic_new(&config, &s->classic, &error), 0);
+    s->now_ms = START_MS;
+    return s;
+}
+
+static void end(struct scene *s)
+{
+    mu_classic_free(s->classic);
+    free(s);
+}
+
+__attribute__((format(printf, 2, 3))) static void note(struct scene *s, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    s->used += (size_t)vsnprintf(s->trace + s->used, sizeof s->trace - s->used, format, args);
+    va_end(args);
+    assert_true(s->used < sizeof s->trace);
+}
+
+static const char *short_key(struct mu_slice key)
+{
+    static char text[256];
+    const char *rest = text;
+
+    (void)snprintf(text, sizeof text, "%.*s", (int)key.len, key.data);
+    if (strncmp(text, ROOT "/rdzv/", strlen(ROOT "/rdzv/")) == 0)
+        rest = text + strlen(ROOT "/rdzv/");
+    else if (strncmp(text, ROOT "/muster/", strlen(ROOT "/muster/")) == 0) {
+        memmove(text + 5, text + strlen(ROOT "/muster/"), strlen(text) - strlen(ROOT "/muster/") + 1);
+        memcpy(text, "mark ", 5);
+    } else if (strcmp(text, ROOT "/rdzv") == 0)
+        rest = text + strlen(ROOT "/");
+    else if (strncmp(text, ROOT, strlen(ROOT)) == 0)
+        rest = text + strlen("/p/");
+    return strcmp(rest, "active_version") == 0 ? "av" : strcmp(rest, "version_counter") == 0 ? "counter" : rest;
+}
+
+static void keep_id(struct scene *s, const struct mu_classic_request *request, bool closing, bool looking)
+{
+    const char *key = short_key(request->key);
+
+    if (request->refresh && strncmp(key, "run_", 4) == 0)
+        s->job_id = request->id;
+    else if (request->refresh)
+        s->rank_id = request->id;
+    else if (closing)
+        s->close_id = request->id;
+    else if (looking)
+        s->look_id = request->id;
+    else
+        s->main_id = request->id;
+}
+
+static void note_request(struct scene *s, const struct mu_classic_request *request)
+{
+    static const char *const kinds[] = { "GET", "PUT", "DELETE", "WATCH" };
+
+    note(s, "%s %s", kinds[request->kind], short_key(request->key));
+    if (request->has_value)
+        note(s, " %.*s", (int)request->value.len, request->value.data);
+    if (request->dir)
+        note(s, " dir");
+    if (request->refresh)
+        note(s, " refresh");
+    if (request->must_not_exist)
+        note(s, " new");
+    if (request->prev_index != 0)
+        note(s, " at %" PRIu64, request->prev_index);
+    if (request->has_prev_value)
+        note(s, " if %.*s", (int)request->prev_value.len, request->prev_value.data);
+    if (request->ttl_s != 0)
+        note(s, " ttl %" PRId64, request->ttl_s);
+    if (request->recursive)
+        note(s, " all");
+    if (request->wait_index != 0)
+        note(s, " from %" PRIu64, request->wait_index);
+}
+
+static void note_tell(struct scene *s, const struct mu_classic_effect *effect)
+{
+    note(s, "%s", mu_classic_tell_text(effect->tell));
+    if (effect->tell == MU_CLASSIC_TELL_WAITING || effect->tell == MU_CLASSIC_TELL_LOOKED)
+        note(s, " %" PRId64 "%s", effect->count, effect->closed ? " closed" : "");
+    for (size_t i = 0; i < effect->ranks_count; i++)
+        note(s, " %zu", effect->ranks[i]);
+    if (effect->error != NULL)
+        s->error = effect->error->code;
+    if (effect->tell == MU_CLASSIC_TELL_FAILED || (effect->tell == MU_CLASSIC_TELL_LOOKED && effect->error != NULL))
+        note(s, " %s", muster_error_name(effect->error->code));
+}
+
+/* What an event brings about, without progress: "GET av; joined". */
+static const char *step(struct scene *s, struct mu_classic_event event)
+{
+    struct mu_classic_effects effects;
+
+    event.now_ms = s->now_ms;
+    mu_classic_step(s->classic, &event, &effects);
+    s->used = 0;
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_classic_effect *effect = &effects.items[i];
+
+        if (effect->type == MU_CLASSIC_DO_TELL && effect->tell == MU_CLASSIC_TELL_PROGRESS)
+            continue;
+        if (s->used > 0)
+            note(s, "; ");
+        if (effect->type == MU_CLASSIC_DO_REQUEST) {
+            note_request(s, &effect->request);
+            keep_id(s, &effect->request,
+                    event.type == MU_CLASSIC_ON_CLOSE || (event.id != 0 && event.id == s->close_id),
+                    event.type == MU_CLASSIC_ON_LOOK);
+        } else if (effect->type == MU_CLASSIC_DO_CANCEL) {
+            note(s, "cancel");
+        } else {
+            note_tell(s, effect);
+        }
+    }
+    return s->trace;
+}
+
+static const char *asked(struct scene *s, enum mu_classic_event_type type)
+{
+    return step(s, (struct mu_classic_event){ .type = type });
+}
+
+/* Answers to the phases' request. */
+static const char *gets(struct scene *s, const char *value, uint64_t index)
+{
+    return step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
+                                              .id = s->main_id,
+                                              .value = mu_slice_str(value),
+                                              .index = index,
+                                              .modified = index });
+}
+
+static const char *done(struct scene *s, uint64_t modified)
+{
+    return gets(s, "", modified);
+}
+
+static const char *code_for(struct scene *s, uint64_t id, int code, bool unsure)
+{
+    const struct muster_error error = { .code = code < 0 ? code : MUSTER_EINVAL, .text = "no" };
+
+    return step(s, (struct mu_classic_event){
+                       .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = code, .unsure = unsure, .error = &error });
+}
+
+static const char *code(struct scene *s, int number)
+{
+    return code_for(s, s->main_id, number, false);
+}
+
+static const char *lost(struct scene *s)
+{
+    return code_for(s, s->main_id, MUSTER_ELOST, true);
+}
+
+/* A watch has seen a change of this key. */
+static const char *fires(struct scene *s, const char *key, uint64_t index)
+{
+    return step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
+                                              .id = s->main_id,
+                                              .key = mu_slice_str(key),
+                                              .modified = index,
+                                              .index = index });
+}
+
+/* The keys below `dir`, by their names: "rank_0 kv"; NULL-terminated. */
+static const char *lists(struct scene *s, const char *dir, uint64_t index, ...)
+{
+    struct mu_classic_node nodes[8];
+    char keys[8][256];
+    size_t count = 0;
+    va_list args;
+    const char *name;
+
+    va_start(args, index);
+    while ((name = va_arg(args, const char *)) != NULL) {
+        (void)snprintf(keys[count], sizeof keys[count], "%s/%s", dir, name);
+        nodes[count] = (struct mu_classic_node){ mu_slice_str(keys[count]), mu_slice_str("me_1_2") };
+        count++;
+    }
+    va_end(args);
+    return step(
+        s, (struct mu_classic_event){
+               .type = MU_CLASSIC_ON_ANSWER, .id = s->main_id, .index = index, .nodes = nodes, .nodes_count = count });
+}
+
+static const char *passes(struct scene *s, uint64_t ms)
+{
+    s->now_ms += ms;
+    return asked(s, MU_CLASSIC_ON_TIME);
+}
+
+/* Up to when time is wanted next. */
+static const char *wakes(struct scene *s)
+{
+    uint64_t when = mu_classic_deadline_ms(s->classic);
+
+    assert_true(when != UINT64_MAX);
+    return passes(s, when > s->now_ms ? when - s->now_ms : 0);
+}
+
+#define SAYS(what, text) assert_string_equal(what, text)
+
+/* ---- Scenes on the way ---- */
+
+static void prepared(struct scene *s)
+{
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "PUT /p dir new");
+    SAYS(done(s, 4), "PUT run_job dir new ttl 7200");
+    (void)done(s, 5);
+    (void)done(s, 7);
+    SAYS(done(s, 8), "GET av");
+    SAYS(wakes(s), "PUT run_job refresh ttl 7200");
+    (void)code_for(s, s->job_id, 0, false);
+}
+
+/* As rank 0 of a version that we opened. */
+static void joined_first(struct scene *s)
+{
+    prepared(s);
+    (void)code(s, 100);
+    (void)done(s, 10);
+    (void)gets(s, "0", 9);
+    (void)done(s, 11);
+    (void)done(s, 12);
+    (void)done(s, 13);
+}
+
+/* Member of a pair, as rank 1; of two that are ours, or with PyTorch as rank 0. */
+static void in_a_pair(struct scene *s, bool ours)
+{
+    prepared(s);
+    SAYS(gets(s, IN_1("0"), 14), "PUT av " FROZEN_1("0, 1", "") " if " IN_1("0") " ttl 10");
+    (void)done(s, 15);
+    (void)done(s, 16);
+    (void)done(s, 17);
+    SAYS(done(s, 18), "WATCH av from 19");
+    SAYS(fires(s, ROOT "/rdzv/active_version", 20), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 20), "PUT v_1/kv dir new");
+    (void)done(s, 21);
+    SAYS(ours ? lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL)
+              : lists(s, ROOT "/muster/v_1", 22, "rank_1", NULL),
+         "joined; GET av");
+    assert_int_equal(mu_classic_world(s->classic)->all_ours, ours);
+}
+
+static void watching(struct scene *s)
+{
+    SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", "kv", NULL), "WATCH rdzv all from 23");
+}
+
+static struct scene *pair(bool ours)
+{
+    struct scene *s = make(2, 2);
+
+    in_a_pair(s, ours);
+    return s;
+}
+
+/* ---- Phases ---- */
+
+static void the_first_join_makes_directories_and_counter(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "PUT /p dir new");
+    SAYS(code(s, 105), "PUT run_job dir new ttl 7200");
+    SAYS(done(s, 5), "PUT rdzv dir new");
+    SAYS(wakes(s), "PUT run_job refresh ttl 7200");
+    SAYS(code(s, 105), "PUT counter 0 new");
+    SAYS(code(s, 105), "GET av");
+    end(s);
+}
+
+static void no_directory_is_made_for_the_root_as_prefix(void **state)
+{
+    struct muster_error error;
+    struct mu_classic_effects effects;
+    struct mu_classic *classic;
+    const struct mu_classic_config config = {
+        .prefix = "/", .run_id = "x", .nodes_min = 1, .nodes_max = 1, .node = ""
+    };
+
+    (void)state;
+    assert_int_equal(mu_classic_new(&config, &classic, &error), 0);
+    mu_classic_step(classic, &(struct mu_classic_event){ .type = MU_CLASSIC_ON_JOIN }, &effects);
+    assert_int_equal(effects.count, 1);
+    assert_int_equal(effects.items[0].request.key.len, strlen("/run_x"));
+    assert_memory_equal(effects.items[0].request.key.data, "/run_x", strlen("/run_x"));
+    mu_classic_free(classic);
+}
+
+/* As recorded of PyTorch, byte for byte. */
+static void where_there_is_no_document_one_is_created(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
+    SAYS(done(s, 10), "GET counter");
+    SAYS(gets(s, "0", 9), "PUT counter 1 at 9");
+    SAYS(done(s, 11), "PUT v_1 dir new");
+    SAYS(done(s, 12), "PUT av " OPEN_1 " if " SETUP);
+    SAYS(done(s, 13), "PUT av " IN_1("0") " if " OPEN_1);
+    SAYS(done(s, 14), "WATCH av from 15");
+    end(s);
+}
+
+static void whoever_is_late_with_creating_looks_again(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)code(s, 100);
+    SAYS(code(s, 105), "GET av"); /* somebody else's setup */
+    (void)code(s, 100);
+    (void)done(s, 10);
+    SAYS(gets(s, "7", 9), "PUT counter 8 at 9");
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    (void)code(s, 100);
+    (void)done(s, 20);
+    (void)gets(s, "8", 19);
+    (void)done(s, 21);
+    SAYS(code(s, 105), ""); /* the directory is there */
+    SAYS(wakes(s), "GET av");
+    (void)code(s, 100);
+    (void)done(s, 30);
+    (void)gets(s, "9", 29);
+    (void)done(s, 31);
+    (void)done(s, 32);
+    SAYS(code(s, 101), ""); /* closed, or our setup has expired */
+    SAYS(wakes(s), "GET av");
+    end(s);
+}
+
+static void a_vanished_counter_is_made_anew(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)code(s, 100);
+    (void)done(s, 10);
+    SAYS(code(s, 100), "");
+    SAYS(wakes(s), "PUT /p dir new");
+    end(s);
+}
+
+static void a_counter_that_is_none_is_an_error(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)code(s, 100);
+    (void)done(s, 10);
+    SAYS(gets(s, "many", 9), "failed ERDZV_STATE");
+    end(s);
+}
+
+static void setup_and_frozen_are_waited_out(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    SAYS(gets(s, SETUP, 10), "WATCH av from 11");
+    SAYS(fires(s, ROOT "/rdzv/active_version", 13), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", ""), 15), "WATCH av from 16");
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", ""), 17), "WATCH av from 18");
+    SAYS(code(s, 401), "GET av"); /* index cleared: read and go on */
+    end(s);
+}
+
+static void a_joinable_document_without_room_is_waited_out(void **state)
+{
+    struct scene *s = make(1, 2);
+
+    (void)state;
+    prepared(s);
+    SAYS(gets(s, IN_1("0, 1"), 10), "WATCH av from 11");
+    end(s);
+}
+
+static void a_closed_one_is_not_joined(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    SAYS(gets(s, "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0]}", 10), "failed ERDZV_CLOSED");
+    assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_IDLE);
+    end(s);
+}
+
+static void what_is_no_document_is_an_error(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "x",
+        "[]",
+        "{\"status\": \"odd\"}",
+        "{\"status\": \"joinable\", \"participants\": []}",
+        "{\"status\": \"joinable\", \"version\": 1, \"participants\": []}",
+        "{\"status\": \"joinable\", \"version\": \"x\", \"participants\": []}",
+        "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": [1]}",
+        "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0]}",
+        "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": []}"
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct scene *s = make(2, 3);
+
+        prepared(s);
+        SAYS(gets(s, bad[i], 10), "failed ERDZV_STATE");
+        end(s);
+    }
+}
+
+static void the_ttl_of_a_join_depends_on_how_many_are_in(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    SAYS(gets(s, OPEN_1, 10), "PUT av " IN_1("0") " if " OPEN_1);
+    SAYS(code(s, 101), "");
+    (void)wakes(s);
+    SAYS(gets(s, IN_1("0"), 11), "PUT av " IN_1("0, 1") " if " IN_1("0") " ttl 10");
+    SAYS(code(s, 101), "");
+    (void)wakes(s);
+    SAYS(gets(s, IN_1("0, 1"), 12), "PUT av " FROZEN_1("0, 1, 2", "") " if " IN_1("0, 1") " ttl 10");
+    end(s);
+}
+
+/* It may have been done, or may yet be: joining again would be a participant that nobody is. */
+static void a_join_whose_answer_was_lost_ends_the_version(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, OPEN_1, 10);
+    SAYS(lost(s), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_1("0"), 11), "backend_up; DELETE av if " IN_1("0"));
+    SAYS(done(s, 12), "GET av");
+    SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
+    end(s);
+}
+
+static void a_join_that_was_not_sent_is_made_again(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, OPEN_1, 10);
+    SAYS(code(s, MUSTER_ECONNECT), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, OPEN_1, 10), "backend_up; PUT av " IN_1("0") " if " OPEN_1);
+    end(s);
+}
+
+static void the_last_call_keeps_the_document_and_then_freezes_it(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    SAYS(done(s, 15), "WATCH av from 16");
+    s->now_ms += MU_CLASSIC_TOUCH_MS;
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 15), "PUT av " IN_1("0, 1") " if " IN_1("0, 1") " ttl 10");
+    SAYS(done(s, 16), "WATCH av from 17");
+    s->now_ms += 30000;
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 16), "PUT av " FROZEN_1("0, 1", "") " if " IN_1("0, 1") " ttl 10");
+    SAYS(done(s, 17), "PUT v_1/rank_1  ttl 10");
+    end(s);
+}
+
+static void the_last_call_goes_by_what_others_write(void **state)
+{
+    struct scene *s = make(2, 4);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    s->now_ms += 3000;
+    SAYS(fires(s, ROOT "/rdzv/active_version", 16), "GET av");
+    SAYS(gets(s, IN_1("0, 1, 2"), 16), "WATCH av from 17"); /* a newcomer has renewed the TTL */
+    s->now_ms += MU_CLASSIC_TOUCH_MS;
+    (void)code(s, MUSTER_ETIMEOUT);
+    (void)gets(s, IN_1("0, 1, 2"), 16);
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1, 2, 3", ""), 17), "PUT v_1/rank_1  ttl 10");
+    end(s);
+}
+
+static void the_last_call_is_over_when_the_version_is(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)fires(s, ROOT "/rdzv/active_version", 16);
+    SAYS(code(s, 100), "GET av");
+    end(s);
+}
+
+static void peers_are_waited_for_until_it_is_frozen(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    joined_first(s);
+    SAYS(done(s, 14), "WATCH av from 15");
+    SAYS(fires(s, ROOT "/rdzv/active_version", 15), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", ""), 15), "PUT v_1/rank_0  ttl 10");
+    end(s);
+}
+
+static void peers_of_a_version_that_is_gone_are_not_waited_for(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    joined_first(s);
+    (void)done(s, 14);
+    (void)fires(s, ROOT "/rdzv/active_version", 15);
+    SAYS(gets(s, "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [0]}", 16), "GET av");
+    end(s);
+}
+
+static void an_error_while_waiting_does_not_join_twice(void **state)
+{
+    struct scene *s = make(3, 3);
+
+    (void)state;
+    joined_first(s);
+    (void)done(s, 14);
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 15), "backend_up; WATCH av from 16");
+    end(s);
+}
+
+static void confirming_writes_a_keep_alive_and_then_its_key(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    SAYS(done(s, 15), "PUT v_1/rank_1  ttl 10");
+    SAYS(done(s, 16), "PUT mark v_1/rank_1 me_1_2 new");
+    SAYS(done(s, 17), "PUT av " FROZEN_1("0, 1", KEY("1")) " if " FROZEN_1("0, 1", "") " ttl 10");
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("0")), 18),
+         "PUT av " PAIR_1("0") " if " FROZEN_1("0, 1", KEY("0"))); /* the last one: final, without TTL */
+    SAYS(done(s, 19), "PUT v_1/kv dir new");
+    end(s);
+}
+
+static void a_confirmation_whose_answer_was_lost_is_looked_for(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)done(s, 16);
+    (void)done(s, 17);
+    (void)lost(s);
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 18), "backend_up; WATCH av from 19");
+    end(s);
+}
+
+static void a_version_that_does_not_stay_frozen_is_left(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)done(s, 16);
+    (void)done(s, 17);
+    (void)code(s, 101);
+    (void)wakes(s);
+    SAYS(code(s, 100), "GET av");
+    end(s);
+}
+
+static void final_means_joined_and_says_who_is_who(void **state)
+{
+    struct scene *s = pair(false);
+    const struct mu_classic_world *world = mu_classic_world(s->classic);
+
+    (void)state;
+    assert_int_equal(world->version, 1);
+    assert_int_equal(world->rank, 1);
+    assert_int_equal(world->count, 2);
+    assert_null(world->marks[0]); /* PyTorch's */
+    assert_string_equal(world->marks[1], "me_1_2");
+    end(s);
+}
+
+/* A scene up to the last request of a join. */
+static struct scene *about_to_join(void)
+{
+    struct scene *s = make(2, 2);
+
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)done(s, 16);
+    (void)done(s, 17);
+    (void)done(s, 18);
+    (void)fires(s, ROOT "/rdzv/active_version", 20);
+    (void)gets(s, PAIR_1("0"), 20);
+    SAYS(done(s, 21), "GET mark v_1");
+    return s;
+}
+
+static void a_join_that_succeeds_at_the_last_moment_has_succeeded(void **state)
+{
+    struct scene *s = about_to_join();
+
+    (void)state;
+    s->now_ms = START_MS + 600000;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL), "joined; GET av");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; cancel; DELETE v_1/rank_1"); /* and can be followed by the next */
+    end(s);
+}
+
+/* The server has lost everything meanwhile: versions have been counted anew. */
+static void a_rank_whose_mark_is_another_s_is_not_ours(void **state)
+{
+    struct scene *s = about_to_join();
+    const struct mu_classic_node node = { mu_slice_str(ROOT "/muster/v_1/rank_1"), mu_slice_str("another_1_2") };
+
+    (void)state;
+    SAYS(step(s,
+              (struct mu_classic_event){
+                  .type = MU_CLASSIC_ON_ANSWER, .id = s->main_id, .index = 22, .nodes = &node, .nodes_count = 1 }),
+         "GET av");
+    end(s);
+}
+
+static void a_document_older_than_our_joining_is_another_one(void **state)
+{
+    struct scene *s = make(3, 3);
+
+    (void)state;
+    joined_first(s);
+    (void)done(s, 14);
+    (void)code(s, MUSTER_ELOST);
+    (void)wakes(s);
+    SAYS(gets(s, IN_1("0, 1"), 9), "backend_up; GET av");
+    end(s);
+}
+
+static void a_join_that_succeeds_after_leave_was_asked_is_left_untold(void **state)
+{
+    struct scene *s = about_to_join();
+
+    (void)state;
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
+    SAYS(lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL), "DELETE v_1/rank_1");
+    SAYS(done(s, 23), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 23), "left");
+    end(s);
+}
+
+/* ---- A group is there ---- */
+
+static void a_late_joiner_announces_itself_and_waits(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    SAYS(gets(s, PAIR_1("0"), 20), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
+    SAYS(code(s, 101), "");
+    (void)wakes(s);
+    SAYS(gets(s, PAIR_1("1"), 21), "PUT av " PAIR_1("2") " if " PAIR_1("1"));
+    SAYS(done(s, 22), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL), "WATCH rdzv all from 23");
+    SAYS(fires(s, ROOT "/rdzv/v_1/kv/a2V5", 23), "WATCH rdzv all from 24"); /* none of its business */
+    SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 24), "GET av");
+    SAYS(gets(s, PAIR_1("2"), 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "DELETE av if " PAIR_1("2"));
+    SAYS(done(s, 25), "GET av");
+    end(s);
+}
+
+static void a_busy_store_does_not_keep_a_watch_busy(void **state)
+{
+    struct scene *s = make(2, 3);
+    uint64_t index = 23;
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)done(s, 22);
+    (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
+    for (int i = 1; i < MU_CLASSIC_IDLE_EVENTS_MAX; i++)
+        assert_int_equal(strncmp(fires(s, ROOT "/rdzv/v_1/kv/a2V5", index++), "WATCH", 5), 0);
+    SAYS(fires(s, ROOT "/rdzv/v_1/kv/a2V5", index), "");
+    SAYS(wakes(s), "GET av");
+    end(s);
+}
+
+static void a_waiting_node_that_gives_up_takes_its_announcement_back(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)done(s, 22);
+    (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
+    s->now_ms = START_MS + 600000;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; GET av");
+    SAYS(gets(s, PAIR_1("2"), 30), "PUT av " PAIR_1("1") " if " PAIR_1("2"));
+    SAYS(done(s, 31), "failed ERDZV_TIMEOUT");
+    end(s);
+}
+
+static void a_waiting_node_that_leaves_takes_its_announcement_back(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)done(s, 22);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), ""); /* what is under way is waited for */
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL), "GET av");
+    SAYS(gets(s, PAIR_1("1"), 30), "PUT av " PAIR_1("0") " if " PAIR_1("1"));
+    SAYS(done(s, 31), "left");
+    end(s);
+}
+
+static void an_announcement_whose_answer_was_lost_is_not_made_twice(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)lost(s);
+    (void)wakes(s);
+    SAYS(gets(s, PAIR_1("1"), 21), "backend_up; GET v_1");
+    end(s);
+}
+
+/* ---- Giving up ---- */
+
+static void the_last_participant_takes_itself_out(void **state)
+{
+    struct scene *s = make(3, 3);
+
+    (void)state;
+    joined_first(s);
+    (void)done(s, 14);
+    s->now_ms = START_MS + 600000;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; GET av");
+    SAYS(gets(s, IN_1("0"), 15), "PUT av " OPEN_1 " if " IN_1("0"));
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 16), "DELETE av if " IN_1("0, 1")); /* somebody has come after us */
+    SAYS(done(s, 17), "failed ERDZV_TIMEOUT");
+    end(s);
+}
+
+static void a_frozen_version_is_removed_by_whoever_gives_up(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15); /* frozen; the keep-alive is being written */
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
+    SAYS(done(s, 16), "DELETE v_1/rank_1");
+    SAYS(done(s, 17), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", ""), 17), "DELETE av if " FROZEN_1("0, 1", ""));
+    SAYS(done(s, 18), "left");
+    end(s);
+}
+
+static void leaving_does_not_take_longer_than_its_time(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; DELETE v_1/rank_1");
+    SAYS(code(s, MUSTER_ECONNECT), "backend_down");
+    s->now_ms += MU_CLASSIC_QUIT_MS;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "left");
+    end(s);
+}
+
+static void leaving_when_in_nothing_is_done_at_once(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "left");
+    end(s);
+}
+
+static void a_join_asked_for_while_leaving_follows(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)asked(s, MU_CLASSIC_ON_LEAVE);
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "");
+    SAYS(done(s, 30), "left; GET av");
+    end(s);
+}
+
+/* ---- The group ---- */
+
+static void a_member_hears_of_waiting_nodes_once(void **state)
+{
+    struct scene *s = make(2, 3);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)fires(s, ROOT "/rdzv/active_version", 16);
+    (void)gets(s, FROZEN_1("0, 1", ""), 17);
+    (void)done(s, 18);
+    (void)done(s, 19);
+    (void)done(s, 20);
+    (void)fires(s, ROOT "/rdzv/active_version", 21);
+    (void)gets(s, PAIR_1("0"), 21);
+    (void)done(s, 22);
+    (void)lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL);
+    SAYS(gets(s, PAIR_1("1"), 23), "waiting 1; GET v_1");
+    (void)lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL);
+    (void)fires(s, ROOT "/rdzv/active_version", 24);
+    SAYS(gets(s, PAIR_1("2"), 24), "GET v_1");
+    end(s);
+}
+
+static void nodes_for_whom_there_is_no_room_end_no_group(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("1"), 23), "GET v_1");
+    end(s);
+}
+
+static void a_missing_keep_alive_is_a_lost_peer(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 23), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 23), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 24");
+    (void)fires(s, ROOT "/rdzv/active_version", 24);
+    (void)gets(s, PAIR_1("1"), 24);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "WATCH rdzv all from 25"); /* told once */
+    end(s);
+}
+
+static void a_document_that_is_gone_is_a_lost_group(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(fires(s, ROOT "/rdzv/active_version", 23), "GET av");
+    SAYS(code(s, 100), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 23), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0");
+    assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER);
+    end(s);
+}
+
+static void a_next_version_after_our_keep_alive_lapsed_means_removed(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)fires(s, ROOT "/rdzv/active_version", 23);
+    SAYS(gets(s, "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [0]}", 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", NULL), "removed");
+    end(s);
+}
+
+static void closing_by_others_is_told_once_and_the_group_goes_on(void **state)
+{
+    struct scene *s = pair(true);
+    const char *closed =
+        "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [" KEY("0") ", " KEY(
+            "1") "], \"num_workers_waiting\": 0}";
+
+    (void)state;
+    SAYS(gets(s, closed, 23), "closed; GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "WATCH rdzv all from 24");
+    (void)fires(s, ROOT "/rdzv/active_version", 24);
+    SAYS(gets(s, closed, 24), "GET v_1");
+    end(s);
+}
+
+static void a_keep_alive_is_renewed_and_errors_do_not_end_that(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, MUSTER_ECONNECT, false), "backend_down");
+    SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    end(s);
+}
+
+static void a_lapsed_keep_alive_is_put_back(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, 100, false), "PUT v_1/rank_1  ttl 10");
+    end(s);
+}
+
+static void after_an_outage_nobody_is_judged_for_a_while(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 30), "backend_up; GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 30), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "kv", NULL), "PUT v_1/rank_1  ttl 10"); /* all have lapsed */
+    SAYS(done(s, 31), "WATCH rdzv all from 31");
+    s->now_ms += MU_CLASSIC_GRACE_MS;
+    (void)code(s, MUSTER_ETIMEOUT);
+    SAYS(gets(s, PAIR_1("0"), 40), "GET mark v_1/rank_1"); /* so long without a word: is it still ours? */
+    (void)gets(s, "me_1_2", 40);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 41");
+    end(s);
+}
+
+static void a_group_of_the_same_number_that_is_not_ours_means_removed(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)code(s, MUSTER_ELOST);
+    (void)wakes(s);
+    (void)gets(s, PAIR_1("0"), 30);
+    SAYS(gets(s, "another_1_2", 30), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_0", "rank_1", NULL), "removed");
+    end(s);
+}
+
+static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)code(s, MUSTER_ELOST);
+    (void)wakes(s);
+    SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
+    SAYS(code(s, 100), "PUT /p dir new");
+    SAYS(done(s, 1), "PUT run_job dir new ttl 7200");
+    SAYS(done(s, 2), "PUT rdzv dir new");
+    SAYS(done(s, 3), "PUT counter 1 new");
+    SAYS(done(s, 4), "PUT v_1/rank_1  ttl 10");
+    SAYS(done(s, 5), "PUT mark v_1/rank_0 me_1_2 new");
+    SAYS(done(s, 6), "PUT mark v_1/rank_1 me_1_2 new");
+    SAYS(done(s, 7), "PUT v_1/kv dir new");
+    SAYS(done(s, 8), "PUT av " PAIR_1("0") " new");
+    SAYS(done(s, 9), "GET av");
+    end(s);
+}
+
+static void a_server_that_counts_from_1_again_gets_it_back_at_once(void **state)
+{
+    struct scene *s = pair(true);
+    const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no" };
+
+    (void)state;
+    watching(s);
+    (void)fires(s, ROOT "/rdzv/active_version", 23);
+    SAYS(step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
+                                            .id = s->main_id,
+                                            .code = MU_CLASSIC_CODE_NOT_FOUND,
+                                            .index = 5,
+                                            .error = &error }),
+         "PUT /p dir new");
+    end(s);
+}
+
+static void members_that_are_all_ours_regroup_at_once(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
+    SAYS(done(s, 23), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 23), "DELETE av if " PAIR_1("0"));
+    SAYS(done(s, 24), "GET av");
+    SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
+    end(s);
+}
+
+/* It looks for waiting nodes now and then: the announcement must stand, as long as PyTorch's own would. */
+static void with_pytorch_among_them_members_announce_themselves(void **state)
+{
+    struct scene *s = pair(false);
+
+    (void)state;
+    watching(s);
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; GET av");
+    SAYS(gets(s, PAIR_1("0"), 23), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
+    SAYS(done(s, 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "WATCH rdzv all from 25"); /* not yet */
+    s->now_ms += MU_CLASSIC_STAND_MS;
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    (void)gets(s, PAIR_1("1"), 25);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 25, "rank_1", NULL), "DELETE av if " PAIR_1("1"));
+    end(s);
+}
+
+static void waiting_is_held_down_after_short_rounds(void **state)
+{
+    struct scene *s = make(1, 2);
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        if (round == 0)
+            prepared(s);
+        else
+            SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_0");
+        if (round > 0)
+            (void)done(s, 30);
+        (void)gets(s, OPEN_1, 14);
+        (void)done(s, 15);
+        (void)fires(s, ROOT "/rdzv/active_version", 16);
+        (void)gets(s, FROZEN_1("0", ""), 17);
+        (void)done(s, 18);
+        (void)done(s, 19);
+        (void)done(s, 20);
+        (void)done(s, 22);
+        (void)lists(s, ROOT "/muster/v_1", 22, "rank_0", NULL);
+        SAYS(gets(s, FINAL_1("0", KEY("0"), "1"), 23), round == 0 ? "waiting 1; GET v_1" : "GET v_1");
+        (void)lists(s, ROOT "/rdzv/v_1", 23, "rank_0", NULL);
+    }
+    SAYS(passes(s, 1000), "waiting 1");
+    end(s);
+}
+
+/* ---- Closing and looking ---- */
+
+static const char *close_gets(struct scene *s, const char *value)
+{
+    return step(s, (struct mu_classic_event){
+                       .type = MU_CLASSIC_ON_ANSWER, .id = s->close_id, .value = mu_slice_str(value), .index = 50 });
+}
+
+static void closing_replaces_the_status_and_nothing_else(void **state)
+{
+    static const char *const rows[][2] = {
+        { SETUP, "{\"status\": \"closed\"}" },
+        { IN_1("0"), "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0]}" },
+        { FROZEN_1("0", ""),
+          "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": []}" },
+        { FINAL_1("0", KEY("0"), "3"), "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0], "
+                                       "\"keep_alives\": [" KEY("0") "], \"num_workers_waiting\": 3}" },
+        { "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": [" KEY(
+              "0") "], "
+                   "\"num_workers_waiting\": 0, \"more\": {\"a\": [1, 2.5, null]}}",
+          "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": [" KEY(
+              "0") "], "
+                   "\"num_workers_waiting\": 0, \"more\": {\"a\": [1, 2.5, null]}}" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene *s = make(1, 1);
+        char wanted[1024];
+
+        SAYS(asked(s, MU_CLASSIC_ON_CLOSE), "GET av");
+        (void)snprintf(wanted, sizeof wanted, "PUT av %s if %s", rows[i][1], rows[i][0]);
+        SAYS(close_gets(s, rows[i][0]), wanted);
+        SAYS(code_for(s, s->close_id, 0, false), "closed");
+        end(s);
+    }
+}
+
+static void closing_where_there_is_no_document_writes_one(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_CLOSE);
+    SAYS(code_for(s, s->close_id, 100, false), "PUT av {\"status\": \"closed\"} new");
+    SAYS(code_for(s, s->close_id, 105, false), "");
+    (void)passes(s, 100);
+    end(s);
+}
+
+static void closing_what_is_closed_is_done(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_CLOSE);
+    SAYS(close_gets(s, "{\"status\": \"closed\"}"), "closed");
+    end(s);
+}
+
+static void closing_ends_with_its_time(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_CLOSE);
+    SAYS(code_for(s, s->close_id, MUSTER_ECONNECT, false), "backend_down");
+    s->now_ms += 30000;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "failed ERDZV_CONNECTION");
+    end(s);
+}
+
+static void looking_tells_whether_it_is_closed_and_who_waits(void **state)
+{
+    static const struct {
+        const char *value;
+        int code;
+        const char *told;
+    } rows[] = {
+        { "", 100, "looked 0" },
+        { PAIR_1("2"), 0, "looked 2" },
+        { IN_1("0"), 0, "looked 0" },
+        { "{\"status\": \"closed\", \"num_workers_waiting\": 5}", 0, "looked 0 closed" },
+        { "?", 0, "looked 0 ERDZV_STATE" },
+        { "", MUSTER_ECONNECT, "looked 0 ERDZV_CONNECTION" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene *s = make(1, 1);
+        const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "no" };
+
+        SAYS(asked(s, MU_CLASSIC_ON_LOOK), "GET av");
+        SAYS(step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
+                                                .id = s->look_id,
+                                                .code = rows[i].code,
+                                                .error = rows[i].code != 0 ? &error : NULL,
+                                                .value = mu_slice_str(rows[i].value) }),
+             rows[i].told);
+        end(s);
+    }
+}
+
+/* ---- Errors ---- */
+
+static void what_is_no_etcd_ends_a_join_at_once(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_JOIN);
+    SAYS(code(s, MUSTER_EPROTOCOL), "backend_down; failed ERDZV_CONNECTION");
+    end(s);
+}
+
+static void etcds_own_refusal_ends_a_join_at_once(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_JOIN);
+    SAYS(code(s, 110), "failed ERDZV_CONNECTION");
+    end(s);
+}
+
+static void an_unreachable_server_is_tried_until_the_time_is_up(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_JOIN);
+    SAYS(code(s, MUSTER_ECONNECT), "backend_down");
+    SAYS(wakes(s), "PUT /p dir new");
+    SAYS(code(s, MUSTER_ECONNECT), "");
+    s->now_ms = START_MS + 600000;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "failed ERDZV_TIMEOUT");
+    end(s);
+}
+
+static void an_answer_to_nobody_is_dropped(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_JOIN);
+    SAYS(code_for(s, s->main_id + 7, 0, false), "");
+    SAYS(code_for(s, 0, 0, false), "");
+    end(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_join_makes_directories_and_counter),
+        cmocka_unit_test(no_directory_is_made_for_the_root_as_prefix),
+        cmocka_unit_test(where_there_is_no_document_one_is_created),
+        cmocka_unit_test(whoever_is_late_with_creating_looks_again),
+        cmocka_unit_test(a_vanished_counter_is_made_anew),
+        cmocka_unit_test(a_counter_that_is_none_is_an_error),
+        cmocka_unit_test(setup_and_frozen_are_waited_out),
+        cmocka_unit_test(a_joinable_document_without_room_is_waited_out),
+        cmocka_unit_test(a_closed_one_is_not_joined),
+        cmocka_unit_test(what_is_no_document_is_an_error),
+        cmocka_unit_test(the_ttl_of_a_join_depends_on_how_many_are_in),
+        cmocka_unit_test(a_join_whose_answer_was_lost_ends_the_version),
+        cmocka_unit_test(a_join_that_was_not_sent_is_made_again),
+        cmocka_unit_test(the_last_call_keeps_the_document_and_then_freezes_it),
+        cmocka_unit_test(the_last_call_goes_by_what_others_write),
+        cmocka_unit_test(the_last_call_is_over_when_the_version_is),
+        cmocka_unit_test(peers_are_waited_for_until_it_is_frozen),
+        cmocka_unit_test(peers_of_a_version_that_is_gone_are_not_waited_for),
+        cmocka_unit_test(an_error_while_waiting_does_not_join_twice),
+        cmocka_unit_test(confirming_writes_a_keep_alive_and_then_its_key),
+        cmocka_unit_test(a_confirmation_whose_answer_was_lost_is_looked_for),
+        cmocka_unit_test(a_version_that_does_not_stay_frozen_is_left),
+        cmocka_unit_test(final_means_joined_and_says_who_is_who),
+        cmocka_unit_test(a_join_that_succeeds_at_the_last_moment_has_succeeded),
+        cmocka_unit_test(a_rank_whose_mark_is_another_s_is_not_ours),
+        cmocka_unit_test(a_document_older_than_our_joining_is_another_one),
+        cmocka_unit_test(a_join_that_succeeds_after_leave_was_asked_is_left_untold),
+        cmocka_unit_test(a_late_joiner_announces_itself_and_waits),
+        cmocka_unit_test(a_busy_store_does_not_keep_a_watch_busy),
+        cmocka_unit_test(a_waiting_node_that_gives_up_takes_its_announcement_back),
+        cmocka_unit_test(a_waiting_node_that_leaves_takes_its_announcement_back),
+        cmocka_unit_test(an_announcement_whose_answer_was_lost_is_not_made_twice),
+        cmocka_unit_test(the_last_participant_takes_itself_out),
+        cmocka_unit_test(a_frozen_version_is_removed_by_whoever_gives_up),
+        cmocka_unit_test(leaving_does_not_take_longer_than_its_time),
+        cmocka_unit_test(leaving_when_in_nothing_is_done_at_once),
+        cmocka_unit_test(a_join_asked_for_while_leaving_follows),
+        cmocka_unit_test(a_member_hears_of_waiting_nodes_once),
+        cmocka_unit_test(nodes_for_whom_there_is_no_room_end_no_group),
+        cmocka_unit_test(a_missing_keep_alive_is_a_lost_peer),
+        cmocka_unit_test(a_document_that_is_gone_is_a_lost_group),
+        cmocka_unit_test(a_next_version_after_our_keep_alive_lapsed_means_removed),
+        cmocka_unit_test(closing_by_others_is_told_once_and_the_group_goes_on),
+        cmocka_unit_test(a_keep_alive_is_renewed_and_errors_do_not_end_that),
+        cmocka_unit_test(a_lapsed_keep_alive_is_put_back),
+        cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
+        cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
+        cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
+        cmocka_unit_test(a_server_that_counts_from_1_again_gets_it_back_at_once),
+        cmocka_unit_test(members_that_are_all_ours_regroup_at_once),
+        cmocka_unit_test(with_pytorch_among_them_members_announce_themselves),
+        cmocka_unit_test(waiting_is_held_down_after_short_rounds),
+        cmocka_unit_test(closing_replaces_the_status_and_nothing_else),
+        cmocka_unit_test(closing_where_there_is_no_document_writes_one),
+        cmocka_unit_test(closing_what_is_closed_is_done),
+        cmocka_unit_test(closing_ends_with_its_time),
+        cmocka_unit_test(looking_tells_whether_it_is_closed_and_who_waits),
+        cmocka_unit_test(what_is_no_etcd_ends_a_join_at_once),
+        cmocka_unit_test(etcds_own_refusal_ends_a_join_at_once),
+        cmocka_unit_test(an_unreachable_server_is_tried_until_the_time_is_up),
+        cmocka_unit_test(an_answer_to_nobody_is_dropped),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+/* The document of the classic etcd rendezvous: bytes as Python writes them, and keys as etcd has them. */
+#include "failmalloc.h"
+#include "pure.h"
+#include "rdzv/classic_doc.h"
+
+static struct mu_classic_doc doc_of(const char *text)
+{
+    struct mu_classic_doc doc;
+    struct muster_error error;
+
+    assert_int_equal(mu_classic_doc_read(mu_slice_str(text), &doc, &error), 0);
+    return doc;
+}
+
+static void assert_text(struct mu_buf *buf, int rc, const char *text)
+{
+    assert_int_equal(rc, 0);
+    assert_int_equal(buf->len, strlen(text));
+    assert_memory_equal(buf->data, text, buf->len);
+    mu_buf_done(buf);
+}
+
+static void every_document_has_the_bytes_that_python_writes(void **state)
+{
+    struct mu_classic_doc open = doc_of("{\"status\": \"joinable\", \"version\": \"12\", \"participants\": []}");
+    struct mu_classic_doc two = doc_of("{\"status\": \"joinable\", \"version\": \"12\", \"participants\": [0, 1]}");
+    struct mu_classic_doc frozen =
+        doc_of("{\"status\": \"frozen\", \"version\": \"12\", \"participants\": [0, 1], \"keep_alives\": [\"/a\"]}");
+    struct mu_classic_doc final = doc_of("{\"status\": \"final\", \"version\": \"12\", \"participants\": [0], "
+                                         "\"keep_alives\": [\"/a\"], \"num_workers_waiting\": 0}");
+    struct mu_buf out = { 0 };
+
+    (void)state;
+    assert_text(&out, mu_classic_doc_setup(&out), "{\"status\": \"setup\"}");
+    assert_text(&out, mu_classic_doc_joinable(12, &out),
+                "{\"status\": \"joinable\", \"version\": \"12\", \"participants\": []}");
+    assert_text(&out, mu_classic_doc_joined(&open, false, &out),
+                "{\"status\": \"joinable\", \"version\": \"12\", \"participants\": [0]}");
+    assert_text(&out, mu_classic_doc_joined(&two, true, &out),
+                "{\"status\": \"frozen\", \"version\": \"12\", \"participants\": [0, 1, 2], \"keep_alives\": []}");
+    assert_text(&out, mu_classic_doc_left(&two, &out),
+                "{\"status\": \"joinable\", \"version\": \"12\", \"participants\": [0]}");
+    assert_text(&out, mu_classic_doc_frozen(&two, &out),
+                "{\"status\": \"frozen\", \"version\": \"12\", \"participants\": [0, 1], \"keep_alives\": []}");
+    assert_text(&out, mu_classic_doc_confirmed(&frozen, "/b\xc3\xa9", &out),
+                "{\"status\": \"final\", \"version\": \"12\", \"participants\": [0, 1], \"keep_alives\": [\"/a\", "
+                "\"/b\\u00e9\"], \"num_workers_waiting\": 0}");
+    assert_text(&out, mu_classic_doc_waiting(&final, 7, &out),
+                "{\"status\": \"final\", \"version\": \"12\", \"participants\": [0], \"keep_alives\": [\"/a\"], "
+                "\"num_workers_waiting\": 7}");
+    assert_text(&out, mu_classic_doc_closed(NULL, &out), "{\"status\": \"closed\"}");
+    mu_classic_doc_done(&open);
+    mu_classic_doc_done(&two);
+    mu_classic_doc_done(&frozen);
+    mu_classic_doc_done(&final);
+}
+
+static void keep_alives_are_found_by_their_text(void **state)
+{
+    struct mu_classic_doc doc =
+        doc_of("{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [\"/a\"]}");
+
+    (void)state;
+    assert_true(mu_classic_doc_has_keep_alive(&doc, "/a"));
+    assert_false(mu_classic_doc_has_keep_alive(&doc, "/b"));
+    assert_string_equal(mu_classic_doc_keep_alive(&doc, 0), "/a");
+    mu_classic_doc_done(&doc);
+}
+
+static void keys_are_written_as_etcd_has_them(void **state)
+{
+    static const char *const rows[][2] = {
+        { "", "/" },
+        { "/", "/" },
+        { "//", "/" },
+        { "a", "/a" },
+        { "/a/", "/a" },
+        { "a//b///c", "/a/b/c" },
+        { "/a/./b", "/a/b" },
+        { "/a/../b", "/b" },
+        { "../../x", "/x" },
+        { "/a/b/..", "/a" },
+        { "/a..b/.c", "/a..b/.c" },
+        { "/a/b/../../..", "/" },
+    };
+    char text[32];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_true(mu_classic_key_clean(rows[i][0], text, sizeof text));
+        assert_string_equal(text, rows[i][1]);
+    }
+    assert_true(mu_classic_key_clean("/abc", text, 5));
+    assert_false(mu_classic_key_clean("/abcd", text, 5));
+}
+
+static void without_memory_nothing_is_given_and_nothing_leaks(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_buf out = { 0 };
+        int rc = mu_classic_doc_setup(&out);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_buf_done(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_document_has_the_bytes_that_python_writes),
+        cmocka_unit_test(keep_alives_are_found_by_their_text),
+        cmocka_unit_test(keys_are_written_as_etcd_has_them),
+        cmocka_unit_test(without_memory_nothing_is_given_and_nothing_leaks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

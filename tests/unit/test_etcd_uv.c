@@ -1,0 +1,288 @@
+/* The classic etcd rendezvous and the etcd store where there is no etcd: what is refused, what fails in time, and that
+ * nothing is left behind. With a real etcd they are tested in tests/interop. */
+#include "handler/handler.h"
+#include "kv/etcd_store_sync_uv.h"
+#include "pure.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define D MUSTER_TIMEOUT_DEFAULT
+
+struct scene {
+    int fd; /* bound, so that nobody is given the port by chance; nobody listens there */
+    char endpoint[32];
+};
+
+static int setup(void **state)
+{
+    static struct scene scene;
+    struct sockaddr_in addr = { .sin_family = AF_INET, .sin_addr = { .s_addr = htonl(INADDR_LOOPBACK) } };
+    socklen_t len = sizeof addr;
+
+    scene.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (scene.fd < 0 || bind(scene.fd, (struct sockaddr *)&addr, sizeof addr) < 0 ||
+        getsockname(scene.fd, (struct sockaddr *)&addr, &len) < 0)
+        return -1;
+    (void)snprintf(scene.endpoint, sizeof scene.endpoint, "127.0.0.1:%u", ntohs(addr.sin_port));
+    *state = &scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    return close(((struct scene *)*state)->fd);
+}
+
+static struct muster_rdzv_params *params_of(const char *endpoint, const char *options)
+{
+    struct muster_rdzv_params *params = NULL;
+
+    assert_int_equal(muster_rdzv_params_new("etcd", endpoint, "job", 1, 1, NULL, &params, NULL), 0);
+    assert_int_equal(muster_rdzv_params_set_options(params, options, NULL), 0);
+    return params;
+}
+
+/* Skips where libcurl is absent. */
+static struct muster_store *store_at(const struct scene *scene)
+{
+    const struct muster_etcd_config etcd = { .size = sizeof etcd, .endpoints = scene->endpoint };
+    struct muster_store *store = NULL;
+    struct muster_error error;
+    int rc = muster_store_etcd_new(&etcd, "dir//", 0, &store, &error);
+
+    if (rc == MUSTER_ENOTSUP)
+        skip();
+    assert_int_equal(rc, 0);
+    return store;
+}
+
+/* ---- The store ---- */
+
+static void an_etcd_store_has_no_delete_count_and_compare(void **state)
+{
+    struct muster_store *store = store_at(*state);
+    struct muster_bytes bytes;
+    struct muster_error error;
+    int64_t count;
+    bool deleted;
+
+    assert_int_equal(muster_store_delete_key(store, muster_str("k"), D, &deleted, &error), MUSTER_ENOTSUP);
+    assert_int_equal(muster_store_num_keys(store, D, &count, &error), MUSTER_ENOTSUP);
+    assert_int_equal(
+        muster_store_compare_set(store, muster_str("k"), muster_str(""), muster_str("v"), D, &bytes, &error),
+        MUSTER_ENOTSUP);
+    assert_int_equal(muster_store_timeout(store), MUSTER_STORE_TIMEOUT_MS);
+    muster_store_free(store);
+}
+
+static void without_a_server_calls_fail_when_their_time_is_up(void **state)
+{
+    struct muster_store *store = store_at(*state);
+    struct muster_slice keys[] = { muster_str("a"), muster_str("b") };
+    struct muster_bytes bytes;
+    struct muster_error error;
+    int64_t sum;
+    bool found;
+
+    assert_true(muster_store_set(store, keys[0], muster_str("v"), 100, &error) < 0);
+    assert_non_null(strstr(error.text, "set 'a'"));
+    assert_non_null(strstr(error.text, ((struct scene *)*state)->endpoint));
+    assert_true(muster_store_get(store, keys[0], 100, &bytes, &error) < 0);
+    assert_true(muster_store_add(store, keys[0], 1, 100, &sum, &error) < 0);
+    assert_true(muster_store_check(store, keys, 2, 100, &found, &error) < 0);
+    assert_true(muster_store_wait(store, keys, 2, 100, &error) < 0);
+    muster_store_free(store);
+}
+
+static void an_empty_key_is_refused(void **state)
+{
+    struct muster_store *store = store_at(*state);
+    struct muster_error error;
+
+    assert_int_equal(muster_store_set(store, muster_str(""), muster_str("v"), 1000, &error), MUSTER_EINVAL);
+    muster_store_free(store);
+}
+
+static void a_store_of_a_bad_place_is_an_error(void **state)
+{
+    struct muster_etcd_config etcd = { .size = sizeof etcd, .endpoints = "host:99999" };
+    struct muster_store *store = NULL;
+    struct muster_error error;
+
+    muster_store_free(store_at(*state)); /* or skip */
+    assert_int_equal(muster_store_etcd_new(&etcd, "dir", 0, &store, &error), MUSTER_EINVAL);
+    etcd.endpoints = "host";
+    assert_int_equal(muster_store_etcd_new(&etcd, "dir", -5, &store, &error), MUSTER_EINVAL);
+    assert_null(store);
+}
+
+/* ---- The handler ---- */
+
+static void bad_parameters_make_no_handler(void **state)
+{
+    static const char *const options[] = { "protocol=gopher", "timeout=never", "last_call_timeout=-2" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(options); i++) {
+        struct muster_rdzv_params *params = params_of("localhost", options[i]);
+        struct muster_rdzv *rdzv = NULL;
+        struct muster_error error;
+
+        assert_int_equal(muster_rdzv_registry_create(muster_rdzv_registry_default(), params, &rdzv, &error),
+                         MUSTER_EINVAL);
+        assert_null(rdzv);
+        assert_non_null(strstr(error.text, "make an etcd rendezvous"));
+        muster_rdzv_params_free(params);
+    }
+}
+
+static struct muster_rdzv *handler_at(const struct scene *scene, const char *options)
+{
+    struct muster_rdzv_params *params = params_of(scene->endpoint, options);
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error;
+    int rc = muster_rdzv_registry_create(muster_rdzv_registry_default(), params, &rdzv, &error);
+
+    muster_rdzv_params_free(params);
+    if (rc == MUSTER_ENOTSUP)
+        skip();
+    assert_int_equal(rc, 0);
+    return rdzv;
+}
+
+static void a_handler_without_a_server_can_be_asked_and_freed(void **state)
+{
+    struct muster_rdzv *rdzv = handler_at(*state, "timeout=1,close_timeout=1");
+    struct muster_rdzv_info info;
+    struct muster_error error;
+    bool closed = true;
+
+    assert_string_equal(muster_rdzv_get_backend(rdzv), "etcd");
+    assert_string_equal(muster_rdzv_get_run_id(rdzv), "job");
+    assert_false(muster_rdzv_use_agent_store(rdzv));
+    assert_int_equal(muster_rdzv_next_rendezvous(rdzv, &info, &error), MUSTER_ERDZV_TIMEOUT);
+    assert_non_null(strstr(error.text, "join rendezvous 'job'"));
+    assert_non_null(strstr(error.text, ((struct scene *)*state)->endpoint));
+
+    assert_int_equal(muster_rdzv_set_closed(rdzv, &error), MUSTER_ERDZV_CONNECTION);
+    assert_int_equal(muster_rdzv_shutdown(rdzv, &closed, &error), 0);
+    assert_false(closed);
+    muster_rdzv_free(rdzv);
+}
+
+static void extra_data_is_for_handlers_of_this_kind(void **state)
+{
+    struct muster_rdzv *rdzv = handler_at(*state, "timeout=1"), *other = NULL;
+    struct muster_bytes value;
+    struct muster_error error;
+
+    assert_true(muster_rdzv_etcd_load_extra_data(rdzv, 1, "k", 100, &value, &error) < 0);
+    assert_non_null(strstr(error.text, "load extra data 'k'"));
+    assert_int_equal(muster_rdzv_static_new("127.0.0.1", 1, 0, 1, "job", 1000, &other, &error), 0);
+    assert_int_equal(muster_rdzv_etcd_store_extra_data(other, 1, "k", "v", 100, &error), MUSTER_EINVAL);
+    muster_rdzv_free(other);
+    muster_rdzv_free(rdzv);
+}
+
+static void a_url_is_an_endpoint_too(void **state)
+{
+    const struct scene *scene = *state;
+    struct muster_rdzv_params *params = NULL;
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error;
+    char url[128];
+    int rc;
+
+    (void)snprintf(url, sizeof url, "etcd://%s/from-url?min_workers=1&max_workers=2", scene->endpoint);
+    assert_int_equal(muster_rdzv_params_new("etcd", url, "", 1, 1, NULL, &params, &error), 0);
+    rc = muster_rdzv_etcd_create(NULL, params, &rdzv, &error);
+    muster_rdzv_params_free(params);
+    if (rc == MUSTER_ENOTSUP)
+        skip();
+    assert_int_equal(rc, 0);
+    assert_string_equal(muster_rdzv_get_run_id(rdzv), "from-url");
+    muster_rdzv_free(rdzv);
+}
+
+/* ---- The handler, on a loop ---- */
+
+struct heard {
+    unsigned downs, failed, left, freed;
+    int code;
+};
+
+static void on_event(void *ctx, const struct muster_rdzv_event *event)
+{
+    struct heard *heard = ctx;
+
+    heard->downs += event->type == MUSTER_RDZV_BACKEND_DOWN;
+    heard->failed += event->type == MUSTER_RDZV_FAILED;
+    heard->left += event->type == MUSTER_RDZV_LEFT;
+    if (event->error != NULL)
+        heard->code = event->error->code;
+}
+
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    (void)ctx;
+}
+
+static void on_freed(void *ctx)
+{
+    ((struct heard *)ctx)->freed++;
+}
+
+static void leaving_while_joining_is_answered_and_freeing_ends_everything(void **state)
+{
+    const struct scene *scene = *state;
+    struct muster_rdzv_params *params = params_of(scene->endpoint, "timeout=60");
+    struct muster_handler *handler = NULL;
+    struct muster_error error;
+    struct heard heard = { 0 };
+    struct mu_kv *kv = NULL;
+    uv_loop_t loop;
+    int rc;
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, on_event, &heard, &handler, &error);
+    muster_rdzv_params_free(params);
+    if (rc == MUSTER_ENOTSUP)
+        skip();
+    assert_int_equal(rc, 0);
+    assert_true(mu_handler_has_kv(handler));
+    assert_int_equal(mu_handler_open_kv(handler, &kv, &error), 0);
+    kv->ops->close(kv, on_kv_closed, NULL);
+    handler->ops->join(handler);
+    while (heard.downs == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    handler->ops->leave(handler);
+    while (heard.left == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(heard.failed, 0);
+    handler->ops->join(handler);
+    handler->ops->look(handler);
+    handler->ops->free(handler, on_freed, &heard);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(heard.freed, 1);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_etcd_store_has_no_delete_count_and_compare),
+        cmocka_unit_test(without_a_server_calls_fail_when_their_time_is_up),
+        cmocka_unit_test(an_empty_key_is_refused),
+        cmocka_unit_test(a_store_of_a_bad_place_is_an_error),
+        cmocka_unit_test(bad_parameters_make_no_handler),
+        cmocka_unit_test(a_handler_without_a_server_can_be_asked_and_freed),
+        cmocka_unit_test(extra_data_is_for_handlers_of_this_kind),
+        cmocka_unit_test(a_url_is_an_endpoint_too),
+        cmocka_unit_test(leaving_while_joining_is_answered_and_freeing_ends_everything),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

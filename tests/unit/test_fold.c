@@ -1,0 +1,991 @@
+/* One node's part in an etcd-v3 rendezvous: what it asks of etcd, what it writes under which conditions, what it tells. */
+#include "failmalloc.h"
+#include "pure.h"
+#include "rdzv/fold.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { LEASE_MS = 10000, JOB_MS = 60000, FIRST_MS = 60000, MIN = 2, MAX = 3, JOB_LEASE = 900, KVS_MAX = 16 };
+
+#define ME UINT64_C(0x11)
+#define OTHER UINT64_C(0x22)
+#define THIRD UINT64_C(0x33)
+
+struct scene {
+    struct mu_fold *fold;
+    uint64_t now_ms, hold_ms;
+    char trace[2048];
+    uint64_t load_id[2], take, write_id, grant_id, keep_id, drop_id; /* of the last effects */
+    char doc[1024];                                                  /* as last written */
+    /* etcd, as the next LOADED says. */
+    struct mu_fold_kv kvs[KVS_MAX];
+    struct mu_buf values[KVS_MAX];
+    char names[KVS_MAX][MU_FOLD_KEY_MAX];
+    size_t count;
+};
+
+/* ---- What it does, in words: "load job, take lease, write [job/folder absent] nodes/me job/folder" ---- */
+
+static void say(struct scene *s, const char *text)
+{
+    size_t used = strlen(s->trace);
+
+    (void)snprintf(s->trace + used, sizeof s->trace - used, "%s", text);
+}
+
+static void say_key(struct scene *s, struct mu_slice key)
+{
+    char text[MU_FOLD_KEY_MAX + 2];
+
+    if (key.len > 6 && memcmp(key.data, "nodes/", 6) == 0)
+        (void)snprintf(text, sizeof text, " record");
+    else
+        (void)snprintf(text, sizeof text, " %.*s", (int)key.len, key.data);
+    say(s, text);
+}
+
+static void say_record(struct scene *s, struct mu_slice value)
+{
+    struct mu_fold_record record;
+    char text[64];
+
+    assert_int_equal(mu_fold_record_read(value, &record, NULL), 0);
+    (void)snprintf(text, sizeof text, "(%s %" PRIx64 ")", record.joining ? "join" : "stay", record.world);
+    say(s, text);
+}
+
+static void say_put(struct scene *s, const struct mu_fold_put *put)
+{
+    say_key(s, put->key);
+    if (put->key.data[0] == 'n')
+        say_record(s, put->value);
+    if (mu_slice_equal(put->key, mu_slice_str("job/doc")))
+        (void)snprintf(s->doc, sizeof s->doc, "%.*s", (int)put->value.len, put->value.data);
+    if (mu_slice_equal(put->key, mu_slice_str("job/news"))) {
+        struct mu_fold_news news = { .world = 0 };
+        char text[32];
+
+        assert_int_equal(mu_fold_news_read(put->value, &news, NULL), 0);
+        say(s, "(gone");
+        for (size_t i = 0; i < news.gone_count; i++) {
+            (void)snprintf(text, sizeof text, " %u", (unsigned)news.gone[i]);
+            say(s, text);
+        }
+        (void)snprintf(text, sizeof text, "; waiting %d%s)", (int)news.waiting, news.grace ? "; grace" : "");
+        say(s, text);
+        mu_fold_news_done(&news);
+    }
+}
+
+static void say_write(struct scene *s, const struct mu_fold_write *write)
+{
+    static const char *const kinds[] = { "absent", "create", "mod" };
+    char text[64];
+
+    say(s, "write");
+    for (unsigned i = 0; i < write->compares_count; i++) {
+        say(s, i == 0 ? " [" : ",");
+        say_key(s, write->compares[i].key);
+        (void)snprintf(text, sizeof text, " %s", kinds[write->compares[i].kind]);
+        say(s, text);
+        if (write->compares[i].revision != 0) {
+            (void)snprintf(text, sizeof text, " %" PRId64, write->compares[i].revision);
+            say(s, text);
+        }
+    }
+    say(s, write->compares_count > 0 ? "]" : "");
+    for (unsigned i = 0; i < write->puts_count; i++)
+        say_put(s, &write->puts[i]);
+    for (unsigned i = 0; i < write->else_count; i++) {
+        say(s, i == 0 ? " else" : "");
+        say_key(s, write->else_puts[i].key);
+    }
+}
+
+static void say_tell(struct scene *s, const struct mu_fold_effect *effect)
+{
+    say(s, mu_fold_tell_text(effect->tell));
+    if (effect->tell == MU_FOLD_TELL_FAILED) {
+        say(s, " ");
+        say(s, muster_error_name(effect->error->code));
+    }
+}
+
+static void say_effect(struct scene *s, const struct mu_fold_effect *effect)
+{
+    if (s->trace[0] != '\0')
+        say(s, ", ");
+    switch (effect->type) {
+    case MU_FOLD_DO_LOAD:
+        s->load_id[effect->scope] = effect->id;
+        say(s, effect->scope == MU_FOLD_JOB ? "load job" : "load nodes");
+        break;
+    case MU_FOLD_DO_TAKE_LEASE:
+        s->take = effect->id;
+        say(s, "take lease");
+        break;
+    case MU_FOLD_DO_WRITE:
+        s->write_id = effect->id;
+        say_write(s, effect->write);
+        break;
+    case MU_FOLD_DO_GRANT_JOB:
+        s->grant_id = effect->id;
+        say(s, "grant job");
+        break;
+    case MU_FOLD_DO_KEEP_JOB:
+        s->keep_id = effect->id;
+        say(s, "keep job");
+        break;
+    case MU_FOLD_DO_DROP_LEASE:
+        s->drop_id = effect->id;
+        say(s, "drop lease");
+        break;
+    case MU_FOLD_DO_UNWATCH:
+        say(s, "unwatch nodes");
+        break;
+    case MU_FOLD_DO_TELL:
+        say_tell(s, effect);
+        break;
+    }
+}
+
+static const char *step(struct scene *s, struct mu_fold_event event)
+{
+    struct mu_fold_effects effects;
+
+    event.now_ms = s->now_ms;
+    mu_fold_step(s->fold, &event, &effects);
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++)
+        say_effect(s, &effects.items[i]);
+    return s->trace;
+}
+
+static const char *asked(struct scene *s, enum mu_fold_event_type what)
+{
+    return step(s, (struct mu_fold_event){ .type = what });
+}
+
+static const char *passes(struct scene *s, uint64_t ms)
+{
+    s->now_ms += ms;
+    return asked(s, MU_FOLD_ON_TIME);
+}
+
+static const char *leased(struct scene *s, int64_t lease)
+{
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = s->take, .lease = lease });
+}
+
+static const char *wrote(struct scene *s, bool held, int64_t revision)
+{
+    return step(
+        s, (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE, .id = s->write_id, .held = held, .revision = revision });
+}
+
+static const char *failed(struct scene *s, uint64_t id)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = id, .error = &error });
+}
+
+/* ---- What is in etcd ---- */
+
+static struct mu_buf *add(struct scene *s, const char *name, int64_t create, int64_t mod, int64_t lease)
+{
+    size_t at = s->count++;
+
+    assert_true(at < KVS_MAX);
+    (void)snprintf(s->names[at], sizeof s->names[at], "%s", name);
+    s->kvs[at] = (struct mu_fold_kv){ .key = mu_slice_str(s->names[at]), .create = create, .mod = mod, .lease = lease };
+    return &s->values[at];
+}
+
+static void add_doc(struct scene *s, uint64_t id, int64_t mod, const uint64_t *members, size_t count)
+{
+    struct mu_fold_member all[4];
+    struct mu_fold_world world = {
+        .id = id, .round = (int64_t)id, .hold_ms = s->hold_ms, .members = all, .count = count
+    };
+    struct mu_buf *value = add(s, "job/doc", 1, mod, JOB_LEASE);
+
+    for (size_t i = 0; i < count; i++)
+        all[i] = (struct mu_fold_member){ members[i], { mu_slice_str("host"), 1, 1 } };
+    assert_int_equal(mu_fold_world_write(&world), 0);
+    assert_int_equal(mu_buf_assign(value, mu_buf_slice(&world.bytes)), 0);
+    mu_buf_done(&world.bytes);
+}
+
+static void add_news(struct scene *s, uint64_t world, int64_t mod, const uint32_t *gone, size_t count, int64_t waiting)
+{
+    struct mu_fold_news news = {
+        .world = world, .gone = (uint32_t *)gone, .gone_count = count, .waiting = waiting, .last_call_ms = -1
+    };
+
+    assert_int_equal(mu_fold_news_write(&news, add(s, "job/news", 2, mod, JOB_LEASE)), 0);
+}
+
+static void add_folder(struct scene *s, uint64_t node, int64_t create, int64_t lease)
+{
+    assert_int_equal(mu_fold_mark_write(node, add(s, "job/folder", create, create, lease)), 0);
+}
+
+static void add_closed(struct scene *s)
+{
+    assert_int_equal(mu_fold_mark_write(OTHER, add(s, "job/closed", 3, 3, JOB_LEASE)), 0);
+}
+
+static void add_record(struct scene *s, uint64_t id, int64_t create, uint64_t seq, bool joining, uint64_t world)
+{
+    struct mu_fold_record record = { .name = "host",
+                                     .pid = 1,
+                                     .local_id = 1,
+                                     .nodes_min = MIN,
+                                     .nodes_max = MAX,
+                                     .seq = seq,
+                                     .joining = joining,
+                                     .world = world };
+    char key[MU_FOLD_KEY_MAX];
+
+    (void)snprintf(key, sizeof key, "nodes/%016" PRIx64 "/%016" PRIx64, id, (uint64_t)create);
+    assert_int_equal(mu_fold_record_write(&record, add(s, key, create, create, create)), 0);
+}
+
+static void forget(struct scene *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        mu_buf_done(&s->values[i]);
+    s->count = 0;
+}
+
+static const char *tell_it(struct scene *s, enum mu_fold_event_type type, enum mu_fold_scope scope)
+{
+    for (size_t i = 0; i < s->count; i++)
+        s->kvs[i].value = mu_buf_slice(&s->values[i]);
+    (void)step(s, (struct mu_fold_event){
+                      .type = type, .id = s->load_id[scope], .scope = scope, .kvs = s->kvs, .count = s->count });
+    forget(s);
+    return s->trace;
+}
+
+static const char *loaded(struct scene *s, enum mu_fold_scope scope)
+{
+    return tell_it(s, MU_FOLD_ON_LOADED, scope);
+}
+
+static const char *changed(struct scene *s, enum mu_fold_scope scope)
+{
+    return tell_it(s, MU_FOLD_ON_CHANGED, scope);
+}
+
+static const char *deleted(struct scene *s, enum mu_fold_scope scope, const char *name, int64_t mod)
+{
+    (void)add(s, name, 0, mod, 0);
+    s->kvs[0].deleted = true;
+    return changed(s, scope);
+}
+
+/* ---- Scenes ---- */
+
+static void begin(struct scene *s, int64_t nodes_min, int64_t nodes_max)
+{
+    struct mu_fold_config config = { .settings = MU_RDZV_SETTINGS_DEFAULT,
+                                     .name = "host",
+                                     .pid = 1,
+                                     .local_id = 1,
+                                     .id = ME,
+                                     .lease_ms = LEASE_MS,
+                                     .job_lease_ms = JOB_MS,
+                                     .first_ms = FIRST_MS,
+                                     .seed = 1 };
+
+    config.settings.nodes_min = nodes_min;
+    config.settings.nodes_max = nodes_max;
+    s->now_ms = 1000;
+    assert_int_equal(mu_fold_new(&config, &s->fold, NULL), 0);
+}
+
+static int set_up(void **state)
+{
+    struct scene *s = calloc(1, sizeof *s);
+
+    if (s == NULL)
+        return -1;
+    begin(s, MIN, MAX);
+    *state = s;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    forget(s);
+    mu_fold_free(s->fold);
+    free(s);
+    return 0;
+}
+
+/* Its record is written, somebody else folds. */
+static void join_beside_a_folder(struct scene *s)
+{
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    (void)wrote(s, true, 6);
+}
+
+static void join_as_folder(struct scene *s)
+{
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    (void)wrote(s, true, 6);
+    add_folder(s, ME, 6, 11);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "folder, load nodes");
+}
+
+static const uint64_t us[] = { OTHER, ME }, them[] = { OTHER, THIRD };
+
+static void be_member(struct scene *s)
+{
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, us, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "joined");
+}
+
+/* ---- Joining ---- */
+
+static void a_join_reads_and_takes_a_lease_at_once(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(asked(s, MU_FOLD_ON_JOIN), "load job, take lease");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "progress");
+    assert_string_equal(leased(s, 11), "write [ job/folder absent] record(join 0) job/folder else record");
+}
+
+static void who_finds_a_folder_writes_its_record_only(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    assert_string_equal(leased(s, 11), "write record(join 0)");
+    assert_string_equal(wrote(s, true, 6), "");
+    assert_false(mu_fold_is_folder(s->fold));
+}
+
+static void a_document_that_has_us_is_joined(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+    assert_true(mu_fold_rank(s->fold) == 1 && mu_fold_world(s->fold)->count == 2);
+    assert_true(mu_fold_world(s->fold)->round == 7);
+}
+
+static void a_document_without_us_is_not(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, them, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_JOINING);
+    assert_null(mu_fold_world(s->fold));
+}
+
+/* A world is entered once. */
+static void a_world_that_was_left_is_not_entered_again(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(asked(s, MU_FOLD_ON_JOIN), "progress, write record(join 7)");
+    (void)wrote(s, true, 21);
+    add_doc(s, 7, 22, us, 2); /* put back by somebody */
+    assert_string_equal(changed(s, MU_FOLD_JOB), "");
+    add_doc(s, 8, 23, us, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "joined");
+}
+
+static void a_world_that_has_us_as_gone_is_not_entered(void **state)
+{
+    static const uint32_t gone[] = { 1 };
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, us, 2);
+    add_news(s, 7, 20, gone, 1, 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress, write record(join 7)");
+}
+
+static void a_closed_job_is_not_joined(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_closed(s);
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "failed ERDZV_CLOSED, drop lease, closed");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_IDLE);
+}
+
+static void a_spare_of_a_closed_job_ends_well(void **state)
+{
+    static const uint64_t full[] = { 2, 3, 4 };
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, full, 3);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_true(mu_fold_progress(s->fold).spare);
+    assert_string_equal(passes(s, 3600000), ""); /* a spare waits for as long as it takes */
+    add_closed(s);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "failed ERDZV_GRACEFUL_EXIT, drop lease, closed");
+}
+
+static void too_few_nodes_are_a_timeout(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    assert_true(mu_fold_deadline_ms(s->fold) == 1000 + 600000);
+    assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+}
+
+static void an_etcd_that_was_never_heard_is_given_up_early(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_string_equal(failed(s, s->load_id[MU_FOLD_JOB]), "backend_down");
+    assert_string_equal(passes(s, FIRST_MS), "failed ERDZV_CONNECTION, drop lease, load job");
+}
+
+static void a_refusal_is_final(void **state)
+{
+    struct muster_error error = { .code = MUSTER_EINVAL, .text = "authentication failed" };
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED,
+                                                        .id = s->load_id[MU_FOLD_JOB],
+                                                        .error = &error,
+                                                        .final = true }),
+                        "backend_down, failed EINVAL, drop lease");
+}
+
+static void a_document_that_is_none_is_a_failure(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    assert_int_equal(mu_buf_assign(add(s, "job/doc", 1, 20, JOB_LEASE), mu_slice_str("{}")), 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "failed ERDZV_STATE, drop lease");
+}
+
+/* What may come later must not come over what is newer: it dies with its lease. */
+static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    assert_string_equal(failed(s, s->write_id), "drop lease, backend_down");
+    assert_string_equal(passes(s, MU_FOLD_RETRY_MS * 2), "load job, take lease");
+    assert_string_equal(leased(s, 12), "backend_up, write [ job/folder absent] record(join 0) job/folder else record");
+}
+
+/* ---- Folding ---- */
+
+static void the_maximum_completes_a_round_at_once(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_folder(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, THIRD, 5, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
+                        "write [ job/folder create 6, job/doc absent, job/closed absent] job/doc");
+    /* By the revisions that created their records. */
+    assert_non_null(strstr(s->doc, "[[\"0000000000000033\",\"host\",1,1],[\"0000000000000011\",\"host\",1,1],"
+                                   "[\"0000000000000022\",\"host\",1,1]]"));
+    assert_non_null(strstr(s->doc, "\"round\":0"));
+    assert_string_equal(wrote(s, true, 30), "completed");
+}
+
+static void the_minimum_waits_for_the_last_call(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_folder(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    (void)loaded(s, MU_FOLD_NODES);
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
+                        "write [ job/folder create 6, job/doc absent] job/news(gone; waiting 0)");
+    (void)wrote(s, true, 30);
+    add_news(s, 0, 30, NULL, 0, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_null(strstr(passes(s, 29000), "job/doc absent,"));
+    (void)wrote(s, true, 31);
+    add_news(s, 0, 31, NULL, 0, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_non_null(strstr(passes(s, 1500), "job/closed absent] job/doc"));
+}
+
+/* A folder of the round 7 of OTHER and us, with these records. */
+static void fold_round(struct scene *s)
+{
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, ME, 6, 11);
+    add_doc(s, 7, 20, us, 2);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    (void)wrote(s, true, 21);
+}
+
+static void a_record_that_is_gone_is_news_at_once(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+    assert_string_equal(deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 40),
+                        "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 0)");
+}
+
+static void a_record_that_says_so_has_left(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 2, true, 7);
+    assert_string_equal(loaded(s, MU_FOLD_NODES),
+                        "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 1)");
+}
+
+/* The older record of a node that has taken a new lease may be there for a while. */
+static void the_newest_record_of_a_node_counts(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 2, false, 7);
+    add_record(s, OTHER, 9, 1, true, 7);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+}
+
+static void nobody_starts_anew_while_somebody_is_in(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)wrote(s, true, 21);
+    add_folder(s, ME, 22, 11);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "folder, load nodes, keep job");
+    add_record(s, ME, 6, 2, true, 7);
+    add_record(s, OTHER, 7, 1, true, 0);
+    add_record(s, THIRD, 8, 1, true, 0);
+    assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "job/news(gone 1; waiting 2)"));
+    (void)wrote(s, true, 23);
+    add_news(s, 7, 23, (const uint32_t[]){ 1 }, 1, 2);
+    (void)changed(s, MU_FOLD_JOB);
+    add_record(s, OTHER, 7, 2, true, 7); /* now everybody is out, and back: no last call */
+    assert_string_equal(changed(s, MU_FOLD_NODES),
+                        "write [ job/folder create 22, job/doc mod 20, job/closed absent] job/doc");
+    /* Members of the last round come first, in their order. */
+    assert_non_null(strstr(s->doc, "[[\"0000000000000022\",\"host\",1,1],[\"0000000000000011\",\"host\",1,1],"
+                                   "[\"0000000000000033\",\"host\",1,1]]"));
+    assert_non_null(strstr(s->doc, "\"round\":8"));
+}
+
+static void a_folder_that_is_not_any_more_stops_at_once(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s);
+    add_folder(s, OTHER, 50, 22);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "unwatch nodes");
+    add_record(s, ME, 6, 1, true, 0);
+    assert_string_equal(changed(s, MU_FOLD_NODES), "");
+}
+
+static void an_empty_place_is_taken_by_turns(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(deleted(s, MU_FOLD_JOB, "job/folder", 30), "");
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MS / 2), "");
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 2), "write [ job/folder absent] job/folder");
+}
+
+static void the_folder_keeps_the_lease_of_the_job(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s);
+    assert_true(s->keep_id != 0);
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = s->keep_id, .held = true }), "");
+    assert_string_equal(passes(s, JOB_MS / 3), "keep job");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = s->keep_id, .held = false }),
+                        "unwatch nodes, load job");
+}
+
+/* ---- Members ---- */
+
+static void losses_are_told_once_and_again_when_there_are_more(void **state)
+{
+    static const uint64_t three[] = { OTHER, ME, THIRD };
+    static const uint32_t gone[] = { 0, 2 };
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, three, 3);
+    (void)changed(s, MU_FOLD_JOB);
+    add_news(s, 7, 21, gone, 1, 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "peers_lost");
+    assert_true(mu_fold_is_lost(s->fold, 0) && !mu_fold_is_lost(s->fold, 2));
+    add_news(s, 7, 22, gone, 1, 1);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "waiting");
+    add_news(s, 7, 23, gone, 2, 1);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "peers_lost");
+    add_news(s, 6, 24, gone, 2, 1); /* of another world */
+    assert_string_equal(changed(s, MU_FOLD_JOB), "");
+}
+
+static void a_round_that_is_over_when_we_see_it_is_told_as_that(void **state)
+{
+    static const uint32_t gone[] = { 0 };
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, us, 2);
+    add_news(s, 7, 21, gone, 1, 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "joined, peers_lost");
+}
+
+static void another_world_means_that_we_were_removed(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    add_doc(s, 8, 30, them, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "removed, drop lease");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_IDLE);
+}
+
+static void news_of_our_own_end_mean_it_too(void **state)
+{
+    static const uint32_t gone[] = { 1 };
+    struct scene *s = *state;
+
+    be_member(s);
+    add_news(s, 7, 21, gone, 1, 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "removed, drop lease");
+}
+
+static void waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_away(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+    struct scene *s = *state;
+
+    s->hold_ms = 1000;
+    be_member(s);
+    add_news(s, 7, 21, NULL, 0, 1);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "");
+    assert_true(mu_fold_deadline_ms(s->fold) == s->now_ms + 1000);
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error }), "backend_down");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error }), "");
+    assert_string_equal(passes(s, 2000), "");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }), "backend_up, waiting");
+}
+
+static void leaving_drops_the_lease_and_is_told_when_that_is_over(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "drop lease");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id }), "left");
+    assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "left");
+}
+
+static void closing_is_a_key_of_its_own(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(asked(s, MU_FOLD_ON_CLOSE), "write [ job/closed absent] job/closed");
+    (void)wrote(s, true, 40);
+    add_closed(s);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "closed");
+    assert_string_equal(asked(s, MU_FOLD_ON_CLOSE), "closed");
+}
+
+static void closing_takes_a_lease_if_there_is_none_and_gives_up_in_time(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(asked(s, MU_FOLD_ON_CLOSE), "load job");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "grant job");
+    assert_string_equal(failed(s, s->grant_id), "backend_down");
+    assert_string_equal(passes(s, 30000), "failed ERDZV_TIMEOUT");
+}
+
+static void a_look_needs_no_membership(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "load job");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "looked");
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
+}
+
+/* ---- When etcd was away ---- */
+
+static const char *lose_lease(struct scene *s)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "the lease is over" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error });
+}
+
+static void a_lost_lease_is_replaced_and_the_record_says_stay(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(lose_lease(s), "load job, take lease");
+    add_folder(s, OTHER, 5, 22);
+    add_doc(s, 7, 20, us, 2);
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "");
+    assert_string_equal(leased(s, 12), "write record(stay 7)");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+}
+
+static void after_that_nobody_is_gone_for_a_lease(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)lose_lease(s);
+    add_folder(s, ME, 50, 12);
+    add_doc(s, 7, 20, us, 2);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 12);
+    (void)wrote(s, true, 51);
+    add_record(s, ME, 50, 2, false, 7);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), ""); /* OTHER's is missing */
+    assert_string_equal(passes(s, LEASE_MS - 1), "");
+    assert_string_equal(passes(s, 1), "write [ job/folder create 50, job/doc mod 20] job/news(gone 0; waiting 0)");
+}
+
+static void a_document_that_is_missing_is_put_back(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(deleted(s, MU_FOLD_JOB, "job/doc", 30), "write record(stay 7)");
+    (void)wrote(s, true, 31);
+    assert_string_equal(passes(s, 2 * MU_FOLD_RESTORE_MS), "grant job");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 901 }),
+                        "write [ job/doc absent] job/doc job/news(gone; waiting 0; grace)");
+    assert_true(mu_slice_equal(mu_buf_slice(&mu_fold_world(s->fold)->bytes), mu_slice_str(s->doc)));
+}
+
+static void no_first_round_is_made_while_somebody_holds_one(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_folder(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, THIRD, 5, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    add_record(s, 4, 8, 5, false, 77);
+    (void)loaded(s, MU_FOLD_NODES);
+    assert_null(strstr(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
+                       "job/doc,"));
+    assert_null(strstr(s->trace, "] job/doc"));
+}
+
+static void missed_changes_are_read_again(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_STALE, .scope = MU_FOLD_JOB }), "load job");
+    add_doc(s, 8, 30, them, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), ""); /* of a watch that is over */
+    add_folder(s, OTHER, 5, 22);
+    add_doc(s, 7, 20, us, 2);
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "");
+}
+
+static void answers_to_nothing_are_dropped(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    for (int type = MU_FOLD_ON_LOADED; type <= MU_FOLD_ON_REQUEST_FAILED; type++) {
+        if (type == MU_FOLD_ON_CHANGED || type == MU_FOLD_ON_STALE || type == MU_FOLD_ON_TROUBLE)
+            continue;
+        assert_string_equal(
+            step(s, (struct mu_fold_event){ .type = (enum mu_fold_event_type)type, .id = 4711, .lease = 3 }), "");
+    }
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+}
+
+/* A step of which only the ids are kept. */
+static void blind_step(struct mu_fold *fold, struct scene *s, struct mu_fold_event event)
+{
+    struct mu_fold_effects effects;
+
+    s->now_ms += 2000;
+    event.now_ms = s->now_ms;
+    mu_fold_step(fold, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_fold_effect *effect = &effects.items[i];
+
+        if (effect->type == MU_FOLD_DO_LOAD)
+            s->load_id[effect->scope] = effect->id;
+        else if (effect->type == MU_FOLD_DO_TAKE_LEASE)
+            s->take = effect->id;
+        else if (effect->type == MU_FOLD_DO_WRITE)
+            s->write_id = effect->id;
+    }
+}
+
+/* A folder's life, again and again the same answers, until all of it has been taken in. */
+static bool live(struct mu_fold *fold, struct scene *s, size_t job_count)
+{
+    bool folder = false;
+
+    blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_JOIN });
+    for (int turn = 0; turn < 6; turn++) {
+        blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = s->take, .lease = 11 });
+        blind_step(fold, s,
+                   (struct mu_fold_event){ .type = MU_FOLD_ON_LOADED,
+                                           .id = s->load_id[MU_FOLD_JOB],
+                                           .scope = MU_FOLD_JOB,
+                                           .kvs = s->kvs,
+                                           .count = job_count });
+        blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE, .id = s->write_id, .held = true });
+        blind_step(fold, s,
+                   (struct mu_fold_event){ .type = MU_FOLD_ON_LOADED,
+                                           .id = s->load_id[MU_FOLD_NODES],
+                                           .scope = MU_FOLD_NODES,
+                                           .kvs = s->kvs + job_count,
+                                           .count = s->count - job_count });
+        blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_TIME });
+        folder |= mu_fold_is_folder(fold);
+    }
+    return folder && mu_fold_phase(fold) == MU_FOLD_MEMBER;
+}
+
+static void memory_that_is_missing_once_is_asked_for_again(void **state)
+{
+    struct scene *s = *state;
+    struct mu_fold_config config = { .settings = MU_RDZV_SETTINGS_DEFAULT,
+                                     .name = "host",
+                                     .id = ME,
+                                     .lease_ms = LEASE_MS,
+                                     .job_lease_ms = JOB_MS,
+                                     .first_ms = FIRST_MS };
+
+    config.settings.nodes_max = MAX;
+    add_doc(s, 7, 20, us, 2);
+    add_folder(s, ME, 6, 11);
+    add_news(s, 7, 20, NULL, 0, 0);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    for (size_t i = 0; i < s->count; i++)
+        s->kvs[i].value = mu_buf_slice(&s->values[i]);
+    FOR_EACH_FAILURE (nth) {
+        struct mu_fold *fold = NULL;
+        int rc = mu_fold_new(&config, &fold, NULL);
+
+        if (rc == 0)
+            assert_true(live(fold, s, 3));
+        else
+            assert_int_equal(rc, MUSTER_ENOMEM);
+        mu_fold_free(fold);
+    }
+}
+
+static void a_name_that_is_too_long_is_refused(void **state)
+{
+    char name[MU_FOLD_NAME_MAX + 2];
+    struct mu_fold_config config = { .name = name, .id = 1, .lease_ms = 1, .job_lease_ms = 1, .first_ms = 1 };
+    struct mu_fold *fold = NULL;
+
+    (void)state;
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    assert_int_equal(mu_fold_new(&config, &fold, NULL), MUSTER_EINVAL);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_join_reads_and_takes_a_lease_at_once),
+        TEST(who_finds_a_folder_writes_its_record_only),
+        TEST(a_document_that_has_us_is_joined),
+        TEST(a_document_without_us_is_not),
+        TEST(a_world_that_was_left_is_not_entered_again),
+        TEST(a_world_that_has_us_as_gone_is_not_entered),
+        TEST(a_closed_job_is_not_joined),
+        TEST(a_spare_of_a_closed_job_ends_well),
+        TEST(too_few_nodes_are_a_timeout),
+        TEST(an_etcd_that_was_never_heard_is_given_up_early),
+        TEST(a_refusal_is_final),
+        TEST(a_document_that_is_none_is_a_failure),
+        TEST(a_record_in_doubt_is_given_up_with_its_lease),
+        TEST(the_maximum_completes_a_round_at_once),
+        TEST(the_minimum_waits_for_the_last_call),
+        TEST(a_record_that_is_gone_is_news_at_once),
+        TEST(a_record_that_says_so_has_left),
+        TEST(the_newest_record_of_a_node_counts),
+        TEST(nobody_starts_anew_while_somebody_is_in),
+        TEST(a_folder_that_is_not_any_more_stops_at_once),
+        TEST(an_empty_place_is_taken_by_turns),
+        TEST(the_folder_keeps_the_lease_of_the_job),
+        TEST(losses_are_told_once_and_again_when_there_are_more),
+        TEST(a_round_that_is_over_when_we_see_it_is_told_as_that),
+        TEST(another_world_means_that_we_were_removed),
+        TEST(news_of_our_own_end_mean_it_too),
+        TEST(waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_away),
+        TEST(leaving_drops_the_lease_and_is_told_when_that_is_over),
+        TEST(closing_is_a_key_of_its_own),
+        TEST(closing_takes_a_lease_if_there_is_none_and_gives_up_in_time),
+        TEST(a_look_needs_no_membership),
+        TEST(a_lost_lease_is_replaced_and_the_record_says_stay),
+        TEST(after_that_nobody_is_gone_for_a_lease),
+        TEST(a_document_that_is_missing_is_put_back),
+        TEST(no_first_round_is_made_while_somebody_holds_one),
+        TEST(missed_changes_are_read_again),
+        TEST(answers_to_nothing_are_dropped),
+        TEST(memory_that_is_missing_once_is_asked_for_again),
+        TEST(a_name_that_is_too_long_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
