@@ -4,6 +4,7 @@ DESTDIR ?=
 SIM_SECONDS ?= 30
 FUZZ_RUNS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?= --rounds 40
 RUN_BENCH_ARGS ?=
 
 export FUZZ_RUNS
@@ -19,7 +20,7 @@ test: ## unit, simulator, corpus and command-line tests, plain and under ASan + 
 	@scripts/setup test
 	@scripts/run-tests
 
-interop: ## our server and client with real PyTorch, 1.13 and 2.13
+interop: ## our programs and library with real PyTorch, 1.13 and 2.13, and real etcd
 	@scripts/setup interop
 	@scripts/run-tests interop
 
@@ -29,10 +30,19 @@ sim: ## the simulators, each with fresh seeds for SIM_SECONDS
 	@build/muster-sim-store --seconds $(SIM_SECONDS)
 	@build/muster-sim --time $(SIM_SECONDS)
 	@build/muster-sim-job --time $(SIM_SECONDS)
+	@build/muster-sim-etcd --time $(SIM_SECONDS)
+	@build/muster-sim-fold --time $(SIM_SECONDS)
 
 sim-mutants: ## bugs put into the rendezvous on purpose, each found by the simulator
 	@scripts/setup test
 	@scripts/sim-mutants
+	@scripts/sim-mutants-fold
+	@scripts/sim-mutants-etcd
+
+chaos: ## real jobs that lose workers, agents and keepers at random; CHAOS_ARGS='--rounds N --seed N'
+	@scripts/setup test
+	@scripts/build build
+	@tests/chaos/chaos $(CHAOS_ARGS)
 
 fuzz: ## libFuzzer over every reader of outside bytes, FUZZ_RUNS inputs each
 	@scripts/setup fuzz
@@ -43,6 +53,7 @@ bench: ## muster, the stock servers and launcher that are installed and the floo
 	@scripts/build build
 	@bench/report $(BENCH_ARGS)
 	@bench/run-report $(RUN_BENCH_ARGS)
+	@bench/etcd-report $(ETCD_BENCH_ARGS)
 
 lint: ## format, include rules, clang's warnings, cppcheck, clang-tidy
 	@scripts/setup lint
@@ -70,4 +81,4 @@ clean: ## all builds; the PyTorch that interop installed stays
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1:\t/p' Makefile | expand -t 14
 
-.PHONY: all demo test interop sim sim-mutants fuzz bench lint format valgrind install clean help
+.PHONY: all demo test interop sim sim-mutants chaos fuzz bench lint format valgrind install clean help
