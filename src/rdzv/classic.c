@@ -1075,11 +1075,9 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
     if (!got_doc(m, event, MU_CLASSIC_IN_PEERS_READ, out))
         return;
     progress(m, out);
-    if ((int64_t)m->doc.participants <= m->rank)
-        look_again(m, out);
-    else if (is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+    if ((int64_t)m->doc.participants > m->rank && is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
-    else if (is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
+    else if ((int64_t)m->doc.participants > m->rank && is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
         go(m, m->last_caller ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_WATCH, out);
     else
         look_again(m, out);

@@ -240,15 +240,15 @@ struct mu_classic; /* opaque */
 /* MUSTER_EINVAL: limits or texts that cannot be. MUSTER_ENOMEM. */
 int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **ret_classic,
                    struct muster_error *reterr);
-void mu_classic_free(struct mu_classic *classic);
+void mu_classic_free(struct mu_classic *m);
 
 /* Same state, same event, same effects, always. `out` is overwritten. Without memory for a step, it is tried again later. */
-void mu_classic_step(struct mu_classic *classic, const struct mu_classic_event *event, struct mu_classic_effects *out);
-uint64_t mu_classic_deadline_ms(const struct mu_classic *classic); /* when TIME is wanted; UINT64_MAX: never */
+void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
+uint64_t mu_classic_deadline_ms(const struct mu_classic *m); /* when TIME is wanted; UINT64_MAX: never */
 
-enum mu_classic_state mu_classic_state(const struct mu_classic *classic);
-const struct mu_classic_world *mu_classic_world(const struct mu_classic *classic);
-struct mu_classic_progress mu_classic_progress(const struct mu_classic *classic);
-const char *mu_classic_root(const struct mu_classic *classic); /* J, without "/" at its end */
+enum mu_classic_state mu_classic_state(const struct mu_classic *m);
+const struct mu_classic_world *mu_classic_world(const struct mu_classic *m);
+struct mu_classic_progress mu_classic_progress(const struct mu_classic *m);
+const char *mu_classic_root(const struct mu_classic *m); /* J, without "/" at its end */
 
 #endif
