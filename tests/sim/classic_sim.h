@@ -141,4 +141,6 @@ bool stock_is_member(const struct stock *stock);
 void node_joined(struct node *node, int64_t version, int64_t rank, int64_t count);
 void node_timer(struct node *node, uint64_t at_ms);
 
+char *text_of(struct mu_slice slice); /* a copy with a NUL behind it */
+
 #endif

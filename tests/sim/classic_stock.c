@@ -143,7 +143,7 @@ static void write_doc(struct node *node, const struct mu_buf *value, int64_t ttl
 {
     struct request *request = ask(node, MU_CLASSIC_PUT, ACTIVE);
 
-    request->value = strndup(value->data, value->len);
+    request->value = text_of(mu_buf_slice(value));
     request->prev_value = strdup(node->stock->raw);
     request->ttl_s = ttl_s;
     send_request(request, 60000);

@@ -168,7 +168,8 @@ static void forget_changes(size_t count)
     for (size_t i = 0; i < count; i++)
         mu_buf_done(&s->changes[i].key.value);
     s->changes_count -= count;
-    memmove(s->changes, s->changes + count, s->changes_count * sizeof *s->changes);
+    if (count > 0 && s->changes_count > 0)
+        memmove(s->changes, s->changes + count, s->changes_count * sizeof *s->changes);
 }
 
 void etcd_compact(void)

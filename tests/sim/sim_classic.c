@@ -386,12 +386,15 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
     }
 }
 
-static char *text_of(struct mu_slice slice)
+char *text_of(struct mu_slice slice)
 {
-    char *text = strndup(slice.data != NULL ? slice.data : "", slice.len);
+    char *text = malloc(slice.len + 1);
 
     if (text == NULL)
         abort();
+    if (slice.len > 0)
+        memcpy(text, slice.data, slice.len);
+    text[slice.len] = '\0';
     return text;
 }
 
