@@ -222,7 +222,6 @@ static struct mu_event_agent event_agent(const struct mu_agent *a)
         .entry_point = a->entry_point,
         .group_rank = a->info.rank,
         .group_world_size = a->info.world_size,
-        .total_run_time_s = a->ended ? (int64_t)(uv_now(a->loop) - a->start_ms) / 1000 : 0,
         .agent_restarts = mu_policy_count(mu_job_policy(a->job)),
     };
 }
@@ -299,6 +298,7 @@ static void record(struct mu_agent *a, const struct mu_policy_effect *effect)
         mu_agent_event_record(&event);
         break;
     case MU_POLICY_RECORD_AGENT:
+        agent.total_run_time_s = (int64_t)(uv_now(a->loop) - a->start_ms) / 1000;
         event.state = effect->state == MU_GROUP_SUCCEEDED ? MU_EVENT_SUCCEEDED : MU_EVENT_FAILED;
         mu_agent_event_record(&event);
         break;
@@ -566,7 +566,7 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
 
     worker->exited = true;
     worker->code = exit->code;
-    worker->failed = exit->code != 0;
+    worker->failed = exit->code != 0 || worker->hung;
     if (!worker->hung) {
         worker->noticed_s = exit->wall_ms / 1000;
         worker->order = a->deaths++;

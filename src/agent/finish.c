@@ -343,7 +343,7 @@ static void write_verdict(struct mu_finish *f)
     mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
 }
 
-/* All of our round are done: is it still the job's? */
+/* Our round is done, or has failed: is it still the job's? */
 static void look_at_budget(struct mu_finish *f)
 {
     struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", f->job_prefix);
@@ -370,7 +370,7 @@ static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char
         let_go(f, out);
     else if (!f->start.has_store || len < 0)
         close_job(f, out);
-    else if (is_private(f) && verdict.succeeded)
+    else if (is_private(f))
         look_at_budget(f);
     else
         write_verdict(f);
@@ -449,9 +449,13 @@ static void take_verdict(struct mu_finish *f, const struct mu_answer *answer, st
 static void take_budget(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
 {
     struct mu_round_budget found;
+    bool over = answer->error == NULL && mu_round_budget_read(answer->value, &found) &&
+                (found.round != f->start.round || found.tag != f->start.tag);
 
-    if (answer->error == NULL && mu_round_budget_read(answer->value, &found) && found.round > f->start.round)
+    if (over && f->end == MU_FINISH_END_ALL_DONE)
         end_over(f, "our workers are done; the others go on without us", out);
+    else if (over)
+        end(f, f->end, out); /* what has failed is not the job's round any more */
     else
         write_verdict(f);
 }

@@ -636,7 +636,7 @@ static void take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, stru
     } else if (fixing && found.round == r->start.round && found.tag == r->start.tag) {
         r->result.count = found.count;
         tell_count(r, out);
-    } else if (fixing && found.round > r->start.round) {
+    } else if (found.round > r->start.round) {
         (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
         again(r, out);
     } else { /* of the round before; or somebody has paid for that meanwhile */

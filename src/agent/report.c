@@ -324,16 +324,17 @@ static void put_flat(struct text *t, struct mu_slice text)
 {
     bool blank = true;
 
-    for (size_t i = 0, len; i<text.len; i += len> 0 ? len : 1) {
-        unsigned char c = (unsigned char)text.data[i];
+    while (text.len > 0) {
+        unsigned char c = (unsigned char)text.data[0];
         bool is_blank = c <= ' ' || c == 0x7F;
+        size_t len = mu_utf8_len(text.data, text.len), step = len == 0 ? 1 : len;
 
-        len = mu_utf8_len(text.data + i, text.len - i);
         if (!is_blank)
-            put_visible_character(t, text.data + i, len);
-        else if (!blank && i + 1 < text.len)
+            put_visible_character(t, text.data, len);
+        else if (!blank && text.len > 1)
             put(t, " ");
         blank = is_blank;
+        text = mu_slice(text.data + step, text.len - step);
     }
 }
 

@@ -597,6 +597,9 @@ def on_a_terminal(*words, until_seen, then=None, columns=100):
     """Runs it with stderr and stdout on a terminal; returns the exit code and everything that was shown."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    modes = termios.tcgetattr(terminal)
+    modes[3] |= termios.NOFLSH  # Ctrl-C throws nothing away that was written
+    termios.tcsetattr(terminal, termios.TCSANOW, modes)
     process = subprocess.Popen([MUSTER, "join", *words], stdin=terminal, stdout=terminal, stderr=terminal,
                                start_new_session=True, env=environment(),
                                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))

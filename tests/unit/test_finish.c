@@ -572,10 +572,23 @@ static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(2));
-    assert_string_equal(fail_job(s), "compare and set muster.job/verdict={\"verdict\": \"failed\", \"node\": \"me\", "
-                                     "\"rank\": 1, \"cause\": \"exit code 3\"}");
+    assert_string_equal(fail_job(s), LOOK);
+    assert_string_equal(value(s, "?"), "compare and set muster.job/verdict={\"verdict\": \"failed\", \"node\": \"me\", "
+                                       "\"rank\": 1, \"cause\": \"exit code 3\"}");
     assert_string_equal(value(s, "x"), "close");
     assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end failed: exit code 3");
+}
+
+static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
+{
+    static const char *const others[] = { "1 4.00000000000000ab", "1 3.00000000000000cd" };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        (void)start(s, ours(2));
+        assert_string_equal(fail_job(s), LOOK);
+        assert_string_equal(value(s, others[i]), "end failed: exit code 3"); /* neither verdict nor close */
+    }
 }
 
 static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
@@ -598,6 +611,7 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 
     (void)start(s, ours(2));
     (void)fail_job(s);
+    (void)value(s, "?");
     assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
     assert_string_equal(step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end failed: exit code 3");
@@ -1092,6 +1106,7 @@ int main(void)
         SCENE(losses_fail_a_closed_job_that_nobody_finished),
         SCENE(a_done_agent_ends_with_the_verdict),
         SCENE(a_failed_job_gets_its_verdict_and_is_closed),
+        SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
         SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
         SCENE(a_count_is_never_repeated_marks_are_read_instead),
