@@ -801,6 +801,44 @@ static void add_word(struct mu_text *out, const char *word)
     mu_text_add(out, "'");
 }
 
+static bool is_secret(struct mu_slice key)
+{
+    return mu_slice_equal(key, mu_slice_str("password")) || mu_slice_equal(key, mu_slice_str("token"));
+}
+
+struct shown {
+    struct mu_text *out;
+    bool any;
+};
+
+static int add_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr)
+{
+    struct shown *shown = ctx;
+    char *text = NULL;
+
+    (void)reterr;
+    if (is_secret(key))
+        value = mu_slice_str("***");
+    if (asprintf(&text, "%s%.*s=%.*s", shown->any ? "," : "", (int)key.len, key.data, (int)value.len, value.data) < 0) {
+        shown->out->failed = true;
+        return MUSTER_ENOMEM;
+    }
+    mu_text_add_plain(shown->out, text);
+    free(text);
+    shown->any = true;
+    return 0;
+}
+
+/* As given, except for what is nobody's business: this goes to logs. */
+static void add_conf(struct mu_text *out, const char *conf)
+{
+    struct shown shown = { .out = out };
+
+    mu_text_add(out, "  %-*s", TEXT_COLUMN, "rdzv_conf");
+    (void)mu_rdzv_options_parse(conf, add_option, &shown, NULL); /* it was read before */
+    mu_text_add(out, "\n");
+}
+
 static void add_rendezvous(struct mu_text *out, const struct mu_run_config *config)
 {
     const struct muster_rdzv_params *params = config->params;
@@ -809,7 +847,7 @@ static void add_rendezvous(struct mu_text *out, const struct mu_run_config *conf
     add_line(out, "rdzv_backend", muster_rdzv_params_backend(params));
     add_line(out, "rdzv_endpoint", muster_rdzv_params_endpoint(params));
     add_line(out, "run_id", muster_rdzv_params_run_id(params));
-    add_line(out, "rdzv_conf", config->rdzv_conf);
+    add_conf(out, config->rdzv_conf);
     if (muster_rdzv_params_get_as_int(params, "rank", -1, &rank, NULL) == 0 && rank >= 0)
         add_number(out, "node_rank", rank);
     add_line(out, "local_addr",

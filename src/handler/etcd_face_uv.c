@@ -282,8 +282,8 @@ static int extra_call(struct extra *extra, struct mu_etcd2_request request, int 
         left = WATCH_MS;
     extra->call = (struct mu_etcd2_call){ .request = request, .timeout_ms = (uint64_t)left };
     rc = mu_etcd_sync_call(extra->b->sync, &extra->call);
-    if (rc == MUSTER_ETIMEOUT && request.kind == MU_ETCD2_WATCH)
-        rc = 0; /* it is read again, and then the time may be up */
+    if (request.kind == MU_ETCD2_WATCH && mu_etcd2_is_away(rc))
+        rc = 0; /* it is read again, for as long as there is time */
     else if (rc < 0 && reterr != NULL)
         *reterr = extra->call.error;
     *ret_code = extra->call.answer.code;

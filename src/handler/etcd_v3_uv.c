@@ -234,11 +234,13 @@ static void no_memory(struct v3 *v, enum mu_fold_event_type type, uint64_t id)
 
 /* ---- Watching ---- */
 
+/* What was not asked for becomes a key that nobody knows. */
 static struct mu_slice without_prefix(const struct v3 *v, struct mu_slice key)
 {
     size_t len = strlen(v->prefix);
 
-    assert(key.len >= len);
+    if (key.len < len || memcmp(key.data, v->prefix, len) != 0)
+        return mu_slice("", 0);
     return mu_slice(key.data + len, key.len - len);
 }
 
@@ -1350,7 +1352,8 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
     close_store(v);
     drop_self(v);
     if (v->kv != NULL)
-        mu_kv_job_detach(v->kv);
+        mu_kv_job_detach(v->kv); /* and it is not heard of again */
+    v->kv = NULL;
     close_watch(v, MU_FOLD_JOB);
     close_watch(v, MU_FOLD_NODES);
     if (v->lease != NULL) {

@@ -50,6 +50,9 @@ struct mu_etcd2_call {
     char what[160];
 };
 
+/* Nobody was there, or not in time: what only looks may look again. */
+bool mu_etcd2_is_away(int rc);
+
 void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call);
 /* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way only. */
 void mu_etcd2_cancel(struct mu_etcd2_call *call);

@@ -1,7 +1,8 @@
 /* A client of etcd's version 3 API.
  *
  * Calls: built, sent, read; who is asked, and how often, is decided below. With a user name a call first waits for a log-in;
- * if its token is refused it waits for another one, once.
+ * if its token is refused it waits for another one, once. It waits for as long as it has time itself, whatever the others
+ * and the log-in have.
  *
  * A watch is a stream:
  *
@@ -20,7 +21,7 @@
 #include <stdlib.h>
 
 enum {
-    LOG_IN_MS = 10000,   /* at most, for one log-in */
+    LOG_IN_MS = 10000,   /* for one log-in; then there is another one, if somebody still waits */
     OPEN_MS = 10000,     /* for a stream's head, at all servers; then it is told and tried anew */
     PAUSE_FIRST_MS = 50, /* until a stream that ended is opened again: doubled each time, */
     PAUSE_MAX_MS = 2000, /* up to this, +- 50 percent */
@@ -40,9 +41,12 @@ struct mu_etcd3 {
     unsigned token_number;  /* counts log-ins */
     bool no_auth;           /* etcd does not want one */
     struct mu_list waiting; /* calls, for a log-in */
+    uv_timer_t timer;       /* the time of one of them is up */
     struct mu_http_request log_in;
     struct mu_buf log_in_body;
+    uint64_t log_in_ms; /* when it began */
     bool logging_in, closing;
+    unsigned parts; /* to be closed: client and timer */
     mu_etcd3_closed *on_closed;
     void *closed_ctx;
 };
@@ -101,9 +105,49 @@ static int take_token(struct mu_etcd3 *etcd, struct muster_error *reterr)
     return rc;
 }
 
-static bool has_time(const struct mu_etcd3_call *call)
+static uint64_t time_left(const struct mu_etcd3_call *call)
 {
-    return uv_now(call->etcd->loop) - call->started_ms < call->timeout_ms;
+    uint64_t passed_ms = uv_now(call->etcd->loop) - call->started_ms;
+
+    return call->timeout_ms > passed_ms ? call->timeout_ms - passed_ms : 0;
+}
+
+static void on_waited(uv_timer_t *timer);
+
+/* The timer is always derived from who waits. */
+static void arm_waiting(struct mu_etcd3 *etcd)
+{
+    uint64_t left_ms = UINT64_MAX;
+
+    for (struct mu_list *link = etcd->waiting.next; link != &etcd->waiting; link = link->next) {
+        uint64_t its_ms = time_left(MU_LIST_ITEM(link, struct mu_etcd3_call, link));
+
+        left_ms = its_ms < left_ms ? its_ms : left_ms;
+    }
+    if (mu_list_empty(&etcd->waiting))
+        (void)uv_timer_stop(&etcd->timer);
+    else
+        (void)uv_timer_start(&etcd->timer, on_waited, left_ms, 0);
+}
+
+/* Those whose time is up wait no longer; the log-in goes on, for the others and for who comes next. */
+static void on_waited(uv_timer_t *timer)
+{
+    struct mu_etcd3 *etcd = timer->data;
+    struct muster_error error;
+    int rc = mu_http_so_far(&etcd->log_in, &error);
+
+    for (struct mu_list *link = etcd->waiting.next, *next; link != &etcd->waiting; link = next) {
+        struct mu_etcd3_call *call = MU_LIST_ITEM(link, struct mu_etcd3_call, link);
+
+        next = link->next;
+        if (time_left(call) > 0)
+            continue;
+        mu_list_remove(&call->link);
+        call->waiting = false;
+        refuse(call, rc, &error);
+    }
+    arm_waiting(etcd);
 }
 
 static void on_logged_in(struct mu_http_request *http)
@@ -112,7 +156,8 @@ static void on_logged_in(struct mu_http_request *http)
     struct muster_error error = http->error;
     struct mu_etcd3_call *call;
     struct mu_list all;
-    bool away = http->rc < 0; /* nobody answered: others may want to wait longer */
+    /* Nobody answered: others may want to wait longer. What failed before its time would fail again. */
+    bool away = http->rc < 0 && uv_now(etcd->loop) - etcd->log_in_ms >= LOG_IN_MS;
     int rc = http->rc == 0 ? take_token(etcd, &error) : http->rc;
 
     etcd->logging_in = false;
@@ -124,15 +169,17 @@ static void on_logged_in(struct mu_http_request *http)
     while ((call = pop_waiting(&all)) != NULL) {
         if (rc == 0) {
             send_call(call);
-        } else if (away && !etcd->closing && has_time(call)) {
+        } else if (away && !etcd->closing && time_left(call) > 0) {
             call->waiting = true;
             mu_list_push(&etcd->waiting, &call->link);
         } else {
             refuse(call, rc, &error);
         }
     }
-    if (!mu_list_empty(&etcd->waiting))
+    if (!mu_list_empty(&etcd->waiting) && !etcd->logging_in)
         start_log_in(etcd);
+    if (!etcd->closing)
+        arm_waiting(etcd);
 }
 
 static void start_log_in(struct mu_etcd3 *etcd)
@@ -140,17 +187,15 @@ static void start_log_in(struct mu_etcd3 *etcd)
     const struct mu_etcd3_request request = { .kind = MU_ETCD3_AUTHENTICATE,
                                               .user = etcd->user,
                                               .password = etcd->password };
-    const struct mu_etcd3_call *first = MU_LIST_ITEM(mu_list_first(&etcd->waiting), struct mu_etcd3_call, link);
-    uint64_t passed_ms = uv_now(etcd->loop) - first->started_ms;
-    uint64_t left_ms = first->timeout_ms > passed_ms ? first->timeout_ms - passed_ms : 1;
 
     assert(!etcd->logging_in);
     etcd->logging_in = true;
+    etcd->log_in_ms = uv_now(etcd->loop);
     etcd->log_in = (struct mu_http_request){ .method = "POST",
                                              .target = mu_etcd3_path(MU_ETCD3_AUTHENTICATE),
                                              .content_type = "application/json",
                                              .what = "log in",
-                                             .timeout_ms = left_ms < LOG_IN_MS ? left_ms : LOG_IN_MS,
+                                             .timeout_ms = LOG_IN_MS,
                                              .repeatable = true,
                                              .done = on_logged_in,
                                              .ctx = etcd };
@@ -171,6 +216,7 @@ static void wait_for_log_in(struct mu_etcd3_call *call)
     mu_list_push(&etcd->waiting, &call->link);
     if (!etcd->logging_in)
         start_log_in(etcd);
+    arm_waiting(etcd);
 }
 
 /* The token that this was sent with is not good (any more). */
@@ -219,7 +265,7 @@ static bool logs_in_again(struct mu_etcd3_call *call)
 {
     struct mu_etcd3 *etcd = call->etcd;
 
-    if (call->again || etcd->user == NULL || !has_time(call) ||
+    if (call->again || etcd->user == NULL || time_left(call) == 0 ||
         mu_etcd3_advise(call->answer.code, call->answer.message) != MU_ETCD3_LOG_IN)
         return false;
     call->again = true;
@@ -265,28 +311,27 @@ static bool is_repeatable(const struct mu_etcd3_call *call)
 static void send_call(struct mu_etcd3_call *call)
 {
     struct mu_etcd3 *etcd = call->etcd;
-    uint64_t passed_ms = uv_now(etcd->loop) - call->started_ms;
+    uint64_t left_ms = time_left(call);
 
     if (needs_log_in(etcd)) {
         wait_for_log_in(call);
         return;
     }
     call->token_number = etcd->token_number;
-    call->http =
-        (struct mu_http_request){ .method = "POST",
-                                  .target = mu_etcd3_path(call->request.kind),
-                                  .body = mu_buf_slice(&call->body),
-                                  .content_type = "application/json",
-                                  .headers = { etcd->token_line },
-                                  .what = call->what,
-                                  .timeout_ms = call->timeout_ms > passed_ms ? call->timeout_ms - passed_ms : 1,
-                                  .attempt_ms = call->attempt_ms,
-                                  .repeatable = is_repeatable(call),
-                                  .only = call->only,
-                                  .on_retry = call->on_retry,
-                                  .judge = judge,
-                                  .done = on_http_done,
-                                  .ctx = call };
+    call->http = (struct mu_http_request){ .method = "POST",
+                                           .target = mu_etcd3_path(call->request.kind),
+                                           .body = mu_buf_slice(&call->body),
+                                           .content_type = "application/json",
+                                           .headers = { etcd->token_line },
+                                           .what = call->what,
+                                           .timeout_ms = left_ms > 0 ? left_ms : 1,
+                                           .attempt_ms = call->attempt_ms,
+                                           .repeatable = is_repeatable(call),
+                                           .only = call->only,
+                                           .on_retry = call->on_retry,
+                                           .judge = judge,
+                                           .done = on_http_done,
+                                           .ctx = call };
     mu_http_submit(etcd->http, &call->http);
 }
 
@@ -972,18 +1017,30 @@ int mu_etcd3_start(uv_loop_t *loop, const struct mu_etcd3_config *config, struct
         free_etcd(etcd);
         return mu_wrap(reterr, rc, "etcd");
     }
+    (void)uv_timer_init(loop, &etcd->timer); /* only fills in memory */
+    etcd->timer.data = etcd;
     *ret_etcd = etcd;
     return 0;
 }
 
-static void on_http_closed(struct mu_http *http, void *ctx)
+static void part_closed(struct mu_etcd3 *etcd)
 {
-    struct mu_etcd3 *etcd = ctx;
-
-    (void)http;
+    if (--etcd->parts > 0)
+        return;
     if (etcd->on_closed != NULL)
         etcd->on_closed(etcd->closed_ctx);
     free_etcd(etcd);
+}
+
+static void on_http_closed(struct mu_http *http, void *ctx)
+{
+    (void)http;
+    part_closed(ctx);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    part_closed(handle->data);
 }
 
 void mu_etcd3_close(struct mu_etcd3 *etcd, mu_etcd3_closed *closed, void *ctx)
@@ -998,6 +1055,8 @@ void mu_etcd3_close(struct mu_etcd3 *etcd, mu_etcd3_closed *closed, void *ctx)
     (void)mu_fail(&error, MUSTER_ECANCELED, "canceled");
     while ((call = pop_waiting(&etcd->waiting)) != NULL)
         refuse(call, MUSTER_ECANCELED, &error);
+    etcd->parts = 2;
+    uv_close((uv_handle_t *)&etcd->timer, on_timer_closed);
     mu_http_close(etcd->http, on_http_closed, etcd);
 }
 

@@ -413,7 +413,7 @@ static void on_called(struct mu_etcd2_call *call)
     job->busy = false;
     if (job->driver->closing)
         fail_text(job, MUSTER_ECANCELED, "the store is being closed");
-    else if (call->rc == MUSTER_ETIMEOUT && job->step == WATCH)
+    else if (job->step == WATCH && mu_etcd2_is_away(call->rc))
         next(job, READ);
     else if (call->rc < 0 && call->unsure && job->request->kind == MU_KV_COMPARE_SET)
         next(job, LOOK);

@@ -7,7 +7,9 @@
  *
  * The store outlives its jobs, so that a job of a name that was used before would find the addresses of the other one.
  * Whoever is about to create a document therefore first takes away what that name has in the store from before: everything
- * that was there when a read said that there was no document. */
+ * that was there when a read said that there was no document. Only who has never seen a document does so,
+ * and if there is something to take away it waits a moment first: a job that runs, and whose document somebody deleted, has
+ * members who put it back. */
 #include "kv/etcd_v2_uv.h"
 
 #include "base/base64.h"
@@ -27,6 +29,7 @@ enum {
     TOKEN_MAX = 24,
     MAKE_STORE_MS = 10000, /* for the store's directory */
     DELETES_MAX = 16,      /* at once */
+    BACK_MS = 2000,        /* for the members of a job that runs to put its document back */
 };
 
 struct driver;
@@ -40,7 +43,7 @@ struct work { /* a request under way */
 
 struct clearing { /* what is done before a document is created */
     struct work *work;
-    struct mu_etcd2_call list;
+    struct mu_etcd2_call list, watch;
     struct mu_etcd2_answer found; /* what is in the store */
     size_t next;                  /* of it */
     uint64_t index;               /* what was written up to this one is from before */
@@ -313,6 +316,11 @@ static bool is_jobs(const struct driver *driver, struct mu_slice path)
     return ours;
 }
 
+static bool is_from_before(const struct clearing *clearing, const struct mu_etcd2_node *node)
+{
+    return !node->dir && node->modified <= clearing->index && is_jobs(clearing->work->driver, node->key);
+}
+
 static void on_deleted(struct mu_etcd2_call *call)
 {
     struct one_delete *one = call->ctx;
@@ -351,22 +359,57 @@ static void go_on(struct clearing *clearing)
     while (!driver->closing && clearing->next < clearing->found.nodes_count && clearing->pending < DELETES_MAX) {
         const struct mu_etcd2_node *node = &clearing->found.nodes[clearing->next++];
 
-        if (!node->dir && node->modified <= clearing->index && is_jobs(driver, node->key))
+        if (is_from_before(clearing, node))
             delete_node(clearing, node);
     }
     if (clearing->pending == 0)
         end_clearing(clearing);
 }
 
+/* Nobody has put the document back. */
+static void on_watched(struct mu_etcd2_call *call)
+{
+    struct clearing *clearing = call->ctx;
+    bool alone = call->rc == MUSTER_ETIMEOUT;
+
+    mu_etcd2_answer_done(&call->answer);
+    if (alone)
+        go_on(clearing);
+    else
+        end_clearing(clearing);
+}
+
+static void wait_for_members(struct clearing *clearing)
+{
+    struct driver *driver = clearing->work->driver;
+    uint64_t half_ms = time_left(clearing->work) / 2;
+
+    clearing->watch = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(driver->key), .wait_index = clearing->index + 1 },
+        .timeout_ms = half_ms == 0        ? 1
+                      : half_ms < BACK_MS ? half_ms
+                                          : BACK_MS,
+        .done = on_watched,
+        .ctx = clearing,
+    };
+    mu_etcd2_call(driver->etcd, &clearing->watch);
+}
+
 static void on_listed(struct mu_etcd2_call *call)
 {
     struct clearing *clearing = call->ctx;
+    bool any = false;
 
     clearing->found = call->answer;
     if (call->rc < 0)
         mu_log(MUSTER_LOG_WARNING, "etcd-v2: what an earlier job of that name may have left was not looked for: %s",
                call->error.text);
-    go_on(clearing);
+    for (size_t i = 0; i < clearing->found.nodes_count && !any; i++)
+        any = is_from_before(clearing, &clearing->found.nodes[i]);
+    if (any && !clearing->work->driver->closing)
+        wait_for_members(clearing);
+    else
+        end_clearing(clearing);
 }
 
 static int clear_first(struct work *work, struct muster_error *reterr)

@@ -86,6 +86,7 @@ enum {
     CURLE_OUT_OF_MEMORY = 27,
     CURLE_OPERATION_TIMEDOUT = 28,
     CURLE_SSL_CONNECT_ERROR = 35,
+    CURLE_SSL_PEER_CERTIFICATE = 51, /* before 7.62: then it became the same as 60 */
     CURLE_GOT_NOTHING = 52,
     CURLE_SSL_CERTPROBLEM = 58,
     CURLE_SSL_CIPHER = 59,
@@ -285,6 +286,11 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
     size_t len = size * count;
     long status = 0;
 
+    transfer->head_len += len;
+    if (transfer->head_len > transfer->head_max) {
+        transfer->limit = true;
+        return 0;
+    }
     if (len >= sizeof index && strncasecmp(data, index, sizeof index - 1) == 0)
         take_index(transfer, mu_slice(data + sizeof index - 1, len - sizeof index + 1));
     if (len > 2 || transfer->on_head == NULL)
@@ -321,6 +327,7 @@ static int code_for(int result)
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_CIPHER:
+    case CURLE_SSL_PEER_CERTIFICATE:
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_ISSUER_ERROR:
@@ -339,9 +346,9 @@ static int code_for(int result)
 
 static bool is_permanent(int result)
 {
-    return result == CURLE_SSL_CERTPROBLEM || result == CURLE_SSL_CIPHER || result == CURLE_PEER_FAILED_VERIFICATION ||
-           result == CURLE_SSL_CACERT_BADFILE || result == CURLE_SSL_ISSUER_ERROR ||
-           result == CURLE_UNSUPPORTED_PROTOCOL;
+    return result == CURLE_SSL_CERTPROBLEM || result == CURLE_SSL_CIPHER || result == CURLE_SSL_PEER_CERTIFICATE ||
+           result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
+           result == CURLE_SSL_ISSUER_ERROR || result == CURLE_UNSUPPORTED_PROTOCOL;
 }
 
 static bool is_plain(const struct mu_curl_transfer *transfer)
@@ -357,8 +364,9 @@ static void take_error(struct mu_curl_transfer *transfer, int result)
     transfer->sent = size > 0;
     transfer->permanent = is_permanent(result);
     if (transfer->limit)
-        transfer->rc =
-            mu_fail(&transfer->error, MUSTER_ELIMIT, "the answer is longer than %zu bytes", transfer->reply_max);
+        transfer->rc = mu_fail(&transfer->error, MUSTER_ELIMIT, "the %s longer than %zu bytes",
+                               transfer->chunk_rc == 0 ? "answer's head is" : "answer is",
+                               transfer->chunk_rc == 0 ? transfer->head_max : transfer->reply_max);
     else if (transfer->chunk_rc == MUSTER_ENOMEM && transfer->on_chunk == NULL)
         transfer->rc = mu_fail(&transfer->error, MUSTER_ENOMEM, "no memory for the answer");
     else if (transfer->chunk_rc < 0)
@@ -552,7 +560,7 @@ int mu_curl_add(struct mu_curl *curl, struct mu_curl_transfer *transfer, struct 
     transfer->sent = transfer->permanent = transfer->limit = false;
     transfer->status = 0;
     transfer->etcd_index = 0;
-    transfer->body_sent = 0;
+    transfer->body_sent = transfer->head_len = 0;
     transfer->text[0] = transfer->local[0] = '\0';
     mu_list_init(&transfer->link);
     rc = fill_in(curl, transfer, reterr);

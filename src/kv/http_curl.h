@@ -43,7 +43,7 @@ struct mu_curl_transfer {
     const char *const *headers;      /* lines, ended by NULL */
     bool once;                       /* never send it again by yourself, on a new connection for an old one */
     uint64_t connect_ms, timeout_ms; /* 0: no limit */
-    size_t reply_max;
+    size_t head_max, reply_max;      /* bytes; more are MUSTER_ELIMIT */
     /* Bytes of the body as they come, instead of collecting them in `reply`; below 0 ends the transfer with that code. */
     int (*on_chunk)(struct mu_curl_transfer *transfer, struct mu_slice bytes);
     void (*on_head)(struct mu_curl_transfer *transfer); /* the status is known. May be NULL */
@@ -64,7 +64,7 @@ struct mu_curl_transfer {
     struct mu_curl *curl;
     struct mu_list link;
     void *easy, *lines;
-    size_t body_sent;
+    size_t body_sent, head_len;
     int chunk_rc;
     bool limit;
     char text[256];

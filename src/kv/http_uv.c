@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 enum {
-    HEADERS_MAX = 4, /* with the content type and the final NULL */
+    OWN_MAX = 2,             /* header lines of the request's */
+    LINES_MAX = OWN_MAX + 2, /* with the content type and the final NULL */
     CONTENT_TYPE_MAX = 80,
     TRIED_MAX = 640, /* bytes of what was tried, in one error */
 };
@@ -39,7 +40,8 @@ struct work {
     char *url;
     size_t url_room;
     char content_type[CONTENT_TYPE_MAX];
-    const char *headers[HEADERS_MAX];
+    char *own[OWN_MAX]; /* copies: whose lines they were may have others by the next attempt */
+    const char *headers[LINES_MAX];
 };
 
 struct poll {
@@ -98,6 +100,8 @@ static void free_work(struct work *work)
     mu_list_remove(&work->link);
     work->http->works_count--;
     mu_buf_done(&work->transfer.reply);
+    for (size_t i = 0; i < OWN_MAX; i++)
+        free(work->own[i]);
     free(work->url);
     free(work);
 }
@@ -150,19 +154,28 @@ static void note(struct work *work, const struct muster_error *error)
     work->code = error->code;
 }
 
-static void fail(struct work *work, int code)
+/* What was tried up to now, as an error. */
+static int describe(const struct work *work, int code, struct muster_error *reterr)
 {
-    struct mu_http_request *request = work->request;
+    const char *what = work->request->what;
     const char *tried = work->tried[0] != '\0' ? work->tried : work->tried_before;
     uint64_t took_ms = uv_now(work->http->loop) - work->started_ms;
 
+    if (tried[0] == '\0')
+        return mu_fail(reterr, code, "%s: %s: no answer", what, work->http->endpoints.urls[work->endpoint]);
+    if (work->attempts > 1)
+        return mu_fail(reterr, code, "%s: %s (%u tries in %" PRIu64 ".%" PRIu64 " s)", what, tried, work->attempts,
+                       took_ms / 1000, took_ms % 1000 / 100);
+    return mu_fail(reterr, code, "%s: %s", what, tried);
+}
+
+static void fail(struct work *work, int code)
+{
+    struct mu_http_request *request = work->request;
+
     mu_buf_done(&request->reply);
     request->unsure = work->unsure;
-    if (work->attempts > 1)
-        request->rc = mu_fail(&request->error, code, "%s: %s (%u tries in %" PRIu64 ".%" PRIu64 " s)", request->what,
-                              tried, work->attempts, took_ms / 1000, took_ms % 1000 / 100);
-    else
-        request->rc = mu_fail(&request->error, code, "%s: %s", request->what, tried[0] != '\0' ? tried : "time is up");
+    request->rc = describe(work, code, &request->error);
 }
 
 /* This server is no good for the moment. */
@@ -364,6 +377,7 @@ static int start_transfer(struct work *work, struct muster_error *reterr)
         .timeout_ms = request->on_chunk != NULL ? 0
                       : patient                 ? left_ms
                                                 : limit_ms,
+        .head_max = MU_HTTP_HEAD_MAX,
         .reply_max = MU_HTTP_BODY_MAX,
         .on_chunk = request->on_chunk != NULL ? on_chunk : NULL,
         .on_head = on_head,
@@ -550,21 +564,27 @@ static const struct mu_curl_loop curl_loop = { .watch = curl_watch, .wake_in = c
 
 /* ---- From outside ---- */
 
-static void set_headers(struct work *work)
+static int set_headers(struct work *work)
 {
     const struct mu_http_request *request = work->request;
     size_t count = 0;
 
+    static_assert(sizeof request->headers / sizeof request->headers[0] == OWN_MAX, "each has its copy");
     if (request->body.data != NULL) {
         (void)snprintf(work->content_type, sizeof work->content_type, "Content-Type: %s", request->content_type);
         work->headers[count++] = work->content_type;
     }
-    for (size_t i = 0; i < sizeof request->headers / sizeof request->headers[0]; i++) {
-        if (request->headers[i] != NULL)
-            work->headers[count++] = request->headers[i];
+    for (size_t i = 0; i < OWN_MAX; i++) {
+        if (request->headers[i] == NULL)
+            continue;
+        work->own[i] = strdup(request->headers[i]);
+        if (work->own[i] == NULL)
+            return MUSTER_ENOMEM;
+        work->headers[count++] = work->own[i];
     }
-    assert(count < HEADERS_MAX);
+    assert(count < LINES_MAX);
     work->headers[count] = NULL;
+    return 0;
 }
 
 void mu_http_submit(struct mu_http *http, struct mu_http_request *request)
@@ -599,7 +619,11 @@ void mu_http_submit(struct mu_http *http, struct mu_http_request *request)
     request->work = work;
     mu_list_push(&http->works, &work->link);
     http->works_count++;
-    set_headers(work);
+    if (set_headers(work) < 0) {
+        request->rc = mu_fail(&request->error, MUSTER_ENOMEM, "%s: no memory for a request", request->what);
+        end_later(work);
+        return;
+    }
     assert(request->only <= http->endpoints.count);
     if (request->only > 0)
         work->endpoint = request->only - 1;
@@ -621,6 +645,15 @@ void mu_http_cancel(struct mu_http *http, struct mu_http_request *request)
     (void)http;
     if (request->work != NULL)
         cancel(request->work);
+}
+
+int mu_http_so_far(const struct mu_http_request *request, struct muster_error *reterr)
+{
+    const struct work *work = request->work;
+
+    if (work == NULL)
+        return mu_fail(reterr, MUSTER_ETIMEOUT, "%s: time is up", request->what);
+    return describe(work, work->code, reterr);
 }
 
 const char *mu_http_endpoint(const struct mu_http *http, unsigned endpoint)

@@ -16,14 +16,14 @@
 
 #include <uv.h>
 
-#define MU_HTTP_ETCD_PORT 2379         /* of endpoints that name none, unless the configuration does */
-#define MU_HTTP_CONNECT_MS 2000        /* for a connection, TLS included, before the next server is tried */
-#define MU_HTTP_ATTEMPT_MS 5000        /* for one server's answer to a repeatable request, before the next is tried */
-#define MU_HTTP_PAUSE_FIRST_MS 50      /* between rounds of all servers: doubled each time, */
-#define MU_HTTP_PAUSE_MAX_MS 2000      /* up to this, +- 50 percent */
-#define MU_HTTP_BODY_MAX (64u << 20)   /* bytes of an answer; a longer one is an error */
-#define MU_HTTP_HEADERS_MAX (16 << 10) /* bytes of an answer's header lines that are looked at */
-#define MU_HTTP_REQUESTS_MAX 4096      /* under way at once, of one client; more fail at once with MUSTER_ELIMIT */
+#define MU_HTTP_ETCD_PORT 2379       /* of endpoints that name none, unless the configuration does */
+#define MU_HTTP_CONNECT_MS 2000      /* for a connection, TLS included, before the next server is tried */
+#define MU_HTTP_ATTEMPT_MS 5000      /* for one server's answer to a repeatable request, before the next is tried */
+#define MU_HTTP_PAUSE_FIRST_MS 50    /* between rounds of all servers: doubled each time, */
+#define MU_HTTP_PAUSE_MAX_MS 2000    /* up to this, +- 50 percent */
+#define MU_HTTP_BODY_MAX (64u << 20) /* bytes of an answer; a longer one is an error */
+#define MU_HTTP_HEAD_MAX (64u << 10) /* bytes of an answer's header lines; more are an error */
+#define MU_HTTP_REQUESTS_MAX 4096    /* under way at once, of one client; more fail at once with MUSTER_ELIMIT */
 
 struct mu_http;
 
@@ -64,7 +64,7 @@ struct mu_http_request {
     const char *target;       /* path and query, as they go on the wire: "/v2/keys/a?wait=true" */
     struct mu_slice body;     /* data NULL: none */
     const char *content_type; /* of the body */
-    const char *headers[2];   /* further lines, "Authorization: x"; NULL: none */
+    const char *headers[2];   /* further lines, "Authorization: x", which are copied; NULL: none */
     const char *what;         /* for errors: "get '/a'" */
     uint64_t timeout_ms;      /* for all of it; above 0. A request with on_chunk: until its headers are there */
     /* 0: the client's. UINT64_MAX: no limit but timeout_ms (a long poll), once the answer's head is there. */
@@ -102,6 +102,9 @@ void mu_http_refuse(struct mu_http *http, struct mu_http_request *request);
 /* `done` comes from the loop, with MUSTER_ECANCELED; unless it is about to come with something else. Only for a request that
  * was submitted and is not done; twice does no harm. */
 void mu_http_cancel(struct mu_http *http, struct mu_http_request *request);
+
+/* What a request that was submitted would fail with if its time were up now: for others who wait for it, and have less. */
+int mu_http_so_far(const struct mu_http_request *request, struct muster_error *reterr);
 
 /* "http://10.0.0.1:2379", or "" if there is no such endpoint. */
 const char *mu_http_endpoint(const struct mu_http *http, unsigned endpoint);

@@ -12,7 +12,7 @@ struct mu_kv_job_config {
     const char *prefix; /* in etcd: "/muster/<run id>/job/kv/" */
     struct mu_etcd3 *etcd;
     int64_t (*lease)(void *ctx);   /* of the job; 0: not known at the moment */
-    void (*on_closing)(void *ctx); /* once: nothing of the below may be called any more */
+    void (*on_closing)(void *ctx); /* once, unless it was detached: nothing of the below may be called any more */
     void *ctx;
 };
 
@@ -24,7 +24,8 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
 void mu_kv_job_meet(struct mu_kv *kv, const char *host, uint16_t port);
 /* This key of the job has changed (without the prefix), or any of them (NULL). */
 void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key);
-/* The client of etcd is about to be closed: no request of the job's is made any more. */
+/* The client of etcd is about to be closed: no request of the job's is made any more, and nothing of the configuration is
+ * called. */
 void mu_kv_job_detach(struct mu_kv *kv);
 
 #endif

@@ -1111,7 +1111,9 @@ static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects 
 {
     bool confirmed = m->doc.version == m->in_version && has_confirmed(m);
 
-    if (is_there(m, MU_CLASSIC_FINAL, m->in_version) && confirmed)
+    if ((int64_t)m->doc.participants <= m->rank)
+        look_again(m, out); /* whatever it is, we are not in it */
+    else if (is_there(m, MU_CLASSIC_FINAL, m->in_version) && confirmed)
         go(m, MU_CLASSIC_IN_STORE_DIR, out);
     else if (is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE, out);
@@ -1376,6 +1378,7 @@ static void tell_waiting(struct mu_classic *m, struct mu_classic_effects *out)
 static void restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->restoring = true;
+    m->verify = true; /* another group of the same number may have been faster */
     m->step = MAKE_PREFIX;
     go(m, MU_CLASSIC_IN_PREPARE, out);
 }

@@ -111,7 +111,7 @@ static int read_fields(const json_t *json, struct mu_classic_doc *doc, struct mu
 int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, struct muster_error *reterr)
 {
     struct mu_classic_doc doc = { .version = -1 };
-    json_error_t why;
+    json_error_t why = { .line = 0 }; /* jansson says nothing when memory is missing */
     const char *status;
     json_t *json;
     int rc;
@@ -120,7 +120,7 @@ int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, st
         return bad(reterr, "it is longer than 4 MiB");
     json = json_loadb(text.len > 0 ? text.data : "", text.len, 0, &why);
     if (json == NULL) {
-        if (json_error_code(&why) == json_error_out_of_memory)
+        if (json_error_code(&why) == json_error_out_of_memory || json_error_code(&why) == json_error_unknown)
             return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
         return mu_fail(reterr, MUSTER_ERDZV_STATE, "the document is not one of a rendezvous: %s", why.text);
     }

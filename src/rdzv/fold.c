@@ -343,12 +343,17 @@ static bool apply_node(struct mu_fold *f, const struct mu_fold_kv *kv)
     struct mu_fold_record record;
     size_t at;
     bool there;
+    int rc = 0;
 
     if (!parse_key(kv->key, &id, &under) || id == 0)
         return true;
     at = lower_bound(f, id, under);
     there = at < f->entries_count && f->entries[at]->id == id && f->entries[at]->under == under;
-    if (kv->deleted || mu_fold_record_read(kv->value, &record, NULL) < 0) {
+    if (!kv->deleted)
+        rc = mu_fold_record_read(kv->value, &record, NULL);
+    if (rc == MUSTER_ENOMEM)
+        return false; /* it is there all the same */
+    if (kv->deleted || rc < 0) {
         if (!there)
             return true;
         free(f->entries[at]);
@@ -461,13 +466,18 @@ static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t 
     return true;
 }
 
-static void apply_folder(struct mu_fold *f, const struct mu_fold_kv *kv)
+static bool apply_folder(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
-    if (mu_fold_mark_read(kv->value, &f->folder, NULL) < 0)
+    int rc = mu_fold_mark_read(kv->value, &f->folder, NULL);
+
+    if (rc == MUSTER_ENOMEM)
+        return false;
+    if (rc < 0)
         f->folder = 0; /* somebody's, who is not us; it goes with its lease */
     f->has_folder = true;
     f->folder_create = kv->create;
     f->folder_lease = kv->lease;
+    return true;
 }
 
 /* Whoever holds it has time to put it back. */
@@ -497,9 +507,9 @@ static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
             return apply_news(f, kv, now_ms);
         f->has_news = false;
     } else if (is_key(kv, "job/folder")) {
-        f->has_folder = !kv->deleted;
         if (!kv->deleted)
-            apply_folder(f, kv);
+            return apply_folder(f, kv);
+        f->has_folder = false;
     } else if (is_key(kv, "job/closed")) {
         f->has_closed = !kv->deleted;
         f->closed_lease = kv->lease;
@@ -566,9 +576,14 @@ static bool is_gone(const struct mu_fold *f, int64_t rank)
     return f->has_news && f->news.world == f->doc.id && mu_fold_news_gone(&f->news, rank);
 }
 
+/* News may name ranks that the document does not have. */
 static size_t members_left(const struct mu_fold *f)
 {
-    return f->doc.count - (f->has_news && f->news.world == f->doc.id ? f->news.gone_count : 0);
+    size_t gone = f->has_news && f->news.world == f->doc.id ? f->news.gone_count : 0;
+
+    while (gone > 0 && f->news.gone[gone - 1] >= f->doc.count)
+        gone--;
+    return f->doc.count - gone;
 }
 
 /* A complete round that runs without us, and has no place for us. */
@@ -591,6 +606,7 @@ struct mu_fold_progress mu_fold_progress(const struct mu_fold *f)
         progress.joined = f->news.joined;
         progress.waiting = f->news.waiting;
         progress.spares = f->news.spares;
+        progress.apart = f->news.apart;
         if (f->news.last_call_ms >= 0)
             progress.last_call_until_ms = f->news_since_ms + (uint64_t)f->news.last_call_ms;
     }
@@ -602,7 +618,7 @@ static void tell_progress(struct mu_fold *f, struct mu_fold_effects *out)
     struct mu_fold_progress now = mu_fold_progress(f);
 
     if (f->has_told && now.round == f->told.round && now.joined == f->told.joined && now.waiting == f->told.waiting &&
-        now.spares == f->told.spares && now.spare == f->told.spare &&
+        now.spares == f->told.spares && now.apart == f->told.apart && now.spare == f->told.spare &&
         now.last_call_until_ms == f->told.last_call_until_ms)
         return;
     f->has_told = true;
@@ -675,6 +691,11 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
         f->error.code = MUSTER_ERDZV_TIMEOUT;
         (void)mu_wrap(&f->error, f->error.code, "no round within %" PRIu64 " s, and etcd cannot be used",
                       f->settings.join_ms / 1000);
+    } else if (seen.apart > 0) {
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
+                      "no round within %" PRIu64 " s: nodes have limits that do not go together: %" PRId64
+                      " left out; this node's are %" PRId64 " to %" PRId64 " nodes",
+                      f->settings.join_ms / 1000, seen.apart, f->settings.nodes_min, f->settings.nodes_max);
     } else {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
                       "no round within %" PRIu64 " s: %" PRId64 " of at least %" PRId64 " nodes came",
@@ -919,14 +940,17 @@ static void write_restored(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
 struct candidate {
     const struct entry *entry;
     int64_t place; /* its rank of before; INT64_MAX: none */
+    bool out, wants_more;
 };
 
 struct folded {
     size_t in;                    /* members who are in the document's world */
+    size_t unknown;               /* of them, have no record: nobody knows their limits */
     struct candidate *candidates; /* who wants into the next, in the order of their claims */
-    size_t count;
-    int64_t nodes_min, nodes_max; /* that suit all of them */
+    size_t count, out;            /* out: were left out */
+    int64_t nodes_min, nodes_max; /* that suit all of them, and those who are in */
     size_t back;                  /* of them, were in the last world */
+    size_t apart;                 /* of those left out, have limits that do not go together with the others' */
     size_t holders;               /* records of a world that is not there */
 };
 
@@ -954,7 +978,92 @@ static void judge_members(struct mu_fold *f, uint64_t now_ms, struct folded *fol
         else
             f->gone[i] |= entry->record.joining == (entry->record.world == f->doc.id);
         folded->in += !f->gone[i];
+        folded->unknown += !f->gone[i] && entry == NULL;
     }
+}
+
+static void narrow(struct folded *folded, const struct mu_fold_record *record)
+{
+    if (record->nodes_min > folded->nodes_min)
+        folded->nodes_min = record->nodes_min;
+    if (record->nodes_max < folded->nodes_max)
+        folded->nodes_max = record->nodes_max;
+}
+
+static bool goes_together(const struct folded *folded, const struct mu_fold_record *record)
+{
+    struct folded both = *folded;
+
+    narrow(&both, record);
+    return both.nodes_min <= both.nodes_max;
+}
+
+/* A newcomer that allows so few nodes that there is no place for itself does not narrow the others' limits. */
+static bool has_place(const struct folded *folded, const struct mu_fold_record *record, size_t kept)
+{
+    return record->nodes_max >= folded->nodes_max || (int64_t)(folded->in + kept) < record->nodes_max;
+}
+
+/* In the order of their claims, the newcomers that go together with whoever is in or back, and with each other. How many
+ * are candidates then. */
+static size_t let_in(struct folded *folded, int64_t nodes_min, int64_t nodes_max)
+{
+    size_t kept = folded->back;
+
+    folded->nodes_min = nodes_min;
+    folded->nodes_max = nodes_max;
+    for (size_t i = folded->back; i < folded->count; i++) {
+        struct candidate *newcomer = &folded->candidates[i];
+        const struct mu_fold_record *record = &newcomer->entry->record;
+
+        newcomer->out = newcomer->wants_more || folded->unknown > 0 || !goes_together(folded, record) ||
+                        !has_place(folded, record, kept);
+        if (newcomer->out)
+            continue;
+        narrow(folded, record);
+        kept++;
+    }
+    return kept;
+}
+
+/* Marks newcomers that were let in and want more than so many nodes. False: there are none. */
+static bool mark_wanting(struct folded *folded, int64_t nodes)
+{
+    bool any = false;
+
+    for (size_t i = folded->back; i < folded->count; i++) {
+        struct candidate *newcomer = &folded->candidates[i];
+
+        if (newcomer->out || newcomer->entry->record.nodes_min <= nodes)
+            continue;
+        newcomer->wants_more = any = true;
+    }
+    return any;
+}
+
+/* Nobody's limits may end a round that others have, or keep them from the next: whoever is in or back comes first, and a
+ * newcomer is left out if its limits contradict theirs, or if it wants more nodes than there are. For the first round, and
+ * when nobody else is there, it is waited for more. */
+static void leave_out(const struct mu_fold *f, struct folded *folded)
+{
+    int64_t nodes_min = folded->nodes_min, nodes_max = folded->nodes_max;
+    size_t kept = let_in(folded, nodes_min, nodes_max), count = 0;
+
+    while (f->has_doc && mark_wanting(folded, (int64_t)(folded->in + kept)))
+        kept = let_in(folded, nodes_min, nodes_max);
+    if (folded->in + kept == 0) {
+        for (size_t i = 0; i < folded->count; i++)
+            folded->candidates[i].wants_more = false;
+        (void)let_in(folded, nodes_min, nodes_max);
+    }
+    for (size_t i = 0; i < folded->count; i++) {
+        if (!folded->candidates[i].out)
+            folded->candidates[count++] = folded->candidates[i];
+        else
+            folded->apart += !goes_together(folded, &folded->candidates[i].entry->record);
+    }
+    folded->out = folded->count - count;
+    folded->count = count;
 }
 
 static void find_candidates(struct mu_fold *f, struct folded *folded)
@@ -962,18 +1071,19 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
     for (size_t at = 0; at < f->entries_count;) {
         const struct entry *entry = newest(f, at, &at);
         int64_t rank = f->has_doc ? mu_fold_world_rank(&f->doc, entry->id) : -1;
+        bool in = rank >= 0 && !f->gone[rank];
 
         folded->holders += !entry->record.joining;
-        if (!entry->record.joining || (rank >= 0 && !f->gone[rank]))
+        if (in || (rank >= 0 && entry->record.joining))
+            narrow(folded, &entry->record);
+        if (in || !entry->record.joining)
             continue;
         folded->back += rank >= 0;
-        folded->candidates[folded->count++] = (struct candidate){ entry, rank >= 0 ? rank : INT64_MAX };
-        if (entry->record.nodes_min > folded->nodes_min)
-            folded->nodes_min = entry->record.nodes_min;
-        if (entry->record.nodes_max < folded->nodes_max)
-            folded->nodes_max = entry->record.nodes_max;
+        folded->candidates[folded->count++] =
+            (struct candidate){ .entry = entry, .place = rank >= 0 ? rank : INT64_MAX };
     }
     qsort(folded->candidates, folded->count, sizeof *folded->candidates, by_claim);
+    leave_out(f, folded);
 }
 
 /* Whether the next round is to begin now. */
@@ -1068,13 +1178,16 @@ static void write_world(struct mu_fold *f, const struct folded *folded, uint64_t
 /* Without who is gone. */
 static struct mu_fold_news make_news(const struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
 {
-    bool full = (int64_t)folded->in >= f->settings.nodes_max;
-    struct mu_fold_news news = { .world = f->has_doc ? f->doc.id : 0, .last_call_ms = -1 };
+    bool full = (int64_t)folded->in >= folded->nodes_max;
+    struct mu_fold_news news = { .world = f->has_doc ? f->doc.id : 0,
+                                 .spares = (int64_t)folded->out,
+                                 .apart = (int64_t)folded->apart,
+                                 .last_call_ms = -1 };
 
     if (folded->in == 0)
         news.joined = (int64_t)folded->count;
     else if (full)
-        news.spares = (int64_t)folded->count;
+        news.spares += (int64_t)folded->count;
     else
         news.waiting = (int64_t)folded->count;
     if (f->call_since_ms != UINT64_MAX) {
@@ -1098,7 +1211,7 @@ static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_n
     if (old->gone_count != news->gone_count || (old->waiting > 0) != (news->waiting > 0))
         return URGENT;
     if (old->waiting != news->waiting || old->spares != news->spares || old->joined != news->joined ||
-        old->grace != news->grace || (old->last_call_ms < 0) != (news->last_call_ms < 0))
+        old->apart != news->apart || old->grace != news->grace || (old->last_call_ms < 0) != (news->last_call_ms < 0))
         return NUMBERS;
     return NOTHING;
 }
@@ -1454,6 +1567,8 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event, struct 
     case MU_FOLD_ON_LOOK:
         f->active = true;
         f->looking = true;
+        if (f->down && f->job.loaded) /* no request is under way that would fail */
+            is_away(f, NULL, out);
         break;
     case MU_FOLD_ON_LOADED:
         on_loaded(f, event, out);

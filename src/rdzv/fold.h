@@ -22,7 +22,9 @@
  * max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and at least one is
  * back). A member is in a world until its record says that it left it, or its record is gone: an event of etcd's, no clock.
  * Nodes that could be let in are `waiting` (told after a hold-down), those for whom there is no place are spares. Members of
- * the last round come first, in their old order; then everybody by the revision that created its record.
+ * the last round come first, in their old order; then everybody by the revision that created its record. In that order a
+ * newcomer is left out, as a spare, whose limits contradict those of the nodes before it, or who wants more nodes than there
+ * are: nobody can end a round in which it cannot be.
  *
  *   IDLE --join--> JOINING --the document has us--> MEMBER --join--> JOINING ...
  *     ^               |                                |  \
@@ -245,6 +247,7 @@ bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 
 struct mu_fold_progress {
     int64_t round, joined, waiting, spares;
+    int64_t apart;               /* of the spares, have limits that do not go together with the others' */
     bool spare;                  /* we are one */
     uint64_t last_call_until_ms; /* UINT64_MAX: it has not begun */
     uint64_t deadline_ms;        /* of the join; UINT64_MAX: none */

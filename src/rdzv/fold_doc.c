@@ -114,10 +114,10 @@ int mu_fold_news_write(const struct mu_fold_news *news, struct mu_buf *out)
     }
     if (gone == NULL)
         return MUSTER_ENOMEM;
-    return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:b}", "v", MU_FOLD_VERSION, "world", id_json(news->world),
+    return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:b}", "v", MU_FOLD_VERSION, "world", id_json(news->world),
                           "gone", gone, "waiting", (json_int_t)news->waiting, "spares", (json_int_t)news->spares,
-                          "joined", (json_int_t)news->joined, "last_call_ms", (json_int_t)news->last_call_ms, "grace",
-                          (int)news->grace),
+                          "joined", (json_int_t)news->joined, "apart", (json_int_t)news->apart, "last_call_ms",
+                          (json_int_t)news->last_call_ms, "grace", (int)news->grace),
                 out);
 }
 
@@ -143,7 +143,7 @@ static int wrong(struct muster_error *reterr, const char *what, const char *name
 /* NULL: *ret_rc says why. The version must be there, whatever it is: newer ones keep what we know. */
 static json_t *parse(struct mu_slice bytes, const char *what, int *ret_rc, struct muster_error *reterr)
 {
-    json_error_t error;
+    json_error_t error = { .line = 0 };
     json_t *json, *version;
 
     if (bytes.len > MU_FOLD_VALUE_MAX) {
@@ -153,7 +153,10 @@ static json_t *parse(struct mu_slice bytes, const char *what, int *ret_rc, struc
     }
     json = json_loadb(bytes.data == NULL ? "" : bytes.data, bytes.len, JSON_REJECT_DUPLICATES, &error);
     if (json == NULL) {
-        *ret_rc = json_error_code(&error) == json_error_out_of_memory
+        enum json_error_code code = json_error_code(&error);
+
+        /* For want of memory jansson mostly says nothing. */
+        *ret_rc = code == json_error_out_of_memory || code == json_error_unknown
                       ? mu_fail(reterr, MUSTER_ENOMEM, "%s", what)
                       : mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: byte %d: %.100s", what, error.position, error.text);
         return NULL;
@@ -368,6 +371,8 @@ static int read_news(const json_t *json, struct mu_fold_news *news, struct muste
         rc = read_int(json, what, "spares", 0, INT64_MAX, &news->spares, reterr);
     if (rc == 0)
         rc = read_int(json, what, "joined", 0, INT64_MAX, &news->joined, reterr);
+    if (rc == 0 && json_object_get(json, "apart") != NULL)
+        rc = read_int(json, what, "apart", 0, INT64_MAX, &news->apart, reterr);
     if (rc == 0)
         rc = read_int(json, what, "last_call_ms", -1, INT64_MAX / 2, &news->last_call_ms, reterr);
     if (rc == 0 && !json_is_boolean(json_object_get(json, "grace")))

@@ -161,11 +161,15 @@ class Cluster:
         for attempt in range(TRIES):
             self.members = [Member(self.directory / f"etcd{attempt}", f"m{i}", tls, extra) for i in range(members)]
             text = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
-            for member in self.members:
-                member.cluster = text
-                member.spawn()
-            if all([member.wait_healthy() for member in self.members]):
-                return
+            try:
+                for member in self.members:
+                    member.cluster = text
+                    member.spawn()
+                if all([member.wait_healthy() for member in self.members]):
+                    return
+            except BaseException:
+                self.stop()
+                raise
             failures = "\n".join(member.said() for member in self.members)
             self.stop()  # somebody took a port that was free a moment ago
         raise AssertionError(f"etcd does not start:\n{failures}")

@@ -5,8 +5,10 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import time
+import urllib.parse
 
 import pytest
 
@@ -133,6 +135,28 @@ def test_a_document_that_vanished_is_put_back(scenes):
     assert scene.document()["round"] == 0
 
 
+def test_a_newcomer_leaves_the_keys_of_a_job_that_runs(scenes):
+    """Its document was deleted, and is put back a moment after the newcomer has looked."""
+    scene = scenes(nodes=(1, 2), last_call_timeout=60)
+    document, name = f"/torch/elastic/rendezvous/{scene.run_id}", f"muster.{scene.run_id}/budget"
+    key = "/torch/elastic/store/" + base64.b64encode(name.encode()).decode()
+    member = scene.node("ours", "127.0.0.1")
+    member.begin("next")
+    scene.until_in(1)
+    value = key_of(scene)["value"]
+    member.kill()
+    cluster_call(scene.cluster, "PUT", key, value="3")
+    cluster_delete(scene.cluster, document)
+    watchers = scene.cluster[0].metric("etcd_debugging_store_watchers")
+    newcomer = scene.node("ours", "127.0.0.2")
+    newcomer.begin("next")
+    until(lambda: scene.cluster[0].metric("etcd_debugging_store_watchers") > watchers, what="somebody watches")
+    index = cluster_call(scene.cluster, "PUT", document, value=value, prevExist="false")["node"]["modifiedIndex"]
+    until(lambda: key_of(scene)["modifiedIndex"] > index, what="the newcomer writes the document")
+    newcomer.kill()  # it would wait for the one that is gone
+    assert cluster_call(scene.cluster, "GET", key)["node"]["value"] == "3"
+
+
 def test_an_etcd_that_is_away_for_a_while_ends_nothing(scenes):
     scene = scenes(nodes=(2, 2), keep_alive_interval=1, keep_alive_max_attempt=2)
     nodes = [scene.join(f"127.0.0.{i}", "--hold", "600") for i in (1, 2)]
@@ -177,8 +201,11 @@ def join_fails(endpoint, conf=""):
 def test_errors_name_what_was_tried(etcds):
     harness.need_program()
     cluster = etcds()
-    nobody = join_fails("127.0.0.1:1", "read_timeout=1")
-    assert re.search("join rendezvous 'x': .*get '/torch/elastic/rendezvous/x': http://127.0.0.1:1: .*onnect", nobody)
+    with socket.socket() as bound:  # so that nobody listens there
+        bound.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{bound.getsockname()[1]}"
+        nobody = join_fails(endpoint, "read_timeout=1")
+    assert re.search(f"join rendezvous 'x': .*get '/torch/elastic/rendezvous/x': http://{endpoint}: .*onnect", nobody)
     metrics = f"127.0.0.1:{cluster[0].metrics_port}"  # speaks HTTP, and has no keys
     assert "no version 2 API here" in join_fails(metrics, "read_timeout=1")
     assert "protocol" in join_fails(cluster.endpoint, "protocol=ftp")
@@ -229,6 +256,16 @@ def cluster_delete(cluster, key):
     connection.request("DELETE", f"/v2/keys{key}")
     assert connection.getresponse().status == 200
     connection.close()
+
+
+def cluster_call(cluster, method, key, **fields):
+    """What etcd answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster[0].port, timeout=30)
+    connection.request(method, f"/v2/keys{key}", urllib.parse.urlencode(fields),
+                       {"Content-Type": "application/x-www-form-urlencoded"})
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer
 
 
 def store_keys(cluster):

@@ -12,8 +12,8 @@ from run_nodes import Training
 
 WHICH = "2.13.0"
 WORKERS_EACH = 2
-LEASE = 2
-CONF = f"lease={LEASE},job_lease=10,last_call_timeout=1,join_timeout=60"
+LEASE = 5
+CONF = f"lease={LEASE},job_lease={4 * LEASE},last_call_timeout=1,join_timeout=60"
 
 
 class Scene:

@@ -20,6 +20,7 @@ enum {
     TRACE_TEXT = 200,
     KEYS_MAX = 8192,
     WORLDS_MAX = 4096,
+    ODD_MAX = 2,          /* nodes at a time whose limits contradict the others' */
     AT_ONCE_MAX = 200000, /* events at one instant: more is a loop that never waits */
 };
 
@@ -43,7 +44,7 @@ enum {
     X(LEAVE, "leave")     /* some leave, and may come again */                                                         \
     X(FAIL, "fail")       /* workers fail: a member joins anew */                                                      \
     X(SPARES, "spares")   /* there are more nodes than the maximum */                                                  \
-    X(LIMITS, "limits")   /* nodes have different limits */                                                            \
+    X(LIMITS, "limits")   /* nodes have different limits, which may exclude each other */                              \
     X(CLOSE, "close")
 
 enum fault {

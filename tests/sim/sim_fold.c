@@ -402,11 +402,29 @@ static void kill_node(struct node *node)
 
 static struct mu_rdzv_settings base;
 
+/* Its limits contradict everybody else's: it can never be in, and nobody may be kept from anything by it. */
+static bool is_odd(const struct node *node)
+{
+    return node->settings.nodes_min > base.nodes_max + 2;
+}
+
+static unsigned count_odd(void)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        count += s->nodes[i].alive && s->nodes[i].owner != OWNER_ENDED && is_odd(&s->nodes[i]);
+    return count;
+}
+
 static struct mu_rdzv_settings pick_settings(void)
 {
     struct mu_rdzv_settings settings = base;
 
-    if (s->on[F_LIMITS] && chance(30)) {
+    /* Not for the first round, where whoever comes first says what is right; and never enough of them for one of their own. */
+    if (s->on[F_LIMITS] && s->worlds_count > 0 && count_odd() < ODD_MAX && chance(20)) {
+        settings.nodes_min = settings.nodes_max = base.nodes_max + ODD_MAX + 1 + (int64_t)below(4);
+    } else if (s->on[F_LIMITS] && chance(30)) {
         settings.nodes_min = 1 + (int64_t)below((uint64_t)base.nodes_min);
         settings.nodes_max = base.nodes_max + (int64_t)below(3);
     }
@@ -544,14 +562,14 @@ static const char *is_settled(void)
 {
     struct mu_fold_world doc = { .id = 0 };
     const struct key *key = etcd_get("job/doc");
-    int64_t alive = (int64_t)count_alive(), running = 0, min = 0, max = INT64_MAX;
+    int64_t alive = (int64_t)count_alive() - (int64_t)count_odd(), running = 0, min = 0, max = INT64_MAX;
 
     if (s->closed_ever)
         return NULL; /* who runs runs on, nobody joins */
     for (unsigned i = 0; i < s->nodes_count; i++) {
         const struct node *node = &s->nodes[i];
 
-        if (!node->alive || node->owner == OWNER_ENDED)
+        if (!node->alive || node->owner == OWNER_ENDED || is_odd(node))
             continue;
         if (node->owner != OWNER_RUNNING && node->owner != OWNER_JOINING)
             return "a node neither runs nor joins";
@@ -560,6 +578,8 @@ static const char *is_settled(void)
     }
     if (alive == 0 || alive < min)
         return NULL;
+    if (key == NULL && count_odd() > 0)
+        return NULL; /* the first round again */
     if (key == NULL || mu_fold_world_read(mu_buf_slice(&key->value), &doc, NULL) < 0)
         return "there is no document";
     for (unsigned i = 0; i < s->nodes_count; i++) {
@@ -593,13 +613,32 @@ static void settle(void)
     }
 }
 
+/* A node comes whose limits contradict the members', or which wants more nodes than there are: nobody is disturbed. */
+static void odd_one_comes(size_t world_count)
+{
+    struct mu_rdzv_settings settings = base;
+
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].alive && s->nodes[i].owner != OWNER_RUNNING && s->nodes[i].owner != OWNER_ENDED &&
+            !is_odd(&s->nodes[i]))
+            return; /* they may be let in at any time */
+    settings.nodes_min = (int64_t)world_count + 2 + (int64_t)below(4);
+    settings.nodes_max = settings.nodes_min + (int64_t)below(4);
+    sim_trace("last act: a node comes that wants %" PRId64 " to %" PRId64, settings.nodes_min, settings.nodes_max);
+    (void)new_node(&settings, 0);
+    run_until(s->now_us + 90 * SECOND);
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].world == 0 || s->nodes[i].tells == 0,
+                   "node %u was disturbed by one that cannot be let in", s->nodes[i].index);
+}
+
 /* One thing happens to a round that runs; who must be told is told in time, and nobody else. */
 static void last_act(void)
 {
     struct node *victim = NULL;
     uint64_t from_us, told_max_us;
     static bool was_in[NODES_MAX];
-    unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : 4);
+    unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : 5);
 
     for (unsigned i = 0; i < s->nodes_count; i++) {
         if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && (victim == NULL || chance(30)))
@@ -614,6 +653,10 @@ static void last_act(void)
     for (unsigned i = 0; i < s->nodes_count; i++) {
         s->nodes[i].tells = s->nodes[i].told_us = 0;
         was_in[i] = s->nodes[i].alive && s->nodes[i].world == victim->world;
+    }
+    if (act == 4) {
+        odd_one_comes(victim->world_count);
+        return;
     }
     from_us = s->now_us;
     sim_trace("last act: %s", act == 0 ? "a member is killed" : act == 1 ? "a member leaves" : "etcd was away");

@@ -661,6 +661,24 @@ static void a_version_that_does_not_stay_frozen_is_left(void **state)
     end(s);
 }
 
+static void a_final_version_without_our_rank_is_left(void **state)
+{
+    struct scene *s = make(2, 2);
+
+    (void)state;
+    prepared(s);
+    (void)gets(s, IN_1("0"), 14);
+    (void)done(s, 15);
+    (void)done(s, 16);
+    (void)done(s, 17);
+    (void)done(s, 18);
+    (void)fires(s, ROOT "/rdzv/active_version", 20);
+    SAYS(gets(s, FINAL_1("0", KEY("1"), "0"), 20), "GET av"); /* and not a rank 1 of one */
+    SAYS(gets(s, FINAL_1("0", KEY("1"), "0"), 20),
+         "PUT av " FINAL_1("0", KEY("1"), "1") " if " FINAL_1("0", KEY("1"), "0"));
+    end(s);
+}
+
 static void final_means_joined_and_says_who_is_who(void **state)
 {
     struct scene *s = pair(false);
@@ -1064,6 +1082,27 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     SAYS(done(s, 7), "PUT v_1/kv dir new");
     SAYS(done(s, 8), "PUT av " PAIR_1("0") " new");
     SAYS(done(s, 9), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 10), "GET v_1");
+    end(s);
+}
+
+static void a_group_of_the_same_number_that_was_faster_means_removed(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    watching(s);
+    (void)code(s, MUSTER_ELOST);
+    (void)wakes(s);
+    (void)code(s, 100);
+    (void)code(s, 100);
+    for (int step_count = 0; step_count < 8; step_count++)
+        (void)code(s, 105); /* all of it is there again */
+    SAYS(code(s, 105), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
+    SAYS(gets(s, "another_1_2", 10), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 10, "rank_0", "rank_1", NULL), "removed");
     end(s);
 }
 
@@ -1319,6 +1358,7 @@ int main(void)
         cmocka_unit_test(confirming_writes_a_keep_alive_and_then_its_key),
         cmocka_unit_test(a_confirmation_whose_answer_was_lost_is_looked_for),
         cmocka_unit_test(a_version_that_does_not_stay_frozen_is_left),
+        cmocka_unit_test(a_final_version_without_our_rank_is_left),
         cmocka_unit_test(final_means_joined_and_says_who_is_who),
         cmocka_unit_test(a_join_that_succeeds_at_the_last_moment_has_succeeded),
         cmocka_unit_test(a_rank_whose_mark_is_another_s_is_not_ours),
@@ -1345,6 +1385,7 @@ int main(void)
         cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
         cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
+        cmocka_unit_test(a_group_of_the_same_number_that_was_faster_means_removed),
         cmocka_unit_test(a_server_that_counts_from_1_again_gets_it_back_at_once),
         cmocka_unit_test(members_that_are_all_ours_regroup_at_once),
         cmocka_unit_test(with_pytorch_among_them_members_announce_themselves),

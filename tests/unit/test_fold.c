@@ -4,6 +4,7 @@
 #include "rdzv/fold.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 
 enum { LEASE_MS = 10000, JOB_MS = 60000, FIRST_MS = 60000, MIN = 2, MAX = 3, JOB_LEASE = 900, KVS_MAX = 16 };
@@ -18,6 +19,7 @@ struct scene {
     char trace[2048];
     uint64_t load_id[2], take, write_id, grant_id, keep_id, drop_id; /* of the last effects */
     char doc[1024];                                                  /* as last written */
+    struct muster_error why;                                         /* of the last failure */
     /* etcd, as the next LOADED says. */
     struct mu_fold_kv kvs[KVS_MAX];
     struct mu_buf values[KVS_MAX];
@@ -72,8 +74,13 @@ static void say_put(struct scene *s, const struct mu_fold_put *put)
             (void)snprintf(text, sizeof text, " %u", (unsigned)news.gone[i]);
             say(s, text);
         }
-        (void)snprintf(text, sizeof text, "; waiting %d%s)", (int)news.waiting, news.grace ? "; grace" : "");
+        (void)snprintf(text, sizeof text, "; waiting %d%s", (int)news.waiting, news.grace ? "; grace" : "");
         say(s, text);
+        if (news.spares > 0) {
+            (void)snprintf(text, sizeof text, "; %d spare, %d apart", (int)news.spares, (int)news.apart);
+            say(s, text);
+        }
+        say(s, ")");
         mu_fold_news_done(&news);
     }
 }
@@ -106,7 +113,8 @@ static void say_write(struct scene *s, const struct mu_fold_write *write)
 static void say_tell(struct scene *s, const struct mu_fold_effect *effect)
 {
     say(s, mu_fold_tell_text(effect->tell));
-    if (effect->tell == MU_FOLD_TELL_FAILED) {
+    if (effect->tell == MU_FOLD_TELL_FAILED || (effect->tell == MU_FOLD_TELL_LOOKED && effect->error != NULL)) {
+        s->why = *effect->error;
         say(s, " ");
         say(s, muster_error_name(effect->error->code));
     }
@@ -218,13 +226,17 @@ static void add_doc(struct scene *s, uint64_t id, int64_t mod, const uint64_t *m
     mu_buf_done(&world.bytes);
 }
 
+static void add_full_news(struct scene *s, int64_t mod, const struct mu_fold_news *news)
+{
+    assert_int_equal(mu_fold_news_write(news, add(s, "job/news", 2, mod, JOB_LEASE)), 0);
+}
+
 static void add_news(struct scene *s, uint64_t world, int64_t mod, const uint32_t *gone, size_t count, int64_t waiting)
 {
-    struct mu_fold_news news = {
-        .world = world, .gone = (uint32_t *)gone, .gone_count = count, .waiting = waiting, .last_call_ms = -1
-    };
-
-    assert_int_equal(mu_fold_news_write(&news, add(s, "job/news", 2, mod, JOB_LEASE)), 0);
+    add_full_news(
+        s, mod,
+        &(struct mu_fold_news){
+            .world = world, .gone = (uint32_t *)gone, .gone_count = count, .waiting = waiting, .last_call_ms = -1 });
 }
 
 static void add_folder(struct scene *s, uint64_t node, int64_t create, int64_t lease)
@@ -237,20 +249,21 @@ static void add_closed(struct scene *s)
     assert_int_equal(mu_fold_mark_write(OTHER, add(s, "job/closed", 3, 3, JOB_LEASE)), 0);
 }
 
-static void add_record(struct scene *s, uint64_t id, int64_t create, uint64_t seq, bool joining, uint64_t world)
+static void add_full_record(struct scene *s, uint64_t id, int64_t create, struct mu_fold_record record)
 {
-    struct mu_fold_record record = { .name = "host",
-                                     .pid = 1,
-                                     .local_id = 1,
-                                     .nodes_min = MIN,
-                                     .nodes_max = MAX,
-                                     .seq = seq,
-                                     .joining = joining,
-                                     .world = world };
     char key[MU_FOLD_KEY_MAX];
 
+    (void)snprintf(record.name, sizeof record.name, "host");
+    record.pid = record.local_id = 1;
     (void)snprintf(key, sizeof key, "nodes/%016" PRIx64 "/%016" PRIx64, id, (uint64_t)create);
     assert_int_equal(mu_fold_record_write(&record, add(s, key, create, create, create)), 0);
+}
+
+static void add_record(struct scene *s, uint64_t id, int64_t create, uint64_t seq, bool joining, uint64_t world)
+{
+    add_full_record(
+        s, id, create,
+        (struct mu_fold_record){ .nodes_min = MIN, .nodes_max = MAX, .seq = seq, .joining = joining, .world = world });
 }
 
 static void forget(struct scene *s)
@@ -355,6 +368,13 @@ static void be_member(struct scene *s)
     join_beside_a_folder(s);
     add_doc(s, 7, 20, us, 2);
     assert_string_equal(changed(s, MU_FOLD_JOB), "joined");
+}
+
+static const char *lose_lease(struct scene *s)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "the lease is over" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error });
 }
 
 /* ---- Joining ---- */
@@ -578,6 +598,183 @@ static void a_record_that_says_so_has_left(void **state)
                         "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 1)");
 }
 
+/* Of round 7, which OTHER and we are in (or were), and who comes: each with these limits. */
+static void a_newcomer_whose_limits_do_not_suit_is_left_out(void **state)
+{
+    static const uint32_t both[] = { 0, 1 };
+    static const struct {
+        const char *name;
+        bool back; /* OTHER and we have left the round */
+        int64_t limits[2], third[2], fourth[2];
+        const char *news; /* NULL: a round is written, of these: */
+        const char *members;
+    } rows[] = {
+        { "suits", false, { 2, 4 }, { 2, 4 }, { 0, 0 }, "(gone; waiting 1)", NULL },
+        { "contradicts", false, { 2, 4 }, { 8, 8 }, { 0, 0 }, "(gone; waiting 0; 1 spare, 1 apart)", NULL },
+        { "contradicts, beside one that suits",
+          false,
+          { 2, 4 },
+          { 8, 8 },
+          { 2, 4 },
+          "(gone; waiting 1; 1 spare, 1 apart)",
+          NULL },
+        { "contradicts itself", false, { 2, 4 }, { 4, 3 }, { 0, 0 }, "(gone; waiting 0; 1 spare, 1 apart)", NULL },
+        { "newcomers contradict each other: who came first",
+          false,
+          { 1, 8 },
+          { 1, 3 },
+          { 4, 8 },
+          "(gone; waiting 1; 1 spare, 1 apart)",
+          NULL },
+        { "wants more than there are",
+          false,
+          { 2, 8 },
+          { 4, 8 },
+          { 0, 0 },
+          "(gone; waiting 0; 1 spare, 0 apart)",
+          NULL },
+        { "wants as many as there are", false, { 2, 8 }, { 4, 8 }, { 2, 8 }, "(gone; waiting 2)", NULL },
+        { "wants more than there are, and would keep out one that suits",
+          false,
+          { 2, 8 },
+          { 6, 8 },
+          { 2, 4 },
+          "(gone; waiting 1; 1 spare, 1 apart)",
+          NULL },
+        { "allows so few that it has no place",
+          false,
+          { 2, 4 },
+          { 1, 2 },
+          { 0, 0 },
+          "(gone; waiting 0; 1 spare, 0 apart)",
+          NULL },
+        { "contradicts those who are back", true, { 2, 2 }, { 8, 8 }, { 0, 0 }, NULL, "22 11" },
+        { "wants more than are back", true, { 2, 8 }, { 8, 8 }, { 0, 0 }, NULL, "22 11" },
+        { "allows fewer than are back", true, { 2, 8 }, { 1, 1 }, { 2, 8 }, NULL, "22 11 44" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene *s = calloc(1, sizeof *s);
+        struct mu_fold_record record = { .nodes_min = rows[i].limits[0],
+                                         .nodes_max = rows[i].limits[1],
+                                         .seq = 1,
+                                         .joining = true,
+                                         .world = rows[i].back ? 7 : 0 };
+        struct mu_fold_world world = { .id = 0 };
+        char members[64] = "";
+
+        assert_non_null(s);
+        begin(s, rows[i].limits[0], rows[i].limits[1]);
+        (void)asked(s, MU_FOLD_ON_JOIN);
+        add_folder(s, ME, 6, 11);
+        add_doc(s, 7, 20, us, 2);
+        if (rows[i].back)
+            add_news(s, 7, 20, both, 2, 0);
+        (void)loaded(s, MU_FOLD_JOB);
+        (void)leased(s, 11);
+        (void)wrote(s, true, 21);
+        add_full_record(s, ME, 6, record);
+        add_full_record(s, OTHER, 7, record);
+        record = (struct mu_fold_record){ .seq = 1, .joining = true };
+        record.nodes_min = rows[i].third[0], record.nodes_max = rows[i].third[1];
+        add_full_record(s, THIRD, 8, record);
+        record.nodes_min = rows[i].fourth[0], record.nodes_max = rows[i].fourth[1];
+        if (record.nodes_min > 0)
+            add_full_record(s, 0x44, 9, record);
+        (void)loaded(s, MU_FOLD_NODES);
+        if (rows[i].news != NULL && strstr(s->trace, rows[i].news) == NULL)
+            fail_msg("a newcomer that %s: %s", rows[i].name, s->trace);
+        if (rows[i].members != NULL) {
+            assert_int_equal(mu_fold_world_read(mu_slice_str(s->doc), &world, NULL), 0);
+            for (size_t m = 0; m < world.count; m++)
+                (void)snprintf(members + strlen(members), sizeof members - strlen(members), "%s%" PRIx64,
+                               m == 0 ? "" : " ", world.members[m].id);
+            if (strcmp(members, rows[i].members) != 0)
+                fail_msg("a newcomer that %s: %s", rows[i].name, members);
+            mu_fold_world_done(&world);
+        }
+        forget(s);
+        mu_fold_free(s->fold);
+        free(s);
+    }
+}
+
+/* Then there is nobody whose round could be kept from them. */
+static void newcomers_alone_are_waited_for(void **state)
+{
+    static const uint64_t dead[] = { 0x55, 0x66 };
+    struct scene *s = *state;
+    struct mu_fold_record record = { .nodes_min = 3, .nodes_max = 3, .seq = 1, .joining = true };
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, ME, 6, 11);
+    add_doc(s, 7, 20, dead, 2);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    (void)wrote(s, true, 21);
+    add_full_record(s, ME, 6, record);
+    add_full_record(s, OTHER, 7, record);
+    assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "job/news(gone 0 1; waiting 0)"));
+    (void)wrote(s, true, 22);
+    add_news(s, 7, 22, (const uint32_t[]){ 0, 1 }, 2, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    add_full_record(s, THIRD, 8, record);
+    assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/closed absent] job/doc"));
+}
+
+/* After etcd has lost its data: whoever is in, its limits are not known before its record is there again. */
+static void newcomers_wait_for_the_limits_of_whoever_is_in(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)lose_lease(s);
+    add_folder(s, ME, 50, 12);
+    add_doc(s, 7, 20, us, 2);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 12);
+    (void)wrote(s, true, 51);
+    add_record(s, ME, 50, 2, false, 7);
+    add_record(s, THIRD, 51, 1, true, 0);
+    assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "(gone; waiting 0; 1 spare, 0 apart)"));
+    (void)wrote(s, true, 52);
+    add_full_news(s, 52, &(struct mu_fold_news){ .world = 7, .spares = 1, .last_call_ms = -1 });
+    (void)changed(s, MU_FOLD_JOB);
+    add_record(s, OTHER, 52, 2, false, 7);
+    assert_non_null(strstr(changed(s, MU_FOLD_NODES), "(gone; waiting 1)"));
+}
+
+static void limits_that_do_not_go_together_are_named_as_the_cause(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, them, 2);
+    add_full_news(s, 20, &(struct mu_fold_news){ .world = 7, .spares = 1, .apart = 1, .last_call_ms = -1 });
+    (void)changed(s, MU_FOLD_JOB);
+    assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+    assert_non_null(strstr(s->why.text, "limits that do not go together: 1 left out; this node's are 2 to 3 nodes"));
+}
+
+/* News from elsewhere may name more ranks than there are. */
+static void ranks_that_nobody_has_are_not_counted_as_gone(void **state)
+{
+    static const uint64_t full[] = { 2, 3, 4 };
+    static const uint32_t gone[] = { 5, 6, 7, 8 };
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, full, 3);
+    add_news(s, 7, 20, gone, 4, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_true(mu_fold_progress(s->fold).spare);
+    add_doc(s, 8, 21, them, 2);
+    add_news(s, 8, 21, gone, 4, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_false(mu_fold_progress(s->fold).spare);
+}
+
 /* The older record of a node that has taken a new lease may be there for a while. */
 static void the_newest_record_of_a_node_counts(void **state)
 {
@@ -758,14 +955,20 @@ static void a_look_needs_no_membership(void **state)
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
 }
 
-/* ---- When etcd was away ---- */
-
-static const char *lose_lease(struct scene *s)
+static void a_look_while_etcd_is_away_fails_at_once(void **state)
 {
-    struct muster_error error = { .code = MUSTER_ELOST, .text = "the lease is over" };
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+    struct scene *s = *state;
 
-    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error });
+    be_member(s);
+    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error });
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked ECONNECT");
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked ECONNECT");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }), "backend_up");
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
 }
+
+/* ---- When etcd was away ---- */
 
 static void a_lost_lease_is_replaced_and_the_record_says_stay(void **state)
 {
@@ -929,6 +1132,61 @@ static void memory_that_is_missing_once_is_asked_for_again(void **state)
     }
 }
 
+/* Whether there is no memory for reading this record if the nth allocation from now on fails. */
+static bool is_unreadable_without(unsigned long nth, struct mu_slice value)
+{
+    struct mu_fold_record record;
+    int rc;
+
+    fail_alloc_at(nth);
+    rc = mu_fold_record_read(value, &record, NULL);
+    fail_alloc_at(0);
+    return rc == MUSTER_ENOMEM;
+}
+
+static void missing_memory_is_nobody_s_death(void **state)
+{
+    struct scene *s = *state;
+    json_malloc_t allocate;
+    json_free_t release;
+    int failures = 0;
+
+    json_get_alloc_funcs(&allocate, &release);
+    json_set_alloc_funcs(malloc, free); /* those that can fail here */
+    fold_round(s);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+    for (unsigned long nth = 1; nth <= 8; nth++) {
+        add_record(s, OTHER, 7, 1, true, 0);
+        if (!is_unreadable_without(nth, mu_buf_slice(&s->values[0]))) {
+            forget(s);
+            continue;
+        }
+        failures++;
+        fail_alloc_at(nth);
+        (void)changed(s, MU_FOLD_NODES);
+        fail_alloc_at(0);
+        assert_string_equal(s->trace, "");
+        assert_string_equal(passes(s, 2 * MU_FOLD_RETRY_MS), "load nodes");
+        add_record(s, ME, 6, 1, true, 0);
+        add_record(s, OTHER, 7, 1, true, 0);
+        assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+    }
+    assert_true(failures > 0);
+    /* Likewise the folder's place: it is read again, and we are still the folder. */
+    add_folder(s, ME, 6, 11);
+    fail_alloc_at(1);
+    (void)changed(s, MU_FOLD_JOB);
+    fail_alloc_at(0);
+    assert_string_equal(s->trace, "unwatch nodes");
+    assert_string_equal(passes(s, 2 * MU_FOLD_RETRY_MS), "load job");
+    add_folder(s, ME, 6, 11);
+    add_doc(s, 7, 20, us, 2);
+    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "folder, load nodes"));
+    json_set_alloc_funcs(allocate, release);
+}
+
 static void a_name_that_is_too_long_is_refused(void **state)
 {
     char name[MU_FOLD_NAME_MAX + 2];
@@ -963,6 +1221,11 @@ int main(void)
         TEST(the_minimum_waits_for_the_last_call),
         TEST(a_record_that_is_gone_is_news_at_once),
         TEST(a_record_that_says_so_has_left),
+        TEST(a_newcomer_whose_limits_do_not_suit_is_left_out),
+        TEST(newcomers_alone_are_waited_for),
+        TEST(newcomers_wait_for_the_limits_of_whoever_is_in),
+        TEST(limits_that_do_not_go_together_are_named_as_the_cause),
+        TEST(ranks_that_nobody_has_are_not_counted_as_gone),
         TEST(the_newest_record_of_a_node_counts),
         TEST(nobody_starts_anew_while_somebody_is_in),
         TEST(a_folder_that_is_not_any_more_stops_at_once),
@@ -977,6 +1240,7 @@ int main(void)
         TEST(closing_is_a_key_of_its_own),
         TEST(closing_takes_a_lease_if_there_is_none_and_gives_up_in_time),
         TEST(a_look_needs_no_membership),
+        TEST(a_look_while_etcd_is_away_fails_at_once),
         TEST(a_lost_lease_is_replaced_and_the_record_says_stay),
         TEST(after_that_nobody_is_gone_for_a_lease),
         TEST(a_document_that_is_missing_is_put_back),
@@ -984,6 +1248,7 @@ int main(void)
         TEST(missed_changes_are_read_again),
         TEST(answers_to_nothing_are_dropped),
         TEST(memory_that_is_missing_once_is_asked_for_again),
+        TEST(missing_memory_is_nobody_s_death),
         TEST(a_name_that_is_too_long_is_refused),
     };
 

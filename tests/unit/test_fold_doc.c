@@ -64,6 +64,7 @@ static void news_are_read_as_they_were_written(void **state)
                                  .waiting = 2,
                                  .spares = 1,
                                  .joined = 4,
+                                 .apart = 1,
                                  .last_call_ms = -1,
                                  .grace = true },
                         again = { .world = 0 };
@@ -72,7 +73,7 @@ static void news_are_read_as_they_were_written(void **state)
     (void)state;
     assert_int_equal(mu_fold_news_write(&news, &bytes), 0);
     assert_int_equal(mu_fold_news_read(mu_buf_slice(&bytes), &again, NULL), 0);
-    assert_true(again.world == 5 && again.waiting == 2 && again.spares == 1 && again.joined == 4);
+    assert_true(again.world == 5 && again.waiting == 2 && again.spares == 1 && again.joined == 4 && again.apart == 1);
     assert_true(again.last_call_ms == -1 && again.grace && again.gone_count == 3);
     for (int64_t rank = 0; rank < 20; rank++)
         assert_true(mu_fold_news_gone(&again, rank) == (rank == 0 || rank == 3 || rank == 17));
@@ -154,6 +155,8 @@ static void news_of_ranks_that_do_not_rise_are_refused(void **state)
         "\"last_call_ms\":-1,\"grace\":false}",
         "{\"v\":1,\"world\":\"00000000000000ab\",\"gone\":[],\"waiting\":0,\"spares\":0,\"joined\":0,"
         "\"last_call_ms\":-1,\"grace\":0}",
+        "{\"v\":1,\"world\":\"00000000000000ab\",\"gone\":[],\"waiting\":0,\"spares\":0,\"joined\":0,\"apart\":-1,"
+        "\"last_call_ms\":-1,\"grace\":false}",
     };
     struct mu_fold_news news = { .world = 0 };
 

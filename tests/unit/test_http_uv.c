@@ -355,6 +355,52 @@ static void a_server_in_trouble_is_left_for_the_next(void **state)
     stop(http);
 }
 
+static void the_next_server_is_sent_the_same_header_lines(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    bool done = false;
+    char *lines[2] = { strdup("X-A: first"), strdup("X-B: second") };
+    struct mu_http_request request = { PUT, .repeatable = true, .timeout_ms = 10000, .ctx = &done };
+
+    (void)state;
+    servers[0].replies[0] = HANG_UP;
+    for (int i = 0; i < 2; i++)
+        request.headers[i] = lines[i];
+    mu_http_submit(http, &request);
+    for (int i = 0; i < 2; i++) { /* whose they were has new ones */
+        memset(lines[i], '?', strlen(lines[i]));
+        free(lines[i]);
+    }
+    run_until(&done);
+    assert_ok(request, 1);
+    assert_non_null(strstr(servers[1].last, "\r\nX-A: first\r\nX-B: second\r\n"));
+    stop(http);
+}
+
+static void what_is_under_way_says_what_was_tried(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    bool done = false;
+    struct mu_http_request request = { GET, .timeout_ms = 10000, .ctx = &done };
+    struct muster_error error;
+
+    (void)state;
+    servers[0].replies[0] = HANG_UP;
+    servers[1].replies[0] = SILENT;
+    mu_http_submit(http, &request);
+    assert_int_equal(mu_http_so_far(&request, &error), MUSTER_ETIMEOUT);
+    assert_non_null(strstr(error.text, "get x: http://127.0.0.1:"));
+    assert_non_null(strstr(error.text, ": no answer"));
+    while (servers[1].requests == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(mu_http_so_far(&request, &error), MUSTER_ELOST);
+    mu_http_cancel(http, &request);
+    assert_int_equal(mu_http_so_far(&request, &error), MUSTER_ETIMEOUT);
+    assert_string_equal(error.text, "get x: time is up");
+    run_until(&done);
+    stop(http);
+}
+
 static void what_must_not_be_done_twice_is_not_sent_twice(void **state)
 {
     struct mu_http *http = start(endpoints);
@@ -487,6 +533,25 @@ static void an_answer_that_is_too_long_is_an_error(void **state)
     stop(http);
 }
 
+static void an_answer_whose_head_is_too_long_is_an_error(void **state)
+{
+    static const char line[] = "X-Line: 0123456789012345678901234567890123456789012345678901234567890123456789\r\n";
+    static char reply[MU_HTTP_HEAD_MAX + 1024];
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+    size_t used = (size_t)snprintf(reply, sizeof reply, "HTTP/1.1 200 OK\r\n");
+
+    (void)state;
+    while (used <= MU_HTTP_HEAD_MAX)
+        used += (size_t)snprintf(reply + used, sizeof reply - used, "%s", line);
+    (void)snprintf(reply + used, sizeof reply - used, "Content-Length: 2\r\n\r\nok");
+    servers[0].replies[0] = reply;
+    request = ASK(http, GET);
+    assert_fails(&request, MUSTER_ELIMIT, true, "the answer's head is longer than 65536 bytes");
+    assert_int_equal(servers[1].requests, 0);
+    stop(http);
+}
+
 /* ---- Streams ---- */
 
 static char streamed[64];
@@ -582,7 +647,7 @@ static void any_allocation_may_fail(void **state)
         int rc = mu_http_start(&loop, &config, &http, NULL);
 
         if (rc == 0) {
-            request = ASK(http, GET, .attempt_ms = 200, .timeout_ms = 5000);
+            request = ASK(http, GET, .headers = { "X-A: b", "X-B: c" }, .attempt_ms = 200, .timeout_ms = 5000);
             assert_true(request.rc == 0 || fail_alloc_hit());
             mu_buf_done(&request.reply);
             stop(http);
@@ -640,6 +705,8 @@ int main(void)
         WITH_SERVERS(statuses_below_500_are_answers),
         WITH_SERVERS(the_next_server_is_asked_when_one_is_down),
         WITH_SERVERS(a_server_in_trouble_is_left_for_the_next),
+        WITH_SERVERS(the_next_server_is_sent_the_same_header_lines),
+        WITH_SERVERS(what_is_under_way_says_what_was_tried),
         WITH_SERVERS(what_must_not_be_done_twice_is_not_sent_twice),
         WITH_SERVERS(a_kept_connection_that_dies_does_not_double_a_request),
         WITH_SERVERS(a_silent_server_is_left_for_the_next),
@@ -648,6 +715,7 @@ int main(void)
         WITH_SERVERS(a_request_for_one_server_is_tried_there_alone),
         WITH_SERVERS(what_is_no_http_is_an_error),
         WITH_SERVERS(an_answer_that_is_too_long_is_an_error),
+        WITH_SERVERS(an_answer_whose_head_is_too_long_is_an_error),
         WITH_SERVERS(a_stream_is_given_as_it_comes),
         WITH_SERVERS(what_is_canceled_is_told_later),
         WITH_SERVERS(closing_cancels_everything),

@@ -546,7 +546,7 @@ static void a_dry_run_shows_all_of_it(void **state)
         "  node_rank               1\n",
         "  redirects               0:1\n",
         "  tee                     3\n",
-        "  rdzv_conf               a=1\n",
+        "  rdzv_conf               a=1,password=***,token=***,b=2\n",
         "\n  /bin/sh -c 'echo it'\\''s $x' 0 '' $'a\\nb'\n",
         "  RANK=0\n",
         "  MASTER_ADDR=h\n",
@@ -562,11 +562,13 @@ static void a_dry_run_shows_all_of_it(void **state)
     (void)state;
     scene_config(
         &scene,
-        "--nnodes=2:3|--node-rank=1|--rdzv-endpoint=h:1|--nproc-per-node=2|-r0:1|-t3|--rdzv-conf=a=1|--no-python|"
+        "--nnodes=2:3|--node-rank=1|--rdzv-endpoint=h:1|--nproc-per-node=2|-r0:1|-t3|--rdzv-conf=a=1,password=open sesame, token = open=t,b=2|"
+        "--no-python|"
         "/bin/sh|-c|echo it's $x|$local_rank||a\nb",
         "");
     mu_run_config_text(&text, scene.config);
     assert_false(text.failed);
+    assert_null(memmem(text.buf.data, text.buf.len, "open", 4));
     for (size_t i = 0; i < COUNT(parts); i++) {
         if (memmem(text.buf.data, text.buf.len, parts[i], strlen(parts[i])) == NULL)
             fail_msg("'%s' is not in: %.*s", parts[i], (int)text.buf.len, text.buf.data);
