@@ -22,8 +22,8 @@ def test_a_link_in_the_path_runs_an_ordinary_script(tmp_path, torch, which):
     environment = {**harness.quiet_environment(), "PATH": os.pathsep.join([str(links), python, os.environ["PATH"]])}
     losses = []
     for epochs in (2, 4):  # the second goes on where the first stopped
-        done = subprocess.run(f"torchrun --standalone --nproc_per_node=2 {WORKERS / 'example.py'} {epochs} 1 --batch-size 32",
-                              shell=True, cwd=tmp_path, env=environment, timeout=RUN_LIMIT, check=False,
+        words = ["torchrun", "--standalone", "--nproc_per_node=2", WORKERS / "example.py", str(epochs), "1", "--batch-size", "32"]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, timeout=2 * RUN_LIMIT, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         losses += [float(loss) for loss in re.findall(r"^epoch \d, 4 steps, loss ([\d.]+)$", done.stdout, re.MULTILINE)]
