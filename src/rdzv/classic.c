@@ -1110,12 +1110,11 @@ static bool has_confirmed(const struct mu_classic *m)
 static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
 {
     bool confirmed = m->doc.version == m->in_version && has_confirmed(m);
+    bool has_place = (int64_t)m->doc.participants > m->rank;
 
-    if ((int64_t)m->doc.participants <= m->rank)
-        look_again(m, out); /* whatever it is, we are not in it */
-    else if (is_there(m, MU_CLASSIC_FINAL, m->in_version) && confirmed)
+    if (has_place && confirmed && is_there(m, MU_CLASSIC_FINAL, m->in_version))
         go(m, MU_CLASSIC_IN_STORE_DIR, out);
-    else if (is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+    else if (has_place && is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE, out);
     else
         look_again(m, out);
