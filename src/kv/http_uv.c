@@ -21,6 +21,7 @@ enum {
     LINES_MAX = OWN_MAX + 2, /* with the content type and the final NULL */
     CONTENT_TYPE_MAX = 80,
     TRIED_MAX = 640, /* bytes of what was tried, in one error */
+    TRY_MS_MIN = 20,
 };
 
 struct work {
@@ -206,7 +207,8 @@ static bool pause_work(struct work *work)
 /* The last attempt failed, its error is noted: true if the work goes on. */
 static bool go_on(struct work *work)
 {
-    if (uv_now(work->http->loop) >= work->deadline_ms || work->request->only > 0)
+    /* A try that has no time would only hide why those before it failed. */
+    if (uv_now(work->http->loop) + TRY_MS_MIN >= work->deadline_ms || work->request->only > 0)
         return false;
     if (mu_tries_next(&work->tries, work->http->endpoints.count, work->http->current, &work->endpoint)) {
         attempt(work);
