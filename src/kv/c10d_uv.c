@@ -104,24 +104,11 @@ static void answer_later(struct driver *driver, struct mu_kv_request *request)
         (void)uv_timer_start(&driver->timer, on_timer, 0, 0);
 }
 
-static void tell_later(struct driver *driver)
-{
-    struct mu_list all, *link;
-
-    /* Only those that are there now: an answer may lead to a request that fails at once, for ever. */
-    mu_list_init(&all);
-    while ((link = mu_list_pop(&driver->later)) != NULL)
-        mu_list_push(&all, link);
-    while ((link = mu_list_pop(&all)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        request->done(request);
-    }
-}
-
 static void on_timer(uv_timer_t *timer)
 {
-    tell_later(timer->data);
+    struct driver *driver = timer->data;
+
+    mu_kv_answer_all(&driver->later);
 }
 
 static void set_error(struct mu_kv_request *request, const struct muster_error *error, bool gone)
@@ -735,7 +722,7 @@ static void on_timer_closed(uv_handle_t *handle)
 {
     struct driver *driver = handle->data;
 
-    tell_later(driver);
+    mu_kv_answer_all(&driver->later);
     driver->timer_closed = true;
     free_if_over(driver);
 }

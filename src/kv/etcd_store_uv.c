@@ -498,20 +498,11 @@ static bool is_known(enum mu_kv_kind kind)
            kind == MU_KV_CHECK || kind == MU_KV_DELETE;
 }
 
-static void tell_later(struct driver *driver)
-{
-    struct mu_list *link;
-
-    while ((link = mu_list_pop(&driver->later)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        request->done(request);
-    }
-}
-
 static void on_later(uv_timer_t *timer)
 {
-    tell_later(timer->data);
+    struct driver *driver = timer->data;
+
+    mu_kv_answer_all(&driver->later);
 }
 
 /* With its error filled in. */
@@ -579,7 +570,7 @@ static void on_driver_timer_closed(uv_handle_t *handle)
 {
     struct driver *driver = handle->data;
 
-    tell_later(driver);
+    mu_kv_answer_all(&driver->later);
     driver->parts_left--;
     free_if_over(driver);
 }

@@ -77,23 +77,11 @@ struct driver {
 
 /* ---- Answers ---- */
 
-static void tell_later(struct driver *driver)
-{
-    struct mu_list all, *link;
-
-    mu_list_init(&all); /* only those that are there now */
-    while ((link = mu_list_pop(&driver->later)) != NULL)
-        mu_list_push(&all, link);
-    while ((link = mu_list_pop(&all)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        request->done(request);
-    }
-}
-
 static void on_timer(uv_timer_t *timer)
 {
-    tell_later(timer->data);
+    struct driver *driver = timer->data;
+
+    mu_kv_answer_all(&driver->later);
 }
 
 static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
@@ -602,7 +590,7 @@ static void on_timer_closed(uv_handle_t *handle)
 {
     struct driver *driver = handle->data;
 
-    tell_later(driver);
+    mu_kv_answer_all(&driver->later);
     part_closed(driver);
 }
 

@@ -62,6 +62,10 @@ struct mu_kv_request {
     unsigned step;
 };
 
+/* For drivers: answers those in the list (by `link`) that are there now, for an answer may lead to a request that fails at
+ * once, for ever. */
+void mu_kv_answer_all(struct mu_list *later);
+
 struct mu_kv;
 typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
 
