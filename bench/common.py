@@ -2,6 +2,7 @@
 import ctypes
 import datetime
 import fcntl
+import math
 import os
 import platform
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+ENOUGH = 8  # values that an interval of a median needs
 
 
 class Broken(Exception):
@@ -49,6 +51,17 @@ def number(value, decimals):
 
 def middle(values):
     return statistics.median(values) if values else None
+
+
+def interval(values, coverage=0.99):
+    """Where the median lies, from the order of the values alone; of fewer than ENOUGH it is all that was seen."""
+    ordered, n = sorted(values), len(values)
+    below, tail = 0.5 ** n, 0
+    while 2 * below <= 1 - coverage:    # below: the chance that at most `tail` values are under the median
+        tail += 1
+        below += math.comb(n, tail) * 0.5 ** n
+    low = max(tail - 1, 0)
+    return ordered[low], ordered[n - 1 - low]
 
 
 def print_table(header, rows):
