@@ -742,6 +742,9 @@ struct muster_worker_spec {
     int64_t shutdown_timeout_ms;     /* what workers have to end after a signal, before SIGKILL; 0: 30 s */
     int64_t exit_barrier_timeout_ms; /* how long to wait, when done, for the other nodes; 0: without limit */
     bool workers_identical;          /* every node has as many workers of the same role: ranks need no exchange */
+    /* A process that hangs in the kernel (state D) for so long makes the group UNHEALTHY: it is stopped, the node leaves, and
+     * the result is FAILED; 0: nobody looks. */
+    int64_t uninterruptible_timeout_ms;
 };
 
 static inline void muster_worker_spec_init(struct muster_worker_spec *spec)

@@ -22,6 +22,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -37,7 +38,7 @@ struct worker {
     bool started, exited, failed;
     int code;
     int64_t noticed_s;
-    unsigned order; /* of its death */
+    unsigned order; /* of its death; those who were stopped come last, by local rank, as PyTorch finds them */
     bool hung;      /* which was noticed before, and counts instead */
     bool out_of_memory;
     char *error_path;
@@ -56,6 +57,7 @@ struct mu_agent {
     struct mu_kv *kv; /* to the group's store; NULL: not opened yet */
     char kv_host[MU_RDZV_HOST_MAX];
     uint16_t kv_port;
+    size_t waits; /* gets that are under way in it */
     uv_timer_t timer;
     uv_poll_t keeper;
     bool has_keeper;
@@ -90,11 +92,13 @@ struct order {
     struct mu_agent *agent;
     enum mu_job_who who;
     uint64_t id;
+    bool waits;
     struct mu_buf key, value, expected;
 };
 
 static void feed(struct mu_agent *a, struct mu_job_event event);
 static void handle_gone(struct mu_agent *a, size_t handles);
+static void on_kv_closed(struct mu_kv *kv, void *ctx);
 static void on_ended(uv_timer_t *timer);
 
 /* ---- Telling ---- */
@@ -132,6 +136,7 @@ static void on_answered(struct mu_kv_request *request)
 {
     struct order *order = request->ctx;
 
+    order->agent->waits -= order->waits;
     if (!order->agent->freeing && !order->agent->ended)
         feed(order->agent, (struct mu_job_event){ .type = MU_JOB_ON_ANSWER,
                                                   .who = order->who,
@@ -183,7 +188,7 @@ static void submit(struct mu_agent *a, enum mu_job_who who, const struct mu_ask 
     static const enum mu_kv_kind kinds[] = {
         [MU_ASK_GET] = MU_KV_GET,     [MU_ASK_SET] = MU_KV_SET,
         [MU_ASK_ADD] = MU_KV_ADD,     [MU_ASK_COMPARE_SET] = MU_KV_COMPARE_SET,
-        [MU_ASK_CHECK] = MU_KV_CHECK,
+        [MU_ASK_CHECK] = MU_KV_CHECK, [MU_ASK_DELETE] = MU_KV_DELETE,
     };
     struct order *order = calloc(1, sizeof *order);
     struct muster_error error = { 0 };
@@ -207,7 +212,20 @@ static void submit(struct mu_agent *a, enum mu_job_who who, const struct mu_ask 
     order->request.timeout_ms = ask->timeout_ms;
     order->request.done = on_answered;
     order->request.ctx = order;
+    order->waits = ask->kind == MU_ASK_GET;
+    a->waits += order->waits;
     a->kv->ops->submit(a->kv, &order->request);
+}
+
+/* A new round: whatever we still wait for is of an earlier one, and may never come. What waits in a TCPStore has its
+ * connection to itself, and there are few: those of the new round would queue up behind it. */
+static void end_waits(struct mu_agent *a)
+{
+    if (a->waits == 0 || a->kv == NULL || mu_handler_has_kv(a->handler))
+        return;
+    a->handles++;
+    a->kv->ops->close(a->kv, on_kv_closed, a);
+    a->kv = NULL; /* opened again when it is needed */
 }
 
 /* ---- Events for the record ---- */
@@ -569,7 +587,7 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
     worker->failed = exit->code != 0 || worker->hung;
     if (!worker->hung) {
         worker->noticed_s = exit->wall_ms / 1000;
-        worker->order = a->deaths++;
+        worker->order = a->stopping ? UINT_MAX : a->deaths++;
     }
     mu_watchdog_forget(a->watchdog, exit->pid);
     if (a->logs != NULL)
@@ -637,7 +655,7 @@ static void give_up_on_the_rest(struct mu_agent *a, const char *left)
         if (worker->hung)
             continue;
         worker->noticed_s = time(NULL);
-        worker->order = a->deaths++;
+        worker->order = UINT_MAX;
         (void)snprintf(text, sizeof text, "it does not end: %.200s", left);
         (void)mu_buf_assign(&worker->tail, mu_slice_str(text));
     }
@@ -785,6 +803,8 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
     case MU_POLICY_DO_ASSIGN_STOP:
     case MU_POLICY_DO_WATCH:
     case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_LISTEN:
+    case MU_POLICY_DO_TELL_FAILED:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:
@@ -854,7 +874,7 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
     uint16_t port = 0;
     bool all_ours = count > 0 || event->info->world_size == 1;
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; nodes != NULL && i < count; i++)
         all_ours &= mu_node_is_ours(&nodes[i]);
     return (struct mu_job_joined){
         .round = event->info->round,
@@ -884,9 +904,10 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
     if (a->config.on_rdzv != NULL)
         a->config.on_rdzv(a->config.ctx, event);
     nodes = nodes_of(event);
-    told.nodes = nodes; /* without memory: nobody is known, which is never wrong, but may end a round */
-    told.nodes_count = nodes != NULL ? event->nodes_count : 0;
+    told.nodes = nodes;
+    told.nodes_count = nodes != NULL || event->type == MUSTER_RDZV_JOINED ? event->nodes_count : 0;
     if (event->type == MUSTER_RDZV_JOINED) {
+        end_waits(a);
         joined = joined_of(a, event, told.nodes, told.nodes_count);
         told.joined = &joined;
         told.round = event->info->round;
@@ -936,7 +957,9 @@ static int by_death(const void *x, const void *y)
 {
     const struct worker *const *left = x, *const *right = y;
 
-    return ((*left)->order > (*right)->order) - ((*left)->order < (*right)->order);
+    if ((*left)->order == (*right)->order)
+        return *left < *right ? -1 : *left > *right; /* of one array */
+    return (*left)->order < (*right)->order ? -1 : 1;
 }
 
 static void on_ended(uv_timer_t *timer)
@@ -1066,6 +1089,14 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
                : MUSTER_ENOMEM;
 }
 
+/* As whoever joins waits for a store; 0: the back end knows no such time. */
+static uint64_t store_ms(const struct mu_agent *a)
+{
+    struct mu_rdzv_settings settings;
+
+    return mu_rdzv_settings_from_params(a->config.params, &settings, NULL) == 0 ? settings.join_ms : 0;
+}
+
 static int make_machines(struct mu_agent *a, struct muster_error *reterr)
 {
     struct mu_policy_config policy = {
@@ -1076,6 +1107,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .max_restarts = a->config.max_restarts,
         .restart_grace_ms = a->config.restart_grace_ms,
         .signal_grace_ms = a->config.signal_grace_ms,
+        .store_ms = store_ms(a),
     };
     struct mu_ranks_config ranks = {
         .run_id = a->run_id,
@@ -1083,7 +1115,9 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .local_world_size = a->config.local_world_size,
         .identical = a->config.identical,
     };
-    struct mu_finish_config finish = { .run_id = a->run_id, .node = a->node, .barrier_ms = a->config.barrier_ms };
+    struct mu_finish_config finish = {
+        .run_id = a->run_id, .node = a->node, .host = a->hostname, .barrier_ms = a->config.barrier_ms
+    };
     struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish };
 
     return mu_job_new(&job, &a->job, reterr);

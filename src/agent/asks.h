@@ -24,7 +24,8 @@
     X(SET, "set")                     /* key, value */                                                                 \
     X(ADD, "add")                     /* key, number -> number. After an error nobody knows whether it was done */     \
     X(COMPARE_SET, "compare and set") /* key, expected, value -> value: what is there now */                           \
-    X(CHECK, "check")                 /* key -> found; does not wait */
+    X(CHECK, "check")                 /* key -> found; does not wait */                                                \
+    X(DELETE, "delete")               /* key */
 
 enum mu_ask_kind {
 #define X(name, text) MU_ASK_##name,

@@ -12,6 +12,8 @@
 #define MARK_113 "%storchelastic/agent/terminal_state%" PRId64
 #define MEMBERS "%storchelastic/agent/terminal_state/num_members"
 #define LAST "%storchelastic/agent/terminal_state/last_member"
+#define FAILED_KEY "%sfailed"
+#define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
 #define NOTHING "?"                   /* what a look at a verdict gets where there is none */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
@@ -34,6 +36,8 @@ enum what {
     CHECK_MARK,   /* was this one done? */
     STOCK_COUNT,  /* how many have come to the barrier ... */
     OUR_COUNT,    /* ... and how many of them are ours */
+    FAILED_GET,   /* has a worker of somebody's failed? */
+    FAILED_SET,   /* one of ours has */
 };
 
 enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
@@ -41,7 +45,7 @@ enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
 struct mu_finish {
     char *run_id, *prefix, *job_prefix, *own_prefix; /* R, M, T */
     size_t prefix_room;
-    char node[MU_FINISH_NODE_MAX];
+    char node[MU_FINISH_NODE_MAX], host[MU_FINISH_NODE_MAX];
     uint64_t barrier_ms;
 
     enum mu_finish_state state;
@@ -55,6 +59,7 @@ struct mu_finish {
     int64_t foreign_count, marked_count, vanished_count;
     bool undone; /* one of them is lost */
     bool removed, closed, told_lost, told_failed;
+    bool said_failed; /* that a worker of ours has */
     char who[TEXT_MAX];
 
     /* Going through the marks. */
@@ -72,6 +77,7 @@ struct mu_finish {
     int64_t closed_count; /* -1: not known */
 
     enum mu_finish_end end; /* what comes of VERDICT and CLOSING */
+    bool has_verdict;       /* it is written, or somebody else's is there */
     bool fins;              /* 1.13: all marks are there */
     uint64_t fin_ms;        /* ... and so long everybody has to say that it has seen them */
     bool down;              /* the rendezvous says so */
@@ -172,6 +178,7 @@ int mu_finish_new(const struct mu_finish_config *config, struct mu_finish **ret_
     f->barrier_ms = config->barrier_ms;
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     cut(f->node, sizeof f->node, config->node);
+    cut(f->host, sizeof f->host, config->host != NULL ? config->host : config->node);
     if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
         mu_asks_init(&f->asks, f->prefix_room, MU_VERDICT_TEXT_MAX, NULL) < 0) {
         mu_finish_free(f);
@@ -303,7 +310,7 @@ static void end_written(struct mu_finish *f, struct mu_finish_effects *out) /* t
     if (f->end == MU_FINISH_END_ALL_DONE)
         end_all_done(f, out);
     else
-        end(f, f->end, out);
+        end(f, f->has_verdict || !f->start.has_store || !is_tracked(f) ? f->end : MU_FINISH_END_UNSAID, out);
 }
 
 /* ---- The last: verdict, close, let go ---- */
@@ -361,6 +368,7 @@ static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char
 
     be_idle(f, MU_FINISH_VERDICT);
     f->end = how;
+    f->has_verdict = false;
     f->deadline_ms = now_ms + MU_FINISH_CLOSE_MS;
     cut(verdict.node, sizeof verdict.node, f->node);
     cut(verdict.cause, sizeof verdict.cause, cause);
@@ -455,7 +463,7 @@ static void take_budget(struct mu_finish *f, const struct mu_answer *answer, str
     if (over && f->end == MU_FINISH_END_ALL_DONE)
         end_over(f, "our workers are done; the others go on without us", out);
     else if (over)
-        end(f, f->end, out); /* what has failed is not the job's round any more */
+        end(f, MU_FINISH_END_OUTDATED, out);
     else
         write_verdict(f);
 }
@@ -471,6 +479,7 @@ static void verdict_written(struct mu_finish *f, const struct mu_answer *answer,
         end_over(f, f->text, out);
         return;
     }
+    f->has_verdict = answer->error == NULL;
     close_job(f, out);
 }
 
@@ -481,6 +490,60 @@ static void on_closed(struct mu_finish *f, struct mu_finish_effects *out)
         let_go(f, out);
     else if (f->state == MU_FINISH_WATCHING || is_done(f))
         look_at_verdict(f);
+}
+
+/* ---- Workers that fail ---- */
+
+static void listen(struct mu_finish *f)
+{
+    if (f->state == MU_FINISH_WATCHING && is_private(f) && f->start.world_size > 1 &&
+        !mu_asks_has(&f->asks, FAILED_GET))
+        (void)mu_asks_add(&f->asks, MU_ASK_GET, FAILED_GET, -1, FAILED_KEY, f->own_prefix);
+}
+
+static void write_failed(struct mu_finish *f, struct mu_slice text)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_SET, FAILED_SET, -1, FAILED_KEY, f->own_prefix);
+
+    mu_asks_value(&f->asks, slot, text);
+}
+
+static void tell_others(struct mu_finish *f, const struct mu_finish_event *event)
+{
+    struct mu_verdict failure = { .rank = event->rank };
+    int len;
+
+    if (f->state != MU_FINISH_WATCHING || f->closed || !is_private(f) || f->start.world_size == 1 || f->said_failed)
+        return;
+    f->said_failed = true;
+    cut(failure.node, sizeof failure.node, f->host);
+    cut(failure.cause, sizeof failure.cause, event->text == NULL ? "a worker has failed" : event->text);
+    len = mu_verdict_write(&failure, f->verdict_text);
+    if (len > 0)
+        write_failed(f, mu_slice(f->verdict_text, (size_t)len));
+}
+
+/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. Who is done
+ * sees no other round. */
+static void end_listening(struct mu_finish *f)
+{
+    bool waits = f->state == MU_FINISH_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed;
+
+    be_idle(f, MU_FINISH_IDLE);
+    if (waits)
+        write_failed(f, mu_slice_str(UNTOLD));
+}
+
+static void take_failed(struct mu_finish *f, const struct mu_answer *answer, struct mu_finish_effects *out)
+{
+    struct mu_verdict failure;
+
+    if (f->state != MU_FINISH_WATCHING || answer->error != NULL || mu_verdict_read(answer->value, &failure, NULL) < 0 ||
+        failure.succeeded)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "a worker failed on %.*s (rank %" PRId64 "): %.*s", WHO_SHOWN_MAX / 2,
+                   failure.node, failure.rank, WHO_SHOWN_MAX, failure.cause);
+    emit(out, MU_FINISH_DO_PEER_FAILED)->text = f->text;
 }
 
 /* ---- Was this one done? ---- */
@@ -786,7 +849,7 @@ static void start_round(struct mu_finish *f, const struct mu_finish_start *start
     mu_round_own_prefix(f->own_prefix, f->prefix_room, f->run_id, start->round, start->tag);
     (void)reserve(f, start->world_size); /* without, whoever vanishes is lost */
     f->foreign_count = f->marked_count = f->vanished_count = 0;
-    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = false;
+    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = f->said_failed = false;
     f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->who[0] = f->text[0] = '\0';
@@ -948,6 +1011,10 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
     case OUR_COUNT:
         f->our_count = answer->error == NULL ? answer->number : 0;
         break;
+    case FAILED_GET:
+        take_failed(f, answer, out);
+        break;
+    case FAILED_SET:
     case PROBE:
     case BARRIER_113:
     case FIN_SET:
@@ -965,7 +1032,13 @@ static void take(struct mu_finish *f, const struct mu_finish_event *event, struc
         start_round(f, event->start);
         break;
     case MU_FINISH_ON_STOP:
-        be_idle(f, MU_FINISH_IDLE);
+        end_listening(f);
+        break;
+    case MU_FINISH_ON_LISTEN:
+        listen(f);
+        break;
+    case MU_FINISH_ON_WORKER_FAILED:
+        tell_others(f, event);
         break;
     case MU_FINISH_ON_PEERS_LOST:
         if (of_this)

@@ -9,8 +9,9 @@
  *      |                                    +--an un-done member is lost: ENDED (BEHIND: leave, they regroup)
  *      |                                    +--removed, or the verdict is there: ENDED (OVER)
  *      |                                    +--the limit: ENDED (TIMEOUT)
- *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED)
+ *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
+ *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
  *
  * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back end
  *   without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
@@ -22,6 +23,10 @@
  *   the key of everybody), or who finds that those who have no mark are gone, and were done.
  * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
  *   it, says how many are; 1.13 has a key for each.
+ * - Whose worker fails says so at once, while the rest of its workers is being stopped: the others, who would hear of it only
+ *   when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint: who does not
+ *   hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another reason writes
+ *   something that says nothing, so that no wait of its own is left in the store.
  * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
  *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
  * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
@@ -30,7 +35,7 @@
  *   for PyTorch members there has nobody to wait for.
  *
  * Keys, with R, M and T as in round.h:
- *   M verdict; T done/<rank>, T done_count, T last;
+ *   M verdict; T done/<rank>, T done_count, T last, T failed;
  *   with a PyTorch member also R torchelastic/agent/terminal_state/num_members, .../last_member instead of T last;
  *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */
 #ifndef MU_AGENT_FINISH_H
@@ -54,7 +59,7 @@
 
 struct mu_verdict {
     bool succeeded;
-    int64_t rank; /* of the group; -1: none */
+    int64_t rank; /* of the group; -1: none. Of T failed, which has the same form: the worker's */
     char node[MU_FINISH_NODE_MAX], cause[MU_FINISH_CAUSE_MAX];
 };
 
@@ -92,17 +97,19 @@ struct mu_finish_start { /* borrowed */
 };
 
 enum mu_finish_event_type {
-    MU_FINISH_ON_START,        /* start: a round was joined */
-    MU_FINISH_ON_STOP,         /* the round is over for us: nothing is under way any more */
-    MU_FINISH_ON_PEERS_LOST,   /* round, lost/lost_count; text: who, for people. May come several times a round */
-    MU_FINISH_ON_REMOVED,      /* round */
-    MU_FINISH_ON_CLOSED,       /* seen, or the answer to CLOSE */
-    MU_FINISH_ON_CLOSE_FAILED, /* CLOSE's other answer: error */
-    MU_FINISH_ON_BACKEND_DOWN, /* the store is away: for whoever closes */
-    MU_FINISH_ON_BACKEND_UP,   /* ... and back: it may have forgotten our mark */
-    MU_FINISH_ON_DONE,         /* all our workers have succeeded and nothing of them is left */
-    MU_FINISH_ON_FAIL,         /* the job has failed (its budget is used up): text, the cause, for the verdict */
-    MU_FINISH_ON_ANSWER,       /* ASK's answer */
+    MU_FINISH_ON_START,         /* start: a round was joined */
+    MU_FINISH_ON_STOP,          /* the round is over for us: nothing is under way any more */
+    MU_FINISH_ON_PEERS_LOST,    /* round, lost/lost_count; text: who, for people. May come several times a round */
+    MU_FINISH_ON_REMOVED,       /* round */
+    MU_FINISH_ON_CLOSED,        /* seen, or the answer to CLOSE */
+    MU_FINISH_ON_CLOSE_FAILED,  /* CLOSE's other answer: error */
+    MU_FINISH_ON_BACKEND_DOWN,  /* the store is away: for whoever closes */
+    MU_FINISH_ON_BACKEND_UP,    /* ... and back: it may have forgotten our mark */
+    MU_FINISH_ON_DONE,          /* all our workers have succeeded and nothing of them is left */
+    MU_FINISH_ON_FAIL,          /* the job has failed (its budget is used up): text, the cause, for the verdict */
+    MU_FINISH_ON_LISTEN,        /* our workers are up: from now on we want to hear if one of the others' fails */
+    MU_FINISH_ON_WORKER_FAILED, /* one of ours has: rank, text; the round ends by it */
+    MU_FINISH_ON_ANSWER,        /* ASK's answer */
     MU_FINISH_ON_TIME,
 };
 
@@ -115,6 +122,7 @@ struct mu_finish_event { /* borrows what it points to */
     enum mu_finish_event_type type;
     uint64_t now_ms;
     int64_t round; /* PEERS_LOST, REMOVED: one of another round is dropped; -1: of this one */
+    int64_t rank;  /* WORKER_FAILED: the worker's */
     const struct mu_finish_start *start;
     const struct mu_finish_peer *lost;
     size_t lost_count;
@@ -130,7 +138,9 @@ struct mu_finish_event { /* borrows what it points to */
     X(BEHIND, "behind")     /* we are done, but a member that was not is lost: leave, so that the rest regroups */     \
     X(OVER, "over")         /* we are done, and the others have ended or gone on without us */                         \
     X(TIMEOUT, "timeout")   /* we are done; the others were not, in the time that there was */                         \
-    X(FAILED, "failed")     /* FAIL: the verdict is written (or could not be), the job closed */
+    X(FAILED, "failed")     /* FAIL: there is a verdict, and the job is closed, as far as it can be */                 \
+    X(OUTDATED, "outdated") /* FAIL: the round was over for the job, which goes on without us: nothing is said */      \
+    X(UNSAID, "unsaid")     /* FAIL: the verdict could not be written, or not in time */
 
 enum mu_finish_end {
 #define X(name, text) MU_FINISH_END_##name,
@@ -141,12 +151,13 @@ enum mu_finish_end {
 const char *mu_finish_end_text(enum mu_finish_end end);
 
 enum mu_finish_effect_type {
-    MU_FINISH_DO_ASK,        /* ask */
-    MU_FINISH_DO_CLOSE,      /* the handler's close(); CLOSED or CLOSE_FAILED */
-    MU_FINISH_DO_LOST,       /* text: who is really lost; once a round, only while WATCHING. For the policy */
-    MU_FINISH_DO_JOB_FAILED, /* text: the verdict of others, or that they vanished; once, only while WATCHING */
-    MU_FINISH_DO_WARN,       /* text: for the log */
-    MU_FINISH_DO_END,        /* end, text: for people */
+    MU_FINISH_DO_ASK,         /* ask */
+    MU_FINISH_DO_CLOSE,       /* the handler's close(); CLOSED or CLOSE_FAILED */
+    MU_FINISH_DO_LOST,        /* text: who is really lost; once a round, only while WATCHING. For the policy */
+    MU_FINISH_DO_JOB_FAILED,  /* text: the verdict of others, or that they vanished; once, only while WATCHING */
+    MU_FINISH_DO_PEER_FAILED, /* text: whose worker has failed; once a round, only while WATCHING */
+    MU_FINISH_DO_WARN,        /* text: for the log */
+    MU_FINISH_DO_END,         /* end, text: for people */
 };
 
 struct mu_finish_effect { /* borrows from the machine, until its next step */
@@ -166,6 +177,7 @@ struct mu_finish_effects {
 struct mu_finish_config { /* copied */
     const char *run_id;
     const char *node;    /* who we are, for the verdict */
+    const char *host;    /* where, for people; NULL: as `node` */
     uint64_t barrier_ms; /* how long a done agent waits; 0: not at all; UINT64_MAX: without a limit */
 };
 

@@ -26,6 +26,7 @@ struct mu_job {
     struct mu_policy *policy;
     struct mu_ranks *ranks;
     struct mu_finish *finish;
+    struct mu_clear *clear;
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
     void *ctx;
@@ -40,7 +41,8 @@ struct mu_job {
     struct mu_policy_effects policy_effects;
     struct mu_ranks_effects ranks_effects;
     struct mu_finish_effects finish_effects;
-    unsigned policy_next, ranks_next, finish_next;
+    struct mu_clear_effects clear_effects;
+    unsigned policy_next, ranks_next, finish_next, clear_next;
 
     /* What waits to be told. */
     struct queued queue[MU_JOB_QUEUE_MAX + 1]; /* the last is the one that is being told */
@@ -68,6 +70,8 @@ int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, stru
         rc = mu_ranks_new(&config->ranks, &j->ranks, reterr);
     if (rc == 0)
         rc = mu_finish_new(&config->finish, &j->finish, reterr);
+    if (rc == 0)
+        rc = mu_clear_new(config->policy.run_id, &j->clear, reterr);
     if (rc < 0) {
         mu_job_free(j);
         return rc;
@@ -95,6 +99,7 @@ void mu_job_free(struct mu_job *j)
     mu_policy_free(j->policy);
     mu_ranks_free(j->ranks);
     mu_finish_free(j->finish);
+    mu_clear_free(j->clear);
     forget_members(j);
     free(j);
 }
@@ -155,31 +160,43 @@ static void step_finish(struct mu_job *j, struct mu_finish_event event, uint64_t
     j->finish_next = 0;
 }
 
+static void step_clear(struct mu_job *j, struct mu_clear_event event, uint64_t now_ms)
+{
+    event.now_ms = now_ms;
+    mu_clear_step(j->clear, &event, &j->clear_effects);
+    j->clear_next = 0;
+}
+
 /* ---- The round ---- */
 
-/* Who is not kept, for want of memory, is not known by rank, and lost when somebody is. */
-static void keep_members(struct mu_job *j, const struct mu_node *members, size_t count)
+static int keep_members(struct mu_job *j, const struct mu_node *members, size_t count)
 {
     forget_members(j);
     j->members = calloc(count + 1, sizeof *j->members);
-    for (size_t i = 0; j->members != NULL && i < count; i++) {
+    if (j->members == NULL || (members == NULL && count > 0))
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < count; i++) {
         char *name = malloc(members[i].name.len + 1);
 
         if (name == NULL)
-            break;
+            return MUSTER_ENOMEM;
         memcpy(name, members[i].name.data, members[i].name.len);
         j->members[i] = members[i];
         j->members[i].name.data = name;
         j->members_count++;
     }
+    return 0;
 }
 
+/* The round's keys are made of its members: who does not know them all has no part in it. */
 static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     const struct mu_job_joined *from = event->joined;
+    bool known = keep_members(j, event->nodes, event->nodes_count) == 0;
+    struct muster_error error = { 0 };
     struct mu_policy_joined joined = {
         .round = from->round,
-        .tag = mu_round_tag(event->nodes, event->nodes_count),
+        .tag = known ? mu_round_tag(event->nodes, event->nodes_count) : 0,
         .rank = from->rank,
         .world_size = from->world_size,
         .all_ours = from->all_ours,
@@ -190,7 +207,12 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
     };
 
     j->round = from->round;
-    keep_members(j, event->nodes, event->nodes_count);
+    if (!known) {
+        (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
+                      from->round);
+        step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error }, now_ms);
+        return;
+    }
     step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = from->round, .joined = &joined },
                 now_ms);
 }
@@ -363,6 +385,9 @@ static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given
     case MU_JOB_FINISH:
         step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .round = -1, .answer = given }, now_ms);
         break;
+    case MU_JOB_CLEAR:
+        step_clear(j, (struct mu_clear_event){ .type = MU_CLEAR_ON_ANSWER, .answer = given }, now_ms);
+        break;
     }
 }
 
@@ -492,6 +517,9 @@ static bool take_finish(struct mu_job *j, const struct mu_finish_effect *effect,
     case MU_FINISH_DO_JOB_FAILED:
         told.type = MU_POLICY_ON_JOB_FAILED;
         break;
+    case MU_FINISH_DO_PEER_FAILED:
+        told.type = MU_POLICY_ON_PEER_FAILED;
+        break;
     case MU_FINISH_DO_END:
         told.type = MU_POLICY_ON_FINISHED;
         break;
@@ -500,11 +528,26 @@ static bool take_finish(struct mu_job *j, const struct mu_finish_effect *effect,
     return false;
 }
 
+static bool take_clear(const struct mu_ask *ask, struct mu_job_effect *out)
+{
+    *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_CLEAR, .ask = *ask };
+    return true;
+}
+
 static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect, uint64_t now_ms,
                         struct mu_job_effect *out)
 {
     switch (effect->type) {
     case MU_POLICY_DO_ASSIGN:
+        if (effect->assign->all_ours && effect->assign->has_store && effect->assign->round >= 0)
+            step_clear(j,
+                       (struct mu_clear_event){
+                           .type = MU_CLEAR_ON_JOINED,
+                           .round = &(struct mu_clear_round){ .round = effect->assign->round,
+                                                              .tag = effect->assign->tag,
+                                                              .rank = effect->assign->rank,
+                                                              .world_size = effect->assign->world_size } },
+                       now_ms);
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign }, now_ms);
         return false;
     case MU_POLICY_DO_ASSIGN_STOP:
@@ -516,6 +559,16 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
         return false;
     case MU_POLICY_DO_WATCH_STOP:
         step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP, .round = -1 }, now_ms);
+        return false;
+    case MU_POLICY_DO_LISTEN:
+        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_LISTEN, .round = -1 }, now_ms);
+        step_clear(j, (struct mu_clear_event){ .type = MU_CLEAR_ON_STARTED }, now_ms);
+        return false;
+    case MU_POLICY_DO_TELL_FAILED:
+        step_finish(j,
+                    (struct mu_finish_event){
+                        .type = MU_FINISH_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
+                    now_ms);
         return false;
     case MU_POLICY_DO_FINISH:
         step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE, .round = -1 }, now_ms);
@@ -558,6 +611,8 @@ bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_ef
             found = take_ranks(j, &j->ranks_effects.items[j->ranks_next++], ret_effect);
         else if (j->finish_next < j->finish_effects.count)
             found = take_finish(j, &j->finish_effects.items[j->finish_next++], ret_effect);
+        else if (j->clear_next < j->clear_effects.count)
+            found = take_clear(&j->clear_effects.items[j->clear_next++], ret_effect);
         else if (j->policy_next < j->policy_effects.count)
             found = take_policy(j, &j->policy_effects.items[j->policy_next++], now_ms, ret_effect);
         else if (!hear(j, now_ms))

@@ -1,4 +1,4 @@
-/* An agent's part in its job: the machines of policy.h, ranks.h and finish.h, and what goes from one to another. Pure: what
+/* An agent's part in its job: the machines of policy.h, ranks.h, finish.h and clear.h, and what goes from one to another. Pure: what
  * happened comes in, what is to be done goes out, one thing after the other.
  *
  *   mu_job_step(job, event);                       from the loop, never while effects are being carried out
@@ -14,12 +14,13 @@
 #ifndef MU_AGENT_JOB_H
 #define MU_AGENT_JOB_H
 
+#include "agent/clear.h"
 #include "agent/policy.h"
 
 #define MU_JOB_QUEUE_MAX 16                  /* that wait to be told; each step brings few */
-#define MU_JOB_REFUSED_MAX (3 * MU_ASKS_MAX) /* asks that could not be made, of all machines */
+#define MU_JOB_REFUSED_MAX (4 * MU_ASKS_MAX) /* asks that could not be made, of all machines */
 
-enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_FINISH };
+enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_FINISH, MU_JOB_CLEAR };
 
 struct mu_job_joined {
     int64_t round; /* -1: the back end has no rounds */
@@ -39,7 +40,7 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
     enum muster_rdzv_event_type rdzv;
     int64_t round;
     const struct mu_job_joined *joined;
-    const struct mu_node *nodes; /* JOINED: the members by rank; PEERS_LOST: who */
+    const struct mu_node *nodes; /* JOINED: the members by rank; PEERS_LOST: who. NULL: there was no memory for them */
     size_t nodes_count;          /* JOINED: 0, if they are not known */
     int64_t count;
     const struct muster_error *error;

@@ -26,12 +26,12 @@ enum fate {
     END,    /* policy->outcome */
 };
 
-enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP };
+enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store was silent for too long */ };
 
 struct mu_policy {
     char *job_prefix, *role, *node;
     int64_t size, max_restarts;
-    uint64_t restart_grace_ms, signal_grace_ms;
+    uint64_t restart_grace_ms, signal_grace_ms, store_ms;
 
     enum mu_policy_phase phase;
     enum mu_group_state state;
@@ -56,14 +56,17 @@ struct mu_policy {
     int64_t succeeded; /* of this round */
     int64_t leftovers;
     unsigned signals;
-    bool serve; /* after leaving: the store is in our process, and others still need it */
+    bool serve;                     /* after leaving: the store is in our process, and others still need it */
+    int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
     char failure[MU_POLICY_TEXT_MAX];
 
     /* The budget. */
     int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
     bool shared;
     enum charge charge;
-    uint64_t charge_until_ms;
+    uint64_t charge_ms, charge_until_ms;                         /* since when; until we have to look how it stands */
+    bool gone;                                                   /* the process in which the budget is */
+    struct muster_error silence;                                 /* what became of our last request for it */
     char budget[MU_ROUND_BUDGET_MAX], paid[MU_ROUND_BUDGET_MAX]; /* before and after we have paid */
 
     /* For records and metrics. */
@@ -149,6 +152,7 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->max_restarts = config->max_restarts;
     p->restart_grace_ms = config->restart_grace_ms;
     p->signal_grace_ms = config->signal_grace_ms;
+    p->store_ms = config->store_ms == 0 ? MU_POLICY_STORE_MS : config->store_ms;
     p->state = MU_GROUP_INIT;
     p->deadline_ms = p->charge_until_ms = UINT64_MAX;
     p->joined.round = -1;
@@ -266,6 +270,8 @@ static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *
     struct mu_policy_effect *agent;
 
     assert(kind != MU_POLICY_OUTCOME_NONE);
+    if (mu_group_state_is_running(p->state)) /* unknown: nobody waits for them to end */
+        enter_state(p, p->workers == NONE ? MU_GROUP_STOPPED : MU_GROUP_UNKNOWN, out);
     enter(p, MU_POLICY_ENDED, UINT64_MAX);
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
@@ -296,8 +302,16 @@ static void say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
     p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
 }
 
+static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    assert(p->workers == NONE);
+    if (mu_group_state_is_running(p->state))
+        enter_state(p, MU_GROUP_STOPPED, out);
+}
+
 static void leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
+    be_stopped(p, out);
     if (!p->in) {
         end(p, now_ms, out);
         return;
@@ -402,6 +416,7 @@ static void on_assigned(struct mu_policy *p, const struct mu_policy_event *event
     if (p->phase != MU_POLICY_ASSIGNING)
         return;
     p->count = event->ranks->count;
+    p->base_rank = event->ranks->base_rank;
     p->shared = event->ranks->shared;
     p->own = larger(p->own, p->count);
     if (p->shared)
@@ -488,7 +503,10 @@ static void charge(struct mu_policy *p, uint64_t now_ms)
         return;
     }
     p->charge = CHARGING;
+    p->charge_ms = now_ms;
     p->charge_until_ms = now_ms + MU_POLICY_CHARGE_MS;
+    p->gone = false;
+    p->silence.code = 0;
     slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
     (void)mu_round_budget_write(p->budget, &budget, NULL);
     budget.count++;
@@ -502,13 +520,37 @@ static void be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_e
 {
     p->charge = UNCHARGED;
     p->charge_until_ms = UINT64_MAX;
+    mu_asks_drop(&p->asks);
     p->fate = REJOIN;
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
     say(p, out, MUSTER_LOG_WARNING, "%s; regrouping", p->why);
     stop(p, SIGKILL, 0, now_ms, out);
 }
 
-/* Of a store that has forgotten the budget, or does not answer, nothing is learned but what we know. */
+/* The store says nothing. */
+static void await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    uint64_t waited_ms = now_ms - p->charge_ms;
+
+    if (p->charge != CHARGING || waited_ms < MU_POLICY_CHARGE_MS)
+        return;
+    if (p->fate != BUDGET) {
+        p->charge_until_ms = UINT64_MAX; /* nothing depends on it any more; it may still be paid for */
+    } else if (p->gone && p->count >= p->max_restarts) {
+        charged(p, p->count + 1);
+    } else if (waited_ms >= p->store_ms) {
+        p->charge = UNKNOWN;
+        p->charge_until_ms = UINT64_MAX;
+        mu_asks_drop(&p->asks);
+    } else if (now_ms >= p->charge_until_ms) {
+        p->charge_until_ms = p->charge_ms + p->store_ms;
+        say(p, out, MUSTER_LOG_WARNING,
+            "%.*s; whether restarts are left is the store's to say, which is silent; waiting", TEXT_SHOWN_MAX,
+            p->failure);
+    }
+}
+
+/* A store that has forgotten the budget, or cannot say it, leaves us to what we know. */
 static void on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                       struct mu_policy_effects *out)
 {
@@ -524,11 +566,25 @@ static void on_budget(struct mu_policy *p, const struct mu_answer *answer, uint6
 
 /* ---- Workers ---- */
 
-static void failed_with(struct mu_policy *p, const char *text)
+static void failed_with(struct mu_policy *p, const struct mu_policy_event *event)
 {
-    if (p->failure[0] == '\0') /* the first is the cause */
-        (void)snprintf(p->failure, sizeof p->failure, "%s",
-                       text == NULL || text[0] == '\0' ? "a worker has failed" : text);
+    if (p->failure[0] != '\0') /* the first is the cause */
+        return;
+    p->failed_rank = p->base_rank + event->number;
+    (void)snprintf(p->failure, sizeof p->failure, "%s",
+                   event->text == NULL || event->text[0] == '\0' ? "a worker has failed" : event->text);
+}
+
+/* The others need not wait until ours have been stopped. */
+static void tell_failed(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect;
+
+    if (p->closed)
+        return; /* no round can follow */
+    effect = emit(out, MU_POLICY_DO_TELL_FAILED);
+    effect->number = p->failed_rank;
+    effect->text = p->failure;
 }
 
 static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -539,6 +595,7 @@ static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy
     p->restart_ms = now_ms;
     measure_decision(p, now_ms, out);
     stop(p, SIGTERM, p->restart_grace_ms, now_ms, out);
+    tell_failed(p, out);
     if (p->closed)
         p->charge = USED_UP; /* no round can follow */
     else
@@ -559,11 +616,11 @@ static void on_exited(struct mu_policy *p, const struct mu_policy_event *event, 
     if (!has_workers(p))
         return; /* they are being stopped: how they end decides nothing any more */
     if (!event->ok && p->phase == MU_POLICY_STARTING) {
-        failed_with(p, event->text); /* before the last of them was started; STARTED follows */
+        failed_with(p, event); /* before the last of them was started; STARTED follows */
         return;
     }
     if (!event->ok) {
-        failed_with(p, event->text);
+        failed_with(p, event);
         worker_failed(p, event->now_ms, out);
         return;
     }
@@ -577,10 +634,11 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
     if (p->phase != MU_POLICY_RUNNING)
         return;
     enter_state(p, MU_GROUP_UNHEALTHY, out);
-    failed_with(p, event->text);
+    failed_with(p, event);
     p->fate = ILL;
     measure_decision(p, event->now_ms, out);
     stop(p, SIGTERM, p->restart_grace_ms, event->now_ms, out);
+    tell_failed(p, out);
 }
 
 static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -593,6 +651,7 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
     (void)record(p, MU_POLICY_RECORD_WORKERS_START, -1, out);
     enter_state(p, MU_GROUP_HEALTHY, out);
     enter(p, MU_POLICY_RUNNING, UINT64_MAX);
+    (void)emit(out, MU_POLICY_DO_LISTEN);
     if (p->restarting) {
         uint64_t took_ms = now_ms - p->restart_ms;
 
@@ -657,28 +716,31 @@ static void decide_workers_failed(struct mu_policy *p)
     (void)snprintf(p->outcome.error.text, sizeof p->outcome.error.text, "%s", p->failure);
 }
 
-static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+/* With what the verdict, or its want, means for the job. */
+static void be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out)
 {
-    bool was_closed = p->closed;
-
     decide_workers_failed(p);
     enter_state(p, MU_GROUP_FAILED, out);
-    say(p, out, MUSTER_LOG_ERROR, "%.*s; %s", TEXT_SHOWN_MAX, p->failure,
-        was_closed ? "the job is closed: giving up" : "no restarts are left: the job has failed and is closed");
-    if (was_closed) {
+    say(p, out, MUSTER_LOG_ERROR, "%.*s; %s", TEXT_SHOWN_MAX, p->failure, text);
+}
+
+static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->closed) {
+        be_failed(p, "the job is closed: giving up", out);
         leave(p, now_ms, out);
         return;
     }
     (void)snprintf(p->text, sizeof p->text, "%.*s; all %" PRId64 " restarts are used up", TEXT_SHOWN_MAX, p->failure,
                    p->max_restarts);
+    be_stopped(p, out);
     emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
     enter(p, MU_POLICY_FAILING, UINT64_MAX);
 }
 
 static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    if (mu_group_state_is_running(p->state))
-        enter_state(p, MU_GROUP_STOPPED, out);
+    be_stopped(p, out);
     (void)emit(out, MU_POLICY_DO_WATCH_STOP);
     if (p->fate == BUDGET) {
         int64_t remaining = mu_policy_remaining_restarts(p);
@@ -688,6 +750,18 @@ static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
             p->role, remaining + 1, p->max_restarts, TEXT_SHOWN_MAX, p->failure);
     }
     join(p, now_ms, out);
+}
+
+/* Nobody can say whether the round was still the job's. */
+static void give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    uint64_t waited_ms = now_ms - p->charge_ms;
+
+    (void)snprintf(p->text, sizeof p->text, "the store has been silent for %" PRIu64 " s: giving up%s%.*s",
+                   waited_ms / 1000, p->silence.code != 0 ? ": " : "", TEXT_SHOWN_MAX,
+                   p->silence.code != 0 ? p->silence.text : "");
+    be_failed(p, p->text, out);
+    leave(p, now_ms, out);
 }
 
 /* A process that cannot be killed may still use what the next round would: there is none. */
@@ -718,22 +792,21 @@ static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
         restart(p, now_ms, out);
         break;
     case BUDGET:
-        if (p->charge == CHARGING)
+        if (p->charge == CHARGING) {
+            be_stopped(p, out);
             enter(p, MU_POLICY_CHARGING, UINT64_MAX);
-        else if (p->charge == USED_UP)
+        } else if (p->charge == USED_UP)
             fail_job(p, now_ms, out);
+        else if (p->charge == UNKNOWN)
+            give_up_on_the_store(p, now_ms, out);
         else
             restart(p, now_ms, out);
         break;
     case ILL:
-        decide_workers_failed(p);
-        enter_state(p, MU_GROUP_FAILED, out);
-        say(p, out, MUSTER_LOG_ERROR, "%.*s; this node leaves the job", TEXT_SHOWN_MAX, p->failure);
+        be_failed(p, "this node leaves the job", out);
         leave(p, now_ms, out);
         break;
     case END:
-        if (mu_group_state_is_running(p->state))
-            enter_state(p, MU_GROUP_STOPPED, out);
         leave(p, now_ms, out);
         break;
     case UNDECIDED:
@@ -769,6 +842,14 @@ static void on_lost(struct mu_policy *p, const struct mu_policy_event *event, st
     }
 }
 
+static void on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (!has_workers(p) || p->closed)
+        return;
+    (void)snprintf(p->why, sizeof p->why, "%s", event->text == NULL ? "a worker failed on another node" : event->text);
+    regroup(p, SIGTERM, event->now_ms, out);
+}
+
 static void on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     if (is_old(p, event) || p->closed)
@@ -797,6 +878,8 @@ static void on_removed(struct mu_policy *p, const struct mu_policy_event *event,
     } else if (has_workers(p)) {
         (void)snprintf(p->why, sizeof p->why, "%s", why);
         regroup(p, SIGKILL, event->now_ms, out);
+    } else if (p->fate == BUDGET && p->charge == CHARGING) {
+        be_outdated(p, event->now_ms, out); /* whether it was paid for is of no concern to the job any more */
     } else if (p->phase == MU_POLICY_STOPPING && p->workers == STOPPING && p->fate != DONE) {
         stop(p, SIGKILL, 0, event->now_ms, out); /* what they write from now on is in the others' way */
     }
@@ -946,12 +1029,26 @@ static void on_job_failed(struct mu_policy *p, const struct mu_policy_event *eve
     fail_with(p, &error, event->now_ms, out);
 }
 
+/* The verdict is written; unless the job, after all, goes on. */
+static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (event->end == MU_FINISH_END_OUTDATED) {
+        be_outdated(p, event->now_ms, out);
+        return;
+    }
+    be_failed(p,
+              event->end == MU_FINISH_END_UNSAID ? "no restarts are left, which the others could not be told"
+                                                 : "no restarts are left: the job has failed and is closed",
+              out);
+    linger(p, event->now_ms, out);
+}
+
 static void on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     bool good = event->end == MU_FINISH_END_ALL_DONE;
 
     if (p->phase == MU_POLICY_FAILING) {
-        linger(p, event->now_ms, out);
+        on_job_ended(p, event, out);
         return;
     }
     if (p->phase != MU_POLICY_FINISHING)
@@ -1002,8 +1099,11 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
     case MU_POLICY_IDLE:
         leave(p, event->now_ms, out);
         break;
-    case MU_POLICY_ASKING: /* it is decided: end it */
     case MU_POLICY_FAILING:
+        be_failed(p, "no restarts are left", out);
+        end(p, event->now_ms, out);
+        break;
+    case MU_POLICY_ASKING: /* it is decided: end it */
     case MU_POLICY_LEAVING:
     case MU_POLICY_SERVING:
     case MU_POLICY_LINGERING:
@@ -1037,8 +1137,13 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
 static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     const struct mu_answer *answer = &event->answer;
+    const struct mu_ask_slot *asked = mu_asks_find(&p->asks, answer->id);
     struct mu_ask_slot slot;
 
+    if (asked != NULL && asked->what == BUDGET_SET && answer->error != NULL) {
+        p->gone = answer->gone;
+        p->silence = *answer->error;
+    }
     if (!mu_asks_answer(&p->asks, answer, event->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
@@ -1056,8 +1161,7 @@ static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, 
 
 static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    if (p->charge == CHARGING && now_ms >= p->charge_until_ms)
-        charged(p, p->count + 1);
+    await_budget(p, now_ms, out);
     if (now_ms < p->deadline_ms)
         return;
     if (p->phase == MU_POLICY_LEAVING)
@@ -1116,6 +1220,9 @@ static void take(struct mu_policy *p, const struct mu_policy_event *event, struc
     case MU_POLICY_ON_JOB_FAILED:
         on_job_failed(p, event, out);
         break;
+    case MU_POLICY_ON_PEER_FAILED:
+        on_peer_failed(p, event, out);
+        break;
     case MU_POLICY_ON_FINISHED:
         on_finished(p, event, out);
         break;
@@ -1168,6 +1275,7 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
     assert(p->phase != MU_POLICY_JOINING || p->workers == NONE);
     assert((p->phase == MU_POLICY_STARTING || p->phase == MU_POLICY_RUNNING) ==
            (p->workers == STARTING || p->workers == UP));
+    assert(!mu_group_state_is_running(p->state) || p->workers == UP || p->workers == STOPPING);
 }
 
 uint64_t mu_policy_deadline_ms(const struct mu_policy *p)

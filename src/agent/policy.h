@@ -12,12 +12,16 @@
  *                                                                 +--success--> FINISHING (the others)        |
  *                                                                 +--error, signal--> LEAVING                 v
  *   FINISHING --all done--> LINGERING --> ENDED;  --behind--> LEAVING --> SERVING --> ENDED               LINGERING
+ *                                                                            FAILING --the round was over--> JOINING
  *
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
  *   Events of an earlier round are dropped.
  * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
  * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free. A round
- *   that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of it.
+ *   that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of it. So it
+ *   is the store that says whether a round is paid for: while it is silent, nothing is decided. Only where its process is
+ *   gone, and nothing is left as far as we know, there is nothing to wait for.
+ * - A worker's failure is told to the others at once, beside the stop; theirs ends the round here as well, for free.
  * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
  * - A store that is away stops nobody.
  * - Nothing local closes the job: an error or a signal leaves.
@@ -38,7 +42,9 @@
 #define MU_POLICY_LEAVE_MS 1000   /* for leaving, when nothing depends on it but how soon the others know */
 #define MU_POLICY_LINGER_MS 2000  /* of the rendezvous store's host, so that the others can read how it ended */
 #define MU_POLICY_SERVE_MS 900000 /* of a host that is done, for others who regroup; they may also end without a word */
-#define MU_POLICY_CHARGE_MS 10000 /* for the budget's keys; then we go by what we know */
+#define MU_POLICY_CHARGE_MS                                                                                            \
+    10000 /* for the budget's key; then we say that we wait, or see that there is nothing to wait for */
+#define MU_POLICY_STORE_MS 600000 /* for a silent store, if the config says nothing else */
 #define MU_POLICY_WHY_MS 1000     /* for the verdict of a job that was closed before we came */
 #define MU_POLICY_TEXT_MAX 1024
 
@@ -83,6 +89,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
     X(LOST, "lost")                   /* of finish: text, who */                                                       \
     X(JOB_FAILED, "job failed")       /* of finish: text */                                                            \
+    X(PEER_FAILED, "peer failed")     /* of finish: text, whose worker */                                              \
     X(FINISHED, "finished")           /* of finish: end, text */                                                       \
     X(STARTED, "workers started")                                                                                      \
     X(START_FAILED, "start failed")  /* error. Some may run: they are stopped like others */                           \
@@ -138,6 +145,8 @@ struct mu_policy_event { /* borrows what it points to */
     X(ASSIGN_STOP, "stop assigning")                                                                                   \
     X(WATCH, "watch") /* start the finish machine: watch */                                                            \
     X(WATCH_STOP, "stop watching")                                                                                     \
+    X(LISTEN, "listen")       /* the finish machine's LISTEN */                                                        \
+    X(TELL_FAILED, "tell")    /* the finish machine's WORKER_FAILED: number, the worker's rank; text */                \
     X(FINISH, "finish")       /* the finish machine's DONE */                                                          \
     X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                    \
     X(START_WORKERS, "start") /* with the ranks and the count of ASSIGNED. STARTED or START_FAILED */                  \
@@ -232,6 +241,7 @@ struct mu_policy_config { /* copied */
     int64_t max_restarts;      /* 0 or more */
     uint64_t restart_grace_ms; /* of a stop that is our own decision */
     uint64_t signal_grace_ms;  /* of a stop that a signal asks for */
+    uint64_t store_ms; /* so long a silent store is waited for, as it is by whoever joins; 0: MU_POLICY_STORE_MS */
 };
 
 struct mu_policy; /* opaque */

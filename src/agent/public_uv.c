@@ -627,6 +627,7 @@ static int start(struct muster_agent *p, struct muster_error *reterr)
         .restart_grace_ms = RESTART_GRACE_MS,
         .signal_grace_ms = (uint64_t)spec->shutdown_timeout_ms,
         .barrier_ms = spec->exit_barrier_timeout_ms == 0 ? UINT64_MAX : (uint64_t)spec->exit_barrier_timeout_ms,
+        .hang_ms = (uint64_t)spec->uninterruptible_timeout_ms,
         .identical = spec->workers_identical,
         .signals = &p->spec.signals,
         .startup = mu_guard_startup() != NULL ? mu_guard_startup() : &p->startup,

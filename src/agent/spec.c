@@ -102,6 +102,10 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
     if (spec->shutdown_timeout_ms < 0)
         return mu_fail(reterr, MUSTER_EINVAL, "worker spec: shutdown_timeout_ms must not be below 0, but is %" PRId64,
                        spec->shutdown_timeout_ms);
+    if (spec->uninterruptible_timeout_ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "worker spec: uninterruptible_timeout_ms must not be below 0, but is %" PRId64,
+                       spec->uninterruptible_timeout_ms);
     if (spec->exit_barrier_timeout_ms < 0)
         return mu_fail(reterr, MUSTER_EINVAL,
                        "worker spec: exit_barrier_timeout_ms must not be below 0, but is %" PRId64,

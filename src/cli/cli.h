@@ -63,8 +63,8 @@ int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t co
 int mu_cmd_store(char **argv);
 
 struct mu_startup;
-/* `program` is what it was called as: "muster run", "torchrun". */
-int mu_cmd_run(const char *program, const struct mu_startup *startup, char **argv);
+/* `program` is what it was called as: "muster run", "torchrun". `is_launch`: with the older command's --use-env. */
+int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *startup, char **argv);
 
 /* The server's half: prints one line when it listens, returns when a signal has ended it. */
 int mu_cmd_store_serve(const struct muster_store_server_config *config);

@@ -1,5 +1,6 @@
 /* `muster join`: its options, and what can be said about them before anything is tried. */
 #include "base/error.h"
+#include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/join.h"
 
@@ -156,7 +157,7 @@ int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t co
 static int join(struct words *words, const struct mu_option_list *dirs, struct mu_join_config *config)
 {
     struct muster_rdzv_params *params = NULL;
-    char host[256] = "this node";
+    char host[256] = "this node", endpoint[MU_SECRET_SHOWN_MAX];
     int64_t nodes_min = 1, nodes_max = 1;
     struct muster_error error = { 0 };
     int rc = check_words(words, &nodes_min, &nodes_max);
@@ -169,10 +170,11 @@ static int join(struct words *words, const struct mu_option_list *dirs, struct m
     if (rc != MU_EXIT_OK)
         return rc;
     (void)gethostname(host, sizeof host - 1);
-    config->about = (struct mu_join_about){ .backend = words->backend,
-                                            .endpoint = words->endpoint,
-                                            .run_id = words->run_id,
-                                            .node = words->local_addr != NULL ? words->local_addr : host };
+    config->about =
+        (struct mu_join_about){ .backend = words->backend,
+                                .endpoint = mu_secret_hide(mu_slice_str(words->endpoint), endpoint, sizeof endpoint),
+                                .run_id = words->run_id,
+                                .node = words->local_addr != NULL ? words->local_addr : host };
     config->terminal = isatty(STDERR_FILENO) == 1;
     rc = mu_cli_load_backends(words->backend, dirs->items, dirs->count, &error) < 0
              ? mu_cli_fail(command, "%s", error.text)

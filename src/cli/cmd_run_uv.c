@@ -4,6 +4,7 @@
  * never comes back here, and the agent, which runs a loop until on_end, says what there is to say, and ends. */
 #include "agent/agent_uv.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/run_front.h"
 #include "events/sinks.h"
@@ -96,7 +97,9 @@ static void on_state(void *ctx, enum mu_group_state state)
 
 static void start_health(struct run *run)
 {
-    struct mu_health_config config = { .port = (uint16_t)run->config->health_port, .poke = poke, .ctx = run };
+    struct mu_health_config config = {
+        .port = (uint16_t)run->config->health_port, .poke = poke, .ctx = run, .stuck_ms = run->config->health_timeout_ms
+    };
     struct muster_error error = { 0 };
 
     if (run->config->health_port < 0)
@@ -122,8 +125,11 @@ static void hide_gathering(struct run *run)
 
 static void describe_gathering(const struct run *run, struct mu_text *text)
 {
+    char endpoint[MU_SECRET_SHOWN_MAX];
     struct mu_join_about about = { .backend = muster_rdzv_params_backend(run->config->params),
-                                   .endpoint = muster_rdzv_params_endpoint(run->config->params),
+                                   .endpoint =
+                                       mu_secret_hide(mu_slice_str(muster_rdzv_params_endpoint(run->config->params)),
+                                                      endpoint, sizeof endpoint),
                                    .run_id = muster_rdzv_params_run_id(run->config->params),
                                    .node = "" };
     struct mu_join_wait wait = { .progress = &run->progress,
@@ -457,7 +463,7 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
     return run->exit_code;
 }
 
-int mu_cmd_run(const char *program, const struct mu_startup *startup, char **argv)
+int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *startup, char **argv)
 {
     struct run *run = calloc(1, sizeof *run);
     struct mu_run_config *config = NULL;
@@ -469,7 +475,7 @@ int mu_cmd_run(const char *program, const struct mu_startup *startup, char **arg
         return mu_cli_fail(program, "no memory");
     run->program = program;
     run->said_joined = -1;
-    rc = mu_run_front(program, false, argv, &config);
+    rc = mu_run_front(program, is_launch, argv, &config);
     if (config == NULL) {
         free(run);
         return rc;

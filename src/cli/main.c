@@ -14,6 +14,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "\n"
                            "commands:\n"
                            "  run        start the workers of a job on this node, as torchrun does\n"
+                           "  launch     the same, as python -m torch.distributed.launch did\n"
                            "  join       take part in a rendezvous and tell who is in\n"
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
@@ -49,9 +50,11 @@ int main(int argc, char **argv)
     occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
     if (argc > 0 && is_torchrun(argv[0]))
-        return mu_cmd_run("torchrun", &startup, argv + 1);
+        return mu_cmd_run("torchrun", false, &startup, argv + 1);
     if (strcmp(command, "run") == 0)
-        return mu_cmd_run("muster run", &startup, argv + 2);
+        return mu_cmd_run("muster run", false, &startup, argv + 2);
+    if (strcmp(command, "launch") == 0)
+        return mu_cmd_run("muster launch", true, &startup, argv + 2);
     if (strcmp(command, "join") == 0)
         return mu_cmd_join(argv + 2);
     if (strcmp(command, "store") == 0)

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/secret.h"
 #include "cli/nproc.h"
 #include "handler/handler.h"
 
@@ -377,6 +378,18 @@ static int take_redirects(struct maker *m)
     return 0;
 }
 
+/* ---- The older command ---- */
+
+static int check_launch(struct maker *m)
+{
+    if (m->options->no_python && !m->options->use_env)
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "--no-python: the '--use-env' flag must be set too: only a script is given --local-rank");
+    return note(m, MUSTER_LOG_WARNING,
+                "this form of the command is deprecated; use torchrun, and in scripts LOCAL_RANK of the environment "
+                "instead of the argument --local-rank");
+}
+
 /* ---- Ends ---- */
 
 static int take_shutdown_timeout(struct maker *m)
@@ -429,6 +442,8 @@ static int take_other_timeouts(struct maker *m)
     if (rc == 0)
         rc = take_seconds(m, "", none, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
                           &m->config->uninterruptible_timeout_ms);
+    if (rc == 0)
+        rc = take_seconds(m, "", none, "MUSTER_HEALTH_CHECK_TIMEOUT", &m->config->health_timeout_ms);
     return rc;
 }
 
@@ -712,6 +727,8 @@ int mu_run_config_new(const struct mu_run_options *options, const struct mu_run_
     m.config = calloc(1, sizeof *m.config);
     if (m.config == NULL)
         return mu_run_no_memory(ret_problem);
+    if (host->is_launch)
+        rc = check_launch(&m);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0] && rc == 0; i++)
         rc = steps[i](&m);
     if (rc < 0)
@@ -801,11 +818,6 @@ static void add_word(struct mu_text *out, const char *word)
     mu_text_add(out, "'");
 }
 
-static bool is_secret(struct mu_slice key)
-{
-    return mu_slice_equal(key, mu_slice_str("password")) || mu_slice_equal(key, mu_slice_str("token"));
-}
-
 struct shown {
     struct mu_text *out;
     bool any;
@@ -817,7 +829,7 @@ static int add_option(void *ctx, struct mu_slice key, struct mu_slice value, str
     char *text = NULL;
 
     (void)reterr;
-    if (is_secret(key))
+    if (mu_secret_is_key(key))
         value = mu_slice_str("***");
     if (asprintf(&text, "%s%.*s=%.*s", shown->any ? "," : "", (int)key.len, key.data, (int)value.len, value.data) < 0) {
         shown->out->failed = true;
@@ -842,10 +854,12 @@ static void add_conf(struct mu_text *out, const char *conf)
 static void add_rendezvous(struct mu_text *out, const struct mu_run_config *config)
 {
     const struct muster_rdzv_params *params = config->params;
+    char endpoint[ENDPOINT_BYTES];
     int64_t rank;
 
     add_line(out, "rdzv_backend", muster_rdzv_params_backend(params));
-    add_line(out, "rdzv_endpoint", muster_rdzv_params_endpoint(params));
+    add_line(out, "rdzv_endpoint",
+             mu_secret_hide(mu_slice_str(muster_rdzv_params_endpoint(params)), endpoint, sizeof endpoint));
     add_line(out, "run_id", muster_rdzv_params_run_id(params));
     add_conf(out, config->rdzv_conf);
     if (muster_rdzv_params_get_as_int(params, "rank", -1, &rank, NULL) == 0 && rank >= 0)

@@ -76,11 +76,12 @@ struct mu_run_config {
     unsigned verbose;
 
     /* What else the agent is told by variables. */
-    char *event_log_handler; /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
-    char *error_file;        /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
-    bool file_timer;         /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
-    char *timer_file;        /* TORCHELASTIC_TIMER_FILE; NULL: not set */
-    int health_port;         /* -1: none */
+    char *event_log_handler;   /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
+    char *error_file;          /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
+    bool file_timer;           /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
+    char *timer_file;          /* TORCHELASTIC_TIMER_FILE; NULL: not set */
+    int health_port;           /* -1: none */
+    int64_t health_timeout_ms; /* MUSTER_HEALTH_CHECK_TIMEOUT; 0: the library's own */
 
     struct mu_run_note notes[MU_RUN_NOTES_MAX];
     size_t notes_count;

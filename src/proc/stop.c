@@ -13,7 +13,8 @@ struct counts {
     size_t stuck;   /* alive and not to be ended by SIGKILL, as far as one can see */
     size_t refused; /* of these: waiting does not help */
     size_t alive;
-    size_t stopped; /* in the groups, by a signal */
+    size_t stopped;  /* in the groups, by a signal */
+    size_t managers; /* alive: torch_shm_manager, of whose name the kernel keeps 15 bytes */
 };
 
 static struct counts count(const struct mu_stop_event *event)
@@ -30,6 +31,7 @@ static struct counts count(const struct mu_stop_event *event)
         n.grouped += child->rank >= 0;
         n.stuck += child->state == 'D' || child->refused;
         n.refused += child->refused;
+        n.managers += child->comm != NULL && strcmp(child->comm, "torch_shm_manag") == 0;
         n.stopped += child->rank >= 0 && (child->state == 'T' || child->state == 't');
     }
     if (event->hidden) { /* nobody can be named there, so nobody can be killed */
@@ -200,8 +202,16 @@ static void grace(struct mu_stop *stop, const struct mu_stop_event *event, struc
 
 static void drain(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
-    if (event->type == MU_STOP_ON_KILL || event->now_ms >= stop->until_ms)
+    if (event->type == MU_STOP_ON_KILL) {
         enter_killing(stop, event, out);
+    } else if (event->now_ms >= stop->until_ms && !stop->waited && count(event).managers > 0) {
+        stop->waited = true;
+        stop->until_ms = event->now_ms + MU_STOP_SHARED_MS;
+        if (count(event).grouped > 0)
+            signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
+    } else if (event->now_ms >= stop->until_ms) {
+        enter_killing(stop, event, out);
+    }
 }
 
 static void killing(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)

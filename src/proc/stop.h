@@ -10,6 +10,8 @@
  * - GRACE is over early when no process of the workers' groups is alive. When its time is up, workers that are alive get
  *   SIGKILL; not their groups yet: Python's resource tracker is in there, cleans /dev/shm when its worker is gone, and
  *   leaks it if it is killed with the worker. The groups and all others get SIGKILL at the end of DRAIN.
+ * - PyTorch's torch_shm_manager takes the shared memory of dead workers away two seconds after the last process that it
+ *   served has gone. If one is there at the end of DRAIN, only the groups are killed, and DRAIN goes on for MU_STOP_SHARED_MS.
  * - KILL makes it quicker by one step: in IDLE and GRACE the whole groups get SIGKILL and DRAIN begins, in DRAIN all the
  *   rest is killed at once.
  * - KILLING goes generation by generation: whoever is killed leaves its children to us, who are then in the next list.
@@ -24,6 +26,7 @@
 #include <stdint.h>
 
 #define MU_STOP_DRAIN_MS 1000  /* for what is left after the workers, to end by itself */
+#define MU_STOP_SHARED_MS 3000 /* ... and for a torch_shm_manager after that */
 #define MU_STOP_STUCK_MS 5000  /* for what does not end after SIGKILL */
 #define MU_STOP_LIMIT_MS 30000 /* for all of KILLING, though new ones keep coming */
 #define MU_STOP_LOOK_MS 10     /* the first look again in KILLING; then twice as long each time, up to ... */
@@ -109,6 +112,7 @@ struct mu_stop {
     struct mu_stop_left left[MU_STOP_LEFT_MAX]; /* DONE: could not be killed. KILLING: was alive when it began */
     size_t left_count;                          /* may be above MU_STOP_LEFT_MAX */
     bool hidden;                                /* ... and more that could not be seen */
+    bool waited;                                /* in DRAIN, for who manages shared memory */
     size_t killed_count;                        /* not workers, and did not end by themselves */
     char text[1024];
 };

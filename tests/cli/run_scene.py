@@ -3,6 +3,7 @@
 Everything that a scene starts carries a mark in its environment, so that /proc tells at the end whether anything is left.
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -23,8 +25,25 @@ DEATH_AGE = 2  # seconds, with the above
 REGROUP = DEATH_AGE + 15  # regrouping is milliseconds; the rest is for a busy machine
 
 
+RESERVED = []  # open files with a lock each; until this process ends
+
+
+def reserve(port):
+    """Whether it is ours among all tests of this kind on this machine."""
+    place = pathlib.Path(tempfile.gettempdir()) / "muster-test-ports"
+    place.mkdir(exist_ok=True)
+    file = open(place / str(port), "w", encoding="utf-8")  # pylint: disable=consider-using-with
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return False
+    RESERVED.append(file)
+    return True
+
+
 def free_port():
-    """One that nobody has right now, outside of the range that connections take theirs from."""
+    """One that nobody has right now, outside of the range that connections take theirs from; and that no other test gets."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as sock:
@@ -32,15 +51,22 @@ def free_port():
                 sock.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        if reserve(port):
             return port
 
 
-def is_alive(pid):
-    """Whether it runs; one that is only waiting to be reaped does not."""
+def stat(pid):
+    """The fields behind its name; none if there is no such process."""
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return []
+
+
+def is_alive(pid, born=None):
+    """Whether it runs, and (if that is known) was born then; one that is only waiting to be reaped does not."""
+    fields = stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and born in (None, fields[19])
 
 
 def children(pid):
@@ -93,7 +119,14 @@ class Agent:
     def said(self, part, limit=LIMIT):
         """Waits for that on stderr."""
         until(lambda: part in self.err or self.process.poll() is not None, limit, what=f"{part!r} in {self.err!r}")
+        if self.process.poll() is not None:
+            self._drain()
         assert part in self.err, self.err
+
+    def _drain(self):
+        """Waits for what it has said in the end, which may still be in the pipes."""
+        for thread in self._threads:
+            thread.join(LIMIT)
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -104,8 +137,7 @@ class Agent:
             code = self.process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {limit} s: {self.err}") from None
-        for thread in self._threads:
-            thread.join(LIMIT)
+        self._drain()
         return code
 
     def release(self):
@@ -119,11 +151,12 @@ class Worker:
 
     def __init__(self, record, stage):
         self.pid, self.argv, self.env = record["pid"], record["argv"], record["env"]
+        self._born = record["born"]
         self._stage = stage
 
     @property
     def alive(self):
-        return is_alive(self.pid)
+        return is_alive(self.pid, self._born)
 
     @property
     def rank(self):
@@ -239,9 +272,13 @@ class Scene:
             if not left:
                 break
             time.sleep(0.01)
-        told = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left if is_alive(pid)]
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        told = []
+        for pid in left:  # each may end at any moment
+            try:
+                told.append(pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
         for agent in self.agents:
             agent.end()
             agent.release()

@@ -34,9 +34,17 @@ def test_no_command_shows_the_help_on_stderr():
     assert_help_reads_well(ended.err)
 
 
+def test_launch_is_run_in_its_older_form():
+    assert "--use-env" in run("launch", "--help").out.decode()
+    assert "--use-env" not in run("run", "--help").out.decode()
+    for words, said in ((["x.py", "a"], b"-u x.py --local-rank=0 a\n"), (["--use_env", "x.py", "a"], b"-u x.py a\n")):
+        ended = run("launch", *words, env={"PYTHON_EXEC": "/bin/echo"})
+        assert (ended.code, ended.out) == (0, said) and "deprecated" in ended.err
+
+
 @pytest.mark.parametrize("words, said", [
-    (["launch"], "muster: unknown command 'launch' (see 'muster --help')"),
-    (["--launch"], "muster: unknown option '--launch' (see 'muster --help')"),
+    (["start"], "muster: unknown command 'start' (see 'muster --help')"),
+    (["--start"], "muster: unknown option '--start' (see 'muster --help')"),
     (["store", "fetch"], "muster store: unknown command 'fetch' (see 'muster store --help')"),
 ])
 def test_unknown_commands_are_usage_errors(words, said):

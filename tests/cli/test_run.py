@@ -1,6 +1,7 @@
 """`muster run` as its users meet it: real workers, real nodes, and all the ways in which either can end."""
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -9,6 +10,7 @@ import pty
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -378,6 +380,49 @@ def test_a_failure_on_one_node_restarts_both_with_one_count_and_costs_one(scene,
     assert sum(CHILD_FAILED in agent.err and "exitcode  : 3" in agent.err for agent in agents) == 1
 
 
+def test_a_failure_is_told_to_the_others_before_the_rest_of_its_node_is_stopped(scene, serve):
+    """Workers that do not heed SIGTERM have 30 s on every node, and those run at the same time."""
+    endpoint = serve().endpoint
+    for _ in range(3):
+        scene.node(endpoint, "--nnodes=3", "--nproc-per-node=2", "--max-restarts=1", act=["ignore"])
+    workers = scene.world(6)
+    failing = agent_of(scene, workers[0])
+    others = [agent for agent in scene.agents if agent is not failing]
+    workers[0].fail()
+    until(lambda: all(worker.got() for worker in workers[1:]), what="SIGTERM for all")
+    assert workers[1].alive  # the sibling of the one that failed: its node is not done with stopping
+    for agent in others:
+        agent.said("a worker failed on ")
+        assert f"(rank 0): worker 0 (pid {workers[0].pid}) exited with 3; regrouping" in agent.err
+        assert " in; regrouping" not in agent.err
+    for worker in workers[1:]:
+        worker.signal(signal.SIGKILL)
+    again = scene.world(6, without=workers)
+    assert one(again, "TORCHELASTIC_RESTART_COUNT") == "1"
+    end_all(again)
+    assert [agent.end() for agent in scene.agents] == [0, 0, 0]
+
+
+def test_of_rounds_that_are_long_over_nothing_is_left_in_the_store(scene, serve):
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=11") for _ in range(2)]
+    old = []
+
+    def rounds():
+        keys = server.call("list", "--prefix", "muster.job").out.decode().split()
+        return {int(number) for number in re.findall(r"(?m)^(\d+)\.[0-9a-f]{16}/", "\n".join(keys))}
+    for count in range(12):
+        workers = scene.world(2, without=old)
+        assert one(workers, "TORCHELASTIC_RESTART_COUNT") == str(count)
+        old += workers
+        if count < 11:
+            workers[count % 2].fail()
+    until(lambda: rounds() <= set(range(4, 12)), what="the rest of the first rounds to go")
+    assert 11 in rounds()
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 def test_the_budget_is_the_jobs_not_each_nodes(scene):
     """Failures in turn on either node: the second one is one too many."""
     endpoint = local(free_port())
@@ -401,6 +446,24 @@ def test_both_nodes_failing_at_once_costs_one(scene):
     assert one(second, "TORCHELASTIC_RESTART_COUNT") == "1"
     end_all(second)
     assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_what_was_waited_for_in_a_round_that_came_to_nothing_is_not_in_the_way_of_the_next(scene, serve):
+    """Members that never say how many workers they have, for they are no launchers, and then go."""
+    endpoint = serve().endpoint
+    first = scene.node(endpoint, "--nnodes=4", "--local-addr=127.0.0.1")
+    others = [scene.start("--rdzv-id=job", f"--rdzv-endpoint={endpoint}", "--nnodes=4", "--hold=600",
+                          f"--local-addr=127.0.0.{i}", program=(MUSTER, "join")) for i in (2, 3, 4)]
+    until(lambda: all(b"\n" in other.out for other in others), what="a round")
+    time.sleep(0.5)  # a moment for it to ask them; if that is too short, nothing is shown
+    for other in others:
+        other.signal(signal.SIGTERM)
+        assert other.end() == 0, other.err
+    for i in (2, 3, 4):
+        scene.node(endpoint, "--nnodes=4", f"--local-addr=127.0.0.{i}")
+    workers = scene.world(4)
+    end_all(workers)
+    assert [agent.end() for agent in scene.agents if agent not in others] == [0, 0, 0, 0]
 
 
 def test_a_world_of_one_grows_to_two(scene):
@@ -618,6 +681,34 @@ def test_a_job_that_has_failed_is_closed(scene, serve):
     assert agent.end() == 1
     late = scene.node(endpoint, "--nnodes=1")
     assert late.end() == 1 and "RendezvousClosedError" in late.err.splitlines()[-1]
+
+
+def test_a_node_that_another_one_cannot_be_told_from_is_refused(scene, serve, absent):
+    """The same name, the same pid in namespaces of their own, and randomness that is none."""
+    source, library = scene.path / "same.c", scene.path / "same.so"
+    source.write_text("#include <string.h>\n#include <sys/types.h>\nssize_t getrandom(void *to, size_t len, unsigned flags)\n"
+                      "{ (void)flags; memset(to, 7, len); return (ssize_t)len; }\n")
+    wrap = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if (shutil.which("cc") is None or os.geteuid() != 0 or
+            subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode != 0 or
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=False).returncode != 0):
+        absent("no compiler, or no pid namespaces for us")
+    words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={serve().endpoint}", "--rdzv-id=job", "--nnodes=1:2",
+             "--rdzv-conf=last_call_timeout=1")
+
+    def start():
+        return scene.shell("echo $RANK $WORLD_SIZE >> $STAGE/up; until [ -e $STAGE/go ]; do sleep 0.05; done", *words,
+                           program=(*wrap, "env", f"LD_PRELOAD={library}", MUSTER, "run"),
+                           env={"ASAN_OPTIONS": "verify_asan_link_order=0"})
+    first = start()
+    until((scene.stage / "up").exists, what="the first node's worker")
+    second = start()
+    assert second.end() == 1
+    assert "another node has the same identity" in second.err.splitlines()[-1]
+    assert first.process.poll() is None
+    (scene.stage / "go").touch()
+    assert first.end() == 0, first.err
+    assert (scene.stage / "up").read_text() == "0 1\n"
 
 
 def test_a_signal_closes_nothing(scene, serve):
@@ -1176,6 +1267,32 @@ def test_health_can_be_asked_for(scene, absent):
     assert health(port) is None
 
 
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+
+def test_a_loop_that_does_not_turn_is_not_well(scene, absent):
+    """Held by a tracer, as by a disk that does not answer: of its threads the one that has the loop alone."""
+    port = free_port()
+    agent = scene.actors(env={"TORCHELASTIC_HEALTH_CHECK_PORT": str(port), "MUSTER_HEALTH_CHECK_TIMEOUT": "1"})
+    worker, = scene.world(1)
+    if "libmicrohttpd" in agent.err:
+        absent("no libmicrohttpd")
+    assert health(port) == 200
+    pid = agent.agent
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(SEIZE, pid, None, None) < 0:
+        absent(f"ptrace is not for us: {os.strerror(ctypes.get_errno())}")
+    try:
+        assert libc.ptrace(INTERRUPT, pid, None, None) == 0 and os.waitpid(pid, WALL)[0] == pid
+        until(lambda: health(port) == 503, what="503")
+        assert worker.alive
+    finally:
+        assert libc.ptrace(DETACH, pid, None, None) == 0
+    until(lambda: health(port) == 200, what="200")
+    worker.succeed()
+    assert agent.end() == 0
+
+
 def test_a_worker_in_uninterruptible_sleep_makes_the_group_ill_and_blocks_nothing(scene, absent):
     port = free_port()
     frozen = freezer(scene)
@@ -1222,6 +1339,22 @@ def test_a_worker_that_hangs_in_the_kernel_is_the_cause(scene):
     assert "rank      : 0 (local_rank: 0)\n  exitcode  : -15 " in root
     above = agent.err[:agent.err.index(CHILD_FAILED)].splitlines()[-1]
     assert above.startswith("rank 0 on ") and "hung in the kernel (state D)" in above
+
+
+def test_a_worker_that_has_hung_and_then_ends_well_has_failed(scene):
+    """A spawned child that waits for the other end of a FIFO before it goes on: so long its parent is in state D."""
+    fifo = scene.path / "fifo"
+    os.mkfifo(fifo)
+    code = ("import os, signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 9, sys.argv[1], os.O_RDONLY, 0)])\n")
+    agent = scene.start("--max-restarts=1", "--no-python", sys.executable, "-c", code, fifo,
+                        env={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0.5"})
+    agent.said("has hung in the kernel (state D)")
+    os.close(os.open(fifo, os.O_WRONLY))
+    assert agent.end() == 1, agent.err
+    above = agent.err[:agent.err.index(CHILD_FAILED)].splitlines()[-1]
+    assert above.startswith("rank 0 on ") and "hung in the kernel (state D)" in above
+    assert "exitcode  : 0 " in agent.err and "this node leaves the job" in agent.err
 
 
 def test_without_the_variable_nobody_is_asked_whether_he_hangs(scene):

@@ -74,6 +74,8 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *effec
         a->lingers = true;
         break;
     case MU_POLICY_DO_STATE:
+        check_state(a, effect->state);
+        break;
     case MU_POLICY_DO_RECORD:
     case MU_POLICY_DO_STEP:
     case MU_POLICY_DO_DECISION:
@@ -83,6 +85,8 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *effec
     case MU_POLICY_DO_ASSIGN_STOP:
     case MU_POLICY_DO_WATCH:
     case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_LISTEN:
+    case MU_POLICY_DO_TELL_FAILED:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:
@@ -175,6 +179,7 @@ static void feed(struct agent *a, struct mu_job_event event)
         a->assigned = *mu_job_assigned(a->job);
         perform(a, &effect);
     }
+    check_states(a);
     if (a->ended && a->node->alive)
         node_die(a->node);
     if (is_there(a))
@@ -359,12 +364,15 @@ void agent_birth(struct node *node)
         .max_restarts = job.max_restarts,
         .restart_grace_ms = job.restart_grace_ms,
         .signal_grace_ms = job.signal_grace_ms,
+        .store_ms = w.settings.join_ms,
     };
     struct mu_ranks_config ranks = { .run_id = RUN_ID, .role = "default", .local_world_size = policy.local_world_size };
     struct mu_finish_config finish = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
     struct mu_job_config config;
 
-    *a = (struct agent){ .node = node, .life = node->life, .size = policy.local_world_size, .round = -1 };
+    *a = (struct agent){
+        .node = node, .life = node->life, .size = policy.local_world_size, .round = -1, .state = MU_GROUP_INIT
+    };
     a->procs.generation = generation;
     a->signal_grace_ms = job.signal_grace_ms;
     (void)snprintf(a->name, sizeof a->name, "agent%u.%u", node->slot, node->id);

@@ -7,7 +7,10 @@
  *   G3  a lost member that was not done makes the others regroup, in bounded time; one that was done never does
  *   G4  the document is closed with a verdict in the store: success when all members of a round are done, failure when the
  *       budget is used up
- *   B   a round that a worker's failure ended costs one restart, once; the job fails when none is left, and not before
+ *   B   a round that a worker's failure ended costs one restart, once; the job fails when none is left, and not before; a
+ *       round that was over for the job by then costs nothing
+ *   T   a worker's failure ends the round for all at once, however long it takes its own agent to stop the others
+ *   S   a group's state follows from the one before, and from what its agent is about
  *   G8  a store that is away stops no worker
  *   E   an agent ends once, in bounded time after a signal; after the storm every job ends, all as one */
 #include "job_sim.h"
@@ -16,6 +19,8 @@ struct round_seen { /* in which workers were started, or failed */
     unsigned incarnation;
     int64_t round;
     bool failed;
+    uint64_t failed_us;
+    unsigned failed_id; /* whose worker */
     size_t world_count;
     unsigned world[AGENTS_MAX];
 };
@@ -218,11 +223,12 @@ static bool verdict(struct mu_verdict *ret_verdict)
     return true;
 }
 
+/* Whose store does not answer may think so; it then finds out, or says nothing to the others. */
 void check_fail_job(const struct agent *a)
 {
     c.fail_job = true;
-    EXPECT("B", c.failed > job.max_restarts, "%s fails the job after %" PRId64 " failed rounds of %" PRId64, a->name,
-           c.failed, job.max_restarts);
+    EXPECT("B", c.failed > job.max_restarts || (a->kv_failed_us > 0 && w.now_us - a->kv_failed_us < 60 * SECOND),
+           "%s fails the job after %" PRId64 " failed rounds of %" PRId64, a->name, c.failed, job.max_restarts);
 }
 
 void check_write(struct node *author, const struct version *before, const struct version *after)
@@ -241,6 +247,9 @@ void check_write(struct node *author, const struct version *before, const struct
            "%s closes without a verdict", a->name);
     for (size_t i = 0; i < a->world_count; i++)
         all_done &= job.done_round[a->world[i]] == a->round;
+    EXPECT("B", !has_verdict || seen.succeeded || c.failed > job.max_restarts,
+           "%s closes a job as failed after %" PRId64 " failed rounds of %" PRId64, a->name, c.failed,
+           job.max_restarts);
     EXPECT("G4", all_done || c.fail_job, "%s closes a job that has not ended", a->name);
     EXPECT("G4", !has_verdict || !seen.succeeded || all_done || c.fail_job, "%s closes as a success what is none",
            a->name);
@@ -267,7 +276,17 @@ static bool only_outages(void)
         on += w.on[i];
     for (unsigned i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
         known += w.on[harmless[i]];
-    return on == known && !job.on[T_NOSTART] && !job.on[T_UNKILLABLE] && !job.on[T_IMPATIENT];
+    return on == known && !job.on[T_NOSTART] && !job.on[T_UNKILLABLE] && !job.on[T_IMPATIENT] && !job.on[T_HANG];
+}
+
+/* A round that is not the job's any more; where data were lost nobody can say. */
+static bool is_outdated(const struct agent *a)
+{
+    struct mu_round_budget budget;
+    struct mu_slice text;
+
+    return !job.on[T_MIXED] && job.wiped_us == 0 && kv_find("muster." RUN_ID "/budget", &text, NULL) &&
+           mu_round_budget_read(text, &budget) && (budget.round != a->round || budget.tag != a->tag);
 }
 
 void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_policy_phase before,
@@ -285,11 +304,15 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
                 event->type != MU_POLICY_ON_FAILED),
            "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
            mu_policy_event_text(event->type));
-    c.stirred |= stopped && (failed || event->type == MU_POLICY_ON_WAITING);
-    if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {
+    c.stirred |= stopped && (failed || event->type == MU_POLICY_ON_WAITING || event->type == MU_POLICY_ON_PEER_FAILED);
+    if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed && !is_outdated(a)) {
         struct round_seen *seen = round_of(a);
 
         c.failed += !seen->failed;
+        if (!seen->failed) {
+            seen->failed_us = w.now_us;
+            seen->failed_id = a->node->id;
+        }
         seen->failed = true;
     }
     a->came_late |= before == MU_POLICY_ASKING;
@@ -322,6 +345,76 @@ void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
     }
 }
 
+/* ---- States ---- */
+
+void check_state(struct agent *a, enum mu_group_state state)
+{
+    EXPECT("S", mu_group_state_may_follow(a->state, state), "%s: %s after %s", a->name, mu_group_state_name(state),
+           mu_group_state_name(a->state));
+    a->state = state;
+}
+
+static bool fits(enum mu_policy_phase phase, enum mu_group_state state)
+{
+    switch (phase) {
+    case MU_POLICY_IDLE:
+        return state == MU_GROUP_INIT;
+    case MU_POLICY_JOINING:
+    case MU_POLICY_ASKING:
+    case MU_POLICY_ASSIGNING:
+    case MU_POLICY_STARTING:
+        return state == MU_GROUP_INIT || state == MU_GROUP_STOPPED;
+    case MU_POLICY_RUNNING:
+        return state == MU_GROUP_HEALTHY;
+    case MU_POLICY_STOPPING:
+        return state != MU_GROUP_SUCCEEDED && state != MU_GROUP_FAILED;
+    case MU_POLICY_CHARGING:
+    case MU_POLICY_FAILING:
+        return state == MU_GROUP_STOPPED;
+    case MU_POLICY_FINISHING:
+    case MU_POLICY_SERVING:
+        return state == MU_GROUP_SUCCEEDED;
+    case MU_POLICY_LEAVING:
+    case MU_POLICY_ENDED:
+        return !mu_group_state_is_running(state);
+    case MU_POLICY_LINGERING:
+        return state == MU_GROUP_SUCCEEDED || state == MU_GROUP_FAILED;
+    }
+    return false;
+}
+
+/* Whenever somebody may look. */
+void check_states(const struct agent *a)
+{
+    enum mu_policy_phase phase = mu_policy_phase(mu_job_policy(a->job));
+
+    EXPECT("S", a->state == mu_policy_state(mu_job_policy(a->job)), "%s: nobody was told of its state", a->name);
+    EXPECT("S", fits(phase, a->state), "%s is %s, and its group %s", a->name, mu_policy_phase_text(phase),
+           mu_group_state_name(a->state));
+}
+
+/* ---- All the time ---- */
+
+/* Where the store is there for everybody, and who has to tell it lives for long enough. */
+static void check_told(const struct agent *a)
+{
+    static const enum fault harmful[] = { F_LOST, F_REFUSED, F_SLOW, F_OUTAGE, F_WIPE, F_CUT, F_PAUSE, F_HOSTED };
+    const struct round_seen *seen;
+
+    for (unsigned i = 0; i < sizeof harmful / sizeof harmful[0]; i++) {
+        if (w.on[harmful[i]])
+            return;
+    }
+    if (job.on[T_MIXED] || a->closed || mu_policy_phase(mu_job_policy(a->job)) != MU_POLICY_RUNNING)
+        return;
+    seen = round_of(a);
+    if (!seen->failed || (job.died_us[seen->failed_id] != 0 && job.died_us[seen->failed_id] < seen->failed_us + SECOND))
+        return;
+    EXPECT("T", w.now_us < later_of(seen->failed_us, a->running_us) + 2 * SECOND,
+           "%s runs on %.1f s after a worker of its round has failed", a->name,
+           (double)(w.now_us - seen->failed_us) / 1e6);
+}
+
 void check_each_second(void)
 {
     for (unsigned i = 0; i < w.nodes_count; i++) {
@@ -331,6 +424,7 @@ void check_each_second(void)
         if (a->job == NULL || a->ended || !a->node->alive)
             continue;
         check_regroups(a);
+        check_told(a);
         since = later_of(a->signal_us, a->node->paused_until_us);
         EXPECT("E", a->signal_us == 0 || w.now_us < since + a->signal_grace_ms * MS + 45 * SECOND,
                "%s has got a signal and does not end", a->name);

@@ -68,6 +68,17 @@ static void forget(void)
     kv.count = 0;
 }
 
+static void forget_key(const char *name)
+{
+    struct key *key = find(name);
+
+    if (key == NULL)
+        return;
+    free(key->name);
+    mu_buf_done(&key->value);
+    *key = kv.keys[--kv.count];
+}
+
 /* ---- Answers ---- */
 
 static uint64_t travel_us(void)
@@ -242,6 +253,9 @@ static void carry_out(struct order *order)
         break;
     case MU_ASK_CHECK:
         order->found = key != NULL;
+        break;
+    case MU_ASK_DELETE:
+        forget_key(order->key);
         break;
     }
     if (fault(F_LOST))

@@ -131,6 +131,22 @@ void procs_stop(struct agent *agent, int signal, uint64_t grace_ms)
         see_if_stopped(agent);
 }
 
+/* It is noticed by its agent, if that does not stop it anyway. */
+static void on_hang(struct agent *agent, void *what, uint64_t number)
+{
+    struct processes *procs = &agent->procs;
+
+    (void)what;
+    if (procs->generation != number >> 8 || procs->stopping || !procs->workers[number & 0xff].runs)
+        return;
+    TELL("%s: worker %u hangs", agent->name, (unsigned)(number & 0xff));
+    agent->personal = true;
+    agent_tell(agent, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY,
+                                                .round = agent->round,
+                                                .number = (int64_t)(number & 0xff),
+                                                .text = "worker hangs" });
+}
+
 static void run(struct agent *agent, unsigned index)
 {
     struct worker *worker = &agent->procs.workers[index];
@@ -142,6 +158,10 @@ static void run(struct agent *agent, unsigned index)
     if (trouble(T_FAIL) || (job.on[T_LOOP] && chance(60))) {
         worker->fails = true;
         us = below(us + 1);
+    } else if (trouble(T_HANG) && chance(20)) {
+        worker->ignores = true;
+        later(w.now_us + below(us), on_hang, agent, NULL, agent->procs.generation << 8 | index);
+        us += 60 * SECOND;
     }
     agent->procs.running++;
     ends_at(agent, index, w.now_us + us);

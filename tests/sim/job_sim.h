@@ -34,7 +34,8 @@ enum {
     X(NOSTART, "nostart")       /* some cannot be started */                                                           \
     X(UNEVEN, "uneven")         /* nodes are done at different times */                                                \
     X(IMPATIENT, "impatient")   /* a done agent waits for the others with a limit */                                   \
-    X(MIXED, "mixed")           /* every round is taken for one with a PyTorch member, and its keys are used */
+    X(MIXED, "mixed")           /* every round is taken for one with a PyTorch member, and its keys are used */        \
+    X(HANG, "hang")             /* some hang in the kernel, which is noticed */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -82,6 +83,7 @@ struct agent {
     bool closed;
     bool lingers; /* until nobody else uses its store */
     struct processes procs;
+    enum mu_group_state state;
     /* For the checks. */
     bool ended, personal;         /* personal: it has a reason of its own to end */
     bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
@@ -142,6 +144,8 @@ void check_removed(const struct agent *agent);
 void check_step(struct agent *agent, const struct mu_policy_event *event, enum mu_policy_phase before,
                 const struct mu_policy_effects *effects);
 void check_fail_job(const struct agent *agent);
+void check_state(struct agent *agent, enum mu_group_state state);
+void check_states(const struct agent *agent);
 void check_ending(struct agent *agent, const struct mu_policy_outcome *outcome);
 void check_each_second(void);
 void check_calm(void);

@@ -338,6 +338,8 @@ static void choose_faults(void)
     }
     w.on[F_HOSTED] = !w.on[F_OUTAGE] && mu_rng_below(&more, 100) < density / 2;
     job.on[T_MIXED] = !w.on[F_HOSTED] && !w.on[F_WIPE] && mu_rng_below(&more, 100) < density / 2;
+    job.on[T_HANG] = mu_rng_below(&more, 100) < density / 2;
+    job.percent[T_HANG] = 1 + (unsigned)mu_rng_below(&more, 40);
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
@@ -613,6 +615,10 @@ static const struct story {
       "a counter of PyTorch's that is short of one does not keep those who are all done" },
     { 0xbaef, "rebirth,clock,lost,stale,slow,cut,late,spares,old,plain,stubborn,dying,uneven,mixed",
       "in 1.13's barrier nobody waits for the last word of one that was done and went" },
+    { 0x14, "fail,stubborn,late",
+      "a worker's failure ends the round for all at once, however long its siblings take to die" },
+    { 0x920, "cut,fail,uneven",
+      "a failure in a round that was over for the job costs nothing, though the store was silent for long" },
 };
 
 struct options {

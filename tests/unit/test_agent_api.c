@@ -237,6 +237,7 @@ static void what_is_wrong_with_a_spec_is_said_by_field(void **state)
     BAD(MUSTER_EINVAL, "SIGNONE", bad.signals = "SIGTERM,SIGNONE");
     BAD(MUSTER_EINVAL, "shutdown_timeout_ms", bad.shutdown_timeout_ms = -1);
     BAD(MUSTER_EINVAL, "exit_barrier_timeout_ms", bad.exit_barrier_timeout_ms = -1);
+    BAD(MUSTER_EINVAL, "uninterruptible_timeout_ms", bad.uninterruptible_timeout_ms = -1);
 #undef BAD
     muster_rdzv_params_free(params);
 }
@@ -652,6 +653,51 @@ static void an_agent_can_be_looked_at_at_any_time(void **state)
     group = look(running.agent);
     assert_int_equal(group->state, MUSTER_WORKER_SUCCEEDED);
     muster_worker_group_free(group);
+    muster_run_result_free(running.result);
+    muster_agent_free(running.agent);
+}
+
+/* In state D until the file is there: a parent whose vfork's child has not gone on. No signal but SIGKILL ends it. */
+static int hang(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value)
+{
+    (void)worker;
+    (void)ret_value;
+    (void)signal(SIGTERM, SIG_IGN);
+    if (vfork() == 0) {
+        while (access(ctx, F_OK) < 0)
+            (void)usleep(1000);
+        _exit(0);
+    }
+    return 0;
+}
+
+static void a_worker_that_hangs_is_seen_and_has_failed_however_it_ends(void **state)
+{
+    struct muster_worker_spec spec = make_spec(alone(), 1);
+    const struct muster_failure *failure;
+    struct running running;
+    char gate[128];
+    FILE *file;
+
+    (void)state;
+    (void)snprintf(gate, sizeof gate, "%s/thaw", scratch);
+    spec.function = hang;
+    spec.function_name = "hang";
+    spec.function_ctx = gate;
+    spec.uninterruptible_timeout_ms = 50;
+    start_running(&running, spec);
+    muster_worker_group_free(wait_for(running.agent, MUSTER_WORKER_UNHEALTHY, 1));
+    file = fopen(gate, "w");
+    assert_non_null(file);
+    (void)fclose(file);
+    assert_int_equal(pthread_join(running.thread, NULL), 0);
+    assert_int_equal(running.rc, 0);
+    assert_true(muster_run_result_is_failed(running.result));
+    failure = muster_run_result_failure(running.result, 0);
+    assert_non_null(failure);
+    assert_int_equal(failure->exit_code, 0);
+    assert_non_null(strstr(failure->message, "has hung in the kernel (state D)"));
+    assert_null(muster_run_result_value(running.result, 0));
     muster_run_result_free(running.result);
     muster_agent_free(running.agent);
 }
@@ -1223,6 +1269,7 @@ int main(void)
         cmocka_unit_test(functions_fail_with_a_message),
         cmocka_unit_test(a_function_that_gives_nothing_back_has_failed),
         cmocka_unit_test(an_agent_can_be_looked_at_at_any_time),
+        cmocka_unit_test(a_worker_that_hangs_is_seen_and_has_failed_however_it_ends),
         cmocka_unit_test(a_signal_from_another_thread_ends_it),
         cmocka_unit_test(a_second_signal_kills),
         cmocka_unit_test(a_signal_before_the_run_ends_it_at_once),

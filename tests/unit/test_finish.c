@@ -24,7 +24,7 @@ static struct scene scene;
 
 static void configure(struct scene *s, uint64_t barrier_ms)
 {
-    struct mu_finish_config config = { .run_id = "job", .node = "me", .barrier_ms = barrier_ms };
+    struct mu_finish_config config = { .run_id = "job", .node = "me", .host = "h1", .barrier_ms = barrier_ms };
 
     mu_finish_free(s->finish);
     assert_int_equal(mu_finish_new(&config, &s->finish, NULL), 0);
@@ -59,6 +59,8 @@ static int show(char *text, size_t room, const struct mu_finish_effect *e)
         return snprintf(text, room, "lost %s", e->text);
     case MU_FINISH_DO_JOB_FAILED:
         return snprintf(text, room, "job failed: %s", e->text);
+    case MU_FINISH_DO_PEER_FAILED:
+        return snprintf(text, room, "%s", e->text);
     case MU_FINISH_DO_WARN:
         return snprintf(text, room, "warn: %s", e->text);
     case MU_FINISH_DO_END:
@@ -587,7 +589,7 @@ static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         (void)start(s, ours(2));
         assert_string_equal(fail_job(s), LOOK);
-        assert_string_equal(value(s, others[i]), "end failed: exit code 3"); /* neither verdict nor close */
+        assert_string_equal(value(s, others[i]), "end outdated: exit code 3"); /* neither verdict nor close */
     }
 }
 
@@ -614,12 +616,92 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
     (void)value(s, "?");
     assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
     assert_string_equal(step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end unsaid: exit code 3");
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)value(s, "?");
+    (void)value(s, "x"); /* there is one */
+    assert_string_equal(step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end failed: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_CLOSE_MS);
     assert_string_equal(pass(s, T0 + MU_FINISH_CLOSE_MS),
-                        "warn: the job's end: verdict was not done within 30 s, end failed: exit code 3");
+                        "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
+}
+
+/* ---- Workers that fail ---- */
+
+#define FAILURE "{\"verdict\": \"failed\", \"node\": \"h1\", \"rank\": 5, \"cause\": \"exit code 3\"}"
+
+static const char *worker_failed(struct scene *s)
+{
+    return step(s, (struct mu_finish_event){
+                       .type = MU_FINISH_ON_WORKER_FAILED, .round = -1, .rank = 5, .text = "exit code 3" });
+}
+
+static void a_worker_that_fails_is_told_to_the_others_at_once_and_once(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_FINISH_ON_LISTEN), "get " T "failed");
+    assert_string_equal(worker_failed(s), "set " T "failed=" FAILURE);
+    assert_string_equal(worker_failed(s), "");
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), ""); /* it ends our own wait, too */
+}
+
+static void who_listens_hears_whose_worker_has_failed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    assert_string_equal(value(s, FAILURE), "a worker failed on h1 (rank 5): exit code 3");
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    assert_string_equal(value(s, "-"), ""); /* somebody has stopped to listen */
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    assert_string_equal(value(s, GOOD), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    assert_string_equal(broken(s, MUSTER_ELOST), ""); /* asked again */
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "failed");
+    (void)done(s);
+    assert_string_equal(answer_id(s, 2, (struct mu_answer){ .value = mu_slice_str(FAILURE) }), ""); /* done is done */
+}
+
+/* So that none of our waits is in the way of the next round's. */
+static void who_stops_listening_ends_its_wait(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), "set " T "failed=-");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_LISTEN);
+    (void)done(s);
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), ""); /* no other round follows */
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_FINISH_ON_STOP), "");
+}
+
+static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2)); /* what PyTorch sees stays as it is */
+    assert_string_equal(simple(s, MU_FINISH_ON_LISTEN), "");
+    assert_string_equal(worker_failed(s), "");
+    (void)start(s, (struct mu_finish_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(simple(s, MU_FINISH_ON_LISTEN), "");
+    assert_string_equal(worker_failed(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_CLOSED);
+    assert_string_equal(worker_failed(s), "");
 }
 
 /* ---- A store with trouble ---- */
@@ -1109,6 +1191,10 @@ int main(void)
         SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
         SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
+        SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
+        SCENE(who_listens_hears_whose_worker_has_failed),
+        SCENE(who_stops_listening_ends_its_wait),
+        SCENE(nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come),
         SCENE(a_count_is_never_repeated_marks_are_read_instead),
         SCENE(a_store_that_came_back_is_told_again),
         SCENE(a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark),

@@ -48,7 +48,7 @@ static int tear_down(void **state)
 /* Keys without what all those of the round begin with. */
 static int show(const struct scene *s, char *text, size_t room, const struct mu_job_effect *effect)
 {
-    static const char *const whose[] = { "policy", "ranks", "finish" };
+    static const char *const whose[] = { "policy", "ranks", "finish", "clear" };
     struct mu_slice key = effect->ask.key;
     size_t own = strlen(s->own);
 
@@ -163,7 +163,7 @@ static void what_one_machine_says_the_next_one_hears(void **state)
     struct scene *s = *state;
 
     run(s, 2);
-    assert_string_equal(s->trace, "start");
+    assert_string_equal(s->trace, "start, finish: get failed");
     assert_int_equal(mu_job_assigned(s->job)->world_size, 2);
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true }), "stop");
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }),
@@ -172,6 +172,21 @@ static void what_one_machine_says_the_next_one_hears(void **state)
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("x") }), "end");
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = 15 }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_REMOVED, (struct mu_job_event){ .round = 3 }), "");
+}
+
+static void a_failure_is_told_before_the_workers_are_gone_and_that_of_others_ends_the_round(void **state)
+{
+    struct scene *s = *state;
+
+    run(s, 2);
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .text = "exit code 3" }),
+                        "stop, finish: set failed, policy: compare and set muster.job/budget");
+    (void)tear_down(state);
+    (void)set_up(state);
+    run(s, 2);
+    s->who = MU_JOB_FINISH;
+    s->id = 1;
+    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("{\"verdict\": \"failed\"}") }), "stop");
 }
 
 static void who_is_lost_is_found_by_its_rank(void **state)
@@ -241,6 +256,28 @@ static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
     assert_string_equal(join(s, 2), "ranks: get role_info/1, leave");
 }
 
+/* Its keys would be those of another round. */
+static void a_round_whose_members_there_is_no_memory_for_is_left(void **state)
+{
+    struct mu_job_joined joined = { .round = 3, .world_size = 2, .all_ours = true, .has_store = true };
+    struct scene *s = *state;
+    struct mu_job_effect effect;
+    bool ended = false;
+
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
+    assert_string_equal(rdzv(s, MUSTER_RDZV_JOINED, (struct mu_job_event){ .joined = &joined, .nodes_count = 2 }),
+                        "leave");
+    mu_job_step(s->job, &(struct mu_job_event){ .type = MU_JOB_ON_RDZV, .rdzv = MUSTER_RDZV_LEFT, .round = -1 });
+    while (mu_job_next(s->job, s->now_ms, &effect)) {
+        if (effect.type != MU_JOB_DO_POLICY || effect.policy->type != MU_POLICY_DO_END)
+            continue;
+        ended = true;
+        assert_int_equal(effect.policy->outcome->error.code, MUSTER_ENOMEM);
+        assert_string_equal(effect.policy->outcome->error.text, "no memory for the 2 members of round 3");
+    }
+    assert_true(ended);
+}
+
 static void time_passes_for_all_of_them(void **state)
 {
     struct scene *s = *state;
@@ -274,7 +311,8 @@ static void any_allocation_may_fail(void **state)
             assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
             continue;
         }
-        (void)join(&s, 2); /* whom it could not keep is lost when somebody is */
+        if (strcmp(join(&s, 2), "leave") == 0)
+            assert_true(fail_alloc_hit()); /* no member, no keys */
         (void)rdzv(&s, MUSTER_RDZV_PEERS_LOST,
                    (struct mu_job_event){ .round = 3, .nodes = s.members, .nodes_count = 2 });
         mu_job_free(s.job);
@@ -404,6 +442,8 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *e)
     case MU_POLICY_DO_ASSIGN_STOP:
     case MU_POLICY_DO_WATCH:
     case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_LISTEN:
+    case MU_POLICY_DO_TELL_FAILED:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:
@@ -742,11 +782,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(a_round_that_was_joined_is_watched_and_its_ranks_are_asked_for),
         SCENE(what_one_machine_says_the_next_one_hears),
+        SCENE(a_failure_is_told_before_the_workers_are_gone_and_that_of_others_ends_the_round),
         SCENE(who_is_lost_is_found_by_its_rank),
         SCENE(losses_without_a_name_are_losses),
         SCENE(what_concerns_two_is_heard_by_both),
         SCENE(a_failure_of_the_rendezvous_is_for_whoever_asked),
         SCENE(a_request_that_cannot_be_made_is_answered_all_the_same),
+        SCENE(a_round_whose_members_there_is_no_memory_for_is_left),
         SCENE(time_passes_for_all_of_them),
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(any_job_ends_and_all_agree_how),

@@ -19,7 +19,9 @@ struct scene {
 };
 
 #define PAID(count, round) #count " " #round ".00000000000000ab"
-#define PAY(count, round) "cas muster.job/budget=" PAID(count, round) " me"
+#define STOP "stop 15 in 30000"
+#define TELL(rank) ", tell " #rank ": local rank 1 exited with 3"
+#define PAY(count, round) ", cas muster.job/budget=" PAID(count, round) " me"
 
 static struct scene scene;
 
@@ -95,6 +97,8 @@ static int show(char *text, size_t room, const struct mu_policy_effect *e)
         return snprintf(text, room, "stop %d in %" PRIu64, e->signal, e->grace_ms);
     case MU_POLICY_DO_FAIL_JOB:
         return snprintf(text, room, "fail job: %s", e->text);
+    case MU_POLICY_DO_TELL_FAILED:
+        return snprintf(text, room, "tell %" PRId64 ": %s", e->number, e->text);
     case MU_POLICY_DO_ASK:
         return show_ask(text, room, &e->ask);
     case MU_POLICY_DO_END:
@@ -117,6 +121,7 @@ static int show(char *text, size_t room, const struct mu_policy_effect *e)
     case MU_POLICY_DO_ASSIGN_STOP:
     case MU_POLICY_DO_WATCH:
     case MU_POLICY_DO_WATCH_STOP:
+    case MU_POLICY_DO_LISTEN:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_START_WORKERS:
     case MU_POLICY_DO_KILL_WORKERS:
@@ -145,8 +150,8 @@ static const char *step(struct scene *s, struct mu_policy_event event)
     for (unsigned i = 0; i < effects.count; i++) {
         const struct mu_policy_effect *e = &effects.items[i];
 
-        if (e->type == MU_POLICY_DO_WATCH_STOP)
-            continue; /* said before everything that ends a round; harmless when nothing is watched */
+        if (e->type == MU_POLICY_DO_WATCH_STOP || e->type == MU_POLICY_DO_LISTEN)
+            continue; /* said before everything that ends a round, and with every start */
         if (is_told(e))
             add(s->told, sizeof s->told, e);
         else
@@ -190,7 +195,9 @@ static const char *joined(struct scene *s, int64_t round)
 
 static const char *assigned(struct scene *s, int64_t count, bool shared)
 {
-    struct mu_ranks_result ranks = { .count = count, .shared = shared, .world_size = 4, .role_world_size = 4 };
+    struct mu_ranks_result ranks = {
+        .count = count, .shared = shared, .base_rank = 2, .world_size = 4, .role_world_size = 4
+    };
 
     return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .ranks = &ranks });
 }
@@ -284,7 +291,7 @@ static void success_is_done_then_the_end(void **state)
     assert_string_equal(assigned(s, 0, true), "start");
     assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "");
     assert_string_equal(exited(s, 1, true), "");
-    assert_string_equal(exited(s, 0, true), "stop 15 in 30000"); /* whatever they left behind */
+    assert_string_equal(exited(s, 0, true), STOP); /* whatever they left behind */
     assert_string_equal(stopped(s), "finish");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_SUCCEEDED);
     assert_string_equal(finished(s, MU_FINISH_END_ALL_DONE), "end succeeded rc 0");
@@ -298,12 +305,52 @@ static void a_used_up_budget_fails_and_closes_the_job(void **state)
 
     configure(s, 0);
     run(s);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 0));
+    assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(1, 0));
     (void)value(s, PAID(1, 0) " me");
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 0 restarts are used up");
-    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    assert_null(strstr(s->told, "closed")); /* which is said when it is */
     assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
+    assert_non_null(strstr(s->told, "'local rank 1 exited with 3; no restarts are left: the job has failed and is "
+                                    "closed'"));
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+}
+
+static void a_failure_that_nobody_could_be_told_is_not_said_to_have_closed_the_job(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
+    (void)stopped(s);
+    assert_string_equal(finished(s, MU_FINISH_END_UNSAID), "end workers failed rc 1");
+    assert_null(strstr(s->told, "closed"));
+    configure(s, 0); /* nor one that a signal cuts short */
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
+    (void)stopped(s);
+    assert_string_equal(signalled(s, SIGTERM), "end workers failed rc 1");
+    assert_null(strstr(s->told, "closed"));
+    assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+}
+
+/* It was found out only when the verdict was to be written. */
+static void who_would_fail_a_job_that_has_gone_on_joins_it(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
+    (void)stopped(s);
+    assert_string_equal(finished(s, MU_FINISH_END_OUTDATED), "join");
+    assert_null(strstr(s->told, "closed"));
+    assert_non_null(strstr(s->told, "'the others had gone on without this node; regrouping'"));
+    run_from(s, 4, 0, true);
 }
 
 static void a_spare_of_a_closed_job_ends_gracefully(void **state)
@@ -384,7 +431,7 @@ static void a_membership_that_fails_is_an_error(void **state)
     struct scene *s = *state;
 
     run(s);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), "stop 15 in 30000");
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), STOP);
     assert_string_equal(stopped(s), "leave");
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "corrupt");
@@ -425,7 +472,7 @@ static void workers_that_cannot_be_started_are_an_error_that_names_role_and_stat
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)joined(s, 0);
     (void)assigned(s, 0, true);
-    assert_string_equal(failing(s, MU_POLICY_ON_START_FAILED, MUSTER_ESYSTEM, "no such file"), "stop 15 in 30000");
+    assert_string_equal(failing(s, MU_POLICY_ON_START_FAILED, MUSTER_ESYSTEM, "no such file"), STOP);
     assert_string_equal(stopped(s), "leave");
     (void)simple(s, MU_POLICY_ON_LEFT);
     assert_string_equal(s->outcome.error.text, "start the workers of role 'default' (state UNKNOWN): no such file");
@@ -471,17 +518,46 @@ static void a_keeper_that_is_gone_kills_and_leaves_within_a_second(void **state)
 
 /* ---- What ends a round ---- */
 
+static const char *peer_failed(struct scene *s)
+{
+    return step(s, (struct mu_policy_event){
+                       .type = MU_POLICY_ON_PEER_FAILED, .round = -1, .text = "a worker failed on n7 (rank 2)" });
+}
+
+static void a_failure_on_another_node_ends_the_round_here_for_free_and_is_said(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(peer_failed(s), STOP); /* neither told to others nor paid for */
+    assert_string_equal(s->told, "'a worker failed on n7 (rank 2); regrouping', step 7 ok, decision HEALTHY 1");
+    assert_string_equal(peer_failed(s), "");
+    assert_string_equal(waiting(s, 0), "");
+    assert_string_equal(stopped(s), "join");
+    (void)joined(s, 1);
+    (void)assigned(s, 1, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_non_null(strstr(s->told,
+                           "'a worker failed on n7 (rank 2): regrouped in 0.000 s, 2 nodes, round 1, restart 1 "
+                           "of 1'"));
+    (void)simple(s, MU_POLICY_ON_CLOSED);
+    assert_string_equal(peer_failed(s), ""); /* no round can follow */
+    configure(s, 1);
+    finish(s);
+    assert_string_equal(peer_failed(s), ""); /* workers that have succeeded are never run again */
+}
+
 static void a_waiting_node_and_a_lost_one_regroup_for_free(void **state)
 {
     struct scene *s = *state;
 
     run(s);
-    assert_string_equal(waiting(s, 0), "stop 15 in 30000");
+    assert_string_equal(waiting(s, 0), STOP);
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
     run_from(s, 1, 0, true);
     s->now_ms += 50;
-    assert_string_equal(lost(s), "stop 15 in 30000");
+    assert_string_equal(lost(s), STOP);
     s->now_ms += 1500;
     assert_string_equal(stopped(s), "join");
     (void)joined(s, 2);
@@ -506,7 +582,7 @@ static void the_first_of_a_round_decides_and_the_rest_is_dropped(void **state)
     assert_string_equal(lost(s), "");
     run_from(s, 1, 0, true);
     assert_string_equal(waiting(s, 0), ""); /* of the round before */
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 1));
+    assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(1, 1));
     assert_string_equal(lost(s), "");
     assert_string_equal(waiting(s, 1), "");
 }
@@ -524,7 +600,7 @@ static void a_round_may_be_over_before_its_workers_are_started(void **state)
     assert_string_equal(removed(s, 2), "stop assigning, join");
     (void)joined(s, 3);
     (void)assigned(s, 0, true);
-    assert_string_equal(lost(s), "stop 15 in 30000");
+    assert_string_equal(lost(s), STOP);
     assert_string_equal(simple(s, MU_POLICY_ON_STARTED), ""); /* it was on its way */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_INIT);
@@ -581,8 +657,9 @@ static void a_worker_that_hangs_in_the_kernel_has_failed(void **state)
     struct scene *s = *state;
 
     run(s);
-    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .text = "stuck" }),
-                        "stop 15 in 30000");
+    assert_string_equal(
+        step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .number = 1, .text = "stuck" }),
+        STOP ", tell 3: stuck");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_UNHEALTHY);
     assert_string_equal(stopped(s), "leave"); /* it could be stopped after all, but there is no restart here */
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
@@ -606,13 +683,13 @@ static void what_ended_before_all_were_started_counts_once_they_are(void **state
     (void)assigned(s, 0, true);
     assert_string_equal(exited(s, 0, true), "");
     assert_string_equal(exited(s, 1, true), "");
-    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000");
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), STOP);
     configure(s, 0);
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)joined(s, 0);
     (void)assigned(s, 0, true);
     assert_string_equal(exited(s, 0, false), "");
-    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), "stop 15 in 30000, " PAY(1, 0));
+    assert_string_equal(simple(s, MU_POLICY_ON_STARTED), STOP TELL(2) PAY(1, 0));
     (void)value(s, PAID(1, 0) " me");
     assert_non_null(strstr(stopped(s), "fail job"));
 }
@@ -625,13 +702,13 @@ static void the_first_to_say_so_pays_for_a_failed_round(void **state)
 
     configure(s, 3);
     run(s);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(1, 0)); /* while they are being stopped */
+    assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(1, 0)); /* while they are being stopped */
     assert_string_equal(value(s, PAID(1, 0) " me"), "");
     assert_string_equal(stopped(s), "join");
     assert_non_null(strstr(s->told, "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"));
     assert_int_equal(mu_policy_remaining_restarts(s->policy), 2);
     run_from(s, 1, 1, true);
-    assert_string_equal(exited(s, 0, false), "stop 15 in 30000, " PAY(2, 1));
+    assert_string_equal(exited(s, 0, false), STOP TELL(2) PAY(2, 1));
     assert_string_equal(value(s, PAID(2, 1) " another"), ""); /* has paid */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_count(s->policy), 2);
@@ -644,7 +721,7 @@ static void a_budget_that_is_used_up_fails_the_job(void **state)
     configure(s, 3);
     (void)simple(s, MU_POLICY_ON_RUN);
     run_from(s, 7, 3, true);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000, " PAY(4, 7));
+    assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(4, 7));
     assert_string_equal(value(s, PAID(4, 7) " another"), "");
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 3 restarts are used up");
 }
@@ -686,16 +763,103 @@ static void no_round_follows_before_the_budget_is_known(void **state)
     assert_string_equal(value(s, PAID(1, 0) " me"), "join");
 }
 
-static void a_store_that_does_not_answer_leaves_us_to_what_we_know(void **state)
+static const char *unanswered(struct scene *s, bool gone)
 {
-    struct muster_error error = { .code = MUSTER_ENOTSUP, .text = "no such thing" };
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "a:1: no" };
+
+    return answer(s, (struct mu_answer){ .error = &error, .gone = gone });
+}
+
+static void while_the_store_is_silent_nobody_knows_whether_the_round_is_paid_for(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(stopped(s), "");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "");
+    assert_string_equal(s->told,
+                        "'local rank 1 exited with 3; whether restarts are left is the store's to say, which is "
+                        "silent; waiting'");
+    assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS + 1), "");
+    assert_string_equal(s->told, "");
+    assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_STORE_MS);
+    s->now_ms = T0 + MU_POLICY_STORE_MS - 1;
+    assert_string_equal(value(s, PAID(0, 1)), "join"); /* the others went on: it costs nothing */
+    assert_int_equal(mu_policy_count(s->policy), 0);
+    configure(s, 0); /* or the others are heard of first */
+    run(s);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    (void)pass(s, T0 + MU_POLICY_CHARGE_MS);
+    assert_string_equal(removed(s, 0), "join");
+    assert_string_equal(value(s, PAID(0, 0)), "");
+    assert_int_equal(mu_policy_count(s->policy), 0);
+    configure(s, 1);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    (void)unanswered(s, false);
+    assert_string_equal(pass(s, T0 + MU_POLICY_STORE_MS), "leave");
+    assert_non_null(strstr(s->told, "the store has been silent for 600 s: giving up: a:1: no'"));
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end workers failed rc 1");
+}
+
+/* Of a job that has lost its store there is no other round; and without restarts there is nothing to wait for. */
+static void a_store_that_is_gone_with_its_process_ends_what_has_no_restarts_left(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)unanswered(s, true);
+    (void)stopped(s);
+    assert_non_null(strstr(pass(s, T0 + MU_POLICY_CHARGE_MS), "fail job: local rank 1 exited with 3"));
+    configure(s, 1); /* else it may come back */
+    run(s);
+    (void)exited(s, 1, false);
+    (void)unanswered(s, true);
+    (void)stopped(s);
+    (void)pass(s, T0 + MU_POLICY_CHARGE_MS);
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_CHARGING);
+    assert_string_equal(value(s, PAID(0, 0)), "join"); /* back, and empty */
+    assert_int_equal(mu_policy_count(s->policy), 1);
+}
+
+static void a_signal_while_a_restart_is_counted_leaves_a_group_that_has_stopped(void **state)
+{
     struct scene *s = *state;
 
     run(s);
     (void)exited(s, 1, false);
     (void)stopped(s);
-    assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_CHARGE_MS);
-    assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "join");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_CHARGING);
+    assert_string_equal(signalled(s, SIGTERM), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end signaled rc 1");
+    assert_int_equal(s->outcome.state, MU_GROUP_STOPPED);
+    configure(s, 1); /* then nothing depends on the store any more */
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(signalled(s, SIGTERM), "stop 15 in 7000");
+    assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "");
+    assert_string_equal(s->told, "");
+    assert_int_equal(mu_policy_deadline_ms(s->policy), UINT64_MAX);
+    assert_string_equal(stopped(s), "leave");
+    configure(s, 1); /* workers that nobody waits for any more: who knows */
+    run(s);
+    (void)simple(s, MU_POLICY_ON_KEEPER_GONE);
+    (void)pass(s, T0 + MU_POLICY_LEAVE_MS);
+    assert_int_equal(s->outcome.state, MU_GROUP_UNKNOWN);
+}
+
+static void a_store_that_cannot_say_leaves_us_to_what_we_know(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ENOTSUP, .text = "no such thing" };
+    struct scene *s = *state;
+
     configure(s, 1);
     run(s);
     (void)exited(s, 1, false);
@@ -735,7 +899,7 @@ static void with_a_stock_member_each_counts_its_own(void **state)
 
     (void)simple(s, MU_POLICY_ON_RUN);
     run_from(s, 0, 0, false);
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000"); /* nobody else is asked */
+    assert_string_equal(exited(s, 1, false), STOP TELL(3)); /* nobody else is asked */
     assert_string_equal(stopped(s), "join");
     run_from(s, 1, 1, false);
     (void)exited(s, 1, false);
@@ -751,7 +915,7 @@ static void a_worker_that_fails_in_a_closed_job_ends_it_here(void **state)
     run(s);
     (void)simple(s, MU_POLICY_ON_CLOSED);
     assert_string_equal(waiting(s, 0), "");
-    assert_string_equal(exited(s, 1, false), "stop 15 in 30000");
+    assert_string_equal(exited(s, 1, false), STOP);
     assert_string_equal(stopped(s), "leave");
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end workers failed rc 1");
 }
@@ -763,7 +927,7 @@ static void the_verdict_of_others_ends_it_naming_it(void **state)
     run(s);
     assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOB_FAILED,
                                                           .text = "the job has failed: exit code 3 (n7)" }),
-                        "stop 15 in 30000");
+                        STOP);
     (void)stopped(s);
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the job has failed: exit code 3 (n7)");
@@ -909,7 +1073,9 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
     (void)finished(s, MU_FINISH_END_FAILED);
-    assert_string_equal(s->told, "final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+    assert_string_equal(s->told,
+                        "state FAILED, 'local rank 1 exited with 3; no restarts are left: the job has failed and is "
+                        "closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
 }
 
 static void names_are_there_for_all(void **state)
@@ -1020,6 +1186,8 @@ static void world_perform(struct world *w, const struct mu_policy_effect *e)
         w->kind = e->outcome->kind;
         break;
     case MU_POLICY_DO_WATCH:
+    case MU_POLICY_DO_LISTEN:
+    case MU_POLICY_DO_TELL_FAILED:
     case MU_POLICY_DO_STATE:
     case MU_POLICY_DO_RECORD:
     case MU_POLICY_DO_STEP:
@@ -1106,7 +1274,8 @@ static bool world_answer(struct world *w)
         given.error = dice(w, 4) == 0 ? &error : NULL;
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = given });
     } else if (w->finishing || w->failing) {
-        enum mu_finish_end end = w->failing ? MU_FINISH_END_FAILED : (enum mu_finish_end)dice(w, 4);
+        enum mu_finish_end end =
+            (enum mu_finish_end)(w->failing ? MU_FINISH_END_FAILED + (int)dice(w, 3) : (int)dice(w, 4));
 
         w->finishing = w->failing = false;
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = end });
@@ -1128,7 +1297,10 @@ static void world_disturb(struct world *w)
     struct muster_error error = { .code = MUSTER_ERDZV_STATE, .text = "bad" };
     int64_t round = w->round - (int64_t)dice(w, 2);
 
-    switch (dice(w, 14)) {
+    switch (dice(w, 15)) {
+    case 14:
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_PEER_FAILED, .round = -1 });
+        break;
     case 0:
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_WAITING, .round = round, .number = 1 });
         break;
@@ -1235,6 +1407,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(success_is_done_then_the_end),
         SCENE(a_used_up_budget_fails_and_closes_the_job),
+        SCENE(a_failure_that_nobody_could_be_told_is_not_said_to_have_closed_the_job),
+        SCENE(who_would_fail_a_job_that_has_gone_on_joins_it),
         SCENE(a_spare_of_a_closed_job_ends_gracefully),
         SCENE(a_signal_with_workers_stops_them_and_leaves),
         SCENE(a_second_signal_kills_at_once),
@@ -1247,6 +1421,7 @@ int main(void)
         SCENE(workers_that_cannot_be_started_are_an_error_that_names_role_and_state),
         SCENE(removed_kills_without_grace_and_joins_as_new),
         SCENE(a_keeper_that_is_gone_kills_and_leaves_within_a_second),
+        SCENE(a_failure_on_another_node_ends_the_round_here_for_free_and_is_said),
         SCENE(a_waiting_node_and_a_lost_one_regroup_for_free),
         SCENE(the_first_of_a_round_decides_and_the_rest_is_dropped),
         SCENE(a_round_may_be_over_before_its_workers_are_started),
@@ -1259,7 +1434,10 @@ int main(void)
         SCENE(a_round_that_was_over_for_the_job_costs_nothing_and_fails_nobody),
         SCENE(a_round_that_cannot_be_agreed_upon_is_followed_by_another),
         SCENE(no_round_follows_before_the_budget_is_known),
-        SCENE(a_store_that_does_not_answer_leaves_us_to_what_we_know),
+        SCENE(while_the_store_is_silent_nobody_knows_whether_the_round_is_paid_for),
+        SCENE(a_store_that_is_gone_with_its_process_ends_what_has_no_restarts_left),
+        SCENE(a_signal_while_a_restart_is_counted_leaves_a_group_that_has_stopped),
+        SCENE(a_store_that_cannot_say_leaves_us_to_what_we_know),
         SCENE(what_we_know_of_the_count_goes_with_us),
         SCENE(with_a_stock_member_each_counts_its_own),
         SCENE(a_worker_that_fails_in_a_closed_job_ends_it_here),

@@ -197,10 +197,10 @@ static void the_older_command_gives_the_rank_as_an_argument(void **state)
     char **argv;
 
     (void)state;
-    assert_int_equal(init(&scene, &command, "--no-python|sh|a", "", true), 0);
+    assert_int_equal(init(&scene, &command, "-m|x.py|a", "PYTHON_EXEC=/bin/true", true), 0);
     argv = mu_run_command_argv(&command, 2);
     join_words(argv, text);
-    assert_string_equal(text, "sh|--local-rank=2|a");
+    assert_string_equal(text, "/bin/true|-u|-m|x.py|--local-rank=2|a");
     free(argv);
     mu_run_command_done(&command);
 }

@@ -117,6 +117,44 @@ static void what_is_wrong_is_said_by_kind_and_name(void **state)
 }
 
 /* One mistake for each check, in the order in which they are to be found. */
+static int configure_older(struct scene *scene, const char *argv)
+{
+    const struct mu_run_host host = { .program = "muster launch",
+                                      .is_launch = true,
+                                      .environ = scene->environ.items,
+                                      .root = "/nowhere",
+                                      .rng = &scene->rng };
+
+    memset(scene, 0, sizeof *scene);
+    scene->rng = mu_rng_seeded(7);
+    split_words(&scene->argv, argv);
+    split_words(&scene->environ, "PYTHON_EXEC=/bin/true");
+    assert_int_equal(mu_run_options_parse(scene->argv.items, true, mu_run_lookup_environ, scene->environ.items,
+                                          &scene->options, &scene->problem),
+                     0);
+    return mu_run_config_new(&scene->options, &host, &scene->config, &scene->problem);
+}
+
+/* It says that it is old, and wants --use-env where there is nobody to read an argument. */
+static void the_older_command_has_a_rule_of_its_own(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    assert_true(configure_older(&scene, "--no-python|--nnodes=x|sh") < 0);
+    assert_int_equal(scene.problem.kind, MU_RUN_VALUE);
+    assert_non_null(strstr(scene.problem.error.text, "--use-env"));
+    assert_int_equal(configure_older(&scene, "--no-python|--use_env|sh"), 0);
+    assert_string_equal(scene.config->command.argv[0], "sh");
+    assert_null(scene.config->command.argv[1]);
+    assert_int_equal(scene.config->notes[0].level, MUSTER_LOG_WARNING);
+    assert_non_null(strstr(scene.config->notes[0].text, "deprecated"));
+    scene_done(&scene);
+    assert_int_equal(configure_older(&scene, "x.py"), 0);
+    assert_string_equal(scene.config->command.argv[3], "--local-rank=${local_rank}");
+    scene_done(&scene);
+}
+
 static void of_two_mistakes_the_one_that_stock_finds_is_found(void **state)
 {
     static const struct {
@@ -481,11 +519,12 @@ static void variables_tell_the_agent_the_rest(void **state)
     (void)state;
     configured(&scene, "",
                "TORCHELASTIC_ERROR_FILE=/e|TORCHELASTIC_ENABLE_FILE_TIMER=1|TORCHELASTIC_TIMER_FILE=/t|"
-               "TORCHELASTIC_HEALTH_CHECK_PORT=8080|TORCH_ELASTIC_WORKER_IDENTICAL=1");
+               "TORCHELASTIC_HEALTH_CHECK_PORT=8080|MUSTER_HEALTH_CHECK_TIMEOUT=1.5|TORCH_ELASTIC_WORKER_IDENTICAL=1");
     assert_string_equal(scene.config->error_file, "/e");
     assert_string_equal(scene.config->timer_file, "/t");
     assert_true(scene.config->file_timer && scene.config->workers_identical);
     assert_int_equal(scene.config->health_port, 8080);
+    assert_int_equal(scene.config->health_timeout_ms, 1500);
     scene_done(&scene);
     configured(&scene, "",
                "TORCHELASTIC_ERROR_FILE=|TORCHELASTIC_ENABLE_FILE_TIMER=yes|TORCHELASTIC_HEALTH_CHECK_PORT=x|"
@@ -643,6 +682,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_wrong_is_said_by_kind_and_name),
+        cmocka_unit_test(the_older_command_has_a_rule_of_its_own),
         cmocka_unit_test(of_two_mistakes_the_one_that_stock_finds_is_found),
         cmocka_unit_test(alone_it_needs_no_place_to_meet),
         cmocka_unit_test(only_whoever_asks_for_it_sees_the_banner),

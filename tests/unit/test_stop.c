@@ -10,8 +10,9 @@ struct scene {
     char trace[2048];
 };
 
-/* "w0" a worker (rank 0), "g0" somebody in its group, "o" an orphan elsewhere; then its state, S if none is given, and "!" if a
- * signal was refused: "w0 w1Z g1T oD!". Pids count from 100. "?": somebody who cannot be seen. */
+/* "w0" a worker (rank 0), "g0" somebody in its group, "o" an orphan elsewhere, "m" one that manages shared memory; then its
+ * state, S if none is given, and "!" if a signal was refused: "w0 w1Z g1T oD!". Pids count from 100. "?": somebody who cannot
+ * be seen. */
 static struct mu_stop_event with(struct mu_stop_event event, const char *text)
 {
     static struct mu_stop_child children[64];
@@ -29,8 +30,11 @@ static struct mu_stop_event with(struct mu_stop_event event, const char *text)
         *child = (struct mu_stop_child){
             .pid = 100 + (pid_t)event.count, .state = 'S', .rank = -1, .leader = *text == 'w', .comm = "prog"
         };
-        if (*text++ != 'o')
-            child->rank = *text++ - '0';
+        if (*text == 'm')
+            child->comm = "torch_shm_manag";
+        if (*text != 'o' && *text != 'm')
+            child->rank = *++text - '0';
+        text++;
         if (*text >= 'A' && *text <= 'Z')
             child->state = *text++;
         if (*text == '!')
@@ -157,6 +161,40 @@ static void orphans_have_a_second_and_are_killed_by_generations(void **state)
     assert_string_equal(now_are(s, 1013, "w0Z"), "done");
     assert_int_equal(s->stop.killed_count, 1);
     assert_int_equal(s->stop.left_count, 0);
+}
+
+static void who_manages_shared_memory_has_time_to_give_it_back(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(stop(s, 0, 5000, "w0 m"), "groups 15");
+    assert_string_equal(now_are(s, 10, "w0Z m"), "");
+    assert_string_equal(passes(s, 1010, "w0Z m"), "");
+    assert_state(s, "drain", 4010);
+    assert_string_equal(now_are(s, 2010, "w0Z"), "done");
+    assert_int_equal(s->stop.killed_count, 0);
+}
+
+/* It ends only when nobody uses it any more. */
+static void whoever_keeps_a_manager_busy_is_killed_before_it(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(stop(s, 0, 0, "w0 g0 m"), "groups 15, leaders 9");
+    assert_string_equal(passes(s, 1000, "w0Z g0 m"), "groups 9");
+    assert_state(s, "drain", 4000);
+    assert_string_equal(now_are(s, 1001, "w0Z m"), "");
+    assert_string_equal(passes(s, 4000, "w0Z m"), "say \"killing what the workers left behind: 101 (torch_shm_manag, "
+                                                  "state S)\", groups 9, children 9");
+}
+
+static void a_manager_is_not_waited_for_when_all_is_to_be_killed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)stop(s, 0, 5000, "w0 m");
+    (void)now_are(s, 10, "w0Z m");
+    assert_non_null(strstr(kill_now(s, 20, "w0Z m"), "groups 9, children 9"));
 }
 
 static void what_successful_workers_left_is_ended_too(void **state)
@@ -366,6 +404,9 @@ int main(void)
         TEST(a_tracker_in_the_group_is_let_to_clean_up),
         TEST(the_rest_of_a_group_has_the_same_grace_as_its_leader),
         TEST(orphans_have_a_second_and_are_killed_by_generations),
+        TEST(who_manages_shared_memory_has_time_to_give_it_back),
+        TEST(whoever_keeps_a_manager_busy_is_killed_before_it),
+        TEST(a_manager_is_not_waited_for_when_all_is_to_be_killed),
         TEST(what_successful_workers_left_is_ended_too),
         TEST(what_they_left_in_their_groups_is_asked_once_and_not_waited_for),
         TEST(the_rest_of_a_group_keeps_its_grace_when_there_is_another_signal),

@@ -51,7 +51,9 @@ if "ignore" in sys.argv or "note" in sys.argv:
 if "leave" in sys.argv:
     leave()
 with open(f"{STAGE}/{os.getpid()}.new", "w", encoding="utf-8") as record:
-    json.dump({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}, record)
+    with open("/proc/self/stat", encoding="utf-8") as stat:
+        born = stat.read().rpartition(")")[2].split()[19]
+    json.dump({"pid": os.getpid(), "born": born, "argv": sys.argv[1:], "env": dict(os.environ)}, record)
 os.rename(f"{STAGE}/{os.getpid()}.new", f"{STAGE}/{os.getpid()}.json")
 while True:
     signal.pause()

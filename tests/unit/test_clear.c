@@ -1,0 +1,179 @@
+/* What is deleted of rounds that are long over, by whom, and what is not. */
+#include "agent/clear.h"
+#include "failmalloc.h"
+#include "pure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static struct scene {
+    struct mu_clear *clear;
+    char trace[8192];
+    uint64_t ids[MU_ASKS_MAX];
+    unsigned count;
+} scene;
+
+static int set_up(void **state)
+{
+    scene = (struct scene){ .clear = NULL };
+    *state = &scene;
+    return mu_clear_new("job", &scene.clear, NULL);
+}
+
+static int tear_down(void **state)
+{
+    mu_clear_free(((struct scene *)*state)->clear);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+/* Keys without what all of the job begin with. */
+static const char *step(struct scene *s, struct mu_clear_event event)
+{
+    struct mu_clear_effects effects;
+    size_t used = 0;
+
+    mu_clear_step(s->clear, &event, &effects);
+    s->trace[0] = '\0';
+    for (s->count = 0; s->count < effects.count; s->count++) {
+        const struct mu_ask *ask = &effects.items[s->count];
+
+        assert_int_equal(ask->kind, MU_ASK_DELETE);
+        assert_memory_equal(ask->key.data, "muster.job/", 11);
+        used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s%.*s", s->count > 0 ? " " : "",
+                                 (int)ask->key.len - 11, ask->key.data + 11);
+        s->ids[s->count] = ask->id;
+    }
+    return s->trace;
+}
+
+static const char *join(struct scene *s, int64_t round, int64_t rank, int64_t world_size)
+{
+    struct mu_clear_round joined = { .round = round, .tag = 0xab, .rank = rank, .world_size = world_size };
+
+    return step(s, (struct mu_clear_event){ .type = MU_CLEAR_ON_JOINED, .round = &joined });
+}
+
+static const char *start(struct scene *s)
+{
+    return step(s, (struct mu_clear_event){ .type = MU_CLEAR_ON_STARTED });
+}
+
+static const char *answer(struct scene *s, uint64_t id, const struct muster_error *error)
+{
+    return step(s, (struct mu_clear_event){ .type = MU_CLEAR_ON_ANSWER, .answer = { .id = id, .error = error } });
+}
+
+#define T3 "3.00000000000000ab/"
+#define T4 "4.00000000000000ab/"
+
+static void what_is_of_itself_goes_eight_rounds_later(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(join(s, 3, 1, 2), "");
+    assert_string_equal(start(s), "");
+    assert_string_equal(join(s, 10, 1, 2), "");
+    assert_string_equal(start(s), "");          /* seven */
+    assert_string_equal(join(s, 11, 1, 2), ""); /* not before the workers are up */
+    assert_string_equal(start(s), T3 "role_info/1 " T3 "ranks/1 " T3 "done/1");
+    assert_string_equal(start(s), "");
+    assert_string_equal(join(s, 12, 1, 2), "");
+    assert_string_equal(start(s), "");
+}
+
+static void rank_0_clears_up_behind_all(void **state)
+{
+    static const char all[] = T3 "count " T3 "done_count " T3 "last " T3 "failed " T3 "role_info/0 " T3 "ranks/0 " T3
+                                 "done/0 " T3 "role_info/1 " T3 "ranks/1 " T3 "done/1";
+    struct scene *s = *state;
+
+    (void)join(s, 3, 1, 2);
+    (void)join(s, 11, 0, 2); /* it is now */
+    assert_string_equal(start(s), all);
+    (void)tear_down(state);
+    (void)set_up(state);
+    (void)join(s, 3, 0, 2);
+    (void)join(s, 11, 1, 2); /* it was then */
+    assert_string_equal(start(s), all);
+}
+
+static void there_is_a_limit_to_what_is_asked_at_once(void **state)
+{
+    struct scene *s = *state;
+    unsigned asked = 0;
+
+    (void)join(s, 3, 0, 100);
+    (void)join(s, 4, 0, 100);
+    (void)join(s, 12, 0, 100);
+    (void)start(s);
+    assert_int_equal(s->count, MU_ASKS_MAX);
+    for (uint64_t id = 1; id <= 2 * (4 + 300); id++) {
+        asked += s->count;
+        assert_true(asked >= id);
+        (void)answer(s, id, NULL);
+        assert_true(s->count <= 1);
+    }
+    assert_int_equal(asked, 2 * (4 + 300));
+    assert_string_equal(start(s), "");
+}
+
+static void an_error_is_not_minded_and_a_store_that_cannot_is_let_alone(void **state)
+{
+    struct muster_error lost = { .code = MUSTER_ELOST }, cannot = { .code = MUSTER_ENOTSUP };
+    struct scene *s = *state;
+
+    (void)join(s, 3, 1, 2);
+    (void)join(s, 4, 1, 2);
+    (void)join(s, 11, 1, 2);
+    (void)start(s);
+    assert_string_equal(answer(s, s->ids[0], &lost), "");
+    (void)join(s, 12, 1, 2);
+    assert_string_equal(start(s), T4 "role_info/1 " T4 "ranks/1 " T4 "done/1");
+    assert_string_equal(answer(s, s->ids[0], &cannot), "");
+    (void)join(s, 30, 1, 2);
+    assert_string_equal(start(s), "");
+}
+
+static void what_a_store_has_lost_is_not_deleted_and_more_than_enough_is_forgotten(void **state)
+{
+    struct scene *s = *state;
+
+    (void)join(s, 3, 1, 2);
+    (void)join(s, 0, 1, 2); /* it begins anew */
+    (void)join(s, 8, 1, 2);
+    assert_string_equal(start(s),
+                        "0.00000000000000ab/role_info/1 0.00000000000000ab/ranks/1 0.00000000000000ab/done/1");
+    for (int64_t round = 9; round < 200; round++)
+        assert_string_equal(join(s, round, 1, 2), "");
+    (void)start(s);
+    assert_int_equal(s->count, MU_ASKS_MAX - 3); /* three are under way */
+    assert_memory_equal(s->trace, "168.0", 5);   /* of 8 to 191 the last that are remembered */
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_clear *clear = NULL;
+        int rc = mu_clear_new("job", &clear, NULL);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        mu_clear_free(clear);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE(what_is_of_itself_goes_eight_rounds_later),
+        SCENE(rank_0_clears_up_behind_all),
+        SCENE(there_is_a_limit_to_what_is_asked_at_once),
+        SCENE(an_error_is_not_minded_and_a_store_that_cannot_is_let_alone),
+        SCENE(what_a_store_has_lost_is_not_deleted_and_more_than_enough_is_forgotten),
+        cmocka_unit_test(any_allocation_may_fail),
+    };
+
+    return cmocka_run_group_tests_name("clear", tests, NULL, NULL);
+}
