@@ -1,6 +1,7 @@
 /* What a rendezvous of many nodes costs on a back end, on real sockets: N handlers of one process meet, whatever the back end.
  *
- *   muster-bench-etcd BACKEND ENDPOINT crowd N    all join one round at once: wall time
+ *   muster-bench-etcd BACKEND ENDPOINT crowd N    all join one round at once: wall time. They leave when a line, or the end,
+ *                                                 of standard input has come
  *   muster-bench-etcd BACKEND ENDPOINT killed N   N members, one of them a process of its own, which is killed: how long
  *                                                 until all the others are told, in ms, the first and the last of them
  *   muster-bench-etcd BACKEND ENDPOINT left N     the same, but it leaves
@@ -20,8 +21,16 @@
 #include <uv.h>
 
 #define DEADLINE_MS 180000
-#define CROWD "lease=60,read_timeout=180" /* on one machine: their keep-alives are not what is measured */
-#define LOSS "lease=10,read_timeout=180"
+
+/* What a node is told; of a crowd on one machine, keep-alives are not what is measured. */
+struct options {
+    const char *backend, *crowd, *loss;
+};
+
+static const struct options options[] = {
+    { "etcd-v2", "keep_alive_interval=60,read_timeout=180", "read_timeout=180" },
+    { "etcd-v3", "lease=60,read_timeout=180", "lease=10,read_timeout=180" },
+};
 
 struct bench;
 
@@ -102,8 +111,7 @@ static void start_node(struct bench *bench, struct node *node, size_t index)
     node->bench = bench;
     if (muster_rdzv_params_new(bench->backend, bench->endpoint, bench->run_id, (int64_t)bench->world,
                                (int64_t)bench->world, name, &params, &error) < 0 ||
-        (strcmp(bench->backend, "etcd-v3") == 0 &&
-         muster_rdzv_params_set_options(params, bench->options, &error) < 0) ||
+        (bench->options != NULL && muster_rdzv_params_set_options(params, bench->options, &error) < 0) ||
         mu_handler_start_by_name(muster_rdzv_registry_default(), &bench->loop, params, on_event, node, &node->handler,
                                  &error) < 0)
         die("start", error.text);
@@ -202,6 +210,7 @@ static void lose_one(struct bench *bench, size_t count, int how)
 static void crowd(struct bench *bench, size_t count)
 {
     double wall_ms;
+    int c;
 
     bench->world = count;
     open_bench(bench, 0, count);
@@ -209,6 +218,8 @@ static void crowd(struct bench *bench, size_t count)
     (void)printf("{\"mode\": \"crowd\", \"backend\": \"%s\", \"nodes\": %zu, \"wall_ms\": %.1f}\n", bench->backend,
                  count, wall_ms);
     (void)fflush(stdout);
+    while ((c = getchar()) != EOF && c != '\n')
+        continue;
     close_bench(bench);
 }
 
@@ -235,7 +246,9 @@ int main(int argc, char **argv)
     bench.backend = argv[1];
     bench.endpoint = argv[2];
     bench.run_id = run_id;
-    bench.options = strcmp(argv[3], "crowd") == 0 ? CROWD : LOSS;
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        if (strcmp(options[i].backend, bench.backend) == 0)
+            bench.options = strcmp(argv[3], "crowd") == 0 ? options[i].crowd : options[i].loss;
     if (strcmp(argv[3], "crowd") == 0)
         crowd(&bench, count);
     else

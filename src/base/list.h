@@ -57,4 +57,11 @@ static inline struct mu_list *mu_list_pop(struct mu_list *head) /* from the fron
     return item;
 }
 
+/* Moves every item, in order, to `to`, a head that was in no use. What is pushed from then on is not among them. */
+static inline void mu_list_take(struct mu_list *to, struct mu_list *from)
+{
+    mu_list_push(from, to); /* a head in the place of another */
+    mu_list_remove(from);
+}
+
 #endif

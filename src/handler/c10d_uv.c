@@ -12,8 +12,7 @@
  * ends it at once. All of that is told as the failure of what was asked. Names are never compared to find the host. */
 #include "kv/c10d_uv.h"
 #include "base/log.h"
-#include "events/record.h"
-#include "handler/handler.h"
+#include "handler/front_uv.h"
 #include "handler/owns.h"
 #include "store/dial.h"
 #include "store/server_uv.h"
@@ -28,126 +27,40 @@
 
 enum {
     PORT_DEFAULT = 29400,
-    READ_TIMEOUT_S = 60,
-    READ_TIMEOUT_MAX_S = 100000000,
     RESOLVE_AGAIN_MS = 500,
     LISTEN_AGAIN_MS = 3000, /* how long a taken port of ours is dialled before it is bound again */
     STORE_TYPE_MAX = 16,
 };
 
-enum state { STARTING, RESOLVING, CONNECTING, RUNNING, FAILED };
-
-enum ask { ASK_JOIN, ASK_CLOSE, ASK_LOOK, ASKS_COUNT };
-
 struct c10d {
-    struct muster_handler handler;
-    uv_loop_t *loop;
-    muster_rdzv_listener *listener;
-    void *ctx;
+    struct mu_front front;
     /* By the parameters. */
     char host[MU_HOST_MAX];
     uint16_t port;
-    bool use_agent_store;
     struct mu_doc_dialect dialect;
     enum { HOST_IF_OURS, HOST_ALWAYS, HOST_NEVER } hosting;
-    char *run_id, *local_addr;
     uint64_t read_timeout_ms;
     struct mu_rdzv_settings settings;
-    int64_t local_id;
     uint64_t seed;
     /* Starting up. */
-    uv_timer_t timer; /* for the next step */
-    uv_timer_t news;  /* for LEFT */
     uv_getaddrinfo_t resolver;
     bool resolving, warned, told_taken;
-    enum state state;
-    unsigned resolve_count;    /* tries */
-    enum ask asks[ASKS_COUNT]; /* in the order they came; each at most once */
-    size_t asks_count;
+    unsigned resolve_count; /* tries */
     uint64_t deadline_ms;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     size_t addrs_count;
     struct muster_error not_hosting; /* why not, though the address is ours; code 0: it is not, or we do */
     struct mu_server *server;
-    struct mu_kv *kv; /* until the handler within owns it */
-    struct muster_handler *inner;
-    /* The end. */
-    size_t handles; /* that are still to be given back by the loop */
-    void (*on_freed)(void *ctx);
-    void *freed_ctx;
-    bool freeing;
 };
 
 static void step(struct c10d *c);
 
 /* ---- Ending ---- */
 
-static void on_server_closed(struct mu_server *server, void *ctx);
-
-static void release(struct c10d *c)
-{
-    void (*done)(void *ctx) = c->on_freed;
-    void *ctx = c->freed_ctx;
-
-    free(c->run_id);
-    free(c->local_addr);
-    free(c);
-    done(ctx);
-}
-
-/* The store is the last to go: others get their answers until then. */
-static void free_if_over(struct c10d *c)
-{
-    struct mu_server *server = c->server;
-
-    if (!c->freeing || c->handles > 0)
-        return;
-    if (server == NULL) {
-        release(c);
-        return;
-    }
-    c->server = NULL;
-    c->handles++;
-    mu_server_close(server, on_server_closed, c);
-}
-
-static void one_less(struct c10d *c)
-{
-    c->handles--;
-    free_if_over(c);
-}
-
 static void on_server_closed(struct mu_server *server, void *ctx)
 {
     (void)server;
-    one_less(ctx);
-}
-
-static void on_kv_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    one_less(ctx);
-}
-
-static void on_timer_closed(uv_handle_t *handle)
-{
-    one_less(handle->data);
-}
-
-static void on_inner_freed(void *ctx)
-{
-    one_less(ctx);
-}
-
-static void close_kv(struct c10d *c)
-{
-    struct mu_kv *kv = c->kv;
-
-    c->kv = NULL;
-    if (kv == NULL)
-        return;
-    c->handles++;
-    kv->ops->close(kv, on_kv_closed, c);
+    mu_front_drop(ctx);
 }
 
 static void close_server(struct c10d *c)
@@ -157,68 +70,27 @@ static void close_server(struct c10d *c)
     c->server = NULL;
     if (server == NULL)
         return;
-    c->handles++;
+    mu_front_hold(&c->front);
     mu_server_close(server, on_server_closed, c);
 }
 
-/* ---- Telling ---- */
-
-static void tell(struct c10d *c, enum muster_rdzv_event_type type, const struct muster_error *error)
+/* The store is the last to go: others get their answers until then. */
+static void over(struct mu_front *front)
 {
-    const struct muster_rdzv_event event = { .size = sizeof event, .type = type, .round = -1, .error = error };
+    struct c10d *c = (struct c10d *)front;
 
-    if (!c->freeing)
-        c->listener(c->ctx, &event);
-}
-
-static void tell_failed(struct c10d *c, enum ask ask, const struct muster_error *error)
-{
-    static const char *const texts[] = { [ASK_JOIN] = "join", [ASK_CLOSE] = "close", [ASK_LOOK] = "look at" };
-    struct muster_error told = *error;
-
-    (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", texts[ask], c->run_id);
-    tell(c, ask == ASK_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED, &told);
-}
-
-static const char *node_name(const struct c10d *c, char hostname[static 256])
-{
-    (void)snprintf(hostname, 256, "localhost");
-    (void)gethostname(hostname, 255);
-    return c->local_addr != NULL ? c->local_addr : hostname;
+    if (c->server != NULL)
+        close_server(c);
+    else
+        mu_front_free(front);
 }
 
 /* There will be no store for what was asked so far. The next ask begins anew. */
 static void fail_all(struct c10d *c, int code, struct muster_error *error)
 {
-    char hostname[256];
-    enum ask asks[ASKS_COUNT];
-    size_t count = c->asks_count;
-
-    error->code = code;
-    (void)uv_timer_stop(&c->timer);
-    close_kv(c);
+    mu_front_close_kv(&c->front);
     close_server(c);
-    c->state = FAILED;
-    mu_event_record((struct muster_event_record){ .name = "create",
-                                                  .run_id = c->run_id,
-                                                  .hostname = node_name(c, hostname),
-                                                  .pid = getpid(),
-                                                  .local_id = c->local_id,
-                                                  .rank = -1,
-                                                  .node_state = MUSTER_NODE_FAILED,
-                                                  .error = error->text },
-                    "%s", error->text);
-    memcpy(asks, c->asks, sizeof asks);
-    c->asks_count = 0; /* what is asked from within is of the next try */
-    for (size_t i = 0; i < count; i++)
-        tell_failed(c, asks[i], error);
-}
-
-static void on_news(uv_timer_t *timer)
-{
-    struct c10d *c = timer->data;
-
-    tell(c, MUSTER_RDZV_LEFT, NULL);
+    mu_front_fail(&c->front, code, error);
 }
 
 /* ---- Connecting ---- */
@@ -231,52 +103,25 @@ static bool accepted_on(void *ctx, char *text, size_t room)
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
 }
 
-static void pass_on(struct c10d *c, enum ask ask)
-{
-    switch (ask) {
-    case ASK_JOIN:
-        c->inner->ops->join(c->inner);
-        break;
-    case ASK_CLOSE:
-        c->inner->ops->close(c->inner);
-        break;
-    case ASK_LOOK:
-        c->inner->ops->look(c->inner);
-        break;
-    case ASKS_COUNT:
-        break;
-    }
-}
-
 static void run(struct c10d *c)
 {
-    struct mu_dynamic_config config = {
+    const struct mu_dynamic_config config = {
         .backend = "c10d",
-        .run_id = c->run_id,
-        .local_addr = c->local_addr,
+        .run_id = c->front.run_id,
+        .local_addr = c->front.local_addr,
         .settings = c->settings,
         .dialect = c->dialect,
-        .local_id = c->local_id,
-        .use_agent_store = c->use_agent_store,
+        .local_id = c->front.local_id,
+        .use_agent_store = c->front.use_agent_store,
         .request_timeout_ms = c->read_timeout_ms,
         .store_host = c->host,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
         .accepted_on_ctx = c,
     };
-    struct muster_error error;
-    struct mu_kv *kv = c->kv;
-    int rc;
 
-    c->kv = NULL;
-    rc = mu_dynamic_start(c->loop, &config, kv, c->listener, c->ctx, &c->inner, &error);
-    if (rc < 0) {
-        fail_all(c, rc, &error);
-        return;
-    }
-    c->state = RUNNING;
-    for (size_t i = 0; i < c->asks_count; i++)
-        pass_on(c, c->asks[i]);
-    c->asks_count = 0;
+    mu_front_run(&c->front, &config);
+    if (c->front.inner == NULL)
+        close_server(c);
 }
 
 /* No connection. Says what of our own doing is to be known about that. */
@@ -298,22 +143,21 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
     struct c10d *c = ctx;
     struct muster_error why;
 
-    assert(kv == c->kv);
+    assert(kv == c->front.kv);
     (void)kv;
     if (error == NULL) {
         run(c);
         return;
     }
-    close_kv(c);
+    mu_front_close_kv(&c->front);
     if (c->not_hosting.code == MUSTER_EADDRINUSE && error->code != MUSTER_EPROTOCOL &&
-        uv_now(c->loop) < c->deadline_ms) {
+        uv_now(c->front.loop) < c->deadline_ms) {
         if (!c->told_taken)
             mu_log(MUSTER_LOG_WARNING,
                    "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
-                   c->run_id, c->port, error->text);
+                   c->front.run_id, c->port, error->text);
         c->told_taken = true;
-        c->state = RESOLVING; /* with the addresses we have: is the port still taken? */
-        step(c);
+        step(c); /* with the addresses we have: is the port still taken? */
         return;
     }
     why = *error;
@@ -323,11 +167,11 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
 
 static void connect_to(struct c10d *c, const char *host, uint16_t port, const char *host_node)
 {
-    uint64_t now = uv_now(c->loop);
+    uint64_t now = uv_now(c->front.loop);
     struct mu_kv_c10d_config config = {
         .host = host,
         .port = port,
-        .run_id = c->run_id,
+        .run_id = c->front.run_id,
         .read_timeout_ms = c->deadline_ms > now ? c->deadline_ms - now : 1,
         .seed = c->seed++,
         .host_node = host_node,
@@ -339,8 +183,7 @@ static void connect_to(struct c10d *c, const char *host, uint16_t port, const ch
 
     if (c->not_hosting.code == MUSTER_EADDRINUSE && config.read_timeout_ms > LISTEN_AGAIN_MS)
         config.read_timeout_ms = LISTEN_AGAIN_MS;
-    c->state = CONNECTING;
-    rc = mu_kv_c10d_start(c->loop, &config, &c->kv, &error);
+    rc = mu_kv_c10d_start(c->front.loop, &config, &c->front.kv, &error);
     if (rc < 0)
         fail_all(c, rc, &error);
 }
@@ -368,16 +211,17 @@ static void connect_elsewhere(struct c10d *c)
 static int host(struct c10d *c)
 {
     const struct muster_store_server_config config = { .size = sizeof config, .port = c->port };
-    char hostname[256], text[MU_NODE_TEXT_MAX];
+    char hostname[MU_HANDLER_NAME_MAX], text[MU_NODE_TEXT_MAX];
     struct mu_node me;
     int rc;
 
     c->not_hosting = (struct muster_error){ 0 };
-    rc = mu_server_start_as(c->loop, &config, &c->server, &c->not_hosting);
+    rc = mu_server_start_as(c->front.loop, &config, &c->server, &c->not_hosting);
     if (rc < 0)
         return mu_wrap(&c->not_hosting, rc, "host the store");
-    me = (struct mu_node){ mu_slice_str(node_name(c, hostname)), getpid(), c->local_id };
-    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u", c->run_id,
+    me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
+                           c->front.local_id };
+    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u", c->front.run_id,
            (unsigned)mu_addr_port(mu_server_address(c->server)));
     connect_to(c, "127.0.0.1", mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
     return 0;
@@ -394,7 +238,7 @@ static void decide(struct c10d *c)
     if (loopback && c->settings.nodes_max > 1 && !c->warned) {
         c->warned = true;
         mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->run_id,
+               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->front.run_id,
                c->host);
     }
     if (c->hosting == HOST_NEVER || (c->hosting == HOST_IF_OURS && !ours)) {
@@ -419,10 +263,10 @@ static void on_timer(uv_timer_t *timer)
 static void unresolved(struct c10d *c, int status)
 {
     struct muster_error error;
-    uint64_t now = uv_now(c->loop);
+    uint64_t now = uv_now(c->front.loop);
 
     if (now + RESOLVE_AGAIN_MS < c->deadline_ms) {
-        (void)uv_timer_start(&c->timer, on_timer, RESOLVE_AGAIN_MS, 0);
+        (void)uv_timer_start(&c->front.timer, on_timer, RESOLVE_AGAIN_MS, 0);
         return;
     }
     (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "cannot resolve '%s' (%u tries in %" PRIu64 " s): %s", c->host,
@@ -441,13 +285,11 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
             memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
     }
     uv_freeaddrinfo(list);
-    c->handles--;
-    if (c->freeing)
-        free_if_over(c);
-    else if (status < 0 || c->addrs_count == 0)
+    if (!c->front.freeing && (status < 0 || c->addrs_count == 0))
         unresolved(c, status < 0 ? status : UV_EAI_NODATA);
-    else
+    else if (!c->front.freeing)
         decide(c);
+    mu_front_drop(&c->front);
 }
 
 static void resolve(struct c10d *c)
@@ -457,115 +299,52 @@ static void resolve(struct c10d *c)
 
     c->resolve_count++;
     c->resolver.data = c;
-    rc = uv_getaddrinfo(c->loop, &c->resolver, on_resolved, c->host, NULL, &hints);
+    rc = uv_getaddrinfo(c->front.loop, &c->resolver, on_resolved, c->host, NULL, &hints);
     if (rc < 0) {
         unresolved(c, rc);
         return;
     }
     c->resolving = true;
-    c->handles++;
+    mu_front_hold(&c->front);
 }
 
 /* The next step of starting up. */
 static void step(struct c10d *c)
 {
-    if (c->state == STARTING) {
-        c->state = RESOLVING;
-        c->deadline_ms =
-            uv_now(c->loop) + (c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms);
-        c->not_hosting = (struct muster_error){ 0 };
-        c->resolve_count = 0;
-        c->addrs_count = mu_dial_known(c->host, c->port, c->addrs);
-    }
-    assert(c->state == RESOLVING);
     if (c->addrs_count > 0 || c->hosting != HOST_IF_OURS) /* the client resolves for itself, and nobody else needs it */
         decide(c);
     else
         resolve(c);
 }
 
-/* ---- What is asked ---- */
-
-static void put_ask(struct c10d *c, enum ask ask)
+static void begin(struct mu_front *front)
 {
-    if (c->state == RUNNING) {
-        pass_on(c, ask);
-        return;
-    }
-    for (size_t i = 0; i < c->asks_count; i++) {
-        if (c->asks[i] == ask)
-            return;
-    }
-    c->asks[c->asks_count++] = ask;
-    if (c->state == FAILED) {
-        c->state = STARTING;
-        (void)uv_timer_start(&c->timer, on_timer, 0, 0);
-    }
+    struct c10d *c = (struct c10d *)front;
+
+    c->deadline_ms =
+        uv_now(front->loop) + (c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms);
+    c->not_hosting = (struct muster_error){ 0 };
+    c->resolve_count = 0;
+    c->addrs_count = mu_dial_known(c->host, c->port, c->addrs);
+    step(c);
 }
 
-static void c10d_join(struct muster_handler *handler)
-{
-    put_ask((struct c10d *)handler, ASK_JOIN);
-}
-
-static void c10d_close(struct muster_handler *handler)
-{
-    put_ask((struct c10d *)handler, ASK_CLOSE);
-}
-
-static void c10d_look(struct muster_handler *handler)
-{
-    put_ask((struct c10d *)handler, ASK_LOOK);
-}
-
-/* Whoever is not in the document yet has left as soon as it no longer wants to join. */
-static void c10d_leave(struct muster_handler *handler)
-{
-    struct c10d *c = (struct c10d *)handler;
-    size_t kept = 0;
-
-    if (c->state == RUNNING) {
-        c->inner->ops->leave(c->inner);
-        return;
-    }
-    for (size_t i = 0; i < c->asks_count; i++) {
-        if (c->asks[i] != ASK_JOIN)
-            c->asks[kept++] = c->asks[i];
-    }
-    c->asks_count = kept;
-    (void)uv_timer_start(&c->news, on_news, 0, 0);
-}
-
-static bool c10d_use_agent_store(const struct muster_handler *handler)
-{
-    return ((const struct c10d *)handler)->use_agent_store;
-}
+/* ---- The handler ---- */
 
 static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
 {
     struct c10d *c = (struct c10d *)handler;
 
-    assert(!c->freeing);
-    c->freeing = true;
-    c->on_freed = done;
-    c->freed_ctx = ctx;
-    c->handles += 2;
-    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
-    uv_close((uv_handle_t *)&c->news, on_timer_closed);
     if (c->resolving)
         (void)uv_cancel((uv_req_t *)&c->resolver); /* if it cannot be cancelled it is waited for */
-    close_kv(c);
-    if (c->inner != NULL) {
-        c->handles++;
-        c->inner->ops->free(c->inner, on_inner_freed, c);
-    }
+    mu_front_end(handler, done, ctx);
 }
 
 static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port)
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    if (c->state != RUNNING)
+    if (c->front.inner == NULL)
         return false;
     (void)snprintf(ret_host, room, "%s", c->server != NULL ? "127.0.0.1" : c->host);
     *ret_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
@@ -588,11 +367,11 @@ static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *
 static const struct muster_handler_ops c10d_ops = {
     .size = sizeof c10d_ops,
     .name = "c10d",
-    .join = c10d_join,
-    .leave = c10d_leave,
-    .close = c10d_close,
-    .look = c10d_look,
-    .use_agent_store = c10d_use_agent_store,
+    .join = mu_front_join,
+    .leave = mu_front_leave,
+    .close = mu_front_close,
+    .look = mu_front_look,
+    .use_agent_store = mu_front_use_agent_store,
     .free = c10d_free,
     .endpoint = c10d_endpoint,
     .hosts = c10d_hosts,
@@ -660,27 +439,13 @@ static int read_endpoint(struct c10d *c, const struct muster_rdzv_params *params
     return 0;
 }
 
-static int read_timeout(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    int64_t seconds;
-    int rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &seconds, reterr);
-
-    if (rc < 0)
-        return rc;
-    if (seconds <= 0 || seconds > READ_TIMEOUT_MAX_S)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'read_timeout': %" PRId64 " s is not in 1..%d", seconds,
-                       READ_TIMEOUT_MAX_S);
-    c->read_timeout_ms = (uint64_t)seconds * 1000;
-    return 0;
-}
-
 static int copy_texts(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     const char *local_addr = muster_rdzv_params_local_addr(params);
 
-    c->run_id = strdup(muster_rdzv_params_run_id(params));
-    c->local_addr = local_addr == NULL ? NULL : strdup(local_addr);
-    if (c->run_id == NULL || (local_addr != NULL && c->local_addr == NULL))
+    c->front.run_id = strdup(muster_rdzv_params_run_id(params));
+    c->front.local_addr = local_addr == NULL ? NULL : strdup(local_addr);
+    if (c->front.run_id == NULL || (local_addr != NULL && c->front.local_addr == NULL))
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     return 0;
 }
@@ -694,11 +459,11 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
     if (rc == 0)
         rc = read_hosting(c, params, reterr);
     if (rc == 0)
-        rc = read_timeout(c, params, reterr);
+        rc = mu_rdzv_read_timeout_from_params(params, &c->read_timeout_ms, reterr);
     if (rc == 0)
         rc = mu_rdzv_dialect_from_params(params, &c->dialect, reterr);
     if (rc == 0)
-        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &c->use_agent_store, reterr);
+        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &c->front.use_agent_store, reterr);
     if (rc == 0)
         rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
     return rc == 0 ? copy_texts(c, params, reterr) : rc;
@@ -710,7 +475,7 @@ static int draw(struct c10d *c, struct muster_error *reterr)
 
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    c->local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
+    c->front.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
     c->seed = random[1];
     return 0;
 }
@@ -725,23 +490,22 @@ int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *param
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     rc = read_params(c, params, reterr);
     if (rc == 0)
-        rc = mu_dynamic_check_name(c->local_addr, reterr);
+        rc = mu_dynamic_check_name(c->front.local_addr, reterr);
     if (rc == 0)
         rc = draw(c, reterr);
     if (rc < 0) {
-        free(c->run_id);
-        free(c->local_addr);
+        free(c->front.run_id);
+        free(c->front.local_addr);
         free(c);
         return mu_wrap(reterr, rc, "rendezvous c10d");
     }
-    c->handler.ops = &c10d_ops;
-    c->loop = loop;
-    c->listener = listener;
-    c->ctx = ctx;
-    (void)uv_timer_init(loop, &c->timer); /* these only fill in memory */
-    (void)uv_timer_init(loop, &c->news);
-    c->timer.data = c->news.data = c;
-    (void)uv_timer_start(&c->timer, on_timer, 0, 0); /* nothing is told before we have returned */
-    *ret_handler = &c->handler;
+    c->front.handler.ops = &c10d_ops;
+    c->front.loop = loop;
+    c->front.listener = listener;
+    c->front.ctx = ctx;
+    c->front.begin = begin;
+    c->front.over = over;
+    mu_front_open(&c->front);
+    *ret_handler = &c->front.handler;
     return 0;
 }

@@ -7,14 +7,13 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "events/record.h"
-#include "handler/boot.h"
+#include "handler/asking_uv.h"
+#include "handler/boot_uv.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
 #include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
-#include "store/client_uv.h"
-#include "store/listen.h"
-#include "store/server_uv.h"
+#include "store/net.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,11 +25,10 @@
 #include <unistd.h>
 #include <uv.h>
 
-#define PARK_TIMEOUT_MS 300000 /* then the bell is parked anew */
-#define GET_SLICE_MS 2000      /* a longer wait for a key is made of several */
-#define ASKS_MAX 8             /* asked and not yet passed on */
-#define PROGRESS_NODES_MAX 64  /* shown to a user who waits */
-#define REFUSED_MAX 4          /* requests of one step that found no memory */
+#define PARK_TIMEOUT_MS 300000          /* then the bell is parked anew */
+#define ASKS_MAX 8                      /* asked and not yet passed on */
+#define PROGRESS_NODES_MAX 64           /* shown to a user who waits */
+#define REFUSED_MAX MU_RDZV_EFFECTS_MAX /* requests of one step that found no memory */
 
 struct dynamic {
     struct muster_handler handler;
@@ -40,30 +38,20 @@ struct dynamic {
     char *backend, *run_id, *name, *local_addr, *store_host;
     struct mu_dynamic_config config; /* its texts are the above */
     struct mu_rdzv *rdzv;
-    struct mu_boot boot;
+    struct mu_boot_uv boot; /* while it is on we have joined, but the owner does not know yet */
     struct mu_kv *kv;
-    uv_timer_t timer, ask_timer;
-    enum mu_rdzv_event_type asks[ASKS_MAX];
-    size_t asks_count;
-    bool booting;          /* joined, but the owner does not know yet */
-    bool boot_failed;      /* leaving because of that; boot_error says why */
-    bool joining;          /* the owner waits for JOINED */
-    bool join_after_leave; /* asked while it was still leaving */
+    uv_timer_t timer;
+    struct mu_asking asking; /* enum mu_rdzv_event_type */
+    bool boot_failed;        /* leaving because of that; boot_error says why */
+    bool joining;            /* the owner waits for JOINED */
+    bool join_after_leave;   /* asked while it was still leaving */
     uint64_t join_deadline_ms;
     struct muster_error boot_error;
     int64_t waiting_count; /* told while booting; 0: not told */
     bool closed_seen, ghost_told;
     int64_t round; /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
-    /* The workers' store, and the connection to ourselves. */
-    struct mu_server *store;
-    struct mu_client *self;
-    uint64_t self_id;
-    /* Answers that are there at once wait until the step they answer is over. */
-    struct mu_boot_event boot_answer;
-    bool has_boot_answer;
-    struct muster_error boot_answer_error;
-    uint64_t refused[REFUSED_MAX];
+    uint64_t refused[REFUSED_MAX]; /* answered when the step is over */
     size_t refused_count;
     /* The end. */
     size_t handles; /* still to be closed */
@@ -77,14 +65,11 @@ struct order {
     struct mu_kv_request request;
     struct dynamic *d;
     uint64_t id;
-    enum { FOR_RDZV, FOR_BOOT, FOR_NOBODY, FOR_HOST } who;
+    enum { FOR_RDZV, FOR_NOBODY, FOR_HOST } who;
     struct mu_buf value, token;
-    char *key;
 };
 
 static void feed(struct dynamic *d, struct mu_rdzv_event event);
-static void feed_boot(struct dynamic *d, struct mu_boot_event event);
-static void ask(struct dynamic *d, enum mu_rdzv_event_type what);
 static void arm(struct dynamic *d);
 
 /* ---- Telling ---- */
@@ -238,7 +223,6 @@ static void free_order(struct order *order)
     muster_bytes_done(&order->request.state_token);
     mu_buf_done(&order->value);
     mu_buf_done(&order->token);
-    free(order->key);
     free(order);
 }
 
@@ -286,28 +270,6 @@ static void answer_rdzv(struct order *order)
         event.turns_done = request->done_count;
     }
     feed(order->d, event);
-}
-
-static void answer_boot(struct order *order)
-{
-    struct mu_kv_request *request = &order->request;
-    struct mu_boot_event event = { .id = order->id };
-
-    if (request->kind == MU_KV_GET && request->rc == MUSTER_ETIMEOUT) {
-        event.type = MU_BOOT_ON_MISSING;
-    } else if (request->rc < 0) {
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-        event.error = &request->error;
-    } else if (request->kind == MU_KV_GET) {
-        event.type = MU_BOOT_ON_GOT;
-        event.value = slice_of(&request->bytes);
-    } else if (request->kind == MU_KV_CHECK) {
-        event.type = MU_BOOT_ON_FOUND;
-        event.found = request->found;
-    } else {
-        event.type = MU_BOOT_ON_SET;
-    }
-    feed_boot(order->d, event);
 }
 
 /* "NAME_PID_LOCAL-ID" */
@@ -367,9 +329,6 @@ static void on_done(struct mu_kv_request *request)
         case FOR_RDZV:
             answer_rdzv(order);
             break;
-        case FOR_BOOT:
-            answer_boot(order);
-            break;
         case FOR_HOST:
             answer_host(order);
             break;
@@ -407,17 +366,6 @@ static void refuse(struct dynamic *d, uint64_t id)
         return;
     assert(d->refused_count < REFUSED_MAX);
     d->refused[d->refused_count++] = id;
-}
-
-static void answer_boot_later(struct dynamic *d, struct mu_boot_event event, const struct muster_error *error)
-{
-    assert(!d->has_boot_answer);
-    d->has_boot_answer = true;
-    d->boot_answer = event;
-    if (error != NULL) {
-        d->boot_answer_error = *error;
-        d->boot_answer.error = &d->boot_answer_error;
-    }
 }
 
 static void submit(struct dynamic *d, struct order *order)
@@ -495,162 +443,13 @@ static void ask_for_host(struct dynamic *d)
 
 /* ---- Where the workers meet ---- */
 
-static void destroy(struct dynamic *d)
-{
-    mu_rdzv_free(d->rdzv);
-    mu_boot_done(&d->boot);
-    free(d->backend);
-    free(d->run_id);
-    free(d->name);
-    free(d->local_addr);
-    free(d->store_host);
-    free(d);
-}
-
-static void handle_gone(struct dynamic *d)
-{
-    void (*on_freed)(void *ctx) = d->on_freed;
-    void *ctx = d->freed_ctx;
-
-    assert(d->handles > 0);
-    d->handles--;
-    if (!d->freeing || d->handles > 0)
-        return;
-    destroy(d);
-    on_freed(ctx);
-}
-
-static void on_store_closed(struct mu_server *server, void *ctx)
-{
-    (void)server;
-    handle_gone(ctx);
-}
-
-static void close_store(struct dynamic *d)
-{
-    if (d->store == NULL)
-        return;
-    d->handles++;
-    mu_server_close(d->store, on_store_closed, d);
-    d->store = NULL;
-}
-
-static int open_store(struct dynamic *d, struct muster_error *reterr)
-{
-    struct muster_store_server_config config = { .size = sizeof config };
-
-    close_store(d);
-    return mu_server_start_as(d->loop, &config, &d->store, reterr);
-}
-
-static int find_free_port(uint16_t *ret_port, struct muster_error *reterr)
-{
-    union mu_addr addr;
-    int fd = -1;
-    int rc = mu_listen_open(NULL, 0, &fd, reterr);
-
-    if (rc < 0)
-        return rc;
-    rc = mu_listen_address(fd, &addr, reterr);
-    (void)close(fd);
-    if (rc == 0)
-        *ret_port = mu_addr_port(&addr);
-    return rc;
-}
-
-static void perform_listen(struct dynamic *d, const struct mu_boot_effect *effect)
-{
-    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = effect->id };
-    struct muster_error error = { 0 };
-    int rc = 0;
-
-    if (effect->type == MU_BOOT_DO_FREE_PORT)
-        rc = find_free_port(&event.port, &error);
-    else if (effect->type == MU_BOOT_DO_KEEP_STORE && d->store != NULL)
-        rc = mu_server_renew(d->store, &error);
-    else
-        rc = open_store(d, &error);
-    if (rc == 0 && effect->type != MU_BOOT_DO_FREE_PORT)
-        event.port = mu_addr_port(mu_server_address(d->store));
-    if (rc < 0)
-        event.type = MU_BOOT_ON_LISTEN_FAILED;
-    answer_boot_later(d, event, rc < 0 ? &error : NULL);
-}
-
-static void on_self_closed(struct mu_client *client, void *ctx)
-{
-    (void)client;
-    handle_gone(ctx);
-}
-
-static void drop_self(struct dynamic *d)
-{
-    if (d->self == NULL)
-        return;
-    d->handles++;
-    mu_client_close(d->self, on_self_closed, d);
-    d->self = NULL;
-}
-
-static void on_self_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
+static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
 {
     struct dynamic *d = ctx;
-    struct mu_boot_event event = { .type = MU_BOOT_ON_CHECKED, .id = d->self_id, .error = error };
-
-    if (client != d->self)
-        return;
-    drop_self(d);
-    if (error != NULL)
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-    if (!d->freeing)
-        feed_boot(d, event);
-}
-
-static void check_self(struct dynamic *d, const struct mu_boot_effect *effect)
-{
-    struct mu_client_config config = { .host = effect->addr,
-                                       .port = effect->port,
-                                       .connect_timeout_ms = effect->wait_ms };
-    struct muster_error error = { 0 };
-
-    drop_self(d);
-    d->self_id = effect->id;
-    if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
-        config.seed = effect->id; /* it only spreads tries */
-    if (mu_client_start(d->loop, &config, on_self_ready, NULL, d, &d->self, &error) < 0)
-        answer_boot_later(d, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-}
-
-static void order_boot(struct dynamic *d, enum mu_kv_kind kind, const struct mu_boot_effect *effect)
-{
-    /* A wait that is no longer wanted holds its connection until its time is up: let that be soon. */
-    uint64_t wait_ms = kind == MU_KV_GET && effect->wait_ms > GET_SLICE_MS ? GET_SLICE_MS : effect->wait_ms;
-    struct order *order = new_order(d, kind, effect->id, wait_ms);
-
-    if (order != NULL)
-        order->key = strndup(effect->key.data, effect->key.len);
-    if (order == NULL || order->key == NULL ||
-        mu_buf_append(&order->value, effect->value.data, effect->value.len, SIZE_MAX) < 0) {
-        struct muster_error error = { 0 };
-
-        if (order != NULL)
-            free_order(order);
-        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
-        answer_boot_later(d, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-        return;
-    }
-    order->who = FOR_BOOT;
-    order->request.key = (struct muster_slice){ order->key, effect->key.len };
-    submit(d, order);
-}
-
-static void boot_done(struct dynamic *d, const struct mu_boot_effect *effect)
-{
     int64_t waiting = d->waiting_count;
 
-    (void)snprintf(d->bootstrap.master_addr, sizeof d->bootstrap.master_addr, "%s", effect->addr);
-    d->bootstrap.master_port = effect->port;
-    d->booting = d->joining = false;
+    d->bootstrap = *bootstrap;
+    d->joining = false;
     d->waiting_count = 0;
     tell_joined(d);
     if (d->freeing)
@@ -663,64 +462,16 @@ static void boot_done(struct dynamic *d, const struct mu_boot_effect *effect)
     d->closed_seen = false;
 }
 
-static void boot_failed(struct dynamic *d, const struct muster_error *error)
+static void on_boot_failed(void *ctx, const struct muster_error *error)
 {
-    d->booting = false;
+    struct dynamic *d = ctx;
+
     d->boot_failed = true;
     d->boot_error = *error;
-    if (!muster_error_is_rdzv(d->boot_error.code))
-        d->boot_error.code = MUSTER_ERDZV_CONNECTION;
-    ask(d, MU_RDZV_LEAVE);
+    mu_asking_put(&d->asking, MU_RDZV_LEAVE);
 }
 
-static void perform_boot(struct dynamic *d, const struct mu_boot_effect *effect)
-{
-    switch (effect->type) {
-    case MU_BOOT_DO_OPEN_STORE:
-    case MU_BOOT_DO_KEEP_STORE:
-    case MU_BOOT_DO_FREE_PORT:
-        perform_listen(d, effect);
-        break;
-    case MU_BOOT_DO_CLOSE_STORE:
-        close_store(d);
-        break;
-    case MU_BOOT_DO_CHECK_SELF:
-        check_self(d, effect);
-        break;
-    case MU_BOOT_DO_GET:
-        order_boot(d, MU_KV_GET, effect);
-        break;
-    case MU_BOOT_DO_CHECK:
-        order_boot(d, MU_KV_CHECK, effect);
-        break;
-    case MU_BOOT_DO_SET:
-        order_boot(d, MU_KV_SET, effect);
-        break;
-    case MU_BOOT_DO_DONE:
-        boot_done(d, effect);
-        break;
-    case MU_BOOT_DO_FAIL:
-        boot_failed(d, effect->error);
-        break;
-    case MU_BOOT_DO_WARN:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", d->run_id, effect->text);
-        break;
-    }
-}
-
-static void feed_boot(struct dynamic *d, struct mu_boot_event event)
-{
-    struct mu_boot_effects effects;
-
-    for (bool more = true; more && !d->freeing; more = d->has_boot_answer, event = d->boot_answer) {
-        d->has_boot_answer = false;
-        event.now_ms = uv_now(d->loop);
-        mu_boot_step(&d->boot, &event, &effects);
-        for (unsigned i = 0; i < effects.count && !d->freeing; i++)
-            perform_boot(d, &effects.items[i]);
-    }
-    arm(d);
-}
+static const struct mu_boot_uv_ops boot_ops = { .on_done = on_booted, .on_failed = on_boot_failed };
 
 static void start_boot(struct dynamic *d)
 {
@@ -744,18 +495,15 @@ static void start_boot(struct dynamic *d)
     if (d->config.accepted_on != NULL &&
         d->config.accepted_on(d->config.accepted_on_ctx, accepted_on, sizeof accepted_on))
         start.accepted_on = accepted_on;
-    d->booting = true;
-    feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+    mu_boot_uv_start(&d->boot, &start);
 }
 
 static void stop_boot(struct dynamic *d)
 {
-    if (!d->booting)
+    if (!mu_boot_uv_is_on(&d->boot))
         return;
-    d->booting = false;
     d->waiting_count = 0;
-    drop_self(d);
-    feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    mu_boot_uv_stop(&d->boot);
 }
 
 /* ---- What the rendezvous machine tells ---- */
@@ -774,24 +522,16 @@ static const char *asked_text(enum mu_rdzv_event_type asked)
     }
 }
 
-static bool is_asked(const struct dynamic *d, enum mu_rdzv_event_type what)
-{
-    for (size_t i = 0; i < d->asks_count; i++)
-        if (d->asks[i] == what)
-            return true;
-    return false;
-}
-
 /* The round ended before the owner was told that it began. */
 static void join_next_instead(struct dynamic *d)
 {
     struct muster_error error = { 0 };
 
     stop_boot(d);
-    if (is_asked(d, MU_RDZV_LEAVE))
+    if (mu_asking_has(&d->asking, MU_RDZV_LEAVE))
         return; /* the owner does not want it any more */
     if (uv_now(d->loop) < d->join_deadline_ms) {
-        ask(d, MU_RDZV_JOIN);
+        mu_asking_put(&d->asking, MU_RDZV_JOIN);
         return;
     }
     d->joining = false;
@@ -805,7 +545,7 @@ static void join_if_wanted(struct dynamic *d)
     if (!d->join_after_leave || d->freeing)
         return;
     d->join_after_leave = false;
-    ask(d, MU_RDZV_JOIN);
+    mu_asking_put(&d->asking, MU_RDZV_JOIN);
 }
 
 static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
@@ -872,7 +612,7 @@ static void on_looked(struct dynamic *d)
 static void on_closed(struct dynamic *d)
 {
     record(d, "close", MUSTER_NODE_SUCCEEDED, "closed");
-    if (d->booting)
+    if (mu_boot_uv_is_on(&d->boot))
         d->closed_seen = true;
     else
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = d->round });
@@ -896,21 +636,21 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         start_boot(d);
         break;
     case MU_RDZV_TELL_WAITING:
-        if (d->booting)
+        if (mu_boot_uv_is_on(&d->boot))
             d->waiting_count = effect->count;
         else
             tell(d, (struct muster_rdzv_event){
                         .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
         break;
     case MU_RDZV_TELL_PEERS_LOST:
-        if (d->booting)
+        if (mu_boot_uv_is_on(&d->boot))
             join_next_instead(d);
         else
             tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round },
                        lost.items, lost.count);
         break;
     case MU_RDZV_TELL_REMOVED:
-        if (d->booting)
+        if (mu_boot_uv_is_on(&d->boot))
             join_next_instead(d);
         else
             tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
@@ -950,19 +690,15 @@ static void on_timer(uv_timer_t *timer)
     struct dynamic *d = timer->data;
 
     feed(d, (struct mu_rdzv_event){ .type = MU_RDZV_TIME });
-    if (!d->freeing && uv_now(d->loop) >= mu_boot_deadline_ms(&d->boot))
-        feed_boot(d, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
 }
 
 /* Always derived anew, so never forgotten. */
 static void arm(struct dynamic *d)
 {
-    uint64_t when_ms = mu_rdzv_deadline_ms(d->rdzv), boot_ms = mu_boot_deadline_ms(&d->boot);
-    uint64_t now_ms = uv_now(d->loop);
+    uint64_t when_ms = mu_rdzv_deadline_ms(d->rdzv), now_ms = uv_now(d->loop);
 
     if (d->freeing)
         return;
-    when_ms = boot_ms < when_ms ? boot_ms : when_ms;
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&d->timer);
     else
@@ -1001,30 +737,16 @@ static void feed(struct dynamic *d, struct mu_rdzv_event event)
     arm(d);
 }
 
-static void on_asked(uv_timer_t *timer)
+static void on_ask(void *ctx, unsigned what)
 {
-    struct dynamic *d = timer->data;
+    struct dynamic *d = ctx;
 
-    while (d->asks_count > 0 && !d->freeing) {
-        enum mu_rdzv_event_type what = d->asks[0];
-
-        d->asks_count--;
-        memmove(d->asks, d->asks + 1, d->asks_count * sizeof *d->asks);
-        if (what == MU_RDZV_LEAVE)
-            stop_boot(d);
-        if (what == MU_RDZV_JOIN && mu_rdzv_phase(d->rdzv) == MU_RDZV_PHASE_LEAVING) {
-            d->join_after_leave = true;
-            continue;
-        }
-        feed(d, (struct mu_rdzv_event){ .type = what });
-    }
-}
-
-static void ask(struct dynamic *d, enum mu_rdzv_event_type what)
-{
-    assert(d->asks_count < ASKS_MAX);
-    d->asks[d->asks_count++] = what;
-    (void)uv_timer_start(&d->ask_timer, on_asked, 0, 0);
+    if (what == MU_RDZV_LEAVE)
+        stop_boot(d);
+    if (what == MU_RDZV_JOIN && mu_rdzv_phase(d->rdzv) == MU_RDZV_PHASE_LEAVING)
+        d->join_after_leave = true;
+    else
+        feed(d, (struct mu_rdzv_event){ .type = (enum mu_rdzv_event_type)what });
 }
 
 /* ---- The handler ---- */
@@ -1036,7 +758,7 @@ static void dynamic_join(struct muster_handler *handler)
     assert(!d->joining);
     d->joining = true;
     d->join_deadline_ms = uv_now(d->loop) + d->config.settings.join_ms;
-    ask(d, MU_RDZV_JOIN);
+    mu_asking_put(&d->asking, MU_RDZV_JOIN);
 }
 
 static void dynamic_leave(struct muster_handler *handler)
@@ -1044,22 +766,49 @@ static void dynamic_leave(struct muster_handler *handler)
     struct dynamic *d = (struct dynamic *)handler;
 
     d->joining = d->join_after_leave = false;
-    ask(d, MU_RDZV_LEAVE);
+    mu_asking_put(&d->asking, MU_RDZV_LEAVE);
 }
 
 static void dynamic_close(struct muster_handler *handler)
 {
-    ask((struct dynamic *)handler, MU_RDZV_CLOSE);
+    mu_asking_put(&((struct dynamic *)handler)->asking, MU_RDZV_CLOSE);
 }
 
 static void dynamic_look(struct muster_handler *handler)
 {
-    ask((struct dynamic *)handler, MU_RDZV_LOOK);
+    mu_asking_put(&((struct dynamic *)handler)->asking, MU_RDZV_LOOK);
 }
 
 static bool dynamic_use_agent_store(const struct muster_handler *handler)
 {
     return ((const struct dynamic *)handler)->config.use_agent_store;
+}
+
+/* ---- The end ---- */
+
+static void destroy(struct dynamic *d)
+{
+    mu_rdzv_free(d->rdzv);
+    mu_boot_uv_done(&d->boot);
+    free(d->backend);
+    free(d->run_id);
+    free(d->name);
+    free(d->local_addr);
+    free(d->store_host);
+    free(d);
+}
+
+static void handle_gone(void *ctx)
+{
+    struct dynamic *d = ctx;
+    void (*on_freed)(void *ctx) = d->on_freed;
+    void *freed_ctx = d->freed_ctx;
+
+    assert(d->handles > 0);
+    if (--d->handles > 0)
+        return;
+    destroy(d);
+    on_freed(freed_ctx);
 }
 
 static void on_timer_closed(uv_handle_t *handle)
@@ -1081,11 +830,10 @@ static void dynamic_free(struct muster_handler *handler, void (*done)(void *ctx)
     d->freeing = true;
     d->on_freed = done;
     d->freed_ctx = ctx;
-    close_store(d);
-    drop_self(d);
-    d->handles += 3;
+    d->handles = 4;
+    mu_boot_uv_close(&d->boot, handle_gone);
     uv_close((uv_handle_t *)&d->timer, on_timer_closed);
-    uv_close((uv_handle_t *)&d->ask_timer, on_timer_closed);
+    mu_asking_close(&d->asking, handle_gone);
     d->kv->ops->close(d->kv, on_kv_closed, d);
 }
 
@@ -1102,15 +850,11 @@ static const struct muster_handler_ops dynamic_ops = {
 
 static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
 {
-    char hostname[256] = "localhost";
+    char hostname[MU_HANDLER_NAME_MAX];
 
-    (void)gethostname(hostname, sizeof hostname - 1);
-    for (char *at = hostname; *at != '\0'; at++) /* others must be able to read it */
-        if ((unsigned char)*at >= 0x80)
-            *at = '?';
     d->backend = strdup(config->backend);
     d->run_id = strdup(config->run_id);
-    d->name = strdup(config->local_addr != NULL ? config->local_addr : hostname);
+    d->name = strdup(mu_handler_node_name(config->local_addr, hostname));
     d->local_addr = config->local_addr != NULL ? strdup(config->local_addr) : NULL;
     d->store_host = config->store_host != NULL ? strdup(config->store_host) : NULL;
     if (d->backend == NULL || d->run_id == NULL || d->name == NULL ||
@@ -1125,17 +869,14 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
 
 static int start_boot_machine(struct dynamic *d, struct muster_error *reterr)
 {
-    char hostname[256] = "localhost";
     struct mu_boot_config config = {
         .run_id = d->run_id,
         .local_addr = d->local_addr,
-        .hostname = hostname,
         .use_agent_store = d->config.use_agent_store,
         .standalone = d->config.settings.nodes_max == 1,
     };
 
-    (void)gethostname(hostname, sizeof hostname - 1);
-    return mu_boot_init(&d->boot, &config, reterr);
+    return mu_boot_uv_init(&d->boot, &config, reterr);
 }
 
 static int start_rdzv_machine(struct dynamic *d, struct muster_error *reterr)
@@ -1203,9 +944,10 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
         kv->ops->close(kv, forget_kv, NULL);
         return rc;
     }
-    (void)uv_timer_init(loop, &d->timer);
-    (void)uv_timer_init(loop, &d->ask_timer);
-    d->timer.data = d->ask_timer.data = d;
+    (void)uv_timer_init(loop, &d->timer); /* these only fill in memory */
+    mu_boot_uv_open(&d->boot, loop, &(struct mu_boot_uv_config){ .kv = kv, .ops = &boot_ops, .ctx = d });
+    d->timer.data = d;
+    mu_asking_open(&d->asking, loop, on_ask, d);
     *ret_handler = &d->handler;
     return 0;
 }

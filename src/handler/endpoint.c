@@ -1,13 +1,13 @@
 /* Endpoints and option strings, read as PyTorch reads them. Pure. */
 #include "handler/handler.h"
 
+#include "base/secret.h"
 #include "base/utf8.h"
 
 enum {
     ENDPOINT_BYTES_MAX = MU_RDZV_HOST_MAX - 1, /* without the blanks around it; so any host of it fits */
     OPTIONS_BYTES_MAX = 65536,
     PORT_DIGITS_MAX = 5,
-    SHOWN_BYTES_MAX = 200, /* of bad input, in an error */
 };
 
 static bool is_blank(char c)
@@ -22,11 +22,6 @@ static struct mu_slice trim(struct mu_slice text)
     while (text.len > 0 && is_blank(text.data[text.len - 1]))
         text.len--;
     return text;
-}
-
-static int shown(struct mu_slice text) /* for "%.*s" */
-{
-    return text.len > SHOWN_BYTES_MAX ? SHOWN_BYTES_MAX : (int)text.len;
 }
 
 /* ---- Endpoints ---- */
@@ -93,26 +88,27 @@ int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host
 {
     struct mu_slice whole = trim(mu_slice_str(endpoint == NULL ? "" : endpoint)), host = whole;
     const char *colon = is_enclosed(whole) || whole.len == 0 ? NULL : memrchr(whole.data, ':', whole.len);
+    char shown[MU_SECRET_SHOWN_MAX];
     int port = port_default;
 
     if (whole.len > ENDPOINT_BYTES_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint '%.*s...': it is %zu bytes long, more than %d", shown(whole),
-                       whole.data, whole.len, ENDPOINT_BYTES_MAX);
+        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint '%s': it is %zu bytes long, more than %d",
+                       mu_secret_hide(whole, shown, sizeof shown), whole.len, ENDPOINT_BYTES_MAX);
     if (whole.len == 0)
         host = mu_slice_str("localhost");
     if (colon != NULL) {
         host.len = (size_t)(colon - whole.data);
         if (!read_port(mu_slice(colon + 1, whole.len - host.len - 1), &port))
-            return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.*s': the port must be a number from 0 to 65535",
-                           shown(whole), whole.data);
+            return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%s': the port must be a number from 0 to 65535",
+                           mu_secret_hide(whole, shown, sizeof shown));
     }
     if (is_enclosed(host))
         host = mu_slice(host.data + 1, host.len - 2);
     if (!is_host(host))
         return mu_fail(reterr, MUSTER_EINVAL,
-                       "endpoint '%.*s': the host must be a name or an address: letters, digits, '_', '.', ':', '-'; "
+                       "endpoint '%s': the host must be a name or an address: letters, digits, '_', '.', ':', '-'; "
                        "expected HOST[:PORT] or [IPV6][:PORT]",
-                       shown(whole), whole.data);
+                       mu_secret_hide(whole, shown, sizeof shown));
     memcpy(ret_host, host.data, host.len);
     ret_host[host.len] = '\0';
     *ret_port = port;
@@ -121,33 +117,47 @@ int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host
 
 /* ---- Options ---- */
 
-static int read_option(struct mu_slice part, struct mu_slice whole, mu_rdzv_on_option *on_option, void *ctx,
-                       struct muster_error *reterr)
+/* `before`: the key of the option before it, empty if there is none. */
+static int no_value(struct mu_slice key, struct mu_slice before, struct muster_error *reterr)
+{
+    char shown[MU_SECRET_SHOWN_MAX];
+
+    if (mu_secret_is_key(before)) /* what comes is perhaps a part of that */
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "what follows option '%s' is no option; a value cannot have a comma in it",
+                       mu_secret_hide(before, shown, sizeof shown));
+    (void)mu_secret_hide(key, shown, sizeof shown);
+    return mu_fail(reterr, MUSTER_EINVAL, "option '%s' has no value; expected %s=VALUE", shown, shown);
+}
+
+static int read_option(struct mu_slice part, struct mu_slice whole, struct mu_slice *before,
+                       mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr)
 {
     const char *equals = part.len == 0 ? NULL : memchr(part.data, '=', part.len);
     struct mu_slice key = trim(mu_slice(part.data, equals == NULL ? part.len : (size_t)(equals - part.data)));
     struct mu_slice value = { .data = "", .len = 0 };
+    char shown[MU_SECRET_SHOWN_MAX];
 
     if (key.len == 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "options '%.*s': an option has no name; expected KEY=VALUE[,KEY=VALUE...]", shown(whole),
-                       whole.data);
+        return mu_fail(reterr, MUSTER_EINVAL, "options '%s': an option has no name; expected KEY=VALUE[,KEY=VALUE...]",
+                       mu_secret_hide(whole, shown, sizeof shown));
     if (equals != NULL)
         value = trim(mu_slice(equals + 1, part.len - (size_t)(equals + 1 - part.data)));
     if (value.len == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%.*s' has no value; expected %.*s=VALUE", shown(key), key.data,
-                       shown(key), key.data);
+        return no_value(key, *before, reterr);
+    *before = key;
     return on_option(ctx, key, value, reterr);
 }
 
 int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr)
 {
-    struct mu_slice whole = trim(mu_slice_str(options == NULL ? "" : options)), rest = whole;
+    struct mu_slice whole = trim(mu_slice_str(options == NULL ? "" : options)), rest = whole, before = mu_slice("", 0);
+    char shown[MU_SECRET_SHOWN_MAX];
     int rc = 0;
 
     if (whole.len > OPTIONS_BYTES_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "options '%.*s...': they are %zu bytes long, more than %d", shown(whole),
-                       whole.data, whole.len, OPTIONS_BYTES_MAX);
+        return mu_fail(reterr, MUSTER_ELIMIT, "options '%s': they are %zu bytes long, more than %d",
+                       mu_secret_hide(whole, shown, sizeof shown), whole.len, OPTIONS_BYTES_MAX);
     for (bool more = whole.len > 0; more && rc == 0;) {
         const char *comma = rest.len == 0 ? NULL : memchr(rest.data, ',', rest.len);
         struct mu_slice part = mu_slice(rest.data, comma == NULL ? rest.len : (size_t)(comma - rest.data));
@@ -155,7 +165,7 @@ int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, voi
         more = comma != NULL;
         if (more)
             rest = mu_slice(comma + 1, rest.len - part.len - 1);
-        rc = read_option(part, whole, on_option, ctx, reterr);
+        rc = read_option(part, whole, &before, on_option, ctx, reterr);
     }
     return rc;
 }

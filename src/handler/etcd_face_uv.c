@@ -296,6 +296,7 @@ static int extra_read(struct extra *extra, json_t **ret_map, struct muster_error
     int code = 0;
     int rc = extra_call(extra, (struct mu_etcd2_request){ .kind = MU_ETCD2_GET, .quorum = true }, &code, reterr);
     struct mu_slice text;
+    bool no_memory;
 
     *ret_map = NULL;
     if (rc < 0 || code == MU_ETCD2_NOT_FOUND)
@@ -303,13 +304,15 @@ static int extra_read(struct extra *extra, json_t **ret_map, struct muster_error
     if (code != 0)
         return mu_etcd2_fail(&extra->call.answer, extra->call.status, reterr);
     text = extra->call.answer.nodes_count > 0 ? extra->call.answer.nodes[0].value : mu_slice("", 0);
+    errno = 0; /* jansson does not tell want of memory from what is no JSON; malloc() does */
     *ret_map = text.len == 0 || text.len > EXTRA_DATA_MAX ? NULL : json_loadb(text.data, text.len, 0, NULL);
-    if (!json_is_object(*ret_map)) {
-        json_decref(*ret_map);
-        *ret_map = NULL;
-        return mu_fail(reterr, MUSTER_EPROTOCOL, "what is there is no JSON map");
-    }
-    return 0;
+    no_memory = errno == ENOMEM;
+    if (json_is_object(*ret_map) && !no_memory)
+        return 0;
+    json_decref(*ret_map);
+    *ret_map = NULL;
+    return no_memory ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for what is there")
+                     : mu_fail(reterr, MUSTER_EPROTOCOL, "what is there is no JSON map");
 }
 
 static void rest(void)

@@ -2,6 +2,7 @@
 #include "handler/etcd_params.h"
 
 #include "base/number.h"
+#include "base/secret.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +25,9 @@ struct url { /* its texts are in `text` */
 
 static int bad_url(const char *url, const char *why, struct muster_error *reterr)
 {
-    return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': %s", url, why);
+    char shown[MU_SECRET_SHOWN_MAX];
+
+    return mu_fail(reterr, MUSTER_EINVAL, "URL '%s': %s", mu_secret_hide(mu_slice_str(url), shown, sizeof shown), why);
 }
 
 static int digit(char c)
@@ -89,11 +92,20 @@ struct query {
     size_t count;
 };
 
+/* `key` is what is wrong. */
+static int bad_key(const char *url, const char *key, const char *why, struct muster_error *reterr)
+{
+    char shown[MU_SECRET_SHOWN_MAX];
+
+    return mu_fail(reterr, MUSTER_EINVAL, "URL '%s': '%.40s' %s",
+                   mu_secret_hide(mu_slice_str(url), shown, sizeof shown), key, why);
+}
+
 static int take_count(const char *given, const char *key, const char *value, int64_t *ret_count,
                       struct muster_error *reterr)
 {
     if (!mu_number_int(value, ret_count) || *ret_count < 1)
-        return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%s' is no number above 0: '%.40s'", given, key, value);
+        return bad_key(given, key, "is no number above 0", reterr);
     return 0;
 }
 
@@ -106,7 +118,7 @@ static int take_pair(const char *given, const char *key, const char *value, stru
         return take_count(given, key, value, &query->nodes_max, reterr);
     for (size_t i = 0; i < query->count; i++)
         if (strcmp(query->keys[i], key) == 0)
-            return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%.40s' is there twice", given, key);
+            return bad_key(given, key, "is there twice", reterr);
     for (size_t i = 0; i < OPTIONS_COUNT; i++) {
         if (strcmp(option_names[i], key) != 0)
             continue;
@@ -114,7 +126,7 @@ static int take_pair(const char *given, const char *key, const char *value, stru
         query->values[query->count++] = value;
         return 0;
     }
-    return mu_fail(reterr, MUSTER_EINVAL, "URL '%.200s': '%.40s' is not an option of the etcd back end", given, key);
+    return bad_key(given, key, "is not an option of the etcd back end", reterr);
 }
 
 static int read_query(const char *given, char *text, struct query *query, struct muster_error *reterr)
@@ -223,16 +235,11 @@ static const char *text_of(const struct muster_rdzv_params *params, const char *
 static int read_seconds(const struct muster_rdzv_params *params, const char *key, int64_t fallback, int64_t least,
                         uint64_t *ret_ms, struct muster_error *reterr)
 {
-    int64_t seconds = 0;
-    int rc = muster_rdzv_params_get_as_int(params, key, fallback, &seconds, reterr);
+    int rc = mu_rdzv_seconds_from_params(params, key, fallback, least, MU_ETCD_SECONDS_MAX, ret_ms, reterr);
 
-    if (rc < 0)
-        return rc;
-    if (seconds < least || seconds > MU_ETCD_SECONDS_MAX)
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%s': %" PRId64 " s is not in %" PRId64 "..%" PRId64, key,
-                       seconds, least, MU_ETCD_SECONDS_MAX);
-    *ret_ms = (uint64_t)seconds * 1000;
-    return 0;
+    if (rc == 0)
+        *ret_ms *= 1000;
+    return rc;
 }
 
 static int read_access(const struct muster_rdzv_params *params, struct mu_etcd_place *place,

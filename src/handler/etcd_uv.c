@@ -5,13 +5,12 @@
  * address and a free port in the round's store, or reads them there -> the owner is told JOINED. If the round ends before
  * that, nobody has been told of it, and the next one is joined instead. A failure of the boot leaves the round and is told as
  * FAILED. Requests that etcd does not answer are the machines' business: every one is answered, with an error if need be. */
-#include "base/log.h"
 #include "events/record.h"
-#include "handler/boot.h"
+#include "handler/asking_uv.h"
+#include "handler/boot_uv.h"
 #include "handler/etcd_params.h"
 #include "kv/etcd_store_uv.h"
 #include "rdzv/classic.h"
-#include "store/listen.h"
 #include "store/net.h"
 
 #include <assert.h>
@@ -21,9 +20,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define ASKS_MAX 8
-#define REFUSED_MAX 8
-#define GET_SLICE_MS 2000 /* a longer wait for a key is made of several */
+#define REFUSED_MAX MU_CLASSIC_EFFECTS_MAX
 #define NAME_MAX_BYTES 256
 
 struct etcd {
@@ -37,17 +34,15 @@ struct etcd {
     int64_t local_id;
     uint64_t seed;
     struct mu_classic *classic;
-    struct mu_boot boot;
+    struct mu_boot_uv boot; /* while it is on we have joined, but the owner does not know yet */
     struct mu_etcd2 *etcd;
     struct mu_kv *kv;
-    uv_timer_t timer, ask_timer;
-    enum mu_classic_event_type asks[ASKS_MAX];
-    size_t asks_count;
+    uv_timer_t timer;
+    struct mu_asking asking; /* enum mu_classic_event_type */
     struct mu_list orders;
     uint64_t refused[REFUSED_MAX]; /* requests that found no memory: answered when the step is over */
     size_t refused_count;
     bool joining;     /* the owner waits for JOINED */
-    bool booting;     /* joined, but the owner does not know yet */
     bool join_again;  /* the round ended meanwhile */
     bool boot_failed; /* leaving because of that */
     uint64_t join_deadline_ms;
@@ -56,9 +51,6 @@ struct etcd {
     bool closed_seen;
     int64_t round;
     struct muster_store_info bootstrap;
-    struct mu_boot_event boot_answer;
-    bool has_boot_answer;
-    struct muster_error boot_answer_error;
     /* The end. */
     size_t handles; /* still to be closed */
     bool freeing;
@@ -75,16 +67,7 @@ struct order {
     struct mu_buf key, value, prev;
 };
 
-/* A request to the round's store, of the boot machine. */
-struct store_order {
-    struct mu_kv_request request;
-    struct etcd *e;
-    uint64_t id;
-    struct mu_buf key, value;
-};
-
 static void feed(struct etcd *e, struct mu_classic_event event);
-static void feed_boot(struct etcd *e, struct mu_boot_event event);
 static void ask(struct etcd *e, enum mu_classic_event_type what);
 static void arm(struct etcd *e);
 
@@ -365,99 +348,13 @@ static void cancel(struct etcd *e, uint64_t id)
 
 /* ---- Where the workers meet ---- */
 
-static void answer_boot_later(struct etcd *e, struct mu_boot_event event, const struct muster_error *error)
+static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
 {
-    assert(!e->has_boot_answer);
-    e->has_boot_answer = true;
-    e->boot_answer = event;
-    if (error != NULL) {
-        e->boot_answer_error = *error;
-        e->boot_answer.error = &e->boot_answer_error;
-    }
-}
-
-static void free_store_order(struct store_order *order)
-{
-    muster_bytes_done(&order->request.bytes);
-    mu_buf_done(&order->key);
-    mu_buf_done(&order->value);
-    free(order);
-}
-
-static void on_stored(struct mu_kv_request *done)
-{
-    struct store_order *order = done->ctx;
-    struct mu_boot_event event = { .id = order->id };
-
-    if (done->kind == MU_KV_GET && done->rc == MUSTER_ETIMEOUT) {
-        event.type = MU_BOOT_ON_MISSING;
-    } else if (done->rc < 0) {
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-        event.error = &done->error;
-    } else if (done->kind == MU_KV_GET) {
-        event.type = MU_BOOT_ON_GOT;
-        event.value = mu_slice(done->bytes.data, done->bytes.len);
-    } else if (done->kind == MU_KV_CHECK) {
-        event.type = MU_BOOT_ON_FOUND;
-        event.found = done->found;
-    } else {
-        event.type = MU_BOOT_ON_SET;
-    }
-    if (!order->e->freeing)
-        feed_boot(order->e, event);
-    free_store_order(order);
-}
-
-static void order_boot(struct etcd *e, enum mu_kv_kind kind, const struct mu_boot_effect *effect)
-{
-    uint64_t wait_ms = kind == MU_KV_GET && effect->wait_ms > GET_SLICE_MS ? GET_SLICE_MS : effect->wait_ms;
-    struct store_order *order = calloc(1, sizeof *order);
-    struct muster_error error;
-
-    if (order == NULL || mu_buf_append(&order->key, effect->key.data, effect->key.len, SIZE_MAX) < 0 ||
-        mu_buf_append(&order->value, effect->value.data, effect->value.len, SIZE_MAX) < 0) {
-        if (order != NULL)
-            free_store_order(order);
-        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
-        answer_boot_later(e, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-        return;
-    }
-    order->e = e;
-    order->id = effect->id;
-    order->request = (struct mu_kv_request){ .kind = kind,
-                                             .key = { order->key.data, order->key.len },
-                                             .value = { order->value.data, order->value.len },
-                                             .timeout_ms = wait_ms,
-                                             .done = on_stored,
-                                             .ctx = order };
-    e->kv->ops->submit(e->kv, &order->request);
-}
-
-static void find_free_port(struct etcd *e, uint64_t id)
-{
-    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = id };
-    struct muster_error error = { 0 };
-    union mu_addr addr;
-    int fd = -1, rc = mu_listen_open(NULL, 0, &fd, &error);
-
-    if (rc == 0) {
-        rc = mu_listen_address(fd, &addr, &error);
-        (void)close(fd);
-    }
-    if (rc == 0)
-        event.port = mu_addr_port(&addr);
-    else
-        event.type = MU_BOOT_ON_LISTEN_FAILED;
-    answer_boot_later(e, event, rc < 0 ? &error : NULL);
-}
-
-static void boot_done(struct etcd *e, const struct mu_boot_effect *effect)
-{
+    struct etcd *e = ctx;
     int64_t waiting = e->waiting_count;
 
-    (void)snprintf(e->bootstrap.master_addr, sizeof e->bootstrap.master_addr, "%s", effect->addr);
-    e->bootstrap.master_port = effect->port;
-    e->booting = e->joining = false;
+    e->bootstrap = *bootstrap;
+    e->joining = false;
     e->waiting_count = 0;
     tell_joined(e);
     if (waiting > 0)
@@ -467,61 +364,16 @@ static void boot_done(struct etcd *e, const struct mu_boot_effect *effect)
     e->closed_seen = false;
 }
 
-static void boot_fails(struct etcd *e, const struct muster_error *error)
+static void on_boot_failed(void *ctx, const struct muster_error *error)
 {
-    e->booting = false;
+    struct etcd *e = ctx;
+
     e->boot_failed = true;
     e->boot_error = *error;
-    if (!muster_error_is_rdzv(e->boot_error.code))
-        e->boot_error.code = MUSTER_ERDZV_CONNECTION;
     ask(e, MU_CLASSIC_ON_LEAVE);
 }
 
-static void perform_boot(struct etcd *e, const struct mu_boot_effect *effect)
-{
-    switch (effect->type) {
-    case MU_BOOT_DO_FREE_PORT:
-        find_free_port(e, effect->id);
-        break;
-    case MU_BOOT_DO_GET:
-        order_boot(e, MU_KV_GET, effect);
-        break;
-    case MU_BOOT_DO_CHECK:
-        order_boot(e, MU_KV_CHECK, effect);
-        break;
-    case MU_BOOT_DO_SET:
-        order_boot(e, MU_KV_SET, effect);
-        break;
-    case MU_BOOT_DO_DONE:
-        boot_done(e, effect);
-        break;
-    case MU_BOOT_DO_FAIL:
-        boot_fails(e, effect->error);
-        break;
-    case MU_BOOT_DO_WARN:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", e->place.run_id, effect->text);
-        break;
-    case MU_BOOT_DO_OPEN_STORE: /* no agent's store with this back end: none of these is asked for */
-    case MU_BOOT_DO_KEEP_STORE:
-    case MU_BOOT_DO_CLOSE_STORE:
-    case MU_BOOT_DO_CHECK_SELF:
-        break;
-    }
-}
-
-static void feed_boot(struct etcd *e, struct mu_boot_event event)
-{
-    struct mu_boot_effects effects;
-
-    for (bool more = true; more && !e->freeing; more = e->has_boot_answer, event = e->boot_answer) {
-        e->has_boot_answer = false;
-        event.now_ms = uv_now(e->loop);
-        mu_boot_step(&e->boot, &event, &effects);
-        for (unsigned i = 0; i < effects.count && !e->freeing; i++)
-            perform_boot(e, &effects.items[i]);
-    }
-    arm(e);
-}
+static const struct mu_boot_uv_ops boot_ops = { .on_done = on_booted, .on_failed = on_boot_failed };
 
 static void start_boot(struct etcd *e)
 {
@@ -547,17 +399,15 @@ static void start_boot(struct etcd *e)
     }
     if (!mu_http_local_address(mu_etcd2_http(e->etcd), own_addr, sizeof own_addr))
         own_addr[0] = '\0';
-    e->booting = true;
-    feed_boot(e, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+    mu_boot_uv_start(&e->boot, &start);
 }
 
 static void stop_boot(struct etcd *e)
 {
-    if (!e->booting)
+    if (!mu_boot_uv_is_on(&e->boot))
         return;
-    e->booting = false;
     e->waiting_count = 0;
-    feed_boot(e, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    mu_boot_uv_stop(&e->boot);
 }
 
 /* ---- What the rendezvous machine tells ---- */
@@ -565,7 +415,7 @@ static void stop_boot(struct etcd *e)
 /* The round has ended before the owner heard of it. */
 static void round_over(struct etcd *e, struct muster_rdzv_event event, const size_t *ranks, size_t count)
 {
-    if (!e->booting) {
+    if (!mu_boot_uv_is_on(&e->boot)) {
         tell_nodes(e, event, ranks, count);
         return;
     }
@@ -594,7 +444,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         break;
     case MU_CLASSIC_TELL_WAITING:
         event.type = MUSTER_RDZV_WAITING;
-        if (e->booting)
+        if (mu_boot_uv_is_on(&e->boot))
             e->waiting_count = effect->count;
         else
             tell(e, event);
@@ -610,7 +460,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_CLOSED:
         event.type = MUSTER_RDZV_CLOSED;
         record(e, "close", MUSTER_NODE_SUCCEEDED, "closed");
-        if (e->booting)
+        if (mu_boot_uv_is_on(&e->boot))
             e->closed_seen = true;
         else
             tell(e, event);
@@ -682,14 +532,7 @@ static void feed(struct etcd *e, struct mu_classic_event event)
 
 static void on_timer(uv_timer_t *timer)
 {
-    struct etcd *e = timer->data;
-    uint64_t now_ms = uv_now(e->loop);
-
-    if (now_ms >= mu_classic_deadline_ms(e->classic))
-        feed(e, (struct mu_classic_event){ .type = MU_CLASSIC_ON_TIME });
-    if (!e->freeing && now_ms >= mu_boot_deadline_ms(&e->boot))
-        feed_boot(e, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
-    arm(e);
+    feed(timer->data, (struct mu_classic_event){ .type = MU_CLASSIC_ON_TIME });
 }
 
 static void arm(struct etcd *e)
@@ -698,8 +541,6 @@ static void arm(struct etcd *e)
 
     if (e->freeing)
         return;
-    if (mu_boot_deadline_ms(&e->boot) < when_ms)
-        when_ms = mu_boot_deadline_ms(&e->boot);
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&e->timer);
     else
@@ -742,32 +583,23 @@ static void do_leave(struct etcd *e)
     feed(e, (struct mu_classic_event){ .type = MU_CLASSIC_ON_LEAVE });
 }
 
-static void on_ask(uv_timer_t *timer)
+static void on_ask(void *ctx, unsigned what)
 {
-    struct etcd *e = timer->data;
+    struct etcd *e = ctx;
 
-    while (e->asks_count > 0 && !e->freeing) {
-        enum mu_classic_event_type what = e->asks[0];
-
-        memmove(e->asks, e->asks + 1, --e->asks_count * sizeof e->asks[0]);
-        if (what == MU_CLASSIC_ON_JOIN)
-            do_join(e);
-        else if (what == MU_CLASSIC_ON_LEAVE)
-            do_leave(e);
-        else
-            feed(e, (struct mu_classic_event){ .type = what });
-    }
+    if (what == MU_CLASSIC_ON_JOIN)
+        do_join(e);
+    else if (what == MU_CLASSIC_ON_LEAVE)
+        do_leave(e);
+    else
+        feed(e, (struct mu_classic_event){ .type = (enum mu_classic_event_type)what });
 }
 
 /* What is asked twice before it was begun is asked once. */
 static void ask(struct etcd *e, enum mu_classic_event_type what)
 {
-    if (e->asks_count > 0 && e->asks[e->asks_count - 1] == what)
-        return;
-    if (e->asks_count == ASKS_MAX)
-        e->asks_count--; /* only an owner that does not wait for answers gets here */
-    e->asks[e->asks_count++] = what;
-    (void)uv_timer_start(&e->ask_timer, on_ask, 0, 0);
+    if (!mu_asking_ends_with(&e->asking, what))
+        mu_asking_put(&e->asking, what);
 }
 
 static void ask_join(struct muster_handler *handler)
@@ -801,32 +633,27 @@ static bool shares_store(const struct muster_handler *handler)
 static void destroy(struct etcd *e)
 {
     mu_classic_free(e->classic);
-    mu_boot_done(&e->boot);
+    mu_boot_uv_done(&e->boot);
     muster_rdzv_params_free(e->params);
     free(e);
 }
 
-static void handle_gone(struct etcd *e)
+static void handle_gone(void *ctx)
 {
+    struct etcd *e = ctx;
     void (*on_freed)(void *ctx) = e->on_freed;
-    void *ctx = e->freed_ctx;
+    void *freed_ctx = e->freed_ctx;
 
     assert(e->handles > 0);
-    e->handles--;
-    if (e->handles > 0)
+    if (--e->handles > 0)
         return;
     destroy(e);
-    on_freed(ctx);
+    on_freed(freed_ctx);
 }
 
 static void on_timer_closed(uv_handle_t *timer)
 {
     handle_gone(timer->data);
-}
-
-static void on_etcd_closed(void *ctx)
-{
-    handle_gone(ctx);
 }
 
 static void on_kv_closed(struct mu_kv *kv, void *ctx)
@@ -843,11 +670,12 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
     e->freeing = true;
     e->on_freed = done;
     e->freed_ctx = ctx;
-    e->handles = 4;
+    e->handles = 5;
+    mu_boot_uv_close(&e->boot, handle_gone);
     uv_close((uv_handle_t *)&e->timer, on_timer_closed);
-    uv_close((uv_handle_t *)&e->ask_timer, on_timer_closed);
+    mu_asking_close(&e->asking, handle_gone);
     e->kv->ops->close(e->kv, on_kv_closed, e);
-    mu_etcd2_close(e->etcd, on_etcd_closed, e);
+    mu_etcd2_close(e->etcd, handle_gone, e);
 }
 
 const struct muster_handler_ops mu_etcd_handler_ops = {
@@ -890,11 +718,9 @@ static void name_node(struct etcd *e)
 {
     const char *local_addr = muster_rdzv_params_local_addr(e->params);
 
-    (void)snprintf(e->name, sizeof e->name, "localhost");
-    if (local_addr != NULL)
-        (void)snprintf(e->name, sizeof e->name, "%s", local_addr);
-    else
-        (void)gethostname(e->name, sizeof e->name - 1);
+    char hostname[MU_HANDLER_NAME_MAX];
+
+    (void)snprintf(e->name, sizeof e->name, "%s", mu_handler_node_name(local_addr, hostname));
     e->local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)e->seed);
     (void)snprintf(e->node, sizeof e->node, "%s_%ld_%" PRId64, e->name, (long)getpid(), e->local_id);
 }
@@ -919,7 +745,7 @@ static int make_machines(struct etcd *e, struct muster_error *reterr)
 
     if (rc < 0)
         return rc;
-    rc = mu_boot_init(&e->boot, &boot, reterr);
+    rc = mu_boot_uv_init(&e->boot, &boot, reterr);
     if (rc < 0) {
         mu_classic_free(e->classic);
         e->classic = NULL;
@@ -975,8 +801,9 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         return rc;
     }
     (void)uv_timer_init(loop, &e->timer); /* these only fill in memory */
-    (void)uv_timer_init(loop, &e->ask_timer);
-    e->timer.data = e->ask_timer.data = e;
+    e->timer.data = e;
+    mu_asking_open(&e->asking, loop, on_ask, e);
+    mu_boot_uv_open(&e->boot, loop, &(struct mu_boot_uv_config){ .kv = e->kv, .ops = &boot_ops, .ctx = e });
     *ret_handler = &e->handler;
     return 0;
 }

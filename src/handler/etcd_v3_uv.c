@@ -9,17 +9,15 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "events/record.h"
-#include "handler/boot.h"
+#include "handler/asking_uv.h"
+#include "handler/boot_uv.h"
 #include "handler/handler.h"
 #include "kv/etcd3_uv.h"
 #include "kv/job_uv.h"
 #include "rdzv/fold.h"
-#include "store/client_uv.h"
-#include "store/listen.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,13 +30,13 @@
 #define LEASE_MAX_S 3600
 #define JOB_LEASE_S 60     /* what is left of a job stays so long; at least four leases of a node */
 #define READ_TIMEOUT_S 60  /* for the first answer of etcd's */
-#define REVOKE_MS 1000     /* to take our keys out of etcd when we go; else they go with their lease */
+#define REVOKE_MS 800      /* to take our keys out of etcd when we go; else they go with their lease */
 #define REQUEST_MIN_MS 500 /* for an answer, however short the lease */
 #define REQUEST_MAX_MS 5000
 #define PATIENCE_MAX 16 /* a request that got no answer in time is given twice as long the next time, up to so often */
-#define GET_SLICE_MS 2000 /* the boot machine's waits */
-#define ASKS_MAX 8        /* asked and not yet passed on */
-#define LATER_MAX 8       /* answers that are there at once, and wait until the step that wanted them is over */
+#define ASKS_MAX 8      /* asked and not yet passed on */
+#define LATER_MAX                                                                                                      \
+    MU_FOLD_EFFECTS_MAX /* answers that are there at once, and wait until the step that wanted them is over */
 #define PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)
 
 struct v3 {
@@ -55,22 +53,20 @@ struct v3 {
     unsigned patience; /* 1 to PATIENCE_MAX: an etcd with too much to do is not helped by asking again */
     struct mu_etcd3 *etcd;
     struct mu_fold *fold;
-    struct mu_boot boot;
+    struct mu_boot_uv boot;            /* while it is on we have joined, but the owner does not know yet */
     struct mu_etcd3_watch *watches[2]; /* by scope */
     uint64_t loads[2];                 /* the newest load of each: an older one says nothing any more */
     struct mu_etcd3_lease *lease;
     uint64_t lease_take;
     struct mu_kv *kv; /* of an agent; NULL: none */
-    uv_timer_t timer, ask_timer;
-    enum mu_fold_event_type asks[ASKS_MAX];
-    size_t asks_count;
+    uv_timer_t timer;
+    struct mu_asking asking; /* enum mu_fold_event_type */
     struct {
         struct mu_fold_event event;
         struct muster_error error;
     } later[LATER_MAX];
     size_t later_count;
     /* As in dynamic_uv.c. */
-    bool booting;          /* joined, but the owner does not know yet */
     bool boot_failed;      /* leaving because of that; boot_error says why */
     bool joining;          /* the owner waits for JOINED */
     bool join_after_leave; /* asked while it was still leaving */
@@ -81,18 +77,11 @@ struct v3 {
     int64_t round; /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
     /* Where the round meets. */
-    struct mu_server *store;  /* the workers', and the agents' */
-    struct mu_server *agents; /* the agents' own, if worker 0 is to host the workers' */
-    struct mu_client *self;
-    uint64_t self_id;
     char own_addr[MU_FOLD_ADDR_MAX];
     struct mu_fold_master master; /* the newest that we have seen */
     bool has_master;
     uint64_t get_id, get_until_ms; /* a GET of the boot machine's that waits; 0: none */
     bool get_port;
-    struct mu_boot_event boot_answer;
-    bool has_boot_answer;
-    struct muster_error boot_answer_error;
     char port_text[8];
     /* The end. */
     size_t handles; /* still to be closed */
@@ -114,8 +103,6 @@ struct order {
 static const char *const scopes[] = { [MU_FOLD_JOB] = "job/", [MU_FOLD_NODES] = "nodes/" };
 
 static void feed(struct v3 *v, struct mu_fold_event event);
-static void feed_boot(struct v3 *v, struct mu_boot_event event);
-static void ask(struct v3 *v, enum mu_fold_event_type what);
 static void arm(struct v3 *v);
 
 /* ---- Telling ---- */
@@ -422,9 +409,9 @@ static void answer_published(struct v3 *v, const struct order *order)
 
     if (order->call.rc == 0 && !done)
         (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "the round is not the job's any more");
-    feed_boot(v, (struct mu_boot_event){ .type = done ? MU_BOOT_ON_SET : MU_BOOT_ON_REQUEST_FAILED,
-                                         .id = order->id,
-                                         .error = done ? NULL : &error });
+    mu_boot_uv_answer(&v->boot, (struct mu_boot_event){ .type = done ? MU_BOOT_ON_SET : MU_BOOT_ON_REQUEST_FAILED,
+                                                        .id = order->id,
+                                                        .error = done ? NULL : &error });
 }
 
 static void on_done(struct mu_etcd3_call *call)
@@ -593,7 +580,7 @@ static void perform_take(struct v3 *v, const struct mu_fold_effect *effect)
     v->lease_take = effect->id;
 }
 
-static void handle_gone(struct v3 *v);
+static void handle_gone(void *ctx);
 
 static void on_dropped(void *ctx)
 {
@@ -634,7 +621,7 @@ static void perform_drop(struct v3 *v, const struct mu_fold_effect *effect)
 static void destroy(struct v3 *v)
 {
     mu_fold_free(v->fold);
-    mu_boot_done(&v->boot);
+    mu_boot_uv_done(&v->boot);
     free(v->run_id);
     free(v->name);
     free(v->local_addr);
@@ -652,8 +639,10 @@ static void on_etcd_closed(void *ctx)
 }
 
 /* The client goes last: the ends of leases are its. */
-static void handle_gone(struct v3 *v)
+static void handle_gone(void *ctx)
 {
+    struct v3 *v = ctx;
+
     assert(v->handles > 0);
     v->handles--;
     if (!v->freeing || v->handles > 0)
@@ -661,126 +650,7 @@ static void handle_gone(struct v3 *v)
     mu_etcd3_close(v->etcd, on_etcd_closed, v);
 }
 
-/* ---- Where the round meets: see dynamic_uv.c, which does the same with a store ---- */
-
-static void on_store_closed(struct mu_server *server, void *ctx)
-{
-    (void)server;
-    handle_gone(ctx);
-}
-
-static void close_server(struct v3 *v, struct mu_server **server)
-{
-    if (*server == NULL)
-        return;
-    v->handles++;
-    mu_server_close(*server, on_store_closed, v);
-    *server = NULL;
-}
-
-static void close_store(struct v3 *v)
-{
-    close_server(v, &v->store);
-    close_server(v, &v->agents);
-}
-
-static struct mu_server *agents_store(const struct v3 *v)
-{
-    return v->store != NULL ? v->store : v->agents;
-}
-
-static int find_free_port(uint16_t *ret_port, struct muster_error *reterr)
-{
-    union mu_addr addr;
-    int fd = -1;
-    int rc = mu_listen_open(NULL, 0, &fd, reterr);
-
-    if (rc < 0)
-        return rc;
-    rc = mu_listen_address(fd, &addr, reterr);
-    (void)close(fd);
-    if (rc == 0)
-        *ret_port = mu_addr_port(&addr);
-    return rc;
-}
-
-static void answer_boot_later(struct v3 *v, struct mu_boot_event event, const struct muster_error *error)
-{
-    assert(!v->has_boot_answer);
-    v->has_boot_answer = true;
-    v->boot_answer = event;
-    if (error != NULL) {
-        v->boot_answer_error = *error;
-        v->boot_answer.error = &v->boot_answer_error;
-    }
-}
-
-/* Every round has a store and a table of its own. Where worker 0 is to host the workers', there is one for agents. */
-static void perform_listen(struct v3 *v, const struct mu_boot_effect *effect)
-{
-    struct muster_store_server_config config = { .size = sizeof config };
-    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = effect->id };
-    struct muster_error error = { 0 };
-    int rc;
-
-    close_store(v);
-    if (effect->type == MU_BOOT_DO_FREE_PORT) {
-        rc = mu_server_start_as(v->loop, &config, &v->agents, &error);
-        if (rc == 0)
-            rc = find_free_port(&event.port, &error);
-    } else {
-        rc = mu_server_start_as(v->loop, &config, &v->store, &error);
-        if (rc == 0)
-            event.port = mu_addr_port(mu_server_address(v->store));
-    }
-    if (rc < 0)
-        event.type = MU_BOOT_ON_LISTEN_FAILED;
-    answer_boot_later(v, event, rc < 0 ? &error : NULL);
-}
-
-static void on_self_closed(struct mu_client *client, void *ctx)
-{
-    (void)client;
-    handle_gone(ctx);
-}
-
-static void drop_self(struct v3 *v)
-{
-    if (v->self == NULL)
-        return;
-    v->handles++;
-    mu_client_close(v->self, on_self_closed, v);
-    v->self = NULL;
-}
-
-static void on_self_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
-{
-    struct v3 *v = ctx;
-    struct mu_boot_event event = { .type = MU_BOOT_ON_CHECKED, .id = v->self_id, .error = error };
-
-    if (client != v->self)
-        return;
-    drop_self(v);
-    if (error != NULL)
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-    if (!v->freeing)
-        feed_boot(v, event);
-}
-
-static void check_self(struct v3 *v, const struct mu_boot_effect *effect)
-{
-    struct mu_client_config config = { .host = effect->addr,
-                                       .port = effect->port,
-                                       .connect_timeout_ms = effect->wait_ms };
-    struct muster_error error = { 0 };
-
-    drop_self(v);
-    v->self_id = effect->id;
-    if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
-        config.seed = effect->id; /* it only spreads tries */
-    if (mu_client_start(v->loop, &config, on_self_ready, NULL, v, &v->self, &error) < 0)
-        answer_boot_later(v, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-}
+/* ---- Where the round meets ---- */
 
 static bool is_about_port(struct mu_slice key)
 {
@@ -813,10 +683,10 @@ static void answer_get(struct v3 *v)
         return;
     if (is_master_there(v)) {
         v->get_id = 0;
-        feed_boot(v, got(v, id, v->get_port));
+        mu_boot_uv_answer(&v->boot, got(v, id, v->get_port));
     } else if (uv_now(v->loop) >= v->get_until_ms) {
         v->get_id = 0;
-        feed_boot(v, (struct mu_boot_event){ .type = MU_BOOT_ON_MISSING, .id = id });
+        mu_boot_uv_answer(&v->boot, (struct mu_boot_event){ .type = MU_BOOT_ON_MISSING, .id = id });
     }
 }
 
@@ -824,55 +694,42 @@ static void perform_get(struct v3 *v, const struct mu_boot_effect *effect)
 {
     v->get_id = 0;
     if (is_master_there(v)) {
-        answer_boot_later(v, got(v, effect->id, is_about_port(effect->key)), NULL);
+        mu_boot_uv_answer(&v->boot, got(v, effect->id, is_about_port(effect->key)));
         return;
     }
     v->get_id = effect->id;
     v->get_port = is_about_port(effect->key);
-    v->get_until_ms = uv_now(v->loop) + (effect->wait_ms < GET_SLICE_MS ? effect->wait_ms : GET_SLICE_MS);
+    v->get_until_ms = uv_now(v->loop) + effect->wait_ms;
+    arm(v);
 }
 
-/* Address and port are one key: the address waits for the port. It holds only if the round still is the job's. */
-static void perform_set(struct v3 *v, const struct mu_boot_effect *effect)
+static void fail_set(struct v3 *v, uint64_t id, int code, const char *why)
 {
-    const struct mu_fold_world *world = mu_fold_world(v->fold), *doc = mu_fold_doc(v->fold);
-    struct mu_fold_master master = { .world = world != NULL ? world->id : 0 };
+    struct muster_error error;
+
+    (void)mu_fail(&error, code, "%s", why);
+    mu_boot_uv_answer(&v->boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = &error });
+}
+
+/* By a transaction that holds only if the round still is the job's. */
+static int publish_master(struct v3 *v, uint64_t id, const struct mu_fold_master *master)
+{
     struct mu_etcd3_compare compare = { .target = MU_ETCD3_MOD, .number = mu_fold_doc_mod(v->fold) };
     struct mu_etcd3_op put = { .kind = MU_ETCD3_OP_PUT, .lease = mu_fold_lease(v->fold) };
-    struct muster_error error = { 0 };
+    struct order *order = calloc(1, sizeof *order);
     struct mu_buf value = { 0 };
     struct keys keys = { .count = 0 };
-    struct order *order;
 
-    if (!is_about_port(effect->key)) {
-        (void)snprintf(v->own_addr, sizeof v->own_addr, "%.*s", (int)effect->value.len, effect->value.data);
-        answer_boot_later(v, (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = effect->id }, NULL);
-        return;
-    }
-    if (world == NULL || doc == NULL || doc->id != world->id || put.lease == 0 || agents_store(v) == NULL) {
-        (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "the round is not in etcd at the moment");
-        answer_boot_later(v, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-        return;
-    }
-    memcpy(master.addr, v->own_addr, sizeof master.addr);
-    (void)snprintf(v->port_text, sizeof v->port_text, "%.*s", (int)effect->value.len, effect->value.data);
-    master.port = (uint16_t)strtoul(v->port_text, NULL, 10);
-    master.agents_port = mu_addr_port(mu_server_address(agents_store(v)));
-    order = calloc(1, sizeof *order);
-    if (order == NULL || mu_fold_master_write(&master, &value) < 0) {
+    if (order == NULL || mu_fold_master_write(master, &value) < 0) {
         free(order);
-        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to etcd");
-        answer_boot_later(v, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id }, &error);
-        return;
+        return MUSTER_ENOMEM;
     }
-    v->master = master;
-    v->has_master = true;
-    order->v = v;
-    order->id = effect->id;
-    order->for_boot = true;
     compare.key = whole_key(v, &keys, mu_slice_str("job/doc"));
     put.key = whole_key(v, &keys, mu_slice_str("job/master"));
     put.value = mu_buf_slice(&value);
+    order->v = v;
+    order->id = id;
+    order->for_boot = true;
     order->call = (struct mu_etcd3_call){
         .timeout_ms = request_ms(v), .attempt_ms = attempt_ms(v), .repeatable = true, .done = on_done, .ctx = order
     };
@@ -882,24 +739,65 @@ static void perform_set(struct v3 *v, const struct mu_boot_effect *effect)
     };
     mu_etcd3_call(v->etcd, &order->call);
     mu_buf_done(&value);
+    return 0;
+}
+
+/* Address and port are one key: the address waits for the port. */
+static void perform_set(struct v3 *v, const struct mu_boot_effect *effect)
+{
+    const struct mu_fold_world *world = mu_fold_world(v->fold), *doc = mu_fold_doc(v->fold);
+    const struct mu_server *agents = mu_boot_uv_agents_store(&v->boot);
+    struct mu_fold_master master = { .world = world != NULL ? world->id : 0 };
+
+    if (!is_about_port(effect->key)) {
+        (void)snprintf(v->own_addr, sizeof v->own_addr, "%.*s", (int)effect->value.len, effect->value.data);
+        mu_boot_uv_answer(&v->boot, (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = effect->id });
+        return;
+    }
+    if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(v->fold) == 0 || agents == NULL) {
+        fail_set(v, effect->id, MUSTER_ERDZV_CONNECTION, "the round is not in etcd at the moment");
+        return;
+    }
+    memcpy(master.addr, v->own_addr, sizeof master.addr);
+    (void)snprintf(v->port_text, sizeof v->port_text, "%.*s", (int)effect->value.len, effect->value.data);
+    master.port = (uint16_t)strtoul(v->port_text, NULL, 10);
+    master.agents_port = mu_addr_port(mu_server_address(agents));
+    if (publish_master(v, effect->id, &master) < 0) {
+        fail_set(v, effect->id, MUSTER_ENOMEM, "a request to etcd");
+        return;
+    }
+    v->master = master;
+    v->has_master = true;
+}
+
+static void on_boot_request(void *ctx, const struct mu_boot_effect *effect)
+{
+    struct v3 *v = ctx;
+
+    if (effect->type == MU_BOOT_DO_GET)
+        perform_get(v, effect);
+    else if (effect->type == MU_BOOT_DO_SET)
+        perform_set(v, effect);
+    else /* CHECK: only where PyTorch is a member */
+        mu_boot_uv_answer(&v->boot, (struct mu_boot_event){ .type = MU_BOOT_ON_FOUND, .id = effect->id });
 }
 
 static void meet_agents(struct v3 *v)
 {
-    bool here = mu_fold_rank(v->fold) == 0 && agents_store(v) != NULL;
+    bool here = mu_fold_rank(v->fold) == 0 && mu_boot_uv_agents_store(&v->boot) != NULL;
 
     if (v->kv == NULL || !is_master_there(v))
         return;
     mu_kv_job_meet(v->kv, here ? "127.0.0.1" : v->master.addr, v->master.agents_port);
 }
 
-static void boot_done(struct v3 *v, const struct mu_boot_effect *effect)
+static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
 {
+    struct v3 *v = ctx;
     int64_t waiting = v->waiting_count;
 
-    (void)snprintf(v->bootstrap.master_addr, sizeof v->bootstrap.master_addr, "%s", effect->addr);
-    v->bootstrap.master_port = effect->port;
-    v->booting = v->joining = false;
+    v->bootstrap = *bootstrap;
+    v->joining = false;
     v->waiting_count = 0;
     meet_agents(v);
     tell_joined(v);
@@ -912,64 +810,18 @@ static void boot_done(struct v3 *v, const struct mu_boot_effect *effect)
     v->closed_seen = false;
 }
 
-static void boot_failed(struct v3 *v, const struct muster_error *error)
+static void on_boot_failed(void *ctx, const struct muster_error *error)
 {
-    v->booting = false;
+    struct v3 *v = ctx;
+
     v->boot_failed = true;
     v->boot_error = *error;
-    if (!muster_error_is_rdzv(v->boot_error.code))
-        v->boot_error.code = MUSTER_ERDZV_CONNECTION;
-    ask(v, MU_FOLD_ON_LEAVE);
+    mu_asking_put(&v->asking, MU_FOLD_ON_LEAVE);
 }
 
-static void perform_boot(struct v3 *v, const struct mu_boot_effect *effect)
-{
-    switch (effect->type) {
-    case MU_BOOT_DO_OPEN_STORE:
-    case MU_BOOT_DO_KEEP_STORE:
-    case MU_BOOT_DO_FREE_PORT:
-        perform_listen(v, effect);
-        break;
-    case MU_BOOT_DO_CLOSE_STORE:
-        close_store(v);
-        break;
-    case MU_BOOT_DO_CHECK_SELF:
-        check_self(v, effect);
-        break;
-    case MU_BOOT_DO_GET:
-        perform_get(v, effect);
-        break;
-    case MU_BOOT_DO_CHECK: /* only where PyTorch is a member */
-        answer_boot_later(v, (struct mu_boot_event){ .type = MU_BOOT_ON_FOUND, .id = effect->id }, NULL);
-        break;
-    case MU_BOOT_DO_SET:
-        perform_set(v, effect);
-        break;
-    case MU_BOOT_DO_DONE:
-        boot_done(v, effect);
-        break;
-    case MU_BOOT_DO_FAIL:
-        boot_failed(v, effect->error);
-        break;
-    case MU_BOOT_DO_WARN:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", v->run_id, effect->text);
-        break;
-    }
-}
-
-static void feed_boot(struct v3 *v, struct mu_boot_event event)
-{
-    struct mu_boot_effects effects;
-
-    for (bool more = true; more && !v->freeing; more = v->has_boot_answer, event = v->boot_answer) {
-        v->has_boot_answer = false;
-        event.now_ms = uv_now(v->loop);
-        mu_boot_step(&v->boot, &event, &effects);
-        for (unsigned i = 0; i < effects.count && !v->freeing; i++)
-            perform_boot(v, &effects.items[i]);
-    }
-    arm(v);
-}
+static const struct mu_boot_uv_ops boot_ops = { .on_done = on_booted,
+                                                .on_failed = on_boot_failed,
+                                                .request = on_boot_request };
 
 static void start_boot(struct v3 *v)
 {
@@ -988,19 +840,16 @@ static void start_boot(struct v3 *v)
         start.elsewhere |= !mu_slice_equal(world->members[i].node.name, mu_slice_str(v->name));
     if (!mu_http_local_address(mu_etcd3_http(v->etcd), own_addr, sizeof own_addr))
         own_addr[0] = '\0';
-    v->booting = true;
-    feed_boot(v, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+    mu_boot_uv_start(&v->boot, &start);
 }
 
 static void stop_boot(struct v3 *v)
 {
-    if (!v->booting)
+    if (!mu_boot_uv_is_on(&v->boot))
         return;
-    v->booting = false;
     v->waiting_count = 0;
     v->get_id = 0;
-    drop_self(v);
-    feed_boot(v, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    mu_boot_uv_stop(&v->boot);
 }
 
 /* ---- What the fold machine tells ---- */
@@ -1012,24 +861,16 @@ static const char *asked_text(enum mu_fold_event_type asked)
                : "stay in";
 }
 
-static bool is_asked(const struct v3 *v, enum mu_fold_event_type what)
-{
-    for (size_t i = 0; i < v->asks_count; i++)
-        if (v->asks[i] == what)
-            return true;
-    return false;
-}
-
 /* The round ended before the owner was told that it began. */
 static void join_next_instead(struct v3 *v)
 {
     struct muster_error error = { 0 };
 
     stop_boot(v);
-    if (is_asked(v, MU_FOLD_ON_LEAVE))
+    if (mu_asking_has(&v->asking, MU_FOLD_ON_LEAVE))
         return; /* the owner does not want it any more */
     if (uv_now(v->loop) < v->join_deadline_ms) {
-        ask(v, MU_FOLD_ON_JOIN);
+        mu_asking_put(&v->asking, MU_FOLD_ON_JOIN);
         return;
     }
     v->joining = false;
@@ -1043,7 +884,7 @@ static void join_if_wanted(struct v3 *v)
     if (!v->join_after_leave || v->freeing)
         return;
     v->join_after_leave = false;
-    ask(v, MU_FOLD_ON_JOIN);
+    mu_asking_put(&v->asking, MU_FOLD_ON_JOIN);
 }
 
 static void on_failed(struct v3 *v, const struct mu_fold_effect *effect)
@@ -1103,27 +944,27 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         start_boot(v);
         break;
     case MU_FOLD_TELL_WAITING:
-        if (v->booting)
+        if (mu_boot_uv_is_on(&v->boot))
             v->waiting_count = effect->count;
         else
             tell(v, (struct muster_rdzv_event){
                         .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
         break;
     case MU_FOLD_TELL_PEERS_LOST:
-        if (v->booting)
+        if (mu_boot_uv_is_on(&v->boot))
             join_next_instead(v);
         else if (mu_fold_world(v->fold) != NULL)
             tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round }, true);
         break;
     case MU_FOLD_TELL_REMOVED:
-        if (v->booting)
+        if (mu_boot_uv_is_on(&v->boot))
             join_next_instead(v);
         else
             tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
         break;
     case MU_FOLD_TELL_CLOSED:
         record(v, "close", MUSTER_NODE_SUCCEEDED, "closed");
-        if (v->booting)
+        if (mu_boot_uv_is_on(&v->boot))
             v->closed_seen = true;
         else
             tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = v->round });
@@ -1220,22 +1061,17 @@ static void on_timer(uv_timer_t *timer)
 {
     struct v3 *v = timer->data;
 
+    answer_get(v);
     feed(v, (struct mu_fold_event){ .type = MU_FOLD_ON_TIME });
-    if (!v->freeing && uv_now(v->loop) >= mu_boot_deadline_ms(&v->boot))
-        feed_boot(v, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
-    if (!v->freeing)
-        answer_get(v);
 }
 
 /* Always derived anew, so never forgotten. */
 static void arm(struct v3 *v)
 {
-    uint64_t when_ms = mu_fold_deadline_ms(v->fold), boot_ms = mu_boot_deadline_ms(&v->boot);
-    uint64_t now_ms = uv_now(v->loop);
+    uint64_t when_ms = mu_fold_deadline_ms(v->fold), now_ms = uv_now(v->loop);
 
     if (v->freeing)
         return;
-    when_ms = boot_ms < when_ms ? boot_ms : when_ms;
     if (v->get_id != 0 && v->get_until_ms < when_ms)
         when_ms = v->get_until_ms;
     if (when_ms == UINT64_MAX)
@@ -1244,30 +1080,16 @@ static void arm(struct v3 *v)
         (void)uv_timer_start(&v->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
 }
 
-static void on_asked(uv_timer_t *timer)
+static void on_ask(void *ctx, unsigned what)
 {
-    struct v3 *v = timer->data;
+    struct v3 *v = ctx;
 
-    while (v->asks_count > 0 && !v->freeing) {
-        enum mu_fold_event_type what = v->asks[0];
-
-        v->asks_count--;
-        memmove(v->asks, v->asks + 1, v->asks_count * sizeof *v->asks);
-        if (what == MU_FOLD_ON_LEAVE)
-            stop_boot(v);
-        if (what == MU_FOLD_ON_JOIN && mu_fold_phase(v->fold) == MU_FOLD_LEAVING) {
-            v->join_after_leave = true;
-            continue;
-        }
-        feed(v, (struct mu_fold_event){ .type = what });
-    }
-}
-
-static void ask(struct v3 *v, enum mu_fold_event_type what)
-{
-    assert(v->asks_count < ASKS_MAX);
-    v->asks[v->asks_count++] = what;
-    (void)uv_timer_start(&v->ask_timer, on_asked, 0, 0);
+    if (what == MU_FOLD_ON_LEAVE)
+        stop_boot(v);
+    if (what == MU_FOLD_ON_JOIN && mu_fold_phase(v->fold) == MU_FOLD_LEAVING)
+        v->join_after_leave = true;
+    else
+        feed(v, (struct mu_fold_event){ .type = (enum mu_fold_event_type)what });
 }
 
 /* ---- The handler ---- */
@@ -1279,7 +1101,7 @@ static void v3_join(struct muster_handler *handler)
     assert(!v->joining);
     v->joining = true;
     v->join_deadline_ms = uv_now(v->loop) + v->settings.join_ms;
-    ask(v, MU_FOLD_ON_JOIN);
+    mu_asking_put(&v->asking, MU_FOLD_ON_JOIN);
 }
 
 static void v3_leave(struct muster_handler *handler)
@@ -1287,17 +1109,17 @@ static void v3_leave(struct muster_handler *handler)
     struct v3 *v = (struct v3 *)handler;
 
     v->joining = v->join_after_leave = false;
-    ask(v, MU_FOLD_ON_LEAVE);
+    mu_asking_put(&v->asking, MU_FOLD_ON_LEAVE);
 }
 
 static void v3_close(struct muster_handler *handler)
 {
-    ask((struct v3 *)handler, MU_FOLD_ON_CLOSE);
+    mu_asking_put(&((struct v3 *)handler)->asking, MU_FOLD_ON_CLOSE);
 }
 
 static void v3_look(struct muster_handler *handler)
 {
-    ask((struct v3 *)handler, MU_FOLD_ON_LOOK);
+    mu_asking_put(&((struct v3 *)handler)->asking, MU_FOLD_ON_LOOK);
 }
 
 static bool v3_use_agent_store(const struct muster_handler *handler)
@@ -1320,25 +1142,20 @@ static bool v3_hosts(const struct muster_handler *handler)
 {
     const struct v3 *v = (const struct v3 *)handler;
 
-    return mu_fold_rank(v->fold) == 0 && agents_store(v) != NULL;
+    return mu_fold_rank(v->fold) == 0 && mu_boot_uv_agents_store(&v->boot) != NULL;
 }
 
 static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
 {
     struct v3 *v = (struct v3 *)handler;
 
-    if (agents_store(v) != NULL)
-        mu_server_when_alone(agents_store(v), alone, ctx);
+    if (mu_boot_uv_agents_store(&v->boot) != NULL)
+        mu_server_when_alone(mu_boot_uv_agents_store(&v->boot), alone, ctx);
 }
 
 static void on_handle_closed(uv_handle_t *handle)
 {
     handle_gone(handle->data);
-}
-
-static void on_lease_ended(void *ctx)
-{
-    handle_gone(ctx);
 }
 
 static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
@@ -1349,8 +1166,6 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
     v->freeing = true;
     v->on_freed = done;
     v->freed_ctx = ctx;
-    close_store(v);
-    drop_self(v);
     if (v->kv != NULL)
         mu_kv_job_detach(v->kv); /* and it is not heard of again */
     v->kv = NULL;
@@ -1358,12 +1173,13 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
     close_watch(v, MU_FOLD_NODES);
     if (v->lease != NULL) {
         v->handles++;
-        mu_etcd3_lease_close(v->lease, true, REVOKE_MS, on_lease_ended, v);
+        mu_etcd3_lease_close(v->lease, true, REVOKE_MS, handle_gone, v);
         v->lease = NULL;
     }
-    v->handles += 2;
+    v->handles += 3;
+    mu_boot_uv_close(&v->boot, handle_gone);
     uv_close((uv_handle_t *)&v->timer, on_handle_closed);
-    uv_close((uv_handle_t *)&v->ask_timer, on_handle_closed);
+    mu_asking_close(&v->asking, handle_gone);
 }
 
 const struct muster_handler_ops mu_etcd_v3_handler_ops = {
@@ -1395,9 +1211,10 @@ static void on_kv_closing(void *ctx)
 int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct v3 *v = (struct v3 *)handler;
-    char prefix[PREFIX_MAX + 8];
+    char prefix[PREFIX_MAX + 8], marks[PREFIX_MAX + 8];
     struct mu_kv_job_config config = { .run_id = v->run_id,
                                        .prefix = prefix,
+                                       .marks = marks,
                                        .etcd = v->etcd,
                                        .lease = job_lease,
                                        .on_closing = on_kv_closing,
@@ -1406,6 +1223,7 @@ int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, st
 
     assert(v->kv == NULL);
     (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", v->prefix);
+    (void)snprintf(marks, sizeof marks, "%sdone/", v->prefix);
     rc = mu_kv_job_start(v->loop, &config, &v->kv, reterr);
     if (rc < 0)
         return rc;
@@ -1429,21 +1247,6 @@ static void make_prefix(struct v3 *v)
     }
     *to++ = '/';
     *to = '\0';
-}
-
-static int read_seconds(const struct muster_rdzv_params *params, const char *key, int64_t fallback, int64_t min,
-                        uint64_t *ret_seconds, struct muster_error *reterr)
-{
-    int64_t seconds = 0;
-    int rc = muster_rdzv_params_get_as_int(params, key, fallback, &seconds, reterr);
-
-    if (rc < 0)
-        return rc;
-    if (seconds < min || seconds > LEASE_MAX_S)
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%s': %" PRId64 " s is not in %" PRId64 "..%d", key, seconds, min,
-                       LEASE_MAX_S);
-    *ret_seconds = (uint64_t)seconds;
-    return 0;
 }
 
 static const char *text_option(const struct muster_rdzv_params *params, const char *key)
@@ -1490,13 +1293,14 @@ static int read_params(struct v3 *v, const struct muster_rdzv_params *params, ui
     if (rc == 0)
         rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &v->use_agent_store, reterr);
     if (rc == 0)
-        rc = read_seconds(params, "lease", LEASE_S, LEASE_MIN_S, &v->lease_s, reterr);
+        rc = mu_rdzv_seconds_from_params(params, "lease", LEASE_S, LEASE_MIN_S, LEASE_MAX_S, &v->lease_s, reterr);
     if (rc == 0 && job_lease_s < (int64_t)v->lease_s * 4)
         job_lease_s = (int64_t)v->lease_s * 4 < LEASE_MAX_S ? (int64_t)v->lease_s * 4 : LEASE_MAX_S;
     if (rc == 0)
-        rc = read_seconds(params, "job_lease", job_lease_s, (int64_t)v->lease_s, &v->job_lease_s, reterr);
+        rc = mu_rdzv_seconds_from_params(params, "job_lease", job_lease_s, (int64_t)v->lease_s, LEASE_MAX_S,
+                                         &v->job_lease_s, reterr);
     if (rc == 0)
-        rc = read_seconds(params, "read_timeout", READ_TIMEOUT_S, 1, ret_first_s, reterr);
+        rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, LEASE_MAX_S, ret_first_s, reterr);
     if (rc < 0)
         return rc;
     v->request_ms = v->lease_s * 1000 / 3;
@@ -1510,14 +1314,10 @@ static int read_params(struct v3 *v, const struct muster_rdzv_params *params, ui
 static int copy_texts(struct v3 *v, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     const char *local_addr = muster_rdzv_params_local_addr(params);
-    char hostname[256] = "localhost";
+    char hostname[MU_HANDLER_NAME_MAX];
 
-    (void)gethostname(hostname, sizeof hostname - 1);
-    for (char *at = hostname; *at != '\0'; at++) /* others must be able to read it */
-        if ((unsigned char)*at >= 0x80)
-            *at = '?';
     v->run_id = strdup(muster_rdzv_params_run_id(params));
-    v->name = strdup(local_addr != NULL ? local_addr : hostname);
+    v->name = strdup(mu_handler_node_name(local_addr, hostname));
     v->local_addr = local_addr != NULL ? strdup(local_addr) : NULL;
     if (v->run_id == NULL || v->name == NULL || (local_addr != NULL && v->local_addr == NULL))
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
@@ -1527,12 +1327,10 @@ static int copy_texts(struct v3 *v, const struct muster_rdzv_params *params, str
 
 static int start_machines(struct v3 *v, uint64_t first_s, struct muster_error *reterr)
 {
-    char hostname[256] = "localhost";
     uint64_t random[3] = { 0 };
     struct mu_boot_config boot = {
         .run_id = v->run_id,
         .local_addr = v->local_addr,
-        .hostname = hostname,
         .use_agent_store = v->use_agent_store,
         .standalone = v->settings.nodes_max == 1,
     };
@@ -1548,12 +1346,11 @@ static int start_machines(struct v3 *v, uint64_t first_s, struct muster_error *r
 
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    (void)gethostname(hostname, sizeof hostname - 1);
     v->pid = fold.pid;
     v->local_id = fold.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
     fold.id = random[1] != 0 ? random[1] : 1;
     fold.seed = random[2];
-    rc = mu_boot_init(&v->boot, &boot, reterr);
+    rc = mu_boot_uv_init(&v->boot, &boot, reterr);
     return rc == 0 ? mu_fold_new(&fold, &v->fold, reterr) : rc;
 }
 
@@ -1584,8 +1381,9 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
         return mu_wrap(reterr, rc, "rendezvous etcd-v3");
     }
     (void)uv_timer_init(loop, &v->timer); /* these only fill in memory */
-    (void)uv_timer_init(loop, &v->ask_timer);
-    v->timer.data = v->ask_timer.data = v;
+    v->timer.data = v;
+    mu_asking_open(&v->asking, loop, on_ask, v);
+    mu_boot_uv_open(&v->boot, loop, &(struct mu_boot_uv_config){ .agents_store = true, .ops = &boot_ops, .ctx = v });
     *ret_handler = &v->handler;
     return 0;
 }

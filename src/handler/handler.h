@@ -39,12 +39,22 @@ int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, st
 extern const struct muster_handler_ops mu_etcd_v3_handler_ops;
 int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
+#define MU_HANDLER_NAME_MAX 256
+/* name.c: what this node is called: `local_addr`, or (NULL) this machine's name, which is put into `hostname`. */
+const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX]);
+
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
 
 /* Timeouts and limits by the parameters' options, checked: specs of join_timeout and so on. */
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
                                  struct muster_error *reterr);
 int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr);
+/* The option `key`, whole seconds from `least` to `most`; `fallback` if there is no such option. */
+int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const char *key, int64_t fallback,
+                                int64_t least, int64_t most, uint64_t *ret_seconds, struct muster_error *reterr);
+/* The option `read_timeout`: for the first answer of a back end. */
+int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, uint64_t *ret_ms,
+                                     struct muster_error *reterr);
 /* The option `dialect`: what the first writer of a document writes. "2.x" (also if there is no such option) or "1.13". */
 int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
                                 struct muster_error *reterr);

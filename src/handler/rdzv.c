@@ -86,21 +86,6 @@ const char *muster_rdzv_event_name(enum muster_rdzv_event_type type)
 
 /* ---- Where the workers of a round meet ---- */
 
-static int free_port(uint16_t *ret_port, struct muster_error *reterr)
-{
-    union mu_addr addr;
-    int fd, rc = mu_listen_open(NULL, 0, &fd, reterr);
-
-    if (rc < 0)
-        return mu_wrap(reterr, rc, "find a free port");
-    rc = mu_listen_address(fd, &addr, reterr);
-    (void)close(fd);
-    if (rc < 0)
-        return mu_wrap(reterr, rc, "find a free port");
-    *ret_port = mu_addr_port(&addr);
-    return 0;
-}
-
 static int own_name(char *text, size_t size, struct muster_error *reterr)
 {
     if (gethostname(text, size) < 0)
@@ -119,7 +104,7 @@ static int publish(struct muster_store *store, const char *local_addr, uint16_t 
         local_addr = name;
     }
     if (rc == 0 && port == 0)
-        rc = free_port(&port, reterr);
+        rc = mu_listen_free_port(&port, reterr);
     if (rc < 0)
         return rc;
     (void)snprintf(port_text, sizeof port_text, "%" PRIu16, port);

@@ -6,6 +6,8 @@
 
 #define SECONDS_MAX INT64_C(1000000000) /* about 31 years: no sum or product of such times overflows */
 #define ATTEMPTS_MAX INT64_C(1000000)
+#define READ_TIMEOUT_S 60
+#define READ_TIMEOUT_MAX_S 100000000
 
 const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX])
 {
@@ -146,6 +148,31 @@ int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct
         rc = mu_rdzv_settings_check(muster_rdzv_params_run_id(params), &settings, reterr);
     if (rc == 0)
         *ret_settings = settings;
+    return rc;
+}
+
+int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const char *key, int64_t fallback,
+                                int64_t least, int64_t most, uint64_t *ret_seconds, struct muster_error *reterr)
+{
+    int64_t seconds;
+    int rc = muster_rdzv_params_get_as_int(params, key, fallback, &seconds, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (seconds < least || seconds > most)
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%s': %" PRId64 " s is not in %" PRId64 "..%" PRId64, key,
+                       seconds, least, most);
+    *ret_seconds = (uint64_t)seconds;
+    return 0;
+}
+
+int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, uint64_t *ret_ms,
+                                     struct muster_error *reterr)
+{
+    int rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, READ_TIMEOUT_MAX_S, ret_ms, reterr);
+
+    if (rc == 0)
+        *ret_ms *= 1000;
     return rc;
 }
 

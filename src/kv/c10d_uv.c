@@ -11,6 +11,7 @@
 
 #include "base/base64.h"
 #include "base/rng.h"
+#include "kv/later_uv.h"
 #include "rdzv/pickle.h"
 #include "store/client_uv.h"
 
@@ -71,7 +72,6 @@ struct work { /* a request under way */
 struct driver {
     struct mu_kv kv;
     uv_loop_t *loop;
-    uv_timer_t timer; /* tells those in `later` */
     struct mu_kv_c10d_config config;
     char *host, *document_key, *prefix, *host_node;
     size_t key_room;
@@ -80,11 +80,11 @@ struct driver {
     enum mu_dialect dialect; /* found on the main connection; UNKNOWN: not yet */
     bool told_ready;
     struct work *parked;    /* the last PARK, while it is under way */
-    struct mu_list later;   /* requests that are answered */
+    struct mu_later later;  /* requests that are answered */
     struct mu_call publish; /* of `host` */
     char *publish_key;
     size_t clients; /* not yet given back by the loop */
-    bool closing, timer_closed;
+    bool closing, later_closed;
     mu_kv_closed *on_closed;
     void *closed_ctx;
 };
@@ -94,21 +94,10 @@ static void proceed(struct work *work);
 
 /* ---- Requests ---- */
 
-static void on_timer(uv_timer_t *timer);
-
 /* Answers a request whose rc and error are set, from the loop. */
 static void answer_later(struct driver *driver, struct mu_kv_request *request)
 {
-    mu_list_push(&driver->later, &request->link);
-    if (!driver->closing)
-        (void)uv_timer_start(&driver->timer, on_timer, 0, 0);
-}
-
-static void on_timer(uv_timer_t *timer)
-{
-    struct driver *driver = timer->data;
-
-    mu_kv_answer_all(&driver->later);
+    mu_later_push(&driver->later, &request->link);
 }
 
 static void set_error(struct mu_kv_request *request, const struct muster_error *error, bool gone)
@@ -168,7 +157,7 @@ static struct work *new_work(struct driver *driver, struct mu_kv_request *reques
 
 static void free_if_over(struct driver *driver)
 {
-    if (!driver->closing || driver->clients > 0 || !driver->timer_closed)
+    if (!driver->closing || driver->clients > 0 || !driver->later_closed)
         return;
     driver->on_closed(&driver->kv, driver->closed_ctx);
     free(driver->host);
@@ -698,14 +687,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     struct work *work;
 
-    assert(!driver->closing && request->timeout_ms > 0);
-    request->rc = 0;
-    request->error = (struct muster_error){ 0 };
-    request->gone = request->found = request->written = false;
-    request->bytes = request->state_token = (struct muster_bytes){ 0 };
-    request->done_count = 0;
-    request->started_ms = uv_now(driver->loop);
-    mu_list_init(&request->link);
+    assert(!driver->closing);
+    mu_kv_begin(request, uv_now(driver->loop));
     if (request->kind == MU_KV_PARK && driver->parked != NULL)
         end_parked(driver);
     work = new_work(driver, request);
@@ -718,12 +701,11 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     answer_later(driver, request);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_later_closed(void *ctx)
 {
-    struct driver *driver = handle->data;
+    struct driver *driver = ctx;
 
-    mu_kv_answer_all(&driver->later);
-    driver->timer_closed = true;
+    driver->later_closed = true;
     free_if_over(driver);
 }
 
@@ -736,7 +718,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     driver->on_closed = closed;
     driver->closed_ctx = ctx;
     close_conns(driver);
-    uv_close((uv_handle_t *)&driver->timer, on_timer_closed);
+    mu_later_close(&driver->later, on_later_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -805,7 +787,6 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
     driver->loop = loop;
     driver->config = *config;
     driver->rng = mu_rng_seeded(config->seed);
-    mu_list_init(&driver->later);
     driver->main.driver = driver->bell.driver = driver;
     for (size_t i = 0; i < WAITS_MAX; i++)
         driver->waits[i].driver = driver;
@@ -823,8 +804,7 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
         free(driver);
         return rc;
     }
-    (void)uv_timer_init(loop, &driver->timer); /* fills in memory only */
-    driver->timer.data = driver;
+    mu_later_open(&driver->later, loop, mu_kv_tell);
     if (driver->host_node != NULL)
         publish_host(driver);
     *ret_kv = &driver->kv;

@@ -1,6 +1,7 @@
 /* The servers of a cluster. */
 #include "kv/endpoints.h"
 
+#include "base/secret.h"
 #include "base/slice.h"
 
 #include <assert.h>
@@ -78,10 +79,12 @@ static bool split(struct mu_slice text, struct mu_slice *ret_host, unsigned *ret
     return rest.len == 0 || (rest.data[0] == ':' && read_port(mu_slice(rest.data + 1, rest.len - 1), ret_port));
 }
 
-static int parse_one(struct mu_slice text, const char *protocol, unsigned port, char url[static MU_ENDPOINT_TEXT_MAX],
-                     struct muster_error *reterr)
+/* `whole`: of which it is a part. */
+static int parse_one(struct mu_slice text, struct mu_slice whole, const char *protocol, unsigned port,
+                     char url[static MU_ENDPOINT_TEXT_MAX], struct muster_error *reterr)
 {
     struct mu_slice left = trim(text), host;
+    char shown[MU_SECRET_SHOWN_MAX];
     int len;
 
     if (takes_away(&left, "http://"))
@@ -91,8 +94,8 @@ static int parse_one(struct mu_slice text, const char *protocol, unsigned port, 
     if (left.len > 0 && left.data[left.len - 1] == '/')
         left.len--;
     if (left.len == 0 || !split(left, &host, &port))
-        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.*s' is not [http[s]://]HOST[:PORT] (IPv6 in brackets)",
-                       (int)(text.len < 200 ? text.len : 200), text.data);
+        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%s' is not [http[s]://]HOST[:PORT] (IPv6 in brackets)",
+                       mu_secret_hide(memchr(whole.data, '@', whole.len) != NULL ? whole : text, shown, sizeof shown));
     len = snprintf(url, MU_ENDPOINT_TEXT_MAX, left.data[0] == '[' ? "%s://[%.*s]:%u" : "%s://%.*s:%u", protocol,
                    (int)(host.len < MU_ENDPOINT_TEXT_MAX ? host.len : MU_ENDPOINT_TEXT_MAX), host.data, port);
     if (len >= MU_ENDPOINT_TEXT_MAX)
@@ -103,6 +106,8 @@ static int parse_one(struct mu_slice text, const char *protocol, unsigned port, 
 int mu_endpoints_parse(const char *text, const char *protocol, uint16_t port_default,
                        struct mu_endpoints *ret_endpoints, struct muster_error *reterr)
 {
+    struct mu_slice whole = mu_slice_str(text);
+
     assert(strcmp(protocol, "http") == 0 || strcmp(protocol, "https") == 0);
     ret_endpoints->count = 0;
     for (;;) {
@@ -111,7 +116,8 @@ int mu_endpoints_parse(const char *text, const char *protocol, uint16_t port_def
 
         if (ret_endpoints->count == MU_ENDPOINTS_MAX)
             return mu_fail(reterr, MUSTER_ELIMIT, "there are more than %d endpoints", MU_ENDPOINTS_MAX);
-        rc = parse_one(mu_slice(text, len), protocol, port_default, ret_endpoints->urls[ret_endpoints->count], reterr);
+        rc = parse_one(mu_slice(text, len), whole, protocol, port_default, ret_endpoints->urls[ret_endpoints->count],
+                       reterr);
         if (rc < 0)
             return rc;
         ret_endpoints->count++;

@@ -129,6 +129,7 @@ static int add_form(struct mu_buf *body, const struct mu_etcd2_request *request)
         field(&fields, "prevExist", mu_slice_str(request->prev_exist == MU_ETCD2_MUST ? "true" : "false"));
     add_conditions(&fields, request);
     field_if(&fields, request->refresh, "refresh");
+    field_if(&fields, request->no_value, "noValueOnSuccess");
     return fields.rc;
 }
 
@@ -314,6 +315,16 @@ static int read_nodes(struct mu_etcd2_answer *answer, size_t *room, const json_t
     return 0;
 }
 
+static bool is_write(struct mu_slice action)
+{
+    static const char *const writes[] = { "set", "create", "update", "compareAndSwap" };
+
+    for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++)
+        if (mu_slice_equal(action, mu_slice_str(writes[i])))
+            return true;
+    return false;
+}
+
 static int read_success(const json_t *root, struct mu_etcd2_answer *answer, struct muster_error *reterr)
 {
     json_t *node = NULL, *prev = NULL;
@@ -322,9 +333,9 @@ static int read_success(const json_t *root, struct mu_etcd2_answer *answer, stru
 
     if (rc == 0)
         rc = mu_etcd_json_object(root, "", "node", &node, reterr);
-    if (rc == 0 && node == NULL)
+    if (rc == 0 && node == NULL && (answer->index == 0 || !is_write(answer->action)))
         rc = mu_fail(reterr, MUSTER_EPROTOCOL, "'node' is missing");
-    if (rc == 0)
+    if (rc == 0 && node != NULL)
         rc = read_nodes(answer, &room, node, 0, reterr);
     if (rc == 0)
         rc = mu_etcd_json_object(root, "", "prevNode", &prev, reterr);

@@ -54,6 +54,7 @@ struct mu_etcd2_request { /* zeroed, and then what is needed */
     bool dir;            /* PUT: make a directory. DELETE: an empty one, too */
     bool refresh;        /* PUT: the TTL alone; no value, and watchers are not woken */
     bool has_value;      /* PUT */
+    bool no_value;       /* PUT: what is written need not come back. The answer may then have no node; see `index` */
     struct mu_slice value;
     int64_t ttl_s;                   /* PUT: 0 is none */
     enum mu_etcd2_exists prev_exist; /* PUT */
@@ -92,17 +93,19 @@ struct mu_etcd2_answer {
     struct mu_slice message, cause; /* of an error: etcd's texts */
     struct mu_slice
         action; /* "get", "set", "create", "update", "compareAndSwap", "delete", "compareAndDelete", "expire" */
-    /* The node and what is below it, a directory before its children; none for an error. */
+    /* The node and what is below it, a directory before its children; none for an error, and for a PUT with no_value. */
     struct mu_etcd2_node *nodes;
     size_t nodes_count;
     bool has_prev;
     struct mu_etcd2_node prev; /* as it was before (its children are not given) */
-    uint64_t index; /* of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. 0: not told */
-    void *json;     /* what the slices point into */
+    /* Of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. For a write: its own. 0: not told. */
+    uint64_t index;
+    void *json; /* what the slices point into */
 };
 
 /* `status`, `index` and `body` of an HTTP answer (index 0: no such header line). An error of etcd's is an answer. What is
- * none is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. */
+ * none is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. A write's answer without a
+ * node is taken if it has an index: whoever did not ask for that (no_value) has to look. */
 int mu_etcd2_read(unsigned status, uint64_t index, struct mu_slice body, struct mu_etcd2_answer *ret_answer,
                   struct muster_error *reterr);
 void mu_etcd2_answer_done(struct mu_etcd2_answer *answer); /* zeroed memory is fine */

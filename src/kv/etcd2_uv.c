@@ -50,6 +50,10 @@ static void read_answer(struct mu_etcd2_call *call)
     call->status = call->http.status;
     call->rc = mu_etcd2_read(call->status, call->http.etcd_index, mu_buf_slice(&call->http.reply), &call->answer,
                              &call->error);
+    if (call->rc == 0 && call->answer.code == 0 && call->answer.nodes_count == 0 && !call->request.no_value) {
+        mu_etcd2_answer_done(&call->answer);
+        call->rc = mu_fail(&call->error, MUSTER_EPROTOCOL, "HTTP %u: 'node' is missing", call->status);
+    }
     if (call->rc == 0 && call->answer.code != 0)
         (void)mu_etcd2_fail(&call->answer, call->status, &call->error);
     if (call->rc < 0 || call->answer.code != 0)

@@ -38,8 +38,15 @@ int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, 
 {
     char sample[SAMPLE_MAX];
     json_error_t why;
-    json_t *root = body.len == 0 ? NULL : json_loadb(body.data, body.len, 0, &why);
+    json_t *root;
 
+    errno = 0;
+    root = body.len == 0 ? NULL : json_loadb(body.data, body.len, 0, &why);
+    /* For want of memory jansson mostly says nothing, or that it is no JSON; a text may even lack a part. malloc() tells. */
+    if (errno == ENOMEM) {
+        json_decref(root);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an answer of %zu bytes", body.len);
+    }
     if (json_is_object(root)) {
         *ret_root = root;
         return 0;

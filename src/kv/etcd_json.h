@@ -12,7 +12,7 @@
  * `text`. */
 const char *mu_etcd_printable(struct mu_slice bytes, char *text, size_t room);
 
-/* The JSON object of an answer, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no JSON but '404 page not
+/* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no JSON but '404 page not
  * found'". */
 int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, struct muster_error *reterr);
 

@@ -8,6 +8,7 @@
 
 #include "base/base64.h"
 #include "base/rng.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -28,10 +29,9 @@ struct driver {
     char *dir, *root, *round_prefix;
     struct mu_rng rng;
     struct mu_list jobs;
-    struct mu_list later; /* requests that could not be begun, to be answered by the timer */
-    uv_timer_t timer;
+    struct mu_later later; /* requests that could not be begun */
     bool closing;
-    unsigned parts_left; /* to be closed: client and timer */
+    unsigned parts_left; /* to be closed: client and `later` */
     mu_kv_closed *on_closed;
     void *closed_ctx;
 };
@@ -498,19 +498,11 @@ static bool is_known(enum mu_kv_kind kind)
            kind == MU_KV_CHECK || kind == MU_KV_DELETE;
 }
 
-static void on_later(uv_timer_t *timer)
-{
-    struct driver *driver = timer->data;
-
-    mu_kv_answer_all(&driver->later);
-}
-
 /* With its error filled in. */
 static void refuse(struct driver *driver, struct mu_kv_request *request, int rc)
 {
     request->rc = rc;
-    mu_list_push(&driver->later, &request->link);
-    (void)uv_timer_start(&driver->timer, on_later, 0, 0);
+    mu_later_push(&driver->later, &request->link);
 }
 
 static struct job *new_job(struct driver *driver, struct mu_kv_request *request)
@@ -532,12 +524,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct job *job = NULL;
     int rc;
 
-    assert(!driver->closing && request->timeout_ms > 0);
-    request->rc = 0;
-    request->error = (struct muster_error){ 0 };
-    request->gone = request->found = request->written = false;
-    request->bytes = request->state_token = (struct muster_bytes){ 0 };
-    mu_list_init(&request->link);
+    assert(!driver->closing);
+    mu_kv_begin(request, uv_now(driver->loop));
     if (!is_known(request->kind)) {
         rc = mu_fail(&request->error, MUSTER_ENOTSUP, "%s: an etcd store has no such thing",
                      mu_kv_kind_text(request->kind));
@@ -558,19 +546,10 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     ask(job);
 }
 
-static void on_client_closed(void *ctx)
+static void on_part_closed(void *ctx)
 {
     struct driver *driver = ctx;
 
-    driver->parts_left--;
-    free_if_over(driver);
-}
-
-static void on_driver_timer_closed(uv_handle_t *handle)
-{
-    struct driver *driver = handle->data;
-
-    mu_kv_answer_all(&driver->later);
     driver->parts_left--;
     free_if_over(driver);
 }
@@ -595,8 +574,8 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
             (void)uv_timer_start(&job->timer, on_canceled, 0, 0);
     }
     driver->parts_left = 2;
-    uv_close((uv_handle_t *)&driver->timer, on_driver_timer_closed);
-    mu_etcd2_close(driver->etcd, on_client_closed, driver);
+    mu_later_close(&driver->later, on_part_closed, driver);
+    mu_etcd2_close(driver->etcd, on_part_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -637,7 +616,6 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     driver->loop = loop;
     driver->rng = mu_rng_seeded(config->seed);
     mu_list_init(&driver->jobs);
-    mu_list_init(&driver->later);
     rc = set_up(driver, config);
     if (rc < 0)
         (void)mu_fail(reterr, rc, "no memory for an etcd store");
@@ -650,8 +628,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
         free(driver);
         return rc;
     }
-    (void)uv_timer_init(loop, &driver->timer); /* fills in memory only */
-    driver->timer.data = driver;
+    mu_later_open(&driver->later, loop, mu_kv_tell);
     *ret_kv = &driver->kv;
     return 0;
 }

@@ -1,9 +1,16 @@
 /* The back end of PyTorch's etcd-v2 rendezvous.
  *
- * Happy path: READ is a get, WRITE a put on condition, PARK a long poll; what concerns the plain store is handed on to it.
+ * Happy path: READ is a get, WRITE a put on condition, PARK a long poll; what concerns the plain store is handed on to it, and
+ * turns to kv/etcd2_turns_uv.c.
  * Failures: a write that lost is followed by a get, so that its asker learns who won. A document that is gone (its time was
  * up, or somebody deleted it) is told as there being none: its members put it back. A write whose answer was lost is an
  * error: the asker reads. There is no host that could be `gone`.
+ *
+ * A get goes through etcd's log, so that no member that is cut off from the others answers it. One that follows an event
+ * need not: it is enough that its answer is newer than the event.
+ *
+ * A watched key is sent, as a whole, to everybody who watches it whenever it is written. Small documents are watched all the
+ * same, for PyTorch's members ring no bell; members of a large one, and whoever waits for its turn, watch a bell of our own.
  *
  * The store outlives its jobs, so that a job of a name that was used before would find the addresses of the other one.
  * Whoever is about to create a document therefore first takes away what that name has in the store from before: everything
@@ -14,8 +21,10 @@
 
 #include "base/base64.h"
 #include "base/log.h"
+#include "kv/etcd2_turns_uv.h"
 #include "kv/etcd2_uv.h"
 #include "kv/etcd_store_uv.h"
+#include "kv/later_uv.h"
 #include "rdzv/pickle.h"
 
 #include <assert.h>
@@ -30,6 +39,7 @@ enum {
     MAKE_STORE_MS = 10000, /* for the store's directory */
     DELETES_MAX = 16,      /* at once */
     BACK_MS = 2000,        /* for the members of a job that runs to put its document back */
+    SMALL_MAX = 2048,      /* bytes of a document that is watched itself; some 20 members */
 };
 
 struct driver;
@@ -39,6 +49,15 @@ struct work { /* a request under way */
     struct mu_kv_request *request;
     struct mu_etcd2_call call;
     struct mu_buf text; /* WRITE: the document as it goes on the wire */
+    uint64_t at_least;  /* READ: an answer at this index is new enough; 0: it has to go through etcd's log */
+};
+
+struct watch { /* of the document or the bell; PARKs come and go with it */
+    struct driver *driver;
+    struct mu_etcd2_call call;
+    const char *key;
+    uint64_t after; /* what was written after this index */
+    bool dropped;   /* another one has taken its place */
 };
 
 struct clearing { /* what is done before a document is created */
@@ -65,11 +84,16 @@ struct driver {
     char *prefixes[2];     /* of this job's keys in the store */
     uint64_t absent_index; /* the last read said that there was no document at this index; 0: it did not */
     bool seen;             /* a document was there before */
-    uv_timer_t timer;      /* tells those in `later` */
-    struct mu_list later;
-    struct work *parked;
+    struct mu_later later; /* requests that are answered */
+    struct mu_etcd2_turns turns;
+    char *bell;
+    struct mu_kv_request *parked;
+    struct watch *watch;
+    uint64_t known; /* the index of the newest document that was told */
+    uint64_t event; /* of an event that nobody has read the document after; 0: none */
+    size_t size;    /* of the newest document, as it goes on the wire */
     struct mu_etcd2_call make_store;
-    unsigned parts; /* not yet closed: client, store, timer */
+    unsigned parts; /* not yet closed: client, turns, store, `later` */
     bool closing;
     mu_kv_closed *on_closed;
     void *closed_ctx;
@@ -77,31 +101,20 @@ struct driver {
 
 /* ---- Answers ---- */
 
-static void on_timer(uv_timer_t *timer)
-{
-    struct driver *driver = timer->data;
-
-    mu_kv_answer_all(&driver->later);
-}
-
 static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
 {
     if (error != NULL) {
         request->error = *error;
         request->rc = mu_wrap(&request->error, error->code, "%s", mu_kv_kind_text(request->kind));
     }
-    mu_list_push(&driver->later, &request->link);
-    if (!driver->closing)
-        (void)uv_timer_start(&driver->timer, on_timer, 0, 0);
+    mu_later_push(&driver->later, &request->link);
 }
 
 static void finish(struct work *work, int rc, const struct muster_error *error)
 {
     struct mu_kv_request *request = work->request;
 
-    if (work->driver->parked == work)
-        work->driver->parked = NULL;
-    if (rc < 0 && request != NULL) {
+    if (rc < 0) {
         muster_bytes_done(&request->bytes);
         muster_bytes_done(&request->state_token);
         request->found = request->written = false;
@@ -110,8 +123,7 @@ static void finish(struct work *work, int rc, const struct muster_error *error)
     }
     mu_buf_done(&work->text);
     free(work);
-    if (request != NULL)
-        request->done(request);
+    request->done(request);
 }
 
 /* ---- Documents ---- */
@@ -152,6 +164,21 @@ static int give_document(struct work *work, const struct mu_etcd2_node *node, st
                    work->driver->key, node->value.len);
 }
 
+static void note_document(struct driver *driver, uint64_t index, size_t size)
+{
+    driver->known = index;
+    driver->size = size;
+}
+
+static uint64_t time_left(const struct work *work)
+{
+    uint64_t took_ms = uv_now(work->driver->loop) - work->request->started_ms;
+
+    return work->request->timeout_ms > took_ms ? work->request->timeout_ms - took_ms : 1;
+}
+
+static void get_document(struct work *work, uint64_t timeout_ms);
+
 static void on_read(struct mu_etcd2_call *call)
 {
     struct work *work = call->ctx;
@@ -159,6 +186,14 @@ static void on_read(struct mu_etcd2_call *call)
     struct muster_error error = call->error;
     int rc = call->rc;
 
+    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !work->driver->closing) {
+        mu_etcd2_answer_done(&call->answer);
+        work->at_least = 0;
+        get_document(work, time_left(work));
+        return;
+    }
+    if (rc == 0 && call->answer.code == MU_ETCD2_OK)
+        note_document(work->driver, call->answer.index, call->answer.nodes[0].value.len);
     if (rc == 0 && call->answer.code == MU_ETCD2_OK)
         rc = give_document(work, &call->answer.nodes[0], &error);
     else if (rc == 0 && call->answer.code != MU_ETCD2_NOT_FOUND)
@@ -175,7 +210,7 @@ static void get_document(struct work *work, uint64_t timeout_ms)
     struct driver *driver = work->driver;
 
     work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(driver->key), .quorum = true },
+        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(driver->key), .quorum = work->at_least == 0 },
         .timeout_ms = timeout_ms,
         .done = on_read,
         .ctx = work,
@@ -183,11 +218,14 @@ static void get_document(struct work *work, uint64_t timeout_ms)
     mu_etcd2_call(driver->etcd, &work->call);
 }
 
-static uint64_t time_left(const struct work *work)
+/* What came last, a turn or a bell, is what the document is read for. */
+static void read_document(struct work *work)
 {
-    uint64_t took_ms = uv_now(work->driver->loop) - work->request->started_ms;
+    struct driver *driver = work->driver;
 
-    return work->request->timeout_ms > took_ms ? work->request->timeout_ms - took_ms : 1;
+    work->at_least = driver->turns.index > driver->event ? driver->turns.index : driver->event;
+    driver->turns.index = driver->event = 0;
+    get_document(work, work->request->timeout_ms);
 }
 
 static void on_written(struct mu_etcd2_call *call)
@@ -198,8 +236,11 @@ static void on_written(struct mu_etcd2_call *call)
     int rc = call->rc, code = call->answer.code;
 
     if (rc == 0 && code == MU_ETCD2_OK) {
+        uint64_t index = call->answer.nodes_count > 0 ? call->answer.nodes[0].modified : call->answer.index;
+
         work->driver->seen = request->written = request->found = true;
-        if (give_token(request, call->answer.nodes[0].modified) < 0)
+        note_document(work->driver, index, work->text.len);
+        if (give_token(request, index) < 0)
             rc = mu_fail(&error, MUSTER_ENOMEM, "no memory for a token");
     }
     mu_etcd2_answer_done(&call->answer);
@@ -239,6 +280,7 @@ static void put_document(struct work *work, uint64_t index)
                      .key = mu_slice_str(driver->key),
                      .has_value = true,
                      .value = mu_buf_slice(&work->text),
+                     .no_value = true,
                      .ttl_s = MU_KV_ETCD_V2_TTL_S,
                      .prev_index = index,
                      .prev_exist = index == 0 ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY },
@@ -444,46 +486,134 @@ static int write_document(struct work *work, struct muster_error *reterr)
 
 /* ---- The bell ---- */
 
+/* Whoever waits for its turn need not hear of everybody else's. */
+static const char *watched_key(const struct driver *driver)
+{
+    return driver->size > SMALL_MAX || driver->turns.before > 0 ? driver->bell : driver->key;
+}
+
+static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms);
+
+static void answer_parked(struct driver *driver, int rc, const struct muster_error *error)
+{
+    struct mu_kv_request *request = driver->parked;
+
+    driver->parked = NULL;
+    if (rc < 0) {
+        request->error = *error;
+        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+    }
+    request->done(request);
+}
+
+static uint64_t parked_left(const struct driver *driver)
+{
+    uint64_t took_ms = uv_now(driver->loop) - driver->parked->started_ms;
+
+    return driver->parked->timeout_ms > took_ms ? driver->parked->timeout_ms - took_ms : 0;
+}
+
+/* What is newer than an event that was missed, nobody can say: the next read goes through etcd's log. */
 static void on_rung(struct mu_etcd2_call *call)
+{
+    struct watch *watch = call->ctx;
+    struct driver *driver = watch->driver;
+    struct muster_error error = call->error;
+    bool rang = call->rc == 0 && call->answer.code == MU_ETCD2_OK;
+    bool missed = call->rc == 0 && call->answer.code == MU_ETCD2_INDEX_CLEARED;
+    uint64_t index = rang ? call->answer.nodes[0].modified : 0;
+    int rc = rang || missed ? 0 : call->rc < 0 ? call->rc : error.code;
+    bool dropped = watch->dropped;
+
+    mu_etcd2_answer_done(&call->answer);
+    if (!dropped)
+        driver->watch = NULL;
+    free(watch);
+    if (dropped || driver->parked == NULL)
+        return;
+    if (!driver->closing && ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left(driver) > 0))) {
+        watch_for(driver, driver->known, parked_left(driver)); /* that was known already; or an older one's time */
+        return;
+    }
+    driver->event = index;
+    answer_parked(driver, rc, &error);
+}
+
+static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms)
+{
+    struct watch *watch = calloc(1, sizeof *watch);
+    struct muster_error error;
+
+    if (watch == NULL) {
+        struct mu_kv_request *request = driver->parked;
+
+        driver->parked = NULL;
+        (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
+        answer_later(driver, request, &error);
+        return;
+    }
+    watch->driver = driver;
+    watch->key = watched_key(driver);
+    watch->after = after;
+    watch->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(watch->key), .wait_index = after + 1 },
+        .timeout_ms = timeout_ms > 0 ? timeout_ms : 1,
+        .done = on_rung,
+        .ctx = watch,
+    };
+    driver->watch = watch;
+    mu_etcd2_call(driver->etcd, &watch->call);
+}
+
+/* A new PARK takes the place of an old one. A watch that is under way will do for it, for it began earlier. */
+static void park(struct driver *driver, struct mu_kv_request *request)
+{
+    uint64_t after = (uint64_t)request->number > driver->known ? (uint64_t)request->number : driver->known;
+    struct mu_kv_request *old = driver->parked;
+    struct watch *watch = driver->watch;
+    struct muster_error error;
+
+    driver->known = after;
+    driver->parked = request;
+    if (old != NULL) {
+        (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
+        answer_later(driver, old, &error);
+    }
+    if (watch != NULL && watch->after <= after && watch->key == watched_key(driver))
+        return;
+    if (watch != NULL) {
+        watch->dropped = true;
+        mu_etcd2_cancel(&watch->call);
+    }
+    watch_for(driver, after, request->timeout_ms);
+}
+
+static void on_bell_written(struct mu_etcd2_call *call)
 {
     struct work *work = call->ctx;
     struct muster_error error = call->error;
-    int rc = call->rc;
+    int rc = call->rc == 0 && call->answer.code != MU_ETCD2_OK ? error.code : call->rc;
 
-    /* An index that is too old says that something has changed, too. */
-    if (rc == 0 && call->answer.code != MU_ETCD2_OK && call->answer.code != MU_ETCD2_INDEX_CLEARED)
-        rc = error.code;
     mu_etcd2_answer_done(&call->answer);
     finish(work, rc, &error);
 }
 
-static void park(struct work *work)
+/* For those who do not watch the document itself. */
+static void ring(struct work *work)
 {
     struct driver *driver = work->driver;
 
     work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_WATCH,
-                     .key = mu_slice_str(driver->key),
-                     .wait_index = (uint64_t)work->request->number + 1 },
+        .request = { .kind = MU_ETCD2_PUT,
+                     .key = mu_slice_str(driver->bell),
+                     .has_value = true,
+                     .no_value = true,
+                     .ttl_s = MU_KV_ETCD_V2_TTL_S },
         .timeout_ms = work->request->timeout_ms,
-        .done = on_rung,
+        .done = on_bell_written,
         .ctx = work,
     };
     mu_etcd2_call(driver->etcd, &work->call);
-}
-
-/* A new PARK takes the place of an old one. */
-static void end_parked(struct driver *driver)
-{
-    struct work *work = driver->parked;
-    struct mu_kv_request *request = work->request;
-    struct muster_error error;
-
-    driver->parked = NULL;
-    work->request = NULL;
-    (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
-    answer_later(driver, request, &error);
-    mu_etcd2_cancel(&work->call);
 }
 
 /* ---- From outside ---- */
@@ -498,12 +628,11 @@ static int begin(struct driver *driver, struct mu_kv_request *request, struct mu
     work->driver = driver;
     work->request = request;
     if (request->kind == MU_KV_READ) {
-        get_document(work, request->timeout_ms);
+        read_document(work);
     } else if (request->kind == MU_KV_WRITE) {
         rc = write_document(work, reterr);
     } else {
-        driver->parked = work;
-        park(work);
+        ring(work);
     }
     if (rc < 0) {
         mu_buf_done(&work->text);
@@ -518,31 +647,26 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     int rc = 0;
 
-    assert(!driver->closing && request->timeout_ms > 0);
-    request->rc = 0;
-    request->error = (struct muster_error){ 0 };
-    request->gone = request->found = request->written = false;
-    request->bytes = request->state_token = (struct muster_bytes){ 0 };
-    request->done_count = 0;
-    request->started_ms = uv_now(driver->loop);
-    mu_list_init(&request->link);
+    assert(!driver->closing);
+    mu_kv_begin(request, uv_now(driver->loop));
     switch (request->kind) {
     case MU_KV_PARK:
-        if (driver->parked != NULL)
-            end_parked(driver);
-        rc = begin(driver, request, &error);
+        park(driver, request);
         break;
     case MU_KV_READ:
     case MU_KV_WRITE:
+    case MU_KV_RING:
         rc = begin(driver, request, &error);
         break;
-    case MU_KV_RING: /* the write did */
     case MU_KV_HOST: /* nobody */
         answer_later(driver, request, NULL);
         break;
     case MU_KV_TURN_TAKE:
     case MU_KV_TURN_WAIT:
     case MU_KV_TURN_GIVE:
+        if (mu_etcd2_turns_submit(&driver->turns, request))
+            answer_later(driver, request, NULL);
+        break;
     case MU_KV_SETTLE:
         rc = mu_fail(&error, MUSTER_ENOTSUP, "etcd-v2 has none");
         break;
@@ -561,6 +685,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
 
 static void free_driver(struct driver *driver)
 {
+    mu_etcd2_turns_done(&driver->turns);
+    free(driver->bell);
     free(driver->key);
     free(driver->prefixes[0]);
     free(driver->prefixes[1]);
@@ -575,7 +701,7 @@ static void part_closed(struct driver *driver)
     free_driver(driver);
 }
 
-static void on_etcd_closed(void *ctx)
+static void on_part_closed(void *ctx)
 {
     part_closed(ctx);
 }
@@ -586,14 +712,6 @@ static void on_store_closed(struct mu_kv *kv, void *ctx)
     part_closed(ctx);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
-{
-    struct driver *driver = handle->data;
-
-    mu_kv_answer_all(&driver->later);
-    part_closed(driver);
-}
-
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct driver *driver = (struct driver *)kv;
@@ -602,9 +720,10 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     driver->closing = true;
     driver->on_closed = closed;
     driver->closed_ctx = ctx;
-    mu_etcd2_close(driver->etcd, on_etcd_closed, driver);
+    mu_etcd2_turns_close(&driver->turns, on_part_closed, driver);
+    mu_etcd2_close(driver->etcd, on_part_closed, driver);
     driver->store->ops->close(driver->store, on_store_closed, driver);
-    uv_close((uv_handle_t *)&driver->timer, on_timer_closed);
+    mu_later_close(&driver->later, on_part_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -615,6 +734,7 @@ static bool local_address(const struct mu_kv *kv, char *text, size_t room)
 static const struct mu_kv_ops etcd_v2_ops = {
     .name = "etcd-v2",
     .has_bell = true,
+    .has_turns = true,
     .submit = submit,
     .close = close_kv,
     .local_address = local_address,
@@ -644,15 +764,19 @@ static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *conf
     const struct mu_kv_etcd_store_config store = { .http = config->http,
                                                    .dir = MU_KV_ETCD_V2_STORE,
                                                    .seed = config->http->seed + 1 };
-    int rc;
+    int rc = mu_etcd2_turns_init(&driver->turns, driver->loop, config->run_id, config->http->seed, reterr);
 
+    if (rc < 0)
+        return rc;
     if (asprintf(&driver->key, ROOT "%s", config->run_id) < 0)
         driver->key = NULL;
+    if (asprintf(&driver->bell, MU_ETCD2_TURNS_DIR "/bell.%s", config->run_id) < 0)
+        driver->bell = NULL;
     if (asprintf(&driver->prefixes[0], "torch.rendezvous.%s.", config->run_id) < 0)
         driver->prefixes[0] = NULL;
     if (asprintf(&driver->prefixes[1], "muster.%s/", config->run_id) < 0)
         driver->prefixes[1] = NULL;
-    if (driver->key == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
+    if (driver->key == NULL || driver->bell == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     rc = mu_kv_etcd_store_start(driver->loop, &store, &driver->store, reterr);
     return rc == 0 ? mu_etcd2_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
@@ -674,8 +798,7 @@ int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *conf
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     driver->kv.ops = &etcd_v2_ops;
     driver->loop = loop;
-    driver->parts = 3;
-    mu_list_init(&driver->later);
+    driver->parts = 4;
     rc = set_up(driver, config, reterr);
     if (rc < 0) {
         if (driver->store != NULL)
@@ -683,8 +806,8 @@ int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *conf
         free_driver(driver);
         return rc;
     }
-    (void)uv_timer_init(loop, &driver->timer); /* fills in memory only */
-    driver->timer.data = driver;
+    mu_later_open(&driver->later, loop, mu_kv_tell);
+    mu_etcd2_turns_start(&driver->turns, driver->etcd);
     make_store(driver);
     *ret_kv = &driver->kv;
     return 0;

@@ -27,6 +27,7 @@ enum {
     CONNECTIONS_KEPT = 16,
     KEEPALIVE_IDLE_S = 15,
     KEEPALIVE_EVERY_S = 5,
+    HINT_MS = 1000, /* in less a server may only be slow with TLS */
 };
 
 /* ---- libcurl ---- */
@@ -37,6 +38,7 @@ enum {
     CURL_HTTP_VERSION_1_1 = 2,
     CURLMSG_DONE = 1,
     CURL_POLL_REMOVE = 4,
+    CURL_CSELECT_IN = 1,
     CURL_CSELECT_ERR = 4,
 
     CURLOPT_POST = 47, /* these are long */
@@ -77,6 +79,7 @@ enum {
     CURLINFO_PRIVATE = 0x100000 + 21,
     CURLINFO_RESPONSE_CODE = 0x200000 + 2,
     CURLINFO_REQUEST_SIZE = 0x200000 + 12,
+    CURLINFO_APPCONNECT_TIME = 0x300000 + 33,
 
     CURLE_OK = 0,
     CURLE_UNSUPPORTED_PROTOCOL = 1,
@@ -91,6 +94,7 @@ enum {
     CURLE_SSL_CERTPROBLEM = 58,
     CURLE_SSL_CIPHER = 59,
     CURLE_PEER_FAILED_VERIFICATION = 60,
+    CURLE_SEND_FAIL_REWIND = 65,
     CURLE_SSL_CACERT_BADFILE = 77,
     CURLE_SSL_ISSUER_ERROR = 83,
 };
@@ -293,13 +297,15 @@ static size_t on_header(char *data, size_t size, size_t count, void *ctx)
     }
     if (len >= sizeof index && strncasecmp(data, index, sizeof index - 1) == 0)
         take_index(transfer, mu_slice(data + sizeof index - 1, len - sizeof index + 1));
-    if (len > 2 || transfer->on_head == NULL)
+    if (len > 2)
         return len;
     (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 200) { /* 100 is not the answer yet */
-        transfer->status = (unsigned)status;
+    if (status < 200) /* 100 is not the answer yet */
+        return len;
+    transfer->has_head = true;
+    transfer->status = (unsigned)status;
+    if (transfer->on_head != NULL)
         transfer->on_head(transfer);
-    }
     return len;
 }
 
@@ -356,6 +362,33 @@ static bool is_plain(const struct mu_curl_transfer *transfer)
     return strncmp(transfer->url, "http:", 5) == 0;
 }
 
+static const char *error_text(const struct mu_curl_transfer *transfer, int result)
+{
+    if (result == CURLE_SEND_FAIL_REWIND) /* it would have sent it again, which on_read() does not let it do */
+        return "the connection was closed before there was an answer";
+    return transfer->text[0] != '\0' ? transfer->text : curl_calls.easy_strerror(result);
+}
+
+/* Somebody is there, who does not know what TLS is, or only waits for more. */
+static bool is_tls_unanswered(const struct mu_curl_transfer *transfer, int result)
+{
+    double agreed_s = 0;
+
+    if (is_plain(transfer) || (result != CURLE_OPERATION_TIMEDOUT && result != CURLE_SSL_CONNECT_ERROR))
+        return false;
+    if (result == CURLE_OPERATION_TIMEDOUT && transfer->connect_ms < HINT_MS)
+        return false;
+    (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_APPCONNECT_TIME, &agreed_s);
+    return transfer->local[0] != '\0' && agreed_s <= 0 && strstr(transfer->text, "alert") == NULL;
+}
+
+static const char *hint(const struct mu_curl_transfer *transfer, int result)
+{
+    if (result == CURLE_GOT_NOTHING && is_plain(transfer))
+        return " (is it https there?)";
+    return is_tls_unanswered(transfer, result) ? " (is it http there?)" : "";
+}
+
 static void take_error(struct mu_curl_transfer *transfer, int result)
 {
     long size = 0;
@@ -372,9 +405,8 @@ static void take_error(struct mu_curl_transfer *transfer, int result)
     else if (transfer->chunk_rc < 0)
         transfer->rc = transfer->chunk_rc; /* whoever refused it has said why */
     else
-        transfer->rc = mu_fail(&transfer->error, code_for(result), "%s%s",
-                               transfer->text[0] != '\0' ? transfer->text : curl_calls.easy_strerror(result),
-                               result == CURLE_GOT_NOTHING && is_plain(transfer) ? " (is it https there?)" : "");
+        transfer->rc =
+            mu_fail(&transfer->error, code_for(result), "%s%s", error_text(transfer, result), hint(transfer, result));
 }
 
 static void take_answer(struct mu_curl_transfer *transfer, int result)
@@ -387,8 +419,12 @@ static void take_answer(struct mu_curl_transfer *transfer, int result)
         (void)snprintf(transfer->local, sizeof transfer->local, "%s", local);
     (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
     transfer->status = (unsigned)status;
-    if (result != CURLE_OK)
+    if (result != CURLE_OK) {
         take_error(transfer, result);
+    } else if (!transfer->has_head) { /* libcurl takes what is there of it for all of it */
+        transfer->sent = true;
+        transfer->rc = mu_fail(&transfer->error, MUSTER_ELOST, "the connection was closed within the answer's head");
+    }
 }
 
 static void release(struct mu_curl_transfer *transfer)
@@ -437,7 +473,8 @@ static void act(struct mu_curl *curl, int fd, int events)
 
 void mu_curl_ready(struct mu_curl *curl, int fd, unsigned events)
 {
-    act(curl, fd, events == 0 ? CURL_CSELECT_ERR : (int)events);
+    /* Of an error alone it would not look what came before it: an answer, or why. */
+    act(curl, fd, events == 0 ? CURL_CSELECT_IN | CURL_CSELECT_ERR : (int)events);
 }
 
 void mu_curl_wake(struct mu_curl *curl)
@@ -557,7 +594,7 @@ int mu_curl_add(struct mu_curl *curl, struct mu_curl_transfer *transfer, struct 
     transfer->curl = curl;
     transfer->easy = transfer->lines = NULL;
     transfer->rc = transfer->chunk_rc = 0;
-    transfer->sent = transfer->permanent = transfer->limit = false;
+    transfer->sent = transfer->permanent = transfer->limit = transfer->has_head = false;
     transfer->status = 0;
     transfer->etcd_index = 0;
     transfer->body_sent = transfer->head_len = 0;

@@ -66,7 +66,7 @@ struct mu_curl_transfer {
     void *easy, *lines;
     size_t body_sent, head_len;
     int chunk_rc;
-    bool limit;
+    bool limit, has_head;
     char text[256];
 };
 

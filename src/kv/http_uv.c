@@ -8,6 +8,7 @@
 
 #include "kv/endpoints.h"
 #include "kv/http_curl.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -49,6 +50,7 @@ struct poll {
     uv_poll_t handle;
     struct mu_http *http;
     int fd;
+    int wanted;
 };
 
 struct mu_http {
@@ -61,7 +63,8 @@ struct mu_http {
     struct mu_rng rng;
     uv_timer_t curl_timer; /* libcurl's */
     uv_timer_t timer;      /* ours */
-    struct mu_list works, later;
+    struct mu_list works;
+    struct mu_later later; /* requests that are answered */
     size_t works_count;
     size_t handles;
     char local[64];
@@ -83,9 +86,7 @@ static void arm(struct mu_http *http)
 
     if (uv_is_closing((uv_handle_t *)&http->timer))
         return;
-    if (!mu_list_empty(&http->later) || http->closing)
-        due_ms = 0;
-    for (struct mu_list *link = http->works.next; link != &http->works && due_ms > 0; link = link->next) {
+    for (struct mu_list *link = http->works.next; link != &http->works; link = link->next) {
         const struct work *work = MU_LIST_ITEM(link, struct work, link);
 
         due_ms = work->due_ms < due_ms ? work->due_ms : due_ms;
@@ -117,31 +118,18 @@ static struct mu_http_request *end(struct work *work)
     return request;
 }
 
-static void answer_later(struct mu_http *http, struct mu_http_request *request)
+static void tell_answer(struct mu_list *link)
 {
-    mu_list_push(&http->later, &request->link);
-    arm(http);
+    struct mu_http_request *request = MU_LIST_ITEM(link, struct mu_http_request, link);
+
+    request->done(request);
 }
 
 static void end_later(struct work *work)
 {
     struct mu_http *http = work->http;
 
-    answer_later(http, end(work));
-}
-
-static void tell_later(struct mu_http *http)
-{
-    struct mu_list all, *link;
-
-    mu_list_init(&all); /* only those that are there now */
-    while ((link = mu_list_pop(&http->later)) != NULL)
-        mu_list_push(&all, link);
-    while ((link = mu_list_pop(&all)) != NULL) {
-        struct mu_http_request *request = MU_LIST_ITEM(link, struct mu_http_request, link);
-
-        request->done(request);
-    }
+    mu_later_push(&http->later, &end(work)->link);
 }
 
 /* ---- Failing, and going on ---- */
@@ -224,20 +212,40 @@ static void tell(struct work *work)
     request->done(request);
 }
 
+/* A server that is silent is no good for long polls either, which would not notice: they are made elsewhere. */
+static void move_long_polls(struct mu_http *http, unsigned endpoint)
+{
+    if (http->endpoints.count == 1)
+        return;
+    for (struct mu_list *link = http->works.next; link != &http->works; link = link->next) {
+        struct work *work = MU_LIST_ITEM(link, struct work, link);
+        bool polls = work->transferring && work->answered && work->request->attempt_ms == UINT64_MAX;
+
+        if (polls && work->endpoint == endpoint && work->request->only == 0)
+            work->due_ms = uv_now(http->loop);
+    }
+    arm(http);
+}
+
 /* After a failed attempt: the next one, or the end. */
 static void next(struct work *work, bool unsure, const struct muster_error *error)
 {
     struct mu_http_request *request = work->request;
+    struct muster_error told;
 
+    (void)mu_fail(&told, error->code, "%s: %s: %s", request->what, work->http->endpoints.urls[work->endpoint],
+                  error->text);
     /* A long poll that was answered, but for an event, says nothing about its server. */
     if (error->code != MUSTER_ETIMEOUT || !work->answered)
         turn_away(work->http, work->endpoint);
+    if (error->code == MUSTER_ETIMEOUT && !work->answered)
+        move_long_polls(work->http, work->endpoint);
     work->unsure = work->unsure || unsure;
     if ((unsure && !request->repeatable) || !go_on(work)) {
         fail(work, work->code);
         tell(work);
     } else if (request->work != NULL && request->on_retry != NULL) {
-        request->on_retry(request, error);
+        request->on_retry(request, &told);
     }
 }
 
@@ -470,9 +478,11 @@ static void on_handle_closed(uv_handle_t *handle)
 }
 
 /* Everybody has been told. */
-static void shut_down(struct mu_http *http)
+static void shut_down(void *ctx)
 {
-    assert(http->works_count == 0 && mu_list_empty(&http->later));
+    struct mu_http *http = ctx;
+
+    assert(http->works_count == 0);
     mu_curl_free(http->curl);
     http->curl = NULL;
     uv_close((uv_handle_t *)&http->timer, on_handle_closed);
@@ -484,15 +494,11 @@ static void on_timer(uv_timer_t *timer)
     struct mu_http *http = timer->data;
     struct work *work;
 
-    tell_later(http);
     while (!http->closing && (work = find_due(http)) != NULL) {
         work->due_ms = UINT64_MAX;
         wake(work);
     }
-    if (http->closing && mu_list_empty(&http->later))
-        shut_down(http);
-    else
-        arm(http);
+    arm(http);
 }
 
 static void on_curl_timer(uv_timer_t *timer)
@@ -522,6 +528,8 @@ static void on_poll(uv_poll_t *handle, int status, int events)
     if (status >= 0)
         ready = ((events & UV_READABLE) != 0 ? MU_CURL_READ : 0) | ((events & UV_WRITABLE) != 0 ? MU_CURL_WRITE : 0);
     mu_curl_ready(poll->http->curl, poll->fd, ready);
+    if (status < 0 && !uv_is_closing((uv_handle_t *)handle)) /* libuv has stopped it: there was more before the error */
+        (void)uv_poll_start(handle, poll->wanted, on_poll);
 }
 
 static void on_poll_closed(uv_handle_t *handle)
@@ -558,6 +566,7 @@ static void *curl_watch(void *ctx, void *watch, int fd, unsigned events)
         poll->fd = fd;
         http->handles++;
     }
+    poll->wanted = wanted;
     (void)uv_poll_start(&poll->handle, wanted, on_poll);
     return poll;
 }
@@ -608,7 +617,7 @@ void mu_http_submit(struct mu_http *http, struct mu_http_request *request)
                           ? mu_fail(&request->error, MUSTER_ENOMEM, "%s: no memory for a request", request->what)
                           : mu_fail(&request->error, MUSTER_ELIMIT, "%s: %d requests are under way already",
                                     request->what, MU_HTTP_REQUESTS_MAX);
-        answer_later(http, request);
+        mu_later_push(&http->later, &request->link);
         return;
     }
     work->http = http;
@@ -639,7 +648,7 @@ void mu_http_refuse(struct mu_http *http, struct mu_http_request *request)
     assert(!http->closing && request->rc < 0);
     request->work = NULL;
     mu_list_init(&request->link);
-    answer_later(http, request);
+    mu_later_push(&http->later, &request->link);
 }
 
 void mu_http_cancel(struct mu_http *http, struct mu_http_request *request)
@@ -698,7 +707,7 @@ void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx)
     while ((link = mu_list_first(&http->works)) != NULL)
         cancel(MU_LIST_ITEM(link, struct work, link));
     http->closing = true;
-    arm(http);
+    mu_later_close(&http->later, shut_down, http);
 }
 
 static int check_file(const char *what, const char *path, struct muster_error *reterr)
@@ -755,7 +764,6 @@ int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct m
     http->connect_ms = config->connect_ms != 0 ? config->connect_ms : MU_HTTP_CONNECT_MS;
     http->attempt_ms = config->attempt_ms != 0 ? config->attempt_ms : MU_HTTP_ATTEMPT_MS;
     mu_list_init(&http->works);
-    mu_list_init(&http->later);
     rc = set_up(http, config, reterr);
     if (rc < 0) {
         free(http);
@@ -764,6 +772,7 @@ int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct m
     (void)uv_timer_init(loop, &http->timer); /* these only fill in memory */
     (void)uv_timer_init(loop, &http->curl_timer);
     http->timer.data = http->curl_timer.data = http;
+    mu_later_open(&http->later, loop, tell_answer);
     http->handles = 2;
     if (!config->first_is_first)
         http->current = (unsigned)mu_rng_below(&http->rng, http->endpoints.count);

@@ -73,7 +73,7 @@ struct mu_http_request {
     unsigned only;           /* 0: any server. Else: endpoint only - 1 and no other, and only once */
     mu_http_chunk *on_chunk; /* NULL: the body is collected */
     mu_http_judge *judge;    /* NULL: everything below 500 is taken, else AGAIN_UNSURE. Not with on_chunk: see there */
-    /* An attempt failed, and there will be another one. May be NULL. Anything may be called. */
+    /* An attempt failed, and there will be another one; `error` names request and server. May be NULL; may call anything. */
     mu_http_retry *on_retry;
     mu_http_done *done; /* exactly once, from the loop, never inside of a call of this header */
     void *ctx;

@@ -5,6 +5,7 @@
 #include "kv/job_uv.h"
 
 #include "kv/c10d_uv.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -18,13 +19,13 @@ struct job {
     struct mu_kv kv;
     uv_loop_t *loop;
     struct mu_kv_job_config config;
-    char *run_id, *prefix, *ours; /* ours: "muster.<run id>/" */
-    struct mu_kv *round;          /* NULL: there is none yet */
+    char *run_id, *prefix, *marks, *ours; /* ours: "muster.<run id>/" */
+    struct mu_kv *round;                  /* NULL: there is none yet */
     uint64_t seed;
-    struct mu_list asked;   /* calls to etcd, and GETs that wait */
-    struct mu_list refused; /* to be answered from the loop */
-    uv_timer_t timer;
-    size_t parts; /* still to be closed */
+    struct mu_list asked;    /* calls to etcd, and GETs that wait */
+    struct mu_later refused; /* requests that are answered */
+    uv_timer_t timer;        /* of GETs that wait */
+    size_t parts;            /* still to be closed */
     bool closing, detached;
     mu_kv_closed *closed;
     void *closed_ctx;
@@ -66,8 +67,7 @@ static void end(struct asked *asked, int rc)
 static void refuse(struct job *job, struct mu_kv_request *request, int rc)
 {
     request->rc = rc;
-    mu_list_push(&job->refused, &request->link);
-    arm(job);
+    mu_later_push(&job->refused, &request->link);
 }
 
 /* ---- The job's keys ---- */
@@ -75,12 +75,16 @@ static void refuse(struct job *job, struct mu_kv_request *request, int rc)
 /* Without what is in front; data NULL: it is none of the job's. */
 static struct mu_slice job_key(const struct job *job, struct muster_slice key)
 {
+    static const char done[] = "/done/";
     size_t len = strlen(job->ours);
+    const char *rest = (const char *)key.data + len, *end = (const char *)key.data + key.len, *slash;
 
-    if (key.len <= len || memcmp(key.data, job->ours, len) != 0 ||
-        memchr((const char *)key.data + len, '/', key.len - len) != NULL)
+    if (key.len <= len || memcmp(key.data, job->ours, len) != 0)
         return mu_slice(NULL, 0);
-    return mu_slice((const char *)key.data + len, key.len - len);
+    slash = memchr(rest, '/', key.len - len);
+    if (slash != NULL && ((size_t)(end - slash) <= strlen(done) || memcmp(slash, done, strlen(done)) != 0))
+        return mu_slice(NULL, 0);
+    return mu_slice(rest, key.len - len);
 }
 
 static int give(struct mu_kv_request *request, struct mu_slice bytes)
@@ -180,7 +184,7 @@ static void ask(struct asked *asked)
     struct mu_etcd3_op range = { .kind = MU_ETCD3_OP_RANGE };
     uint64_t now_ms = uv_now(job->loop);
 
-    (void)snprintf(key, sizeof key, "%s%s", job->prefix, asked->key);
+    (void)snprintf(key, sizeof key, "%s%s", strchr(asked->key, '/') == NULL ? job->prefix : job->marks, asked->key);
     put.key = range.key = compare.key = mu_slice_str(key);
     put.lease = job->config.lease(job->config.ctx);
     if (expected.len > 0) {
@@ -237,7 +241,8 @@ static void submit_job(struct job *job, struct mu_kv_request *request, struct mu
     }
     asked->job = job;
     asked->request = request;
-    asked->until_ms = uv_now(job->loop) + request->timeout_ms;
+    asked->until_ms =
+        request->timeout_ms < UINT64_MAX - request->started_ms ? request->started_ms + request->timeout_ms : UINT64_MAX;
     memcpy(asked->key, key.data, key.len);
     mu_list_push(&job->asked, &asked->link);
     ask(asked);
@@ -262,16 +267,26 @@ void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key)
 
 /* ---- The round's keys ---- */
 
-static void part_gone(struct job *job)
+static void free_job(struct job *job)
 {
+    if (job == NULL)
+        return;
+    free(job->run_id);
+    free(job->prefix);
+    free(job->marks);
+    free(job->ours);
+    free(job);
+}
+
+static void part_gone(void *ctx)
+{
+    struct job *job = ctx;
+
     assert(job->parts > 0);
     if (--job->parts > 0 || !job->closing)
         return;
     job->closed(&job->kv, job->closed_ctx);
-    free(job->run_id);
-    free(job->prefix);
-    free(job->ours);
-    free(job);
+    free_job(job);
 }
 
 static void on_round_closed(struct mu_kv *kv, void *ctx)
@@ -307,6 +322,8 @@ static void job_submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct job *job = (struct job *)kv;
     struct mu_slice key = job_key(job, request->key);
 
+    assert(!job->closing);
+    mu_kv_begin(request, uv_now(job->loop));
     if (key.data != NULL)
         submit_job(job, request, key);
     else if (job->round != NULL)
@@ -315,26 +332,27 @@ static void job_submit(struct mu_kv *kv, struct mu_kv_request *request)
         refuse(job, request, mu_fail(&request->error, MUSTER_ERDZV_CONNECTION, "there is no store of a round"));
 }
 
+/* Ends the GETs that wait and whose time is up, or (closing) all of them. Whoever is told may ask for more. */
+static void end_waits(struct job *job)
+{
+    for (struct mu_list *at = job->asked.next; at != &job->asked;) {
+        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
+        struct mu_kv_request *request = asked->request;
+
+        at = at->next;
+        if (asked->under_way || (!job->closing && uv_now(job->loop) < asked->until_ms))
+            continue;
+        end(asked, job->closing ? mu_fail(&request->error, MUSTER_ECANCELED, "the store was closed")
+                                : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+        at = job->asked.next;
+    }
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct job *job = timer->data;
-    struct mu_list *link;
 
-    while ((link = mu_list_pop(&job->refused)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        finish(request, request->rc);
-    }
-    for (struct mu_list *at = job->asked.next, *next; at != &job->asked; at = next) {
-        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
-
-        next = at->next;
-        if (!asked->under_way && uv_now(job->loop) >= asked->until_ms) {
-            (void)mu_fail(&asked->request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key);
-            end(asked, MUSTER_ETIMEOUT);
-            next = job->asked.next; /* whoever was told may have asked for more */
-        }
-    }
+    end_waits(job);
     arm(job);
 }
 
@@ -350,8 +368,6 @@ static void arm(struct job *job)
         if (!asked->under_way && asked->until_ms < when_ms)
             when_ms = asked->until_ms;
     }
-    if (!mu_list_empty(&job->refused))
-        when_ms = now_ms;
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&job->timer);
     else
@@ -368,23 +384,8 @@ void mu_kv_job_detach(struct mu_kv *kv)
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct job *job = handle->data;
-    struct mu_list *link;
 
-    while ((link = mu_list_pop(&job->refused)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        finish(request, request->rc);
-    }
-    for (struct mu_list *at = job->asked.next, *next; at != &job->asked; at = next) {
-        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
-
-        next = at->next;
-        if (asked->under_way)
-            continue; /* until the call is done */
-        (void)mu_fail(&asked->request->error, MUSTER_ECANCELED, "the store was closed");
-        end(asked, MUSTER_ECANCELED);
-        next = job->asked.next;
-    }
+    end_waits(job);
     part_gone(job);
 }
 
@@ -394,8 +395,8 @@ static void on_canceled(struct mu_etcd3_call *call)
     struct job *job = asked->job;
     struct mu_etcd3_answer answer = call->answer;
 
-    asked->request->error = call->error;
-    end(asked, call->rc < 0 ? call->rc : MUSTER_ECANCELED);
+    /* Also if it has been done all the same: nobody is to go on with it. */
+    end(asked, mu_fail(&asked->request->error, MUSTER_ECANCELED, "the store was closed"));
     mu_etcd3_answer_done(&answer);
     part_gone(job);
 }
@@ -421,7 +422,8 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
         if (!job->detached) /* else the client does it */
             mu_etcd3_cancel(&asked->call);
     }
-    job->parts++;
+    job->parts += 2;
+    mu_later_close(&job->refused, part_gone, job);
     uv_close((uv_handle_t *)&job->timer, on_timer_closed);
 }
 
@@ -435,16 +437,12 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
     if (job != NULL) {
         job->run_id = strdup(config->run_id);
         job->prefix = strdup(config->prefix);
+        job->marks = strdup(config->marks);
         if (asprintf(&job->ours, "muster.%s/", config->run_id) < 0)
             job->ours = NULL;
     }
-    if (job == NULL || job->run_id == NULL || job->prefix == NULL || job->ours == NULL) {
-        if (job != NULL) {
-            free(job->run_id);
-            free(job->prefix);
-            free(job->ours);
-        }
-        free(job);
+    if (job == NULL || job->run_id == NULL || job->prefix == NULL || job->marks == NULL || job->ours == NULL) {
+        free_job(job);
         return mu_fail(reterr, MUSTER_ENOMEM, "the store of a job");
     }
     job->kv.ops = &job_ops;
@@ -452,11 +450,12 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
     job->config = *config;
     job->config.run_id = job->run_id;
     job->config.prefix = job->prefix;
+    job->config.marks = job->marks;
     if (getrandom(&job->seed, sizeof job->seed, 0) < 0)
         job->seed = (uint64_t)(uintptr_t)job; /* it only spreads tries */
     mu_list_init(&job->asked);
-    mu_list_init(&job->refused);
-    (void)uv_timer_init(loop, &job->timer);
+    mu_later_open(&job->refused, loop, mu_kv_tell);
+    (void)uv_timer_init(loop, &job->timer); /* only fills in memory */
     job->timer.data = job;
     *ret_kv = &job->kv;
     return 0;

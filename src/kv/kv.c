@@ -1,5 +1,7 @@
-/* What all back ends' drivers share: the names of what they are asked for, and answers that are told from the loop. */
+/* What all back ends' drivers share: the names of what they are asked for, and how they begin and end. */
 #include "kv/kv.h"
+
+#include <assert.h>
 
 const char *mu_kv_kind_text(enum mu_kv_kind kind)
 {
@@ -13,16 +15,21 @@ const char *mu_kv_kind_text(enum mu_kv_kind kind)
     return "unknown";
 }
 
-void mu_kv_answer_all(struct mu_list *later)
+void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms)
 {
-    struct mu_list all, *link;
+    assert(request->timeout_ms > 0);
+    request->rc = 0;
+    request->error = (struct muster_error){ 0 };
+    request->gone = request->found = request->written = false;
+    request->bytes = request->state_token = (struct muster_bytes){ 0 };
+    request->done_count = 0;
+    request->started_ms = now_ms;
+    mu_list_init(&request->link);
+}
 
-    mu_list_init(&all);
-    while ((link = mu_list_pop(later)) != NULL)
-        mu_list_push(&all, link);
-    while ((link = mu_list_pop(&all)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
+void mu_kv_tell(struct mu_list *link)
+{
+    struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
 
-        request->done(request);
-    }
+    request->done(request);
 }

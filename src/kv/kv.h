@@ -62,9 +62,10 @@ struct mu_kv_request {
     unsigned step;
 };
 
-/* For drivers: answers those in the list (by `link`) that are there now, for an answer may lead to a request that fails at
- * once, for ever. */
-void mu_kv_answer_all(struct mu_list *later);
+/* For drivers: a request that was asked now, and has no answer yet. */
+void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms);
+/* For drivers: it is done. By its `link`, as struct mu_later wants it. */
+void mu_kv_tell(struct mu_list *link);
 
 struct mu_kv;
 typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);

@@ -251,20 +251,15 @@ static void on_wake(uv_async_t *async)
     struct driver *driver = async->data;
     struct mu_list all, *link;
 
-    mu_list_init(&all); /* only those that are there now: an answer may lead to a request that fails at once */
     (void)pthread_mutex_lock(&driver->lock);
-    while ((link = mu_list_pop(&driver->ended)) != NULL)
-        mu_list_push(&all, link);
+    mu_list_take(&all, &driver->ended);
     (void)pthread_mutex_unlock(&driver->lock);
     while ((link = mu_list_pop(&all)) != NULL)
         answer(driver, MU_LIST_ITEM(link, struct job, link));
-    while ((link = mu_list_pop(&driver->later)) != NULL)
-        mu_list_push(&all, link);
-    while ((link = mu_list_pop(&all)) != NULL) {
-        struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
-
-        request->done(request);
-    }
+    mu_list_take(&all,
+                 &driver->later); /* those that are there now: an answer may lead to a request that fails at once */
+    while ((link = mu_list_pop(&all)) != NULL)
+        mu_kv_tell(link);
     if (driver->closing)
         close_if_over(driver);
 }
@@ -385,14 +380,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     int rc = 0;
 
-    assert(!driver->closing && request->timeout_ms > 0);
-    request->rc = 0;
-    request->error = (struct muster_error){ 0 };
-    request->gone = request->found = request->written = false;
-    request->bytes = request->state_token = (struct muster_bytes){ 0 };
-    request->done_count = 0;
-    request->started_ms = uv_now(driver->loop);
-    mu_list_init(&request->link);
+    assert(!driver->closing);
+    mu_kv_begin(request, uv_now(driver->loop));
     switch (request->kind) {
     case MU_KV_RING: /* watchers see the new token */
     case MU_KV_HOST: /* not known */

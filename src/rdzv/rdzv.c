@@ -29,6 +29,7 @@ struct plan {
     bool beats, rings;
     bool used_turn; /* it is what the turn was taken for */
     bool completes; /* the round, by adding its last member */
+    size_t size;    /* in bytes, as written */
 };
 
 struct mu_rdzv {
@@ -284,6 +285,11 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* So many members that their heartbeats would get into each other's way. */
 static bool is_crowd(const struct mu_rdzv *r)
 {
@@ -314,11 +320,16 @@ static void hold_turn(struct mu_rdzv *r, uint64_t now_ms)
     r->want_read = true;
 }
 
+static uint64_t turns_before(const struct mu_rdzv *r)
+{
+    return r->turns_done < r->turn ? (uint64_t)(r->turn - r->turns_done) : 1;
+}
+
 /* Until the one before us is done. How long that may take grows with how many are before us, and with what they have to
  * carry; if none of them gets on in that time, they are gone. */
 static void wait_for_turn(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    uint64_t before = r->turns_done < r->turn ? (uint64_t)(r->turn - r->turns_done) : 1;
+    uint64_t before = turns_before(r);
     uint64_t each_ms = is_crowd(r) || before > MU_RDZV_CROWD ? MU_RDZV_TURN_CROWD_MS : MU_RDZV_TURN_WAIT_MS;
     struct mu_rdzv_effect *effect = NULL;
 
@@ -824,6 +835,7 @@ static void send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_n
     }
     r->plan = *plan;
     r->plan.rings |= r->dead_count > 0;
+    r->plan.size = r->out.len;
     r->planned_us = doc_now_us;
     effect = request(r, MU_RDZV_DO_WRITE, now_ms, out);
     effect->bytes = mu_buf_slice(&r->out);
@@ -1151,12 +1163,13 @@ static void is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     r->retry_at_ms = 0;
 }
 
-static int keep_token(struct mu_rdzv *r, struct mu_slice token)
+/* The token may be the document itself, or only stand for it. */
+static int keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size)
 {
     int rc = mu_buf_assign(&r->token, token);
 
     r->has_token = rc == 0;
-    r->size = token.len;
+    r->size = size;
     return rc;
 }
 
@@ -1240,7 +1253,7 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     r->from_store = true;
     r->missing = false;
     note_ring(r, event->token);
-    if (rc < 0 || keep_token(r, event->token) < 0 || see(r, &r->incoming, event, out) < 0)
+    if (rc < 0 || keep_token(r, event->token, event->bytes.len) < 0 || see(r, &r->incoming, event, out) < 0)
         try_later(r, event->now_ms);
     else
         evaluate(r, event, out);
@@ -1329,7 +1342,7 @@ static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         push(out, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
         give_turn(r, out);
-    if (keep_token(r, event->token) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
+    if (keep_token(r, event->token, plan.size) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
         see(r, &r->incoming, event, out) < 0)
         try_later(r, event->now_ms);
     else
@@ -1364,6 +1377,9 @@ static uint64_t poll_ms(const struct mu_rdzv *r)
     uint64_t slow = bytes / ((r->all_ours && r->has_bell ? MU_RDZV_POLL_OURS_BYTES_S : MU_RDZV_POLL_BYTES_S) / 1000);
     uint64_t most = r->settings.keep_alive_ms / 5 * 4; /* a longer gap would keep us from judging anybody */
 
+    /* A crowd that waits for its turns must not keep from them whose turn it is. */
+    if (r->turn_state == TURN_WAITING && turns_before(r) > MU_RDZV_CROWD)
+        slow = later(slow, turns_before(r) * MU_RDZV_POLL_TURN_MS);
     return sooner(slow > MU_RDZV_POLL_MS ? slow : MU_RDZV_POLL_MS, most);
 }
 

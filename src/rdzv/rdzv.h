@@ -27,6 +27,7 @@
 #define MU_RDZV_POLL_MS 1000                          /* reads beside the bell, because PyTorch does not ring */
 #define MU_RDZV_POLL_BYTES_S ((uint64_t)16 << 20)     /* of all members together; past it they read less often */
 #define MU_RDZV_POLL_OURS_BYTES_S ((uint64_t)2 << 20) /* where all ring, who does not is a newcomer: less is enough */
+#define MU_RDZV_POLL_TURN_MS 4                        /* between reads, for each turn that a crowd waits for */
 #define MU_RDZV_IDLE_RINGS_MAX 3                      /* that bring nothing; then the bell waits for the next read */
 #define MU_RDZV_TURN_WAIT_MS 100  /* for the one before us, and as long again for each one before that */
 #define MU_RDZV_TURN_CROWD_MS 500 /* instead, where there are many */

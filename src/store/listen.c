@@ -95,6 +95,22 @@ int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *rete
     return 0;
 }
 
+int mu_listen_free_port(uint16_t *ret_port, struct muster_error *reterr)
+{
+    union mu_addr addr;
+    int fd = -1;
+    int rc = mu_listen_open(NULL, 0, &fd, reterr);
+
+    if (rc == 0) {
+        rc = mu_listen_address(fd, &addr, reterr);
+        (void)close(fd);
+    }
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "find a free port");
+    *ret_port = mu_addr_port(&addr);
+    return 0;
+}
+
 int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr)
 {
     union mu_addr addr = { 0 };

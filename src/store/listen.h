@@ -13,4 +13,7 @@ int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr);
 
 int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *reterr);
 
+/* A port that is free on every address, by binding and closing: for somebody else to listen on soon. */
+int mu_listen_free_port(uint16_t *ret_port, struct muster_error *reterr);
+
 #endif

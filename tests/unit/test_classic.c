@@ -19,6 +19,11 @@
     "{\"status\": \"final\", \"version\": \"1\", \"participants\": [" list "], \"keep_alives\": [" keys                \
     "], \"num_workers_waiting\": " waiting "}"
 #define PAIR_1(waiting) FINAL_1("0, 1", KEY("0") ", " KEY("1"), waiting)
+#define IN_2(list) "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [" list "]}"
+#define FROZEN_2(list) "{\"status\": \"frozen\", \"version\": \"2\", \"participants\": [" list "], \"keep_alives\": []}"
+#define CLOSED_PAIR_1                                                                                                  \
+    "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [" KEY("0") ", " KEY(     \
+        "1") "], \"num_workers_waiting\": 0}"
 
 enum { START_MS = 1000 };
 
@@ -216,6 +221,11 @@ static const char *fires(struct scene *s, const char *key, uint64_t index)
                                               .index = index });
 }
 
+static const char *doc_changes(struct scene *s, uint64_t index)
+{
+    return fires(s, ROOT "/rdzv/active_version", index);
+}
+
 /* The keys below `dir`, by their names: "rank_0 kv"; NULL-terminated. */
 static const char *lists(struct scene *s, const char *dir, uint64_t index, ...)
 {
@@ -267,48 +277,152 @@ static void prepared(struct scene *s)
     (void)code_for(s, s->job_id, 0, false);
 }
 
-/* As rank 0 of a version that we opened. */
-static void joined_first(struct scene *s)
+/* About to read the document. */
+static struct scene *looking(int64_t min, int64_t max)
 {
+    struct scene *s = make(min, max);
+
     prepared(s);
+    return s;
+}
+
+/* About to join a version that we opened. */
+static struct scene *opened(int64_t nodes)
+{
+    struct scene *s = looking(nodes, nodes);
+
     (void)code(s, 100);
     (void)done(s, 10);
     (void)gets(s, "0", 9);
     (void)done(s, 11);
     (void)done(s, 12);
     (void)done(s, 13);
+    return s;
 }
 
-/* Member of a pair, as rank 1; of two that are ours, or with PyTorch as rank 0. */
-static void in_a_pair(struct scene *s, bool ours)
+/* As rank 0 of as many nodes. */
+static struct scene *waiting_for_peers(int64_t nodes)
 {
-    prepared(s);
+    struct scene *s = opened(nodes);
+
+    SAYS(done(s, 14), "WATCH av from 15");
+    return s;
+}
+
+/* As rank 1, where there is room for more. */
+static struct scene *second(int64_t min, int64_t max)
+{
+    struct scene *s = looking(min, max);
+
+    (void)gets(s, IN_1("0"), 14);
+    SAYS(done(s, 15), "WATCH av from 16");
+    return s;
+}
+
+/* As rank 1 of two: it is frozen, and our confirmation is being written. */
+static struct scene *confirming(void)
+{
+    struct scene *s = looking(2, 2);
+
     SAYS(gets(s, IN_1("0"), 14), "PUT av " FROZEN_1("0, 1", "") " if " IN_1("0") " ttl 10");
     (void)done(s, 15);
     (void)done(s, 16);
     (void)done(s, 17);
+    return s;
+}
+
+/* The same, up to the last request of a join. */
+static struct scene *about_to_join(void)
+{
+    struct scene *s = confirming();
+
     SAYS(done(s, 18), "WATCH av from 19");
-    SAYS(fires(s, ROOT "/rdzv/active_version", 20), "GET av");
+    SAYS(doc_changes(s, 20), "GET av");
     SAYS(gets(s, PAIR_1("0"), 20), "PUT v_1/kv dir new");
-    (void)done(s, 21);
+    SAYS(done(s, 21), "GET mark v_1");
+    return s;
+}
+
+/* The marks are read: of two that are ours, or with PyTorch as rank 0. */
+static void joins(struct scene *s, bool ours)
+{
     SAYS(ours ? lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL)
               : lists(s, ROOT "/muster/v_1", 22, "rank_1", NULL),
          "joined; GET av");
     assert_int_equal(mu_classic_world(s->classic)->all_ours, ours);
 }
 
-static void watching(struct scene *s)
-{
-    SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", "kv", NULL), "WATCH rdzv all from 23");
-}
-
+/* Member of a pair, as rank 1. */
 static struct scene *pair(bool ours)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = about_to_join();
 
-    in_a_pair(s, ours);
+    joins(s, ours);
     return s;
+}
+
+static struct scene *watching(bool ours)
+{
+    struct scene *s = pair(ours);
+
+    SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", "kv", NULL), "WATCH rdzv all from 23");
+    return s;
+}
+
+/* The server was away, and is asked again. */
+static struct scene *back_after_an_outage(void)
+{
+    struct scene *s = watching(true);
+
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    return s;
+}
+
+/* Member of a pair in which there is room for a third. */
+static struct scene *elastic_pair(int64_t min, bool ours)
+{
+    struct scene *s = second(min, 3);
+
+    (void)doc_changes(s, 16);
+    (void)gets(s, FROZEN_1("0, 1", ""), 17);
+    (void)done(s, 18);
+    (void)done(s, 19);
+    (void)done(s, 20);
+    (void)doc_changes(s, 21);
+    (void)gets(s, PAIR_1("0"), 21);
+    (void)done(s, 22);
+    joins(s, ours);
+    return s;
+}
+
+/* The same, all ours, about to read the document to join anew; the last one was this. */
+static struct scene *regrouping(int64_t min, const char *document)
+{
+    struct scene *s = elastic_pair(min, true);
+
+    (void)gets(s, document, 23);
+    (void)lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL);
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
+    SAYS(done(s, 24), "GET av");
+    return s;
+}
+
+/* A group is there, and knows that we wait; its keep-alives are being listed. */
+static struct scene *announced(void)
+{
+    struct scene *s = looking(2, 3);
+
+    SAYS(gets(s, PAIR_1("0"), 20), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
+    SAYS(done(s, 22), "GET v_1");
+    return s;
+}
+
+static const char *times_out(struct scene *s)
+{
+    s->now_ms = START_MS + 600000;
+    return asked(s, MU_CLASSIC_ON_TIME);
 }
 
 /* ---- Phases ---- */
@@ -324,6 +438,19 @@ static void the_first_join_makes_directories_and_counter(void **state)
     SAYS(wakes(s), "PUT run_job refresh ttl 7200");
     SAYS(code(s, 105), "PUT counter 0 new");
     SAYS(code(s, 105), "GET av");
+    end(s);
+}
+
+static void the_directory_of_the_job_is_renewed_every_hour(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    while (s->now_ms + 5000 < START_MS + 3600000) {
+        assert_null(strstr(passes(s, 5000), "run_job"));
+        (void)code_for(s, s->rank_id, 0, false);
+    }
+    assert_non_null(strstr(passes(s, 5000), "PUT run_job refresh ttl 7200"));
     end(s);
 }
 
@@ -348,10 +475,9 @@ static void no_directory_is_made_for_the_root_as_prefix(void **state)
 /* As recorded of PyTorch, byte for byte. */
 static void where_there_is_no_document_one_is_created(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
     SAYS(done(s, 10), "GET counter");
     SAYS(gets(s, "0", 9), "PUT counter 1 at 9");
@@ -364,10 +490,9 @@ static void where_there_is_no_document_one_is_created(void **state)
 
 static void whoever_is_late_with_creating_looks_again(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)code(s, 100);
     SAYS(code(s, 105), "GET av"); /* somebody else's setup */
     (void)code(s, 100);
@@ -393,10 +518,9 @@ static void whoever_is_late_with_creating_looks_again(void **state)
 
 static void a_vanished_counter_is_made_anew(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)code(s, 100);
     (void)done(s, 10);
     SAYS(code(s, 100), "");
@@ -406,10 +530,9 @@ static void a_vanished_counter_is_made_anew(void **state)
 
 static void a_counter_that_is_none_is_an_error(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)code(s, 100);
     (void)done(s, 10);
     SAYS(gets(s, "many", 9), "failed ERDZV_STATE");
@@ -418,12 +541,11 @@ static void a_counter_that_is_none_is_an_error(void **state)
 
 static void setup_and_frozen_are_waited_out(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     SAYS(gets(s, SETUP, 10), "WATCH av from 11");
-    SAYS(fires(s, ROOT "/rdzv/active_version", 13), "GET av");
+    SAYS(doc_changes(s, 13), "GET av");
     SAYS(gets(s, FROZEN_1("0, 1", ""), 15), "WATCH av from 16");
     SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
     SAYS(gets(s, FROZEN_1("0, 1", ""), 17), "WATCH av from 18");
@@ -433,20 +555,18 @@ static void setup_and_frozen_are_waited_out(void **state)
 
 static void a_joinable_document_without_room_is_waited_out(void **state)
 {
-    struct scene *s = make(1, 2);
+    struct scene *s = looking(1, 2);
 
     (void)state;
-    prepared(s);
     SAYS(gets(s, IN_1("0, 1"), 10), "WATCH av from 11");
     end(s);
 }
 
 static void a_closed_one_is_not_joined(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     SAYS(gets(s, "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0]}", 10), "failed ERDZV_CLOSED");
     assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_IDLE);
     end(s);
@@ -479,10 +599,9 @@ static void what_is_no_document_is_an_error(void **state)
 
 static void the_ttl_of_a_join_depends_on_how_many_are_in(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     SAYS(gets(s, OPEN_1, 10), "PUT av " IN_1("0") " if " OPEN_1);
     SAYS(code(s, 101), "");
     (void)wakes(s);
@@ -496,10 +615,9 @@ static void the_ttl_of_a_join_depends_on_how_many_are_in(void **state)
 /* It may have been done, or may yet be: joining again would be a participant that nobody is. */
 static void a_join_whose_answer_was_lost_ends_the_version(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)gets(s, OPEN_1, 10);
     SAYS(lost(s), "backend_down");
     SAYS(wakes(s), "GET av");
@@ -511,10 +629,9 @@ static void a_join_whose_answer_was_lost_ends_the_version(void **state)
 
 static void a_join_that_was_not_sent_is_made_again(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)gets(s, OPEN_1, 10);
     SAYS(code(s, MUSTER_ECONNECT), "backend_down");
     SAYS(wakes(s), "GET av");
@@ -524,10 +641,9 @@ static void a_join_that_was_not_sent_is_made_again(void **state)
 
 static void the_last_call_keeps_the_document_and_then_freezes_it(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)gets(s, IN_1("0"), 14);
     SAYS(done(s, 15), "WATCH av from 16");
     s->now_ms += MU_CLASSIC_TOUCH_MS;
@@ -543,14 +659,11 @@ static void the_last_call_keeps_the_document_and_then_freezes_it(void **state)
 
 static void the_last_call_goes_by_what_others_write(void **state)
 {
-    struct scene *s = make(2, 4);
+    struct scene *s = second(2, 4);
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
     s->now_ms += 3000;
-    SAYS(fires(s, ROOT "/rdzv/active_version", 16), "GET av");
+    SAYS(doc_changes(s, 16), "GET av");
     SAYS(gets(s, IN_1("0, 1, 2"), 16), "WATCH av from 17"); /* a newcomer has renewed the TTL */
     s->now_ms += MU_CLASSIC_TOUCH_MS;
     (void)code(s, MUSTER_ETIMEOUT);
@@ -563,48 +676,43 @@ static void the_last_call_goes_by_what_others_write(void **state)
 
 static void the_last_call_is_over_when_the_version_is(void **state)
 {
-    struct scene *s = make(2, 3);
+    static const char *const others[] = { NULL, IN_2("0"), FROZEN_2("0, 1"), CLOSED_PAIR_1, PAIR_1("0"), IN_1("0") };
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)fires(s, ROOT "/rdzv/active_version", 16);
-    SAYS(code(s, 100), "GET av");
-    end(s);
+    for (size_t i = 0; i < COUNT(others); i++) {
+        struct scene *s = second(2, 3);
+
+        (void)doc_changes(s, 16);
+        SAYS(others[i] == NULL ? code(s, 100) : gets(s, others[i], 16), "GET av");
+        end(s);
+    }
 }
 
 static void peers_are_waited_for_until_it_is_frozen(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = waiting_for_peers(2);
 
     (void)state;
-    joined_first(s);
-    SAYS(done(s, 14), "WATCH av from 15");
-    SAYS(fires(s, ROOT "/rdzv/active_version", 15), "GET av");
+    SAYS(doc_changes(s, 15), "GET av");
     SAYS(gets(s, FROZEN_1("0, 1", ""), 15), "PUT v_1/rank_0  ttl 10");
     end(s);
 }
 
 static void peers_of_a_version_that_is_gone_are_not_waited_for(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = waiting_for_peers(2);
 
     (void)state;
-    joined_first(s);
-    (void)done(s, 14);
-    (void)fires(s, ROOT "/rdzv/active_version", 15);
+    (void)doc_changes(s, 15);
     SAYS(gets(s, "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [0]}", 16), "GET av");
     end(s);
 }
 
 static void an_error_while_waiting_does_not_join_twice(void **state)
 {
-    struct scene *s = make(3, 3);
+    struct scene *s = waiting_for_peers(3);
 
     (void)state;
-    joined_first(s);
-    (void)done(s, 14);
     SAYS(code(s, MUSTER_ELOST), "backend_down");
     SAYS(wakes(s), "GET av");
     SAYS(gets(s, IN_1("0, 1"), 15), "backend_up; WATCH av from 16");
@@ -613,10 +721,9 @@ static void an_error_while_waiting_does_not_join_twice(void **state)
 
 static void confirming_writes_a_keep_alive_and_then_its_key(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = looking(2, 2);
 
     (void)state;
-    prepared(s);
     (void)gets(s, IN_1("0"), 14);
     SAYS(done(s, 15), "PUT v_1/rank_1  ttl 10");
     SAYS(done(s, 16), "PUT mark v_1/rank_1 me_1_2 new");
@@ -631,14 +738,9 @@ static void confirming_writes_a_keep_alive_and_then_its_key(void **state)
 
 static void a_confirmation_whose_answer_was_lost_is_looked_for(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = confirming();
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)done(s, 16);
-    (void)done(s, 17);
     (void)lost(s);
     SAYS(wakes(s), "GET av");
     SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 18), "backend_up; WATCH av from 19");
@@ -647,14 +749,9 @@ static void a_confirmation_whose_answer_was_lost_is_looked_for(void **state)
 
 static void a_version_that_does_not_stay_frozen_is_left(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = confirming();
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)done(s, 16);
-    (void)done(s, 17);
     (void)code(s, 101);
     (void)wakes(s);
     SAYS(code(s, 100), "GET av");
@@ -663,16 +760,11 @@ static void a_version_that_does_not_stay_frozen_is_left(void **state)
 
 static void a_final_version_without_our_rank_is_left(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = confirming();
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)done(s, 16);
-    (void)done(s, 17);
     (void)done(s, 18);
-    (void)fires(s, ROOT "/rdzv/active_version", 20);
+    (void)doc_changes(s, 20);
     SAYS(gets(s, FINAL_1("0", KEY("1"), "0"), 20), "GET av"); /* and not a rank 1 of one */
     SAYS(gets(s, FINAL_1("0", KEY("1"), "0"), 20),
          "PUT av " FINAL_1("0", KEY("1"), "1") " if " FINAL_1("0", KEY("1"), "0"));
@@ -693,30 +785,12 @@ static void final_means_joined_and_says_who_is_who(void **state)
     end(s);
 }
 
-/* A scene up to the last request of a join. */
-static struct scene *about_to_join(void)
-{
-    struct scene *s = make(2, 2);
-
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)done(s, 16);
-    (void)done(s, 17);
-    (void)done(s, 18);
-    (void)fires(s, ROOT "/rdzv/active_version", 20);
-    (void)gets(s, PAIR_1("0"), 20);
-    SAYS(done(s, 21), "GET mark v_1");
-    return s;
-}
-
 static void a_join_that_succeeds_at_the_last_moment_has_succeeded(void **state)
 {
     struct scene *s = about_to_join();
 
     (void)state;
-    s->now_ms = START_MS + 600000;
-    SAYS(asked(s, MU_CLASSIC_ON_TIME), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(times_out(s), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL), "joined; GET av");
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; cancel; DELETE v_1/rank_1"); /* and can be followed by the next */
     end(s);
@@ -738,11 +812,9 @@ static void a_rank_whose_mark_is_another_s_is_not_ours(void **state)
 
 static void a_document_older_than_our_joining_is_another_one(void **state)
 {
-    struct scene *s = make(3, 3);
+    struct scene *s = waiting_for_peers(3);
 
     (void)state;
-    joined_first(s);
-    (void)done(s, 14);
     (void)code(s, MUSTER_ELOST);
     (void)wakes(s);
     SAYS(gets(s, IN_1("0, 1"), 9), "backend_up; GET av");
@@ -754,8 +826,7 @@ static void a_join_that_succeeds_after_leave_was_asked_is_left_untold(void **sta
     struct scene *s = about_to_join();
 
     (void)state;
-    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
-    SAYS(lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL), "DELETE v_1/rank_1");
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; DELETE v_1/rank_1");
     SAYS(done(s, 23), "GET av");
     SAYS(gets(s, PAIR_1("0"), 23), "left");
     end(s);
@@ -765,10 +836,9 @@ static void a_join_that_succeeds_after_leave_was_asked_is_left_untold(void **sta
 
 static void a_late_joiner_announces_itself_and_waits(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     SAYS(gets(s, PAIR_1("0"), 20), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
     SAYS(code(s, 101), "");
     (void)wakes(s);
@@ -780,6 +850,34 @@ static void a_late_joiner_announces_itself_and_waits(void **state)
     SAYS(gets(s, PAIR_1("2"), 24), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "DELETE av if " PAIR_1("2"));
     SAYS(done(s, 25), "GET av");
+    end(s);
+}
+
+static void whoever_waits_looks_again_when_that_group_is_over(void **state)
+{
+    static const char *const others[] = { NULL, IN_2(""), FROZEN_2("0, 1"), CLOSED_PAIR_1 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(others); i++) {
+        struct scene *s = announced();
+
+        (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
+        SAYS(i == 0 ? code(s, 401) : doc_changes(s, 23), "GET av"); /* 401: index cleared */
+        SAYS(others[i] == NULL ? code(s, 100) : gets(s, others[i], 23), "GET av");
+        end(s);
+    }
+}
+
+/* PyTorch records what it was given as prefix; etcd lists its own form. */
+static void keep_alives_are_the_same_however_they_are_written(void **state)
+{
+    const char *document = FINAL_1("0", "\"p//run_job/rdzv/v_1/rank_0\"", "0");
+    struct scene *s = looking(2, 3);
+
+    (void)state;
+    (void)gets(s, document, 20);
+    (void)done(s, 22);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", NULL), "WATCH rdzv all from 23");
     end(s);
 }
 
@@ -802,15 +900,11 @@ static void a_busy_store_does_not_keep_a_watch_busy(void **state)
 
 static void a_waiting_node_that_gives_up_takes_its_announcement_back(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = announced();
 
     (void)state;
-    prepared(s);
-    (void)gets(s, PAIR_1("0"), 20);
-    (void)done(s, 22);
     (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
-    s->now_ms = START_MS + 600000;
-    SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; GET av");
+    SAYS(times_out(s), "cancel; GET av");
     SAYS(gets(s, PAIR_1("2"), 30), "PUT av " PAIR_1("1") " if " PAIR_1("2"));
     SAYS(done(s, 31), "failed ERDZV_TIMEOUT");
     end(s);
@@ -818,14 +912,10 @@ static void a_waiting_node_that_gives_up_takes_its_announcement_back(void **stat
 
 static void a_waiting_node_that_leaves_takes_its_announcement_back(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = announced();
 
     (void)state;
-    prepared(s);
-    (void)gets(s, PAIR_1("0"), 20);
-    (void)done(s, 22);
-    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), ""); /* what is under way is waited for */
-    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL), "GET av");
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; GET av");
     SAYS(gets(s, PAIR_1("1"), 30), "PUT av " PAIR_1("0") " if " PAIR_1("1"));
     SAYS(done(s, 31), "left");
     end(s);
@@ -833,10 +923,9 @@ static void a_waiting_node_that_leaves_takes_its_announcement_back(void **state)
 
 static void an_announcement_whose_answer_was_lost_is_not_made_twice(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = looking(2, 3);
 
     (void)state;
-    prepared(s);
     (void)gets(s, PAIR_1("0"), 20);
     (void)lost(s);
     (void)wakes(s);
@@ -844,17 +933,29 @@ static void an_announcement_whose_answer_was_lost_is_not_made_twice(void **state
     end(s);
 }
 
+/* It may have been another's: then taking it back would leave a node waiting that nobody knows of. */
+static void an_announcement_that_may_be_another_s_is_not_taken_back(void **state)
+{
+    struct scene *s = looking(2, 3);
+
+    (void)state;
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)lost(s);
+    (void)wakes(s);
+    (void)gets(s, PAIR_1("1"), 21);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; GET av");
+    SAYS(gets(s, PAIR_1("1"), 22), "left");
+    end(s);
+}
+
 /* ---- Giving up ---- */
 
 static void the_last_participant_takes_itself_out(void **state)
 {
-    struct scene *s = make(3, 3);
+    struct scene *s = waiting_for_peers(3);
 
     (void)state;
-    joined_first(s);
-    (void)done(s, 14);
-    s->now_ms = START_MS + 600000;
-    SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; GET av");
+    SAYS(times_out(s), "cancel; GET av");
     SAYS(gets(s, IN_1("0"), 15), "PUT av " OPEN_1 " if " IN_1("0"));
     SAYS(code(s, 101), "");
     SAYS(wakes(s), "GET av");
@@ -865,10 +966,9 @@ static void the_last_participant_takes_itself_out(void **state)
 
 static void a_frozen_version_is_removed_by_whoever_gives_up(void **state)
 {
-    struct scene *s = make(2, 2);
+    struct scene *s = looking(2, 2);
 
     (void)state;
-    prepared(s);
     (void)gets(s, IN_1("0"), 14);
     (void)done(s, 15); /* frozen; the keep-alive is being written */
     SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
@@ -881,14 +981,96 @@ static void a_frozen_version_is_removed_by_whoever_gives_up(void **state)
 
 static void leaving_does_not_take_longer_than_its_time(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; DELETE v_1/rank_1");
     SAYS(code(s, MUSTER_ECONNECT), "backend_down");
     s->now_ms += MU_CLASSIC_QUIT_MS;
     SAYS(asked(s, MU_CLASSIC_ON_TIME), "left");
+    end(s);
+}
+
+static void what_could_not_be_left_is_ended_by_the_next_join(void **state)
+{
+    struct scene *s = waiting_for_peers(3);
+
+    (void)state;
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; GET av");
+    SAYS(code(s, MUSTER_ECONNECT), "backend_down");
+    s->now_ms += MU_CLASSIC_QUIT_MS;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "left");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "GET av");
+    SAYS(gets(s, IN_1("0"), 15), "backend_up; DELETE av if " IN_1("0"));
+    end(s);
+}
+
+static void a_join_without_an_answer_by_then_is_ended_by_the_next(void **state)
+{
+    struct scene *s = looking(2, 3);
+
+    (void)state;
+    SAYS(gets(s, OPEN_1, 10), "PUT av " IN_1("0") " if " OPEN_1);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
+    s->now_ms += MU_CLASSIC_QUIT_MS;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; left");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "GET av");
+    SAYS(gets(s, IN_1("0"), 15), "DELETE av if " IN_1("0"));
+    end(s);
+}
+
+static void what_could_not_be_left_is_left_by_the_next_leave(void **state)
+{
+    struct scene *s = waiting_for_peers(3);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_LEAVE);
+    (void)code(s, MUSTER_ECONNECT);
+    s->now_ms += MU_CLASSIC_QUIT_MS;
+    SAYS(asked(s, MU_CLASSIC_ON_TIME), "left");
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 15), "backend_up; DELETE av if " IN_1("0, 1"));
+    SAYS(done(s, 16), "left");
+    end(s);
+}
+
+static void who_is_closed_out_while_confirming_leaves_no_keep_alive(void **state)
+{
+    struct scene *s = confirming();
+
+    (void)state;
+    (void)code(s, 101);
+    (void)wakes(s);
+    SAYS(gets(s, CLOSED_PAIR_1, 18), "GET av");
+    SAYS(gets(s, CLOSED_PAIR_1, 18), "DELETE v_1/rank_1");
+    SAYS(done(s, 19), "failed ERDZV_CLOSED");
+    end(s);
+}
+
+static void a_keep_alive_that_may_have_been_written_is_deleted(void **state)
+{
+    struct scene *s = looking(2, 2);
+
+    (void)state;
+    (void)gets(s, IN_1("0"), 14);
+    SAYS(done(s, 15), "PUT v_1/rank_1  ttl 10");
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "DELETE v_1/rank_1");
+    end(s);
+}
+
+/* With PyTorch among the members it is kept for a while, but not longer than its owner is there. */
+static void the_keep_alive_of_the_last_group_goes_with_its_owner(void **state)
+{
+    struct scene *s = watching(false);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_JOIN);
+    (void)gets(s, PAIR_1("0"), 23);
+    (void)done(s, 24);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; DELETE v_1/rank_1");
+    SAYS(done(s, 25), "GET av");
+    SAYS(gets(s, PAIR_1("1"), 25), "PUT av " PAIR_1("0") " if " PAIR_1("1"));
     end(s);
 }
 
@@ -903,10 +1085,9 @@ static void leaving_when_in_nothing_is_done_at_once(void **state)
 
 static void a_join_asked_for_while_leaving_follows(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     (void)asked(s, MU_CLASSIC_ON_LEAVE);
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "");
     SAYS(done(s, 30), "left; GET av");
@@ -917,24 +1098,12 @@ static void a_join_asked_for_while_leaving_follows(void **state)
 
 static void a_member_hears_of_waiting_nodes_once(void **state)
 {
-    struct scene *s = make(2, 3);
+    struct scene *s = elastic_pair(2, true);
 
     (void)state;
-    prepared(s);
-    (void)gets(s, IN_1("0"), 14);
-    (void)done(s, 15);
-    (void)fires(s, ROOT "/rdzv/active_version", 16);
-    (void)gets(s, FROZEN_1("0, 1", ""), 17);
-    (void)done(s, 18);
-    (void)done(s, 19);
-    (void)done(s, 20);
-    (void)fires(s, ROOT "/rdzv/active_version", 21);
-    (void)gets(s, PAIR_1("0"), 21);
-    (void)done(s, 22);
-    (void)lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", NULL);
     SAYS(gets(s, PAIR_1("1"), 23), "waiting 1; GET v_1");
     (void)lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL);
-    (void)fires(s, ROOT "/rdzv/active_version", 24);
+    (void)doc_changes(s, 24);
     SAYS(gets(s, PAIR_1("2"), 24), "GET v_1");
     end(s);
 }
@@ -950,14 +1119,13 @@ static void nodes_for_whom_there_is_no_room_end_no_group(void **state)
 
 static void a_missing_keep_alive_is_a_lost_peer(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 23), "GET av");
     SAYS(gets(s, PAIR_1("0"), 23), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 24");
-    (void)fires(s, ROOT "/rdzv/active_version", 24);
+    (void)doc_changes(s, 24);
     (void)gets(s, PAIR_1("1"), 24);
     SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "WATCH rdzv all from 25"); /* told once */
     end(s);
@@ -965,13 +1133,12 @@ static void a_missing_keep_alive_is_a_lost_peer(void **state)
 
 static void a_document_that_is_gone_is_a_lost_group(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
-    SAYS(fires(s, ROOT "/rdzv/active_version", 23), "GET av");
+    SAYS(doc_changes(s, 23), "GET av");
     SAYS(code(s, 100), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 23), "GET v_1");
+    SAYS(gets(s, "me_1_2", 17), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0");
     assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER);
     end(s);
@@ -979,11 +1146,10 @@ static void a_document_that_is_gone_is_a_lost_group(void **state)
 
 static void a_next_version_after_our_keep_alive_lapsed_means_removed(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
-    (void)fires(s, ROOT "/rdzv/active_version", 23);
+    (void)doc_changes(s, 23);
     SAYS(gets(s, "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [0]}", 24), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", NULL), "removed");
     end(s);
@@ -992,24 +1158,20 @@ static void a_next_version_after_our_keep_alive_lapsed_means_removed(void **stat
 static void closing_by_others_is_told_once_and_the_group_goes_on(void **state)
 {
     struct scene *s = pair(true);
-    const char *closed =
-        "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [" KEY("0") ", " KEY(
-            "1") "], \"num_workers_waiting\": 0}";
 
     (void)state;
-    SAYS(gets(s, closed, 23), "closed; GET v_1");
+    SAYS(gets(s, CLOSED_PAIR_1, 23), "closed; GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "WATCH rdzv all from 24");
-    (void)fires(s, ROOT "/rdzv/active_version", 24);
-    SAYS(gets(s, closed, 24), "GET v_1");
+    (void)doc_changes(s, 24);
+    SAYS(gets(s, CLOSED_PAIR_1, 24), "GET v_1");
     end(s);
 }
 
 static void a_keep_alive_is_renewed_and_errors_do_not_end_that(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, MUSTER_ECONNECT, false), "backend_down");
     SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
@@ -1020,10 +1182,9 @@ static void a_keep_alive_is_renewed_and_errors_do_not_end_that(void **state)
 
 static void a_lapsed_keep_alive_is_put_back(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     (void)passes(s, 5000);
     SAYS(code_for(s, s->rank_id, 100, false), "PUT v_1/rank_1  ttl 10");
     end(s);
@@ -1031,12 +1192,9 @@ static void a_lapsed_keep_alive_is_put_back(void **state)
 
 static void after_an_outage_nobody_is_judged_for_a_while(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = back_after_an_outage();
 
     (void)state;
-    watching(s);
-    SAYS(code(s, MUSTER_ELOST), "backend_down");
-    SAYS(wakes(s), "GET av");
     SAYS(gets(s, PAIR_1("0"), 30), "backend_up; GET mark v_1/rank_1");
     SAYS(gets(s, "me_1_2", 30), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 30, "kv", NULL), "PUT v_1/rank_1  ttl 10"); /* all have lapsed */
@@ -1051,12 +1209,9 @@ static void after_an_outage_nobody_is_judged_for_a_while(void **state)
 
 static void a_group_of_the_same_number_that_is_not_ours_means_removed(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = back_after_an_outage();
 
     (void)state;
-    watching(s);
-    (void)code(s, MUSTER_ELOST);
-    (void)wakes(s);
     (void)gets(s, PAIR_1("0"), 30);
     SAYS(gets(s, "another_1_2", 30), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_0", "rank_1", NULL), "removed");
@@ -1065,12 +1220,9 @@ static void a_group_of_the_same_number_that_is_not_ours_means_removed(void **sta
 
 static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = back_after_an_outage();
 
     (void)state;
-    watching(s);
-    (void)code(s, MUSTER_ELOST);
-    (void)wakes(s);
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
     SAYS(code(s, 100), "PUT /p dir new");
     SAYS(done(s, 1), "PUT run_job dir new ttl 7200");
@@ -1087,14 +1239,28 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     end(s);
 }
 
-static void a_group_of_the_same_number_that_was_faster_means_removed(void **state)
+/* Its marks are there again, and its document is not yet. */
+static void a_group_that_somebody_puts_back_is_not_over(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = back_after_an_outage();
 
     (void)state;
-    watching(s);
-    (void)code(s, MUSTER_ELOST);
-    (void)wakes(s);
+    SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 6), "PUT /p dir new"); /* that is not the one that we wrote */
+    for (int step_count = 0; step_count < 8; step_count++)
+        (void)code(s, 105);
+    SAYS(code(s, 105), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 6), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 10, "rank_0", "rank_1", NULL), "WATCH rdzv all from 10");
+    end(s);
+}
+
+static void a_group_of_the_same_number_that_was_faster_means_removed(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
     for (int step_count = 0; step_count < 8; step_count++)
@@ -1108,12 +1274,11 @@ static void a_group_of_the_same_number_that_was_faster_means_removed(void **stat
 
 static void a_server_that_counts_from_1_again_gets_it_back_at_once(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
     const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no" };
 
     (void)state;
-    watching(s);
-    (void)fires(s, ROOT "/rdzv/active_version", 23);
+    (void)doc_changes(s, 23);
     SAYS(step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
                                             .id = s->main_id,
                                             .code = MU_CLASSIC_CODE_NOT_FOUND,
@@ -1125,10 +1290,9 @@ static void a_server_that_counts_from_1_again_gets_it_back_at_once(void **state)
 
 static void members_that_are_all_ours_regroup_at_once(void **state)
 {
-    struct scene *s = pair(true);
+    struct scene *s = watching(true);
 
     (void)state;
-    watching(s);
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
     SAYS(done(s, 23), "GET av");
     SAYS(gets(s, PAIR_1("0"), 23), "DELETE av if " PAIR_1("0"));
@@ -1137,13 +1301,131 @@ static void members_that_are_all_ours_regroup_at_once(void **state)
     end(s);
 }
 
+/* ---- The last call of a group that meets again ---- */
+
+static void when_all_are_back_the_last_call_is_over(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    SAYS(gets(s, IN_2("0"), 30), "PUT av " IN_2("0, 1") " if " IN_2("0") " ttl 10");
+    SAYS(done(s, 31), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 31, "kv", NULL), "PUT av " FROZEN_2("0, 1") " if " IN_2("0, 1") " ttl 10");
+    SAYS(done(s, 32), "PUT v_2/rank_1  ttl 10");
+    end(s);
+}
+
+static void a_member_that_has_not_stopped_yet_is_waited_for(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    (void)gets(s, IN_2("0"), 30); /* a newcomer */
+    (void)done(s, 31);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 31, "rank_0", NULL), "WATCH rdzv all from 32");
+    SAYS(fires(s, ROOT "/rdzv/v_1/kv/a2V5", 32), "WATCH rdzv all from 33");
+    SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 33), "GET av");
+    SAYS(gets(s, IN_2("0, 1"), 33), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 33, NULL), "PUT av " FROZEN_2("0, 1") " if " IN_2("0, 1") " ttl 10");
+    SAYS(code(s, 101), ""); /* it is back, with the last place */
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_2("0, 1, 2"), 34), "PUT v_2/rank_1  ttl 10");
+    end(s);
+}
+
+static void a_member_that_is_gone_is_waited_for_a_second(void **state)
+{
+    struct scene *s = regrouping(1, PAIR_1("0"));
+
+    (void)state;
+    SAYS(gets(s, IN_2(""), 30), "PUT av " IN_2("0") " if " IN_2("") " ttl 10");
+    SAYS(done(s, 31), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 31, NULL), "WATCH rdzv all from 32");
+    s->now_ms += MU_CLASSIC_SETTLE_MS;
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    SAYS(gets(s, IN_2("0"), 32), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 32, NULL), "PUT av " FROZEN_2("0") " if " IN_2("0") " ttl 10");
+    end(s);
+}
+
+/* The one who came last is quicker; but it may be a newcomer, which never ends a last call. */
+static void the_others_end_the_last_call_a_second_later(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    (void)gets(s, IN_2(""), 30);
+    SAYS(done(s, 31), "WATCH av from 32"); /* not enough nodes */
+    (void)doc_changes(s, 32);
+    SAYS(gets(s, IN_2("0, 1"), 32), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 32, NULL), "WATCH rdzv all from 33");
+    s->now_ms += MU_CLASSIC_SETTLE_MS;
+    (void)code(s, MUSTER_ETIMEOUT);
+    (void)gets(s, IN_2("0, 1"), 33);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 33, NULL), "PUT av " FROZEN_2("0, 1") " if " IN_2("0, 1") " ttl 10");
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_2("0, 1"), 34), "PUT v_2/rank_0  ttl 10");
+    end(s);
+}
+
+static void nodes_that_waited_are_waited_for(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("1"));
+
+    (void)state;
+    (void)gets(s, IN_2("0"), 30);
+    (void)done(s, 31);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 31, NULL), "WATCH rdzv all from 32");
+    s->now_ms += MU_CLASSIC_SETTLE_MS;
+    (void)code(s, MUSTER_ETIMEOUT);
+    (void)gets(s, IN_2("0, 1"), 32);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 32, NULL), "WATCH rdzv all from 33");
+    end(s);
+}
+
+static void only_the_last_group_may_end_a_last_call(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    (void)gets(s, "{\"status\": \"joinable\", \"version\": \"3\", \"participants\": [0]}", 30);
+    SAYS(done(s, 31), "WATCH av from 32"); /* there may have been another one meanwhile */
+    end(s);
+}
+
+/* Its members do not say who they are. */
+static void a_group_with_pytorch_in_it_has_its_whole_last_call(void **state)
+{
+    struct scene *s = elastic_pair(2, false);
+
+    (void)state;
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; GET av");
+    (void)gets(s, IN_2("0"), 30);
+    SAYS(done(s, 31), "WATCH av from 32");
+    end(s);
+}
+
+static void what_a_last_call_asks_about_the_last_group_may_fail(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    (void)gets(s, IN_2("0"), 30);
+    (void)done(s, 31);
+    SAYS(code(s, MUSTER_ECONNECT), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_2("0, 1"), 31), "backend_up; GET v_1");
+    SAYS(code(s, 100), "PUT av " FROZEN_2("0, 1") " if " IN_2("0, 1") " ttl 10"); /* nothing of it is left */
+    end(s);
+}
+
 /* It looks for waiting nodes now and then: the announcement must stand, as long as PyTorch's own would. */
 static void with_pytorch_among_them_members_announce_themselves(void **state)
 {
-    struct scene *s = pair(false);
+    struct scene *s = watching(false);
 
     (void)state;
-    watching(s);
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; GET av");
     SAYS(gets(s, PAIR_1("0"), 23), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
     SAYS(done(s, 24), "GET v_1");
@@ -1169,7 +1451,7 @@ static void waiting_is_held_down_after_short_rounds(void **state)
             (void)done(s, 30);
         (void)gets(s, OPEN_1, 14);
         (void)done(s, 15);
-        (void)fires(s, ROOT "/rdzv/active_version", 16);
+        (void)doc_changes(s, 16);
         (void)gets(s, FROZEN_1("0", ""), 17);
         (void)done(s, 18);
         (void)done(s, 19);
@@ -1230,6 +1512,20 @@ static void closing_where_there_is_no_document_writes_one(void **state)
     SAYS(code_for(s, s->close_id, 100, false), "PUT av {\"status\": \"closed\"} new");
     SAYS(code_for(s, s->close_id, 105, false), "");
     (void)passes(s, 100);
+    end(s);
+}
+
+static void closing_begins_anew_when_somebody_else_wrote(void **state)
+{
+    struct scene *s = make(1, 1);
+
+    (void)state;
+    (void)asked(s, MU_CLASSIC_ON_CLOSE);
+    (void)close_gets(s, SETUP);
+    SAYS(code_for(s, s->close_id, 101, false), "");
+    SAYS(wakes(s), "GET av");
+    s->close_id = s->main_id; /* asked by time */
+    SAYS(close_gets(s, PAIR_1("0")), "PUT av " CLOSED_PAIR_1 " if " PAIR_1("0"));
     end(s);
 }
 
@@ -1317,8 +1613,7 @@ static void an_unreachable_server_is_tried_until_the_time_is_up(void **state)
     SAYS(code(s, MUSTER_ECONNECT), "backend_down");
     SAYS(wakes(s), "PUT /p dir new");
     SAYS(code(s, MUSTER_ECONNECT), "");
-    s->now_ms = START_MS + 600000;
-    SAYS(asked(s, MU_CLASSIC_ON_TIME), "failed ERDZV_TIMEOUT");
+    SAYS(times_out(s), "failed ERDZV_TIMEOUT");
     end(s);
 }
 
@@ -1337,6 +1632,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_join_makes_directories_and_counter),
+        cmocka_unit_test(the_directory_of_the_job_is_renewed_every_hour),
         cmocka_unit_test(no_directory_is_made_for_the_root_as_prefix),
         cmocka_unit_test(where_there_is_no_document_one_is_created),
         cmocka_unit_test(whoever_is_late_with_creating_looks_again),
@@ -1365,13 +1661,22 @@ int main(void)
         cmocka_unit_test(a_document_older_than_our_joining_is_another_one),
         cmocka_unit_test(a_join_that_succeeds_after_leave_was_asked_is_left_untold),
         cmocka_unit_test(a_late_joiner_announces_itself_and_waits),
+        cmocka_unit_test(whoever_waits_looks_again_when_that_group_is_over),
+        cmocka_unit_test(keep_alives_are_the_same_however_they_are_written),
         cmocka_unit_test(a_busy_store_does_not_keep_a_watch_busy),
         cmocka_unit_test(a_waiting_node_that_gives_up_takes_its_announcement_back),
         cmocka_unit_test(a_waiting_node_that_leaves_takes_its_announcement_back),
         cmocka_unit_test(an_announcement_whose_answer_was_lost_is_not_made_twice),
+        cmocka_unit_test(an_announcement_that_may_be_another_s_is_not_taken_back),
         cmocka_unit_test(the_last_participant_takes_itself_out),
         cmocka_unit_test(a_frozen_version_is_removed_by_whoever_gives_up),
         cmocka_unit_test(leaving_does_not_take_longer_than_its_time),
+        cmocka_unit_test(what_could_not_be_left_is_ended_by_the_next_join),
+        cmocka_unit_test(a_join_without_an_answer_by_then_is_ended_by_the_next),
+        cmocka_unit_test(what_could_not_be_left_is_left_by_the_next_leave),
+        cmocka_unit_test(who_is_closed_out_while_confirming_leaves_no_keep_alive),
+        cmocka_unit_test(a_keep_alive_that_may_have_been_written_is_deleted),
+        cmocka_unit_test(the_keep_alive_of_the_last_group_goes_with_its_owner),
         cmocka_unit_test(leaving_when_in_nothing_is_done_at_once),
         cmocka_unit_test(a_join_asked_for_while_leaving_follows),
         cmocka_unit_test(a_member_hears_of_waiting_nodes_once),
@@ -1385,13 +1690,23 @@ int main(void)
         cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
         cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
+        cmocka_unit_test(a_group_that_somebody_puts_back_is_not_over),
         cmocka_unit_test(a_group_of_the_same_number_that_was_faster_means_removed),
         cmocka_unit_test(a_server_that_counts_from_1_again_gets_it_back_at_once),
         cmocka_unit_test(members_that_are_all_ours_regroup_at_once),
+        cmocka_unit_test(when_all_are_back_the_last_call_is_over),
+        cmocka_unit_test(a_member_that_has_not_stopped_yet_is_waited_for),
+        cmocka_unit_test(a_member_that_is_gone_is_waited_for_a_second),
+        cmocka_unit_test(the_others_end_the_last_call_a_second_later),
+        cmocka_unit_test(nodes_that_waited_are_waited_for),
+        cmocka_unit_test(only_the_last_group_may_end_a_last_call),
+        cmocka_unit_test(a_group_with_pytorch_in_it_has_its_whole_last_call),
+        cmocka_unit_test(what_a_last_call_asks_about_the_last_group_may_fail),
         cmocka_unit_test(with_pytorch_among_them_members_announce_themselves),
         cmocka_unit_test(waiting_is_held_down_after_short_rounds),
         cmocka_unit_test(closing_replaces_the_status_and_nothing_else),
         cmocka_unit_test(closing_where_there_is_no_document_writes_one),
+        cmocka_unit_test(closing_begins_anew_when_somebody_else_wrote),
         cmocka_unit_test(closing_what_is_closed_is_done),
         cmocka_unit_test(closing_ends_with_its_time),
         cmocka_unit_test(looking_tells_whether_it_is_closed_and_who_waits),

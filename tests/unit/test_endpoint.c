@@ -103,7 +103,7 @@ static void a_bare_address_of_version_6_loses_its_last_part(void **state)
 static void a_bad_host_is_a_host_error(void **state)
 {
     static const char *const rows[] = { "[::1",  "[]",        "[]:1", ":1",    "a/b:1",  "[a]b:1", "a b",
-                                        "a b:1", "tcp://h:1", "h@x",  "[[h]]", "[h]]:1", "h\x01",  "h\x7f",
+                                        "a b:1", "tcp://h:1", "h!x",  "[[h]]", "[h]]:1", "h\x01",  "h\x7f",
                                         "h,i:1", "[",         "]",    "[:1",   "h?",     "h%eth0" };
 
     (void)state;
@@ -299,6 +299,37 @@ static void an_option_text_of_any_length_is_bounded(void **state)
     assert_int_equal(mu_rdzv_options_parse(text, note, &seen, NULL), MUSTER_ELIMIT);
 }
 
+static void assert_hidden(int rc, const struct muster_error *error, const char *expected)
+{
+    assert_int_equal(rc, MUSTER_EINVAL);
+    assert_null(strstr(error->text, "pw"));
+    if (strstr(error->text, expected) == NULL)
+        fail_msg("%s", error->text);
+}
+
+static void a_secret_is_not_shown(void **state)
+{
+    static const struct {
+        const char *options, *expected;
+    } rows[] = {
+        { "a=1,password=pw,=2", "options 'a=1,password=***,=2': " },
+        { "a=1,password=pw,x", "what follows option 'password' is no option" },
+        { "token=pw,pw", "what follows option 'token' is no option" },
+        { "password:pw", "option 'password***' has no value" },
+        { "token pw", "option 'token***' has no value" },
+    };
+    char host[MU_RDZV_HOST_MAX];
+    struct muster_error error;
+    struct seen seen = { 0 };
+    int port;
+
+    (void)state;
+    assert_hidden(mu_rdzv_endpoint_parse("ann:pw@h:1", 1, host, &port, &error), &error, "endpoint '***@h:1': the host");
+    assert_hidden(mu_rdzv_endpoint_parse("http://ann:pw@h", 1, host, &port, &error), &error, "'http://***@h'");
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_hidden(mu_rdzv_options_parse(rows[i].options, note, &seen, &error), &error, rows[i].expected);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +356,7 @@ int main(void)
         cmocka_unit_test(an_option_without_a_value_is_an_error_naming_it),
         cmocka_unit_test(what_the_callee_returns_ends_the_parsing),
         cmocka_unit_test(an_option_text_of_any_length_is_bounded),
+        cmocka_unit_test(a_secret_is_not_shown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,6 +57,8 @@ static void what_is_no_endpoint_is_named(void **state)
     }
     assert_string_equal(parsed("a,b c", "http"),
                         "EINVAL: endpoint 'b c' is not [http[s]://]HOST[:PORT] (IPv6 in brackets)");
+    assert_string_equal(parsed("http://ann:p,w@h", "http"), /* whose password has a comma in it */
+                        "EINVAL: endpoint 'http://***@h' is not [http[s]://]HOST[:PORT] (IPv6 in brackets)");
 }
 
 static void there_is_a_limit(void **state)

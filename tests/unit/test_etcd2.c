@@ -48,6 +48,9 @@ static void requests_have_their_form_on_the_wire(void **state)
     assert_string_equal(BUILT(.kind = MU_ETCD2_PUT, .key = KEY("/a"), .has_value = true, .value = KEY("y"),
                               .has_prev_value = true, .prev_value = KEY("x"), .prev_index = 7),
                         "PUT /v2/keys/a value=y&prevValue=x&prevIndex=7");
+    assert_string_equal(
+        BUILT(.kind = MU_ETCD2_PUT, .key = KEY("/a"), .has_value = true, .value = KEY("x"), .no_value = true),
+        "PUT /v2/keys/a value=x&noValueOnSuccess=true");
     assert_string_equal(BUILT(.kind = MU_ETCD2_DELETE, .key = KEY("/a")), "DELETE /v2/keys/a");
     assert_string_equal(BUILT(.kind = MU_ETCD2_DELETE, .key = KEY("/a"), .dir = true, .recursive = true,
                               .has_prev_value = true, .prev_value = KEY(""), .prev_index = 9),
@@ -188,6 +191,22 @@ static void answers_are_read(void **state)
         "0 expire @7 0:/a(5,8)");
 }
 
+static void a_write_may_be_answered_without_a_node(void **state)
+{
+    static const char *const writes[] = { "set", "create", "update", "compareAndSwap" };
+    char body[60], wanted[60];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
+        (void)snprintf(body, sizeof body, "{\"action\":\"%s\"}", writes[i]);
+        (void)snprintf(wanted, sizeof wanted, "0 %s @7", writes[i]);
+        assert_string_equal(answered(200, 7, body), wanted);
+    }
+    assert_string_equal(answered(200, 0, "{\"action\":\"set\"}"), "EPROTOCOL: HTTP 200: 'node' is missing");
+    assert_string_equal(answered(200, 7, "{\"action\":\"get\"}"), "EPROTOCOL: HTTP 200: 'node' is missing");
+    assert_string_equal(answered(200, 7, "{\"action\":\"delete\"}"), "EPROTOCOL: HTTP 200: 'node' is missing");
+}
+
 static void directories_come_before_their_children(void **state)
 {
     (void)state;
@@ -304,6 +323,7 @@ int main(void)
         cmocka_unit_test(only_what_the_first_time_does_not_spoil_is_repeatable),
         cmocka_unit_test(each_request_has_a_name_for_errors),
         cmocka_unit_test(answers_are_read),
+        cmocka_unit_test(a_write_may_be_answered_without_a_node),
         cmocka_unit_test(directories_come_before_their_children),
         cmocka_unit_test(errors_of_etcds_are_answers),
         cmocka_unit_test(what_is_no_answer_is_named),

@@ -141,6 +141,9 @@ static void a_bad_url_is_an_error_that_says_why(void **state)
         { "etcd://h/j?min_workers=1&max_workers=1&=1", "KEY=VALUE" },
         { "etcd://h/%zz?min_workers=1&max_workers=1", "%" },
         { "etcd://h/j%00?min_workers=1&max_workers=1", "%" },
+        { "etcd://ann:pw@h/j", "URL 'etcd://***@h/j': " },
+        { "etcd://h/j?min_workers=1&password=pw&x=pw",
+          "URL 'etcd://h/j?min_workers=1&password=***': 'password' is not" },
     };
 
     (void)state;
@@ -150,6 +153,7 @@ static void a_bad_url_is_an_error_that_says_why(void **state)
 
         assert_int_equal(muster_rdzv_params_from_url(rows[i][0], &params, &error), MUSTER_EINVAL);
         assert_non_null(strstr(error.text, rows[i][1]));
+        assert_null(strstr(error.text, "pw"));
         assert_null(params);
     }
 }

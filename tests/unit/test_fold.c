@@ -192,6 +192,24 @@ static const char *wrote(struct scene *s, bool held, int64_t revision)
         s, (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE, .id = s->write_id, .held = held, .revision = revision });
 }
 
+static const char *granted(struct scene *s, int64_t lease)
+{
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = lease });
+}
+
+static const char *kept(struct scene *s, bool held)
+{
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = s->keep_id, .held = held });
+}
+
+/* The client's connection is in trouble, or is not any more. */
+static const char *trouble(struct scene *s, bool is_away)
+{
+    const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = is_away ? &error : NULL });
+}
+
 static const char *failed(struct scene *s, uint64_t id)
 {
     struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
@@ -341,27 +359,56 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* What is in etcd is read, a lease taken and the record written. */
+static void put_record(struct scene *s, int64_t lease, int64_t revision)
+{
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, lease);
+    (void)wrote(s, true, revision);
+}
+
 /* Its record is written, somebody else folds. */
 static void join_beside_a_folder(struct scene *s)
 {
     (void)asked(s, MU_FOLD_ON_JOIN);
     add_folder(s, OTHER, 5, 22);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 11);
-    (void)wrote(s, true, 6);
+    put_record(s, 11, 6);
 }
 
 static void join_as_folder(struct scene *s)
 {
     (void)asked(s, MU_FOLD_ON_JOIN);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 11);
-    (void)wrote(s, true, 6);
+    put_record(s, 11, 6);
     add_folder(s, ME, 6, 11);
     assert_string_equal(changed(s, MU_FOLD_JOB), "folder, load nodes");
 }
 
 static const uint64_t us[] = { OTHER, ME }, them[] = { OTHER, THIRD };
+
+/* A folder of the round 7 of these two. */
+static void fold_round(struct scene *s, const uint64_t *members)
+{
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, ME, 6, 11);
+    add_doc(s, 7, 20, members, 2);
+    put_record(s, 11, 21);
+}
+
+/* The records of the two who want in. */
+static void add_both(struct scene *s)
+{
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 1, true, 0);
+}
+
+/* News have been written, by us, and come back. */
+static const char *news_are_there(struct scene *s, uint64_t world, int64_t revision, const uint32_t *gone, size_t count,
+                                  int64_t waiting)
+{
+    (void)wrote(s, true, revision);
+    add_news(s, world, revision, gone, count, waiting);
+    return changed(s, MU_FOLD_JOB);
+}
 
 static void be_member(struct scene *s)
 {
@@ -375,6 +422,17 @@ static const char *lose_lease(struct scene *s)
     struct muster_error error = { .code = MUSTER_ELOST, .text = "the lease is over" };
 
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error });
+}
+
+/* A member whose lease was lost, and who is the folder when it is back; its record is about to be read. */
+static void be_folder_again(struct scene *s)
+{
+    be_member(s);
+    (void)lose_lease(s);
+    add_folder(s, ME, 50, 12);
+    add_doc(s, 7, 20, us, 2);
+    put_record(s, 12, 51);
+    add_record(s, ME, 50, 2, false, 7);
 }
 
 /* ---- Joining ---- */
@@ -498,7 +556,7 @@ static void a_refusal_is_final(void **state)
                                                         .id = s->load_id[MU_FOLD_JOB],
                                                         .error = &error,
                                                         .final = true }),
-                        "backend_down, failed EINVAL, drop lease");
+                        "failed EINVAL, drop lease");
 }
 
 static void a_document_that_is_none_is_a_failure(void **state)
@@ -531,12 +589,10 @@ static void the_maximum_completes_a_round_at_once(void **state)
     struct scene *s = *state;
 
     join_as_folder(s);
-    add_record(s, ME, 6, 1, true, 0);
+    add_both(s);
     add_record(s, THIRD, 5, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
-                        "write [ job/folder create 6, job/doc absent, job/closed absent] job/doc");
+    assert_string_equal(granted(s, 900), "write [ job/folder create 6, job/doc absent, job/closed absent] job/doc");
     /* By the revisions that created their records. */
     assert_non_null(strstr(s->doc, "[[\"0000000000000033\",\"host\",1,1],[\"0000000000000011\",\"host\",1,1],"
                                    "[\"0000000000000022\",\"host\",1,1]]"));
@@ -549,39 +605,21 @@ static void the_minimum_waits_for_the_last_call(void **state)
     struct scene *s = *state;
 
     join_as_folder(s);
-    add_record(s, ME, 6, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
+    add_both(s);
     (void)loaded(s, MU_FOLD_NODES);
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
-                        "write [ job/folder create 6, job/doc absent] job/news(gone; waiting 0)");
-    (void)wrote(s, true, 30);
-    add_news(s, 0, 30, NULL, 0, 0);
-    (void)changed(s, MU_FOLD_JOB);
+    assert_string_equal(granted(s, 900), "write [ job/folder create 6, job/doc absent] job/news(gone; waiting 0)");
+    (void)news_are_there(s, 0, 30, NULL, 0, 0);
     assert_null(strstr(passes(s, 29000), "job/doc absent,"));
-    (void)wrote(s, true, 31);
-    add_news(s, 0, 31, NULL, 0, 0);
-    (void)changed(s, MU_FOLD_JOB);
+    (void)news_are_there(s, 0, 31, NULL, 0, 0);
     assert_non_null(strstr(passes(s, 1500), "job/closed absent] job/doc"));
-}
-
-/* A folder of the round 7 of OTHER and us, with these records. */
-static void fold_round(struct scene *s)
-{
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, ME, 6, 11);
-    add_doc(s, 7, 20, us, 2);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 11);
-    (void)wrote(s, true, 21);
 }
 
 static void a_record_that_is_gone_is_news_at_once(void **state)
 {
     struct scene *s = *state;
 
-    fold_round(s);
-    add_record(s, ME, 6, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
+    fold_round(s, us);
+    add_both(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "");
     assert_string_equal(deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 40),
                         "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 0)");
@@ -591,7 +629,7 @@ static void a_record_that_says_so_has_left(void **state)
 {
     struct scene *s = *state;
 
-    fold_round(s);
+    fold_round(s, us);
     add_record(s, ME, 6, 1, true, 0);
     add_record(s, OTHER, 7, 2, true, 7);
     assert_string_equal(loaded(s, MU_FOLD_NODES),
@@ -599,16 +637,59 @@ static void a_record_that_says_so_has_left(void **state)
 }
 
 /* Of round 7, which OTHER and we are in (or were), and who comes: each with these limits. */
-static void a_newcomer_whose_limits_do_not_suit_is_left_out(void **state)
+struct limits_row {
+    const char *name;
+    bool back; /* OTHER and we have left the round */
+    int64_t limits[2], third[2], fourth[2];
+    const char *news; /* NULL: a round is written, of these: */
+    const char *members;
+};
+
+static void add_newcomer(struct scene *s, uint64_t id, int64_t create, const int64_t limits[2])
+{
+    if (limits[0] > 0)
+        add_full_record(
+            s, id, create,
+            (struct mu_fold_record){ .nodes_min = limits[0], .nodes_max = limits[1], .seq = 1, .joining = true });
+}
+
+/* The members of the document that was written: "22 11". */
+static void list_members(const struct scene *s, char *text, size_t room)
+{
+    struct mu_fold_world world = { .id = 0 };
+    size_t used = 0;
+
+    assert_int_equal(mu_fold_world_read(mu_slice_str(s->doc), &world, NULL), 0);
+    text[0] = '\0';
+    for (size_t m = 0; m < world.count; m++)
+        used += (size_t)snprintf(text + used, room - used, "%s%" PRIx64, m == 0 ? "" : " ", world.members[m].id);
+    mu_fold_world_done(&world);
+}
+
+static void fold_newcomers(struct scene *s, const struct limits_row *row)
 {
     static const uint32_t both[] = { 0, 1 };
-    static const struct {
-        const char *name;
-        bool back; /* OTHER and we have left the round */
-        int64_t limits[2], third[2], fourth[2];
-        const char *news; /* NULL: a round is written, of these: */
-        const char *members;
-    } rows[] = {
+    const struct mu_fold_record record = {
+        .nodes_min = row->limits[0], .nodes_max = row->limits[1], .seq = 1, .joining = true, .world = row->back ? 7 : 0
+    };
+
+    begin(s, row->limits[0], row->limits[1]);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_folder(s, ME, 6, 11);
+    add_doc(s, 7, 20, us, 2);
+    if (row->back)
+        add_news(s, 7, 20, both, 2, 0);
+    put_record(s, 11, 21);
+    add_full_record(s, ME, 6, record);
+    add_full_record(s, OTHER, 7, record);
+    add_newcomer(s, THIRD, 8, row->third);
+    add_newcomer(s, 0x44, 9, row->fourth);
+    (void)loaded(s, MU_FOLD_NODES);
+}
+
+static void a_newcomer_whose_limits_do_not_suit_is_left_out(void **state)
+{
+    static const struct limits_row rows[] = {
         { "suits", false, { 2, 4 }, { 2, 4 }, { 0, 0 }, "(gone; waiting 1)", NULL },
         { "contradicts", false, { 2, 4 }, { 8, 8 }, { 0, 0 }, "(gone; waiting 0; 1 spare, 1 apart)", NULL },
         { "contradicts, beside one that suits",
@@ -656,47 +737,18 @@ static void a_newcomer_whose_limits_do_not_suit_is_left_out(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct scene *s = calloc(1, sizeof *s);
-        struct mu_fold_record record = { .nodes_min = rows[i].limits[0],
-                                         .nodes_max = rows[i].limits[1],
-                                         .seq = 1,
-                                         .joining = true,
-                                         .world = rows[i].back ? 7 : 0 };
-        struct mu_fold_world world = { .id = 0 };
-        char members[64] = "";
+        char members[64];
 
         assert_non_null(s);
-        begin(s, rows[i].limits[0], rows[i].limits[1]);
-        (void)asked(s, MU_FOLD_ON_JOIN);
-        add_folder(s, ME, 6, 11);
-        add_doc(s, 7, 20, us, 2);
-        if (rows[i].back)
-            add_news(s, 7, 20, both, 2, 0);
-        (void)loaded(s, MU_FOLD_JOB);
-        (void)leased(s, 11);
-        (void)wrote(s, true, 21);
-        add_full_record(s, ME, 6, record);
-        add_full_record(s, OTHER, 7, record);
-        record = (struct mu_fold_record){ .seq = 1, .joining = true };
-        record.nodes_min = rows[i].third[0], record.nodes_max = rows[i].third[1];
-        add_full_record(s, THIRD, 8, record);
-        record.nodes_min = rows[i].fourth[0], record.nodes_max = rows[i].fourth[1];
-        if (record.nodes_min > 0)
-            add_full_record(s, 0x44, 9, record);
-        (void)loaded(s, MU_FOLD_NODES);
+        fold_newcomers(s, &rows[i]);
         if (rows[i].news != NULL && strstr(s->trace, rows[i].news) == NULL)
             fail_msg("a newcomer that %s: %s", rows[i].name, s->trace);
         if (rows[i].members != NULL) {
-            assert_int_equal(mu_fold_world_read(mu_slice_str(s->doc), &world, NULL), 0);
-            for (size_t m = 0; m < world.count; m++)
-                (void)snprintf(members + strlen(members), sizeof members - strlen(members), "%s%" PRIx64,
-                               m == 0 ? "" : " ", world.members[m].id);
+            list_members(s, members, sizeof members);
             if (strcmp(members, rows[i].members) != 0)
                 fail_msg("a newcomer that %s: %s", rows[i].name, members);
-            mu_fold_world_done(&world);
         }
-        forget(s);
-        mu_fold_free(s->fold);
-        free(s);
+        (void)tear_down((void **)&s);
     }
 }
 
@@ -707,18 +759,11 @@ static void newcomers_alone_are_waited_for(void **state)
     struct scene *s = *state;
     struct mu_fold_record record = { .nodes_min = 3, .nodes_max = 3, .seq = 1, .joining = true };
 
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, ME, 6, 11);
-    add_doc(s, 7, 20, dead, 2);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 11);
-    (void)wrote(s, true, 21);
+    fold_round(s, dead);
     add_full_record(s, ME, 6, record);
     add_full_record(s, OTHER, 7, record);
     assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "job/news(gone 0 1; waiting 0)"));
-    (void)wrote(s, true, 22);
-    add_news(s, 7, 22, (const uint32_t[]){ 0, 1 }, 2, 0);
-    (void)changed(s, MU_FOLD_JOB);
+    (void)news_are_there(s, 7, 22, (const uint32_t[]){ 0, 1 }, 2, 0);
     add_full_record(s, THIRD, 8, record);
     assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/closed absent] job/doc"));
 }
@@ -728,14 +773,7 @@ static void newcomers_wait_for_the_limits_of_whoever_is_in(void **state)
 {
     struct scene *s = *state;
 
-    be_member(s);
-    (void)lose_lease(s);
-    add_folder(s, ME, 50, 12);
-    add_doc(s, 7, 20, us, 2);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 12);
-    (void)wrote(s, true, 51);
-    add_record(s, ME, 50, 2, false, 7);
+    be_folder_again(s);
     add_record(s, THIRD, 51, 1, true, 0);
     assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "(gone; waiting 0; 1 spare, 0 apart)"));
     (void)wrote(s, true, 52);
@@ -780,7 +818,7 @@ static void the_newest_record_of_a_node_counts(void **state)
 {
     struct scene *s = *state;
 
-    fold_round(s);
+    fold_round(s, us);
     add_record(s, ME, 6, 1, true, 0);
     add_record(s, OTHER, 7, 2, false, 7);
     add_record(s, OTHER, 9, 1, true, 7);
@@ -800,9 +838,7 @@ static void nobody_starts_anew_while_somebody_is_in(void **state)
     add_record(s, OTHER, 7, 1, true, 0);
     add_record(s, THIRD, 8, 1, true, 0);
     assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "job/news(gone 1; waiting 2)"));
-    (void)wrote(s, true, 23);
-    add_news(s, 7, 23, (const uint32_t[]){ 1 }, 1, 2);
-    (void)changed(s, MU_FOLD_JOB);
+    (void)news_are_there(s, 7, 23, (const uint32_t[]){ 1 }, 1, 2);
     add_record(s, OTHER, 7, 2, true, 7); /* now everybody is out, and back: no last call */
     assert_string_equal(changed(s, MU_FOLD_NODES),
                         "write [ job/folder create 22, job/doc mod 20, job/closed absent] job/doc");
@@ -816,7 +852,7 @@ static void a_folder_that_is_not_any_more_stops_at_once(void **state)
 {
     struct scene *s = *state;
 
-    fold_round(s);
+    fold_round(s, us);
     add_folder(s, OTHER, 50, 22);
     assert_string_equal(changed(s, MU_FOLD_JOB), "unwatch nodes");
     add_record(s, ME, 6, 1, true, 0);
@@ -837,12 +873,11 @@ static void the_folder_keeps_the_lease_of_the_job(void **state)
 {
     struct scene *s = *state;
 
-    fold_round(s);
+    fold_round(s, us);
     assert_true(s->keep_id != 0);
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = s->keep_id, .held = true }), "");
+    assert_string_equal(kept(s, true), "");
     assert_string_equal(passes(s, JOB_MS / 3), "keep job");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = s->keep_id, .held = false }),
-                        "unwatch nodes, load job");
+    assert_string_equal(kept(s, false), "unwatch nodes, load job");
 }
 
 /* ---- Members ---- */
@@ -900,7 +935,6 @@ static void news_of_our_own_end_mean_it_too(void **state)
 
 static void waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_away(void **state)
 {
-    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
     struct scene *s = *state;
 
     s->hold_ms = 1000;
@@ -908,10 +942,10 @@ static void waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_awa
     add_news(s, 7, 21, NULL, 0, 1);
     assert_string_equal(changed(s, MU_FOLD_JOB), "");
     assert_true(mu_fold_deadline_ms(s->fold) == s->now_ms + 1000);
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error }), "backend_down");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error }), "");
+    assert_string_equal(trouble(s, true), "backend_down");
+    assert_string_equal(trouble(s, true), "");
     assert_string_equal(passes(s, 2000), "");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }), "backend_up, waiting");
+    assert_string_equal(trouble(s, false), "backend_up, waiting");
 }
 
 static void leaving_drops_the_lease_and_is_told_when_that_is_over(void **state)
@@ -957,14 +991,13 @@ static void a_look_needs_no_membership(void **state)
 
 static void a_look_while_etcd_is_away_fails_at_once(void **state)
 {
-    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
     struct scene *s = *state;
 
     be_member(s);
-    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error });
+    (void)trouble(s, true);
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked ECONNECT");
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked ECONNECT");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }), "backend_up");
+    assert_string_equal(trouble(s, false), "backend_up");
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
 }
 
@@ -987,14 +1020,7 @@ static void after_that_nobody_is_gone_for_a_lease(void **state)
 {
     struct scene *s = *state;
 
-    be_member(s);
-    (void)lose_lease(s);
-    add_folder(s, ME, 50, 12);
-    add_doc(s, 7, 20, us, 2);
-    (void)loaded(s, MU_FOLD_JOB);
-    (void)leased(s, 12);
-    (void)wrote(s, true, 51);
-    add_record(s, ME, 50, 2, false, 7);
+    be_folder_again(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), ""); /* OTHER's is missing */
     assert_string_equal(passes(s, LEASE_MS - 1), "");
     assert_string_equal(passes(s, 1), "write [ job/folder create 50, job/doc mod 20] job/news(gone 0; waiting 0)");
@@ -1008,8 +1034,7 @@ static void a_document_that_is_missing_is_put_back(void **state)
     assert_string_equal(deleted(s, MU_FOLD_JOB, "job/doc", 30), "write record(stay 7)");
     (void)wrote(s, true, 31);
     assert_string_equal(passes(s, 2 * MU_FOLD_RESTORE_MS), "grant job");
-    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 901 }),
-                        "write [ job/doc absent] job/doc job/news(gone; waiting 0; grace)");
+    assert_string_equal(granted(s, 901), "write [ job/doc absent] job/doc job/news(gone; waiting 0; grace)");
     assert_true(mu_slice_equal(mu_buf_slice(&mu_fold_world(s->fold)->bytes), mu_slice_str(s->doc)));
 }
 
@@ -1018,13 +1043,11 @@ static void no_first_round_is_made_while_somebody_holds_one(void **state)
     struct scene *s = *state;
 
     join_as_folder(s);
-    add_record(s, ME, 6, 1, true, 0);
+    add_both(s);
     add_record(s, THIRD, 5, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
     add_record(s, 4, 8, 5, false, 77);
     (void)loaded(s, MU_FOLD_NODES);
-    assert_null(strstr(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_GRANTED, .id = s->grant_id, .lease = 900 }),
-                       "job/doc,"));
+    assert_null(strstr(granted(s, 900), "job/doc,"));
     assert_null(strstr(s->trace, "] job/doc"));
 }
 
@@ -1116,8 +1139,7 @@ static void memory_that_is_missing_once_is_asked_for_again(void **state)
     add_doc(s, 7, 20, us, 2);
     add_folder(s, ME, 6, 11);
     add_news(s, 7, 20, NULL, 0, 0);
-    add_record(s, ME, 6, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
+    add_both(s);
     for (size_t i = 0; i < s->count; i++)
         s->kvs[i].value = mu_buf_slice(&s->values[i]);
     FOR_EACH_FAILURE (nth) {
@@ -1153,9 +1175,8 @@ static void missing_memory_is_nobody_s_death(void **state)
 
     json_get_alloc_funcs(&allocate, &release);
     json_set_alloc_funcs(malloc, free); /* those that can fail here */
-    fold_round(s);
-    add_record(s, ME, 6, 1, true, 0);
-    add_record(s, OTHER, 7, 1, true, 0);
+    fold_round(s, us);
+    add_both(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "");
     for (unsigned long nth = 1; nth <= 8; nth++) {
         add_record(s, OTHER, 7, 1, true, 0);

@@ -1,213 +1,12 @@
 /* HTTP to several servers, on a real loop with servers of the test's own. Where libcurl is not installed only its absence is
  * tested. */
 #include "failmalloc.h"
+#include "http_scene.h"
 #include "kv/http_uv.h"
-#include "pure.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-
-enum { SERVERS = 3, REQUEST_MAX = 8192, GUARD_MS = 30000, LARGE_PIECES = 66, PEERS_MAX = 64, WRITES_MAX = 256 };
-
-/* ---- Servers: each answers its nth request with the nth of its replies, and further ones with the last ---- */
-
-#define SILENT "silent" /* nothing, and the connection stays */
-#define HANG_UP "hang up"
-#define LARGE "large" /* more than anybody takes */
-
-struct server {
-    uv_tcp_t listener;
-    const char *replies[8];
-    unsigned requests, connections;
-    char last[REQUEST_MAX];
-};
-
-struct peer {
-    uv_tcp_t tcp;
-    bool used;
-    struct server *server;
-    char text[REQUEST_MAX];
-    size_t len;
-};
-
-static uv_loop_t loop;
-static struct server servers[SERVERS];
-static struct peer peers[PEERS_MAX]; /* they allocate nothing: what fails is to be the client's */
-static uv_write_t writes[WRITES_MAX];
-static unsigned writes_count;
-static char endpoints[256];
-static unsigned short ports[SERVERS];
-static char large[1 << 20];
-
-static void on_peer_closed(uv_handle_t *handle)
-{
-    ((struct peer *)handle->data)->used = false;
-}
-
-static void hang_up(struct peer *peer)
-{
-    if (!uv_is_closing((uv_handle_t *)&peer->tcp))
-        uv_close((uv_handle_t *)&peer->tcp, on_peer_closed);
-}
-
-static void say(struct peer *peer, const char *text, size_t len)
-{
-    uv_buf_t buf = uv_buf_init((char *)(uintptr_t)text, (unsigned)len);
-    uv_write_t *write = &writes[writes_count++ % WRITES_MAX];
-
-    if (uv_write(write, (uv_stream_t *)&peer->tcp, &buf, 1, NULL) < 0)
-        hang_up(peer);
-}
-
-static void answer(struct peer *peer)
-{
-    struct server *server = peer->server;
-    unsigned nth = server->requests < COUNT(server->replies) ? server->requests : COUNT(server->replies) - 1;
-    const char *reply;
-
-    while (nth > 0 && server->replies[nth] == NULL)
-        nth--;
-    reply = server->replies[nth];
-    server->requests++;
-    memcpy(server->last, peer->text, peer->len + 1);
-    peer->len = 0;
-    if (strcmp(reply, HANG_UP) == 0) {
-        hang_up(peer);
-    } else if (strcmp(reply, LARGE) == 0) {
-        say(peer, "HTTP/1.1 200 OK\r\n\r\n", 19);
-        for (int i = 0; i < LARGE_PIECES; i++)
-            say(peer, large, sizeof large);
-    } else if (strcmp(reply, SILENT) != 0) {
-        say(peer, reply, strlen(reply));
-    }
-}
-
-static bool is_complete(const char *text, size_t len)
-{
-    const char *body = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "Content-Length: ");
-
-    return body != NULL && len >= (size_t)(body + 4 - text) + (length == NULL ? 0 : strtoul(length + 16, NULL, 10));
-}
-
-static void give_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
-{
-    struct peer *peer = handle->data;
-
-    (void)suggested;
-    *buf = uv_buf_init(peer->text + peer->len, (unsigned)(sizeof peer->text - 1 - peer->len));
-}
-
-static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
-{
-    struct peer *peer = stream->data;
-
-    (void)buf;
-    if (count < 0) {
-        hang_up(peer);
-        return;
-    }
-    peer->len += (size_t)count;
-    peer->text[peer->len] = '\0';
-    if (is_complete(peer->text, peer->len))
-        answer(peer);
-}
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-    struct peer *peer = peers;
-
-    while (peer < peers + PEERS_MAX - 1 && peer->used)
-        peer++;
-    if (peer->used || status < 0)
-        abort();
-    memset(peer, 0, sizeof *peer);
-    peer->used = true;
-    peer->server = listener->data;
-    peer->server->connections++;
-    (void)uv_tcp_init(&loop, &peer->tcp);
-    peer->tcp.data = peer;
-    if (uv_accept(listener, (uv_stream_t *)&peer->tcp) < 0 ||
-        uv_read_start((uv_stream_t *)&peer->tcp, give_room, on_read) < 0)
-        hang_up(peer);
-}
-
-static int start_servers(void **state)
-{
-    struct sockaddr_in any;
-    struct sockaddr_storage bound;
-    int len;
-
-    (void)state;
-    assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(uv_ip4_addr("127.0.0.1", 0, &any), 0);
-    memset(servers, 0, sizeof servers);
-    endpoints[0] = '\0';
-    for (int i = 0; i < SERVERS; i++) {
-        len = sizeof bound;
-        servers[i].listener.data = &servers[i];
-        servers[i].replies[0] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Etcd-Index: 42\r\n\r\nok";
-        assert_int_equal(uv_tcp_init(&loop, &servers[i].listener), 0);
-        assert_int_equal(uv_tcp_bind(&servers[i].listener, (const struct sockaddr *)&any, 0), 0);
-        assert_int_equal(uv_listen((uv_stream_t *)&servers[i].listener, 16, on_connection), 0);
-        assert_int_equal(uv_tcp_getsockname(&servers[i].listener, (struct sockaddr *)&bound, &len), 0);
-        ports[i] = ntohs(((struct sockaddr_in *)&bound)->sin_port);
-        (void)snprintf(endpoints + strlen(endpoints), sizeof endpoints - strlen(endpoints), "%s127.0.0.1:%u",
-                       i == 0 ? "" : ",", ports[i]);
-    }
-    return 0;
-}
-
-/* Listeners and connections: nothing else is left by then. */
-static void close_any(uv_handle_t *handle, void *arg)
-{
-    bool listens = false;
-
-    (void)arg;
-    for (int i = 0; i < SERVERS; i++)
-        listens = listens || handle == (uv_handle_t *)&servers[i].listener;
-    if (!uv_is_closing(handle))
-        uv_close(handle, listens ? NULL : on_peer_closed);
-}
-
-static int stop_servers(void **state)
-{
-    (void)state;
-    uv_walk(&loop, close_any, NULL);
-    (void)uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&loop), 0);
-    return 0;
-}
-
-/* Nobody listens there any more. */
-static void take_down(int i)
-{
-    uv_close((uv_handle_t *)&servers[i].listener, NULL);
-    (void)uv_run(&loop, UV_RUN_NOWAIT);
-}
 
 /* ---- Requests ---- */
-
-static bool guarded;
-
-static void on_guard(uv_timer_t *timer)
-{
-    (void)timer;
-    guarded = true;
-}
-
-static void run_until(const bool *condition)
-{
-    uv_timer_t guard;
-
-    guarded = false;
-    (void)uv_timer_init(&loop, &guard);
-    (void)uv_timer_start(&guard, on_guard, GUARD_MS, 0);
-    while (!*condition && !guarded)
-        (void)uv_run(&loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&guard, NULL);
-    (void)uv_run(&loop, UV_RUN_NOWAIT);
-    assert_false(guarded);
-}
 
 static void on_done(struct mu_http_request *request)
 {
@@ -342,6 +141,31 @@ static void the_next_server_is_asked_when_one_is_down(void **state)
     stop(http);
 }
 
+static char retried[512];
+
+static void on_retry(struct mu_http_request *request, const struct muster_error *error)
+{
+    size_t used = strlen(retried);
+
+    (void)request;
+    (void)snprintf(retried + used, sizeof retried - used, "%.200s\n", error->text);
+}
+
+static void each_attempt_that_failed_is_told_with_its_server(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    char text[512];
+
+    (void)state;
+    retried[0] = '\0';
+    servers[0].replies[0] = servers[1].replies[0] = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+    assert_ok(ASK(http, GET, .on_retry = on_retry), 2);
+    (void)snprintf(text, sizeof text, "get x: http://127.0.0.1:%u: HTTP 503\nget x: http://127.0.0.1:%u: HTTP 503\n",
+                   ports[0], ports[1]);
+    assert_string_equal(retried, text);
+    stop(http);
+}
+
 static void a_server_in_trouble_is_left_for_the_next(void **state)
 {
     struct mu_http *http = start(endpoints);
@@ -470,6 +294,24 @@ static void a_long_poll_takes_its_time_once_it_was_answered(void **state)
     assert_int_equal(request.status, 200);
     assert_int_equal(request.etcd_index, 9);
     assert_int_equal(mu_http_current(http), 1); /* it did nothing wrong */
+    stop(http);
+}
+
+static void a_long_poll_leaves_a_server_that_is_silent_to_others(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    bool done = false;
+    struct mu_http_request poll = { GET, .timeout_ms = GUARD_MS, .attempt_ms = UINT64_MAX, .ctx = &done };
+
+    (void)state;
+    servers[0].replies[0] = "HTTP/1.1 200 OK\r\nX-Etcd-Index: 9\r\n\r\n"; /* a head, and no more */
+    servers[0].replies[1] = SILENT;
+    mu_http_submit(http, &poll);
+    while (poll.etcd_index == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    assert_ok(ASK(http, GET, .attempt_ms = 1000), 1);
+    run_until(&done);
+    assert_ok(poll, 1);
     stop(http);
 }
 
@@ -704,6 +546,7 @@ int main(void)
         WITH_SERVERS(an_answer_has_status_index_and_body),
         WITH_SERVERS(statuses_below_500_are_answers),
         WITH_SERVERS(the_next_server_is_asked_when_one_is_down),
+        WITH_SERVERS(each_attempt_that_failed_is_told_with_its_server),
         WITH_SERVERS(a_server_in_trouble_is_left_for_the_next),
         WITH_SERVERS(the_next_server_is_sent_the_same_header_lines),
         WITH_SERVERS(what_is_under_way_says_what_was_tried),
@@ -711,6 +554,7 @@ int main(void)
         WITH_SERVERS(a_kept_connection_that_dies_does_not_double_a_request),
         WITH_SERVERS(a_silent_server_is_left_for_the_next),
         WITH_SERVERS(a_long_poll_takes_its_time_once_it_was_answered),
+        WITH_SERVERS(a_long_poll_leaves_a_server_that_is_silent_to_others),
         WITH_SERVERS(an_error_names_all_that_was_tried),
         WITH_SERVERS(a_request_for_one_server_is_tried_there_alone),
         WITH_SERVERS(what_is_no_http_is_an_error),

@@ -59,12 +59,34 @@ static void an_item_leaves_from_anywhere_and_twice_without_harm(void **state)
     assert_true(mu_list_empty(&head));
 }
 
+static void all_items_move_to_another_list(void **state)
+{
+    struct mu_list from, to;
+    struct thing things[3] = { { .number = 0 }, { .number = 1 }, { .number = 2 } };
+
+    (void)state;
+    mu_list_init(&from);
+    mu_list_take(&to, &from);
+    assert_true(mu_list_empty(&to));
+    assert_true(mu_list_empty(&from));
+    mu_list_push(&from, &things[0].link);
+    mu_list_push(&from, &things[1].link);
+    mu_list_take(&to, &from);
+    mu_list_push(&from, &things[2].link);
+    assert_int_equal(number_of(mu_list_pop(&to)), 0);
+    assert_int_equal(number_of(mu_list_pop(&to)), 1);
+    assert_null(mu_list_pop(&to));
+    assert_int_equal(number_of(mu_list_pop(&from)), 2);
+    assert_null(mu_list_pop(&from));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(items_come_out_in_the_order_they_went_in),
         cmocka_unit_test(an_empty_list_has_no_first),
         cmocka_unit_test(an_item_leaves_from_anywhere_and_twice_without_harm),
+        cmocka_unit_test(all_items_move_to_another_list),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,8 @@ static int decode(struct mu_slice bytes, struct mu_doc *doc, struct muster_error
     char text[DOC_TEXT_MAX];
     int rc = 0;
 
+    while (bytes.len > 0 && bytes.data[bytes.len - 1] == ' ') /* of a document that is to be long */
+        bytes.len--;
     assert_true(bytes.len < sizeof text);
     memcpy(text, bytes.data, bytes.len);
     text[bytes.len] = '\0';
@@ -2382,10 +2384,10 @@ static uint64_t poll_of(size_t size, uint64_t keep_alive_ms)
     struct scene *s = NULL;
     struct mu_rdzv_event event = { 0 };
     struct words text = { .len = 0 };
-    char *token = malloc(size);
+    char *bytes = malloc(size);
 
-    assert_non_null(token);
-    memset(token, 'x', size);
+    assert_non_null(bytes);
+    memset(bytes, ' ', size);
     config.settings.keep_alive_ms = keep_alive_ms;
     s = start_as(config, 1, 20);
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -2393,9 +2395,12 @@ static uint64_t poll_of(size_t size, uint64_t keep_alive_ms)
     for (char letter = 'b'; letter < 'b' + 20; letter++)
         say_word(&text, " %c=%d@", letter, letter - 'b');
     event = document(s, MU_RDZV_STATE, text.text);
-    event.token = mu_slice(token, size);
+    assert_true(event.bytes.len <= size);
+    memcpy(bytes, event.bytes.data, event.bytes.len);
+    event.bytes = mu_slice(bytes, size);
+    event.token = mu_slice("7", 1); /* it need not be the document itself */
     T(step(s, event), "");
-    free(token);
+    free(bytes);
     return mu_rdzv_deadline_ms(s->r) - s->now_ms;
 }
 
@@ -2404,12 +2409,12 @@ static void a_big_document_is_read_less_often_but_often_enough_to_judge(void **u
     const size_t second = MU_RDZV_POLL_BYTES_S / 20; /* what 20 members may read in a second */
 
     (void)unused;
-    assert_in_range(poll_of(100, INTERVAL_MS), 1000, 1000);
+    assert_in_range(poll_of(1000, INTERVAL_MS), 1000, 1000);
     assert_in_range(poll_of(second, INTERVAL_MS), 1000, 1001);
     assert_in_range(poll_of(2 * second, INTERVAL_MS), 1990, 2010);
     assert_in_range(poll_of(3 * second, INTERVAL_MS), 2990, 3010);
     assert_in_range(poll_of(20 * second, INTERVAL_MS), 4000, 4000);
-    assert_in_range(poll_of(100, 1000), 800, 800);
+    assert_in_range(poll_of(1000, 1000), 800, 800);
     assert_in_range(poll_of(20 * second, 1000), 800, 800);
 }
 

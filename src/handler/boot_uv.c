@@ -1,0 +1,406 @@
+/* Drives the boot machine. Happy path: a round is started, its effects are performed one by one, and what comes of them goes
+ * back to the machine, until it says that it is done. An effect that fails at once is answered when the step is over; one that
+ * fails later, when it does. What is under way when the round is stopped may still be answered: the machine drops it. */
+#include "handler/boot_uv.h"
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "store/client_uv.h"
+#include "store/listen.h"
+#include "store/server_uv.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* A wait that is no longer wanted holds its connection until its time is up: let that be soon. The machine asks again. */
+#define GET_SLICE_MS 2000
+
+/* A request to the kv; lives until it is answered, wanted or not. */
+struct order {
+    struct mu_kv_request request;
+    struct mu_boot_uv *boot;
+    uint64_t id;
+    struct mu_buf key, value;
+};
+
+static void part_gone(struct mu_boot_uv *boot)
+{
+    assert(boot->parts > 0);
+    boot->parts--;
+    if (boot->closing && boot->parts == 0)
+        boot->closed(boot->config.ctx);
+}
+
+/* ---- Requests to the kv ---- */
+
+static void free_order(struct order *order)
+{
+    muster_bytes_done(&order->request.bytes);
+    mu_buf_done(&order->key);
+    mu_buf_done(&order->value);
+    free(order);
+}
+
+static void on_kv_done(struct mu_kv_request *request)
+{
+    struct order *order = request->ctx;
+    struct mu_boot_uv *boot = order->boot;
+    struct mu_boot_event event = { .id = order->id };
+
+    if (request->kind == MU_KV_GET && request->rc == MUSTER_ETIMEOUT) {
+        event.type = MU_BOOT_ON_MISSING;
+    } else if (request->rc < 0) {
+        event.type = MU_BOOT_ON_REQUEST_FAILED;
+        event.error = &request->error;
+    } else if (request->kind == MU_KV_GET) {
+        event.type = MU_BOOT_ON_GOT;
+        event.value = mu_slice(request->bytes.data, request->bytes.len);
+    } else if (request->kind == MU_KV_CHECK) {
+        event.type = MU_BOOT_ON_FOUND;
+        event.found = request->found;
+    } else {
+        event.type = MU_BOOT_ON_SET;
+    }
+    mu_boot_uv_answer(boot, event);
+    free_order(order);
+    part_gone(boot);
+}
+
+static struct order *new_order(const struct mu_boot_effect *effect)
+{
+    struct order *order = calloc(1, sizeof *order);
+
+    if (order == NULL)
+        return NULL;
+    if (mu_buf_append(&order->key, effect->key.data, effect->key.len, SIZE_MAX) == 0 &&
+        mu_buf_append(&order->value, effect->value.data, effect->value.len, SIZE_MAX) == 0)
+        return order;
+    free_order(order);
+    return NULL;
+}
+
+static void ask_kv(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    struct order *order = new_order(effect);
+    struct muster_error error;
+
+    if (order == NULL) {
+        (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
+        mu_boot_uv_answer(
+            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &error });
+        return;
+    }
+    order->boot = boot;
+    order->id = effect->id;
+    order->request = (struct mu_kv_request){
+        .kind = effect->type == MU_BOOT_DO_GET     ? MU_KV_GET
+                : effect->type == MU_BOOT_DO_CHECK ? MU_KV_CHECK
+                                                   : MU_KV_SET,
+        .key = { order->key.data, order->key.len },
+        .value = { order->value.data, order->value.len },
+        .timeout_ms = effect->wait_ms,
+        .done = on_kv_done,
+        .ctx = order,
+    };
+    boot->parts++;
+    boot->config.kv->ops->submit(boot->config.kv, &order->request);
+}
+
+static void request(struct mu_boot_uv *boot, const struct mu_boot_effect *from)
+{
+    struct mu_boot_effect effect = *from;
+
+    if (effect.type == MU_BOOT_DO_GET && effect.wait_ms > GET_SLICE_MS)
+        effect.wait_ms = GET_SLICE_MS;
+    if (boot->config.kv != NULL)
+        ask_kv(boot, &effect);
+    else
+        boot->config.ops->request(boot->config.ctx, &effect);
+}
+
+/* ---- Stores ---- */
+
+static void on_store_closed(struct mu_server *server, void *ctx)
+{
+    (void)server;
+    part_gone(ctx);
+}
+
+static void close_store(struct mu_boot_uv *boot, struct mu_server **store)
+{
+    struct mu_server *server = *store;
+
+    *store = NULL;
+    if (server == NULL)
+        return;
+    boot->parts++;
+    mu_server_close(server, on_store_closed, boot);
+}
+
+static int open_store(struct mu_boot_uv *boot, struct mu_server **store, struct muster_error *reterr)
+{
+    const struct muster_store_server_config config = { .size = sizeof config };
+
+    close_store(boot, store);
+    return mu_server_start_as(boot->loop, &config, store, reterr);
+}
+
+static int find_port(struct mu_boot_uv *boot, uint16_t *ret_port, struct muster_error *reterr)
+{
+    int rc = boot->config.agents_store ? open_store(boot, &boot->agents, reterr) : 0;
+
+    return rc == 0 ? mu_listen_free_port(ret_port, reterr) : rc;
+}
+
+static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = effect->id };
+    struct muster_error error = { 0 };
+    int rc;
+
+    if (effect->type == MU_BOOT_DO_FREE_PORT)
+        rc = find_port(boot, &event.port, &error);
+    else if (effect->type == MU_BOOT_DO_KEEP_STORE && boot->workers != NULL)
+        rc = mu_server_renew(boot->workers, &error);
+    else
+        rc = open_store(boot, &boot->workers, &error);
+    if (rc == 0 && effect->type != MU_BOOT_DO_FREE_PORT)
+        event.port = mu_addr_port(mu_server_address(boot->workers));
+    if (rc < 0) {
+        event.type = MU_BOOT_ON_LISTEN_FAILED;
+        event.error = &error;
+    }
+    mu_boot_uv_answer(boot, event);
+}
+
+struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
+{
+    return boot->workers != NULL ? boot->workers : boot->agents;
+}
+
+/* ---- The connection to ourselves ---- */
+
+static void on_self_closed(struct mu_client *client, void *ctx)
+{
+    (void)client;
+    part_gone(ctx);
+}
+
+static void drop_self(struct mu_boot_uv *boot)
+{
+    struct mu_client *self = boot->self;
+
+    boot->self = NULL;
+    if (self == NULL)
+        return;
+    boot->parts++;
+    mu_client_close(self, on_self_closed, boot);
+}
+
+static void on_self_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
+{
+    struct mu_boot_uv *boot = ctx;
+
+    if (client != boot->self)
+        return;
+    drop_self(boot);
+    mu_boot_uv_answer(boot,
+                      (struct mu_boot_event){ .type = error == NULL ? MU_BOOT_ON_CHECKED : MU_BOOT_ON_REQUEST_FAILED,
+                                              .id = boot->self_id,
+                                              .error = error });
+}
+
+static void check_self(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    struct mu_client_config config = { .host = effect->addr,
+                                       .port = effect->port,
+                                       .connect_timeout_ms = effect->wait_ms };
+    struct muster_error error = { 0 };
+
+    drop_self(boot);
+    boot->self_id = effect->id;
+    if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
+        config.seed = effect->id; /* it only spreads tries */
+    if (mu_client_start(boot->loop, &config, on_self_ready, NULL, boot, &boot->self, &error) < 0)
+        mu_boot_uv_answer(
+            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &error });
+}
+
+/* ---- Steps ---- */
+
+static void tell_done(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    struct muster_store_info bootstrap = { .master_port = effect->port };
+
+    (void)snprintf(bootstrap.master_addr, sizeof bootstrap.master_addr, "%s", effect->addr);
+    boot->config.ops->on_done(boot->config.ctx, &bootstrap);
+}
+
+static void tell_failed(struct mu_boot_uv *boot, const struct muster_error *error)
+{
+    struct muster_error told = *error;
+
+    if (!muster_error_is_rdzv(told.code))
+        told.code = MUSTER_ERDZV_CONNECTION;
+    boot->config.ops->on_failed(boot->config.ctx, &told);
+}
+
+static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    switch (effect->type) {
+    case MU_BOOT_DO_OPEN_STORE:
+    case MU_BOOT_DO_KEEP_STORE:
+    case MU_BOOT_DO_FREE_PORT:
+        listen_for(boot, effect);
+        break;
+    case MU_BOOT_DO_CLOSE_STORE:
+        close_store(boot, &boot->workers);
+        break;
+    case MU_BOOT_DO_CHECK_SELF:
+        check_self(boot, effect);
+        break;
+    case MU_BOOT_DO_GET:
+    case MU_BOOT_DO_CHECK:
+    case MU_BOOT_DO_SET:
+        request(boot, effect);
+        break;
+    case MU_BOOT_DO_DONE:
+        tell_done(boot, effect);
+        break;
+    case MU_BOOT_DO_FAIL:
+        tell_failed(boot, effect->error);
+        break;
+    case MU_BOOT_DO_WARN:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", boot->machine.run_id, effect->text);
+        break;
+    }
+}
+
+static void on_timer(uv_timer_t *timer);
+
+/* Always derived anew, so never forgotten. */
+static void arm(struct mu_boot_uv *boot)
+{
+    uint64_t when_ms = mu_boot_deadline_ms(&boot->machine), now_ms = uv_now(boot->loop);
+
+    if (boot->closing)
+        return;
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&boot->timer);
+    else
+        (void)uv_timer_start(&boot->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+static void step(struct mu_boot_uv *boot, struct mu_boot_event event)
+{
+    struct mu_boot_effects effects;
+
+    assert(!boot->stepping && !boot->has_answer);
+    boot->stepping = true;
+    for (bool more = true; more && !boot->closing; more = boot->has_answer, event = boot->answer) {
+        boot->has_answer = false;
+        event.now_ms = uv_now(boot->loop);
+        mu_boot_step(&boot->machine, &event, &effects);
+        for (unsigned i = 0; i < effects.count && !boot->closing; i++)
+            perform(boot, &effects.items[i]);
+    }
+    boot->stepping = boot->has_answer = false;
+    arm(boot);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    step(timer->data, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
+}
+
+void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event)
+{
+    if (boot->closing)
+        return;
+    if (!boot->stepping) {
+        step(boot, event);
+        return;
+    }
+    assert(!boot->has_answer); /* one request is under way */
+    boot->has_answer = true;
+    if (event.error != NULL) {
+        boot->answer_error = *event.error;
+        event.error = &boot->answer_error;
+    }
+    boot->answer = event;
+}
+
+/* ---- From outside ---- */
+
+/* The store of the workers goes when the machine says so. */
+static void forget_round(struct mu_boot_uv *boot)
+{
+    drop_self(boot);
+    close_store(boot, &boot->agents);
+}
+
+void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start)
+{
+    forget_round(boot);
+    step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = start });
+}
+
+void mu_boot_uv_stop(struct mu_boot_uv *boot)
+{
+    if (!mu_boot_uv_is_on(boot))
+        return;
+    forget_round(boot);
+    step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+}
+
+bool mu_boot_uv_is_on(const struct mu_boot_uv *boot)
+{
+    return mu_boot_deadline_ms(&boot->machine) != UINT64_MAX;
+}
+
+int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config, struct muster_error *reterr)
+{
+    struct mu_boot_config machine = *config;
+    char hostname[HOST_NAME_MAX + 1] = "localhost";
+
+    *boot = (struct mu_boot_uv){ .loop = NULL };
+    if (machine.hostname == NULL) {
+        (void)gethostname(hostname, sizeof hostname - 1);
+        machine.hostname = hostname;
+    }
+    return mu_boot_init(&boot->machine, &machine, reterr);
+}
+
+void mu_boot_uv_done(struct mu_boot_uv *boot)
+{
+    mu_boot_done(&boot->machine);
+}
+
+void mu_boot_uv_open(struct mu_boot_uv *boot, uv_loop_t *loop, const struct mu_boot_uv_config *config)
+{
+    boot->loop = loop;
+    boot->config = *config;
+    boot->parts = 1;
+    (void)uv_timer_init(loop, &boot->timer); /* only fills in memory */
+    boot->timer.data = boot;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    part_gone(handle->data);
+}
+
+void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx))
+{
+    assert(!boot->closing);
+    boot->closing = true;
+    boot->closed = closed;
+    drop_self(boot);
+    close_store(boot, &boot->workers);
+    close_store(boot, &boot->agents);
+    uv_close((uv_handle_t *)&boot->timer, on_timer_closed);
+}

@@ -1,0 +1,70 @@
+/* Drives the boot machine (boot.h) on a libuv loop, for the handlers whose rounds end with it: opens and closes the stores of
+ * the workers and the agents, connects to ourselves, keeps the time, and hands the requests for the round's keys to whoever
+ * has them. A member of its handler, which it never outlives. */
+#ifndef MU_HANDLER_BOOT_UV_H
+#define MU_HANDLER_BOOT_UV_H
+
+#include "handler/boot.h"
+#include "kv/kv.h"
+
+#include <uv.h>
+
+struct mu_server;
+struct mu_client;
+
+struct mu_boot_uv_ops {
+    /* The round can begin, and its workers meet there. Everything may be called from here, and from on_failed. */
+    void (*on_done)(void *ctx, const struct muster_store_info *bootstrap);
+    void (*on_failed)(void *ctx, const struct muster_error *error); /* of the kind muster_error_is_rdzv() */
+    /* GET, CHECK or SET; what `effect` points to is borrowed until this returns. To be answered once, at any time, also from
+     * inside, with mu_boot_uv_answer(). NULL if there is a kv. */
+    void (*request)(void *ctx, const struct mu_boot_effect *effect);
+};
+
+struct mu_boot_uv_config {
+    struct mu_kv *kv;  /* where the round's keys are; to be closed not before us. NULL: see `request` */
+    bool agents_store; /* rank 0 has a store for the agents, also where worker 0 is to host the workers' */
+    const struct mu_boot_uv_ops *ops; /* a constant */
+    void *ctx;
+};
+
+struct mu_boot_uv {
+    struct mu_boot machine;
+    uv_loop_t *loop;
+    struct mu_boot_uv_config config;
+    uv_timer_t timer;
+    struct mu_server *workers; /* the workers' store, and the agents' */
+    struct mu_server *agents;  /* the agents' own, if it is not the workers' */
+    struct mu_client *self;    /* the connection to ourselves */
+    uint64_t self_id;
+    bool stepping; /* an answer that comes now waits until the step that wanted it is over */
+    bool has_answer;
+    struct mu_boot_event answer;
+    struct muster_error answer_error;
+    size_t parts; /* of ours that the loop, or the kv, still has */
+    bool closing;
+    void (*closed)(void *ctx);
+};
+
+/* A `hostname` of NULL is this machine's. */
+int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config, struct muster_error *reterr);
+void mu_boot_uv_done(struct mu_boot_uv *boot); /* zeroed memory is fine */
+
+/* From here on it is the loop's, and has to be closed. */
+void mu_boot_uv_open(struct mu_boot_uv *boot, uv_loop_t *loop, const struct mu_boot_uv_config *config);
+/* Nothing is told any more, from this call on. Requests to the kv are waited for: closing that ends them. `closed` comes from
+ * the loop; then the memory is the handler's again. */
+void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx));
+
+/* A round was joined; ends what was under way for another one. */
+void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start);
+/* The round is over before it began: nothing is told of it any more. Does nothing where nothing is under way. */
+void mu_boot_uv_stop(struct mu_boot_uv *boot);
+bool mu_boot_uv_is_on(const struct mu_boot_uv *boot); /* started, and neither done, failed nor stopped */
+/* GOT, MISSING, FOUND, SET or REQUEST_FAILED, with the id of the request. */
+void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event);
+
+/* The store that the agents meet at, if it is here; NULL: it is not. */
+struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot);
+
+#endif

@@ -1,0 +1,95 @@
+/* What a handler was asked before it could do it. */
+#include "handler/early.h"
+
+#include "events/record.h"
+#include "handler/handler.h"
+
+#include <assert.h>
+#include <unistd.h>
+
+void mu_early_add(struct mu_early *early, enum mu_early_ask ask)
+{
+    for (size_t i = 0; i < early->count; i++) {
+        if (early->items[i] == ask)
+            return;
+    }
+    assert(early->count < MU_EARLY_COUNT);
+    early->items[early->count++] = ask;
+}
+
+void mu_early_drop(struct mu_early *early, enum mu_early_ask ask)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < early->count; i++) {
+        if (early->items[i] != ask)
+            early->items[kept++] = early->items[i];
+    }
+    early->count = kept;
+}
+
+void mu_early_pass_one_on(enum mu_early_ask ask, struct muster_handler *inner)
+{
+    switch (ask) {
+    case MU_EARLY_JOIN:
+        inner->ops->join(inner);
+        break;
+    case MU_EARLY_CLOSE:
+        inner->ops->close(inner);
+        break;
+    case MU_EARLY_LOOK:
+        inner->ops->look(inner);
+        break;
+    case MU_EARLY_COUNT:
+        break;
+    }
+}
+
+/* Those that are there now. */
+static struct mu_early take_all(struct mu_early *early)
+{
+    struct mu_early all = *early;
+
+    early->count = 0;
+    return all;
+}
+
+void mu_early_pass_on(struct mu_early *early, struct muster_handler *inner)
+{
+    struct mu_early all = take_all(early);
+
+    for (size_t i = 0; i < all.count; i++)
+        mu_early_pass_one_on(all.items[i], inner);
+}
+
+static void record_failure(const struct mu_early_node *node, const struct muster_error *error)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+
+    mu_event_record((struct muster_event_record){ .name = "create",
+                                                  .run_id = node->run_id,
+                                                  .hostname = mu_handler_node_name(node->local_addr, hostname),
+                                                  .pid = getpid(),
+                                                  .local_id = node->local_id,
+                                                  .rank = -1,
+                                                  .node_state = MUSTER_NODE_FAILED,
+                                                  .error = error->text },
+                    "%s", error->text);
+}
+
+void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, const struct muster_error *error,
+                   mu_early_tell *tell, void *ctx)
+{
+    static const char *const texts[] = {
+        [MU_EARLY_JOIN] = "join", [MU_EARLY_CLOSE] = "close", [MU_EARLY_LOOK] = "look at"
+    };
+    struct mu_early all = take_all(early);
+
+    record_failure(node, error);
+    for (size_t i = 0; i < all.count; i++) {
+        struct muster_error told = *error;
+
+        (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", texts[all.items[i]], node->run_id);
+        tell(ctx, all.items[i] == MU_EARLY_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED, &told);
+    }
+}

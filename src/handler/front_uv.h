@@ -1,0 +1,59 @@
+/* A handler in front of a dynamic rendezvous whose back end has to be found first. What is asked meanwhile waits (early.h); when
+ * the back end is there, the handler within is made on it, and everything goes to that. If there is none, what was asked has
+ * failed, and the next ask begins anew. */
+#ifndef MU_HANDLER_FRONT_UV_H
+#define MU_HANDLER_FRONT_UV_H
+
+#include "handler/early.h"
+#include "handler/handler.h"
+
+#include <uv.h>
+
+struct mu_front { /* first member of its handler, which fills in the first part */
+    struct muster_handler handler;
+    uv_loop_t *loop;
+    muster_rdzv_listener *listener;
+    void *ctx;
+    char *run_id, *local_addr; /* its own */
+    int64_t local_id;
+    bool use_agent_store;
+    void (*begin)(struct mu_front *front); /* finds the back end, from the loop; ends with mu_front_run() or _fail() */
+    /* It is being freed, and nothing is left to be closed: may close more (mu_front_hold()), or ends with mu_front_free(). */
+    void (*over)(struct mu_front *front);
+    /* The rest is its own. */
+    uv_timer_t timer; /* to begin; from then on the handler's */
+    uv_timer_t news;  /* for LEFT */
+    struct mu_early early;
+    struct mu_kv *kv; /* until the handler within owns it */
+    struct muster_handler *inner;
+    bool failed;    /* the next ask begins anew */
+    size_t handles; /* that are still to be given back by the loop */
+    bool freeing;
+    void (*on_freed)(void *ctx);
+    void *freed_ctx;
+};
+
+/* Nothing is told before this has returned; it begins by itself. */
+void mu_front_open(struct mu_front *front);
+
+/* The back end is front->kv: makes the handler within. */
+void mu_front_run(struct mu_front *front, const struct mu_dynamic_config *config);
+/* There is none, with that code. */
+void mu_front_fail(struct mu_front *front, int code, struct muster_error *error);
+void mu_front_close_kv(struct mu_front *front); /* if there is one */
+
+/* Something of its handler's is the loop's from now on, and until mu_front_drop(), which may be the last thing it does. */
+void mu_front_hold(struct mu_front *front);
+void mu_front_drop(struct mu_front *front);
+/* Frees the texts and the handler, and tells its owner. */
+void mu_front_free(struct mu_front *front);
+
+/* For its handler's table. */
+void mu_front_join(struct muster_handler *handler);
+void mu_front_leave(struct muster_handler *handler);
+void mu_front_close(struct muster_handler *handler);
+void mu_front_look(struct muster_handler *handler);
+bool mu_front_use_agent_store(const struct muster_handler *handler);
+void mu_front_end(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,19 @@
+/* What this node is called in documents, records and logs. */
+#include "handler/handler.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX])
+{
+    if (local_addr != NULL)
+        return local_addr;
+    (void)snprintf(hostname, MU_HANDLER_NAME_MAX, "localhost");
+    (void)gethostname(hostname, MU_HANDLER_NAME_MAX);
+    hostname[MU_HANDLER_NAME_MAX - 1] = '\0'; /* one that is cut need not be ended */
+    for (char *at = hostname; *at != '\0'; at++) {
+        if ((unsigned char)*at >= 0x80) /* others must be able to read it */
+            *at = '?';
+    }
+    return hostname;
+}

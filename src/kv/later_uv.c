@@ -1,0 +1,54 @@
+/* Answers that are told from the loop. An idle handle and no timer: a timer that is started anew from inside of its callback
+ * runs again in the same turn of the loop. */
+#include "kv/later_uv.h"
+
+#include <assert.h>
+
+static void tell_all(struct mu_later *later)
+{
+    struct mu_list all, *link;
+
+    mu_list_take(&all, &later->list);
+    while ((link = mu_list_pop(&all)) != NULL)
+        later->tell(link);
+}
+
+static void on_idle(uv_idle_t *handle)
+{
+    struct mu_later *later = handle->data;
+
+    (void)uv_idle_stop(handle);
+    tell_all(later);
+}
+
+void mu_later_open(struct mu_later *later, uv_loop_t *loop, void (*tell)(struct mu_list *link))
+{
+    *later = (struct mu_later){ .tell = tell };
+    mu_list_init(&later->list);
+    (void)uv_idle_init(loop, &later->handle); /* never fails, nor does the start */
+    later->handle.data = later;
+}
+
+void mu_later_push(struct mu_later *later, struct mu_list *link)
+{
+    mu_list_push(&later->list, link);
+    if (later->closed == NULL)
+        (void)uv_idle_start(&later->handle, on_idle);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct mu_later *later = handle->data;
+
+    while (!mu_list_empty(&later->list))
+        tell_all(later);
+    later->closed(later->ctx);
+}
+
+void mu_later_close(struct mu_later *later, void (*closed)(void *ctx), void *ctx)
+{
+    assert(later->closed == NULL && closed != NULL);
+    later->closed = closed;
+    later->ctx = ctx;
+    uv_close((uv_handle_t *)&later->handle, on_closed);
+}
