@@ -1,13 +1,17 @@
-"""Real etcd servers on loopback: one member or several, with or without TLS, killed, paused and started again."""
+"""Real etcd servers on loopback: one member or several, with or without TLS, killed, paused and started again; and proxies
+in front of them, which are no good."""
 
+import asyncio
 import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 from harness import absent
@@ -219,6 +223,141 @@ class Cluster:
     def stop(self):
         for member in self.members:
             member.kill()
+
+
+class Proxies:
+    """A thread on which proxies live."""
+
+    def __init__(self):
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._made = []
+
+    def make(self, port, seed=None):
+        """A proxy to that port of the loopback; with a seed a rough one."""
+        proxy = Proxy(port, seed)
+        self.run(proxy.start())
+        self._made.append(proxy)
+        return proxy
+
+    def run(self, task):
+        return asyncio.run_coroutine_threadsafe(task, self._loop).result(START_LIMIT)
+
+    def cut(self, proxy):
+        """Nobody gets through any more, and nobody stays."""
+        self.run(proxy.cut())
+
+    def stop(self):
+        for proxy in self._made:
+            self.run(proxy.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_LIMIT)
+        self._loop.close()
+
+
+class Proxy:
+    """Passes bytes on.  A rough one passes them on late and in pieces, and ends connections at random points."""
+
+    END = 0.02       # the chance that a connection ends in front of a piece
+    DELAY = 0.01     # seconds before a piece, on the average;
+    STALL = 0.005    # with this chance so long:
+    STALL_TIME = 1.5
+    LIFE = 5         # seconds that a connection lives, on the average
+    KEEP = 1 << 16   # bytes of each direction that are looked at together
+
+    def __init__(self, target, seed):
+        self._target = target
+        self._random = None if seed is None else random.Random(seed)
+        self._connections = set()
+        self._open = True
+        self.server = self.port = None
+        self.wanted = {}  # bytes to be looked for: how often they were in what servers said
+        self.ended = 0    # connections, by us
+
+    async def start(self):
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    @property
+    def endpoint(self):
+        return f"127.0.0.1:{self.port}"
+
+    def look_for(self, text):
+        self.wanted[text] = 0
+
+    def smooth(self):
+        """From now on it is no longer rough."""
+        self._random = None
+
+    def let_through(self):
+        self._open = True
+
+    async def cut(self):
+        self._open = False
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+
+    async def stop(self):
+        self.server.close()
+        await self.cut()
+
+    async def _serve(self, reader, writer):
+        task = asyncio.current_task()
+        self._connections.add(task)
+        writers = [writer]
+        try:
+            if self._open:
+                there, back = await asyncio.open_connection("127.0.0.1", self._target)
+                writers.append(back)
+                await self._pass_on((reader, back), (there, writer))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for one in writers:
+                one.transport.abort()
+            self._connections.discard(task)
+
+    async def _pass_on(self, asked, answered):
+        chance = self._random
+        life = chance.expovariate(1 / self.LIFE) if chance is not None else None
+        pumps = [asyncio.ensure_future(self._pump(*asked, False)), asyncio.ensure_future(self._pump(*answered, True))]
+        try:
+            over, _ = await asyncio.wait(pumps, timeout=life, return_when=asyncio.FIRST_COMPLETED)
+            self.ended += not over
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, reader, writer, is_answer):
+        seen = b""
+        while data := await reader.read(4096):
+            if is_answer and self.wanted:
+                seen = (seen + data)[-self.KEEP:]
+                for text in self.wanted:
+                    self.wanted[text] += text in seen
+            chance = self._random  # it may be taken away meanwhile
+            for piece in self._pieces(data, chance):
+                if chance is not None:
+                    await asyncio.sleep(self._delay(chance))
+                    if chance.random() < self.END:
+                        self.ended += 1
+                        return
+                writer.write(piece)
+                await writer.drain()
+
+    @staticmethod
+    def _pieces(data, chance):
+        if chance is None or len(data) < 2:
+            return [data]
+        at = chance.randrange(1, len(data))
+        return [data[:at], data[at:]]
+
+    def _delay(self, chance):
+        return self.STALL_TIME if chance.random() < self.STALL else chance.expovariate(1 / self.DELAY)
 
 
 class Tls:

@@ -513,22 +513,27 @@ class EtcdScene(Scene):
         return {}
 
 
-def side_by_side(test):
-    """Runs a test that takes `which` for every version at once: they wait for most of their time."""
-    @functools.wraps(test)
-    def every_version(**arguments):
-        with concurrent.futures.ThreadPoolExecutor(len(VERSIONS)) as threads:
-            runs = {which: threads.submit(test, which=which, **arguments) for which in VERSIONS}
-        errors = {which: run.exception() for which, run in runs.items() if run.exception() is not None}
-        for which, error in errors.items():
-            print(f"with PyTorch {which}: {type(error).__name__}: {error}")
-        for error in sorted(errors.values(), key=lambda e: type(e).__name__ == "Skipped"):
-            raise error  # what failed before what was skipped
+def all_at_once(parameter, values):
+    """Runs a test that takes this parameter with every value at once: they wait for most of their time."""
+    def decorate(test):
+        @functools.wraps(test)
+        def every_value(**arguments):
+            with concurrent.futures.ThreadPoolExecutor(len(values)) as threads:
+                runs = {value: threads.submit(test, **{parameter: value}, **arguments) for value in values}
+            errors = {value: run.exception() for value, run in runs.items() if run.exception() is not None}
+            for value, error in errors.items():
+                print(f"with {parameter} {value}: {type(error).__name__}: {error}")
+            for error in sorted(errors.values(), key=lambda e: type(e).__name__ == "Skipped"):
+                raise error  # what failed before what was skipped
 
-    signature = inspect.signature(test)
-    every_version.__signature__ = signature.replace(
-        parameters=[p for name, p in signature.parameters.items() if name != "which"])
-    return every_version
+        signature = inspect.signature(test)
+        every_value.__signature__ = signature.replace(
+            parameters=[p for name, p in signature.parameters.items() if name != parameter])
+        return every_value
+    return decorate
+
+
+side_by_side = all_at_once("which", VERSIONS)
 
 
 def meet(*nodes, limit=STEP_LIMIT):

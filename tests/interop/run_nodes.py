@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import uuid
 
@@ -21,6 +22,7 @@ from rdzv_nodes import free_port, listening, until
 
 WORKERS = HERE / "workers"
 TRAIN = WORKERS / "train.py"
+ACTOR = HERE.parent / "cli" / "workers" / "actor.py"
 MARK = "MUSTER_INTEROP_JOB"
 RUN_LIMIT = 120  # for workers that import PyTorch, many at once on few cores
 QUICK = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4"
@@ -114,12 +116,13 @@ class Node:
 
 
 class MusterNode(Node):
-    def __init__(self, directory, words, environment):
+    def __init__(self, directory, words, environment, older):
         super().__init__(directory)
         program = directory / "torchrun"  # how it will be called
         program.symlink_to(harness.program())
+        command = [harness.program(), "launch"] if older else [program]
         with open(directory / "out", "ab") as out, open(directory / "err", "ab") as err:
-            self.process = subprocess.Popen([program, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            self.process = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                             env=environment, cwd=directory)
         self.pid = self.process.pid
 
@@ -133,10 +136,10 @@ class MusterNode(Node):
 
 
 class StockNode(Node):
-    def __init__(self, launchers, which, directory, words, environment):
+    def __init__(self, launchers, which, directory, words, environment, older):
         super().__init__(directory)
         self._launchers, self._which = launchers, which
-        self.pid = launchers.ask(which, do="launch", words=words, environment=environment,
+        self.pid = launchers.ask(which, do="launch", words=words, environment=environment, older=older,
                                  out=str(directory / "out"), err=str(directory / "err"))["pid"]
 
     def poll(self):
@@ -168,22 +171,23 @@ class Job:
         return ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                 "--rdzv-id", self.run_id, "--rdzv-conf", conf, *address]
 
-    def _start(self, make, kind, words, environment):
+    def _start(self, make, kind, words, environment, older):
         words = [str(word) for word in words]
         directory = self.directory / f"{kind}{len(self.nodes)}"
         environment = {k: v for k, v in {**self.environment, **(environment or {})}.items() if v is not None}
-        node = make(directory, words, environment)
+        node = make(directory, words, environment, older)
         self.nodes.append(node)
         return node
 
-    def muster(self, *words, environment=None):
-        return self._start(MusterNode, "muster", words, environment)
+    def muster(self, *words, environment=None, older=False):
+        """`torchrun`, or with `older` what stands for torch.distributed.launch."""
+        return self._start(MusterNode, "muster", words, environment, older)
 
-    def stock(self, *words, environment=None):
-        return self._start(lambda *how: StockNode(self._launchers, self.which, *how), "stock", words, environment)
+    def stock(self, *words, environment=None, older=False):
+        return self._start(lambda *how: StockNode(self._launchers, self.which, *how), "stock", words, environment, older)
 
-    def launch(self, kind, *words, environment=None):
-        return getattr(self, kind)(*words, environment=environment)
+    def launch(self, kind, *words, **how):
+        return getattr(self, kind)(*words, **how)
 
     def until_hosted(self):
         until(lambda: listening(self.port), what="a store to meet at")
@@ -207,6 +211,68 @@ class Job:
         until(lambda: not self.left(), what="the end of every process")
         if self._store is not None:
             self._store.stop()
+
+
+class Actor:
+    """A worker without PyTorch that waits to be told what to do, as it described itself."""
+
+    def __init__(self, record):
+        self.pid, self._born, self.environment = record["pid"], record["born"], record["env"]
+
+    def __getitem__(self, name):
+        return self.environment[name]
+
+    @property
+    def rank(self):
+        return int(self["RANK"])
+
+    @property
+    def alive(self):
+        try:
+            stat = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        return stat[0] not in "ZX" and stat[19] == self._born  # else its number is another's by now
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def succeed(self):
+        self.signal(signal.SIGUSR1)
+
+    def fail(self):
+        self.signal(signal.SIGUSR2)
+
+
+class Actors:
+    """All those of one job, and how to start them."""
+
+    def __init__(self, job, *how):
+        self._job, self._stage = job, job.directory / "stage"
+        self._stage.mkdir()
+        job.environment["STAGE"] = str(self._stage)
+        self.words = ["--no-python", sys.executable, "-S", "-E", ACTOR, *how]
+
+    def seen(self):
+        return [Actor(json.loads(path.read_text())) for path in self._stage.glob("*.json")]
+
+    def alive(self):
+        return sorted((actor for actor in self.seen() if actor.alive), key=lambda actor: actor.rank)
+
+    def _found(self, size, without):
+        actors = self.alive()
+        whole = [actor.rank for actor in actors] == list(range(size))
+        one = len({(actor["WORLD_SIZE"], actor["MASTER_PORT"]) for actor in actors}) == 1
+        return actors if whole and one and not {a.pid for a in actors} & {a.pid for a in without} else None
+
+    def world(self, size, without=(), limit=RUN_LIMIT):
+        """Those who live, by rank, once they are so many, of one world, and none of those that a test has seen."""
+        try:
+            return until(lambda: self._found(size, without), limit, f"a new world of {size}")
+        except AssertionError as error:
+            told = [(actor.pid, actor["RANK"], actor["WORLD_SIZE"]) for actor in self.alive()]
+            said = "".join(f"\n--- {node.directory.name}\n{node.err}" for node in self._job.nodes)
+            raise AssertionError(f"{error}; there are {told}{said}") from None
 
 
 class Training:

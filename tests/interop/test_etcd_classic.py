@@ -210,6 +210,16 @@ def test_ours_regroup_without_waiting_for_keep_alives(scenes):
     assert [scene.end_of(node) for node in nodes] == ["delete", "delete"]
 
 
+def test_a_group_of_ours_that_meets_again_needs_no_last_call(scenes):
+    scene = scenes(nodes=(2, 3), last_call_timeout=500)
+    a, b, c = (scene.node("ours") for _ in range(3))
+    agree(meet(a, b, c))
+    c.call("free").good
+    answers = meet(a, b)
+    agree(answers)
+    assert [x["world_size"] for x in answers] == [2, 2]
+
+
 def test_extra_data_comes_in_time_or_not_at_all(scenes):
     scene = scenes(nodes=(1, 1))
     node = scene.node("ours")

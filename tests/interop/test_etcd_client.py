@@ -5,6 +5,7 @@ import pathlib
 import queue
 import re
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -457,11 +458,47 @@ def test_write_whose_answer_was_lost_is_not_sent_again(etcds, clients, version):
         proxy.stop()
 
 
-class CuttingProxy:
-    """Passes a request on, waits for the answer, and closes the connection instead of passing it back."""
+@pytest.mark.parametrize("version", [2, 3])
+def test_answer_that_ends_within_its_head_is_none(etcds, clients, version):
+    """Its status is there, and says that there is no such key, or that all is well."""
+    cluster = etcds()
+    for passes in (20, 60):
+        proxy = CuttingProxy(cluster[0].port, passes, 1)
+        try:
+            client = clients(version, f"127.0.0.1:{proxy.port}")
+            line = client.ask("get", key="/k" if version == 2 else "k")
+            assert "code=100" in line if version == 2 else "rc=OK" in line, line
+            assert proxy.requests == 2
+        finally:
+            proxy.stop()
 
-    def __init__(self, port):
+
+def test_answer_that_is_followed_by_a_reset_is_taken(clients):
+    body = '{"action":"create","node":{"key":"/k","value":"v","modifiedIndex":5,"createdIndex":5}}'
+    answer = ("HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nX-Etcd-Index: 5\r\nConnection: close\r\n"
+              f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = clients(2, f"127.0.0.1:{listener.getsockname()[1]}")
+        for i in range(20):
+            client.start(f"p{i}", "put", key="/k", value="v", exist=2)
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(LIMIT)
+                data = connection.recv(65536)
+                while not CuttingProxy.complete(data):
+                    data += connection.recv(65536)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(answer)
+            assert re.search("rc=OK code=0 .*/k=v@5", client.result(f"p{i}"))
+
+
+class CuttingProxy:
+    """Passes requests on, waits for their answers, and closes connections instead of passing more than `passes` bytes of
+    them back; `cuts` times, and then no more."""
+
+    def __init__(self, port, passes=0, cuts=None):
         self.target = port
+        self.passes, self.cuts = passes, cuts
         self.requests = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -481,7 +518,9 @@ class CuttingProxy:
                     data += client.recv(65536)
                 self.requests += 1
                 server.sendall(data)
-                server.recv(65536)
+                answer = server.recv(65536)
+                whole = self.cuts is not None and self.requests > self.cuts
+                client.sendall(answer if whole else answer[:self.passes])
 
     @staticmethod
     def complete(data):

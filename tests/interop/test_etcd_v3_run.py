@@ -37,16 +37,6 @@ def scenes(jobs, etcds):
     return make
 
 
-def test_a_worker_killed_mid_epoch_costs_one_restart(scenes):
-    scene = scenes()
-    for node in [scene.node("2", "--die", "3:1:3") for _ in range(2)]:
-        node.good()
-    scene.training.whole()
-    assert scene.training.worlds() == [4, 4]
-    assert [start["restarts"] for start in scene.training.starts()] == [0, 1]
-    assert not scene.job.left()
-
-
 def test_a_budget_that_is_used_up_ends_the_job_everywhere(scenes):
     scene = scenes()
     made = [scene.node("2", "--die", "0:0:1", "--die", "1:1:1", restarts=1) for _ in range(2)]
@@ -90,25 +80,6 @@ def group_rank(node):
 def worker_pids(node):
     agent = node.agent()
     return [int(pid) for pid in open(f"/proc/{agent}/task/{agent}/children").read().split()]
-
-
-def test_a_node_is_added_and_taken_away_again(scenes):
-    scene = scenes(epochs=6)
-    training = scene.training
-    first = scene.node("1:2", "--hold", 2, "--hold", 4)
-    training.until("hold", epoch=2, world=WORKERS_EACH, job=scene.job)
-    second = scene.node("1:2", "--hold", 2, "--hold", 4)
-    training.until("hold", epoch=2, world=2 * WORKERS_EACH, job=scene.job)
-    training.go(2)
-    training.until("hold", epoch=4, world=2 * WORKERS_EACH, job=scene.job)
-    second.signal(signal.SIGTERM)
-    assert second.end() == 1, second.err
-    training.until("hold", epoch=4, world=WORKERS_EACH)
-    training.go(4)
-    first.good()
-    training.whole()
-    assert training.worlds() == [2, 4, 2]
-    until(lambda: not scene.job.left(), what="no process is left")
 
 
 def test_a_cluster_that_loses_its_leader_mid_epoch_changes_nothing(scenes):

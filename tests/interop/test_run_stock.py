@@ -20,11 +20,11 @@ def both(jobs):
     """both(words) launches them under either and waits: (stock's job, ours)."""
     numbers = itertools.count()
 
-    def launch(words, code=None, environment=None):
+    def launch(words, code=None, environment=None, older=False):
         number = next(numbers)
         pair = [jobs(WHICH, f"-{kind}{number}") for kind in KINDS]
         for kind, job in zip(KINDS, pair):
-            job.launch(kind, *(words(job) if callable(words) else words), environment=environment)
+            job.launch(kind, *(words(job) if callable(words) else words), environment=environment, older=older)
         for job in pair:
             rc = job.nodes[0].end()
             assert code is None or rc == code, f"rc {rc}:\n{job.nodes[0].err}"
@@ -71,6 +71,8 @@ ENVIRONMENTS = {
     "timer file": ([], {"TORCHELASTIC_TIMER_FILE": "/nowhere/timer"}),
     "by variables": ([], {"PET_MAX_RESTARTS": "2", "PET_ROLE": "r", "PET_RDZV_ID": "kept"}),
     "devices": ([], {"CUDA_VISIBLE_DEVICES": "4,5,6"}),
+    "one device each": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4, 5,6"}),
+    "one device each of any": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": None}),
     "no files": (["--log-dir=/dev/null"], {}),
     "identical": ([], {"TORCH_ELASTIC_WORKER_IDENTICAL": "1"}),
 }
@@ -144,6 +146,13 @@ WAYS = {
     "what there is": (["--nproc-per-node=auto", TOUCHED], {}),
     "variables": ([TOUCHED], {"PET_NPROC_PER_NODE": "3", "PET_STANDALONE": "1"}),
     "variables overruled": (["--nproc-per-node=2", TOUCHED], {"PET_NPROC_PER_NODE": "3"}),
+    "nothing but variables": ([TOUCHED], {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_RDZV_ID": "of-variables",
+                                          "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "127.0.0.1:0",
+                                          "PET_MONITOR_INTERVAL": "0.1", "PET_START_METHOD": "fork", "PET_TEE": "3"}),
+    "program by variables": (["python3", TOUCHED], {"PET_NO_PYTHON": "1"}),
+    "module by variables": (["touched"], {"PET_MODULE": "1"}),
+    "master": (["--nnodes=1", "--nproc-per-node=2", "--master-addr=localhost", "--master-port={port}", "--node-rank=0",
+                TOUCHED], {}),
     "cut short": (["--nproc_per=2", "--stand", TOUCHED], {}),
 }
 
@@ -151,12 +160,39 @@ WAYS = {
 @pytest.mark.parametrize("words, variables", WAYS.values(), ids=[k.replace(" ", "-") for k in WAYS])
 def test_a_script_is_started_as_stock_starts_it(both, words, variables):
     variables = {"PYTHONPATH": str(WORKERS), "OMP_NUM_THREADS": None, **variables}
-    stock, ours = both(lambda job: [*words, job.directory, "--nnodes=7", "$local_rank", "--", "-x", "", "a b"], 0,
-                       variables)
+    stock, ours = both(lambda job: [*(word.format(port=job.port) for word in words), job.directory, "--nnodes=7",
+                                    "$local_rank", "--", "-x", "", "a b"], 0, variables)
+    assert told_by_workers(ours) == told_by_workers(stock) != {}
 
-    def told(job):
-        return {path.name: json.loads(path.read_text()) for path in job.directory.glob("[0-9]*") if path.is_file()}
-    assert told(ours) == told(stock) != {}
+
+def told_by_workers(job):
+    return {path.name: json.loads(path.read_text()) for path in job.directory.glob("[0-9]*") if path.is_file()}
+
+
+OLD = str(WORKERS / "older.py")
+OLDER = {
+    "script": [OLD],
+    "environment": ["--use-env", OLD],
+    "environment with an underscore": ["--use_env", OLD],
+    "module": ["-m", "older"],
+    "run path": ["--run-path", OLD],
+    "program": ["--no-python", "--use-env", "python3", OLD],
+}
+
+
+@pytest.mark.parametrize("words", OLDER.values(), ids=[k.replace(" ", "-") for k in OLDER])
+def test_the_older_command_starts_a_script_as_stock_s_does(both, words):
+    stock, ours = both(lambda job: ["--nproc_per_node=2", *words, job.directory, "--use-env", "-x"], 0,
+                       {"PYTHONPATH": str(WORKERS)}, older=True)
+    assert told_by_workers(ours) == told_by_workers(stock) != {}
+    for job in (stock, ours):
+        assert "deprecated" in job.nodes[0].err
+
+
+def test_the_older_command_gives_a_program_no_argument(both):
+    stock, ours = both(["--no-python", "--nnodes=x", "true"], 1, older=True)
+    assert ending(ours) == ending(stock) == (1, "ValueError")
+    assert "--use-env" in ours.nodes[0].err
 
 
 # ---- Output ----
@@ -240,6 +276,14 @@ FAILURES = {
 }
 
 
+def test_error_files_of_every_form_are_reported_as_stock_does(both):
+    words = ["--nproc-per-node=7", "--no-python", "python3", "-S", "-E", WORKERS / "errors.py"]
+    stock, ours = both(lambda job: [*words, job.directory], 1)
+    for job in (stock, ours):
+        assert "only a message" in report_of(job.nodes[0]).split("Root Cause")[1]
+    assert report_of(ours.nodes[0]) == report_of(stock.nodes[0])
+
+
 @pytest.mark.parametrize("script", FAILURES.values(), ids=[k.replace(" ", "-") for k in FAILURES])
 def test_a_failed_job_is_reported_as_stock_does(both, script):
     stock, ours = both(["--nproc-per-node=2", "--max-restarts=1", "--no-python", "/bin/sh", "-c", script], 1)
@@ -248,7 +292,7 @@ def test_a_failed_job_is_reported_as_stock_does(both, script):
 
 # ---- Wrong command lines ----
 
-KIND = re.compile(r"^(?:torchrun: )?(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", re.MULTILINE)
+KIND = re.compile(r"^(?:torchrun: |muster launch: )?(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", re.MULTILINE)
 TALK = str(WORKERS / "talk.sh")
 WRONG = [
     [],
@@ -265,6 +309,7 @@ WRONG = [
     ["--start-method=nope", "x.py"],
     ["--standalone=1", "x.py"],
     ["--nnodes=1:2:3", "x.py"],
+    ["--nnodes=2:20:30", "x.py"],
     ["--nnodes=x", "x.py"],
     ["--nnodes=0", "x.py"],
     ["--nnodes=3:2", "x.py"],
@@ -279,6 +324,8 @@ WRONG = [
     ["--rdzv-conf=a=", "x.py"],
     ["--local-ranks-filter=x", "x.py"],
     ["--logs-specs=nope", "x.py"],
+    ["--shutdown-timeout=-1", "x.py"],
+    ["--shutdown-timeout=1.5", "x.py"],
     ["--redirects=4", "x.py"],
     ["--redirects=0:9", "x.py"],
     ["-t", "10:1", "x.py"],
@@ -312,6 +359,10 @@ WRONG_VARIABLES = [
     {"PET_STANDALONE": "abc"},
     {"PET_NNODES": "2:1"},
     {"PET_TEE": "5"},
+    {"PET_SHUTDOWN_TIMEOUT": "-1"},
+    {"PET_VIRTUAL_LOCAL_RANK": "1", "PET_NPROC_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "3"},
+    {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"},
+    {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1.5"},
     {"PET_RDZV_BACKEND": "nope"},
 ]
 

@@ -1,8 +1,9 @@
 """Stock torchrun, many times over, for one import of PyTorch.
 
 Reads JSON requests, a line each, and answers each with one line.  {"do": "launch", "words", "environment", "out",
-"err"} forks, and the child is a torchrun with these words and files: {"pid"}.  {"do": "poll", "pid"} tells how it
-ended: {"code"}, null while it runs.  At the end of the input the launchers that still run are killed.
+"err", "older"} forks, and the child is a torchrun, or torch.distributed.launch, with these words and files: {"pid"}.
+{"do": "poll", "pid"} tells how it ended: {"code"}, null while it runs.  At the end of the input the launchers that still
+run are killed.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 import traceback
 
 import torch
+import torch.distributed.launch
 import torch.distributed.run
 
 
@@ -27,7 +29,7 @@ def become(request):
     sys.argv = ["torchrun", *request["words"]]
     code = 1
     try:
-        torch.distributed.run.main(request["words"])
+        (torch.distributed.launch if request["older"] else torch.distributed.run).main(request["words"])
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

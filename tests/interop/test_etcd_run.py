@@ -1,0 +1,135 @@
+"""Real training under `muster run` on each of the three back ends that meet in etcd: workers and hosts come and go.
+
+What happens when etcd itself is ill is in test_etcd_ill.py and test_etcd_v3_run.py.
+"""
+
+import json
+import os
+import signal
+
+import pytest
+
+import test_etcd_v3
+from rdzv_nodes import until
+from run_nodes import Training
+
+WORKERS_EACH = 2
+LIMIT = 120  # a keep-alive's 10 s, and what follows, on a machine with other things to do
+BACKENDS = {  # the PyTorch whose workers train, and what the agents are told
+    "etcd": ("1.13.1", "last_call_timeout=2,timeout=120"),
+    "etcd-v2": ("2.13.0", "last_call_timeout=1,join_timeout=120,keep_alive_interval=1,keep_alive_max_attempt=5"),
+    "etcd-v3": ("2.13.0", "last_call_timeout=1,join_timeout=120,lease=5,job_lease=20"),
+}
+
+
+class Scene:
+    """One job on one etcd."""
+
+    def __init__(self, backend, job, cluster, **training):
+        self.backend, self.job, self.cluster = backend, job, cluster
+        self.training = Training(job.directory / "training", **training)
+
+    def node(self, nodes, *further, restarts=3):
+        return self.job.muster("--nproc-per-node", WORKERS_EACH, "--max-restarts", restarts, "--nnodes", nodes,
+                               "--rdzv-backend", self.backend, "--rdzv-endpoint", self.cluster.endpoint, "--rdzv-id",
+                               self.job.run_id, "--rdzv-conf", BACKENDS[self.backend][1],
+                               *self.training.words(*further))
+
+    def regrouped(self, epoch, world):
+        self.training.until("hold", epoch=epoch, world=world, limit=LIMIT)
+
+
+@pytest.fixture
+def scenes(jobs, etcds):
+    def make(backend, **training):
+        return Scene(backend, jobs(BACKENDS[backend][0]), etcds(1), **training)
+    return make
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_worker_killed_mid_epoch_costs_one_restart(scenes, backend):
+    scene = scenes(backend)
+    for node in [scene.node("2", "--die", "3:1:3") for _ in range(2)]:
+        node.good()
+    scene.training.whole()
+    assert scene.training.worlds() == [4, 4]
+    assert [start["restarts"] for start in scene.training.starts()] == [0, 1]
+    assert not scene.job.left()
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])  # etcd-v3: with each rank, in its own file
+def test_survivors_of_a_killed_agent_go_on(scenes, backend):
+    scene = scenes(backend)
+    training = scene.training
+    victim, survivor = [scene.node("1:2", "--hold", 2) for _ in range(2)]
+    training.until("hold", epoch=2, world=2 * WORKERS_EACH, job=scene.job)
+    os.kill(victim.agent(), signal.SIGKILL)
+    assert victim.end() != 0
+    scene.regrouped(2, WORKERS_EACH)
+    training.go(2)
+    survivor.good()
+    training.whole()
+    assert training.worlds()[-2:] == [4, 2]
+    assert not scene.job.left()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_is_added_and_taken_away_again(scenes, backend):
+    scene = scenes(backend, epochs=6)
+    training = scene.training
+    first = scene.node("1:2", "--hold", 2, "--hold", 4)
+    training.until("hold", epoch=2, world=WORKERS_EACH, job=scene.job)
+    second = scene.node("1:2", "--hold", 2, "--hold", 4)
+    training.until("hold", epoch=2, world=2 * WORKERS_EACH, job=scene.job)
+    training.go(2)
+    training.until("hold", epoch=4, world=2 * WORKERS_EACH, job=scene.job)
+    second.signal(signal.SIGTERM)
+    assert second.end() == 1, second.err
+    scene.regrouped(4, WORKERS_EACH)
+    training.go(4)
+    first.good()
+    training.whole()
+    assert training.worlds() == [2, 4, 2]
+    until(lambda: not scene.job.left(), what="no process is left")
+
+
+def spares(scene):
+    """How many wait beside a round that is full, by what the nodes tell each other."""
+    news = test_etcd_v3.keys(scene.cluster[0]).get(f"/muster/{scene.job.run_id}/job/news", "{}")
+    return json.loads(news).get("spares", 0)
+
+
+def test_a_spare_takes_the_place_of_a_node_that_was_killed(scenes):
+    scene = scenes("etcd-v3")
+    training = scene.training
+    victim, survivor = [scene.node("2", "--hold", 2) for _ in range(2)]
+    training.until("hold", epoch=2, world=2 * WORKERS_EACH, job=scene.job)
+    spare = scene.node("2", "--hold", 2)
+    until(lambda: spares(scene) == 1, LIMIT, "a spare")
+    assert training.worlds() == [4]
+    os.kill(victim.agent(), signal.SIGKILL)
+    assert victim.end() != 0
+    until(lambda: training.worlds() == [4, 4], LIMIT, "a second world")
+    training.go(2)
+    for node in (survivor, spare):
+        node.good()
+    training.whole()
+    assert training.worlds() == [4, 4]
+    assert not scene.job.left()
+
+
+@pytest.mark.parametrize("first", ["stock", "muster"])
+def test_one_job_of_torchrun_and_ours_restarts_together(scenes, first):
+    scene, conf = scenes("etcd"), BACKENDS["etcd"][1]
+    meeting = ["--nnodes", 2, "--nproc_per_node", 1, "--max_restarts", 5, "--rdzv_backend", "etcd", "--rdzv_endpoint",
+               scene.cluster.endpoint, "--rdzv_id", scene.job.run_id, "--rdzv_conf"]
+    options = {"muster": [*meeting, conf + ",dialect=1.13"],
+               # Its own defaults of -r and -t are more than it can read with Python 3.11.
+               "stock": ["-r", 1, "-t", 1, "--monitor_interval", 0.1, *meeting, conf]}
+    for kind in ("stock", "muster") if first == "stock" else ("muster", "stock"):
+        scene.job.launch(kind, *options[kind], *scene.training.words("--die", "0:1:3"))
+    for node in scene.job.nodes:
+        node.good(LIMIT)
+    scene.training.whole()
+    assert set(scene.training.worlds()) == {2}
+    assert len(scene.training.worlds()) >= 2
