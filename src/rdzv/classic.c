@@ -1,5 +1,5 @@
-/* The classic etcd rendezvous, see classic.h. enter() makes the request of a state from what is known; one function a group
- * of states takes its answer and says where to go. A pause is a state that is entered later. */
+/* The classic etcd rendezvous, see classic.h. phases[] has for each state which function makes its request, from what is
+ * known, and which takes the answer and says where to go. A pause is a state that is entered later. */
 #include "rdzv/classic.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@
 /* A request under way. */
 struct track {
     uint64_t id; /* 0: none */
-    bool watches;
+    bool watches, writes;
     uint64_t due_ms; /* when there is none: it is made then */
     char key[MU_CLASSIC_KEY_MAX];
     struct mu_buf value;
@@ -66,12 +66,13 @@ struct mu_classic {
     struct muster_error last_error; /* of a request that is tried again; code 0: none */
     /* What may have to be taken back. */
     bool in;           /* a participant of in_version as `rank` */
-    bool maybe_in;     /* the answer of a join of in_version was lost */
-    bool key_written;  /* our keep-alive of key_version, as key_rank */
+    bool maybe_in;     /* the same; but there was no answer to that join, or to leaving it */
+    bool key_written;  /* our keep-alive of key_version, as key_rank; or it is being written */
     uint64_t in_index; /* of that joining */
     int64_t in_version, rank, key_version, key_rank;
     uint64_t announced_ms;
     int64_t announced;                      /* the version that was told that we wait; -1: none */
+    bool announced_surely;                  /* no: somebody has, perhaps it was we */
     int64_t unsure_version, unsure_waiting; /* the answer of such an announcement was lost; -1: no */
     uint64_t last_call_until_ms, touched_ms;
     bool last_caller;
@@ -82,12 +83,17 @@ struct mu_classic {
     size_t *ranks;
     struct mu_buf group_raw;
     bool over, lapsed;
-    bool verify; /* the server was away, or we: is the group that is there still ours? */
+    bool verify;            /* the server was away, or we: is the group that is there still ours? */
+    uint64_t mark_modified; /* etcd's index of our own mark, as it was written or seen last; 0: not known */
     uint64_t joined_ms, hold_ms, recheck_ms;
     bool waiting_told;
-    int64_t waiting;     /* seen and not told; 0: none */
-    int64_t old_version; /* of the group that we were in before this join; -1: none */
+    int64_t waiting; /* seen and not told; 0: none */
+    /* The group that we were in before this join. */
+    int64_t old_version; /* -1: none */
     bool old_ours;
+    size_t old_count;
+    int64_t old_waiting;
+    uint64_t old_gone_ms; /* since when none of its keep-alives is there */
     /* Leases. */
     struct track job_lease, rank_lease;
     bool job_leased, rank_leased, put_back;
@@ -110,6 +116,16 @@ struct mu_classic {
     uint64_t judge_ms; /* nobody is judged before */
 };
 
+/* A state: what it asks for, from what is known, and what the answer leads to. */
+struct phase {
+    void (*enter)(struct mu_classic *m, struct mu_classic_effects *out);
+    void (*on_answer)(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
+    enum mu_classic_state next; /* of a watch, and of a step of setting up: when nothing is in the way */
+};
+
+enum { PHASES_COUNT = MU_CLASSIC_IN_QUIT_DROP + 1 };
+
+static const struct phase phases[PHASES_COUNT]; /* by state; below, where all of them are known */
 static void enter(struct mu_classic *m, struct mu_classic_effects *out);
 
 const char *mu_classic_state_text(enum mu_classic_state state)
@@ -185,6 +201,7 @@ __attribute__((format(printf, 5, 6))) static struct mu_classic_request *ask(stru
         timeout_ms = sooner(timeout_ms, until(m, m->close_deadline_ms) + DEADLINE_SLACK_MS);
     track->id = ++m->last_id;
     track->watches = kind == MU_CLASSIC_WATCH;
+    track->writes = kind == MU_CLASSIC_PUT || kind == MU_CLASSIC_DELETE;
     track->due_ms = NEVER;
     *request = (struct mu_classic_request){
         .id = track->id, .kind = kind, .key = mu_slice_str(track->key), .timeout_ms = timeout_ms
@@ -284,6 +301,19 @@ static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
     }
 }
 
+/* The time to take ourselves back is over: the next to leave or to join makes up for it. */
+static void break_quit_off(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    bool joins = m->main.id != 0 && m->state == MU_CLASSIC_IN_JOIN; /* it may have been done, or may yet be */
+    bool maybe_in = m->in || m->maybe_in || joins;
+
+    if (joins)
+        m->in_version = m->doc.version;
+    stop_rank_lease(m, out);
+    finish_quit(m, out);
+    m->maybe_in = maybe_in;
+}
+
 static void quit_next(struct mu_classic *m, struct mu_classic_effects *out)
 {
     if (m->key_written)
@@ -300,10 +330,13 @@ static bool is_quit_state(enum mu_classic_state state)
            state == MU_CLASSIC_IN_QUIT_DROP;
 }
 
-/* What is under way and may change something is waited for: one has to know what is to be taken back. */
+/* What is under way and may change something is waited for: one has to know what is to be taken back. Who does not leave
+ * waits for what is read as well: it may yet get in. */
 static void quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
-    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && !m->main.watches && !answered))
+    bool awaited = m->main.writes || (!m->main.watches && m->quit_then == THEN_FAILED);
+
+    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered))
         return;
     withdraw(&m->main, out);
     stop_rank_lease(m, out);
@@ -606,11 +639,24 @@ static void enter_join(struct mu_classic *m, struct mu_classic_effects *out)
     put_doc(m, out, mu_classic_doc_joined(&m->doc, freeze, &m->main.value), ttl_s, MU_CLASSIC_IN_LOOK);
 }
 
+/* The next version after a group that was all ours, with enough nodes: its members may end the last call. */
+static bool judges_last_call(const struct mu_classic *m)
+{
+    return m->old_version >= 0 && m->old_ours && is_there(m, MU_CLASSIC_JOINABLE, m->old_version + 1) &&
+           (int64_t)m->doc.participants >= m->nodes_min;
+}
+
+static uint64_t until_recheck(const struct mu_classic *m)
+{
+    return m->recheck_ms == NEVER ? NEVER : until(m, m->recheck_ms);
+}
+
 static void enter_last_watch(struct mu_classic *m, struct mu_classic_effects *out)
 {
     uint64_t touch_ms = m->touched_ms + MU_CLASSIC_TOUCH_MS;
+    uint64_t until_ms = sooner(until(m, touch_ms), until(m, m->last_call_until_ms));
 
-    watch(m, false, sooner(until(m, touch_ms), until(m, m->last_call_until_ms)), out);
+    watch(m, judges_last_call(m), sooner(until_ms, until_recheck(m)), out);
 }
 
 static void own_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
@@ -649,115 +695,132 @@ static void put_mark(struct mu_classic *m, struct mu_classic_effects *out)
     request->value = mu_slice_str(m->node);
 }
 
-/* The request of the state, from what is known. */
-static void enter(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_nothing(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->main.due_ms = NEVER;
-    switch (m->state) {
-    case MU_CLASSIC_IN_IDLE:
-    case MU_CLASSIC_IN_OVER:
-        break;
-    case MU_CLASSIC_IN_PREPARE:
-        prepare(m, out);
-        break;
-    case MU_CLASSIC_IN_LOOK:
-    case MU_CLASSIC_IN_LAST_READ:
-    case MU_CLASSIC_IN_PEERS_READ:
-    case MU_CLASSIC_IN_CONFIRM_READ:
-    case MU_CLASSIC_IN_FREE_READ:
-    case MU_CLASSIC_IN_MEMBER_READ:
-    case MU_CLASSIC_IN_QUIT_READ:
-        get_doc(m, out);
-        break;
-    case MU_CLASSIC_IN_LOOK_WATCH:
-    case MU_CLASSIC_IN_PEERS_WATCH:
-    case MU_CLASSIC_IN_FINAL_WATCH:
-        watch(m, false, sooner(MU_CLASSIC_WATCH_MS, until(m, m->join_deadline_ms)), out);
-        break;
-    case MU_CLASSIC_IN_LAST_WATCH:
-        enter_last_watch(m, out);
-        break;
-    case MU_CLASSIC_IN_FREE_WATCH:
-        watch(m, true,
-              sooner(sooner(MU_CLASSIC_WATCH_MS, until(m, m->join_deadline_ms)),
-                     m->recheck_ms == NEVER ? NEVER : until(m, m->recheck_ms)),
-              out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_WATCH:
-        watch(m, true, sooner(MU_CLASSIC_WATCH_MS, m->recheck_ms == NEVER ? NEVER : until(m, m->recheck_ms)), out);
-        break;
-    case MU_CLASSIC_IN_CREATE:
-        enter_create(m, out);
-        break;
-    case MU_CLASSIC_IN_COUNT_READ:
-        (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/version_counter");
-        break;
-    case MU_CLASSIC_IN_COUNT_WRITE:
-        enter_count(m, out);
-        break;
-    case MU_CLASSIC_IN_MAKE_DIR:
-        put_dir(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
-        break;
-    case MU_CLASSIC_IN_OPEN:
-        put_doc(m, out, mu_classic_doc_joinable(m->counter, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
-        break;
-    case MU_CLASSIC_IN_JOIN:
-        enter_join(m, out);
-        break;
-    case MU_CLASSIC_IN_LAST_TOUCH:
-        put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->raw)), MU_CLASSIC_JOINABLE_TTL_S,
-                MU_CLASSIC_IN_LAST_READ);
-        break;
-    case MU_CLASSIC_IN_LAST_FREEZE:
-        put_doc(m, out, mu_classic_doc_frozen(&m->doc, &m->main.value), MU_CLASSIC_FROZEN_TTL_S,
-                MU_CLASSIC_IN_LAST_READ);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_KEY:
-        put_rank_key(
-            ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
-        break;
-    case MU_CLASSIC_IN_MEMBER_KEY:
-        put_rank_key(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->world.version,
-                         m->world.rank));
-        break;
-    case MU_CLASSIC_IN_CONFIRM_MARK:
-        put_mark(m, out);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_WRITE:
-        enter_confirm_write(m, out);
-        break;
-    case MU_CLASSIC_IN_STORE_DIR:
-        put_dir(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
-        break;
-    case MU_CLASSIC_IN_MARKS_READ:
-        (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
-        break;
-    case MU_CLASSIC_IN_ANNOUNCE:
-        put_doc(m, out, mu_classic_doc_waiting(&m->doc, m->doc.waiting + 1, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
-        break;
-    case MU_CLASSIC_IN_FREE_LIST:
-        (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
-        break;
-    case MU_CLASSIC_IN_MEMBER_MARK:
-        (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version,
-                  m->world.rank);
-        break;
-    case MU_CLASSIC_IN_MEMBER_LIST:
-        (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->world.version);
-        break;
-    case MU_CLASSIC_IN_DROP:
-    case MU_CLASSIC_IN_QUIT_DROP:
-        drop_doc(m, out);
-        break;
-    case MU_CLASSIC_IN_REJOIN_KEY:
-    case MU_CLASSIC_IN_QUIT_KEY:
-        (void)ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version,
-                  m->key_rank);
-        break;
-    case MU_CLASSIC_IN_QUIT_WRITE:
-        enter_quit_write(m, out);
-        break;
-    }
+    (void)m;
+    (void)out;
+}
+
+static void delete_key(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version, m->key_rank);
+}
+
+static void get_counter(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/version_counter");
+}
+
+static void make_version_dir(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_dir(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
+}
+
+static void make_store_dir(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_dir(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
+}
+
+static void enter_open(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_doc(m, out, mu_classic_doc_joinable(m->counter, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
+}
+
+static void enter_touch(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->raw)), MU_CLASSIC_JOINABLE_TTL_S,
+            MU_CLASSIC_IN_LAST_READ);
+}
+
+static enum mu_classic_state read_again(const struct mu_classic *m)
+{
+    return m->last_caller ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_READ;
+}
+
+static void enter_freeze(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_doc(m, out, mu_classic_doc_frozen(&m->doc, &m->main.value), MU_CLASSIC_FROZEN_TTL_S, read_again(m));
+}
+
+static void enter_announce(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_doc(m, out, mu_classic_doc_waiting(&m->doc, m->doc.waiting + 1, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
+}
+
+static void enter_confirm_key(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->key_written = true; /* if there is no answer, nobody knows */
+    m->key_version = m->in_version;
+    m->key_rank = m->rank;
+    put_rank_key(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
+}
+
+static void enter_member_key(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_rank_key(
+        ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank));
+}
+
+static void get_marks(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
+}
+
+static void get_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
+}
+
+static void list_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
+}
+
+static void list_last_group(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->old_version);
+}
+
+static void list_members(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->world.version);
+}
+
+static void watch_document(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    watch(m, false, sooner(MU_CLASSIC_WATCH_MS, until(m, m->join_deadline_ms)), out);
+}
+
+static void watch_peers(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t until_ms = sooner(MU_CLASSIC_WATCH_MS, until(m, m->join_deadline_ms));
+
+    watch(m, judges_last_call(m), sooner(until_ms, until_recheck(m)), out);
+}
+
+static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t until_ms = sooner(MU_CLASSIC_WATCH_MS, until(m, m->join_deadline_ms));
+
+    watch(m, true, sooner(until_ms, until_recheck(m)), out);
+}
+
+static void watch_members(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    watch(m, true, sooner(MU_CLASSIC_WATCH_MS, until_recheck(m)), out);
+}
+
+/* The number behind "<root>/<where>/v_<version>/rank_", or -1. */
+static int64_t rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version)
+{
+    char prefix[MU_CLASSIC_KEY_MAX], number[20];
+    size_t len = (size_t)snprintf(prefix, sizeof prefix, ROOT "/%s/v_%" PRId64 "/rank_", m->root, where, version);
+
+    if (key.len <= len || key.len - len > 9 || memcmp(key.data, prefix, len) != 0)
+        return -1;
+    memcpy(number, key.data + len, key.len - len);
+    number[key.len - len] = '\0';
+    return strspn(number, "0123456789") == key.len - len ? strtoll(number, NULL, 10) : -1;
 }
 
 /* ---- Joining ---- */
@@ -772,6 +835,9 @@ static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
         m->hold_ms = 0;
     m->old_version = m->world.version;
     m->old_ours = m->world.all_ours;
+    m->old_count = m->world.count;
+    m->old_waiting = m->waiting;
+    m->old_gone_ms = NEVER;
     m->joining = true;
     m->join_deadline_ms = m->now_ms + m->join_ms;
     m->last_error.code = 0;
@@ -780,10 +846,18 @@ static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
     forget_group(m);
     if (m->key_written && m->old_ours)
         go(m, MU_CLASSIC_IN_REJOIN_KEY, out);
-    else
+    else /* PyTorch members see that somebody waits, for as long as the key does */
         go(m, m->prepared ? MU_CLASSIC_IN_LOOK : MU_CLASSIC_IN_PREPARE, out);
-    if (!m->old_ours)
-        m->key_written = false; /* it is left to its TTL: until then PyTorch members see that somebody waits */
+}
+
+static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        failed(m, event, MU_CLASSIC_IN_REJOIN_KEY, out);
+        return;
+    }
+    m->key_written = false;
+    go(m, m->prepared ? MU_CLASSIC_IN_LOOK : MU_CLASSIC_IN_PREPARE, out);
 }
 
 /* Whatever we were in is no more. */
@@ -791,7 +865,8 @@ static void look_again(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->in = m->last_caller = false;
     m->announced = -1;
-    m->key_written = false; /* of a version that is over */
+    if (!is_there(m, MU_CLASSIC_CLOSED, m->key_version))
+        m->key_written = false; /* of a version that is over */
     stop_rank_lease(m, out);
     go(m, MU_CLASSIC_IN_LOOK, out);
 }
@@ -851,6 +926,7 @@ static void join_final(struct mu_classic *m, struct mu_classic_effects *out)
     } else if (m->announced == m->doc.version ||
                (m->unsure_version == m->doc.version && m->doc.waiting > m->unsure_waiting)) {
         m->announced_ms = m->announced == m->doc.version ? m->announced_ms : m->now_ms;
+        m->announced_surely &= m->announced == m->doc.version;
         m->announced = m->doc.version;
         m->unsure_version = -1;
         go(m, MU_CLASSIC_IN_FREE_LIST, out);
@@ -951,12 +1027,11 @@ static void on_count_read(struct mu_classic *m, const struct mu_classic_event *e
     go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
 }
 
-/* COUNT_WRITE and MAKE_DIR. Where another one was faster, our time to set up was over. */
-static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state next,
-                      struct mu_classic_effects *out)
+/* COUNT_WRITE, MAKE_DIR and a failed OPEN. Where another one was faster, our time to set up was over. */
+static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == 0)
-        go(m, next, out);
+        go(m, phases[m->state].next, out);
     else if (event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE ||
              event->code == MU_CLASSIC_CODE_EXISTS)
         after_lost_write(m, MU_CLASSIC_IN_LOOK);
@@ -967,7 +1042,7 @@ static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event
 static void on_opened(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code != 0)
-        on_set_up(m, event, MU_CLASSIC_IN_LOOK, out);
+        on_set_up(m, event, out);
     else if (take_written(m, event) < 0)
         no_memory(m, MU_CLASSIC_IN_LOOK, out);
     else
@@ -976,19 +1051,28 @@ static void on_opened(struct mu_classic *m, const struct mu_classic_event *event
 
 /* ---- Joining: taking part ---- */
 
+static void wait_for_peers(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->recheck_ms = NEVER;
+    if (judges_last_call(m))
+        go(m, MU_CLASSIC_IN_PAST_LIST, out);
+    else
+        go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+}
+
 static void joined(struct mu_classic *m, struct mu_classic_effects *out)
 {
     progress(m, out);
     if (m->doc.status == MU_CLASSIC_FROZEN) {
         go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
-    } else if (m->rank == m->nodes_min - 1) {
+        return;
+    }
+    if (m->rank == m->nodes_min - 1) {
         m->last_caller = true;
         m->last_call_until_ms = m->now_ms + m->last_call_ms;
         m->touched_ms = m->now_ms;
-        go(m, MU_CLASSIC_IN_LAST_WATCH, out);
-    } else {
-        go(m, MU_CLASSIC_IN_PEERS_WATCH, out);
     }
+    wait_for_peers(m, out);
 }
 
 static void on_join(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -1046,18 +1130,18 @@ static void on_last_read(struct mu_classic *m, const struct mu_classic_event *ev
     else if (m->now_ms >= m->touched_ms + MU_CLASSIC_TOUCH_MS)
         go(m, MU_CLASSIC_IN_LAST_TOUCH, out);
     else
-        go(m, MU_CLASSIC_IN_LAST_WATCH, out);
+        wait_for_peers(m, out);
 }
 
 /* LAST_TOUCH and LAST_FREEZE. */
 static void on_last_written(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        after_lost_write(m, MU_CLASSIC_IN_LAST_READ);
+        after_lost_write(m, read_again(m));
     } else if (event->code != 0) {
-        failed(m, event, MU_CLASSIC_IN_LAST_READ, out);
+        failed(m, event, read_again(m), out);
     } else if (take_written(m, event) < 0) {
-        no_memory(m, MU_CLASSIC_IN_LAST_READ, out);
+        no_memory(m, read_again(m), out);
     } else if (m->state == MU_CLASSIC_IN_LAST_FREEZE) {
         go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
     } else {
@@ -1075,12 +1159,49 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
     if (!got_doc(m, event, MU_CLASSIC_IN_PEERS_READ, out))
         return;
     progress(m, out);
-    if ((int64_t)m->doc.participants > m->rank && is_there(m, MU_CLASSIC_FROZEN, m->in_version))
-        go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
-    else if ((int64_t)m->doc.participants > m->rank && is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
-        go(m, m->last_caller ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_WATCH, out);
-    else
+    if ((int64_t)m->doc.participants <= m->rank)
         look_again(m, out);
+    else if (is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+        go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+    else if (!is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
+        look_again(m, out);
+    else if (m->last_caller)
+        go(m, MU_CLASSIC_IN_LAST_READ, out);
+    else
+        wait_for_peers(m, out);
+}
+
+/* Those who are back have deleted their keep-alive of the last group, and so have those who left. */
+static bool is_last_group_gone(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    for (size_t i = 0; i < event->nodes_count; i++)
+        if (rank_of(m, event->nodes[i].key, "rdzv", m->old_version) >= 0)
+            return false;
+    return true;
+}
+
+/* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for more. */
+static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
+    bool first = m->last_caller || m->rank + 1 == (int64_t)m->doc.participants;
+
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        failed(m, event, read_again(m), out);
+        return;
+    }
+    if (!is_last_group_gone(m, event))
+        m->old_gone_ms = NEVER;
+    else if (m->old_gone_ms == NEVER)
+        m->old_gone_ms = m->now_ms;
+    if (m->old_gone_ms != NEVER && (all_in || m->old_waiting == 0)) {
+        m->recheck_ms = m->old_gone_ms + MU_CLASSIC_SETTLE_MS;
+        if ((all_in && first) || m->now_ms >= m->recheck_ms) {
+            go(m, MU_CLASSIC_IN_LAST_FREEZE, out);
+            return;
+        }
+    }
+    go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
 }
 
 /* ---- Joining: confirming ---- */
@@ -1091,12 +1212,18 @@ static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *
         failed(m, event, MU_CLASSIC_IN_PEERS_READ, out);
         return;
     }
-    m->key_written = true;
-    m->key_version = m->in_version;
-    m->key_rank = m->rank;
     m->rank_leased = true;
     m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
     go(m, MU_CLASSIC_IN_CONFIRM_MARK, out);
+}
+
+static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
+        failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK, out);
+    else
+        go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
+    m->mark_modified = event->code == 0 ? event->modified : 0;
 }
 
 static bool has_confirmed(const struct mu_classic *m)
@@ -1140,19 +1267,6 @@ static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *ev
         judge_confirmations(m, out);
 }
 
-/* The number behind "<root>/<where>/v_<version>/rank_", or -1. */
-static int64_t rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version)
-{
-    char prefix[MU_CLASSIC_KEY_MAX], number[20];
-    size_t len = (size_t)snprintf(prefix, sizeof prefix, ROOT "/%s/v_%" PRId64 "/rank_", m->root, where, version);
-
-    if (key.len <= len || key.len - len > 9 || memcmp(key.data, prefix, len) != 0)
-        return -1;
-    memcpy(number, key.data + len, key.len - len);
-    number[key.len - len] = '\0';
-    return strspn(number, "0123456789") == key.len - len ? strtoll(number, NULL, 10) : -1;
-}
-
 static bool make_group(struct mu_classic *m)
 {
     size_t count = m->doc.participants;
@@ -1186,8 +1300,6 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
         failed(m, event, MU_CLASSIC_IN_MARKS_READ, out);
         return;
     }
-    if (m->quitting && m->quit_then == THEN_LEFT)
-        return; /* nobody wants to hear of it any more */
     if (!is_own_mark(m, event)) {
         look_again(m, out); /* the server has lost everything meanwhile, and another one is that rank of that number */
         return;
@@ -1239,6 +1351,7 @@ static void on_announced(struct mu_classic *m, const struct mu_classic_event *ev
         return;
     }
     m->announced = m->doc.version;
+    m->announced_surely = true;
     m->announced_ms = m->now_ms;
     m->unsure_version = -1;
     if (take_written(m, event) < 0)
@@ -1318,14 +1431,14 @@ static bool is_relevant(const struct mu_classic *m, struct mu_slice key, int64_t
     return rank_of(m, key, "rdzv", version) >= 0;
 }
 
-static void on_watch(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state next,
-                     struct mu_classic_effects *out)
+static void on_watch(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    bool group = m->state == MU_CLASSIC_IN_FREE_WATCH || m->state == MU_CLASSIC_IN_MEMBER_WATCH;
-    int64_t version = m->state == MU_CLASSIC_IN_FREE_WATCH ? m->announced : m->world.version;
+    enum mu_classic_state next = phases[m->state].next;
+    int64_t version = m->state == MU_CLASSIC_IN_FREE_WATCH     ? m->announced
+                      : m->state == MU_CLASSIC_IN_MEMBER_WATCH ? m->world.version
+                                                               : m->old_version;
 
-    if (event->code == 0 && group && event->key.len > 0 && event->modified > m->index &&
-        !is_relevant(m, event->key, version)) {
+    if (event->code == 0 && event->key.len > 0 && event->modified > m->index && !is_relevant(m, event->key, version)) {
         m->index = event->modified;
         if (++m->idle_events < MU_CLASSIC_IDLE_EVENTS_MAX)
             go(m, m->state, out);
@@ -1413,16 +1526,21 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
 /* A server that has lost everything counts from 1 again: a group of the same number may be another one. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    bool ours, written_anew;
+
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
         return;
     }
     m->verify = false;
-    if (event->code != 0 && m->over) {
-        restore(m, out); /* nobody deletes these */
+    ours = event->code == 0 && mu_slice_equal(event->value, mu_slice_str(m->node));
+    written_anew = ours && m->mark_modified != 0 && event->modified != m->mark_modified;
+    m->mark_modified = event->modified;
+    if (m->over && (event->code != 0 || written_anew)) {
+        restore(m, out); /* nobody deletes these; and whoever writes them anew is about to do so with the document */
         return;
     }
-    if (event->code != 0 || !mu_slice_equal(event->value, mu_slice_str(m->node)))
+    if (!ours)
         m->over = m->lapsed = true;
     go(m, MU_CLASSIC_IN_MEMBER_LIST, out);
 }
@@ -1547,7 +1665,8 @@ static void quit_judge(struct mu_classic *m, struct mu_classic_effects *out)
         go(m, last ? MU_CLASSIC_IN_QUIT_WRITE : MU_CLASSIC_IN_QUIT_DROP, out);
     } else if (takes_part && m->doc.status == MU_CLASSIC_FROZEN) {
         go(m, MU_CLASSIC_IN_QUIT_DROP, out);
-    } else if (m->announced >= 0 && is_there(m, MU_CLASSIC_FINAL, m->announced) && m->doc.waiting > 0) {
+    } else if (m->announced >= 0 && m->announced_surely && is_there(m, MU_CLASSIC_FINAL, m->announced) &&
+               m->doc.waiting > 0) { /* rather one too many than one too few */
         go(m, MU_CLASSIC_IN_QUIT_WRITE, out);
     } else {
         finish_quit(m, out);
@@ -1582,132 +1701,71 @@ static void on_quit_written(struct mu_classic *m, const struct mu_classic_event 
     }
 }
 
-/* ---- Answers ---- */
+/* ---- The phases ---- */
+
+static void nobody_asked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    (void)m;
+    (void)event;
+    (void)out;
+}
+
+static void enter(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->main.due_ms = NEVER;
+    phases[m->state].enter(m, out);
+}
 
 static void on_main(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     m->main.id = 0;
-    switch (m->state) {
-    case MU_CLASSIC_IN_IDLE:
-    case MU_CLASSIC_IN_OVER:
-        break;
-    case MU_CLASSIC_IN_REJOIN_KEY:
-        if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-            failed(m, event, MU_CLASSIC_IN_REJOIN_KEY, out);
-            break;
-        }
-        m->key_written = false;
-        go(m, m->prepared ? MU_CLASSIC_IN_LOOK : MU_CLASSIC_IN_PREPARE, out);
-        break;
-    case MU_CLASSIC_IN_PREPARE:
-        on_prepared(m, event, out);
-        break;
-    case MU_CLASSIC_IN_LOOK:
-        on_looked(m, event, out);
-        break;
-    case MU_CLASSIC_IN_LOOK_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_LOOK, out);
-        break;
-    case MU_CLASSIC_IN_CREATE:
-        on_created(m, event, out);
-        break;
-    case MU_CLASSIC_IN_COUNT_READ:
-        on_count_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_COUNT_WRITE:
-        on_set_up(m, event, MU_CLASSIC_IN_MAKE_DIR, out);
-        break;
-    case MU_CLASSIC_IN_MAKE_DIR:
-        on_set_up(m, event, MU_CLASSIC_IN_OPEN, out);
-        break;
-    case MU_CLASSIC_IN_OPEN:
-        on_opened(m, event, out);
-        break;
-    case MU_CLASSIC_IN_JOIN:
-        on_join(m, event, out);
-        break;
-    case MU_CLASSIC_IN_LAST_READ:
-        on_last_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_LAST_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_LAST_READ, out);
-        break;
-    case MU_CLASSIC_IN_LAST_TOUCH:
-    case MU_CLASSIC_IN_LAST_FREEZE:
-        on_last_written(m, event, out);
-        break;
-    case MU_CLASSIC_IN_PEERS_READ:
-        on_peers_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_PEERS_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_PEERS_READ, out);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_KEY:
-        on_confirm_key(m, event, out);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_MARK:
-        if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
-            failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK, out);
-        else
-            go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_WRITE:
-        on_confirmed(m, event, out);
-        break;
-    case MU_CLASSIC_IN_CONFIRM_READ:
-        on_confirm_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_FINAL_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
-        break;
-    case MU_CLASSIC_IN_STORE_DIR:
-        on_store_dir(m, event, out);
-        break;
-    case MU_CLASSIC_IN_MARKS_READ:
-        on_marks(m, event, out);
-        break;
-    case MU_CLASSIC_IN_ANNOUNCE:
-        on_announced(m, event, out);
-        break;
-    case MU_CLASSIC_IN_FREE_READ:
-        on_free_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_FREE_LIST:
-        on_free_list(m, event, out);
-        break;
-    case MU_CLASSIC_IN_FREE_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_FREE_READ, out);
-        break;
-    case MU_CLASSIC_IN_DROP:
-        on_dropped(m, event, out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_READ:
-        on_member_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_MARK:
-        on_member_mark(m, event, out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_LIST:
-        on_member_list(m, event, out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_WATCH:
-        on_watch(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
-        break;
-    case MU_CLASSIC_IN_MEMBER_KEY:
-        on_member_key(m, event, out);
-        break;
-    case MU_CLASSIC_IN_QUIT_KEY:
-        on_quit_key(m, event, out);
-        break;
-    case MU_CLASSIC_IN_QUIT_READ:
-        on_quit_read(m, event, out);
-        break;
-    case MU_CLASSIC_IN_QUIT_WRITE:
-    case MU_CLASSIC_IN_QUIT_DROP:
-        on_quit_written(m, event, out);
-        break;
-    }
+    phases[m->state].on_answer(m, event, out);
 }
+
+static const struct phase phases[PHASES_COUNT] = {
+    [MU_CLASSIC_IN_IDLE] = { .enter = enter_nothing, .on_answer = nobody_asked },
+    [MU_CLASSIC_IN_REJOIN_KEY] = { .enter = delete_key, .on_answer = on_rejoin_key },
+    [MU_CLASSIC_IN_PREPARE] = { .enter = prepare, .on_answer = on_prepared },
+    [MU_CLASSIC_IN_LOOK] = { .enter = get_doc, .on_answer = on_looked },
+    [MU_CLASSIC_IN_LOOK_WATCH] = { .enter = watch_document, .on_answer = on_watch, .next = MU_CLASSIC_IN_LOOK },
+    [MU_CLASSIC_IN_CREATE] = { .enter = enter_create, .on_answer = on_created },
+    [MU_CLASSIC_IN_COUNT_READ] = { .enter = get_counter, .on_answer = on_count_read },
+    [MU_CLASSIC_IN_COUNT_WRITE] = { .enter = enter_count, .on_answer = on_set_up, .next = MU_CLASSIC_IN_MAKE_DIR },
+    [MU_CLASSIC_IN_MAKE_DIR] = { .enter = make_version_dir, .on_answer = on_set_up, .next = MU_CLASSIC_IN_OPEN },
+    [MU_CLASSIC_IN_OPEN] = { .enter = enter_open, .on_answer = on_opened },
+    [MU_CLASSIC_IN_JOIN] = { .enter = enter_join, .on_answer = on_join },
+    [MU_CLASSIC_IN_LAST_READ] = { .enter = get_doc, .on_answer = on_last_read },
+    [MU_CLASSIC_IN_LAST_WATCH] = { .enter = enter_last_watch, .on_answer = on_watch, .next = MU_CLASSIC_IN_LAST_READ },
+    [MU_CLASSIC_IN_LAST_TOUCH] = { .enter = enter_touch, .on_answer = on_last_written },
+    [MU_CLASSIC_IN_LAST_FREEZE] = { .enter = enter_freeze, .on_answer = on_last_written },
+    [MU_CLASSIC_IN_PEERS_READ] = { .enter = get_doc, .on_answer = on_peers_read },
+    [MU_CLASSIC_IN_PAST_LIST] = { .enter = list_last_group, .on_answer = on_past_list },
+    [MU_CLASSIC_IN_PEERS_WATCH] = { .enter = watch_peers, .on_answer = on_watch, .next = MU_CLASSIC_IN_PEERS_READ },
+    [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
+    [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = get_doc, .on_answer = on_confirm_read },
+    [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = watch_document,
+                                    .on_answer = on_watch,
+                                    .next = MU_CLASSIC_IN_CONFIRM_READ },
+    [MU_CLASSIC_IN_STORE_DIR] = { .enter = make_store_dir, .on_answer = on_store_dir },
+    [MU_CLASSIC_IN_MARKS_READ] = { .enter = get_marks, .on_answer = on_marks },
+    [MU_CLASSIC_IN_ANNOUNCE] = { .enter = enter_announce, .on_answer = on_announced },
+    [MU_CLASSIC_IN_FREE_READ] = { .enter = get_doc, .on_answer = on_free_read },
+    [MU_CLASSIC_IN_FREE_LIST] = { .enter = list_awaited, .on_answer = on_free_list },
+    [MU_CLASSIC_IN_FREE_WATCH] = { .enter = watch_awaited, .on_answer = on_watch, .next = MU_CLASSIC_IN_FREE_READ },
+    [MU_CLASSIC_IN_DROP] = { .enter = drop_doc, .on_answer = on_dropped },
+    [MU_CLASSIC_IN_MEMBER_READ] = { .enter = get_doc, .on_answer = on_member_read },
+    [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
+    [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = list_members, .on_answer = on_member_list },
+    [MU_CLASSIC_IN_MEMBER_WATCH] = { .enter = watch_members, .on_answer = on_watch, .next = MU_CLASSIC_IN_MEMBER_READ },
+    [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
+    [MU_CLASSIC_IN_OVER] = { .enter = enter_nothing, .on_answer = nobody_asked },
+    [MU_CLASSIC_IN_QUIT_KEY] = { .enter = delete_key, .on_answer = on_quit_key },
+    [MU_CLASSIC_IN_QUIT_READ] = { .enter = get_doc, .on_answer = on_quit_read },
+    [MU_CLASSIC_IN_QUIT_WRITE] = { .enter = enter_quit_write, .on_answer = on_quit_written },
+    [MU_CLASSIC_IN_QUIT_DROP] = { .enter = drop_doc, .on_answer = on_quit_written },
+};
 
 /* ---- Leases ---- */
 
@@ -1949,8 +2007,7 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
         close_read(m, out);
     }
     if (m->quitting && now >= m->quit_deadline_ms) {
-        stop_rank_lease(m, out);
-        finish_quit(m, out);
+        break_quit_off(m, out);
         return;
     }
     if (m->joining && !m->quitting && now >= m->join_deadline_ms) {

@@ -23,6 +23,8 @@
  *  - A write whose answer was lost is not simply repeated: a node never joins twice.
  *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its keep-alive
  *    and then the document. With a PyTorch member among us the announcement has to stand until it has been seen.
+ *  - Their last call is over when all of them are back, or gone for a second: any of them ends it. Nobody else does, and
+ *    not while more nodes are known to wait.
  *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
  *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others have
  *    had the time to put theirs back. */
@@ -47,6 +49,7 @@
 #define MU_CLASSIC_RETRY_MS 1000     /* after an error, +-50 % */
 #define MU_CLASSIC_CAS_DELAY_MS 100  /* after a lost write: random below this */
 #define MU_CLASSIC_TOUCH_MS 4000     /* a last call without news: the document's TTL is renewed */
+#define MU_CLASSIC_SETTLE_MS 1000    /* members of the last group that are gone are waited for so long */
 #define MU_CLASSIC_QUIT_MS 2000      /* for taking back what can be taken back, when leaving */
 #define MU_CLASSIC_GIVE_UP_MS 10000  /* the same after a join that failed */
 #define MU_CLASSIC_STAND_MS 6000     /* an announcement to members that only poll stands so long */
@@ -80,6 +83,7 @@
     X(LAST_FREEZE, "end the last call")                                                                                \
     X(PEERS_READ, "read the document for peers")                                                                       \
     X(PEERS_WATCH, "wait for peers")                                                                                   \
+    X(PAST_LIST, "look who of the last group has not come yet")                                                        \
     X(CONFIRM_KEY, "write our keep-alive")                                                                             \
     X(CONFIRM_MARK, "say who we are")                                                                                  \
     X(CONFIRM_WRITE, "confirm")                                                                                        \

@@ -1438,6 +1438,12 @@ static void refused(struct mu_fold *f, const struct muster_error *error, struct 
         tell_failed(f, MU_FOLD_ON_JOIN, out);
 }
 
+/* The join ends with it: that etcd is away would be another story. */
+static bool ends_join(const struct mu_fold *f, const struct mu_fold_event *event)
+{
+    return event->final && f->phase == MU_FOLD_JOINING && !f->looking;
+}
+
 static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
 {
     if (event->id == 0 || event->id != f->lease_take)
@@ -1447,7 +1453,8 @@ static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event, 
         distrust(&f->job);
     } else {
         back_off(f, event->now_ms);
-        is_away(f, event->error, out);
+        if (!ends_join(f, event))
+            is_away(f, event->error, out);
     }
     f->lease_take = 0;
     f->lease = 0;
@@ -1510,7 +1517,7 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event, stru
         return;
     }
     back_off(f, event->now_ms);
-    if (!event->lease_gone)
+    if (!event->lease_gone && !ends_join(f, event))
         is_away(f, event->error, out);
     if (event->final)
         refused(f, event->error, out);

@@ -83,6 +83,13 @@ const char *etcd_value(const char *key)
     return node == NULL ? NULL : node->value;
 }
 
+uint64_t etcd_life(const char *key)
+{
+    const struct kv_node *node = find(key);
+
+    return node == NULL ? 0 : node->life;
+}
+
 /* ---- Watches ---- */
 
 static bool concerns(const struct request *request, const char *key)
@@ -99,7 +106,7 @@ static void fire(struct request *request, const struct change *change)
     deliver(request);
 }
 
-static void changed(const char *key, uint64_t index)
+static void changed(const char *key, uint64_t index, const struct request *by)
 {
     struct change change = { .index = index };
 
@@ -119,7 +126,7 @@ static void changed(const char *key, uint64_t index)
         watchers[i] = watchers[--watchers_count];
         fire(request, &change);
     }
-    on_changed(key);
+    on_changed(key, by);
 }
 
 static void watch(struct request *request)
@@ -161,7 +168,7 @@ static void remove_at(size_t i)
     keys[i] = keys[--keys_count];
 }
 
-static void remove_tree(const char *key)
+static void remove_tree(const char *key, const struct request *by)
 {
     char gone[128];
 
@@ -169,7 +176,7 @@ static void remove_tree(const char *key)
     for (size_t i = keys_count; i-- > 0;)
         if (strcmp(keys[i].key, gone) == 0 || is_below(keys[i].key, gone))
             remove_at(i);
-    changed(gone, ++index_now);
+    changed(gone, ++index_now, by);
 }
 
 void etcd_expire(void)
@@ -180,7 +187,7 @@ void etcd_expire(void)
             if (keys[i].expires_ms == 0 || keys[i].expires_ms > w.now_ms)
                 continue;
             say("etcd: expire %s", keys[i].key);
-            remove_tree(keys[i].key);
+            remove_tree(keys[i].key, NULL);
             again = true;
         }
     }
@@ -233,6 +240,8 @@ static void put(struct request *request)
     request->reply.index = index_now;
     if (request->reply.code != 0)
         return;
+    if (strcmp(request->key, ACTIVE) == 0)
+        check_replaces(request, node != NULL ? node->value : NULL);
     index_now++;
     if (node == NULL) {
         make_parents(request->key);
@@ -249,7 +258,8 @@ static void put(struct request *request)
         free(node->value);
         node->value = copy(request->value != NULL ? request->value : "");
     }
-    changed(request->key, index_now);
+    node->life = request->life;
+    changed(request->key, index_now, request);
 }
 
 static void get(struct request *request)
@@ -288,7 +298,9 @@ static void delete (struct request *request)
     else
         request->reply.code = check(request, node);
     if (request->reply.code == 0) {
-        remove_tree(request->key);
+        if (strcmp(request->key, ACTIVE) == 0)
+            check_replaces(request, node->value);
+        remove_tree(request->key, request);
         request->reply.modified = request->reply.index = index_now;
     }
 }
@@ -296,6 +308,7 @@ static void delete (struct request *request)
 void etcd_apply(struct request *request)
 {
     etcd_expire();
+    request->epoch = w.epoch;
     switch (request->kind) {
     case MU_CLASSIC_GET:
         get(request);

@@ -1,5 +1,6 @@
 /* The classic etcd rendezvous in a storm: many machines (and members that do as PyTorch does), one simulated etcd, virtual
- * time. classic_etcd.c: the server; classic_stock.c: PyTorch's side; sim_classic.c: everything else. */
+ * time. classic_etcd.c: the server; classic_stock.c: PyTorch's side; classic_check.c: what must always hold; sim_classic.c:
+ * everything else. */
 #ifndef CLASSIC_SIM_H
 #define CLASSIC_SIM_H
 
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 
 #define NODES_MAX 10
+#define SEEN_MAX 32
 #define JOB "/p/run_job"
 #define ACTIVE JOB "/rdzv/active_version"
 
@@ -41,6 +43,7 @@ struct kv_node { /* of a listing, or of the server */
     char *value;
     bool dir;
     uint64_t expires_ms, created, modified;
+    uint64_t life; /* who wrote it */
 };
 
 struct reply {
@@ -53,19 +56,28 @@ struct reply {
     size_t nodes_count;
 };
 
+struct seen { /* documents, the last ones */
+    uint64_t hashes[SEEN_MAX];
+    size_t count;
+};
+
 /* A request under way: a copy of everything. */
 struct request {
     uint64_t id;
     unsigned slot;
     uint64_t life;
+    bool is_stock;
     int who; /* a stock member's own mark */
     enum mu_classic_kind kind;
     char key[128], *value, *prev_value;
     bool dir, refresh, recursive, has_value, must_exist, must_not_exist;
-    uint64_t prev_index, wait_index, give_up_ms;
+    uint64_t prev_index, wait_index, sent_ms, give_up_ms;
     int64_t ttl_s;
-    bool settled;  /* its sender has its answer, or does not want one */
-    bool watching; /* it waits at the server */
+    struct seen seen; /* by its sender, when it was sent */
+    bool is_coming;   /* the server will get it */
+    uint64_t epoch;   /* when the server had it */
+    bool settled;     /* its sender has its answer, or does not want one */
+    bool watching;    /* it waits at the server */
     bool delivered;
     struct reply reply;
 };
@@ -83,16 +95,16 @@ struct node {
     /* What it believes. */
     bool joining, leaving, member, out, saw_closed;
     int64_t version, rank, count;
-    uint64_t epoch, wrote_epoch; /* of its group; of its last write of a document */
+    uint64_t epoch, marks_epoch; /* of its group; of the last marks that it read */
     uint64_t rejoin_ms;          /* 0: no */
+    struct seen seen;
+    uint64_t quit_ms;    /* it takes back what it can since then; 0: no */
+    bool in_trouble;     /* a request for that has failed */
+    bool in_doubt;       /* the answer of an announcement, or of taking one back, was lost */
+    uint64_t excused_ms; /* when it last ended without having taken everything back; 0: never */
 };
 
-struct world { /* of one version: who has joined it */
-    int64_t count;
-    uint64_t lives[NODES_MAX + 1];
-};
-
-enum happening { H_REQUEST, H_REPLY, H_TIMEOUT, H_TIMER, H_EXPIRE, H_DEED, H_BIRTH };
+enum happening { H_REQUEST, H_REPLY, H_TIMEOUT, H_TIMER, H_EXPIRE, H_DEED, H_BIRTH, H_WIPE };
 
 struct sim {
     uint64_t seed, now_ms, order, lives, steps;
@@ -122,13 +134,26 @@ void etcd_wipe(void);
 void etcd_apply(struct request *request); /* fills in the reply, or leaves it watching */
 void etcd_expire(void);                   /* what is over by now */
 void etcd_forget(struct request *request);
-const char *etcd_value(const char *key); /* NULL: none */
-void on_changed(const char *key);        /* the simulator's: somebody wrote */
-void deliver(struct request *request);   /* a watching request has its answer */
+const char *etcd_value(const char *key);                    /* NULL: none */
+uint64_t etcd_life(const char *key);                        /* who wrote it; 0: nobody */
+void on_changed(const char *key, const struct request *by); /* the simulator's: somebody wrote; NULL: it has expired */
+void deliver(struct request *request);                      /* a watching request has its answer */
 
 /* Requests of nodes. Takes the request. */
 struct request *new_request(const struct node *node, enum mu_classic_kind kind, const char *key);
 void send_request(struct request *request, uint64_t timeout_ms);
+extern struct request **requests; /* of this run, in order */
+extern size_t requests_count;
+
+/* What must hold. */
+void check_reset(void);
+void check_saw(struct node *node, const char *text);             /* it has got this document */
+void check_replaces(const struct request *by, const char *text); /* this document; NULL: there was none */
+void check_document(const struct request *by);                   /* that is there now */
+void name_of(const struct node *node, char *text, size_t room);  /* of its marks */
+bool is_another_s_rank(const struct node *node);                 /* by the mark that is there */
+void check_joined(const struct node *node);
+void check_ended(struct node *node);
 
 /* PyTorch's side. */
 struct stock *stock_new(struct node *node);

@@ -8,9 +8,9 @@
  * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
  * is followed by calm, in which everybody who is still alive must find together and stay so.
  *
- * What must hold, always: those who join a version agree on its size, which is within the limits, and have different ranks
- * below it; a closed document stays closed. In the calm: all who live (or as many as may) are members of one final document
- * that lists nobody else, within CALM_MS; where there is room for all, that is still so STABLE_MS later. */
+ * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as many as
+ * may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all, that is still
+ * so STABLE_MS later. */
 #include "classic_sim.h"
 
 #include <getopt.h>
@@ -23,7 +23,6 @@ enum {
     CALM_MS = 240000,
     STABLE_MS = 60000,
     OUTSTANDING_MAX = 32,
-    VERSIONS_MAX = 8192,
 };
 
 struct event {
@@ -38,11 +37,11 @@ struct sim w;
 
 static struct event *heap;
 static size_t heap_len, heap_room;
-static struct request **requests; /* of this run */
-static size_t requests_count, requests_room;
+struct request **requests;
+size_t requests_count;
+static size_t requests_room;
 static struct request *outstanding[NODES_MAX][OUTSTANDING_MAX];
-static struct world worlds[VERSIONS_MAX];
-static uint64_t worlds_epoch, last_request_id;
+static uint64_t last_request_id;
 static bool faults_given, faults_wanted[FAULTS_COUNT];
 static uint64_t rounds_total, steps_total;
 
@@ -150,6 +149,7 @@ struct request *new_request(const struct node *node, enum mu_classic_kind kind, 
     request->id = ++last_request_id;
     request->slot = node->slot;
     request->life = node->life;
+    request->is_stock = node->is_stock;
     request->kind = kind;
     (void)snprintf(request->key, sizeof request->key, "%s", key);
     return request;
@@ -207,7 +207,9 @@ void send_request(struct request *request, uint64_t timeout_ms)
                                              : "WATCH",
         request->key, request->value != NULL ? " " : "", request->value != NULL ? request->value : "",
         request->prev_value != NULL ? " if " : "", request->prev_value != NULL ? request->prev_value : "");
+    request->sent_ms = w.now_ms;
     request->give_up_ms = w.now_ms + timeout_ms;
+    request->seen = node->seen;
     if (node->cut_until_ms > w.now_ms || w.away_until_ms > w.now_ms) {
         fail_request(request, MUSTER_ECONNECT, false, 1 + below(50));
         return;
@@ -218,10 +220,12 @@ void send_request(struct request *request, uint64_t timeout_ms)
         return;
     }
     if (w.on[F_LATE] && !w.calm && chance(3)) {
+        request->is_coming = true;
         push(w.now_ms + below(20000), H_REQUEST, request->slot, request->life, request);
         fail_request(request, MUSTER_ELOST, true, 1 + below(5000));
         return;
     }
+    request->is_coming = true;
     push(w.now_ms + travel_ms(), H_REQUEST, request->slot, request->life, request);
 }
 
@@ -239,6 +243,7 @@ void deliver(struct request *request)
 
 static void on_request(struct request *request)
 {
+    request->is_coming = false;
     if (w.away_until_ms > w.now_ms) {
         if (!request->delivered)
             fail_request(request, MUSTER_ELOST, true, 1 + below(100));
@@ -274,53 +279,39 @@ void node_timer(struct node *node, uint64_t at_ms)
     push(node->timer_ms, H_TIMER, node->slot, node->life, NULL);
 }
 
+static bool takes_back(const struct node *node)
+{
+    enum mu_classic_state state = mu_classic_state(node->classic);
+
+    return state == MU_CLASSIC_IN_QUIT_KEY || state == MU_CLASSIC_IN_QUIT_READ || state == MU_CLASSIC_IN_QUIT_WRITE ||
+           state == MU_CLASSIC_IN_QUIT_DROP;
+}
+
 static void feed(struct node *node, struct mu_classic_event event)
 {
     struct mu_classic_effects effects;
 
     event.now_ms = w.now_ms;
     mu_classic_step(node->classic, &event, &effects);
+    if (takes_back(node) && node->quit_ms == 0)
+        node->quit_ms = w.now_ms;
     perform(node, &effects);
     if (node->life != 0)
         node_timer(node, mu_classic_deadline_ms(node->classic));
-}
-
-static void check_world(const struct node *node)
-{
-    struct world *world = &worlds[node->version];
-
-    if (worlds_epoch != w.epoch) {
-        memset(worlds, 0, sizeof worlds);
-        worlds_epoch = w.epoch;
-    }
-    if (world->count != 0 && world->count != node->count)
-        fail("two worlds of version %lld: of %lld and of %lld", (long long)node->version, (long long)world->count,
-             (long long)node->count);
-    if (world->lives[node->rank] != 0)
-        fail("rank %lld of version %lld was given twice", (long long)node->rank, (long long)node->version);
-    world->count = node->count;
-    world->lives[node->rank] = node->life;
 }
 
 void node_joined(struct node *node, int64_t version, int64_t rank, int64_t count)
 {
     say("%u: JOINED %lld as %lld of %lld", node->slot, (long long)version, (long long)rank, (long long)count);
     rounds_total++;
-    if (version < 1 || version >= VERSIONS_MAX)
-        fail("version %lld", (long long)version);
-    if (count < w.nodes_min || count > w.nodes_max)
-        fail("version %lld has %lld members", (long long)version, (long long)count);
-    if (rank < 0 || rank >= count)
-        fail("version %lld: rank %lld of %lld", (long long)version, (long long)rank, (long long)count);
     node->joining = false;
     node->member = true;
     node->version = version;
     node->rank = rank;
     node->count = count;
-    node->epoch = node->is_stock ? w.epoch : node->wrote_epoch;
+    node->epoch = node->is_stock ? w.epoch : node->marks_epoch;
     node->rejoin_ms = 0;
-    if (node->epoch == w.epoch) /* else the server has lost everything since, and its numbers begin anew */
-        check_world(node);
+    check_joined(node);
 }
 
 static void rejoin_later(struct node *node, uint64_t delay_ms)
@@ -342,6 +333,16 @@ static void join(struct node *node)
     feed(node, (struct mu_classic_event){ .type = MU_CLASSIC_ON_JOIN });
 }
 
+/* It has left, or has not got in. */
+static void end(struct node *node)
+{
+    if (node->quit_ms == 0)
+        node->quit_ms = w.now_ms;
+    check_ended(node);
+    node->quit_ms = 0;
+    node->in_trouble = false;
+}
+
 static void on_tell(struct node *node, const struct mu_classic_effect *effect)
 {
     const struct mu_classic_world *world = mu_classic_world(node->classic);
@@ -359,15 +360,17 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
         rejoin_later(node, below(500));
         break;
     case MU_CLASSIC_TELL_LEFT:
+        end(node);
         node->leaving = node->joining = node->member = false;
         if (!node->out)
             rejoin_later(node, below(20000));
         break;
     case MU_CLASSIC_TELL_FAILED:
         if (effect->asked == MU_CLASSIC_ON_JOIN) {
+            end(node);
             node->joining = false;
             if (effect->error->code == MUSTER_ERDZV_CLOSED) {
-                if (!w.closed)
+                if (!w.closed && w.epoch == 0) /* else it was, perhaps, before everything was lost */
                     fail("node %u was told that it is closed, and it is not", node->slot);
                 node->saw_closed = node->out = true;
             } else if (effect->error->code == MUSTER_ERDZV_STATE) {
@@ -427,8 +430,6 @@ static void ask(struct node *node, const struct mu_classic_request *from)
     request->prev_index = from->prev_index;
     request->wait_index = from->wait_index;
     request->ttl_s = from->ttl_s;
-    if (from->kind == MU_CLASSIC_PUT && strcmp(key, ACTIVE) == 0)
-        node->wrote_epoch = w.epoch;
     keep(request);
     send_request(request, from->timeout_ms);
 }
@@ -505,7 +506,7 @@ static void give_birth(struct node *node)
         node->stock = stock_new(node);
         return;
     }
-    (void)snprintf(name, sizeof name, "node%u_1_%llu", node->slot, (unsigned long long)node->life);
+    name_of(node, name, sizeof name);
     config.node = name;
     if (mu_classic_new(&config, &node->classic, &error) < 0)
         fail("%s", error.text);
@@ -514,7 +515,7 @@ static void give_birth(struct node *node)
 
 /* ---- The document ---- */
 
-void on_changed(const char *key)
+void on_changed(const char *key, const struct request *by)
 {
     const char *text = strcmp(key, ACTIVE) == 0 ? etcd_value(key) : NULL;
     bool closed = text != NULL && strstr(text, "\"closed\"") != NULL;
@@ -522,6 +523,7 @@ void on_changed(const char *key)
     if (strcmp(key, ACTIVE) != 0)
         return;
     say("etcd: %s", text != NULL ? text : "no document");
+    check_document(by);
     if (w.closed && !closed)
         fail("a closed rendezvous was opened again: %s", text != NULL ? text : "no document");
     w.closed = closed;
@@ -541,6 +543,7 @@ static void leave(struct node *node)
     if (node->is_stock || node->leaving)
         return;
     node->leaving = true;
+    node->quit_ms = w.now_ms;
     node->out = chance(20);
     node->member = false;
     node->rejoin_ms = 0;
@@ -557,6 +560,18 @@ static void workers_fail(struct node *node)
         stock_workers_fail(node);
     else
         rejoin_later(node, below(500));
+}
+
+static void wipe(void)
+{
+    say("etcd: everything is lost");
+    w.epoch++;
+    w.closed = false;
+    etcd_wipe();
+    check_document(NULL);
+    for (unsigned i = 0; i < w.nodes_count; i++) /* some find the others' new group there */
+        if (chance(40))
+            w.nodes[i].cut_until_ms = w.now_ms + below(20000);
 }
 
 static void deed(enum fault fault)
@@ -584,12 +599,8 @@ static void deed(enum fault fault)
         say("etcd: away until %llu", (unsigned long long)w.away_until_ms);
         break;
     case F_WIPE:
-        if (!chance(10))
-            break;
-        say("etcd: everything is lost");
-        w.epoch++;
-        w.closed = false;
-        etcd_wipe();
+        if (chance(10))
+            wipe();
         break;
     case F_FAILING:
         workers_fail(node);
@@ -619,6 +630,22 @@ static void on_deed(void)
 
 /* ---- Steps ---- */
 
+/* What it learns by this. */
+static void note_reply(struct node *node, const struct request *request)
+{
+    const struct reply *reply = &request->reply;
+    bool is_write = request->kind == MU_CLASSIC_PUT;
+
+    if (reply->code < 0 && request->kind != MU_CLASSIC_WATCH && takes_back(node))
+        node->in_trouble = true;
+    if (strcmp(request->key, ACTIVE) == 0 && reply->code == 0 && (is_write || request->kind == MU_CLASSIC_GET))
+        check_saw(node, is_write ? request->value : reply->value);
+    if (strcmp(request->key, ACTIVE) == 0 && reply->unsure && is_write && strstr(request->value, "\"final\"") != NULL)
+        node->in_doubt = true;
+    if (strncmp(request->key, JOB "/muster/", strlen(JOB "/muster/")) == 0 && request->kind == MU_CLASSIC_GET)
+        node->marks_epoch = request->epoch;
+}
+
 static void hand_over(struct node *node, struct request *request)
 {
     static const struct muster_error error = { .code = MUSTER_ELOST, .text = "the network" };
@@ -629,6 +656,7 @@ static void hand_over(struct node *node, struct request *request)
         stock_reply(node, request);
         return;
     }
+    note_reply(node, request);
     nodes = calloc(reply->nodes_count + 1, sizeof *nodes);
     if (nodes == NULL)
         abort();
@@ -712,6 +740,9 @@ static void step(const struct event *event)
         if (node->life == 0)
             give_birth(node);
         break;
+    case H_WIPE:
+        wipe();
+        break;
     }
 }
 
@@ -751,7 +782,8 @@ static int64_t together(void)
         return 0;
     for (unsigned i = 0; i < w.nodes_count; i++)
         count += w.nodes[i].life != 0 && w.nodes[i].member && w.nodes[i].version == doc.version &&
-                 w.nodes[i].count == (int64_t)doc.participants;
+                 w.nodes[i].count == (int64_t)doc.participants &&
+                 (w.nodes[i].is_stock || !is_another_s_rank(&w.nodes[i]));
     if (doc.status != MU_CLASSIC_FINAL || count != (int64_t)doc.participants)
         count = 0;
     mu_classic_doc_done(&doc);
@@ -827,8 +859,19 @@ static void check_ends(void)
     }
 }
 
+static void some_workers_fail(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        if (w.nodes[i].life != 0 && chance(50))
+            workers_fail(&w.nodes[i]);
+}
+
 static void close_it(void)
 {
+    if (chance(50)) { /* while the next round is made */
+        some_workers_fail();
+        run_until(w.now_ms + below(1500));
+    }
     for (unsigned i = 0; i < w.nodes_count && !w.closed; i++) {
         struct node *node = &w.nodes[i];
 
@@ -842,9 +885,7 @@ static void close_it(void)
     }
     if (!w.closed)
         return;
-    for (unsigned i = 0; i < w.nodes_count; i++)
-        if (w.nodes[i].life != 0 && chance(50))
-            workers_fail(&w.nodes[i]);
+    some_workers_fail();
     check_ends();
 }
 
@@ -869,8 +910,7 @@ static void run_seed(uint64_t seed, bool trace)
     heap_len = 0;
     last_request_id = UINT64_C(1) << 40; /* away from the machines' own */
     memset(outstanding, 0, sizeof outstanding);
-    memset(worlds, 0, sizeof worlds);
-    worlds_epoch = 0;
+    check_reset();
     choose();
     etcd_reset();
     say("%u nodes, %lld to %lld", w.nodes_count, (long long)w.nodes_min, (long long)w.nodes_max);
@@ -879,6 +919,8 @@ static void run_seed(uint64_t seed, bool trace)
         push(w.now_ms + below(chance(50) ? 200 : 30000), H_BIRTH, i, 0, NULL);
     }
     push(w.now_ms + below(5000), H_DEED, 0, 0, NULL);
+    if (w.on[F_WIPE]) /* early: the first versions have the numbers that come again */
+        push(w.now_ms + below(20000), H_WIPE, 0, 0, NULL);
     run_until(STORM_MS);
     say("calm");
     w.calm = true;
