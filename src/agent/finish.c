@@ -778,6 +778,7 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
         limit_ms = MU_FINISH_BARRIER_MS;
     f->wait_until_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + limit_ms;
     f->deadline_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + (limit_ms < MARK_MS ? MARK_MS : limit_ms);
+    f->gone_ms = UINT64_MAX; /* what a wait has met while the workers ran says nothing about now */
     f->state = MU_FINISH_MARKING;
     if (f->vanished != NULL) {
         set_bit(f->marked, f->start.rank);

@@ -55,6 +55,7 @@ struct mu_policy {
     bool ever_started;
     int64_t succeeded; /* of this round */
     int64_t leftovers;
+    char unkilled[MU_POLICY_TEXT_MAX]; /* what they are */
     unsigned signals;
     bool serve;                     /* after leaving: the store is in our process, and others still need it */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
@@ -262,6 +263,13 @@ static void decide_signal(struct mu_policy *p, int signal)
     (void)mu_fail(&p->outcome.error, MUSTER_ESIGNAL, "stopped by signal %d", signal);
 }
 
+static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    assert(p->workers == NONE);
+    if (mu_group_state_is_running(p->state))
+        enter_state(p, MU_GROUP_STOPPED, out);
+}
+
 static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     enum mu_policy_outcome_kind kind = p->outcome.kind;
@@ -270,8 +278,7 @@ static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *
     struct mu_policy_effect *agent;
 
     assert(kind != MU_POLICY_OUTCOME_NONE);
-    if (mu_group_state_is_running(p->state)) /* unknown: nobody waits for them to end */
-        enter_state(p, p->workers == NONE ? MU_GROUP_STOPPED : MU_GROUP_UNKNOWN, out);
+    be_stopped(p, out);
     enter(p, MU_POLICY_ENDED, UINT64_MAX);
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
@@ -300,13 +307,6 @@ static void say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
     (void)emit(out, MU_POLICY_DO_WATCH_STOP);
     (void)emit(out, MU_POLICY_DO_LEAVE);
     p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
-}
-
-static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
-{
-    assert(p->workers == NONE);
-    if (mu_group_state_is_running(p->state))
-        enter_state(p, MU_GROUP_STOPPED, out);
 }
 
 static void leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -545,8 +545,9 @@ static void await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
     } else if (now_ms >= p->charge_until_ms) {
         p->charge_until_ms = p->charge_ms + p->store_ms;
         say(p, out, MUSTER_LOG_WARNING,
-            "%.*s; whether restarts are left is the store's to say, which is silent; waiting", TEXT_SHOWN_MAX,
-            p->failure);
+            "%.*s; whether restarts are left is the store's to say%s%.*s; waiting for up to %" PRIu64 " s",
+            TEXT_SHOWN_MAX, p->failure, p->silence.code != 0 ? ": " : ", which is silent", TEXT_SHOWN_MAX,
+            p->silence.code != 0 ? p->silence.text : "", p->store_ms / 1000);
     }
 }
 
@@ -693,10 +694,10 @@ static void on_stopped(struct mu_policy *p, const struct mu_policy_event *event,
     time_step(MU_METRICS_STOP_WORKERS, event->number == 0, p->stop_ms, event->now_ms, out);
     if (event->number == 0)
         return;
-    (void)snprintf(p->text, sizeof p->text, "%" PRId64 " process%s of the workers cannot be killed: %.*s",
+    (void)snprintf(p->unkilled, sizeof p->unkilled, "%" PRId64 " process%s of the workers cannot be killed: %.*s",
                    event->number, event->number == 1 ? "" : "es", TEXT_SHOWN_MAX,
                    event->text == NULL ? "no more is known" : event->text);
-    say(p, out, MUSTER_LOG_ERROR, "%s", p->text);
+    say(p, out, MUSTER_LOG_ERROR, "%s", p->unkilled);
 }
 
 /* ---- When nothing of the workers is left ---- */
@@ -772,7 +773,7 @@ static void give_up_on_leftovers(struct mu_policy *p, uint64_t now_ms, struct mu
     enter_state(p, p->state == MU_GROUP_INIT ? MU_GROUP_UNKNOWN : MU_GROUP_FAILED, out);
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "stop the workers of role '%.200s' (state %s): %.*s", p->role,
-                  mu_group_state_name(p->state), TEXT_SHOWN_MAX + 64, p->text);
+                  mu_group_state_name(p->state), TEXT_SHOWN_MAX + 64, p->unkilled);
     leave(p, now_ms, out);
 }
 
@@ -1168,8 +1169,11 @@ static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
         left(p, now_ms, out);
     else if (p->phase == MU_POLICY_ASKING)
         told_why(p, NULL, now_ms, out);
-    else
-        end(p, now_ms, out); /* lingered long enough; or the keeper is gone, and the workers do not die */
+    else if (p->phase == MU_POLICY_STOPPING) { /* the keeper is gone: the rest at once; that has limits of its own */
+        p->deadline_ms = UINT64_MAX;
+        stop(p, SIGKILL, 0, now_ms, out);
+    } else
+        end(p, now_ms, out); /* lingered long enough */
 }
 
 static void take(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)

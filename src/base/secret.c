@@ -84,6 +84,16 @@ static size_t user_hidden(struct mu_slice text, size_t from, size_t end)
     return hidden > end ? hidden : end;
 }
 
+/* Whether a name with a secret word begins there that may have a value, behind `value`: "=" or a blank comes before it, or
+ * whatever else when the name is no more than that word. A host's name that goes on otherwise has none. */
+static bool is_secret(struct mu_slice text, size_t from, size_t value)
+{
+    size_t len = word_at(mu_slice(text.data + from, text.len - from));
+
+    return len > 0 &&
+           (from + len == value || value == text.len || text.data[value - 1] == '=' || text.data[value] == ' ');
+}
+
 struct writer {
     char *out;
     size_t used, room;
@@ -117,7 +127,7 @@ const char *mu_secret_hide(struct mu_slice text, char *shown, size_t room)
         if (i >= user && i < user_end) {
             fits = put(&w, "***", 3);
             i = user_hidden(text, i, user_end);
-        } else if (word_at(mu_slice(text.data + i, text.len - i)) == 0) {
+        } else if (!is_secret(text, i, value)) {
             fits = put(&w, text.data + i++, 1);
         } else {
             fits = put(&w, text.data + i, value - i);

@@ -26,7 +26,6 @@
 #include <uv.h>
 
 #define PARK_TIMEOUT_MS 300000          /* then the bell is parked anew */
-#define ASKS_MAX 8                      /* asked and not yet passed on */
 #define PROGRESS_NODES_MAX 64           /* shown to a user who waits */
 #define REFUSED_MAX MU_RDZV_EFFECTS_MAX /* requests of one step that found no memory */
 

@@ -420,6 +420,8 @@ static void round_over(struct etcd *e, struct muster_rdzv_event event, const siz
         return;
     }
     stop_boot(e);
+    if (mu_asking_has(&e->asking, MU_CLASSIC_ON_LEAVE))
+        return; /* the owner does not want it any more */
     e->join_again = true;
     ask(e, MU_CLASSIC_ON_JOIN);
 }

@@ -34,7 +34,6 @@
 #define REQUEST_MIN_MS 500 /* for an answer, however short the lease */
 #define REQUEST_MAX_MS 5000
 #define PATIENCE_MAX 16 /* a request that got no answer in time is given twice as long the next time, up to so often */
-#define ASKS_MAX 8      /* asked and not yet passed on */
 #define LATER_MAX                                                                                                      \
     MU_FOLD_EFFECTS_MAX /* answers that are there at once, and wait until the step that wanted them is over */
 #define PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)

@@ -399,8 +399,10 @@ bool mu_etcd2_turns_submit(struct mu_etcd2_turns *turns, struct mu_kv_request *r
         take(work);
         return false;
     }
-    if (mine)
+    if (mine) {
         drop_watch(turns);
+        turns->before = 0; /* nobody is waited for any more */
+    }
     give(work);
     return false;
 }

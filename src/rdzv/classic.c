@@ -1791,6 +1791,7 @@ static void renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
         ask(m, out, &m->rank_lease, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version, m->key_rank);
 
     put_rank_key(request);
+    request->timeout_ms = RANK_EVERY_MS / 2; /* another server has to be asked before the key is gone */
     if (!m->put_back) {
         request->has_value = false;
         request->refresh = request->must_exist = true;

@@ -30,7 +30,7 @@ RESERVED = []  # open files with a lock each; until this process ends
 
 def reserve(port):
     """Whether it is ours among all tests of this kind on this machine."""
-    place = pathlib.Path(tempfile.gettempdir()) / "muster-test-ports"
+    place = pathlib.Path(tempfile.gettempdir()) / f"muster-test-ports-{os.getuid()}"
     place.mkdir(exist_ok=True)
     file = open(place / str(port), "w", encoding="utf-8")  # pylint: disable=consider-using-with
     try:

@@ -478,6 +478,7 @@ def test_answer_that_is_followed_by_a_reset_is_taken(clients):
     answer = ("HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nX-Etcd-Index: 5\r\nConnection: close\r\n"
               f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
         client = clients(2, f"127.0.0.1:{listener.getsockname()[1]}")
         for i in range(20):
             client.start(f"p{i}", "put", key="/k", value="v", exist=2)

@@ -95,9 +95,10 @@ static void keep_id(struct scene *s, const struct mu_classic_request *request, b
 
     if (request->refresh && strncmp(key, "run_", 4) == 0)
         s->job_id = request->id;
-    else if (request->refresh)
+    else if (request->refresh) {
         s->rank_id = request->id;
-    else if (closing)
+        assert_int_equal(request->timeout_ms, 2500); /* which leaves time for another server, before the key is gone */
+    } else if (closing)
         s->close_id = request->id;
     else if (looking)
         s->look_id = request->id;

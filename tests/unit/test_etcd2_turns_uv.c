@@ -317,6 +317,22 @@ static void when_the_time_is_up_it_is_told_who_was_last_and_the_watch_goes_on(vo
     close_scene(&s);
 }
 
+static void who_gives_a_turn_that_it_did_not_wait_for_to_the_end_waits_for_nobody(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    open_scene(&s, 95, 92);
+    assert_int_equal(take(&s), 101);
+    submit(&s, MU_KV_TURN_WAIT, 100, 100); /* its owner is dead */
+    run_until(&s.done);
+    assert_false(s.request.found);
+    assert_int_not_equal(s.turns.before, 0);
+    ask(&s, MU_KV_TURN_GIVE, 101, GUARD_MS);
+    assert_int_equal(s.turns.before, 0);
+    close_scene(&s);
+}
+
 static void giving_leaves_a_mark_and_says_who_was_last(void **state)
 {
     struct scene s;
@@ -399,6 +415,7 @@ int main(void)
         SCENE(the_next_turn_comes_with_the_mark_of_the_one_before),
         SCENE(a_mark_that_is_there_is_seen_at_once),
         SCENE(when_the_time_is_up_it_is_told_who_was_last_and_the_watch_goes_on),
+        SCENE(who_gives_a_turn_that_it_did_not_wait_for_to_the_end_waits_for_nobody),
         SCENE(giving_leaves_a_mark_and_says_who_was_last),
         SCENE(whoever_waits_when_it_is_closed_is_told),
         SCENE(a_turn_that_is_taken_anew_ends_the_wait_for_the_old_one),

@@ -68,18 +68,18 @@ def still_valid():
 
 def released():
     use()
-    with timer.expires(after=2):
+    with timer.expires(after=8):
         pass
-    time.sleep(3)
+    time.sleep(9)
 
 
 def recursive(depth=4):
     """All levels have one scope, and with it one timer: the innermost gives it back."""
     use()
     if depth > 0:
-        with timer.expires(after=2):
+        with timer.expires(after=8):
             recursive(depth - 1)
-            time.sleep(0.7)
+            time.sleep(2.2)
 
 
 def recursive_and_expired(depth=4):
@@ -119,11 +119,11 @@ def many_kept():
 
 def many_released():
     """A release that were lost would be this process's end."""
-    client, end = use(), time.time() + 4
+    client, end = use(), time.time() + 10
     for number in range(REQUESTS // 2):
         client.acquire(f"released {number}", end)
         client.release(f"released {number}")
-    time.sleep(5)
+    time.sleep(11)
 
 
 CASES = [happy_path, expired, expired_with_another_signal, expired_without_a_signal, expired_inside_of_a_valid_one,
