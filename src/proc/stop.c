@@ -202,16 +202,18 @@ static void grace(struct mu_stop *stop, const struct mu_stop_event *event, struc
 
 static void drain(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
-    if (event->type == MU_STOP_ON_KILL) {
+    bool kill = event->type == MU_STOP_ON_KILL;
+
+    if (!kill && event->now_ms < stop->until_ms)
+        return;
+    if (kill || stop->waited || count(event).managers == 0) {
         enter_killing(stop, event, out);
-    } else if (event->now_ms >= stop->until_ms && !stop->waited && count(event).managers > 0) {
-        stop->waited = true;
-        stop->until_ms = event->now_ms + MU_STOP_SHARED_MS;
-        if (count(event).grouped > 0)
-            signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
-    } else if (event->now_ms >= stop->until_ms) {
-        enter_killing(stop, event, out);
+        return;
     }
+    stop->waited = true;
+    stop->until_ms = event->now_ms + MU_STOP_SHARED_MS;
+    if (count(event).grouped > 0)
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
 }
 
 static void killing(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)

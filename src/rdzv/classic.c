@@ -1152,6 +1152,8 @@ static void on_last_written(struct mu_classic *m, const struct mu_classic_event 
 
 static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    bool is_in;
+
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND || is_older(m, event)) {
         look_again(m, out);
         return;
@@ -1159,11 +1161,10 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
     if (!got_doc(m, event, MU_CLASSIC_IN_PEERS_READ, out))
         return;
     progress(m, out);
-    if ((int64_t)m->doc.participants <= m->rank)
-        look_again(m, out);
-    else if (is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+    is_in = (int64_t)m->doc.participants > m->rank;
+    if (is_in && is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
-    else if (!is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
+    else if (!is_in || !is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
         look_again(m, out);
     else if (m->last_caller)
         go(m, MU_CLASSIC_IN_LAST_READ, out);

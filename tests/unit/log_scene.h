@@ -128,6 +128,12 @@ static UNUSED void assert_said(const char *part)
         fail_msg("'%s' was not said, but:\n%s", part, said.text);
 }
 
+static UNUSED void assert_said_lines(unsigned count)
+{
+    if (said.count != count)
+        fail_msg("not %u lines were said, but:\n%s", count, said.text);
+}
+
 static UNUSED unsigned times_said(const char *part)
 {
     unsigned times = 0;

@@ -99,7 +99,7 @@ static void lines_come_out_with_their_prefix_in_order(void **state)
         TURN_UNTIL(&s->loop, s->far.reader, strlen(far_end_text(&s->far)) >= 21);
         assert_string_equal(far_end_text(&s->far), "[a]:one\n[b]:two\n[a]:\n");
         finish(s);
-        assert_int_equal(said.count, 0);
+        assert_said_lines(0);
     }
 }
 
@@ -189,19 +189,19 @@ static void a_console_that_blocks_costs_lines_that_are_counted_and_said(void **s
         assert_true(stats.waiting > MU_CONSOLE_SOURCE_BYTES_MAX / 2);
         assert_true(stats.dropped_lines > LINES / 2 && stats.dropped_lines < LINES);
         assert_int_equal(stats.dropped_bytes, stats.dropped_lines * 100);
-        assert_int_equal(said.count, 0); /* not before it moves again */
+        assert_said_lines(0); /* not before it moves again */
 
         TURN_UNTIL(&s->loop, s->far.reader, (far_end_read(&s->far, 65536), mu_console_stats(s->console).waiting == 0));
         hear_numbered(s, LINES - stats.dropped_lines);
         assert_int_equal(count_numbered(&s->far) + stats.dropped_lines, LINES);
         TURN_UNTIL(&s->loop, -1, said.count > 0);
-        assert_int_equal(said.count, 1);
+        assert_said_lines(1);
         assert_said("standard output did not keep up: ");
         assert_said(" of A were not shown; they are in /logs/a");
         put_numbered(s->a, LINES);
         mu_console_flush(s->console);
         finish(s);
-        assert_int_equal(said.count, 1);
+        assert_said_lines(1);
     }
 }
 
@@ -221,7 +221,7 @@ static void a_slow_console_gets_everything_that_fits(void **state)
         assert_int_equal(count_numbered(&s->far), LINES);
         far_end_close(&s->far);
         s->closed = false;
-        assert_int_equal(said.count, 0);
+        assert_said_lines(0);
     }
 }
 
@@ -310,7 +310,7 @@ static void a_reader_that_is_gone_is_said_once(void **state)
         TURN_UNTIL(&s->loop, -1, s->closed);
         s->closed = false;
         far_end_close(&s->far);
-        assert_int_equal(said.count, 1);
+        assert_said_lines(1);
         assert_said("standard output: ");
         assert_said("workers go on");
     }
@@ -361,14 +361,14 @@ static void a_closed_descriptor_is_said_once_and_costs_nothing_else(void **state
     (void)close(fd);
     start_on(s, fd, false);
     assert_int_equal(mu_console_stats(s->console).way, MU_CONSOLE_GONE);
-    assert_int_equal(said.count, 0);
+    assert_said_lines(0);
     put(s->a, "", "nobody hears this");
     mu_console_flush(s->console);
     TURN_UNTIL(&s->loop, -1, said.count > 0);
     assert_said("standard output: Bad file descriptor");
     close_console(s, PATIENCE_MS);
     TURN_UNTIL(&s->loop, -1, s->closed);
-    assert_int_equal(said.count, 1);
+    assert_said_lines(1);
 }
 
 /* Others write to the same file through the same description: nobody overwrites anybody. */
@@ -410,7 +410,7 @@ static void devices_without_readiness_are_written_directly(void **state)
     close_console(s, PATIENCE_MS);
     TURN_UNTIL(&s->loop, -1, s->closed);
     (void)close(fd);
-    assert_int_equal(said.count, 0);
+    assert_said_lines(0);
 }
 
 static void a_full_disk_under_the_console_is_said_once(void **state)
@@ -429,7 +429,7 @@ static void a_full_disk_under_the_console_is_said_once(void **state)
     TURN_UNTIL(&s->loop, -1, said.count > 0);
     close_console(s, PATIENCE_MS);
     TURN_UNTIL(&s->loop, -1, s->closed);
-    assert_int_equal(said.count, 1);
+    assert_said_lines(1);
     assert_said("standard output: No space left on device");
     (void)close(fd);
 }
