@@ -432,10 +432,12 @@ void check_each_second(void)
 }
 
 /* Those who are not done and have no reason of their own to end are enough for a round: then the job ends for all of them
- * in the same way. Unless its store has forgotten the job, or who was done gives up waiting. */
+ * in the same way. Unless its store has forgotten the job, or who was done gives up waiting: also without knowing it, because
+ * its process was stopped for longer than it waits. */
 void check_calm(void)
 {
     int64_t undone = 0;
+    bool stopped = false;
     bool closed = store_document() != NULL && store_document()->doc.closed;
 
     c.calm = true;
@@ -443,9 +445,10 @@ void check_calm(void)
         const struct agent *a = &job.agents[i];
 
         undone += a->job != NULL && !a->ended && a->node->alive && !a->done && !a->personal;
+        stopped |= a->job != NULL && !a->ended && a->done && a->node->paused_until_us > w.now_us;
     }
     c.must_end_as_one = undone >= w.settings.nodes_min && !closed && job.wiped_us == 0 && !job.on[T_IMPATIENT] &&
-                        !job.on[T_UNKILLABLE] && w.host_slot < 0;
+                        !job.on[T_UNKILLABLE] && !stopped && w.host_slot < 0;
 }
 
 void check_over(void)
