@@ -128,6 +128,15 @@ def test_v2_writes_hold_to_their_conditions(etcds, clients):
     assert "code=100" in client.ask("put", key="/a", value="y", exist=1)
 
 
+def test_servers_may_be_given_by_name(etcds, clients):
+    """As libcurl resolves it; one that nobody knows is passed over, and alone it is named."""
+    port = etcds()[0].port
+    client = clients(2, f"no-such-host.invalid:1,localhost:{port}")
+    assert "rc=OK code=0" in client.ask("put", key="/a", value="x")
+    alone = clients(2, "no-such-host.invalid:1").ask("get", key="/a", timeout=2000)
+    assert "rc=OK" not in alone and "no-such-host.invalid" in alone
+
+
 def test_v2_directories_and_times_to_live(etcds, clients):
     client = clients(2, etcds().endpoints)
     assert " /d/=@" in client.ask("put", key="/d/", dir=1, ttl=100)
