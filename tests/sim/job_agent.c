@@ -1,18 +1,8 @@
 /* An agent on top of a node: the program's own job, with all its machines. What the rendezvous tells arrives from the
- * loop, in its order. Its workers' store is there at once: nothing is made of it here. */
+ * loop, in its order. */
 #include "job_sim.h"
 
 #include <signal.h>
-
-struct news { /* of the rendezvous */
-    enum mu_rdzv_tell tell;
-    int64_t round, count, rank;
-    bool old_dialect;
-    unsigned incarnation;
-    unsigned ids[AGENTS_MAX]; /* the world's, or the lost */
-    size_t ids_count;
-    struct muster_error error;
-};
 
 static bool is_there(const struct agent *a)
 {
@@ -33,6 +23,8 @@ static void start_workers(struct agent *a)
         told.type = MU_POLICY_ON_START_FAILED;
         told.error = &error;
     }
+    if (boot_port_is_taken(a))
+        a->procs.workers[0].fails = true;
     mu_job_tell(a->job, &told);
 }
 
@@ -50,10 +42,10 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *effec
     switch (effect->type) {
     case MU_POLICY_DO_JOIN:
         check_joining(a);
-        node_ask(a->node, MU_RDZV_JOIN);
+        boot_ask(a, MU_RDZV_JOIN);
         break;
     case MU_POLICY_DO_LEAVE:
-        node_ask(a->node, MU_RDZV_LEAVE);
+        boot_ask(a, MU_RDZV_LEAVE);
         break;
     case MU_POLICY_DO_START_WORKERS:
         start_workers(a);
@@ -101,7 +93,7 @@ static void perform(struct agent *a, const struct mu_job_effect *effect)
         kv_ask(a, effect->who, &effect->ask);
         break;
     case MU_JOB_DO_CLOSE:
-        node_ask(a->node, MU_RDZV_CLOSE);
+        boot_ask(a, MU_RDZV_CLOSE);
         break;
     case MU_JOB_DO_WARN:
         TELL("%s: warning: %s", a->name, effect->text);
@@ -246,10 +238,10 @@ static void name_nodes(const struct news *news, struct mu_node nodes[static AGEN
                                      .local_id = mu_node_local_id(MU_NODE_VERSION, news->ids[i]) };
 }
 
-static void note_joined(struct agent *a, const struct news *news, const struct mu_node *nodes)
+static void note_joined(struct agent *a, const struct news *news)
 {
     a->round = news->round;
-    a->tag = mu_round_tag(nodes, news->ids_count);
+    a->tag = news->tag;
     a->rank = news->rank;
     a->incarnation = news->incarnation;
     a->world_count = news->ids_count;
@@ -285,7 +277,7 @@ static void on_news(struct agent *a, void *what, uint64_t number)
     (void)number;
     name_nodes(news, nodes);
     if (news->tell == MU_RDZV_TELL_JOINED)
-        note_joined(a, news, nodes);
+        note_joined(a, news);
     else if (news->tell == MU_RDZV_TELL_PEERS_LOST)
         a->lost_us = w.now_us;
     else if (news->tell == MU_RDZV_TELL_CLOSED)
@@ -294,6 +286,11 @@ static void on_news(struct agent *a, void *what, uint64_t number)
     if (news->tell == MU_RDZV_TELL_REMOVED && is_there(a))
         check_removed(a);
     free(what);
+}
+
+void agent_deliver(struct agent *a, struct news *news)
+{
+    later(w.now_us, on_news, a, news, 0);
 }
 
 static void copy_ids(struct news *news, const struct mu_node *nodes, size_t count)
@@ -305,6 +302,7 @@ static void copy_ids(struct news *news, const struct mu_node *nodes, size_t coun
 void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
 {
     struct agent *a = &job.agents[node->slot];
+    struct mu_node nodes[AGENTS_MAX];
     struct news *news;
 
     if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_RECORD)
@@ -325,6 +323,8 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
         news->rank = world->rank;
         news->old_dialect = !world->dialect.addr;
         copy_ids(news, world->members, world->count);
+        name_nodes(news, nodes);
+        news->tag = mu_round_tag(nodes, news->ids_count);
     } else if (effect->tell == MU_RDZV_TELL_PEERS_LOST) {
         struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
@@ -332,7 +332,7 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
     } else if (effect->tell != MU_RDZV_TELL_WAITING && effect->tell != MU_RDZV_TELL_REMOVED) {
         news->round = a->round;
     }
-    later(w.now_us, on_news, a, news, 0);
+    boot_hear(a, effect, news);
 }
 
 /* ---- Birth and death ---- */
@@ -383,6 +383,7 @@ void agent_birth(struct node *node)
     config = (struct mu_job_config){ policy, ranks, finish, on_step, a };
     if (mu_job_new(&config, &a->job, NULL) < 0)
         abort();
+    boot_birth(a);
     TELL("%s: runs %" PRId64 " workers", a->name, a->size);
     later(w.now_us + below(20 * MS), on_run, a, NULL, 0);
 }
@@ -392,6 +393,7 @@ void agent_bury(struct agent *a)
 {
     mu_job_free(a->job);
     a->job = NULL;
+    boot_bury(a);
     a->procs.running = 0;
     a->procs.left = false;
     a->procs.generation++;

@@ -102,6 +102,13 @@ void check_joining(const struct agent *a)
     EXPECT("G2", !procs_any(a), "%s joins with processes of the old round", a->name);
 }
 
+/* It leaves, and is missed. */
+void check_boot_failed(struct agent *a)
+{
+    a->personal = true;
+    c.stirred = true;
+}
+
 /* All who run workers in a round do so with one restart count. (A member of a round that was restored, after it was lost with
  * its store, may be in it for a second time.) */
 static void check_count(const struct agent *a)
@@ -417,6 +424,7 @@ static void check_told(const struct agent *a)
 
 void check_each_second(void)
 {
+    boot_check();
     for (unsigned i = 0; i < w.nodes_count; i++) {
         const struct agent *a = &job.agents[i];
         uint64_t since;

@@ -104,14 +104,18 @@ static void on_answer(struct agent *agent, void *what, uint64_t number)
         (void)mu_fail(&error, order->code, "simulated");
         answer.error = &error;
         answer.gone = order->gone;
-        agent->kv_failed_us = w.now_us;
+        if (order->who != WHO_BOOT)
+            agent->kv_failed_us = w.now_us;
     }
     TELL("%s: %s '%s'%s", agent->name, mu_ask_kind_text(order->kind), order->key,
          order->code < 0               ? ", failed"
          : order->kind != MU_ASK_CHECK ? ""
          : order->found                ? ", there"
                                        : ", not there");
-    agent_answer(agent, order->who, answer);
+    if (order->who == WHO_BOOT)
+        boot_answer(agent, order->kind, &answer);
+    else
+        agent_answer(agent, order->who, answer);
     free(order);
 }
 
@@ -335,6 +339,7 @@ void kv_begin(void)
 {
     kv.incarnation = store_incarnation();
     kv.up = store_is_up();
+    boot_begin();
 }
 
 void kv_end(void)

@@ -3,6 +3,7 @@
  *
  *   sim_job.c     what the seed decides, the storm, the healing, the command line
  *   job_agent.c   an agent: the program's own machines, wired as the program wires them
+ *   job_boot.c    where the workers of a round meet
  *   job_kv.c      the plain keys of the store
  *   job_proc.c    the processes of an agent
  *   job_check.c   what must hold */
@@ -35,7 +36,10 @@ enum {
     X(UNEVEN, "uneven")         /* nodes are done at different times */                                                \
     X(IMPATIENT, "impatient")   /* a done agent waits for the others with a limit */                                   \
     X(MIXED, "mixed")           /* every round is taken for one with a PyTorch member, and its keys are used */        \
-    X(HANG, "hang")             /* some hang in the kernel, which is noticed */
+    X(HANG, "hang")             /* some hang in the kernel, which is noticed */                                        \
+    X(BOOT, "boot")             /* where workers meet has to be agreed on; else it is there at once */                 \
+    X(PORT, "port")             /* some ports are taken */                                                             \
+    X(SELF, "self")             /* some addresses do not lead back to who has them */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -64,6 +68,17 @@ struct processes {
 };
 
 /* ---- Agents ---- */
+
+struct news { /* of the rendezvous */
+    enum mu_rdzv_tell tell;
+    int64_t round, count, rank;
+    uint64_t tag; /* of a round that was joined */
+    bool old_dialect;
+    unsigned incarnation;
+    unsigned ids[AGENTS_MAX]; /* the world's, or the lost */
+    size_t ids_count;
+    struct muster_error error;
+};
 
 struct agent {
     struct node *node;
@@ -123,7 +138,20 @@ void agent_signal(struct agent *agent, int signal);
 void agent_tell(struct agent *agent, struct mu_policy_event event); /* from the loop */
 void agent_answer(struct agent *agent, enum mu_job_who who, struct mu_answer answer);
 
+void agent_deliver(struct agent *agent, struct news *news); /* from the loop; frees it */
+
+/* job_boot.c */
+void boot_begin(void);
+void boot_birth(struct agent *agent);
+void boot_bury(struct agent *agent);
+void boot_ask(struct agent *agent, enum mu_rdzv_event_type ask);
+void boot_hear(struct agent *agent, const struct mu_rdzv_effect *effect, struct news *news); /* takes it */
+void boot_answer(struct agent *agent, enum mu_ask_kind kind, const struct mu_answer *answer);
+bool boot_port_is_taken(const struct agent *agent);
+void boot_check(void); /* each second */
+
 /* job_kv.c */
+#define WHO_BOOT ((enum mu_job_who)(MU_JOB_CLEAR + 1)) /* who asks, beside the machines of a job */
 void kv_begin(void);
 void kv_end(void);
 void kv_sync(void); /* with what the store has become */
@@ -138,6 +166,7 @@ bool procs_any(const struct agent *agent);
 /* job_check.c */
 void check_job_begin(void);
 void check_joining(const struct agent *agent);
+void check_boot_failed(struct agent *agent);
 void check_starting(struct agent *agent);
 void check_lost(const struct agent *agent);
 void check_removed(const struct agent *agent);

@@ -340,6 +340,11 @@ static void choose_faults(void)
     job.on[T_MIXED] = !w.on[F_HOSTED] && !w.on[F_WIPE] && mu_rng_below(&more, 100) < density / 2;
     job.on[T_HANG] = mu_rng_below(&more, 100) < density / 2;
     job.percent[T_HANG] = 1 + (unsigned)mu_rng_below(&more, 40);
+    job.on[T_BOOT] = mu_rng_below(&more, 100) < 80;
+    for (unsigned i = T_PORT; i <= T_SELF; i++) {
+        job.on[i] = mu_rng_below(&more, 100) < density;
+        job.percent[i] = 1 + (unsigned)mu_rng_below(&more, 40);
+    }
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);

@@ -1,0 +1,645 @@
+/* Between a complete round and an agent that is told of it: the program's own boot machine, wired as the handler wires it. Rank
+ * 0 listens, connects to itself and publishes; the others read; what the rendezvous tells meanwhile waits, or makes the node join
+ * the next round instead; who cannot finish leaves, and its agent is told that joining has failed.
+ *
+ * An address names the node that it belongs to, and no port is given out twice: so a pair says who opened it, and for which
+ * round. What must hold:
+ *
+ *   G1  all who are told of a round are told the same pair; it is rank 0's, opened for this very round, and while rank 0 is in
+ *       the round it still listens there
+ *   M   a boot ends within its limit; it fails only where something was in its way, and never if it began in calm */
+#include "job_sim.h"
+
+#include "handler/boot.h"
+
+enum { ASKS_MAX = 8, OFFERS_MAX = 16384, PAIRS_MAX = 8192, GET_SLICE_MS = 2000, FIRST_PORT = 1024 };
+
+#define SETTLED_US (10 * SECOND) /* for which nothing was in the way of a boot that has to finish */
+
+struct pair {      /* that was told */
+    int64_t round; /* -1: none */
+    uint64_t tag;
+    unsigned port;
+    char addr[MU_BOOT_ADDR_MAX];
+};
+
+struct boot {
+    bool there;
+    struct mu_boot machine;
+    uint64_t timer_us, timer_generation;
+    char hostname[16], local_addr[16], own_addr[24];
+    /* Of the handler. */
+    enum mu_rdzv_event_type asks[ASKS_MAX];
+    size_t asks_count;
+    bool failed, join_after_leave, closed_seen; /* failed: leaving because of that */
+    struct muster_error error;
+    uint64_t join_deadline_ms;
+    struct news *joined, *waiting; /* that the agent does not know yet */
+    /* The round that was booted last. */
+    int64_t round;
+    uint64_t tag;
+    unsigned port;      /* on which it listens; 0: it does not */
+    bool taken;         /* the free port was found by somebody else as well */
+    uint64_t start_us;  /* when it began */
+    uint64_t failed_us; /* when a request last failed */
+    struct pair told;   /* of the round that the agent knows, until it wants another one */
+    bool hindered;      /* listening has failed, or connecting to itself */
+};
+
+struct offer {
+    int64_t round;
+    uint64_t tag;
+    unsigned id, port;
+    uint64_t done_us; /* when rank 0 was sure of it; 0: it was not yet */
+};
+
+static struct boot boots[AGENTS_MAX];
+static struct offer offers[OFFERS_MAX];
+static struct pair pairs[PAIRS_MAX];
+static size_t offers_count, pairs_count;
+static unsigned next_port;
+static bool use_agent_store;
+
+static void step(struct agent *a, struct mu_boot_event event);
+
+static struct boot *boot_of(const struct agent *a)
+{
+    return &boots[a->node->slot];
+}
+
+static bool is_on(const struct boot *b)
+{
+    return mu_boot_deadline_ms(&b->machine) != UINT64_MAX;
+}
+
+static uint64_t later_of(uint64_t x, uint64_t y)
+{
+    return x > y ? x : y;
+}
+
+/* ---- What must hold ---- */
+
+static struct offer *offer_of(int64_t round, uint64_t tag, unsigned id, unsigned port)
+{
+    for (size_t i = offers_count; i-- > 0;) {
+        struct offer *offer = &offers[i];
+
+        if (offer->round == round && offer->tag == tag && offer->id == id && (port == 0 || offer->port == port))
+            return offer;
+    }
+    return NULL;
+}
+
+/* -1: nobody's. */
+static int owner_of(const char *addr)
+{
+    unsigned high, low, id;
+
+    if (sscanf(addr, "10.0.%u.%u", &high, &low) == 2)
+        return (int)(high << 8 | low);
+    return sscanf(addr, "n%u", &id) == 1 || sscanf(addr, "m%u", &id) == 1 ? (int)id : -1;
+}
+
+static bool is_same_round(const struct pair *pair, const struct news *news)
+{
+    return pair->round == news->round && pair->tag == news->tag;
+}
+
+static void check_same(const struct agent *a, const struct pair *now, const struct pair *before, const char *whose)
+{
+    EXPECT("G1", strcmp(before->addr, now->addr) == 0 && before->port == now->port,
+           "%s: round %" PRId64 " meets at %s, port %u, for %s at %s, port %u", a->name, now->round, now->addr,
+           now->port, whose, before->addr, before->port);
+}
+
+/* Where data were lost the same round may come again, with the same members: then it is for those who are in it. */
+static void check_agreed(const struct agent *a, const struct news *news, const struct pair *now)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct boot *b = &boots[i];
+
+        if (b->there && w.nodes[i].alive && i != a->node->slot && is_same_round(&b->told, news))
+            check_same(a, now, &b->told, job.agents[i].name);
+    }
+    for (size_t i = 0; i < pairs_count && job.wiped_us == 0; i++) {
+        if (is_same_round(&pairs[i], news)) {
+            check_same(a, now, &pairs[i], "others");
+            return;
+        }
+    }
+    EXPECT("rounds", pairs_count < PAIRS_MAX, "too many rounds");
+    pairs[pairs_count++] = *now;
+}
+
+static void check_pair(const struct agent *a, const struct news *news, const char *addr, unsigned port)
+{
+    unsigned rank0 = news->ids[0];
+    bool alone = w.settings.nodes_max == 1;
+    struct pair now = { .round = news->round, .tag = news->tag, .port = port };
+
+    EXPECT("G1", owner_of(addr) == (int)rank0 || (alone && strcmp(addr, "127.0.0.1") == 0),
+           "%s: round %" PRId64 " meets at %s, but rank 0 is node %u", a->name, news->round, addr, rank0);
+    EXPECT("G1", offer_of(news->round, news->tag, rank0, port) != NULL,
+           "%s: round %" PRId64 " meets at %s, port %u, which is not of this round", a->name, news->round, addr, port);
+    (void)snprintf(now.addr, sizeof now.addr, "%s", addr);
+    check_agreed(a, news, &now);
+    boot_of(a)->told = now;
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct boot *b = &boots[i];
+
+        if (!b->there || !w.nodes[i].alive || w.nodes[i].id != rank0 || b->round != news->round ||
+            b->tag != news->tag || b->machine.state != MU_BOOT_DONE || !b->machine.listens)
+            continue;
+        EXPECT("G1", b->port == port, "%s: round %" PRId64 " meets at port %u, but rank 0 listens on %u", a->name,
+               news->round, port, b->port);
+    }
+}
+
+/* With the store there for it, and rank 0's pair in it, there is nothing to wait for. */
+static void check_failed(const struct agent *a, const struct boot *b)
+{
+    const struct news *news = b->joined;
+    const struct offer *offer = offer_of(news->round, news->tag, news->ids[0], 0);
+    uint64_t since = later_of(later_of(b->start_us, b->failed_us), a->node->impaired_us);
+
+    EXPECT("M", w.calm == false || b->start_us <= job.calm_us || job.wiped_us != 0 || w.host_slot >= 0,
+           "%s cannot finish a boot that began in calm: %s", a->name, b->error.text);
+    if (b->hindered || job.wiped_us != 0)
+        return;
+    if (news->rank == 0)
+        EXPECT("M", w.now_us < since + SETTLED_US, "%s: nothing keeps it from publishing: %s", a->name, b->error.text);
+    else
+        EXPECT("M", offer == NULL || offer->done_us == 0 || w.now_us < later_of(since, offer->done_us) + SETTLED_US,
+               "%s does not find what rank 0 has published: %s", a->name, b->error.text);
+}
+
+void boot_check(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct boot *b = &boots[i];
+        const struct node *node = &w.nodes[i];
+
+        if (!b->there || !node->alive || !is_on(b))
+            continue;
+        EXPECT("M", w.now_us < later_of(b->start_us + MU_BOOT_TIMEOUT_MS * MS, node->paused_until_us) + SECOND,
+               "%s has not ended its boot (%s)", job.agents[i].name, mu_boot_state_text(b->machine.state));
+    }
+}
+
+/* ---- The handler: what is asked for is done from the loop, in its order ---- */
+
+static void forget_news(struct boot *b)
+{
+    free(b->joined);
+    free(b->waiting);
+    b->joined = b->waiting = NULL;
+}
+
+static void stop(struct agent *a)
+{
+    if (is_on(boot_of(a)))
+        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    forget_news(boot_of(a));
+}
+
+static void on_asks(struct agent *a, void *what, uint64_t number)
+{
+    struct boot *b = boot_of(a);
+    enum mu_rdzv_event_type ask;
+
+    (void)what;
+    (void)number;
+    if (b->asks_count == 0)
+        return;
+    ask = b->asks[0];
+    b->asks_count--;
+    memmove(b->asks, b->asks + 1, b->asks_count * sizeof b->asks[0]);
+    if (ask == MU_RDZV_LEAVE)
+        stop(a);
+    if (ask == MU_RDZV_JOIN && mu_rdzv_phase(a->node->rdzv) == MU_RDZV_PHASE_LEAVING)
+        b->join_after_leave = true;
+    else
+        node_ask(a->node, ask);
+}
+
+static void put(struct agent *a, enum mu_rdzv_event_type ask)
+{
+    struct boot *b = boot_of(a);
+
+    EXPECT("asks", b->asks_count < ASKS_MAX, "%s asks for too much", a->name);
+    b->asks[b->asks_count++] = ask;
+    later(w.now_us, on_asks, a, NULL, 0);
+}
+
+static bool has(const struct boot *b, enum mu_rdzv_event_type ask)
+{
+    for (size_t i = 0; i < b->asks_count; i++) {
+        if (b->asks[i] == ask)
+            return true;
+    }
+    return false;
+}
+
+void boot_ask(struct agent *a, enum mu_rdzv_event_type ask)
+{
+    struct boot *b = boot_of(a);
+
+    if (!b->there) {
+        node_ask(a->node, ask);
+        return;
+    }
+    if (ask == MU_RDZV_JOIN || ask == MU_RDZV_LEAVE)
+        b->told.round = -1;
+    if (ask == MU_RDZV_JOIN)
+        b->join_deadline_ms = node_ms(a->node) + w.settings.join_ms;
+    else if (ask == MU_RDZV_LEAVE)
+        b->join_after_leave = false;
+    put(a, ask);
+}
+
+static void join_next_instead(struct agent *a, struct news *news)
+{
+    struct boot *b = boot_of(a);
+
+    TELL("%s: the round is over before it began", a->name);
+    stop(a);
+    if (has(b, MU_RDZV_LEAVE)) {
+        free(news);
+    } else if (node_ms(a->node) < b->join_deadline_ms) {
+        free(news);
+        put(a, MU_RDZV_JOIN);
+    } else {
+        news->tell = MU_RDZV_TELL_FAILED;
+        news->round = a->round;
+        (void)mu_fail(&news->error, MUSTER_ERDZV_TIMEOUT, "simulated: no round could begin");
+        agent_deliver(a, news);
+    }
+}
+
+static void join_if_wanted(struct agent *a)
+{
+    struct boot *b = boot_of(a);
+
+    if (b->join_after_leave)
+        put(a, MU_RDZV_JOIN);
+    b->join_after_leave = false;
+}
+
+static void on_left(struct agent *a, struct news *news, enum mu_rdzv_event_type asked)
+{
+    struct boot *b = boot_of(a);
+    bool failed = b->failed;
+
+    if (failed) {
+        b->failed = false;
+        news->tell = MU_RDZV_TELL_FAILED;
+        news->error = b->error;
+    } else if (asked == MU_RDZV_TIME) {
+        stop(a);
+    }
+    agent_deliver(a, news);
+    if (!failed && asked == MU_RDZV_LEAVE)
+        join_if_wanted(a);
+}
+
+/* ---- Effects ---- */
+
+static void offer(const struct agent *a, const struct boot *b, unsigned port)
+{
+    EXPECT("rounds", offers_count < OFFERS_MAX, "too many rounds");
+    offers[offers_count++] = (struct offer){ .round = b->round, .tag = b->tag, .id = a->node->id, .port = port };
+}
+
+static void on_listening(struct agent *a, void *what, uint64_t number)
+{
+    struct boot *b = boot_of(a);
+    unsigned *port = what;
+    struct muster_error error = { 0 };
+
+    if (*port == 0) {
+        (void)mu_fail(&error, MUSTER_ESYSTEM, "simulated: the port is taken");
+        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_LISTEN_FAILED, .id = number, .error = &error });
+    } else {
+        if (number == b->machine.id && b->machine.state == MU_BOOT_OPENING)
+            offer(a, b, *port);
+        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_LISTENING, .id = number, .port = (uint16_t)*port });
+    }
+    free(what);
+}
+
+static void listen_for(struct agent *a, const struct mu_boot_effect *effect)
+{
+    struct boot *b = boot_of(a);
+    unsigned *port = malloc(sizeof *port);
+    bool fails = trouble(T_PORT);
+
+    if (port == NULL)
+        abort();
+    EXPECT("ports", next_port < 65535, "too many ports");
+    if (effect->type == MU_BOOT_DO_FREE_PORT) {
+        *port = next_port++;
+        b->taken = fails && chance(70);
+        fails &= !b->taken;
+    } else {
+        if (effect->type == MU_BOOT_DO_OPEN_STORE || b->port == 0)
+            b->port = fails ? 0 : next_port++;
+        else
+            fails = false;
+        *port = b->port;
+    }
+    if (fails) {
+        *port = 0;
+        b->hindered = a->personal = true;
+    }
+    later(w.now_us + below(2 * MS), on_listening, a, port, effect->id);
+}
+
+static void on_self(struct agent *a, void *what, uint64_t number)
+{
+    const bool *works = what;
+    struct muster_error error = { 0 };
+
+    if (!*works)
+        (void)mu_fail(&error, MUSTER_ETIMEOUT, "simulated: it does not answer");
+    step(a, (struct mu_boot_event){ .type = *works ? MU_BOOT_ON_CHECKED : MU_BOOT_ON_REQUEST_FAILED,
+                                    .id = number,
+                                    .error = *works ? NULL : &error });
+    free(what);
+}
+
+static void check_self(struct agent *a, const struct mu_boot_effect *effect)
+{
+    struct boot *b = boot_of(a);
+    bool *works = malloc(sizeof *works);
+
+    if (works == NULL)
+        abort();
+    EXPECT("M", effect->port == b->port, "%s connects to port %u, but it listens on %u", a->name,
+           (unsigned)effect->port, b->port);
+    *works = !trouble(T_SELF);
+    b->hindered |= !*works;
+    later(w.now_us + (*works ? below(5 * MS) : below(effect->wait_ms * MS)), on_self, a, works, effect->id);
+}
+
+static void request(struct agent *a, const struct mu_boot_effect *effect)
+{
+    struct mu_ask ask = { .kind = effect->type == MU_BOOT_DO_GET     ? MU_ASK_GET
+                                  : effect->type == MU_BOOT_DO_CHECK ? MU_ASK_CHECK
+                                                                     : MU_ASK_SET,
+                          .id = effect->id,
+                          .key = effect->key,
+                          .value = effect->value,
+                          .timeout_ms = effect->wait_ms };
+
+    if (ask.kind == MU_ASK_GET && ask.timeout_ms > GET_SLICE_MS)
+        ask.timeout_ms = GET_SLICE_MS;
+    kv_ask(a, WHO_BOOT, &ask);
+}
+
+static void on_done(struct agent *a, const struct mu_boot_effect *effect)
+{
+    struct boot *b = boot_of(a);
+    struct news *joined = b->joined, *waiting = b->waiting;
+    struct offer *made = offer_of(b->round, b->tag, a->node->id, effect->port);
+
+    TELL("%s: meets at %s, port %u", a->name, effect->addr, (unsigned)effect->port);
+    check_pair(a, joined, effect->addr, effect->port);
+    if (joined->rank == 0)
+        made->done_us = w.now_us;
+    b->joined = b->waiting = NULL;
+    agent_deliver(a, joined);
+    if (waiting != NULL)
+        agent_deliver(a, waiting);
+    if (b->closed_seen) {
+        struct news *closed = calloc(1, sizeof *closed);
+
+        if (closed == NULL)
+            abort();
+        *closed = (struct news){ .tell = MU_RDZV_TELL_CLOSED, .round = b->round };
+        agent_deliver(a, closed);
+    }
+    b->closed_seen = false;
+}
+
+static void on_failed(struct agent *a, const struct muster_error *error)
+{
+    struct boot *b = boot_of(a);
+
+    TELL("%s: %s", a->name, error->text);
+    b->failed = true;
+    b->error = *error;
+    if (!muster_error_is_rdzv(b->error.code))
+        b->error.code = MUSTER_ERDZV_CONNECTION;
+    check_failed(a, b);
+    check_boot_failed(a);
+    put(a, MU_RDZV_LEAVE);
+}
+
+static void perform(struct agent *a, const struct mu_boot_effect *effect)
+{
+    switch (effect->type) {
+    case MU_BOOT_DO_OPEN_STORE:
+    case MU_BOOT_DO_KEEP_STORE:
+    case MU_BOOT_DO_FREE_PORT:
+        listen_for(a, effect);
+        break;
+    case MU_BOOT_DO_CLOSE_STORE:
+        boot_of(a)->port = 0;
+        break;
+    case MU_BOOT_DO_CHECK_SELF:
+        check_self(a, effect);
+        break;
+    case MU_BOOT_DO_GET:
+    case MU_BOOT_DO_CHECK:
+    case MU_BOOT_DO_SET:
+        request(a, effect);
+        break;
+    case MU_BOOT_DO_DONE:
+        on_done(a, effect);
+        break;
+    case MU_BOOT_DO_FAIL:
+        on_failed(a, effect->error);
+        break;
+    case MU_BOOT_DO_WARN:
+        TELL("%s: warning: %s", a->name, effect->text);
+        break;
+    }
+}
+
+static void on_timer(struct agent *a, void *what, uint64_t number)
+{
+    struct boot *b = boot_of(a);
+
+    (void)what;
+    if (number != b->timer_generation)
+        return;
+    b->timer_us = 0;
+    step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
+}
+
+static void arm(struct agent *a)
+{
+    struct boot *b = boot_of(a);
+    uint64_t ms = mu_boot_deadline_ms(&b->machine), at;
+
+    if (ms == UINT64_MAX) {
+        b->timer_us = 0;
+        b->timer_generation++;
+        return;
+    }
+    at = ms * MS <= w.now_us + a->node->mono_offset_us ? w.now_us : ms * MS - a->node->mono_offset_us;
+    if (at == b->timer_us && at > w.now_us)
+        return;
+    b->timer_us = at;
+    later(at, on_timer, a, NULL, ++b->timer_generation);
+}
+
+/* Between any two effects of an answer a node may vanish; rank 0 more often. */
+static bool dies(const struct boot *b, const struct mu_boot_event *event)
+{
+    bool inside = event->type == MU_BOOT_ON_START || event->type == MU_BOOT_ON_STOP; /* of a step of the rendezvous */
+
+    return w.on[F_KILL] && !w.calm && !inside && b->joined != NULL && chance(b->joined->rank == 0 ? 6 : 2);
+}
+
+static void step(struct agent *a, struct mu_boot_event event)
+{
+    struct boot *b = boot_of(a);
+    struct mu_boot_effects effects;
+    unsigned count;
+    bool dead = dies(b, &event);
+
+    event.now_ms = node_ms(a->node);
+    mu_boot_step(&b->machine, &event, &effects);
+    count = dead ? (unsigned)below(effects.count + 1) : effects.count;
+    for (unsigned i = 0; i < count; i++)
+        perform(a, &effects.items[i]);
+    if (dead)
+        node_die(a->node);
+    else
+        arm(a);
+}
+
+void boot_answer(struct agent *a, enum mu_ask_kind kind, const struct mu_answer *answer)
+{
+    struct mu_boot_event event = { .id = answer->id, .value = answer->value, .found = answer->found };
+
+    if (kind == MU_ASK_GET && answer->error != NULL && answer->error->code == MUSTER_ETIMEOUT) {
+        event.type = MU_BOOT_ON_MISSING;
+    } else if (answer->error != NULL) {
+        event.type = MU_BOOT_ON_REQUEST_FAILED;
+        event.error = answer->error;
+        boot_of(a)->failed_us = w.now_us;
+    } else {
+        event.type = kind == MU_ASK_GET ? MU_BOOT_ON_GOT : kind == MU_ASK_CHECK ? MU_BOOT_ON_FOUND : MU_BOOT_ON_SET;
+    }
+    step(a, event);
+}
+
+/* ---- What the rendezvous tells ---- */
+
+static void start(struct agent *a, struct news *news)
+{
+    struct boot *b = boot_of(a);
+    char rank0[32];
+    struct mu_boot_start start = {
+        .round = news->round,
+        .rank = news->rank,
+        .all_ours = !job.on[T_MIXED],
+        .rank0_ours = true,
+        .old_dialect = news->old_dialect,
+        .own_addr = b->own_addr,
+        .elsewhere = news->ids_count > 1,
+    };
+
+    (void)snprintf(rank0, sizeof rank0, "node %u", news->ids[0]);
+    start.rank0 = mu_slice_str(rank0);
+    forget_news(b);
+    b->joined = news;
+    b->round = news->round;
+    b->tag = news->tag;
+    b->taken = b->hindered = false;
+    b->start_us = w.now_us;
+    b->failed_us = 0;
+    step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+}
+
+void boot_hear(struct agent *a, const struct mu_rdzv_effect *effect, struct news *news)
+{
+    struct boot *b = boot_of(a);
+    bool on = b->there && is_on(b);
+
+    if (!b->there) {
+        agent_deliver(a, news);
+    } else if (effect->tell == MU_RDZV_TELL_JOINED) {
+        start(a, news);
+    } else if (effect->tell == MU_RDZV_TELL_WAITING && on) {
+        free(b->waiting);
+        b->waiting = news;
+    } else if ((effect->tell == MU_RDZV_TELL_PEERS_LOST || effect->tell == MU_RDZV_TELL_REMOVED) && on) {
+        join_next_instead(a, news);
+    } else if (effect->tell == MU_RDZV_TELL_CLOSED && on) {
+        b->closed_seen = true;
+        free(news);
+    } else if (effect->tell == MU_RDZV_TELL_LEFT) {
+        on_left(a, news, MU_RDZV_LEAVE);
+    } else if (effect->tell == MU_RDZV_TELL_FAILED && effect->asked != MU_RDZV_JOIN && effect->asked != MU_RDZV_CLOSE) {
+        on_left(a, news, effect->asked);
+    } else {
+        agent_deliver(a, news);
+    }
+}
+
+/* Worker 0 finds its port taken. */
+bool boot_port_is_taken(const struct agent *a)
+{
+    return boot_of(a)->there && boot_of(a)->taken && a->rank == 0;
+}
+
+/* ---- Birth and death ---- */
+
+void boot_birth(struct agent *a)
+{
+    struct boot *b = boot_of(a);
+    uint64_t generation = b->timer_generation;
+    unsigned id = a->node->id;
+    struct mu_boot_config config = {
+        .run_id = RUN_ID,
+        .use_agent_store = use_agent_store,
+        .standalone = w.settings.nodes_max == 1,
+    };
+
+    *b = (struct boot){ .timer_generation = generation + 1, .round = -1, .told.round = -1 };
+    if (!job.on[T_BOOT])
+        return;
+    b->there = true;
+    (void)snprintf(b->hostname, sizeof b->hostname, "n%u", id);
+    if (chance(20))
+        (void)snprintf(b->local_addr, sizeof b->local_addr, "m%u", id);
+    if (chance(80))
+        (void)snprintf(b->own_addr, sizeof b->own_addr, "10.0.%u.%u", id >> 8, id & 0xff);
+    config.hostname = b->hostname;
+    config.local_addr = b->local_addr;
+    if (mu_boot_init(&b->machine, &config, NULL) < 0)
+        abort();
+}
+
+void boot_bury(struct agent *a)
+{
+    struct boot *b = boot_of(a);
+
+    if (!b->there)
+        return;
+    forget_news(b);
+    mu_boot_done(&b->machine);
+    b->there = false;
+}
+
+void boot_begin(void)
+{
+    struct mu_rng rng = mu_rng_seeded(w.seed ^ UINT64_C(0xb007));
+
+    offers_count = pairs_count = 0;
+    next_port = FIRST_PORT;
+    use_agent_store = mu_rng_below(&rng, 100) < 75;
+}
