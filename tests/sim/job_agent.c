@@ -17,6 +17,7 @@ static void start_workers(struct agent *a)
     struct muster_error error = { 0 };
 
     check_starting(a);
+    boot_check_starting(a);
     if (!procs_start(a)) {
         a->personal = true;
         (void)mu_fail(&error, MUSTER_ESYSTEM, "simulated");

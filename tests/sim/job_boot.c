@@ -6,7 +6,7 @@
  * round. What must hold:
  *
  *   G1  all who are told of a round are told the same pair; it is rank 0's, opened for this very round, and while rank 0 is in
- *       the round it still listens there
+ *       the round it still listens there; the same of all who start workers, also where data were lost
  *   M   a boot ends within its limit; it fails only where something was in its way, and never if it began in calm */
 #include "job_sim.h"
 
@@ -100,9 +100,9 @@ static int owner_of(const char *addr)
     return sscanf(addr, "n%u", &id) == 1 || sscanf(addr, "m%u", &id) == 1 ? (int)id : -1;
 }
 
-static bool is_same_round(const struct pair *pair, const struct news *news)
+static bool is_same_round(const struct pair *x, const struct pair *y)
 {
-    return pair->round == news->round && pair->tag == news->tag;
+    return x->round == y->round && x->tag == y->tag;
 }
 
 static void check_same(const struct agent *a, const struct pair *now, const struct pair *before, const char *whose)
@@ -112,17 +112,42 @@ static void check_same(const struct agent *a, const struct pair *now, const stru
            now->port, whose, before->addr, before->port);
 }
 
-/* Where data were lost the same round may come again, with the same members: then it is for those who are in it. */
-static void check_agreed(const struct agent *a, const struct news *news, const struct pair *now)
+/* It is rank 0's, and of this round. */
+static void check_whose(const struct agent *a, const struct pair *now, unsigned rank0)
+{
+    bool alone = w.settings.nodes_max == 1;
+
+    EXPECT("G1", owner_of(now->addr) == (int)rank0 || (alone && strcmp(now->addr, "127.0.0.1") == 0),
+           "%s: round %" PRId64 " meets at %s, but rank 0 is node %u", a->name, now->round, now->addr, rank0);
+    EXPECT("G1", offer_of(now->round, now->tag, rank0, now->port) != NULL,
+           "%s: round %" PRId64 " meets at %s, port %u, which is not of this round", a->name, now->round, now->addr,
+           now->port);
+}
+
+static void check_answers(const struct agent *a, const struct pair *now, unsigned rank0)
 {
     for (unsigned i = 0; i < w.nodes_count; i++) {
         const struct boot *b = &boots[i];
 
-        if (b->there && w.nodes[i].alive && i != a->node->slot && is_same_round(&b->told, news))
-            check_same(a, now, &b->told, job.agents[i].name);
+        if (!b->there || !w.nodes[i].alive || w.nodes[i].id != rank0 || b->round != now->round || b->tag != now->tag ||
+            b->machine.state != MU_BOOT_DONE || !b->machine.listens)
+            continue;
+        EXPECT("G1", b->port == now->port, "%s: round %" PRId64 " meets at port %u, but rank 0 listens on %u", a->name,
+               now->round, now->port, b->port);
     }
-    for (size_t i = 0; i < pairs_count && job.wiped_us == 0; i++) {
-        if (is_same_round(&pairs[i], news)) {
+}
+
+/* The keys of a pair bear the round's number only. Where data were lost the same number may come again, with others or with the
+ * same members: who is late then takes the pair of another round. What counts there is with what
+ * workers are started. */
+static void check_told(const struct agent *a, const struct pair *now, unsigned rank0)
+{
+    if (job.wiped_us != 0)
+        return;
+    check_whose(a, now, rank0);
+    check_answers(a, now, rank0);
+    for (size_t i = 0; i < pairs_count; i++) {
+        if (is_same_round(&pairs[i], now)) {
             check_same(a, now, &pairs[i], "others");
             return;
         }
@@ -131,27 +156,21 @@ static void check_agreed(const struct agent *a, const struct news *news, const s
     pairs[pairs_count++] = *now;
 }
 
-static void check_pair(const struct agent *a, const struct news *news, const char *addr, unsigned port)
+/* Whatever has happened before. */
+void boot_check_starting(const struct agent *a)
 {
-    unsigned rank0 = news->ids[0];
-    bool alone = w.settings.nodes_max == 1;
-    struct pair now = { .round = news->round, .tag = news->tag, .port = port };
+    const struct pair *now = &boot_of(a)->told;
 
-    EXPECT("G1", owner_of(addr) == (int)rank0 || (alone && strcmp(addr, "127.0.0.1") == 0),
-           "%s: round %" PRId64 " meets at %s, but rank 0 is node %u", a->name, news->round, addr, rank0);
-    EXPECT("G1", offer_of(news->round, news->tag, rank0, port) != NULL,
-           "%s: round %" PRId64 " meets at %s, port %u, which is not of this round", a->name, news->round, addr, port);
-    (void)snprintf(now.addr, sizeof now.addr, "%s", addr);
-    check_agreed(a, news, &now);
-    boot_of(a)->told = now;
+    if (!boot_of(a)->there)
+        return;
+    EXPECT("G1", now->round == a->round && now->tag == a->tag, "%s starts workers that have nowhere to meet", a->name);
+    check_whose(a, now, a->world[0]);
+    check_answers(a, now, a->world[0]);
     for (unsigned i = 0; i < w.nodes_count; i++) {
-        const struct boot *b = &boots[i];
+        const struct agent *b = &job.agents[i];
 
-        if (!b->there || !w.nodes[i].alive || w.nodes[i].id != rank0 || b->round != news->round ||
-            b->tag != news->tag || b->machine.state != MU_BOOT_DONE || !b->machine.listens)
-            continue;
-        EXPECT("G1", b->port == port, "%s: round %" PRId64 " meets at port %u, but rank 0 listens on %u", a->name,
-               news->round, port, b->port);
+        if (b != a && b->job != NULL && !b->ended && b->procs.running > 0 && is_same_round(&boots[i].told, now))
+            check_same(a, now, &boots[i].told, b->name);
     }
 }
 
@@ -160,7 +179,7 @@ static void check_failed(const struct agent *a, const struct boot *b)
 {
     const struct news *news = b->joined;
     const struct offer *offer = offer_of(news->round, news->tag, news->ids[0], 0);
-    uint64_t since = later_of(later_of(b->start_us, b->failed_us), a->node->impaired_us);
+    uint64_t since = later_of(later_of(b->start_us, b->failed_us), a->node->paused_until_us);
 
     EXPECT("M", w.calm == false || b->start_us <= job.calm_us || job.wiped_us != 0 || w.host_slot >= 0,
            "%s cannot finish a boot that began in calm: %s", a->name, b->error.text);
@@ -403,7 +422,9 @@ static void on_done(struct agent *a, const struct mu_boot_effect *effect)
     struct offer *made = offer_of(b->round, b->tag, a->node->id, effect->port);
 
     TELL("%s: meets at %s, port %u", a->name, effect->addr, (unsigned)effect->port);
-    check_pair(a, joined, effect->addr, effect->port);
+    b->told = (struct pair){ .round = b->round, .tag = b->tag, .port = effect->port };
+    (void)snprintf(b->told.addr, sizeof b->told.addr, "%s", effect->addr);
+    check_told(a, &b->told, joined->ids[0]);
     if (joined->rank == 0)
         made->done_us = w.now_us;
     b->joined = b->waiting = NULL;

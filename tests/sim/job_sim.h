@@ -149,6 +149,7 @@ void boot_hear(struct agent *agent, const struct mu_rdzv_effect *effect, struct 
 void boot_answer(struct agent *agent, enum mu_ask_kind kind, const struct mu_answer *answer);
 bool boot_port_is_taken(const struct agent *agent);
 void boot_check(void); /* each second */
+void boot_check_starting(const struct agent *agent);
 
 /* job_kv.c */
 #define WHO_BOOT ((enum mu_job_who)(MU_JOB_CLEAR + 1)) /* who asks, beside the machines of a job */
