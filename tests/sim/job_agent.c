@@ -387,6 +387,7 @@ void agent_birth(struct node *node)
     boot_birth(a);
     TELL("%s: runs %" PRId64 " workers", a->name, a->size);
     later(w.now_us + below(20 * MS), on_run, a, NULL, 0);
+    procs_birth(a);
 }
 
 /* Its workers die with it. */
@@ -395,9 +396,7 @@ void agent_bury(struct agent *a)
     mu_job_free(a->job);
     a->job = NULL;
     boot_bury(a);
-    a->procs.running = 0;
-    a->procs.left = false;
-    a->procs.generation++;
+    procs_bury(a);
     a->life = 0;
     job.died_us[a->node->id] = w.now_us;
 }

@@ -11,6 +11,7 @@
  *       round that was over for the job by then costs nothing
  *   T   a worker's failure ends the round for all at once, however long it takes its own agent to stop the others
  *   S   a group's state follows from the one before, and from what its agent is about
+ *   G5  no process is left when an agent ends, whatever made it end; but for those that cannot be killed, who are named
  *   G8  a store that is away stops no worker
  *   E   an agent ends once, in bounded time after a signal; after the storm every job ends, all as one */
 #include "job_sim.h"
@@ -179,8 +180,7 @@ void check_lost(const struct agent *a)
 
 void check_removed(const struct agent *a)
 {
-    EXPECT("G2", a->procs.running == 0 || a->procs.killed || a->done, "%s was removed, and its workers are not killed",
-           a->name);
+    EXPECT("G2", procs_killed(a) || a->done, "%s was removed, and its workers are not killed", a->name);
 }
 
 static bool is_alive(unsigned id)
@@ -273,6 +273,15 @@ static bool stops(const struct mu_policy_effects *effects)
     return false;
 }
 
+static bool says(const struct mu_policy_effects *effects, const char *text)
+{
+    for (unsigned i = 0; i < effects->count; i++) {
+        if (effects->items[i].type == MU_POLICY_DO_SAY && strstr(effects->items[i].text, text) != NULL)
+            return true;
+    }
+    return false;
+}
+
 /* Nothing is on but outages and what workers do: nobody vanishes, so nothing else may end a round. */
 static bool only_outages(void)
 {
@@ -283,7 +292,8 @@ static bool only_outages(void)
         on += w.on[i];
     for (unsigned i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
         known += w.on[harmless[i]];
-    return on == known && !job.on[T_NOSTART] && !job.on[T_UNKILLABLE] && !job.on[T_IMPATIENT] && !job.on[T_HANG];
+    return on == known && !job.on[T_NOSTART] && !job.on[T_UNKILLABLE] && !job.on[T_IMPATIENT] && !job.on[T_HANG] &&
+           !job.on[T_KEEPER];
 }
 
 /* A round that is not the job's any more; where data were lost nobody can say. */
@@ -323,8 +333,27 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
         seen->failed = true;
     }
     a->came_late |= before == MU_POLICY_ASKING;
-    if (event->type == MU_POLICY_ON_STOPPED && event->number > 0)
+    if (event->type == MU_POLICY_ON_STOPPED && event->number > 0) {
         a->personal = true;
+        EXPECT("G5", says(effects, event->text), "%s does not say what it leaves behind: %s", a->name, event->text);
+    }
+}
+
+void check_given_up(struct agent *a, const struct proc *proc, bool cannot_be_killed)
+{
+    job.given_up++;
+    EXPECT("G5", cannot_be_killed, "%s gives pid %d up, which it could have killed", a->name, (int)proc->pid);
+}
+
+/* Not while the stop goes on either: nobody would go on with it. */
+static void check_nobody_left(const struct agent *a)
+{
+    for (unsigned i = 0; i < a->procs.table_count && procs_any(a); i++) {
+        const struct proc *proc = &a->procs.table[i];
+
+        EXPECT("G5", !proc->alive || proc->reported || (proc->end_us <= w.now_us && proc->wake_us <= w.now_us),
+               "%s ends, and pid %d lives", a->name, (int)proc->pid);
+    }
 }
 
 void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
@@ -335,7 +364,7 @@ void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
                   (outcome->kind == MU_POLICY_OUTCOME_ERROR && outcome->error.code == MUSTER_ERDZV_CLOSED);
 
     job.ends++;
-    EXPECT("G2", !procs_any(a) || a->procs.unkillable, "%s ends, and its workers do not", a->name);
+    check_nobody_left(a);
     EXPECT("E", outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || a->done, "%s succeeds without its workers", a->name);
     if (a->personal || a->behind)
         c.must_end_as_one = false; /* who is left may be too few */
@@ -436,6 +465,8 @@ void check_each_second(void)
         since = later_of(a->signal_us, a->node->paused_until_us);
         EXPECT("E", a->signal_us == 0 || w.now_us < since + a->signal_grace_ms * MS + 45 * SECOND,
                "%s has got a signal and does not end", a->name);
+        EXPECT("E", a->keeper_us == 0 || w.now_us < later_of(a->keeper_us, a->node->paused_until_us) + 45 * SECOND,
+               "%s has lost its keeper and does not end", a->name);
     }
 }
 

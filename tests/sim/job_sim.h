@@ -13,11 +13,13 @@
 #include "rdzv_sim.h"
 
 #include "agent/job.h"
+#include "proc/stop.h"
 
 enum {
     AGENTS_MAX = 16, /* slots of nodes */
     SIZE_MAX_LOCAL = 3,
-    TEXT_MAX = 2048, /* of a key or value */
+    PROCS_MAX = SIZE_MAX_LOCAL * 7, /* each worker, and what it starts */
+    TEXT_MAX = 2048,                /* of a key or value */
     ENDINGS_MAX = IDS_MAX,
 };
 
@@ -39,7 +41,10 @@ enum {
     X(HANG, "hang")             /* some hang in the kernel, which is noticed */                                        \
     X(BOOT, "boot")             /* where workers meet has to be agreed on; else it is there at once */                 \
     X(PORT, "port")             /* some ports are taken */                                                             \
-    X(SELF, "self")             /* some addresses do not lead back to who has them */
+    X(SELF, "self")             /* some addresses do not lead back to who has them */                                  \
+    X(ASLEEP, "asleep")         /* some sleep in the kernel for a while before they die of a signal */                 \
+    X(KEEPER, "keeper")         /* some agents lose their keeper */                                                    \
+    X(BELOW, "below")           /* what nobody can kill has children: never by chance, for nobody can reach these */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -52,19 +57,29 @@ extern const char *const trouble_names[TROUBLES_COUNT];
 
 /* ---- Processes ---- */
 
-struct worker {
-    bool runs, fails, ignores;
-    uint64_t end_us; /* when it ends, as things are */
+struct proc {
+    pid_t pid;
+    bool alive, leader;
+    int parent;   /* in the table; -1: the agent */
+    int32_t rank; /* of the worker in whose group it is; -1: in none */
+    bool fails, ignores, hangs, manager, foreign;
+    uint64_t end_us;   /* when it ends, as things are */
+    uint64_t stays_us; /* so long after its parent */
+    uint64_t sleep_us; /* in the kernel, when a signal is to end it; 0: not */
+    uint64_t wake_us;  /* 0: it has not slept */
+    bool killed;       /* has got SIGKILL */
+    bool refused;      /* ... which was not permitted */
+    bool ok, direct, told;
+    bool reported; /* as one that cannot be killed */
 };
 
 struct processes {
-    struct worker workers[SIZE_MAX_LOCAL];
-    unsigned count, running;
-    bool started, stopping, killed, stopped, failed; /* failed: one of them did, by itself */
-    bool left;                                       /* something behind */
-    bool unkillable;
-    uint64_t kill_us;    /* when it comes to that; 0: it does not */
+    struct proc table[PROCS_MAX]; /* workers first, by rank */
+    unsigned table_count, spawned, count, running;
+    bool started, stopping, done, stopped, failed; /* failed: one of them did, by itself */
+    struct mu_stop stop;
     uint64_t generation; /* of the last start */
+    uint64_t timer_generation;
 };
 
 /* ---- Agents ---- */
@@ -102,7 +117,7 @@ struct agent {
     /* For the checks. */
     bool ended, personal;         /* personal: it has a reason of its own to end */
     bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
-    uint64_t kv_failed_us, running_us, lost_us, signal_us;
+    uint64_t kv_failed_us, running_us, lost_us, signal_us, keeper_us;
 };
 
 struct job {
@@ -117,8 +132,10 @@ struct job {
     uint64_t died_us[IDS_MAX];
     int64_t done_round[IDS_MAX]; /* -1: it was not */
     uint64_t wiped_us;           /* when data were last lost; 0: never */
+    struct mu_rng other;         /* for processes */
+    pid_t pids;
     /* Figures. */
-    uint64_t rounds, jobs_succeeded, jobs_failed, ends;
+    uint64_t rounds, jobs_succeeded, jobs_failed, ends, keepers, given_up;
 };
 
 extern struct job job;
@@ -163,6 +180,9 @@ bool kv_find(const char *key, struct mu_slice *ret_value, uint64_t *ret_born_us)
 bool procs_start(struct agent *agent); /* false: not all could be */
 void procs_stop(struct agent *agent, int signal, uint64_t grace_ms);
 bool procs_any(const struct agent *agent);
+bool procs_killed(const struct agent *agent); /* all workers, or they are dead */
+void procs_birth(struct agent *agent);
+void procs_bury(struct agent *agent);
 
 /* job_check.c */
 void check_job_begin(void);
@@ -177,6 +197,7 @@ void check_fail_job(const struct agent *agent);
 void check_state(struct agent *agent, enum mu_group_state state);
 void check_states(const struct agent *agent);
 void check_ending(struct agent *agent, const struct mu_policy_outcome *outcome);
+void check_given_up(struct agent *agent, const struct proc *proc, bool cannot_be_killed);
 void check_each_second(void);
 void check_calm(void);
 void check_over(void);

@@ -345,6 +345,11 @@ static void choose_faults(void)
         job.on[i] = mu_rng_below(&more, 100) < density;
         job.percent[i] = 1 + (unsigned)mu_rng_below(&more, 40);
     }
+    job.on[T_ASLEEP] = mu_rng_below(&more, 100) < density;
+    job.percent[T_ASLEEP] = 1 + (unsigned)mu_rng_below(&more, 60);
+    job.on[T_KEEPER] = mu_rng_below(&more, 100) < density;
+    job.percent[T_KEEPER] = 1 + (unsigned)mu_rng_below(&more, 60);
+    job.on[T_BELOW] = false;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
@@ -383,7 +388,7 @@ static void choose_job(void)
     job.restart_grace_ms = chance(50) ? 500 : 10000;
     job.signal_grace_ms = chance(50) ? 1000 : 30000;
     job.wiped_us = 0;
-    job.clean = true;
+    job.clean = !job.on[T_KEEPER];
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         job.clean &= !w.on[i] || i == F_CLOCK || i == F_JUMP || i == F_LATE || i == F_SPARES || i == F_LAZY ||
                      i == F_REORDER || i == F_STALE;
@@ -397,6 +402,8 @@ static void prepare(uint64_t seed)
 {
     w.seed = seed;
     w.rng = mu_rng_seeded(seed);
+    job.other = mu_rng_seeded(seed ^ 0x70726f63);
+    job.pids = 1000;
     w.now_us = w.order = 0;
     w.lives = 0;
     w.ids_count = w.births = 0;
@@ -693,8 +700,10 @@ static int run(const struct options *options)
         return 1;
     }
     printf("sim_job: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f jobs/s, %" PRIu64 " rounds, %" PRIu64
-           " agents ended, %" PRIu64 " jobs succeeded, %" PRIu64 " failed\n",
-           runs, options->seed, (double)runs / took, job.rounds, job.ends, job.jobs_succeeded, job.jobs_failed);
+           " agents ended (%" PRIu64 " without a keeper), %" PRIu64 " jobs succeeded, %" PRIu64 " failed, %" PRIu64
+           " processes could not be killed\n",
+           runs, options->seed, (double)runs / took, job.rounds, job.ends, job.keepers, job.jobs_succeeded,
+           job.jobs_failed, job.given_up);
     return 0;
 }
 
