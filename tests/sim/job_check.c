@@ -345,6 +345,18 @@ void check_given_up(struct agent *a, const struct proc *proc, bool cannot_be_kil
     EXPECT("G5", cannot_be_killed, "%s gives pid %d up, which it could have killed", a->name, (int)proc->pid);
 }
 
+/* Workers have no more than their grace; and whoever cannot be killed is waited for, but not for long. */
+void check_stopping(const struct agent *a)
+{
+    const struct processes *procs = &a->procs;
+    uint64_t since = later_of(procs->last_us, a->node->paused_until_us);
+
+    EXPECT("G2", node_ms(a->node) < procs->grace_ms || procs_killed(a), "%s: the grace is over, and workers live",
+           a->name);
+    EXPECT("G5", procs->stop.left_count == 0 || !procs->done || w.now_us < since + MU_STOP_STUCK_MS * MS + SECOND,
+           "%s waits %.1f s for what cannot be killed", a->name, (double)(w.now_us - since) / 1e6);
+}
+
 /* Not while the stop goes on either: nobody would go on with it. */
 static void check_nobody_left(const struct agent *a)
 {

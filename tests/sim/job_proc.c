@@ -89,6 +89,7 @@ static void die(struct agent *agent, struct proc *proc)
     int index = (int)(proc - procs->table);
     uint64_t died_us = proc->wake_us > proc->end_us ? proc->wake_us : proc->end_us;
 
+    procs->last_us = died_us > procs->last_us ? died_us : procs->last_us;
     proc->alive = false;
     proc->direct = proc->parent == AGENT;
     proc->ok = !procs->stopping && !proc->fails;
@@ -265,10 +266,17 @@ static void step(struct agent *agent, struct mu_stop_event event)
     event.children = view;
     event.count = make_view(procs, event.type == MU_STOP_ON_STOP || before == MU_STOP_KILLING, view);
     mu_stop_step(&procs->stop, &event, &effects);
+    if (event.type == MU_STOP_ON_STOP && before <= MU_STOP_GRACE)
+        procs->grace_ms = event.now_ms + event.grace_ms;
+    else if (event.type == MU_STOP_ON_KILL)
+        procs->grace_ms = event.now_ms;
+    if (procs->stop.state == MU_STOP_KILLING && before != MU_STOP_KILLING)
+        procs->last_us = w.now_us;
     if (procs->stop.state != before)
         TELL("%s: the stop is now in %s", agent->name, mu_stop_state_name(procs->stop.state));
     for (unsigned i = 0; i < effects.count; i++)
         perform(agent, &effects.items[i]);
+    check_stopping(agent);
     arm(agent);
 }
 

@@ -78,6 +78,8 @@ struct processes {
     unsigned table_count, spawned, count, running;
     bool started, stopping, done, stopped, failed; /* failed: one of them did, by itself */
     struct mu_stop stop;
+    uint64_t grace_ms;   /* until then, on the node's clock, workers need not be killed */
+    uint64_t last_us;    /* when somebody last died, or the killing began */
     uint64_t generation; /* of the last start */
     uint64_t timer_generation;
 };
@@ -198,6 +200,7 @@ void check_state(struct agent *agent, enum mu_group_state state);
 void check_states(const struct agent *agent);
 void check_ending(struct agent *agent, const struct mu_policy_outcome *outcome);
 void check_given_up(struct agent *agent, const struct proc *proc, bool cannot_be_killed);
+void check_stopping(const struct agent *agent);
 void check_each_second(void);
 void check_calm(void);
 void check_over(void);
