@@ -125,10 +125,48 @@ static void settle(struct agent *agent)
 
 static uint64_t to_die_us(const struct proc *proc)
 {
-    if (!proc->leader)
-        return job.on[T_DYING] && !w.calm && other_chance(job.percent[T_DYING]) ? other_below(4 * SECOND)
-                                                                                : other_below(30 * MS);
-    return trouble(T_DYING) ? below(4 * SECOND) : below(30 * MS);
+    if (proc->die_us > 0)
+        return proc->die_us - 1;
+    return other_trouble(T_DYING) ? other_below(4 * SECOND) : other_below(30 * MS);
+}
+
+/* How long workers take to die is drawn for all of them, alive or not, when they are told to, and once more when their grace
+ * would be over: the stories hang on how often. */
+static void draw_deaths(struct processes *procs, int signal)
+{
+    for (unsigned i = 0; i < procs->count; i++) {
+        struct proc *worker = &procs->table[i];
+        bool started = i < procs->spawned;
+
+        if (!started || !worker->ignores || signal == SIGKILL) {
+            uint64_t us = trouble(T_DYING) ? below(4 * SECOND) : below(30 * MS);
+
+            if (started)
+                worker->die_us = us + 1;
+        }
+    }
+    procs->drawn |= signal == SIGKILL;
+}
+
+static void on_grace_over(struct agent *agent, void *what, uint64_t number)
+{
+    struct processes *procs = &agent->procs;
+
+    (void)what;
+    if (procs->generation == number && !procs->drawn && procs->draw_us <= w.now_us)
+        draw_deaths(procs, SIGKILL);
+}
+
+static void plan_deaths(struct agent *agent, int signal, uint64_t grace_ms)
+{
+    struct processes *procs = &agent->procs;
+    uint64_t at_us = w.now_us + grace_ms * MS;
+
+    draw_deaths(procs, signal);
+    if (signal != SIGKILL && (procs->draw_us == 0 || at_us < procs->draw_us)) {
+        procs->draw_us = at_us;
+        later(at_us, on_grace_over, agent, NULL, procs->generation);
+    }
 }
 
 static void deliver(struct agent *agent, struct proc *proc, int signal)
@@ -374,6 +412,7 @@ void procs_stop(struct agent *agent, int signal, uint64_t grace_ms)
     if (!procs->stopping)
         mu_stop_init(&procs->stop, 0);
     procs->stopping = true;
+    plan_deaths(agent, signal, grace_ms);
     if (signal == SIGKILL)
         step(agent, (struct mu_stop_event){ .type = MU_STOP_ON_KILL });
     else

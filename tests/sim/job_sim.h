@@ -67,6 +67,7 @@ struct proc {
     uint64_t stays_us; /* so long after its parent */
     uint64_t sleep_us; /* in the kernel, when a signal is to end it; 0: not */
     uint64_t wake_us;  /* 0: it has not slept */
+    uint64_t die_us;   /* that it takes to die of a signal, and one more; 0: not known */
     bool killed;       /* has got SIGKILL */
     bool refused;      /* ... which was not permitted */
     bool ok, direct, told;
@@ -77,6 +78,8 @@ struct processes {
     struct proc table[PROCS_MAX]; /* workers first, by rank */
     unsigned table_count, spawned, count, running;
     bool started, stopping, done, stopped, failed; /* failed: one of them did, by itself */
+    bool drawn;                                    /* how long they take to die of SIGKILL */
+    uint64_t draw_us;                              /* when it is; 0: never */
     struct mu_stop stop;
     uint64_t grace_ms;   /* until then, on the node's clock, workers need not be killed */
     uint64_t last_us;    /* when somebody last died, or the killing began */

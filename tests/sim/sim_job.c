@@ -631,6 +631,8 @@ static const struct story {
       "a worker's failure ends the round for all at once, however long its siblings take to die" },
     { 0x920, "cut,fail,uneven",
       "a failure in a round that was over for the job costs nothing, though the store was silent for long" },
+    { 0x12, "keeper,leftovers", "an agent whose keeper is gone does not end before what its workers have detached" },
+    { 0x1, "keeper,asleep", "the same, with workers that sleep in the kernel" },
 };
 
 struct options {
