@@ -216,10 +216,23 @@ static void drain(struct mu_stop *stop, const struct mu_stop_event *event, struc
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
 }
 
+/* We were stopped ourselves: nobody was killed meanwhile, so it does not count. */
+static void forgive_lateness(struct mu_stop *stop, uint64_t now_ms)
+{
+    uint64_t late_ms = now_ms > stop->look_ms ? now_ms - stop->look_ms : 0;
+
+    if (late_ms <= MU_STOP_LOOK_MAX_MS)
+        return;
+    stop->until_ms += late_ms;
+    if (stop->stuck_ms != UINT64_MAX)
+        stop->stuck_ms += late_ms;
+}
+
 static void killing(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
     struct counts n = count(event);
 
+    forgive_lateness(stop, event->now_ms);
     if (n.stuck < n.alive)
         stop->stuck_ms = UINT64_MAX;
     else if (stop->stuck_ms == UINT64_MAX)

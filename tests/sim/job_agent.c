@@ -25,7 +25,7 @@ static void start_workers(struct agent *a)
         told.error = &error;
     }
     if (boot_port_is_taken(a))
-        a->procs.workers[0].fails = true;
+        a->procs.table[0].fails = true;
     mu_job_tell(a->job, &told);
 }
 
