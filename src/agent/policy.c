@@ -55,7 +55,8 @@ struct mu_policy {
     bool ever_started;
     int64_t succeeded; /* of this round */
     int64_t leftovers;
-    char unkilled[MU_POLICY_TEXT_MAX]; /* what they are */
+    char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
+    char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
     unsigned signals;
     bool serve;                     /* after leaving: the store is in our process, and others still need it */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
@@ -382,6 +383,7 @@ static void on_joined(struct mu_policy *p, const struct mu_policy_event *event, 
         return;
     p->joined = *event->joined;
     p->closed = false;
+    p->peer_failed[0] = '\0';
     (void)record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
     p->watch = (struct mu_finish_start){ .round = p->joined.round,
                                          .tag = p->joined.tag,
@@ -848,6 +850,7 @@ static void on_peer_failed(struct mu_policy *p, const struct mu_policy_event *ev
     if (!has_workers(p) || p->closed)
         return;
     (void)snprintf(p->why, sizeof p->why, "%s", event->text == NULL ? "a worker failed on another node" : event->text);
+    (void)snprintf(p->peer_failed, sizeof p->peer_failed, "%s", p->why);
     regroup(p, SIGTERM, event->now_ms, out);
 }
 
@@ -896,6 +899,15 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
     enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
 }
 
+/* Who was in the round that has failed for good is no spare, also if it looks like one by the time the job is closed. */
+static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
+{
+    decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->outcome.error = *error;
+    p->outcome.error.code = MUSTER_ERDZV_CLOSED;
+    (void)mu_wrap(&p->outcome.error, MUSTER_ERDZV_CLOSED, "%.*s", TEXT_SHOWN_MAX, p->peer_failed);
+}
+
 static void join_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
                         struct mu_policy_effects *out)
 {
@@ -903,6 +915,11 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
 
     p->error = *error;
     effect->error = &p->error;
+    if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT && p->peer_failed[0] != '\0') {
+        decide_peer_failed(p, error);
+        ask_why(p, now_ms);
+        return;
+    }
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
         say(p, out, MUSTER_LOG_INFO, "%.*s", TEXT_SHOWN_MAX * 2, error->text);
         decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
@@ -935,6 +952,10 @@ static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64
         (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s (%.200s, rank %" PRId64 ": %.*s)",
                       verdict.succeeded ? "succeeded" : "failed", verdict.node, verdict.rank, TEXT_SHOWN_MAX,
                       verdict.cause);
+    if (p->peer_failed[0] != '\0' && p->failure[0] == '\0' && answer != NULL && answer->error == NULL &&
+        mu_verdict_read(answer->value, &verdict, NULL) == 0 && verdict.succeeded) {
+        decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0); /* a spare after all */
+    }
     if (p->failure[0] != '\0') {
         say(p, out, MUSTER_LOG_ERROR, "%.*s; %.*s", TEXT_SHOWN_MAX, p->failure, TEXT_SHOWN_MAX, p->outcome.error.text);
         decide_workers_failed(p);

@@ -967,6 +967,18 @@ static void workers_that_failed_and_found_the_job_closed_are_reported(void **sta
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
 }
 
+static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    (void)peer_failed(s);
+    (void)stopped(s);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    assert_string_equal(value(s, "?"), "end error rc 1");
+    assert_non_null(strstr(s->outcome.error.text, "a worker failed on n7 (rank 2)"));
+}
+
 /* ---- Done, while others are not ---- */
 
 static void serving_scene(struct scene *s, bool fails)
@@ -1443,6 +1455,7 @@ int main(void)
         SCENE(the_verdict_of_others_ends_it_naming_it),
         SCENE(a_closed_job_says_why_when_it_is_joined),
         SCENE(workers_that_failed_and_found_the_job_closed_are_reported),
+        SCENE(who_was_in_a_round_that_failed_for_good_is_no_spare),
         SCENE(the_stores_host_lets_the_others_read_how_it_ended),
         SCENE(who_is_behind_leaves_and_has_succeeded),
         SCENE(the_stores_host_serves_on_when_it_is_behind),
