@@ -398,39 +398,3 @@ def test_the_helpers_of_elastic_find_our_store_to_be_one(jobs, which):
     assert told["ours"]["all come"] == told["ours"]["barrier"] == 3 * ["None"]
     assert told["ours"]["synchronize"] == 3 * ["[b'data of 0', b'data of 1', b'data of 2']"]
     assert "Error" in told["ours"]["somebody is missing"] and "Error" in told["ours"]["barrier alone"]
-
-
-# ---- Shared memory ----
-
-def ends_by_itself(job, node):
-    for rank in range(2):
-        (job.directory / f"go.{rank}").write_text("end")
-    node.good()
-
-
-def one_fails(job, node):
-    (job.directory / "go.1").write_text("fail")
-    assert node.end() == 1
-
-
-def is_stopped(job, node):
-    node.signal(signal.SIGTERM)
-    assert node.end() == 1
-
-
-@pytest.mark.parametrize("which", ("1.13.1", WHICH))
-@all_at_once("end", (ends_by_itself, one_fails, is_stopped))
-def test_nothing_of_shared_tensors_is_left(jobs, which, end):
-    """Whatever ends the workers, their torch_shm_managers clean up after them and are gone."""
-    job = jobs(which, f"-{end.__name__}")
-    node = job.muster("--nproc-per-node", 2, WORKERS / "memory.py", job.directory)
-    for rank in range(2):
-        until(lambda rank=rank: (job.directory / f"held.{rank}").exists() or node.ended(), RUN_LIMIT, "shared memory")
-        assert not node.ended(), node.err
-    names = [name for rank in range(2) for name in json.loads((job.directory / f"held.{rank}").read_text())]
-    assert names and all(os.path.exists(f"/dev/shm/{name}") for name in names)
-    managers = [pid for pid in job.left() if open(f"/proc/{pid}/comm").read().startswith("torch_shm_manag")]
-    assert len(managers) == 2
-    end(job, node)
-    assert not job.left()
-    assert not [name for name in names if os.path.exists(f"/dev/shm/{name}")], node.err
