@@ -57,6 +57,7 @@ struct mu_policy {
     int64_t leftovers;
     char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
     char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
+    bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
     unsigned signals;
     bool serve;                     /* after leaving: the store is in our process, and others still need it */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
@@ -903,8 +904,8 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
 static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
 {
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->graceful = true;
     p->outcome.error = *error;
-    p->outcome.error.code = MUSTER_ERDZV_CLOSED;
     (void)mu_wrap(&p->outcome.error, MUSTER_ERDZV_CLOSED, "%.*s", TEXT_SHOWN_MAX, p->peer_failed);
 }
 
@@ -945,17 +946,16 @@ static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64
                      struct mu_policy_effects *out)
 {
     struct mu_verdict verdict;
+    bool known = answer != NULL && answer->error == NULL && mu_verdict_read(answer->value, &verdict, NULL) == 0;
 
     p->in = false;
     mu_asks_drop(&p->asks);
-    if (answer != NULL && answer->error == NULL && mu_verdict_read(answer->value, &verdict, NULL) == 0)
+    if (known)
         (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s (%.200s, rank %" PRId64 ": %.*s)",
                       verdict.succeeded ? "succeeded" : "failed", verdict.node, verdict.rank, TEXT_SHOWN_MAX,
                       verdict.cause);
-    if (p->peer_failed[0] != '\0' && p->failure[0] == '\0' && answer != NULL && answer->error == NULL &&
-        mu_verdict_read(answer->value, &verdict, NULL) == 0 && verdict.succeeded) {
-        decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0); /* a spare after all */
-    }
+    if (known && verdict.succeeded && p->graceful) /* a spare after all */
+        decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {
         say(p, out, MUSTER_LOG_ERROR, "%.*s; %.*s", TEXT_SHOWN_MAX, p->failure, TEXT_SHOWN_MAX, p->outcome.error.text);
         decide_workers_failed(p);

@@ -977,6 +977,24 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "?"), "end error rc 1");
     assert_non_null(strstr(s->outcome.error.text, "a worker failed on n7 (rank 2)"));
+    configure(s, 1); /* the others have gone on without it, and are done */
+    run(s);
+    (void)peer_failed(s);
+    (void)stopped(s);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    assert_string_equal(value(s, "{\"verdict\":\"succeeded\",\"node\":\"n7\",\"rank\":0,\"cause\":\"\"}"),
+                        "end graceful exit rc 0");
+    configure(s, 1); /* a round has followed: then it is one */
+    run(s);
+    (void)peer_failed(s);
+    (void)stopped(s);
+    (void)joined(s, 1);
+    (void)assigned(s, 1, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    (void)waiting(s, 1);
+    (void)stopped(s);
+    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "closed"),
+                        "end graceful exit rc 0");
 }
 
 /* ---- Done, while others are not ---- */
