@@ -1,40 +1,10 @@
-/* Rounds, their keys, and the job's budget. See round.h. */
+/* The job's budget as text. See round.h. */
 #include "agent/round.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-uint64_t mu_round_tag(const struct mu_node *members, size_t count)
-{
-    uint64_t tag = count;
-
-    for (size_t i = 0; i < count; i++) {
-        struct mu_hash_seed seed = { tag ^ (uint64_t)members[i].pid, (uint64_t)members[i].local_id };
-
-        tag = mu_hash64(seed, members[i].name);
-    }
-    return tag;
-}
-
-void mu_round_stock_prefix(char *text, size_t room, const char *run_id, int64_t round)
-{
-    if (round >= 0)
-        (void)snprintf(text, room, "torch.rendezvous.%s.%" PRId64 "/", run_id, round);
-    else
-        (void)snprintf(text, room, "%s/", run_id);
-}
-
-void mu_round_job_prefix(char *text, size_t room, const char *run_id)
-{
-    (void)snprintf(text, room, "muster.%s/", run_id);
-}
-
-void mu_round_own_prefix(char *text, size_t room, const char *run_id, int64_t round, uint64_t tag)
-{
-    (void)snprintf(text, room, "muster.%s/%" PRId64 ".%016" PRIx64 "/", run_id, round, tag);
-}
 
 int mu_round_budget_write(char text[static MU_ROUND_BUDGET_MAX], const struct mu_round_budget *budget, const char *node)
 {

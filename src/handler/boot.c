@@ -1,6 +1,7 @@
 /* Where the workers of a round meet. See the diagram in boot.h. */
 #include "handler/boot.h"
 
+#include "rdzv/names.h"
 #include "store/net.h"
 
 #include <assert.h>
@@ -8,8 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define KEY_FORMAT "torch.rendezvous.%s.%" PRId64 "/%s"
-enum { KEY_EXTRA = 64, RANK0_SHOWN_MAX = 128 };
+enum { KEY_EXTRA = MU_ROUND_PREFIX_EXTRA + 16, RANK0_SHOWN_MAX = 128 };
 
 const char *mu_boot_state_text(enum mu_boot_state state)
 {
@@ -136,10 +136,16 @@ static uint64_t at_most(uint64_t a, uint64_t b)
 
 static struct mu_slice key_of(struct mu_boot *boot, int64_t round, const char *name)
 {
-    int len = snprintf(boot->key, boot->key_room, KEY_FORMAT, boot->run_id, round, name);
+    size_t len;
 
-    assert(len > 0 && (size_t)len < boot->key_room);
-    return mu_slice(boot->key, (size_t)len);
+    if (boot->tag != 0)
+        mu_round_own_prefix(boot->key, boot->key_room, boot->run_id, round, boot->tag);
+    else
+        mu_round_stock_prefix(boot->key, boot->key_room, boot->run_id, round);
+    len = strlen(boot->key) + strlen(name);
+    assert(len < boot->key_room);
+    strcat(boot->key, name);
+    return mu_slice(boot->key, len);
 }
 
 /* A PyTorch rank 0 may publish this round's, or keep to an earlier round's; an earlier one's keys are there or not. */
@@ -334,6 +340,7 @@ static void start_round(struct mu_boot *boot, const struct mu_boot_event *event,
     (void)snprintf(boot->rank0, sizeof boot->rank0, "%.*s", (int)at_most(start->rank0.len, sizeof boot->rank0 - 1),
                    start->rank0.data);
     boot->round = boot->asked_round = start->round;
+    boot->tag = start->all_ours ? start->tag : 0;
     boot->rank0_ours = start->rank0_ours;
     boot->looked_back = false;
     boot->addr[0] = '\0';

@@ -1,6 +1,7 @@
 /* Where the workers of a round meet: rank 0 opens a store for them (or only finds a free port) and publishes address and
  * port under the round's keys in the rendezvous store; everybody else reads them there. Pure; one machine for a
- * handler's life, started anew for every round it has joined.
+ * handler's life, started anew for every round it has joined. In a round without PyTorch members the keys bear its tag: where
+ * the store has lost its data a number comes again, and nobody may take the pair of the other round for his own.
  *
  *   rank 0:  OPENING --listening--> CHECKING itself --> PUBLISHING_ADDR --> PUBLISHING_PORT --> DONE
  *            (a free port only: no check)
@@ -64,6 +65,7 @@ enum mu_boot_event_type {
 
 struct mu_boot_start { /* borrowed */
     int64_t round, rank;
+    uint64_t tag;          /* of its members (rdzv/names.h); 0: rounds of one number are one round */
     bool all_ours;         /* no PyTorch member in the round */
     bool rank0_ours;       /* rank 0 is one of us */
     bool old_dialect;      /* the document is of 1.13 */
@@ -146,6 +148,7 @@ struct mu_boot {
     size_t past_count; /* so many were put there; the last MU_BOOT_ROUNDS_MAX are kept */
     /* Of this round. */
     int64_t round, asked_round;
+    uint64_t tag; /* in the names of its keys; 0: PyTorch's names */
     bool rank0_ours, looked_back;
     bool listens; /* our store is to be there, not a free port only */
     char rank0[MU_BOOT_NODE_MAX];

@@ -11,6 +11,7 @@
 #include "handler/boot_uv.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
+#include "rdzv/names.h"
 #include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
 #include "store/net.h"
@@ -480,6 +481,7 @@ static void start_boot(struct dynamic *d)
     struct mu_boot_start start = {
         .round = world->round,
         .rank = world->rank,
+        .tag = mu_round_tag(world->members, world->count),
         .all_ours = world->all_ours,
         .rank0_ours = mu_node_is_ours(rank0),
         .old_dialect = !world->dialect.addr,

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #define ACTIONS_MAX 6 /* in one write: closed; out of the old round, into a list, into the new round, complete */
+#define PAST_MAX 8    /* rounds that we were in, and know when they come again */
 #define NEVER UINT64_MAX
 
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
@@ -30,6 +31,11 @@ struct plan {
     bool used_turn; /* it is what the turn was taken for */
     bool completes; /* the round, by adding its last member */
     size_t size;    /* in bytes, as written */
+};
+
+struct past_round {
+    int64_t round;
+    char digest[MU_RDZV_DIGEST_MAX];
 };
 
 struct mu_rdzv {
@@ -91,10 +97,13 @@ struct mu_rdzv {
     enum mu_rdzv_phase phase;
     bool want_read, looking, closing, told_closed;
     uint64_t op_start_ms, deadline_ms, close_deadline_ms;
-    bool spare;          /* by the last document: then deadline_ms does not count */
-    size_t came, waited; /* participants and waiting nodes, we included, while there was time */
-    bool came_late;      /* the last call was running then */
-    int64_t exit_round;  /* that we were a member of and may still be in; -1: none */
+    bool spare;            /* by the last document: then deadline_ms does not count */
+    size_t came, waited;   /* participants and waiting nodes, we included, while there was time */
+    bool came_late;        /* the last call was running then */
+    int64_t exit_round;    /* that we were a member of and may still be in; -1: none */
+    int64_t entered_round; /* into which we wrote ourselves, without having been its member since; -1: none */
+    struct past_round past[PAST_MAX]; /* that we were a member of */
+    size_t past_count;                /* so many were put there; the last PAST_MAX are kept */
 
     /* The round we are, or were last, a member of. */
     struct mu_rdzv_world world;
@@ -220,7 +229,7 @@ int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, 
     mu_doc_init(&r->doc, config->hash_seed, config->dialect);
     mu_doc_init(&r->incoming, config->hash_seed, config->dialect);
     r->phase = MU_RDZV_PHASE_IDLE;
-    r->exit_round = -1;
+    r->exit_round = r->entered_round = -1;
     r->retry_ms = MU_RDZV_RETRY_MS;
     *ret_rdzv = r;
     return 0;
@@ -816,6 +825,8 @@ static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action actio
         r->deadline_ms = now_ms + r->settings.join_ms;
         r->spare = false;
     }
+    if (action == MU_RDZV_ADD_TO_PARTICIPANTS)
+        r->entered_round = r->doc.round;
     plan->actions[plan->count++] = action;
     plan->beats |= beats(action);
     plan->completes |= action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete;
@@ -865,8 +876,8 @@ static void try_later(struct mu_rdzv *r, uint64_t now_ms)
     r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
 }
 
-/* A complete round without some of its ranks or with too few of them, or one that others saw with more or fewer members: it is over before it
- * began for us. We leave it, which the others notice, and join the next one. */
+/* A complete round without some of its ranks or with too few of them, one that others saw with more or fewer members, or one that
+ * was over for us already: it is over before it began for us. We leave it, which the others notice, and join the next one. */
 static void leave_broken_round(struct mu_rdzv *r)
 {
     r->exit_round = r->sights.doc.round;
@@ -924,6 +935,26 @@ static int enter_world(struct mu_rdzv *r)
     return 0;
 }
 
+/* A store that has lost its data gets back the document that some member held: we may be in it again, although we had left. And
+ * where nobody held one, the numbers of rounds may come again. A round is joined once, or its keys would be those of two. */
+static bool was_joined_before(const struct mu_rdzv *r, int64_t round)
+{
+    for (size_t i = 0; i < PAST_MAX && i < r->past_count; i++) {
+        if (r->past[i].round == round && strcmp(r->past[i].digest, r->digest) == 0)
+            return true;
+    }
+    return r->entered_round != round;
+}
+
+static void remember_round(struct mu_rdzv *r)
+{
+    struct past_round *past = &r->past[r->past_count++ % PAST_MAX];
+
+    past->round = r->world.round;
+    memcpy(past->digest, r->digest, sizeof past->digest);
+    r->entered_round = -1;
+}
+
 static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     struct mu_rdzv_effect *effect = NULL;
@@ -941,6 +972,7 @@ static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     r->told_lost = 0;
     r->told_waiting = false;
     r->exit_round = r->world.round;
+    remember_round(r);
     effect = tell(out, MU_RDZV_TELL_JOINED);
     effect->round = r->world.round;
 }
@@ -955,7 +987,9 @@ static void settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *o
         try_later(r, now_ms);
         return;
     }
-    if (!whole || (int64_t)r->sights.doc.participants < r->settings.nodes_min) {
+    digest_of(&r->sights.doc, r->digest);
+    if (!whole || (int64_t)r->sights.doc.participants < r->settings.nodes_min ||
+        was_joined_before(r, r->sights.doc.round)) {
         leave_broken_round(r);
         return;
     }
@@ -964,7 +998,6 @@ static void settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *o
         return;
     }
     become(r, MU_RDZV_PHASE_SETTLING);
-    digest_of(&r->sights.doc, r->digest);
     effect = request(r, MU_RDZV_DO_SETTLE, now_ms, out);
     effect->round = r->sights.doc.round;
     effect->bytes = mu_slice_str(r->digest);

@@ -137,12 +137,11 @@ static void check_answers(const struct agent *a, const struct pair *now, unsigne
     }
 }
 
-/* The keys of a pair bear the round's number only. Where data were lost the same number may come again, with others or with the
- * same members: who is late then takes the pair of another round. What counts there is with what
- * workers are started. */
+/* Also where data were lost: the keys of a pair bear the round's number and its tag, and no node joins the same round twice. Only
+ * PyTorch's names have no tag; what counts there is with what workers are started. */
 static void check_told(const struct agent *a, const struct pair *now, unsigned rank0)
 {
-    if (job.wiped_us != 0)
+    if (job.wiped_us != 0 && job.on[T_MIXED])
         return;
     check_whose(a, now, rank0);
     check_answers(a, now, rank0);
@@ -566,6 +565,7 @@ static void start(struct agent *a, struct news *news)
     struct mu_boot_start start = {
         .round = news->round,
         .rank = news->rank,
+        .tag = news->tag,
         .all_ours = !job.on[T_MIXED],
         .rank0_ours = true,
         .old_dialect = news->old_dialect,

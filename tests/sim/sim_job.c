@@ -635,6 +635,10 @@ static const struct story {
     { 0x12c, "asleep,leftovers,pause,fail",
       "an agent that was stopped for longer than it would kill gives up nobody whom it has not killed" },
     { 0x1, "keeper,asleep", "the same, with workers that sleep in the kernel" },
+    { 0x17c5, "wipe,boot,slow,late,rebirth,kill",
+      "where a number comes again, nobody meets at the other round's address" },
+    { 0x24e, "hosted,boot,pause,late,rebirth,kill", "the same, where the store went with its host" },
+    { 0xa3, "wipe,boot,pause,kill", "a round that was left, and was put back by others, is left again" },
 };
 
 struct options {

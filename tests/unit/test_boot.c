@@ -157,6 +157,33 @@ static void publishes(struct scene *s, uint64_t now_ms, uint16_t port)
     assert_non_null(strstr(plain(s, MU_BOOT_ON_SET, now_ms), "done '10.0.0.1'"));
 }
 
+/* The names of keys, of both kinds. */
+static void keys_bear_the_tag_of_a_round_that_is_ours_alone(void **state)
+{
+    static const char tagged[] = "muster.job/3.00000000000000ab/MASTER_";
+    struct scene *s = *state;
+    struct mu_boot_start round = ours(3, 0);
+    char expected[128];
+
+    round.tag = 0xab;
+    (void)start(s, T0, round);
+    (void)listening(s, T0, 4711);
+    (void)snprintf(expected, sizeof expected, "set %sADDR=10.0.0.1", tagged);
+    assert_string_equal(plain(s, MU_BOOT_ON_CHECKED, T0), expected);
+    (void)snprintf(expected, sizeof expected, "set %sPORT=4711", tagged);
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), expected);
+
+    round.rank = 1;
+    (void)snprintf(expected, sizeof expected, "%sADDR", tagged);
+    assert_non_null(strstr(start(s, T0, round), expected));
+    (void)snprintf(expected, sizeof expected, "%sPORT", tagged);
+    assert_non_null(strstr(got(s, T0, "10.0.0.1"), expected));
+
+    round = mixed(4, 1, true, "a_1_1"); /* PyTorch looks for its own names */
+    round.tag = 0xab;
+    assert_non_null(strstr(start(s, T0, round), "get " K(4, "ADDR")));
+}
+
 /* ---- Rank 0 ---- */
 
 static void rank_0_opens_a_store_checks_it_and_publishes_address_then_port(void **state)
@@ -624,6 +651,7 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        SCENE(keys_bear_the_tag_of_a_round_that_is_ours_alone),
         SCENE(rank_0_opens_a_store_checks_it_and_publishes_address_then_port),
         SCENE(rounds_of_our_own_kind_get_a_new_store_each),
         SCENE(with_a_stock_member_one_listener_stays_for_good),

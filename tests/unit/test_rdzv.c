@@ -1997,6 +1997,51 @@ static void nobody_is_judged_by_what_was_before_the_store_lost_it(void **unused)
     T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
 }
 
+/* Somebody who held the document of a round that we had left has put it back. Our workers are stopped, theirs are not. */
+static void a_round_that_we_had_left_is_left_again(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1 a~");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1 a~");
+    T(written(s), "");
+    assert_int_equal(phase(s), MU_RDZV_PHASE_JOINING);
+}
+
+/* What is left of it, too: with its last rank gone the ranks are whole. */
+static void what_is_left_of_such_a_round_is_left_again(void **unused)
+{
+    struct scene *s = START(1, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1 a~");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    T(state(s, "0 complete a=0@"), "read");
+    T(state(s, "0 complete a=0@"), "write 1 last-call a=0");
+}
+
+/* Nobody held a document, and those who met anew counted from a lower number: the same members, ranks and number. */
+static void a_number_that_comes_again_with_the_same_members_is_not_joined_again(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 b=0@"), "write 0 complete b=1 a=0");
+    T(written(s), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1 a~");
+}
+
 static void only_a_member_puts_it_back(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
@@ -2428,7 +2473,7 @@ static void say_random_doc(struct words *out, struct mu_rng *rng, bool with_me)
     int rank = 0;
 
     out->len = 0;
-    say_word(out, "%d%s%s", (int)mu_rng_below(rng, 4), complete ? " complete" : "",
+    say_word(out, "%d%s%s", mu_rng_below(rng, 3) == 0 ? (int)mu_rng_below(rng, 4) : 1, complete ? " complete" : "",
              mu_rng_below(rng, 12) == 0 ? " closed" : "");
     if (!complete && mu_rng_below(rng, 2) == 0)
         say_word(out, " last-call=%d", (int)mu_rng_below(rng, 3));
@@ -2814,6 +2859,9 @@ int main(void)
         SCENE(a_joiner_begins_where_no_round_was_yet),
         SCENE(a_member_puts_the_document_back),
         SCENE(nobody_is_judged_by_what_was_before_the_store_lost_it),
+        SCENE(a_round_that_we_had_left_is_left_again),
+        SCENE(what_is_left_of_such_a_round_is_left_again),
+        SCENE(a_number_that_comes_again_with_the_same_members_is_not_joined_again),
         SCENE(only_a_member_puts_it_back),
         SCENE(when_the_hosts_process_is_gone_it_is_lost),
         SCENE(a_host_that_is_no_member_is_nobodys_loss),
