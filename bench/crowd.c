@@ -109,8 +109,12 @@ static void prepare_waiters(const struct load *load, struct crowd *crowd)
     char key[WIRE_KEY_MAX];
 
     load_key(load, key, "waiters/key");
+    if (dialect ==
+        WIRE_L0) /* a client of 1.13 that asks for more has given up waiting; that all wait is seen by the CPU time */
+        wire_check_nothing(&crowd->wait, dialect);
     wire_wait(&crowd->wait, dialect, key);
-    wire_check_nothing(&crowd->wait, dialect);
+    if (dialect != WIRE_L0)
+        wire_check_nothing(&crowd->wait, dialect);
     wire_set(&crowd->open, dialect, key, open_value, sizeof(open_value) - 1);
 }
 
