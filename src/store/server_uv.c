@@ -53,13 +53,13 @@ struct conn {
     uv_tcp_t tcp;
     int fd; /* its socket, which it owns */
     struct mu_server *server;
-    struct era *era;
-    struct mu_session session;
-    union mu_addr addr;
-    struct mu_list link;     /* in server->conns */
-    struct mu_list doomed;   /* in server->doomed, or in no list */
-    struct mu_list waiting;  /* in server->graces, or in no list */
     struct backlog *backlog; /* NULL: the socket took everything so far */
+    struct mu_session session;
+    struct era *era;
+    union mu_addr addr;
+    struct mu_list link;    /* in server->conns */
+    struct mu_list doomed;  /* in server->doomed, or in no list */
+    struct mu_list waiting; /* in server->graces, or in no list */
 };
 
 struct mu_server {

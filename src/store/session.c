@@ -112,12 +112,21 @@ static void send_answer(struct mu_session *session, const struct mu_request *req
     }
 }
 
+/* A send goes through much of the kernel and leaves little in the caches: the next session is fetched meanwhile. */
 static void tell_woken(struct mu_service *service)
 {
     struct mu_peer *peer;
 
-    while ((peer = mu_table_pop_woken(&service->table)) != NULL)
+    while ((peer = mu_table_pop_woken(&service->table)) != NULL) {
+        const struct mu_list *next = mu_list_first(&service->table.woken);
+
+        if (next != NULL) {
+            __builtin_prefetch((const char *)next - 64);
+            __builtin_prefetch(next, 1);
+            __builtin_prefetch((const char *)next + 64);
+        }
         send_number(MU_LIST_ITEM(peer, struct mu_session, peer), MU_STOP_WAITING, 1);
+    }
 }
 
 static void tell_watcher(struct mu_session *session, const struct mu_change *change)

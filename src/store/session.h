@@ -26,11 +26,11 @@ struct mu_service {
 struct mu_session {
     struct mu_service *service;
     mu_session_send *send; /* the service's, unless the driver puts another here */
-    struct mu_codec codec;
+    bool dead;             /* nothing is sent to it or read from it any more */
     struct mu_peer peer;
+    struct mu_codec codec;
     struct mu_buf unread; /* the start of a request whose rest has not come yet */
     size_t charged;       /* what of the budget `unread` holds */
-    bool dead;            /* nothing is sent to it or read from it any more */
 };
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,

@@ -23,14 +23,14 @@ struct mu_reg {
 
 /* A connection, as the table sees it. Embedded in whatever the caller knows of a connection. */
 struct mu_peer {
-    struct mu_list woken;   /* in table->woken, or in no list */
-    struct mu_list watches; /* of struct watch, by peer */
-    size_t missing;         /* keys its pending WAIT or BARRIER still misses; 0: nothing pending */
+    struct mu_list woken; /* in table->woken, or in no list */
+    size_t missing;       /* keys its pending WAIT or BARRIER still misses; 0: nothing pending */
     size_t regs_count;
-    struct mu_reg *regs;   /* &reg, or an array of regs_count; NULL: nothing pending */
-    struct mu_reg reg;     /* most waits are for one key: no allocation for those */
-    struct mu_list owing;  /* in owes->owing: a queue's item woke this peer and it has not come for it yet */
-    struct mu_entry *owes; /* NULL: none */
+    struct mu_reg *regs;    /* &reg, or an array of regs_count; NULL: nothing pending */
+    struct mu_reg reg;      /* most waits are for one key: no allocation for those */
+    struct mu_list watches; /* of struct watch, by peer */
+    struct mu_list owing;   /* in owes->owing: a queue's item woke this peer and it has not come for it yet */
+    struct mu_entry *owes;  /* NULL: none */
 };
 
 struct mu_table {
