@@ -176,9 +176,12 @@ static void start_helper(const char *name)
     if (pipe2(ends, O_CLOEXEC) < 0)
         exit(2);
     if (fork() == 0) {
+        ssize_t n;
+
         (void)close(ends[1]);
-        while (read(ends[0], &byte, 1) > 0 || errno == EINTR) {
-        }
+        do
+            n = read(ends[0], &byte, 1);
+        while (n > 0 || (n < 0 && errno == EINTR));
         (void)unlink(path);
         _exit(0);
     }
