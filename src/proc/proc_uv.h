@@ -72,7 +72,7 @@ int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t 
                    struct muster_error *reterr);
 
 /* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. A second stop during the grace sends its
- * signal and begins the grace anew. When EMPTY on_stopped comes all the same. */
+ * signal as well, and the sooner of both ends counts. When EMPTY on_stopped comes all the same. */
 void mu_group_stop(struct mu_group *group, int signal, uint64_t grace_ms);
 /* SIGKILL at once; also quickens a stop that is under way. */
 void mu_group_kill(struct mu_group *group);

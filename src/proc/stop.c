@@ -155,6 +155,8 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
 {
     struct counts n = count(event);
     bool for_nobody = stop->state == MU_STOP_IDLE && n.leaders == 0; /* they have ended by themselves */
+    uint64_t until_ms =
+        event->grace_ms > UINT64_MAX - event->now_ms ? UINT64_MAX : event->now_ms + event->grace_ms; /* for ever */
 
     if (n.grouped == 0) {
         enter_drain(stop, event);
@@ -162,14 +164,14 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
     }
     stop->state = MU_STOP_GRACE;
     stop->signal = event->signal;
-    stop->until_ms =
-        event->grace_ms > UINT64_MAX - event->now_ms ? UINT64_MAX : event->now_ms + event->grace_ms; /* for ever */
+    if (until_ms < stop->until_ms) /* whoever asks twice does not want to wait longer */
+        stop->until_ms = until_ms;
     signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
     if (n.stopped > 0 && event->signal != SIGKILL)
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* whoever is stopped can act on it only then */
     if (event->signal == SIGKILL || for_nobody)
         enter_drain(stop, event);
-    else if (event->grace_ms == 0)
+    else if (event->now_ms >= stop->until_ms)
         end_grace(stop, event, out);
 }
 

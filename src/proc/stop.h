@@ -48,8 +48,8 @@ enum mu_stop_state {
 
 /* Every event carries the list of who is there now. */
 enum mu_stop_event_type {
-    MU_STOP_ON_STOP, /* signal, grace_ms. In GRACE: the signal is sent and the grace begins anew; later: no effect */
-    MU_STOP_ON_KILL, /* a second Ctrl-C, or this node was removed: see above */
+    MU_STOP_ON_STOP, /* signal, grace_ms. In GRACE: this signal as well, and the sooner of both ends; later: no effect */
+    MU_STOP_ON_KILL,     /* a second Ctrl-C, or this node was removed: see above */
     MU_STOP_ON_CHILDREN, /* somebody ended or was adopted */
     MU_STOP_ON_TIME,
 };

@@ -304,7 +304,8 @@ static void step(struct agent *agent, struct mu_stop_event event)
     event.children = view;
     event.count = make_view(procs, event.type == MU_STOP_ON_STOP || before == MU_STOP_KILLING, view);
     mu_stop_step(&procs->stop, &event, &effects);
-    if (event.type == MU_STOP_ON_STOP && before <= MU_STOP_GRACE)
+    if (event.type == MU_STOP_ON_STOP &&
+        (before == MU_STOP_IDLE || (before == MU_STOP_GRACE && event.now_ms + event.grace_ms < procs->grace_ms)))
         procs->grace_ms = event.now_ms + event.grace_ms;
     else if (event.type == MU_STOP_ON_KILL)
         procs->grace_ms = event.now_ms;

@@ -390,6 +390,17 @@ static void kill_ends_a_grace(struct scene *s)
     EXPECT(s->codes[0] == -SIGKILL);
 }
 
+static void a_second_stop_is_not_the_later_one(struct scene *s)
+{
+    add(s, ARGV(WORKER, "ignore=15", "ignore=2", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    stop(s, SIGTERM, 50);
+    stop(s, SIGINT, 600000);
+    run_until_stopped(s);
+    EXPECT(s->codes[0] == -SIGKILL);
+}
+
 static void a_callback_may_stop_and_start(struct scene *s)
 {
     s->stop_at_exit = SIGTERM;
@@ -697,6 +708,7 @@ static struct play plays[] = {
     BOTH(a_tracker_cleans_up_after_its_worker),
     BOTH(kill_is_at_once),
     BOTH(kill_ends_a_grace),
+    BOTH(a_second_stop_is_not_the_later_one),
     BOTH(a_callback_may_stop_and_start),
     BOTH(one_that_cannot_be_started_is_said_and_the_rest_can_be_stopped),
     BOTH(an_empty_group_can_be_stopped),

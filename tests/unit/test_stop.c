@@ -232,7 +232,7 @@ static void the_rest_of_a_group_keeps_its_grace_when_there_is_another_signal(voi
 
     assert_string_equal(stop(s, 0, 5000, "w0 g0"), "groups 15");
     assert_string_equal(stop(s, 100, 5000, "w0Z g0"), "groups 15");
-    assert_state(s, "grace", 5100);
+    assert_state(s, "grace", 5000);
 }
 
 static void no_grace_means_no_grace(void **state)
@@ -259,16 +259,29 @@ static void whoever_is_stopped_is_continued_to_hear_it(void **state)
     assert_string_equal(stop(s, 0, 5000, "w0T w1"), "groups 15, groups 18");
 }
 
-static void a_second_signal_begins_the_grace_anew(void **state)
+static void a_second_signal_never_makes_the_grace_longer(void **state)
 {
     struct scene *s = *state;
 
     assert_string_equal(stop(s, 0, 30000, "w0"), "groups 15");
     assert_string_equal(stop(s, 3000, 30000, "w0"), "groups 15");
-    assert_state(s, "grace", 33000);
-    assert_string_equal(passes(s, 33000, "w0"), "leaders 9");
-    assert_string_equal(stop(s, 33001, 30000, "w0"), ""); /* too late for a grace */
-    assert_state(s, "drain", 34000);
+    assert_state(s, "grace", 30000);
+    assert_string_equal(stop(s, 4000, UINT64_MAX, "w0"), "groups 15");
+    assert_state(s, "grace", 30000);
+    assert_string_equal(stop(s, 5000, 6000, "w0"), "groups 15"); /* but shorter */
+    assert_state(s, "grace", 11000);
+    assert_string_equal(passes(s, 11000, "w0"), "leaders 9");
+    assert_string_equal(stop(s, 11001, 30000, "w0"), ""); /* too late for a grace */
+    assert_state(s, "drain", 12000);
+}
+
+static void a_second_signal_that_comes_when_the_grace_is_over_ends_it(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(stop(s, 0, 1000, "w0"), "groups 15");
+    assert_string_equal(stop(s, 1500, 30000, "w0"), "groups 15, leaders 9"); /* we were busy when it was over */
+    assert_state(s, "drain", 2500);
 }
 
 static void kill_takes_one_step_at_a_time(void **state)
@@ -431,7 +444,8 @@ int main(void)
         TEST(no_grace_means_no_grace),
         TEST(endless_grace_is_fine),
         TEST(whoever_is_stopped_is_continued_to_hear_it),
-        TEST(a_second_signal_begins_the_grace_anew),
+        TEST(a_second_signal_never_makes_the_grace_longer),
+        TEST(a_second_signal_that_comes_when_the_grace_is_over_ends_it),
         TEST(kill_takes_one_step_at_a_time),
         TEST(a_removed_node_kills_without_a_word_before),
         TEST(the_unkillable_are_named_after_a_while),
