@@ -1,15 +1,24 @@
-/* The children of a process, as /proc tells. */
+/* The children of a process, and whoever is below them, as /proc tells. */
 #include "proc/children.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PATH_ROOM = 512, STAT_ROOM = 1024, STATUS_ROOM = 8192, CHUNK = 4096 };
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434 /* the same everywhere */
+#endif
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+
+enum { PATH_ROOM = 512, STAT_ROOM = 1024, STATUS_ROOM = 8192, CHUNK = 4096, ANYBODY = -1 };
 
 bool mu_child_is_dead(const struct mu_child *child)
 {
@@ -27,13 +36,16 @@ static bool parse_stat(char *text, struct mu_child *ret_child)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')');
     struct mu_child child = { 0 };
+    unsigned long long start;
 
     if (open == NULL || close == NULL || close < open)
         return false;
     *close = '\0';
     if (sscanf(text, "%d", &child.pid) != 1 ||
-        sscanf(close + 1, " %c %d %d %d", &child.state, &child.ppid, &child.pgid, &child.sid) != 4)
+        sscanf(close + 1, " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &child.state,
+               &child.ppid, &child.pgid, &child.sid, &start) != 5)
         return false;
+    child.start = start;
     (void)snprintf(child.comm, sizeof child.comm, "%.*s", (int)sizeof child.comm - 1, open + 1);
     for (char *c = child.comm; *c != '\0'; c++) { /* it ends up in messages */
         if ((unsigned char)*c < ' ' || *c == 0x7f)
@@ -94,7 +106,7 @@ bool mu_child_read_switches(const char *root, pid_t pid, uint64_t *ret_switches)
     return true;
 }
 
-static int append(struct mu_children *list, const struct mu_child *child)
+int mu_children_add(struct mu_children *list, const struct mu_child *child)
 {
     if (list->count == list->cap) {
         size_t cap = list->cap > 0 ? list->cap * 2 : 16;
@@ -146,10 +158,12 @@ static bool is_number(const char *name, pid_t *ret_pid)
 static bool wanted_child(const struct mu_child *child, pid_t parent, const struct mu_pids *skip,
                          const struct mu_pids *pgids)
 {
-    return pgids != NULL ? has_pid(pgids, child->pgid) : child->ppid == parent && !has_pid(skip, child->pid);
+    if (pgids != NULL)
+        return has_pid(pgids, child->pgid);
+    return parent == ANYBODY || (child->ppid == parent && !has_pid(skip, child->pid));
 }
 
-/* Every process there is: the children of `parent` (those of `skip` aside), or the members of `pgids`. */
+/* Of all processes there are: the children of `parent` (those of `skip` aside), or the members of `pgids`. */
 static int scan_all(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip,
                     const struct mu_pids *pgids)
 {
@@ -165,7 +179,7 @@ static int scan_all(struct mu_children *list, const char *root, pid_t parent, co
 
         if (is_number(entry->d_name, &pid) && mu_child_read(root, pid, &child) &&
             wanted_child(&child, parent, skip, pgids))
-            rc = append(list, &child);
+            rc = mu_children_add(list, &child);
     }
     (void)closedir(dir);
     return rc;
@@ -188,7 +202,7 @@ static int read_list(struct mu_children *list, const char *root, pid_t parent, c
                 continue;
             }
             if (pid > 0 && !has_pid(skip, pid) && mu_child_read(root, pid, &child) && child.ppid == parent)
-                rc = append(list, &child);
+                rc = mu_children_add(list, &child);
             pid = 0;
         }
     }
@@ -243,12 +257,17 @@ static bool shows_us(const char *root)
     return strcmp(target, own) == 0;
 }
 
+static void sort(struct mu_children *list)
+{
+    if (list->count > 1)
+        qsort(list->items, list->count, sizeof list->items[0], compare_children);
+}
+
 static int finish(struct mu_children *list, const char *root, int rc, struct muster_error *reterr)
 {
     if (rc < 0)
         return mu_fail(reterr, rc, "list processes in '%s': %s", root, muster_error_text(rc));
-    if (list->count > 1)
-        qsort(list->items, list->count, sizeof list->items[0], compare_children);
+    sort(list);
     return 0;
 }
 
@@ -274,4 +293,115 @@ int mu_children_in_groups(struct mu_children *list, const char *root, const stru
     if (!shows_us(root))
         return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
     return finish(list, root, scan_all(list, root, 0, NULL, pgids), reterr);
+}
+
+/* ---- Whoever is below ------------------------------------------------------------------------------------------ */
+
+static const struct mu_child *find(const struct mu_child *items, size_t count, pid_t pid)
+{
+    struct mu_child key = { .pid = pid };
+
+    return count > 0 ? bsearch(&key, items, count, sizeof key, compare_children) : NULL;
+}
+
+/* Goes up from it; no longer than that can take, for what we have was not read in one moment. */
+static bool is_below(const struct mu_children *all, const struct mu_child *child, const struct mu_child *tops,
+                     size_t tops_count)
+{
+    for (size_t steps = 0; child != NULL && steps < all->count; steps++) {
+        if (find(tops, tops_count, child->ppid) != NULL)
+            return true;
+        child = find(all->items, all->count, child->ppid);
+    }
+    return false;
+}
+
+/* Adds everybody below the first `tops_count`, who are in order. */
+static int scan_below(struct mu_children *list, size_t tops_count, const char *root)
+{
+    struct mu_children all = { 0 };
+    int rc = scan_all(&all, root, ANYBODY, NULL, NULL);
+
+    if (rc == MUSTER_ELIMIT) /* then of those whom we have */
+        rc = 0;
+    sort(&all);
+    for (size_t i = 0; i < all.count && rc == 0; i++) {
+        if (is_below(&all, &all.items[i], list->items, tops_count))
+            rc = mu_children_add(list, &all.items[i]);
+    }
+    mu_children_done(&all);
+    return rc;
+}
+
+/* The same by the kernel's lists, one generation after the other. MUSTER_ENOTSUP: it has none. */
+static int read_below(struct mu_children *list, const char *root)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < list->count && rc == 0; i++) {
+        pid_t pid = list->items[i].pid;
+        struct mu_child child;
+
+        rc = read_lists(list, root, pid, NULL);
+        if (rc == MUSTER_ENOTSUP && !mu_child_read(root, pid, &child))
+            rc = 0; /* it is gone */
+    }
+    return rc;
+}
+
+/* Takes the first `tops_count` out, and whoever went from one parent to another between two looks is there once. */
+static void keep_below(struct mu_children *list, size_t tops_count)
+{
+    size_t kept = 0;
+
+    list->count -= tops_count;
+    memmove(list->items, list->items + tops_count, list->count * sizeof list->items[0]);
+    sort(list);
+    for (size_t i = 0; i < list->count; i++) {
+        if (kept == 0 || list->items[kept - 1].pid != list->items[i].pid)
+            list->items[kept++] = list->items[i];
+    }
+    list->count = kept;
+}
+
+int mu_children_below(struct mu_children *list, const char *root, struct muster_error *reterr)
+{
+    size_t tops_count = list->count;
+    int rc;
+
+    if (tops_count == 0)
+        return 0;
+    if (!shows_us(root)) {
+        list->count = 0;
+        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+    }
+    sort(list);
+    rc = read_below(list, root);
+    if (rc == MUSTER_ENOTSUP) {
+        list->count = tops_count;
+        rc = scan_below(list, tops_count, root);
+    }
+    if (rc == MUSTER_ELIMIT) /* then they are for the next look */
+        rc = 0;
+    if (rc < 0)
+        list->count = 0;
+    else
+        keep_below(list, tops_count);
+    return finish(list, root, rc, reterr);
+}
+
+int mu_child_signal(const struct mu_child *child, int signal)
+{
+    int fd = (int)syscall(SYS_pidfd_open, child->pid, 0u); /* close-on-exec of itself */
+    struct mu_child now;
+    int rc = -ESRCH;
+
+    /* Whoever it is whom we hold now, it is the one that was listed if it was started then. */
+    if (mu_child_read(MU_PROC_ROOT, child->pid, &now) && now.start == child->start) {
+        rc = fd >= 0 ? (int)syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0u) : kill(child->pid, signal);
+        rc = rc < 0 ? -errno : 0;
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    return rc;
 }

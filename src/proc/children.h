@@ -1,4 +1,4 @@
-/* Whose parent are we? The direct children of a process, as /proc tells.
+/* Whose parent are we? The children of a process, and whoever is below them, as /proc tells.
  *
  * The kernel's own list (<pid>/task/<tid>/children) where there is one; it may miss a child while others end. With
  * `thorough`, and without that list, every process is looked at. */
@@ -16,7 +16,8 @@
 
 struct mu_child {
     pid_t pid, ppid, pgid, sid;
-    char state; /* as in /proc/<pid>/stat: R S D T t Z X I */
+    char state;     /* as in /proc/<pid>/stat: R S D T t Z X I */
+    uint64_t start; /* when it was started, in the kernel's ticks: no other process has had this pid and this start */
     char comm[MU_CHILD_COMM_MAX];
 };
 
@@ -38,6 +39,14 @@ int mu_children_list(struct mu_children *list, const char *root, pid_t parent, b
 /* Replaces what is in the list by all processes whose group is one of `pgids`. The same errors. */
 int mu_children_in_groups(struct mu_children *list, const char *root, const struct mu_pids *pgids,
                           struct muster_error *reterr);
+/* Replaces those who are in the list (their pids are enough) by everybody below them: their children, the children of
+ * these, and so on, no more than MU_CHILDREN_MAX at a time. Always as /proc numbers us. The same errors; the list is empty then. */
+int mu_children_below(struct mu_children *list, const char *root, struct muster_error *reterr);
+int mu_children_add(struct mu_children *list, const struct mu_child *child); /* MUSTER_ENOMEM, MUSTER_ELIMIT */
+/* To somebody who need not be our child, and whose pid may be another's by now: only if it is still the one that was
+ * listed in MU_PROC_ROOT. 0 or -errno; -ESRCH: it is not. Where the kernel has no pidfds there is a moment between the look and
+ * the signal, in which all pids would have to be used up once. */
+int mu_child_signal(const struct mu_child *child, int signal);
 /* One process; false when there is none (any more), or nothing can be read. */
 bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child);
 bool mu_child_is_dead(const struct mu_child *child); /* a zombie */

@@ -1,7 +1,8 @@
 /* Two processes for one launcher. The keeper sits in sigwaitinfo() with every signal blocked that can be: one thing at a
  * time, and nothing is lost in between. Happy path: the agent ends, nothing is left, the keeper ends the same way. The agent
  * is killed: its workers die with it (PDEATHSIG), what they had detached comes to us, is given a moment and is killed,
- * generation by generation. The keeper is killed: the agent reads the end of the pipe. */
+ * generation by generation, and with whoever does not end everybody below it. The keeper is killed: the agent reads the end
+ * of the pipe. */
 #include "proc/keeper.h"
 
 #include "base/clock.h"
@@ -195,10 +196,23 @@ static void note(struct keeper *k, const struct mu_child *child)
                                           k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
 }
 
-/* One generation. Those of the one before that have not ended yet are not noted again. */
+/* Replaces the list of those who do not end by who is below them, and kills these. */
+static void kill_below(struct keeper *k, const struct mu_children *before, struct mu_children *below)
+{
+    (void)mu_children_below(below, MU_PROC_ROOT, NULL); /* at the next look, if it fails */
+    for (size_t i = 0; i < below->count; i++) {
+        if (mu_child_is_dead(&below->items[i]))
+            continue;
+        if (!is_in(before, below->items[i].pid))
+            note(k, &below->items[i]);
+        (void)mu_child_signal(&below->items[i], SIGKILL);
+    }
+}
+
+/* One generation. Those of the one before that have not ended yet are not noted again, but keep their children from us. */
 static void kill_generation(struct keeper *k, struct mu_children *before)
 {
-    struct mu_children now = { 0 };
+    struct mu_children now = { 0 }, below = { 0 };
 
     if (mu_children_list(&now, MU_PROC_ROOT, getpid(), false, NULL, NULL) == 0 && now.count == 0)
         (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
@@ -207,10 +221,16 @@ static void kill_generation(struct keeper *k, struct mu_children *before)
             continue;
         if (!is_in(before, now.items[i].pid))
             note(k, &now.items[i]);
+        else
+            (void)mu_children_add(&below, &now.items[i]);
         (void)kill(now.items[i].pid, SIGKILL);
     }
     if (now.count == 0 && k->earlier.count == 0 && getpid() == 1)
         (void)kill(-1, SIGKILL); /* no usable /proc; whoever is in our pid namespace is below us */
+    kill_below(k, before, &below);
+    for (size_t i = 0; i < below.count; i++)
+        (void)mu_children_add(&now, &below.items[i]);
+    mu_children_done(&below);
     mu_children_done(before);
     *before = now;
 }
@@ -235,6 +255,8 @@ static void say_stuck(struct keeper *k, const struct mu_children *left)
     for (size_t i = 0; i < left->count && i < NAMED_MAX && used < sizeof text; i++) {
         const struct mu_child *child = &left->items[i];
 
+        if (mu_child_is_dead(child))
+            continue;
         used += (size_t)snprintf(text + used, sizeof text - used, " %d (%s, state %c)", (int)child->pid, child->comm,
                                  child->state);
     }

@@ -71,6 +71,7 @@ struct mu_group {
     bool stopping, done;  /* done: on_stopped is to come */
     struct mu_stop stop;
     struct mu_children others;
+    struct mu_children below; /* of those who do not end */
     struct mu_stop_child *view;
     size_t view_count, view_cap;
     bool hidden;
@@ -93,6 +94,7 @@ static void on_handle_closed(uv_handle_t *handle)
         return;
     group->on_closed(group->closed_ctx);
     mu_children_done(&group->others);
+    mu_children_done(&group->below);
     free(group->view);
     free(group);
 }
@@ -375,6 +377,15 @@ static char state_of_worker(struct worker *w, bool with_states)
     return mu_child_is_dead(&child) ? '?' : child.state; /* its end is told by wait, and soon */
 }
 
+static struct mu_stop_child view_of(const struct mu_group *group, const struct mu_child *child)
+{
+    return (struct mu_stop_child){ .pid = child->pid,
+                                   .state = child->state,
+                                   .rank = rank_of(group, child->pgid),
+                                   .refused = was_refused(group, child->pid),
+                                   .comm = child->comm };
+}
+
 /* Everybody, for mu_stop. A leader's state is read only where it matters. */
 static void make_view(struct mu_group *group, bool with_states)
 {
@@ -395,14 +406,32 @@ static void make_view(struct mu_group *group, bool with_states)
                                                                    .refused = w->refused,
                                                                    .comm = w->comm };
     }
-    for (size_t i = 0; i < others; i++) {
-        const struct mu_child *child = &group->others.items[i];
+    for (size_t i = 0; i < others; i++)
+        group->view[group->view_count++] = view_of(group, &group->others.items[i]);
+}
 
-        group->view[group->view_count++] = (struct mu_stop_child){ .pid = child->pid,
-                                                                   .state = child->state,
-                                                                   .rank = rank_of(group, child->pgid),
-                                                                   .refused = was_refused(group, child->pid),
-                                                                   .comm = child->comm };
+/* Whoever is below those who do not end. If that cannot be listed, somebody may be there. */
+static void view_below(struct mu_group *group)
+{
+    struct mu_children *below = &group->below;
+    int rc = 0;
+
+    below->count = 0;
+    for (size_t i = 0; i < group->view_count && group->guarded && rc == 0; i++) {
+        if (mu_stop_wants_below(&group->stop, &group->view[i]))
+            rc = mu_children_add(below, &(struct mu_child){ .pid = group->view[i].pid });
+    }
+    if (rc == 0)
+        rc = mu_children_below(below, MU_PROC_ROOT, NULL);
+    if (rc < 0 || !reserve_view(group, group->view_count + below->count)) {
+        group->hidden = true;
+        below->count = 0;
+    }
+    for (size_t i = 0; i < below->count; i++) {
+        struct mu_stop_child *child = &group->view[group->view_count++];
+
+        *child = view_of(group, &below->items[i]);
+        child->below = true;
     }
 }
 
@@ -445,6 +474,14 @@ static void signal_leaders(struct mu_group *group, int signal)
     }
 }
 
+static void note_refused(struct mu_group *group, const struct mu_child *child, int signal)
+{
+    if (was_refused(group, child->pid) || group->refused_count == REFUSED_MAX)
+        return;
+    group->refused[group->refused_count++] = child->pid;
+    mu_log(MUSTER_LOG_WARNING, "signal %d to process %d (%s): not permitted", signal, (int)child->pid, child->comm);
+}
+
 /* Direct children only, which nobody but us can reap: a pid in the list is still theirs. */
 static void signal_children(struct mu_group *group, int signal)
 {
@@ -453,13 +490,20 @@ static void signal_children(struct mu_group *group, int signal)
             signal_worker(group, i, signal);
     }
     for (size_t i = 0; i < group->others.count && group->guarded; i++) {
-        pid_t pid = group->others.items[i].pid;
+        const struct mu_child *child = &group->others.items[i];
 
-        if (kill(pid, signal) < 0 && errno == EPERM && !was_refused(group, pid) && group->refused_count < REFUSED_MAX) {
-            group->refused[group->refused_count++] = pid;
-            mu_log(MUSTER_LOG_WARNING, "signal %d to process %d (%s): not permitted", signal, (int)pid,
-                   group->others.items[i].comm);
-        }
+        if (kill(child->pid, signal) < 0 && errno == EPERM)
+            note_refused(group, child, signal);
+    }
+}
+
+static void signal_below(struct mu_group *group, int signal)
+{
+    for (size_t i = 0; i < group->below.count; i++) {
+        const struct mu_child *child = &group->below.items[i];
+
+        if (!mu_child_is_dead(child) && mu_child_signal(child, signal) == -EPERM)
+            note_refused(group, child, signal);
     }
 }
 
@@ -474,6 +518,9 @@ static void perform(struct mu_group *group, const struct mu_stop_effect *effect)
         break;
     case MU_STOP_DO_SIGNAL_CHILDREN:
         signal_children(group, effect->signal);
+        break;
+    case MU_STOP_DO_SIGNAL_BELOW:
+        signal_below(group, effect->signal);
         break;
     case MU_STOP_DO_SAY:
         mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
@@ -510,6 +557,7 @@ static void feed(struct mu_group *group, struct mu_stop_event event)
         check_worker(&group->workers[i]);
     list_others(group);
     make_view(group, event.type == MU_STOP_ON_STOP || group->stop.state == MU_STOP_KILLING);
+    view_below(group);
     event.now_ms = uv_now(group->config.loop);
     event.children = group->view;
     event.count = group->view_count;

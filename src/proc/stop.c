@@ -15,7 +15,13 @@ struct counts {
     size_t alive;
     size_t stopped;  /* in the groups, by a signal */
     size_t managers; /* alive: torch_shm_manager, of whose name the kernel keeps 15 bytes */
+    size_t below;    /* alive, and not our children */
 };
+
+static bool is_dead(const struct mu_stop_child *child)
+{
+    return child->state == 'Z' || child->state == 'X';
+}
 
 static struct counts count(const struct mu_stop_event *event)
 {
@@ -24,9 +30,10 @@ static struct counts count(const struct mu_stop_event *event)
     for (size_t i = 0; i < event->count; i++) {
         const struct mu_stop_child *child = &event->children[i];
 
-        if (child->state == 'Z' || child->state == 'X')
+        if (is_dead(child))
             continue;
         n.alive++;
+        n.below += child->below;
         n.leaders += child->leader;
         n.grouped += child->rank >= 0;
         n.stuck += child->state == 'D' || child->refused;
@@ -68,7 +75,7 @@ static void keep_left(struct mu_stop *stop, const struct mu_stop_event *event, b
         const struct mu_stop_child *child = &event->children[i];
         struct mu_stop_left *left;
 
-        if (child->state == 'Z' || child->state == 'X' || (child->leader && !leaders_too))
+        if (is_dead(child) || (child->leader && !leaders_too))
             continue;
         if (stop->left_count++ < MU_STOP_LEFT_MAX) {
             left = &stop->left[stop->left_count - 1];
@@ -251,6 +258,16 @@ static void killing(struct mu_stop *stop, const struct mu_stop_event *event, str
     }
     if (n.stuck < n.alive)
         signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
+    if (n.below > 0) /* whatever their state: nobody has told them before */
+        signal_to(out, MU_STOP_DO_SIGNAL_BELOW, SIGKILL);
+}
+
+/* One that is in the middle of dying looks like one that cannot; all who are below it are to be killed anyway. After some
+ * looks it is anybody: also who runs in the kernel does not end. */
+bool mu_stop_wants_below(const struct mu_stop *stop, const struct mu_stop_child *child)
+{
+    return stop->state == MU_STOP_KILLING && !is_dead(child) &&
+           (child->state == 'D' || child->state == '?' || child->refused || stop->look_delay_ms >= MU_STOP_LOOK_MAX_MS);
 }
 
 void mu_stop_init(struct mu_stop *stop, uint64_t poll_ms)

@@ -16,6 +16,8 @@
  *   rest is killed at once.
  * - KILLING goes generation by generation: whoever is killed leaves its children to us, who are then in the next list.
  *   What is in state D is waited for MU_STOP_STUCK_MS and then named in DONE; so is, at once, what is not ours to kill.
+ * - Whoever does not end keeps its children to itself. So everybody below such a one is listed and killed as well, and
+ *   waited for like the others: see mu_stop_wants_below().
  * - The driver reaps dead children that are not leaders before it lists; dead leaders stay unreaped, and so their group's
  *   number stays theirs, while anybody is listed. */
 #ifndef MU_PROC_STOP_H
@@ -60,6 +62,7 @@ struct mu_stop_child {
     bool leader;      /* a worker itself */
     int32_t rank;     /* local rank of the worker in whose group it is; -1: in none of them (any more) */
     bool refused;     /* a signal to it was refused: EPERM */
+    bool below;       /* no child of ours, but below one that does not end */
     const char *comm; /* borrowed */
 };
 
@@ -77,6 +80,7 @@ enum mu_stop_effect_type {
     MU_STOP_DO_SIGNAL_GROUPS,   /* signal: to the group of every worker that is not reaped, dead or alive */
     MU_STOP_DO_SIGNAL_LEADERS,  /* signal: to every worker that is alive */
     MU_STOP_DO_SIGNAL_CHILDREN, /* signal: to every direct child that is alive */
+    MU_STOP_DO_SIGNAL_BELOW,    /* signal: to those of the list who are below; who they are has to be looked at again */
     MU_STOP_DO_SAY,             /* text, for the log, a warning */
     MU_STOP_DO_DONE,            /* stop->left: whoever could not be killed. The leaders can be reaped now */
 };
@@ -120,6 +124,8 @@ struct mu_stop {
 void mu_stop_init(struct mu_stop *stop, uint64_t poll_ms);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_stop_step(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out);
+/* Whether the next list has to have everybody below this one of ours in it. */
+bool mu_stop_wants_below(const struct mu_stop *stop, const struct mu_stop_child *child);
 uint64_t mu_stop_deadline_ms(const struct mu_stop *stop); /* when TIME is wanted; UINT64_MAX: never */
 const char *mu_stop_state_name(enum mu_stop_state state);
 /* "4711 (python, state D), 4712 (sudo, state S, not permitted) and 3 more" */

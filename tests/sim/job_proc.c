@@ -4,7 +4,7 @@
  * Workers run for a while and exit, or fail; they die of signals at once, slowly, or of no other one than SIGKILL. Around
  * them there may be
  *   - children in their group, who stay when they are gone, or go a moment later
- *   - detached ones, and detached ones of these: the agent sees them, and can kill them, only when their parent is dead
+ *   - detached ones, and detached ones of these: the agent sees them only when their parent is dead, or does not die
  *   - a manager of shared memory, which goes two seconds after its worker
  *   - any of them in uninterruptible sleep from the first signal on that would end it, for a while or for ever
  *   - one that the agent is not permitted to signal
@@ -223,6 +223,18 @@ static void signal_children(struct agent *agent, int signal)
     }
 }
 
+static void signal_below(struct agent *agent, int signal)
+{
+    for (unsigned i = 0; i < agent->procs.table_count; i++) {
+        struct proc *proc = &agent->procs.table[i];
+
+        if (!proc->below)
+            continue;
+        proc->refused |= proc->foreign;
+        deliver(agent, proc, signal);
+    }
+}
+
 /* ---- The stop ---- */
 
 static void on_finish(struct agent *agent, void *what, uint64_t number);
@@ -237,21 +249,40 @@ static char state_of(const struct proc *proc, bool with_states)
     return is_asleep(proc) || proc->hangs ? 'D' : 'S';
 }
 
-static size_t make_view(const struct processes *procs, bool with_states, struct mu_stop_child view[static PROCS_MAX])
+static struct mu_stop_child view_of(const struct proc *proc, bool with_states)
+{
+    return (struct mu_stop_child){ .pid = proc->pid,
+                                   .state = state_of(proc, with_states),
+                                   .leader = proc->leader,
+                                   .rank = proc->rank,
+                                   .refused = proc->refused,
+                                   .below = proc->below,
+                                   .comm = proc->manager ? "torch_shm_manag" : "trainer" };
+}
+
+/* Whether one of those above it does not end. */
+static bool is_below(const struct processes *procs, const struct proc *proc)
+{
+    bool wanted = false;
+
+    for (int at = proc->parent; at != AGENT && !wanted; at = procs->table[at].parent) {
+        struct mu_stop_child above = view_of(&procs->table[at], true);
+
+        wanted = procs->table[at].parent == AGENT && mu_stop_wants_below(&procs->stop, &above);
+    }
+    return wanted && proc->alive;
+}
+
+static size_t make_view(struct processes *procs, bool with_states, struct mu_stop_child view[static PROCS_MAX])
 {
     size_t count = 0;
 
     for (unsigned i = 0; i < procs->table_count; i++) {
-        const struct proc *proc = &procs->table[i];
+        struct proc *proc = &procs->table[i];
 
-        if (!proc->leader && (!proc->alive || proc->parent != AGENT))
-            continue;
-        view[count++] = (struct mu_stop_child){ .pid = proc->pid,
-                                                .state = state_of(proc, with_states),
-                                                .leader = proc->leader,
-                                                .rank = proc->rank,
-                                                .refused = proc->refused,
-                                                .comm = proc->manager ? "torch_shm_manag" : "trainer" };
+        proc->below = is_below(procs, proc);
+        if (proc->leader || proc->below || (proc->alive && proc->parent == AGENT))
+            view[count++] = view_of(proc, with_states);
     }
     return count;
 }
@@ -269,6 +300,9 @@ static void perform(struct agent *agent, const struct mu_stop_effect *effect)
         break;
     case MU_STOP_DO_SIGNAL_CHILDREN:
         signal_children(agent, effect->signal);
+        break;
+    case MU_STOP_DO_SIGNAL_BELOW:
+        signal_below(agent, effect->signal);
         break;
     case MU_STOP_DO_SAY:
         TELL("%s: the stop says: %s", agent->name, effect->text);
@@ -522,7 +556,7 @@ static bool has_children(const struct processes *procs, unsigned index)
     return false;
 }
 
-/* Whoever is below it is out of reach: nobody can do anything about that, so it has nobody, unless this is wanted. */
+/* One that has children, if that is wanted, or one that has none. */
 static void make_unkillable(struct processes *procs, unsigned from)
 {
     unsigned index = from + (unsigned)other_below(procs->table_count - from);

@@ -44,7 +44,7 @@ enum {
     X(SELF, "self")             /* some addresses do not lead back to who has them */                                  \
     X(ASLEEP, "asleep")         /* some sleep in the kernel for a while before they die of a signal */                 \
     X(KEEPER, "keeper")         /* some agents lose their keeper */                                                    \
-    X(BELOW, "below")           /* what nobody can kill has children: never by chance, for nobody can reach these */
+    X(BELOW, "below")           /* what nobody can kill has children */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -70,6 +70,7 @@ struct proc {
     uint64_t die_us;   /* that it takes to die of a signal, and one more; 0: not known */
     bool killed;       /* has got SIGKILL */
     bool refused;      /* ... which was not permitted */
+    bool below;        /* was listed because it is below one that does not end */
     bool ok, direct, told;
     bool reported; /* as one that cannot be killed */
 };

@@ -349,7 +349,7 @@ static void choose_faults(void)
     job.percent[T_ASLEEP] = 1 + (unsigned)mu_rng_below(&more, 60);
     job.on[T_KEEPER] = mu_rng_below(&more, 100) < density;
     job.percent[T_KEEPER] = 1 + (unsigned)mu_rng_below(&more, 60);
-    job.on[T_BELOW] = false;
+    job.on[T_BELOW] = mu_rng_below(&more, 100) < density;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
@@ -639,6 +639,8 @@ static const struct story {
       "where a number comes again, nobody meets at the other round's address" },
     { 0x24e, "hosted,boot,pause,late,rebirth,kill", "the same, where the store went with its host" },
     { 0xa3, "wipe,boot,pause,kill", "a round that was left, and was put back by others, is left again" },
+    { 0x102, "leftovers,unkillable,asleep,below,keeper,uneven",
+      "who is below one that cannot be killed does not live on with it" },
 };
 
 struct options {

@@ -3,6 +3,7 @@
 #include "proc/children.h"
 #include "pure.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -48,17 +49,22 @@ static void process(const struct scene *s, int pid, const char *rest)
 
     make_dir(s, "%d", pid);
     (void)snprintf(name, sizeof name, "%d/stat", pid);
-    (void)snprintf(text, sizeof text, "%d %s 0 -1 4194560 1 0\n", pid, rest);
+    (void)snprintf(text, sizeof text, "%d %s 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 %d 0\n", pid, rest, pid * 10);
     write_file(s, name, text);
+}
+
+static void thread_of(const struct scene *s, int pid, int tid, const char *children)
+{
+    char name[64];
+
+    make_dir(s, "%d/task/%d", pid, tid);
+    (void)snprintf(name, sizeof name, "%d/task/%d/children", pid, tid);
+    write_file(s, name, children);
 }
 
 static void thread(const struct scene *s, int tid, const char *children)
 {
-    char name[64];
-
-    make_dir(s, "%d/task/%d", US, tid);
-    (void)snprintf(name, sizeof name, "%d/task/%d/children", US, tid);
-    write_file(s, name, children);
+    thread_of(s, US, tid, children);
 }
 
 static const char *listed(struct scene *s)
@@ -134,15 +140,23 @@ static void known_ones_are_left_out(void **state)
     assert_string_equal(listed(s), "4300 Z 4300 4300 late");
 }
 
+#define REST " 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0"
+
 static void broken_files_are_nobody(void **state)
 {
-    static const char *const texts[] = {
-        "", "4100", "4100 (", "4100 )x(", "4100 (x) S", "x (y) S 4000 1 1", "4101 (x) S 4000 1 1"
-    };
+    static const char *const texts[] = { "",
+                                         "4100",
+                                         "4100 (",
+                                         "4100 )x(" REST,
+                                         "4100 (x) S",
+                                         "x (y) S 4000 1 1" REST,
+                                         "4101 (x) S 4000 1 1" REST,
+                                         "4100 (x) S 4000 1 1" };
     struct scene *s = *state;
 
     process(s, 4100, "(x) S 4000 1 1");
     assert_string_equal(list(s, true), "4100 S 1 1 x");
+    assert_int_equal(s->list.items[0].start, 41000);
     for (size_t i = 0; i < COUNT(texts); i++) {
         write_file(s, "4100/stat", texts[i]);
         assert_string_equal(list(s, true), "");
@@ -217,6 +231,142 @@ static void switches_are_those_of_both_kinds(void **state)
     assert_true(mu_child_read_switches(MU_PROC_ROOT, getpid(), &switches));
 }
 
+/* US and 4100 have children, 4100's child 4101 has two, 4300 is nobody's we know. */
+static void a_tree(struct scene *s, bool with_lists)
+{
+    char path[128], own[32];
+
+    process(s, US, "(us) D 1 4000 4000");
+    process(s, 4100, "(a) S 4000 4100 4100");
+    process(s, 4101, "(b) S 4100 4101 4101");
+    process(s, 4103, "(c) S 4101 4103 4103");
+    process(s, 4102, "(d) Z 4101 4101 4101");
+    process(s, 4300, "(other) S 1 4300 4300");
+    process(s, 4301, "(others) S 4300 4300 4300");
+    for (int pid = 4000; with_lists && pid < 4400; pid++) {
+        (void)snprintf(path, sizeof path, "%s/%d", s->root, pid);
+        if (access(path, F_OK) < 0)
+            continue;
+        make_dir(s, "%d/task", pid);
+        thread_of(s, pid, pid, pid == 4000 ? "4100 " : pid == 4101 ? "4103 " : pid == 4300 ? "4301 " : "");
+        if (pid == 4100 || pid == 4101)
+            thread_of(s, pid, pid + 200, pid == 4100 ? "4101 4999 " : "4102 4103 ");
+    }
+    (void)snprintf(path, sizeof path, "%s/self", s->root);
+    (void)snprintf(own, sizeof own, "%d", (int)getpid());
+    assert_int_equal(symlink(own, path), 0);
+}
+
+static const char *below(struct scene *s, pid_t one, pid_t other)
+{
+    s->list.count = 0;
+    assert_int_equal(mu_children_add(&s->list, &(struct mu_child){ .pid = one }), 0);
+    assert_int_equal(mu_children_add(&s->list, &(struct mu_child){ .pid = other }), 0);
+    assert_int_equal(mu_children_below(&s->list, s->root, &s->error), 0);
+    return listed(s);
+}
+
+static void assert_below(struct scene *s)
+{
+    assert_string_equal(below(s, US, 4999), "4100 S 4100 4100 a, 4101 S 4101 4101 b, 4102 Z 4101 4101 d, "
+                                            "4103 S 4103 4103 c");
+    assert_string_equal(below(s, 4301, 4100), "4101 S 4101 4101 b, 4102 Z 4101 4101 d, 4103 S 4103 4103 c");
+    assert_string_equal(below(s, 4300, 4101), "4102 Z 4101 4101 d, 4103 S 4103 4103 c, 4301 S 4300 4300 others");
+    assert_string_equal(below(s, 4102, 4103), "");
+    s->list.count = 0;
+    assert_int_equal(mu_children_below(&s->list, s->root, &s->error), 0);
+    assert_int_equal(s->list.count, 0);
+}
+
+static void everybody_below_is_found_by_the_kernels_lists(void **state)
+{
+    a_tree(*state, true);
+    assert_below(*state);
+}
+
+static void everybody_below_is_found_without_them(void **state)
+{
+    a_tree(*state, false);
+    assert_below(*state);
+}
+
+/* What is read at different moments need not be a tree. */
+static void circles_are_left_again(void **state)
+{
+    struct scene *s = *state;
+
+    a_tree(s, false);
+    process(s, 4400, "(e) S 4401 1 1");
+    process(s, 4401, "(f) S 4400 1 1");
+    assert_string_equal(below(s, 4102, 4103), "");
+}
+
+static void no_memory_for_who_is_below_is_an_error_and_the_list_is_empty(void **state)
+{
+    struct scene *s = *state;
+
+    a_tree(s, false);
+    FOR_EACH_FAILURE (n) {
+        int rc = mu_children_add(&s->list, &(struct mu_child){ .pid = US });
+
+        if (rc == 0)
+            rc = mu_children_below(&s->list, s->root, &s->error);
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        assert_int_equal(s->list.count, fail_alloc_hit() ? 0 : 4);
+        mu_children_done(&s->list);
+    }
+}
+
+static void nobody_is_below_in_another_namespace(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(mu_children_add(&s->list, &(struct mu_child){ .pid = US }), 0);
+    assert_int_equal(mu_children_below(&s->list, s->root, &s->error), MUSTER_ENOTSUP);
+    assert_int_equal(s->list.count, 0);
+    assert_non_null(strstr(s->error.text, "pid namespace"));
+}
+
+/* Each the child of the one before, each in a session of its own; the last one writes a byte. */
+static void be_a_chain(int count, int fd)
+{
+    while (count-- > 0 && fork() == 0)
+        (void)setsid();
+    if (count < 0 && write(fd, "x", 1) != 1)
+        _exit(1);
+    for (;;)
+        (void)pause();
+}
+
+static void real_ones_are_found_below_and_signalled(void **state)
+{
+    struct scene *s = *state;
+    struct mu_child impostor;
+    int ends[2];
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ends), 0);
+    pid = fork();
+    if (pid == 0)
+        be_a_chain(3, ends[1]);
+    (void)close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(mu_children_add(&s->list, &(struct mu_child){ .pid = pid }), 0);
+    assert_int_equal(mu_children_below(&s->list, MU_PROC_ROOT, &s->error), 0);
+    assert_int_equal(s->list.count, 3);
+    impostor = s->list.items[0];
+    impostor.start++;
+    assert_int_equal(mu_child_signal(&impostor, SIGKILL), -ESRCH);
+    assert_int_equal(mu_child_signal(&s->list.items[0], 0), 0); /* it is still there */
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(mu_child_signal(&s->list.items[i], SIGKILL), 0);
+    (void)kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(read(ends[0], &byte, 1), 0); /* nobody has the other end any more */
+    (void)close(ends[0]);
+}
+
 static void our_own_children_are_found(void **state)
 {
     struct scene *s = *state;
@@ -281,6 +431,12 @@ int main(void)
         TEST(a_proc_that_is_not_there_is_said),
         TEST(a_proc_of_another_namespace_is_not_believed),
         TEST(switches_are_those_of_both_kinds),
+        TEST(everybody_below_is_found_by_the_kernels_lists),
+        TEST(everybody_below_is_found_without_them),
+        TEST(circles_are_left_again),
+        TEST(no_memory_for_who_is_below_is_an_error_and_the_list_is_empty),
+        TEST(nobody_is_below_in_another_namespace),
+        TEST(real_ones_are_found_below_and_signalled),
         TEST(our_own_children_are_found),
     };
 

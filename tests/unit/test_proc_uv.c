@@ -579,17 +579,19 @@ static bool write_to(const char *path, const char *text)
     return ok;
 }
 
-static void the_unkillable_are_named(struct scene *s)
+static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scene *s)
 {
     char dir[128], path[160], text[32];
+    size_t count;
 
     (void)snprintf(dir, sizeof dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
     if (mkdir(dir, 0700) < 0)
         return; /* not here; the pure machine is tested everywhere */
     add(s, ARGV(WORKER, "say=up", "pause"));
-    add(s, ARGV(WORKER, "say=up", "pause"));
+    add(s, ARGV(WORKER, "chain=3", "fork", "say=up", "pause"));
     EXPECT(start(s) == 0);
     await(s, "up", 2);
+    EXPECT(family_wait(mark, 6, LONG_MS));
     (void)snprintf(path, sizeof path, "%s/cgroup.procs", dir);
     (void)snprintf(text, sizeof text, "%d", (int)mu_group_pid(s->group, 1));
     EXPECT(write_to(path, text));
@@ -598,12 +600,15 @@ static void the_unkillable_are_named(struct scene *s)
     (void)snprintf(text, sizeof text, "%d (test_worker, state D)", (int)mu_group_pid(s->group, 1));
 
     (void)stop_and_run(s, SIGTERM, 0);
+    count = family_count(mark);
+    EXPECT(write_to(path, "THAWED")); /* before anything can fail */
     EXPECT(s->exits == 1);
     EXPECT(s->stopped.left_count == 1);
     EXPECT(strstr(s->left, "state D)") != NULL && atoi(s->left) == atoi(text));
-
-    EXPECT(write_to(path, "THAWED"));
+    EXPECT(count == 1);
     EXPECT(waitpid((pid_t)atoi(text), NULL, 0) == ((pid_t)atoi(text)));
+    while (waitpid(-1, NULL, 0) > 0) { /* its children, who were dead before it */
+    }
     for (int i = 0; i < 1000 && rmdir(dir) < 0; i++)
         (void)usleep(1000);
 }
@@ -720,7 +725,7 @@ static struct play plays[] = {
     GUARDED(what_a_success_leaves_is_ended_too),
     GUARDED(adopted_orphans_are_reaped_while_workers_run),
     GUARDED(somebody_elses_child_is_left_alone),
-    GUARDED(the_unkillable_are_named),
+    GUARDED(the_unkillable_are_named_and_who_is_below_them_is_killed),
     GUARDED(what_is_not_ours_to_kill_is_named),
 };
 

@@ -11,8 +11,8 @@ struct scene {
 };
 
 /* "w0" a worker (rank 0), "g0" somebody in its group, "o" an orphan elsewhere, "m" one that manages shared memory; then its
- * state, S if none is given, and "!" if a signal was refused: "w0 w1Z g1T oD!". Pids count from 100. "?": somebody who cannot
- * be seen. */
+ * state, S if none is given, and "!" if a signal was refused: "w0 w1Z g1T oD!". "b" is below one of them. Pids count from 100.
+ * "?": somebody who cannot be seen. */
 static struct mu_stop_event with(struct mu_stop_event event, const char *text)
 {
     static struct mu_stop_child children[64];
@@ -32,7 +32,8 @@ static struct mu_stop_event with(struct mu_stop_event event, const char *text)
         };
         if (*text == 'm')
             child->comm = "torch_shm_manag";
-        if (*text != 'o' && *text != 'm')
+        child->below = *text == 'b';
+        if (*text != 'o' && *text != 'm' && *text != 'b')
             child->rank = *++text - '0';
         text++;
         if (*text >= 'A' && *text <= 'Z')
@@ -54,7 +55,7 @@ static const char *step(struct scene *s, struct mu_stop_event event)
     mu_stop_step(&s->stop, &event, &effects);
     s->trace[0] = '\0';
     for (unsigned i = 0; i < effects.count; i++) {
-        static const char *const names[] = { "groups", "leaders", "children", "say", "done" };
+        static const char *const names[] = { "groups", "leaders", "children", "below", "say", "done" };
         const struct mu_stop_effect *effect = &effects.items[i];
 
         used +=
@@ -323,6 +324,65 @@ static void the_unkillable_are_named_after_a_while(void **state)
     assert_int_equal(s->stop.left_count, 1);
 }
 
+static bool wants_below(const struct scene *s, const char *who)
+{
+    return mu_stop_wants_below(&s->stop, with((struct mu_stop_event){ .count = 0 }, who).children);
+}
+
+static void who_does_not_end_is_looked_below(void **state)
+{
+    static const char *const at_once[] = { "w0D", "oD", "g0D", "w1S!", "oS!" };
+    static const char *const not_yet[] = { "w0S", "oS", "oR", "mS", "oT" };
+    struct scene *s = *state;
+
+    (void)stop(s, 0, 100, "w0D");
+    assert_false(wants_below(s, "w0D"));
+    (void)passes(s, 100, "w0D");
+    assert_false(wants_below(s, "w0D")); /* it is given its time, and so are those below it */
+    (void)passes(s, 1100, "w0D");
+    assert_state(s, "killing", 1110);
+    for (size_t i = 0; i < COUNT(at_once); i++) {
+        assert_true(wants_below(s, at_once[i]));
+        assert_false(wants_below(s, not_yet[i]));
+    }
+    assert_false(wants_below(s, "w0Z"));
+    looks_until(s, 1100 + 500, "w0D"); /* some looks later it is anybody */
+    for (size_t i = 0; i < COUNT(at_once); i++) {
+        assert_true(wants_below(s, at_once[i]));
+        assert_true(wants_below(s, not_yet[i]));
+    }
+    assert_false(wants_below(s, "w0Z"));
+}
+
+static void whoever_is_below_the_unkillable_is_killed_and_waited_for(void **state)
+{
+    struct scene *s = *state;
+
+    (void)kill_now(s, 0, "w0D");
+    assert_string_equal(passes(s, 1000, "w0D"), "groups 9, children 9");
+    assert_string_equal(passes(s, 1010, "w0D b b"), "children 9, below 9");
+    assert_string_equal(passes(s, 1030, "w0D bD bZ"), "below 9"); /* it sleeps for a while */
+    looks_until(s, 5900, "w0D bD bZ");
+    assert_string_equal(passes(s, 5900, "w0D b bZ"), "children 9, below 9");
+    assert_string_equal(now_are(s, 6100, "w0D bZ bZ"), ""); /* only now there is nobody else */
+    looks_until(s, 11100, "w0D bZ bZ");
+    assert_string_equal(passes(s, 11100, "w0D bZ bZ"),
+                        "say \"these did not end after SIGKILL and are given up: 100 (prog, state D)\", done");
+}
+
+static void whoever_is_below_what_is_not_ours_to_kill_is_killed_before_that_is_given_up(void **state)
+{
+    struct scene *s = *state;
+    char text[256];
+
+    (void)kill_now(s, 0, "oS!");
+    (void)passes(s, 1000, "oS!");
+    assert_string_equal(passes(s, 1010, "oS! b b"), "children 9, below 9");
+    assert_non_null(strstr(passes(s, 1030, "oS! bZ bS!"), "done"));
+    mu_stop_left_text(&s->stop, text, sizeof text);
+    assert_string_equal(text, "100 (prog, state S, not permitted), 102 (prog, state S, not permitted)");
+}
+
 static void one_that_wakes_up_after_all_is_not_given_up(void **state)
 {
     struct scene *s = *state;
@@ -449,6 +509,9 @@ int main(void)
         TEST(kill_takes_one_step_at_a_time),
         TEST(a_removed_node_kills_without_a_word_before),
         TEST(the_unkillable_are_named_after_a_while),
+        TEST(who_does_not_end_is_looked_below),
+        TEST(whoever_is_below_the_unkillable_is_killed_and_waited_for),
+        TEST(whoever_is_below_what_is_not_ours_to_kill_is_killed_before_that_is_given_up),
         TEST(one_that_wakes_up_after_all_is_not_given_up),
         TEST(what_is_not_ours_to_kill_is_not_tried_for_ever),
         TEST(those_who_multiply_are_not_fought_for_ever),
