@@ -17,10 +17,10 @@ struct mu_clear {
     struct mu_asks asks;
     struct mu_clear_round past[MU_CLEAR_PAST_MAX]; /* the oldest first */
     size_t past_count;
-    int64_t due;    /* rounds up to this one are to go */
-    bool whole;     /* of all members, because we are rank 0 */
-    bool never;     /* the store cannot */
-    int64_t cursor; /* in the keys of the first of them */
+    int64_t due;               /* rounds up to this one are to go */
+    struct mu_clear_round now; /* whose workers are up */
+    bool never;                /* the store cannot */
+    int64_t cursor;            /* in the keys of the first of them */
 };
 
 int mu_clear_new(const char *run_id, struct mu_clear **ret_clear, struct muster_error *reterr)
@@ -90,8 +90,9 @@ static void go_on(struct mu_clear *c)
 {
     while (c->past_count > 0 && c->past[0].round <= c->due && !c->never && mu_asks_free(&c->asks) > 0) {
         const struct mu_clear_round *round = &c->past[0];
-        bool all = c->whole || round->rank == 0;
-        int64_t first = all ? 0 : OF_ROUNDS + round->rank * OF_MEMBERS;
+        bool first_of_all = c->now.rank == 0 || round->rank == 0;
+        bool all = first_of_all && round->tag != c->now.tag; /* who is not there any more deletes nothing */
+        int64_t first = first_of_all ? 0 : OF_ROUNDS + round->rank * OF_MEMBERS;
         int64_t last = OF_ROUNDS + (all ? round->world_size : round->rank + 1) * OF_MEMBERS;
 
         if (c->cursor < first)
@@ -116,7 +117,7 @@ void mu_clear_step(struct mu_clear *c, const struct mu_clear_event *event, struc
     case MU_CLEAR_ON_STARTED:
         if (c->past_count > 0) {
             c->due = c->past[c->past_count - 1].round - MU_CLEAR_ROUNDS;
-            c->whole = c->past[c->past_count - 1].rank == 0;
+            c->now = c->past[c->past_count - 1];
         }
         break;
     case MU_CLEAR_ON_ANSWER:

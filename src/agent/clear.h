@@ -2,9 +2,11 @@
  * an agent's life.
  *
  * A round of ours alone leaves behind, with T as in round.h: T role_info/<rank>, T ranks/<rank>, T done/<rank> of every
- * member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds that it was in; when its workers
- * have been started in a later one, it deletes what is of itself in those that are MU_CLEAR_ROUNDS behind; who is rank 0, or
- * was it then, deletes all there is. Somebody who is still in such a round was removed, and about to hear of it.
+ * member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds
+ * that it was in; when its workers have been started in a later one, it deletes what is of itself in those that are
+ * MU_CLEAR_ROUNDS behind; who is rank 0, or was it then, deletes what is of the round as well. If the later one has the same
+ * members (the tag says so), every key is deleted once. If not, some may have gone, and rank 0, or who was it then, deletes all
+ * there is. Somebody who is still in such a round was removed, and about to hear of it.
  *
  * Nothing depends on it: a request that fails is not made again, and a store that cannot delete keeps what it has. */
 #ifndef MU_AGENT_CLEAR_H

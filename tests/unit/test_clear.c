@@ -48,11 +48,22 @@ static const char *step(struct scene *s, struct mu_clear_event event)
     return s->trace;
 }
 
-static const char *join(struct scene *s, int64_t round, int64_t rank, int64_t world_size)
+static const char *join_as(struct scene *s, int64_t round, uint64_t tag, int64_t rank, int64_t world_size)
 {
-    struct mu_clear_round joined = { .round = round, .tag = 0xab, .rank = rank, .world_size = world_size };
+    struct mu_clear_round joined = { .round = round, .tag = tag, .rank = rank, .world_size = world_size };
 
     return step(s, (struct mu_clear_event){ .type = MU_CLEAR_ON_JOINED, .round = &joined });
+}
+
+static const char *join(struct scene *s, int64_t round, int64_t rank, int64_t world_size)
+{
+    return join_as(s, round, 0xab, rank, world_size);
+}
+
+/* With other members than before. */
+static const char *join_others(struct scene *s, int64_t round, int64_t rank, int64_t world_size)
+{
+    return join_as(s, round, 0xcd, rank, world_size);
 }
 
 static const char *start(struct scene *s)
@@ -83,7 +94,35 @@ static void what_is_of_itself_goes_eight_rounds_later(void **state)
     assert_string_equal(start(s), "");
 }
 
-static void rank_0_clears_up_behind_all(void **state)
+static void where_all_are_still_there_every_key_is_deleted_once(void **state)
+{
+    static const char *const keys[] = { "count",       "done_count",  "last",        "failed",  "MASTER_ADDR",
+                                        "MASTER_PORT", "role_info/0", "ranks/0",     "done/0",  "role_info/1",
+                                        "ranks/1",     "done/1",      "role_info/2", "ranks/2", "done/2" };
+    unsigned deleted[COUNT(keys)] = { 0 };
+    struct scene *s = *state;
+    unsigned count = 0;
+
+    for (int64_t rank = 0; rank < 3; rank++) {
+        char name[64];
+
+        (void)tear_down(state);
+        (void)set_up(state);
+        (void)join(s, 3, rank, 3);
+        (void)join(s, 11, rank, 3);
+        (void)start(s);
+        count += s->count;
+        for (size_t i = 0; i < COUNT(keys); i++) {
+            (void)snprintf(name, sizeof name, T3 "%s", keys[i]);
+            deleted[i] += strstr(s->trace, name) != NULL;
+        }
+    }
+    assert_int_equal(count, COUNT(keys));
+    for (size_t i = 0; i < COUNT(keys); i++)
+        assert_int_equal(deleted[i], 1);
+}
+
+static void rank_0_clears_up_behind_those_who_may_have_gone(void **state)
 {
     static const char all[] =
         T3 "count " T3 "done_count " T3 "last " T3 "failed " T3 "MASTER_ADDR " T3 "MASTER_PORT " T3 "role_info/0 " T3
@@ -91,12 +130,12 @@ static void rank_0_clears_up_behind_all(void **state)
     struct scene *s = *state;
 
     (void)join(s, 3, 1, 2);
-    (void)join(s, 11, 0, 2); /* it is now */
+    (void)join_others(s, 11, 0, 2); /* it is now */
     assert_string_equal(start(s), all);
     (void)tear_down(state);
     (void)set_up(state);
     (void)join(s, 3, 0, 2);
-    (void)join(s, 11, 1, 2); /* it was then */
+    (void)join_others(s, 11, 1, 2); /* it was then */
     assert_string_equal(start(s), all);
 }
 
@@ -107,7 +146,7 @@ static void there_is_a_limit_to_what_is_asked_at_once(void **state)
 
     (void)join(s, 3, 0, 100);
     (void)join(s, 4, 0, 100);
-    (void)join(s, 12, 0, 100);
+    (void)join_others(s, 12, 0, 100);
     (void)start(s);
     assert_int_equal(s->count, MU_ASKS_MAX);
     for (uint64_t id = 1; id <= 2 * (6 + 300); id++) {
@@ -169,7 +208,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE(what_is_of_itself_goes_eight_rounds_later),
-        SCENE(rank_0_clears_up_behind_all),
+        SCENE(where_all_are_still_there_every_key_is_deleted_once),
+        SCENE(rank_0_clears_up_behind_those_who_may_have_gone),
         SCENE(there_is_a_limit_to_what_is_asked_at_once),
         SCENE(an_error_is_not_minded_and_a_store_that_cannot_is_let_alone),
         SCENE(what_a_store_has_lost_is_not_deleted_and_more_than_enough_is_forgotten),
