@@ -32,18 +32,19 @@ void mu_children_done(struct mu_children *list)
 }
 
 /* "4711 (a) b) S 1 2 3 ...": the name is whatever is between the first and the last bracket. */
-static bool parse_stat(char *text, struct mu_child *ret_child)
+static bool parse_stat(char *text, struct mu_child *ret_child, long *ret_threads)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')');
     struct mu_child child = { 0 };
     unsigned long long start;
+    long threads;
 
     if (open == NULL || close == NULL || close < open)
         return false;
     *close = '\0';
     if (sscanf(text, "%d", &child.pid) != 1 ||
-        sscanf(close + 1, " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &child.state,
-               &child.ppid, &child.pgid, &child.sid, &start) != 5)
+        sscanf(close + 1, " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu", &child.state,
+               &child.ppid, &child.pgid, &child.sid, &threads, &start) != 6)
         return false;
     child.start = start;
     (void)snprintf(child.comm, sizeof child.comm, "%.*s", (int)sizeof child.comm - 1, open + 1);
@@ -52,6 +53,7 @@ static bool parse_stat(char *text, struct mu_child *ret_child)
             *c = '?';
     }
     *ret_child = child;
+    *ret_threads = threads;
     return true;
 }
 
@@ -75,11 +77,48 @@ static bool read_about(const char *root, pid_t pid, const char *file, char *text
     return true;
 }
 
+static bool is_number(const char *name, pid_t *ret_pid);
+
+/* Of a process whose first thread has ended: D if one of the others is in it, for then it cannot be killed; else how any of
+ * them is; Z if they have all ended by now. */
+static char state_of_threads(const char *root, pid_t pid)
+{
+    char path[PATH_ROOM], text[STAT_ROOM], state = 'Z';
+    struct dirent *entry;
+    DIR *dir;
+
+    if (snprintf(path, sizeof path, "%s/%d/task", root, (int)pid) >= (int)sizeof path)
+        return state;
+    dir = opendir(path);
+    while (dir != NULL && state != 'D' && (entry = readdir(dir)) != NULL) {
+        struct mu_child thread;
+        char file[64];
+        long threads;
+        pid_t tid;
+
+        if (!is_number(entry->d_name, &tid))
+            continue;
+        (void)snprintf(file, sizeof file, "task/%d/stat", (int)tid);
+        if (read_about(root, pid, file, text, sizeof text) && parse_stat(text, &thread, &threads) &&
+            !mu_child_is_dead(&thread))
+            state = thread.state;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return state;
+}
+
 bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child)
 {
     char text[STAT_ROOM];
+    long threads;
 
-    return read_about(root, pid, "stat", text, sizeof text) && parse_stat(text, ret_child) && ret_child->pid == pid;
+    if (!read_about(root, pid, "stat", text, sizeof text) || !parse_stat(text, ret_child, &threads) ||
+        ret_child->pid != pid)
+        return false;
+    if (mu_child_is_dead(ret_child) && threads > 1)
+        ret_child->state = state_of_threads(root, pid);
+    return true;
 }
 
 /* Adds the number behind a name that begins a line. */

@@ -16,7 +16,8 @@
 
 struct mu_child {
     pid_t pid, ppid, pgid, sid;
-    char state;     /* as in /proc/<pid>/stat: R S D T t Z X I */
+    char
+        state; /* as in /proc/<pid>/stat: R S D T t Z X I; of another thread if the first has ended before the others */
     uint64_t start; /* when it was started, in the kernel's ticks: no other process has had this pid and this start */
     char comm[MU_CHILD_COMM_MAX];
 };

@@ -163,6 +163,37 @@ static void broken_files_are_nobody(void **state)
     }
 }
 
+/* The kernel shows the first thread's state as that of the process. */
+static void a_process_has_not_ended_before_its_last_thread(void **state)
+{
+    static const struct {
+        const char *second, *third;
+        char expected;
+    } cases[] = { { "S", "Z", 'S' }, { "Z", "R", 'R' }, { "S", "D", 'D' }, { "D", "S", 'D' }, { "Z", "X", 'Z' } };
+    struct scene *s = *state;
+    struct mu_child child;
+    char text[128];
+
+    make_dir(s, "4100");
+    make_dir(s, "4100/task");
+    for (int tid = 4100; tid < 4103; tid++)
+        make_dir(s, "4100/task/%d", tid);
+    write_file(s, "4100/task/4100/stat", "4100 (x) Z 4000 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 77 0");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_file(s, "4100/stat", "4100 (x) Z 4000 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 77 0");
+        (void)snprintf(text, sizeof text, "4101 (x) %s 4000 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 78 0", cases[i].second);
+        write_file(s, "4100/task/4101/stat", text);
+        (void)snprintf(text, sizeof text, "4102 (x) %s 4000 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 78 0", cases[i].third);
+        write_file(s, "4100/task/4102/stat", text);
+        assert_true(mu_child_read(s->root, 4100, &child));
+        assert_int_equal(child.state, cases[i].expected);
+        assert_int_equal(child.start, 77);
+        write_file(s, "4100/stat", "4100 (x) Z 4000 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0");
+        assert_true(mu_child_read(s->root, 4100, &child));
+        assert_true(mu_child_is_dead(&child));
+    }
+}
+
 static void long_lists_are_read_whole(void **state)
 {
     struct scene *s = *state;
@@ -426,6 +457,7 @@ int main(void)
         TEST(a_thorough_look_does_not_trust_them),
         TEST(known_ones_are_left_out),
         TEST(broken_files_are_nobody),
+        TEST(a_process_has_not_ended_before_its_last_thread),
         TEST(long_lists_are_read_whole),
         TEST(no_memory_is_an_error_and_nothing_leaks),
         TEST(a_proc_that_is_not_there_is_said),

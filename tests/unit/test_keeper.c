@@ -332,6 +332,21 @@ static void a_killed_agent_takes_all_with_it(void **state)
     assert_memory_equal(s->line, expected, strlen(expected));
 }
 
+static void a_killed_agent_takes_those_with_it_whose_first_thread_has_ended(void **state)
+{
+    struct scene *s = *state;
+
+    start(s, ARGV("run", "headless", "pause"));
+    await_agent(s);
+    for (unsigned i = 0; i < WORKERS; i++)
+        assert_string_equal(line(s), "headless");
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS));
+    assert_non_null(strstr(s->line, "killed what was left: "));
+    assert_false(family_read_line(s->err, s->line, sizeof s->line, LONG_MS)); /* nobody is given up */
+}
+
 static void a_killed_agent_without_leftovers_is_said_too(void **state)
 {
     struct scene *s = *state;
@@ -667,6 +682,7 @@ int main(int argc, char **argv)
         TEST(a_signal_stops_the_workers),
         TEST(workers_that_end_end_the_job),
         TEST(a_killed_agent_takes_all_with_it),
+        TEST(a_killed_agent_takes_those_with_it_whose_first_thread_has_ended),
         TEST(a_killed_agent_without_leftovers_is_said_too),
         TEST(a_killed_keeper_takes_all_with_it),
         TEST(killed_groups_take_all_with_them),

@@ -521,6 +521,16 @@ static void what_workers_detach_is_ended_with_them(struct scene *s)
     EXPECT(s->stopped.killed_count >= 3);
 }
 
+static void who_has_lost_its_first_thread_is_ended_too(struct scene *s)
+{
+    add(s, ARGV(WORKER, "headless", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "headless", 1);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->stopped.left_count == 0);
+    EXPECT(s->stopped.killed_count == 1);
+}
+
 static void what_a_success_leaves_is_ended_too(struct scene *s)
 {
     add(s, ARGV(WORKER, "detach", "say=up", "exit=0"));
@@ -722,6 +732,7 @@ static struct play plays[] = {
     BOTH(no_memory_is_an_error_and_all_can_be_stopped),
     HANGING(one_that_hangs_in_the_kernel_is_told_of),
     GUARDED(what_workers_detach_is_ended_with_them),
+    GUARDED(who_has_lost_its_first_thread_is_ended_too),
     GUARDED(what_a_success_leaves_is_ended_too),
     GUARDED(adopted_orphans_are_reaped_while_workers_run),
     GUARDED(somebody_elses_child_is_left_alone),

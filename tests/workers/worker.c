@@ -4,6 +4,7 @@
  *   ignore=N      the signal
  *   fork          a child in the same group, which ignores SIGTERM and stays
  *   detach        a grandchild in a session of its own, which ignores SIGTERM and stays; its parent is gone
+ *   headless      a grandchild in a session of its own, whose first thread has ended; it says "headless" and stays
  *   chain=N       N processes, each the only child of the one before, each in a session of its own; all stay
  *   tracker=FILE  a child in the same group that ignores SIGTERM, ends when we are gone, and removes FILE then
  *   close         0, 1 and 2
@@ -16,6 +17,7 @@
  *   pause         for ever; also at the end of all words without an exit */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -59,6 +61,42 @@ static void detach(void)
         if (fork() == 0)
             stay();
         _exit(0);
+    }
+    (void)waitpid(pid, NULL, 0);
+}
+
+/* When the first thread has ended, it is a zombie, and its process is not. */
+static void *go_on_alone(void *arg)
+{
+    char path[64], text[512], state = '?';
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
+    while (state != 'Z') {
+        FILE *file = fopen(path, "re");
+
+        if (file == NULL || fgets(text, sizeof text, file) == NULL || strrchr(text, ')') == NULL)
+            _exit(99);
+        (void)fclose(file);
+        state = strrchr(text, ')')[2];
+        (void)sched_yield();
+    }
+    say("headless");
+    stay();
+    return arg;
+}
+
+static void lose_the_first_thread(void)
+{
+    pid_t pid = fork_stubborn();
+    pthread_t thread;
+
+    if (pid == 0) {
+        (void)setsid();
+        if (fork() != 0)
+            _exit(0);
+        if (pthread_create(&thread, NULL, go_on_alone, NULL) == 0)
+            pthread_exit(NULL);
+        _exit(99);
     }
     (void)waitpid(pid, NULL, 0);
 }
@@ -155,6 +193,8 @@ int main(int argc, char **argv)
             stay();
         else if (strcmp(argv[i], "detach") == 0)
             detach();
+        else if (strcmp(argv[i], "headless") == 0)
+            lose_the_first_thread();
         else if (strcmp(argv[i], "chain") == 0)
             chain(number);
         else if (strcmp(argv[i], "tracker") == 0)
