@@ -632,7 +632,7 @@ static const struct story {
     { 0x920, "cut,fail,uneven",
       "a failure in a round that was over for the job costs nothing, though the store was silent for long" },
     { 0x12, "keeper,leftovers", "an agent whose keeper is gone does not end before what its workers have detached" },
-    { 0x12c, "asleep,leftovers,pause,fail",
+    { 0x4632, "asleep,pause,fail,leftovers,dying,keeper,leave",
       "an agent that was stopped for longer than it would kill gives up nobody whom it has not killed" },
     { 0x1, "keeper,asleep", "the same, with workers that sleep in the kernel" },
     { 0x17c5, "wipe,boot,slow,late,rebirth,kill",
