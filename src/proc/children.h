@@ -13,6 +13,7 @@
 #define MU_CHILD_COMM_MAX 64  /* names of kernel threads can be longer than 16; cut there */
 #define MU_CHILDREN_MAX 65536 /* more than that are not listed */
 #define MU_PROC_ROOT "/proc"
+#define MU_CHILD_SHM_MANAGER "torch_shm_manag" /* PyTorch's torch_shm_manager: the kernel keeps 15 bytes */
 
 struct mu_child {
     pid_t pid, ppid, pgid, sid;

@@ -1,24 +1,26 @@
 /* Two processes for one launcher. The keeper sits in sigwaitinfo() with every signal blocked that can be: one thing at a
  * time, and nothing is lost in between. Happy path: the agent ends, nothing is left, the keeper ends the same way. The agent
  * is killed: its workers die with it (PDEATHSIG), what they had detached comes to us, is given a moment and is killed,
- * generation by generation, and with whoever does not end everybody below it. The keeper is killed: the agent reads the end
- * of the pipe. */
+ * generation by generation, and with whoever does not end everybody below it; managers of shared memory last. The keeper is
+ * killed: the agent reads the end of the pipe. */
 #include "proc/keeper.h"
 
 #include "base/clock.h"
 #include "proc/children.h"
 #include "proc/die.h"
+#include "proc/stop.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10 };
+enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10, MANAGERS_LOOK_MS = 100 };
 
 /* Of the agent, which is known by its pid: a fork of it is guarded by nobody. */
 static struct {
@@ -196,12 +198,17 @@ static void note(struct keeper *k, const struct mu_child *child)
                                           k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
 }
 
+static bool is_spared(const struct mu_child *child, bool spare)
+{
+    return spare && strcmp(child->comm, MU_CHILD_SHM_MANAGER) == 0;
+}
+
 /* Replaces the list of those who do not end by who is below them, and kills these. */
-static void kill_below(struct keeper *k, const struct mu_children *before, struct mu_children *below)
+static void kill_below(struct keeper *k, const struct mu_children *before, struct mu_children *below, bool spare)
 {
     (void)mu_children_below(below, MU_PROC_ROOT, NULL); /* at the next look, if it fails */
     for (size_t i = 0; i < below->count; i++) {
-        if (mu_child_is_dead(&below->items[i]))
+        if (mu_child_is_dead(&below->items[i]) || is_spared(&below->items[i], spare))
             continue;
         if (!is_in(before, below->items[i].pid))
             note(k, &below->items[i]);
@@ -209,30 +216,41 @@ static void kill_below(struct keeper *k, const struct mu_children *before, struc
     }
 }
 
-/* One generation. Those of the one before that have not ended yet are not noted again, but keep their children from us. */
-static void kill_generation(struct keeper *k, struct mu_children *before)
+/* One generation. Those of the one before that have not ended yet are not noted again, but keep their children from us. With
+ * `spare` managers of shared memory live on; true: nobody else is there. */
+static bool kill_generation(struct keeper *k, struct mu_children *before, bool spare)
 {
     struct mu_children now = { 0 }, below = { 0 };
+    size_t killed = 0, spared = 0;
 
     if (mu_children_list(&now, MU_PROC_ROOT, getpid(), false, NULL, NULL) == 0 && now.count == 0)
         (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
-    for (size_t i = 0; i < now.count; i++) {
-        if (mu_child_is_dead(&now.items[i]) || is_in(&k->earlier, now.items[i].pid))
-            continue;
-        if (!is_in(before, now.items[i].pid))
-            note(k, &now.items[i]);
-        else
-            (void)mu_children_add(&below, &now.items[i]);
-        (void)kill(now.items[i].pid, SIGKILL);
-    }
     if (now.count == 0 && k->earlier.count == 0 && getpid() == 1)
         (void)kill(-1, SIGKILL); /* no usable /proc; whoever is in our pid namespace is below us */
-    kill_below(k, before, &below);
+    for (size_t i = 0; i < now.count; i++) {
+        struct mu_child child = now.items[i];
+
+        if (mu_child_is_dead(&child) || is_in(&k->earlier, child.pid))
+            continue;
+        if (is_spared(&child, spare)) {
+            spared++;
+            continue;
+        }
+        if (!is_in(before, child.pid))
+            note(k, &child);
+        else
+            (void)mu_children_add(&below, &child);
+        (void)kill(child.pid, SIGKILL);
+        now.items[killed++] = child;
+    }
+    now.count = killed;
+    kill_below(k, before, &below, spare);
     for (size_t i = 0; i < below.count; i++)
         (void)mu_children_add(&now, &below.items[i]);
     mu_children_done(&below);
     mu_children_done(before);
     *before = now;
+    return killed == 0 && spared > 0;
 }
 
 static void say_killed(struct keeper *k)
@@ -267,16 +285,23 @@ static void kill_the_rest(struct keeper *k)
 {
     struct mu_children left = { 0 };
     bool any = true;
-    int64_t until_ms;
+    int64_t now_ms, until_ms, shared_ms;
     int signal;
 
     if (!wait_for_ends(k, mu_clock_ms() + MU_KEEPER_DRAIN_MS))
         return;
-    until_ms = mu_clock_ms() + MU_KEEPER_STUCK_MS;
-    while (any && mu_clock_ms() < until_ms) {
-        kill_generation(k, &left);
-        (void)wait_signal(k, mu_clock_ms() + LOOK_MS, &signal); /* somebody ended, so somebody may have come */
+    now_ms = mu_clock_ms();
+    shared_ms = now_ms + MU_STOP_SHARED_MS;
+    until_ms = now_ms + MU_KEEPER_STUCK_MS;
+    while (any && now_ms < until_ms) {
+        bool managers_only = kill_generation(k, &left, now_ms < shared_ms);
+
+        if (managers_only)
+            until_ms = now_ms + MU_KEEPER_STUCK_MS; /* nobody was killed who is still there */
+        /* Somebody ended, so somebody may have come. */
+        (void)wait_signal(k, mu_clock_ms() + (managers_only ? MANAGERS_LOOK_MS : LOOK_MS), &signal);
         any = reap(k);
+        now_ms = mu_clock_ms();
     }
     if (k->killed_count > 0)
         say_killed(k);

@@ -6,7 +6,8 @@
  *
  * The keeper has no loop, no thread and no memory of its own to speak of. Both are sub-reapers: what workers detach comes
  * to the agent, and to the keeper when that is gone. When the keeper is gone the agent reads the end of a pipe and has to
- * kill its workers and end.
+ * kill its workers and end. A torch_shm_manager that is left has the time that a stop gives it, MU_STOP_SHARED_MS, when the
+ * agent was killed; it has none when the keeper was.
  *
  * Ctrl-Z: the agent gets SIGTSTP (it should call mu_group_suspend()); when it has stopped, or 500 ms later, the keeper
  * stops itself. SIGCONT goes on to the agent. SIGHUP is not forwarded if it was ignored at the start (nohup). */

@@ -14,7 +14,7 @@ struct counts {
     size_t refused; /* of these: waiting does not help */
     size_t alive;
     size_t stopped;  /* in the groups, by a signal */
-    size_t managers; /* alive: torch_shm_manager, of whose name the kernel keeps 15 bytes */
+    size_t managers; /* alive: torch_shm_manager */
     size_t below;    /* alive, and not our children */
 };
 
@@ -38,7 +38,7 @@ static struct counts count(const struct mu_stop_event *event)
         n.grouped += child->rank >= 0;
         n.stuck += child->state == 'D' || child->refused;
         n.refused += child->refused;
-        n.managers += child->comm != NULL && strcmp(child->comm, "torch_shm_manag") == 0;
+        n.managers += child->comm != NULL && strcmp(child->comm, MU_CHILD_SHM_MANAGER) == 0;
         n.stopped += child->rank >= 0 && (child->state == 'T' || child->state == 't');
     }
     if (event->hidden) { /* nobody can be named there, so nobody can be killed */

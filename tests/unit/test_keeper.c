@@ -359,6 +359,39 @@ static void a_killed_agent_without_leftovers_is_said_too(void **state)
     assert_string_equal(s->line, "launcher: the agent was killed by SIGKILL; nothing of it is left");
 }
 
+/* It begins to clean up when the last one is gone whom it served, and takes longer than anybody else may. */
+static void a_killed_agent_leaves_managers_of_shared_memory_their_time(void **state)
+{
+    struct scene *s = *state;
+    char rest[1024];
+
+    start_workers(s, ARGV("run", "manager=300", "fork", "detach", "say=up", "pause"));
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_int_equal(family_count(s->mark), 0);
+    for (unsigned i = 0; i < WORKERS; i++)
+        assert_string_equal(line(s), "clean");
+    assert_true(family_read_line(s->err, rest, sizeof rest, LONG_MS));
+    assert_non_null(strstr(rest, "; killed what was left: "));
+    assert_null(strstr(rest, "torch_shm_manag"));
+}
+
+static void that_time_is_limited(void **state)
+{
+    struct scene *s = *state;
+    const char *manager;
+
+    start_workers(s, ARGV("run", "manager=600000", "say=up", "pause"));
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_int_equal(family_count(s->mark), 0);
+    assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS));
+    manager = strstr(s->line, "(torch_shm_manag)");
+    assert_non_null(manager);
+    assert_non_null(strstr(manager + 1, "(torch_shm_manag)")); /* both are named, and once */
+    assert_null(strstr(strstr(manager + 1, "(torch_shm_manag)") + 1, "(torch_shm_manag)"));
+}
+
 static void a_killed_keeper_takes_all_with_it(void **state)
 {
     struct scene *s = *state;
@@ -684,6 +717,8 @@ int main(int argc, char **argv)
         TEST(a_killed_agent_takes_all_with_it),
         TEST(a_killed_agent_takes_those_with_it_whose_first_thread_has_ended),
         TEST(a_killed_agent_without_leftovers_is_said_too),
+        TEST(a_killed_agent_leaves_managers_of_shared_memory_their_time),
+        TEST(that_time_is_limited),
         TEST(a_killed_keeper_takes_all_with_it),
         TEST(killed_groups_take_all_with_them),
         TEST(whoever_is_below_one_that_cannot_be_killed_is_killed),

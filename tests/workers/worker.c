@@ -7,6 +7,8 @@
  *   headless      a grandchild in a session of its own, whose first thread has ended; it says "headless" and stays
  *   chain=N       N processes, each the only child of the one before, each in a session of its own; all stay
  *   tracker=FILE  a child in the same group that ignores SIGTERM, ends when we are gone, and removes FILE then
+ *   manager=MS    a child in a session of its own that is called torch_shm_manager; says "clean" and ends so long after we are
+ *                 gone, and all whom we fork after it
  *   close         0, 1 and 2
  *   stop          ourselves, by SIGSTOP
  *   hang          in the kernel (state D), as one does who waits for a child that was made like vfork's
@@ -130,6 +132,32 @@ static void track(const char *file)
     _exit(0);
 }
 
+/* Named before it is there, so that nobody ever sees it under another name. */
+static void manage(int ms)
+{
+    char name[16] = "";
+    int ends[2];
+    char byte;
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) < 0 || prctl(PR_GET_NAME, name) < 0)
+        exit(99);
+    (void)prctl(PR_SET_NAME, "torch_shm_manager");
+    pid = fork();
+    if (pid != 0) {
+        (void)prctl(PR_SET_NAME, name);
+        (void)close(ends[0]);
+        return;
+    }
+    (void)setsid();
+    (void)close(ends[1]);
+    while (read(ends[0], &byte, 1) > 0) {
+    }
+    (void)usleep((useconds_t)ms * 1000);
+    say("clean");
+    _exit(0);
+}
+
 static void report(void)
 {
     struct dirent *entry;
@@ -199,6 +227,8 @@ int main(int argc, char **argv)
             chain(number);
         else if (strcmp(argv[i], "tracker") == 0)
             track(value);
+        else if (strcmp(argv[i], "manager") == 0)
+            manage(number);
         else if (strcmp(argv[i], "hang") == 0 && syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0)
             stay();
         else if (strcmp(argv[i], "stop") == 0)
