@@ -5,11 +5,14 @@ through are played on every back end at once.
 """
 
 import collections
+import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 
 import pytest
@@ -398,3 +401,120 @@ def test_the_helpers_of_elastic_find_our_store_to_be_one(jobs, which):
     assert told["ours"]["all come"] == told["ours"]["barrier"] == 3 * ["None"]
     assert told["ours"]["synchronize"] == 3 * ["[b'data of 0', b'data of 1', b'data of 2']"]
     assert "Error" in told["ours"]["somebody is missing"] and "Error" in told["ours"]["barrier alone"]
+
+
+# ---- Shared memory ----
+
+class Sharers:
+    """A job of two workers, each of which shares a tensor with its child by a file that a torch_shm_manager looks after."""
+
+    def __init__(self, job, directory, *words):
+        self.job, self._directory, self._names = job, directory, []
+        directory.mkdir()
+        self.node = job.muster("--nproc-per-node", 2, WORKERS / "memory.py", job.directory, *words,
+                               environment={"TMPDIR": str(directory)})
+
+    def until_shared(self):
+        for rank in range(2):
+            path = self.job.directory / f"held.{rank}"
+            until(lambda path=path: path.exists() or self.node.ended(), RUN_LIMIT, "shared memory")
+            assert path.exists(), self.node.err
+            self._names += json.loads(path.read_text())
+        assert len(self._names) == len(self.managers()) == len(self._sockets()) == 2
+        assert self.files() == self._names
+
+    def managers(self):
+        found = []
+        for pid in self.job.left():
+            with contextlib.suppress(OSError):
+                if pathlib.Path(f"/proc/{pid}/comm").read_text() == "torch_shm_manag\n":
+                    found.append(pid)
+        return found
+
+    def files(self):
+        return [name for name in self._names if os.path.exists(f"/dev/shm/{name}")]
+
+    def _sockets(self):
+        return list(self._directory.glob("torch-shm-dir-*"))
+
+    def gone(self):
+        """Processes, files and sockets, each of them."""
+        left = [self.job.left(), self.files(), self._sockets()]
+        assert left == [[], [], []], f"{left}; it said:\n{self.node.err}"
+
+    def clean(self):
+        for name in self.files():
+            os.unlink(f"/dev/shm/{name}")
+
+
+@pytest.fixture
+def sharers(jobs):
+    """sharers("2.13.0", "name") is such a job, in a directory with a name so short that a socket's fits in."""
+    made = []
+    with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as directory:
+        def make(which, name, *words):
+            one = Sharers(jobs(which, f"-{name}"), pathlib.Path(directory) / f"{which}-{name}", *words)
+            made.append(one)
+            one.until_shared()
+            return one
+        yield make
+        for one in made:
+            one.job.end()
+            one.clean()
+
+
+def ends_by_itself(job, node):
+    for rank in range(2):
+        (job.directory / f"go.{rank}").write_text("end")
+    node.good()
+
+
+def one_fails(job, node):
+    (job.directory / "go.1").write_text("fail")
+    assert node.end() == 1
+
+
+def is_stopped(_, node):
+    node.signal(signal.SIGTERM)
+    assert node.end() == 1
+
+
+def is_stopped_twice(_, node):
+    """The second signal kills the workers, which had 30 s after the first; their managers have their time."""
+    node.signal(signal.SIGINT)
+    until(lambda: "death signal" in node.err or node.ended(), what="the first signal's effect")
+    node.signal(signal.SIGINT)
+    assert node.end(25) == 1
+
+
+def agent_is_killed(_, node):
+    os.kill(node.agent(), signal.SIGKILL)
+    assert node.end() == -signal.SIGKILL
+
+
+ENDS = {ends_by_itself: [], one_fails: [], is_stopped: [], is_stopped_twice: ["ignore"], agent_is_killed: ["ignore"]}
+
+
+@pytest.mark.parametrize("which", ("1.13.1", WHICH))
+@all_at_once("end", tuple(ENDS))
+def test_nothing_of_shared_tensors_is_left(sharers, which, end):
+    """Whatever ends the workers, their torch_shm_managers clean up after them and are gone."""
+    one = sharers(which, end.__name__, *ENDS[end])
+    end(one.job, one.node)
+    one.gone()
+
+
+@side_by_side
+def test_managers_of_shared_tensors_that_a_second_signal_kills_are_named(sharers, which):
+    """It comes when all workers are dead, and what it kills cannot clean up."""
+    one = sharers(which, "named")
+    managers = one.managers()
+    for pid in managers:
+        os.kill(pid, signal.SIGSTOP)  # else they could be done before it comes
+    one.node.signal(signal.SIGINT)
+    until(lambda: len(one.job.left()) <= 4, RUN_LIMIT, "the end of workers and their children")
+    one.node.signal(signal.SIGINT)
+    assert one.node.end() == 1
+    assert not one.job.left()
+    said = re.search("killing what the workers left behind: .*", one.node.err)
+    assert said and all(f"{pid} (torch_shm_manag, " in said[0] for pid in managers), one.node.err
