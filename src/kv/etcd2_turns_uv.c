@@ -311,6 +311,7 @@ static void on_taken(struct mu_etcd2_call *call)
     struct mu_etcd2_turns *turns = work->turns;
     struct muster_error error = call->error;
     bool before = call->answer.has_prev && !mu_slice_equal(call->answer.prev.value, mu_slice_str(work->value));
+    bool first = !call->answer.has_prev;
     int rc = rc_of(call);
 
     if (rc == 0) {
@@ -323,6 +324,8 @@ static void on_taken(struct mu_etcd2_call *call)
         refuse_waiting(turns, MUSTER_ECANCELED, "another turn was taken");
     }
     mu_etcd2_answer_done(&call->answer);
+    if (rc == 0 && first && !turns->closing)
+        begin_count(turns, work->turn);
     if (rc < 0)
         finish(work, rc, &error);
     else if (work->before == 0)
