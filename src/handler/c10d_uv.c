@@ -22,7 +22,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum {
@@ -378,6 +377,8 @@ static const struct muster_handler_ops c10d_ops = {
     .when_alone = c10d_when_alone,
 };
 
+static const struct mu_front_ops front_ops = { .handler = &c10d_ops, .begin = begin, .over = over };
+
 /* ---- Parameters ---- */
 
 static int check_store_type(const struct muster_rdzv_params *params, struct muster_error *reterr)
@@ -469,17 +470,6 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
     return rc == 0 ? copy_texts(c, params, reterr) : rc;
 }
 
-static int draw(struct c10d *c, struct muster_error *reterr)
-{
-    uint64_t random[2];
-
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    c->front.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
-    c->seed = random[1];
-    return 0;
-}
-
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
                   void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
@@ -492,20 +482,13 @@ int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *param
     if (rc == 0)
         rc = mu_dynamic_check_name(c->front.local_addr, reterr);
     if (rc == 0)
-        rc = draw(c, reterr);
+        rc = mu_front_draw(&c->front, &c->seed, reterr);
     if (rc < 0) {
         free(c->front.run_id);
         free(c->front.local_addr);
         free(c);
         return mu_wrap(reterr, rc, "rendezvous c10d");
     }
-    c->front.handler.ops = &c10d_ops;
-    c->front.loop = loop;
-    c->front.listener = listener;
-    c->front.ctx = ctx;
-    c->front.begin = begin;
-    c->front.over = over;
-    mu_front_open(&c->front);
-    *ret_handler = &c->front.handler;
+    *ret_handler = mu_front_open(&c->front, &front_ops, loop, listener, ctx);
     return 0;
 }

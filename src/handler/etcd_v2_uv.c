@@ -17,7 +17,6 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 enum { PROTOCOL_MAX = 16 };
 
@@ -114,6 +113,8 @@ const struct muster_handler_ops mu_etcd_v2_handler_ops = {
     .use_agent_store = mu_front_use_agent_store,
     .free = mu_front_end,
 };
+
+static const struct mu_front_ops front_ops = { .handler = &mu_etcd_v2_handler_ops, .begin = begin, .over = over };
 
 int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
@@ -224,17 +225,6 @@ static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *param
     return rc == 0 ? copy(muster_rdzv_params_local_addr(params), &e->front.local_addr, reterr) : rc;
 }
 
-static int draw(struct etcd_v2 *e, struct muster_error *reterr)
-{
-    uint64_t random[2];
-
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    e->front.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
-    e->http.seed = random[1];
-    return 0;
-}
-
 static void free_all(struct etcd_v2 *e)
 {
     free_texts(e);
@@ -254,20 +244,13 @@ int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     if (rc == 0)
         rc = mu_dynamic_check_name(e->front.local_addr, reterr);
     if (rc == 0)
-        rc = draw(e, reterr);
+        rc = mu_front_draw(&e->front, &e->http.seed, reterr);
     if (rc < 0) {
         free_all(e);
         free(e);
         return mu_wrap(reterr, rc, "rendezvous etcd-v2");
     }
-    e->front.handler.ops = &mu_etcd_v2_handler_ops;
-    e->front.loop = loop;
-    e->front.listener = listener;
-    e->front.ctx = ctx;
-    e->front.begin = begin;
-    e->front.over = over;
-    mu_front_open(&e->front);
-    *ret_handler = &e->front.handler;
+    *ret_handler = mu_front_open(&e->front, &front_ops, loop, listener, ctx);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 /* ---- Telling ---- */
 
@@ -28,15 +29,33 @@ static void on_begin(uv_timer_t *timer)
 {
     struct mu_front *front = timer->data;
 
-    front->begin(front);
+    front->ops->begin(front);
 }
 
-void mu_front_open(struct mu_front *front)
+int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_error *reterr)
 {
-    (void)uv_timer_init(front->loop, &front->timer); /* these only fill in memory */
-    (void)uv_timer_init(front->loop, &front->news);
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    front->local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
+    *ret_seed = random[1];
+    return 0;
+}
+
+struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_front_ops *ops, uv_loop_t *loop,
+                                     muster_rdzv_listener *listener, void *ctx)
+{
+    front->handler.ops = ops->handler;
+    front->ops = ops;
+    front->loop = loop;
+    front->listener = listener;
+    front->ctx = ctx;
+    (void)uv_timer_init(loop, &front->timer); /* these only fill in memory */
+    (void)uv_timer_init(loop, &front->news);
     front->timer.data = front->news.data = front;
     (void)uv_timer_start(&front->timer, on_begin, 0, 0);
+    return &front->handler;
 }
 
 void mu_front_run(struct mu_front *front, const struct mu_dynamic_config *config)
@@ -126,7 +145,7 @@ void mu_front_drop(struct mu_front *front)
     assert(front->handles > 0);
     front->handles--;
     if (front->freeing && front->handles == 0)
-        front->over(front);
+        front->ops->over(front);
 }
 
 void mu_front_free(struct mu_front *front)

@@ -9,18 +9,25 @@
 
 #include <uv.h>
 
-struct mu_front { /* first member of its handler, which fills in the first part */
-    struct muster_handler handler;
-    uv_loop_t *loop;
-    muster_rdzv_listener *listener;
-    void *ctx;
-    char *run_id, *local_addr; /* its own */
-    int64_t local_id;
-    bool use_agent_store;
+struct mu_front;
+
+struct mu_front_ops {
+    const struct muster_handler_ops *handler;
     void (*begin)(struct mu_front *front); /* finds the back end, from the loop; ends with mu_front_run() or _fail() */
     /* It is being freed, and nothing is left to be closed: may close more (mu_front_hold()), or ends with mu_front_free(). */
     void (*over)(struct mu_front *front);
+};
+
+struct mu_front { /* first member of its handler, which fills in the first part */
+    struct muster_handler handler;
+    char *run_id, *local_addr; /* its own */
+    int64_t local_id;          /* by mu_front_draw() */
+    bool use_agent_store;
     /* The rest is its own. */
+    const struct mu_front_ops *ops;
+    uv_loop_t *loop;
+    muster_rdzv_listener *listener;
+    void *ctx;
     uv_timer_t timer; /* to begin; from then on the handler's */
     uv_timer_t news;  /* for LEFT */
     struct mu_early early;
@@ -33,8 +40,12 @@ struct mu_front { /* first member of its handler, which fills in the first part 
     void *freed_ctx;
 };
 
-/* Nothing is told before this has returned; it begins by itself. */
-void mu_front_open(struct mu_front *front);
+/* Who this node is, and a seed for whatever else is random. */
+int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_error *reterr);
+
+/* Nothing is told before this has returned; it begins by itself. What it returns is its handler. */
+struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_front_ops *ops, uv_loop_t *loop,
+                                     muster_rdzv_listener *listener, void *ctx);
 
 /* The back end is front->kv: makes the handler within. */
 void mu_front_run(struct mu_front *front, const struct mu_dynamic_config *config);
