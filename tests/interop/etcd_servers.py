@@ -396,3 +396,11 @@ class Tls:
 def need():
     if program() is None:
         absent("there is no etcd here")
+
+
+def kept(directory, members):
+    """For a fixture: a cluster for as long as that is wanted."""
+    need()
+    cluster = Cluster(directory, members)
+    yield cluster
+    cluster.stop()

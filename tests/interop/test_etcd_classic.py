@@ -135,10 +135,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    etcd_servers.need()
-    cluster = etcd_servers.Cluster(tmp_path_factory.mktemp("etcd"), 1)
-    yield cluster
-    cluster.stop()
+    yield from etcd_servers.kept(tmp_path_factory.mktemp("etcd"), 1)
 
 
 @pytest.fixture

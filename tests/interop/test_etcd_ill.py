@@ -185,10 +185,7 @@ def proxies():
 
 @pytest.fixture(scope="module")
 def shared_trio(tmp_path_factory):
-    etcd_servers.need()
-    cluster = etcd_servers.Cluster(tmp_path_factory.mktemp("trio"), 3)
-    yield cluster
-    cluster.stop()
+    yield from etcd_servers.kept(tmp_path_factory.mktemp("trio"), 3)
 
 
 @pytest.fixture
