@@ -300,6 +300,12 @@ static struct order *new_order(struct etcd *e, const struct mu_classic_request *
     return NULL;
 }
 
+static void on_connection_ended(struct mu_http_request *http, const struct muster_error *error)
+{
+    (void)error;
+    mu_etcd2_cancel(http->ctx);
+}
+
 static void request(struct etcd *e, const struct mu_classic_request *from)
 {
     struct order *order = new_order(e, from);
@@ -331,6 +337,8 @@ static void request(struct etcd *e, const struct mu_classic_request *from)
         .ctx = order,
     };
     mu_etcd2_call(e->etcd, &order->call);
+    if (from->once)
+        order->call.http.on_retry = on_connection_ended;
 }
 
 static void cancel(struct etcd *e, uint64_t id)

@@ -523,11 +523,15 @@ static void get_doc(struct mu_classic *m, struct mu_classic_effects *out)
     (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
+/* A connection that ends may have been that of a server that has lost everything since. Made again, a watch from the index
+ * that we know would wait there for what will not come for a long time: what is there is read first. But not by who waits
+ * for a group to end: it leaves it to the members to put their group back, and would be faster than they with a new one. */
 static void watch(struct mu_classic *m, bool group, uint64_t timeout_ms, struct mu_classic_effects *out)
 {
     struct mu_classic_request *request =
         ask(m, out, &m->main, MU_CLASSIC_WATCH, "%s", group ? "/rdzv" : "/rdzv/active_version");
 
+    request->once = m->state != MU_CLASSIC_IN_FREE_WATCH;
     request->recursive = group;
     request->wait_index = m->index + 1;
     request->timeout_ms = timeout_ms;
@@ -1448,6 +1452,9 @@ static void on_watch(struct mu_classic *m, const struct mu_classic_event *event,
     } else if (event->code == 0 || event->code == MUSTER_ETIMEOUT || event->code == MU_CLASSIC_CODE_CLEARED ||
                event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         go(m, next, out);
+    } else if (event->code == MUSTER_ECANCELED) {
+        m->verify = true;
+        pause_for(m, next, mu_rng_jitter(&m->rng, MU_CLASSIC_ENDED_MS, 50));
     } else {
         failed(m, event, next, out);
     }
@@ -1487,6 +1494,19 @@ static void tell_waiting(struct mu_classic *m, struct mu_classic_effects *out)
     m->waiting_told = true;
 }
 
+/* Since we last read the document the server has lost everything: it counts from 1 again, and what it is asked goes through
+ * a majority, so that it is none that lags behind. */
+static bool counts_anew(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    return event->index != 0 && event->index < m->index;
+}
+
+static void read_anew(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->verify = true;
+    go(m, MU_CLASSIC_IN_MEMBER_READ, out);
+}
+
 /* The server has lost everything: it gets our group back, by whichever of us is first. */
 static void restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
@@ -1500,8 +1520,8 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->over = true;
-        if (event->index != 0 && event->index < m->index)
-            restore(m, out); /* it counts from 1 again */
+        if (counts_anew(m, event))
+            restore(m, out);
         else
             go(m, MU_CLASSIC_IN_MEMBER_MARK, out);
         return;
@@ -1527,7 +1547,7 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
 /* A server that has lost everything counts from 1 again: a group of the same number may be another one. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    bool ours, written_anew;
+    bool ours, written_anew, known = m->mark_modified != 0;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
@@ -1535,8 +1555,10 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
     }
     m->verify = false;
     ours = event->code == 0 && mu_slice_equal(event->value, mu_slice_str(m->node));
-    written_anew = ours && m->mark_modified != 0 && event->modified != m->mark_modified;
+    written_anew = ours && known && event->modified != m->mark_modified;
     m->mark_modified = event->modified;
+    if (written_anew || !known)
+        m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS; /* another one has put our group back; the others may yet come */
     if (m->over && (event->code != 0 || written_anew)) {
         restore(m, out); /* nobody deletes these; and whoever writes them anew is about to do so with the document */
         return;
@@ -1622,6 +1644,10 @@ static void on_member_list(struct mu_classic *m, const struct mu_classic_event *
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
         return;
     }
+    if (counts_anew(m, event)) {
+        read_anew(m, out);
+        return;
+    }
     missing = calloc(m->world.count, sizeof *missing);
     if (missing == NULL) {
         no_memory(m, MU_CLASSIC_IN_MEMBER_READ, out);
@@ -1640,6 +1666,8 @@ static void on_member_key(struct mu_classic *m, const struct mu_classic_event *e
 {
     if (event->code != 0)
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+    else if (counts_anew(m, event))
+        read_anew(m, out);
     else
         go(m, MU_CLASSIC_IN_MEMBER_WATCH, out);
 }
@@ -1812,6 +1840,10 @@ static void on_rank_lease(struct mu_classic *m, const struct mu_classic_event *e
     } else {
         m->rank_lease.due_ms = m->now_ms + LEASE_RETRY_MS;
     }
+    if (counts_anew(m, event) && m->state == MU_CLASSIC_IN_MEMBER_WATCH) { /* whose server has gone without a word */
+        withdraw(&m->main, out);
+        read_anew(m, out);
+    }
 }
 
 /* ---- Closing and looking ---- */
@@ -1945,11 +1977,12 @@ static void on_look_answer(struct mu_classic *m, const struct mu_classic_event *
 
 /* ---- Steps ---- */
 
-/* Watches that come back without news are the server's answer as well. */
+/* Watches that come back without news are the server's answer as well; if it is away, what follows them will say so. */
 static void note_server(struct mu_classic *m, const struct mu_classic_event *event, bool watches,
                         struct mu_classic_effects *out)
 {
-    bool away = event->code < 0 && event->code != MUSTER_ENOMEM && !(watches && event->code == MUSTER_ETIMEOUT);
+    bool no_news = watches && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
+    bool away = event->code < 0 && event->code != MUSTER_ENOMEM && !no_news;
 
     if (event->code >= 0)
         m->answered = true;

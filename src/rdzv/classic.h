@@ -55,6 +55,7 @@
 #define MU_CLASSIC_STAND_MS 6000     /* an announcement to members that only poll stands so long */
 #define MU_CLASSIC_IDLE_EVENTS_MAX 8 /* of a watch, in a row, that are of no interest; then it rests */
 #define MU_CLASSIC_IDLE_MS 250
+#define MU_CLASSIC_ENDED_MS 250        /* after a connection that ended under a watch, +-50 % */
 #define MU_CLASSIC_GRACE_MS 12000      /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
 #define MU_CLASSIC_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
 #define MU_CLASSIC_HOLD_MS 1000
@@ -135,7 +136,8 @@ struct mu_classic_event { /* borrows what it points to */
     uint64_t now_ms; /* monotonic */
     /* ANSWER. */
     uint64_t id;
-    int code;                            /* 0: done. Above 0: etcd's error code. Below 0: there is no answer */
+    int code;                            /* 0: done. Above 0: etcd's error code. Below 0: there is no answer. A WATCH
+                                          * that is `once`: MUSTER_ECANCELED, its connection has ended */
     bool unsure;                         /* below 0: it may have been done, or may yet be */
     const struct muster_error *error;    /* with a code */
     struct mu_slice value;               /* GET */
@@ -154,6 +156,7 @@ struct mu_classic_request { /* of the v2 keys API; borrows from the machine unti
     enum mu_classic_kind kind;
     struct mu_slice key;
     bool dir, refresh, recursive;
+    bool once; /* WATCH: not to be made again by anybody else */
     bool has_value, has_prev_value;
     struct mu_slice value, prev_value;
     bool must_exist, must_not_exist;

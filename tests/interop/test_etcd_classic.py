@@ -18,6 +18,7 @@ from rdzv_nodes import Process, until
 
 WHICH = "1.13.1"
 LIMIT = 60  # a keep-alive's 10 s, and everything after it, on a machine with other things to do
+WATCH = 20  # seconds until a watch is asked anew
 KINDS = ("stock", "ours")
 
 
@@ -295,9 +296,24 @@ def test_a_server_that_lost_everything_gets_the_group_back(scenes, etcds):
         cluster[0].kill()
         cluster[0].wipe()
         cluster[0].start()
-        until(lambda: scene.document() == before, LIMIT, "the document is back")
+        until(lambda: scene.document() == before, WATCH - 5, "the document is back, and not when a watch is over")
         until(lambda: scene.keep_alives(1) == ["rank_0", "rank_1"], LIMIT, "keep-alives are back")
         assert a.call("waiting", LIMIT).good["count"] == 0
+    finally:
+        scene.stop()
+
+
+def test_who_waits_for_others_at_a_server_that_lost_everything_opens_it_anew(scenes, etcds):
+    cluster = etcds(1)
+    scene = Scene(cluster, nodes=(2, 2))
+    try:
+        early = scene.node("ours").begin("next")
+        scene.until_status("joinable", participants=[0])
+        cluster[0].kill()
+        cluster[0].wipe()
+        cluster[0].start()
+        until(lambda: (scene.document() or {}).get("participants") == [0], WATCH - 5, "it is there again")
+        agree([p.good(LIMIT) for p in (early, scene.node("ours").begin("next"))])
     finally:
         scene.stop()
 

@@ -56,7 +56,7 @@ static void drop_watchers(void)
         struct request *request = watchers[--watchers_count];
 
         request->watching = false;
-        request->reply = (struct reply){ .code = MUSTER_ELOST };
+        request->reply = (struct reply){ .code = lost_code(request, MUSTER_ELOST) };
         deliver(request);
     }
 }

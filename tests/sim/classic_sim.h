@@ -70,7 +70,7 @@ struct request {
     int who; /* a stock member's own mark */
     enum mu_classic_kind kind;
     char key[128], *value, *prev_value;
-    bool dir, refresh, recursive, has_value, must_exist, must_not_exist;
+    bool dir, refresh, recursive, once, has_value, must_exist, must_not_exist;
     uint64_t prev_index, wait_index, sent_ms, give_up_ms;
     int64_t ttl_s;
     struct seen seen; /* by its sender, when it was sent */
@@ -138,6 +138,7 @@ const char *etcd_value(const char *key);                    /* NULL: none */
 uint64_t etcd_life(const char *key);                        /* who wrote it; 0: nobody */
 void on_changed(const char *key, const struct request *by); /* the simulator's: somebody wrote; NULL: it has expired */
 void deliver(struct request *request);                      /* a watching request has its answer */
+int lost_code(const struct request *request, int code);     /* what its sender hears when the connection has ended */
 
 /* Requests of nodes. Takes the request. */
 struct request *new_request(const struct node *node, enum mu_classic_kind kind, const char *key);

@@ -188,10 +188,16 @@ static uint64_t travel_ms(void)
     return 1 + below(w.on[F_SLOW] && !w.calm && chance(10) ? 3000 : 10);
 }
 
+/* A watch that is not made again ends with its connection. Not every one: if there was no time left, it was lost as well. */
+int lost_code(const struct request *request, int code)
+{
+    return request->once && request->id % 2 == 0 && code != MUSTER_ETIMEOUT ? MUSTER_ECANCELED : code;
+}
+
 static void fail_request(struct request *request, int code, bool sent, uint64_t delay_ms)
 {
     free_reply(&request->reply);
-    request->reply = (struct reply){ .code = code, .unsure = sent && is_conditional(request) };
+    request->reply = (struct reply){ .code = lost_code(request, code), .unsure = sent && is_conditional(request) };
     request->delivered = true;
     push(w.now_ms + delay_ms, H_REPLY, request->slot, request->life, request);
 }
@@ -425,6 +431,7 @@ static void ask(struct node *node, const struct mu_classic_request *from)
     request->dir = from->dir;
     request->refresh = from->refresh;
     request->recursive = from->recursive;
+    request->once = from->once;
     request->must_exist = from->must_exist;
     request->must_not_exist = from->must_not_exist;
     request->prev_index = from->prev_index;

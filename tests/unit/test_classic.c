@@ -25,11 +25,12 @@
     "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [" KEY("0") ", " KEY(     \
         "1") "], \"num_workers_waiting\": 0}"
 
-enum { START_MS = 1000 };
+enum { START_MS = 1000, MARK_INDEX = 17 /* at which confirming() writes its mark */ };
 
 struct scene {
     struct mu_classic *classic;
     uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id;
+    bool once; /* the last request of all */
     char trace[8192];
     size_t used;
     int error;
@@ -110,6 +111,7 @@ static void note_request(struct scene *s, const struct mu_classic_request *reque
 {
     static const char *const kinds[] = { "GET", "PUT", "DELETE", "WATCH" };
 
+    s->once = request->once;
     note(s, "%s %s", kinds[request->kind], short_key(request->key));
     if (request->has_value)
         note(s, " %.*s", (int)request->value.len, request->value.data);
@@ -200,6 +202,15 @@ static const char *code_for(struct scene *s, uint64_t id, int code, bool unsure)
 
     return step(s, (struct mu_classic_event){
                        .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = code, .unsure = unsure, .error = &error });
+}
+
+/* When etcd has that index. */
+static const char *code_at(struct scene *s, uint64_t id, int number, uint64_t index)
+{
+    const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no" };
+
+    return step(s, (struct mu_classic_event){
+                       .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = number, .index = index, .error = &error });
 }
 
 static const char *code(struct scene *s, int number)
@@ -328,7 +339,7 @@ static struct scene *confirming(void)
     SAYS(gets(s, IN_1("0"), 14), "PUT av " FROZEN_1("0, 1", "") " if " IN_1("0") " ttl 10");
     (void)done(s, 15);
     (void)done(s, 16);
-    (void)done(s, 17);
+    (void)done(s, MARK_INDEX);
     return s;
 }
 
@@ -1139,7 +1150,7 @@ static void a_document_that_is_gone_is_a_lost_group(void **state)
     (void)state;
     SAYS(doc_changes(s, 23), "GET av");
     SAYS(code(s, 100), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 17), "GET v_1");
+    SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0");
     assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER);
     end(s);
@@ -1197,13 +1208,13 @@ static void after_an_outage_nobody_is_judged_for_a_while(void **state)
 
     (void)state;
     SAYS(gets(s, PAIR_1("0"), 30), "backend_up; GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 30), "GET v_1");
+    SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 30, "kv", NULL), "PUT v_1/rank_1  ttl 10"); /* all have lapsed */
     SAYS(done(s, 31), "WATCH rdzv all from 31");
     s->now_ms += MU_CLASSIC_GRACE_MS;
     (void)code(s, MUSTER_ETIMEOUT);
     SAYS(gets(s, PAIR_1("0"), 40), "GET mark v_1/rank_1"); /* so long without a word: is it still ours? */
-    (void)gets(s, "me_1_2", 40);
+    (void)gets(s, "me_1_2", MARK_INDEX);
     SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 41");
     end(s);
 }
@@ -1276,16 +1287,114 @@ static void a_group_of_the_same_number_that_was_faster_means_removed(void **stat
 static void a_server_that_counts_from_1_again_gets_it_back_at_once(void **state)
 {
     struct scene *s = watching(true);
-    const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no" };
 
     (void)state;
     (void)doc_changes(s, 23);
-    SAYS(step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
-                                            .id = s->main_id,
-                                            .code = MU_CLASSIC_CODE_NOT_FOUND,
-                                            .index = 5,
-                                            .error = &error }),
-         "PUT /p dir new");
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 5), "PUT /p dir new");
+    end(s);
+}
+
+static void a_server_that_is_another_one_between_two_reads_is_read_from_the_beginning(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "GET av");
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "PUT /p dir new");
+    end(s);
+}
+
+static void a_keep_alive_that_is_put_back_on_another_server_says_so(void **state)
+{
+    struct scene *s = pair(true);
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", NULL), "PUT v_1/rank_1  ttl 10");
+    SAYS(done(s, 4), "GET av");
+    end(s);
+}
+
+static void a_renewal_tells_that_the_watch_waits_at_a_server_that_is_gone(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_at(s, s->rank_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "PUT v_1/rank_1  ttl 10; cancel; GET av");
+    end(s);
+}
+
+/* The connection ended under its watch, and the document is read. */
+static struct scene *reconnected(void)
+{
+    struct scene *s = watching(true);
+
+    assert_true(s->once);
+    SAYS(code(s, MUSTER_ECANCELED), "");
+    assert_true(mu_classic_deadline_ms(s->classic) <= s->now_ms + 2 * MU_CLASSIC_ENDED_MS);
+    SAYS(wakes(s), "GET av");
+    return s;
+}
+
+static void a_connection_that_ends_is_no_outage(void **state)
+{
+    struct scene *s = reconnected();
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 31");
+    end(s);
+}
+
+static void a_server_that_is_empty_behind_a_new_connection_gets_the_group_back(void **state)
+{
+    struct scene *s = reconnected();
+
+    (void)state;
+    SAYS(code(s, 100), "GET mark v_1/rank_1");
+    SAYS(code(s, 100), "PUT /p dir new");
+    end(s);
+}
+
+/* Whoever was faster has written its own keep-alive and no other. */
+static void who_finds_its_group_put_back_judges_nobody_yet(void **state)
+{
+    struct scene *s = reconnected();
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 26), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_1", NULL), "WATCH rdzv all from 31");
+    SAYS(passes(s, MU_CLASSIC_GRACE_MS), "PUT v_1/rank_1 refresh ttl 10; cancel; GET av");
+    (void)gets(s, PAIR_1("0"), 40);
+    (void)gets(s, "me_1_2", 26);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 41");
+    end(s);
+}
+
+static void who_waits_for_a_group_to_end_leaves_it_to_its_members_to_put_it_back(void **state)
+{
+    struct scene *s = announced();
+
+    (void)state;
+    (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
+    assert_false(s->once);
+    end(s);
+}
+
+static void who_waits_for_peers_looks_when_its_connection_has_ended(void **state)
+{
+    struct scene *s = waiting_for_peers(3);
+
+    (void)state;
+    assert_true(s->once);
+    SAYS(code(s, MUSTER_ECANCELED), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(code(s, 100), "GET av");
+    SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
     end(s);
 }
 
@@ -1694,6 +1803,14 @@ int main(void)
         cmocka_unit_test(a_group_that_somebody_puts_back_is_not_over),
         cmocka_unit_test(a_group_of_the_same_number_that_was_faster_means_removed),
         cmocka_unit_test(a_server_that_counts_from_1_again_gets_it_back_at_once),
+        cmocka_unit_test(a_server_that_is_another_one_between_two_reads_is_read_from_the_beginning),
+        cmocka_unit_test(a_keep_alive_that_is_put_back_on_another_server_says_so),
+        cmocka_unit_test(a_renewal_tells_that_the_watch_waits_at_a_server_that_is_gone),
+        cmocka_unit_test(a_connection_that_ends_is_no_outage),
+        cmocka_unit_test(a_server_that_is_empty_behind_a_new_connection_gets_the_group_back),
+        cmocka_unit_test(who_finds_its_group_put_back_judges_nobody_yet),
+        cmocka_unit_test(who_waits_for_a_group_to_end_leaves_it_to_its_members_to_put_it_back),
+        cmocka_unit_test(who_waits_for_peers_looks_when_its_connection_has_ended),
         cmocka_unit_test(members_that_are_all_ours_regroup_at_once),
         cmocka_unit_test(when_all_are_back_the_last_call_is_over),
         cmocka_unit_test(a_member_that_has_not_stopped_yet_is_waited_for),
