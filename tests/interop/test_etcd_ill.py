@@ -234,14 +234,17 @@ def has_come(job, member):
 
 # ---- Members of a cluster that go ----
 
-def test_a_leader_that_dies_while_nodes_join_delays_them(trio, fleets):
-    fleet = fleets(trio, nodes=1)
-    leader = trio.leader()
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_member_that_dies_while_nodes_join_delays_them(trio, fleets, who):
+    leader, follower = trio.leader(), trio.follower()
+    member = leader if who == "leader" else follower
+    endpoints = f"{leader.url},{follower.url}"  # so that many have to do with it
+    fleet = fleets(trio, nodes=1, endpoints=endpoints)
     for job in fleet:
-        job.until(lambda job=job: has_come(job, leader), "one node is there")
-    leader.kill()
+        job.until(lambda job=job: has_come(job, member), "one node is there")
+    member.kill()
     for job in fleet:
-        job.node()
+        job.node(endpoints)
     fleet.settled(2)
     fleet.finish()
     fleet.had(1)
@@ -284,6 +287,27 @@ def test_a_leader_that_stalls_disturbs_no_worker_and_delays_a_regroup(trio, flee
     for job in fleet:
         job.node(endpoints)
     fleet.settled(3, worlds)
+    fleet.finish()
+
+
+def test_a_leader_that_comes_back_when_another_one_leads_disturbs_no_group(trio, fleets):
+    """What it was asked while it was stopped, it does, or does not, when everybody has gone elsewhere."""
+    leader = trio.leader()
+    fleet = fleets(trio, endpoints=f"{leader.url},{trio.follower().url}")
+    worlds = fleet.settled(2)
+    leader.pause()
+    trio.leader(but=leader)
+    fleet.fail()
+    time.sleep(3)  # the regroup is under way, and some of it stands still
+    leader.resume()
+    worlds = fleet.settled(2, worlds)
+    fleet.had(2)
+    until(lambda: not leader.is_leader() and leader.healthy(), LIMIT, "it has heard who leads")
+    fleet.undisturbed(worlds)
+    for job in fleet:
+        job.node(leader.url)
+    fleet.settled(3, worlds)
+    fleet.had(3)
     fleet.finish()
 
 
