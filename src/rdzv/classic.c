@@ -335,8 +335,9 @@ static bool is_quit_state(enum mu_classic_state state)
 static void quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
     bool awaited = m->main.writes || (!m->main.watches && m->quit_then == THEN_FAILED);
+    bool puts_back = m->rank_lease.id != 0 && m->put_back; /* or it might come behind our deletion */
 
-    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered))
+    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) || puts_back)
         return;
     withdraw(&m->main, out);
     stop_rank_lease(m, out);
@@ -1827,13 +1828,21 @@ static void renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
     }
 }
 
+/* Who is about to leave does not put back what it would have to delete. */
+static bool renews_rank(const struct mu_classic *m)
+{
+    return m->rank_leased && m->rank_lease.id == 0 && !(m->quitting && m->put_back);
+}
+
 /* It was not renewed in time, although nobody stopped: it is put back, and whether anybody has noticed will be seen. */
 static void on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     m->rank_lease.id = 0;
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->lapsed = m->put_back = true;
-        renew_rank(m, out);
+        m->rank_lease.due_ms = m->now_ms;
+        if (renews_rank(m))
+            renew_rank(m, out);
     } else if (event->code == 0) {
         m->put_back = false;
         m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
@@ -2017,6 +2026,7 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
     } else if (event->id == m->rank_lease.id) {
         note_server(m, event, false, out);
         on_rank_lease(m, event, out);
+        quit_if_possible(m, false, out);
     } else if (event->id == m->close.id) {
         note_server(m, event, false, out);
         on_close_answer(m, event, out);
@@ -2031,7 +2041,7 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
 
     if (m->job_leased && m->job_lease.id == 0 && now >= m->job_lease.due_ms)
         renew_job(m, out);
-    if (m->rank_leased && m->rank_lease.id == 0 && now >= m->rank_lease.due_ms)
+    if (renews_rank(m) && now >= m->rank_lease.due_ms)
         renew_rank(m, out);
     tell_waiting(m, out);
     if (m->close_state != CLOSE_NONE && now >= close_end_ms(m)) {
@@ -2113,7 +2123,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
 
     if (m->job_leased && m->job_lease.id == 0)
         when = sooner(when, m->job_lease.due_ms);
-    if (m->rank_leased && m->rank_lease.id == 0)
+    if (renews_rank(m))
         when = sooner(when, m->rank_lease.due_ms);
     if (m->close_state != CLOSE_NONE)
         when = sooner(when, m->close.id == 0 ? sooner(m->close.due_ms, close_end_ms(m)) : close_end_ms(m));
