@@ -6,6 +6,7 @@
  * then one more client SETs the key. Idle: connections that do nothing are opened and the server's memory
  * is read. */
 #include <stdlib.h>
+#include <time.h>
 
 #include "modes.h"
 #include "probe.h"
@@ -103,6 +104,15 @@ static void on_woken(struct load *load, struct load_client *client)
     load_arrive(load);
 }
 
+/* The kernel keeps acknowledgements of what came last back for 40 ms. Whichever server is quick to register would else be woken
+ * into them: its wake-ups would be paid for with timers, and answered at once. */
+static void let_acknowledge(void)
+{
+    const struct timespec pause = { .tv_nsec = 60000000 };
+
+    (void)nanosleep(&pause, NULL);
+}
+
 static void prepare_waiters(const struct load *load, struct crowd *crowd)
 {
     enum wire_dialect dialect = load->config->dialect;
@@ -133,6 +143,7 @@ void mode_waiters(const struct mode_options *options, struct figures *out)
         load_send(&load, &load.clients[i], &crowd.wait, WIRE_STATUS_REPLY);
     load_finish(&load);
     probe_settle(config->server_pid);
+    let_acknowledge();
     load_begin(&load, "waking waiters", options->clients, on_woken);
     cpu_ns = probe_cpu_ns(config->server_pid);
     start_ns = now_ns();
