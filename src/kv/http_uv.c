@@ -143,18 +143,20 @@ static void note(struct work *work, const struct muster_error *error)
     work->code = error->code;
 }
 
-/* What was tried up to now, as an error. */
+/* What was tried up to now, as an error. A last try whose time was up says less than those before it. */
 static int describe(const struct work *work, int code, struct muster_error *reterr)
 {
     const char *what = work->request->what;
     const char *tried = work->tried[0] != '\0' ? work->tried : work->tried_before;
+    const char *before = tried == work->tried && work->code == MUSTER_ETIMEOUT ? work->tried_before : "";
     uint64_t took_ms = uv_now(work->http->loop) - work->started_ms;
 
     if (tried[0] == '\0')
         return mu_fail(reterr, code, "%s: %s: no answer", what, work->http->endpoints.urls[work->endpoint]);
     if (work->attempts > 1)
-        return mu_fail(reterr, code, "%s: %s (%u tries in %" PRIu64 ".%" PRIu64 " s)", what, tried, work->attempts,
-                       took_ms / 1000, took_ms % 1000 / 100);
+        return mu_fail(reterr, code, "%s: %s%s%s (%u tries in %" PRIu64 ".%" PRIu64 " s)", what, tried,
+                       before[0] != '\0' ? "; before that: " : "", before, work->attempts, took_ms / 1000,
+                       took_ms % 1000 / 100);
     return mu_fail(reterr, code, "%s: %s", what, tried);
 }
 

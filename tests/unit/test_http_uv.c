@@ -335,6 +335,23 @@ static void an_error_names_all_that_was_tried(void **state)
     stop(http);
 }
 
+static void a_last_try_without_an_answer_does_not_hide_what_came_before(void **state)
+{
+    struct mu_http *http = start(endpoints);
+    struct mu_http_request request;
+
+    (void)state;
+    take_down(1);
+    take_down(2);
+    servers[0].replies[0] = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+    servers[0].replies[1] = SILENT;
+    request = ASK(http, GET, .timeout_ms = 3000, .attempt_ms = UINT64_MAX);
+    assert_int_equal(request.rc, MUSTER_ETIMEOUT);
+    if (strstr(request.error.text, "; before that: ") == NULL || strstr(request.error.text, "HTTP 503") == NULL)
+        fail_msg("%s", request.error.text);
+    stop(http);
+}
+
 static void a_request_for_one_server_is_tried_there_alone(void **state)
 {
     struct mu_http *http = start(endpoints);
@@ -556,6 +573,7 @@ int main(void)
         WITH_SERVERS(a_long_poll_takes_its_time_once_it_was_answered),
         WITH_SERVERS(a_long_poll_leaves_a_server_that_is_silent_to_others),
         WITH_SERVERS(an_error_names_all_that_was_tried),
+        WITH_SERVERS(a_last_try_without_an_answer_does_not_hide_what_came_before),
         WITH_SERVERS(a_request_for_one_server_is_tried_there_alone),
         WITH_SERVERS(what_is_no_http_is_an_error),
         WITH_SERVERS(an_answer_that_is_too_long_is_an_error),
