@@ -29,7 +29,8 @@ struct round_seen { /* in which workers were started, or failed */
 static struct {
     struct round_seen rounds[4096];
     size_t count;
-    int64_t failed; /* rounds that a worker's failure ended */
+    int64_t failed;   /* rounds that a worker's failure ended */
+    int64_t outdated; /* failures in rounds that were not the job's any more */
     bool fail_job, closed;
     bool stirred; /* somebody stopped its workers to join again: it is missed, too */
     /* The end. */
@@ -125,6 +126,12 @@ static void check_count(const struct agent *a)
     }
 }
 
+/* Failures that may have been paid for: also those of rounds that were over, if the store has forgotten that. */
+static int64_t failures_paid(void)
+{
+    return c.failed + (job.wiped_us != 0 ? c.outdated : 0);
+}
+
 void check_starting(struct agent *a)
 {
     int64_t base = 0, world = 0;
@@ -144,8 +151,9 @@ void check_starting(struct agent *a)
     if (!a->assigned.shared)
         return;
     check_count(a);
-    EXPECT("B", a->assigned.count <= c.failed, "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed",
-           a->name, a->assigned.count, c.failed);
+    EXPECT("B", a->assigned.count <= failures_paid(),
+           "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed", a->name, a->assigned.count,
+           failures_paid());
     /* Whoever has paid with the last one may be lost before it can fail the job: the others have one more, then. */
     EXPECT("B", a->assigned.count <= job.max_restarts || !job.clean, "%s: restart %" PRId64 " of %" PRId64, a->name,
            a->assigned.count, job.max_restarts);
@@ -234,7 +242,7 @@ static bool verdict(struct mu_verdict *ret_verdict)
 void check_fail_job(const struct agent *a)
 {
     c.fail_job = true;
-    EXPECT("B", c.failed > job.max_restarts || (a->kv_failed_us > 0 && w.now_us - a->kv_failed_us < 60 * SECOND),
+    EXPECT("B", failures_paid() > job.max_restarts || (a->kv_failed_us > 0 && w.now_us - a->kv_failed_us < 60 * SECOND),
            "%s fails the job after %" PRId64 " failed rounds of %" PRId64, a->name, c.failed, job.max_restarts);
 }
 
@@ -254,7 +262,7 @@ void check_write(struct node *author, const struct version *before, const struct
            "%s closes without a verdict", a->name);
     for (size_t i = 0; i < a->world_count; i++)
         all_done &= job.done_round[a->world[i]] == a->round;
-    EXPECT("B", !has_verdict || seen.succeeded || c.failed > job.max_restarts,
+    EXPECT("B", !has_verdict || seen.succeeded || failures_paid() > job.max_restarts,
            "%s closes a job as failed after %" PRId64 " failed rounds of %" PRId64, a->name, c.failed,
            job.max_restarts);
     EXPECT("G4", all_done || c.fail_job, "%s closes a job that has not ended", a->name);
@@ -322,7 +330,9 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
            "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
            mu_policy_event_text(event->type));
     c.stirred |= stopped && (failed || event->type == MU_POLICY_ON_WAITING || event->type == MU_POLICY_ON_PEER_FAILED);
-    if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed && !is_outdated(a)) {
+    if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed && is_outdated(a)) {
+        c.outdated++;
+    } else if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {
         struct round_seen *seen = round_of(a);
 
         c.failed += !seen->failed;
@@ -530,7 +540,7 @@ void check_over(void)
 void check_job_begin(void)
 {
     c.count = 0;
-    c.failed = 0;
+    c.failed = c.outdated = 0;
     c.fail_job = c.closed = c.stirred = c.calm = c.must_end_as_one = false;
     c.ends_good = c.ends_bad = c.ends_closed = 0;
 }
