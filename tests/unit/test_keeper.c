@@ -2,6 +2,7 @@
  * anew: a keeper, and an agent that does what an agent does with processes, and nothing else. */
 #include "expect.h"
 #include "family.h"
+#include "freezer.h"
 #include "old_kernel.h"
 #include "proc/die.h"
 #include "proc/keeper.h"
@@ -418,42 +419,27 @@ static void killed_groups_take_all_with_them(void **state)
     assert_int_equal(family_count(s->mark), 0);
 }
 
-static bool write_to(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-    if (fd >= 0)
-        (void)close(fd);
-    return ok;
-}
-
-/* A frozen task is in state D for everybody, and SIGKILL waits until it thaws. */
 static void whoever_is_below_one_that_cannot_be_killed_is_killed(void **state)
 {
     struct scene *s = *state;
     struct mu_children workers = { 0 };
-    char dir[128], path[160], text[32];
+    struct freezer freezer;
+    char text[32];
     size_t count;
     int how;
 
-    (void)snprintf(dir, sizeof dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
-    if (mkdir(dir, 0700) < 0)
+    if (!freezer_make(&freezer))
         skip();
     start_workers(s, ARGV("run", "chain=2", "say=up", "pause"));
     assert_true(family_wait(s->mark, 2 + WORKERS * 3, LONG_MS));
     assert_int_equal(mu_children_list(&workers, MU_PROC_ROOT, s->agent, true, NULL, NULL), 0);
     assert_int_equal(workers.count, WORKERS);
-    (void)snprintf(path, sizeof path, "%s/cgroup.procs", dir);
-    (void)snprintf(text, sizeof text, "%d", (int)workers.items[0].pid);
-    assert_true(write_to(path, text));
-    (void)snprintf(path, sizeof path, "%s/freezer.state", dir);
-    assert_true(write_to(path, "FROZEN"));
+    assert_true(freezer_freeze(&freezer, workers.items[0].pid));
 
     assert_int_equal(kill(s->agent, SIGKILL), 0);
     how = end(s);
     count = family_count(s->mark);
-    assert_true(write_to(path, "THAWED")); /* before anything can fail */
+    assert_true(freezer_thaw(&freezer)); /* before anything can fail */
     assert_int_equal(how, -SIGKILL);
     assert_int_equal(count, 1);
     assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS)); /* what was killed */
@@ -463,8 +449,7 @@ static void whoever_is_below_one_that_cannot_be_killed_is_killed(void **state)
     assert_non_null(strstr(s->line, "state D)"));
     assert_null(strchr(strchr(s->line, ')'), '(')); /* nobody else */
     assert_nobody_is_left(s);
-    for (int i = 0; i < 1000 && rmdir(dir) < 0; i++)
-        (void)usleep(1000);
+    freezer_remove(&freezer);
     mu_children_done(&workers);
 }
 

@@ -3,6 +3,7 @@
 #include "expect.h"
 #include "failmalloc.h"
 #include "family.h"
+#include "freezer.h"
 #include "old_kernel.h"
 #include "proc/keeper.h"
 #include "proc/proc_uv.h"
@@ -578,40 +579,25 @@ static void somebody_elses_child_is_left_alone(struct scene *s)
     EXPECT(waitpid(pid, NULL, 0) == pid); /* and it is ours to reap */
 }
 
-/* A frozen task is in state D for everybody, and SIGKILL waits until it thaws. */
-static bool write_to(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-    if (fd >= 0)
-        (void)close(fd);
-    return ok;
-}
-
 static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scene *s)
 {
-    char dir[128], path[160], text[32];
+    struct freezer freezer;
+    char text[32];
     size_t count;
 
-    (void)snprintf(dir, sizeof dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
-    if (mkdir(dir, 0700) < 0)
+    if (!freezer_make(&freezer))
         return; /* not here; the pure machine is tested everywhere */
     add(s, ARGV(WORKER, "say=up", "pause"));
     add(s, ARGV(WORKER, "chain=3", "fork", "say=up", "pause"));
     EXPECT(start(s) == 0);
     await(s, "up", 2);
     EXPECT(family_wait(mark, 6, LONG_MS));
-    (void)snprintf(path, sizeof path, "%s/cgroup.procs", dir);
-    (void)snprintf(text, sizeof text, "%d", (int)mu_group_pid(s->group, 1));
-    EXPECT(write_to(path, text));
-    (void)snprintf(path, sizeof path, "%s/freezer.state", dir);
-    EXPECT(write_to(path, "FROZEN"));
+    EXPECT(freezer_freeze(&freezer, mu_group_pid(s->group, 1)));
     (void)snprintf(text, sizeof text, "%d (test_worker, state D)", (int)mu_group_pid(s->group, 1));
 
     (void)stop_and_run(s, SIGTERM, 0);
     count = family_count(mark);
-    EXPECT(write_to(path, "THAWED")); /* before anything can fail */
+    EXPECT(freezer_thaw(&freezer)); /* before anything can fail */
     EXPECT(s->exits == 1);
     EXPECT(s->stopped.left_count == 1);
     EXPECT(strstr(s->left, "state D)") != NULL && atoi(s->left) == atoi(text));
@@ -619,8 +605,7 @@ static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scen
     EXPECT(waitpid((pid_t)atoi(text), NULL, 0) == ((pid_t)atoi(text)));
     while (waitpid(-1, NULL, 0) > 0) { /* its children, who were dead before it */
     }
-    for (int i = 0; i < 1000 && rmdir(dir) < 0; i++)
-        (void)usleep(1000);
+    freezer_remove(&freezer);
 }
 
 /* A set-user-id program that has become root for good. The keeper above us is root and ends it. */
