@@ -34,7 +34,7 @@
  * - All are done, and the process in which the store was refuses connections: there is nothing left to close. Who waits
  *   for PyTorch members there has nobody to wait for.
  *
- * Keys, with R, M and T as in round.h:
+ * Keys, with R, M and T as in rdzv/names.h:
  *   M verdict; T done/<rank>, T done_count, T last, T failed;
  *   with a PyTorch member also R torchelastic/agent/terminal_state/num_members, .../last_member instead of T last;
  *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */

@@ -29,7 +29,7 @@
  * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
  *
  * job.h connects it with the other machines. All effects of a step are carried out before the next step.
- * Keys, with M as in round.h: M budget, M verdict. */
+ * Keys, with M as in rdzv/names.h: M budget, M verdict. */
 #ifndef MU_AGENT_POLICY_H
 #define MU_AGENT_POLICY_H
 

@@ -18,7 +18,7 @@
  * - What scales with members is asked for in a window of MU_ASKS_MAX requests.
  * - Role info or ranks of another shape, or with sizes below 1, are an error (MUSTER_EPROTOCOL) that names the key.
  *
- * Keys, with R, M and T as in round.h:
+ * Keys, with R, M and T as in rdzv/names.h:
  *   M budget; T role_info/<rank>, T ranks/<rank>, T count (identical workers only);
  *   R torchelastic/role_info/<rank>, R torchelastic/assigned_ranks/<rank>;
  *   1.13: R torchelastic/role_info<rank>, R torchelastic/role_info<rank>.FIN, R MASTER_ADDR, R MASTER_PORT. */

@@ -80,7 +80,7 @@ static bool read_about(const char *root, pid_t pid, const char *file, char *text
 static bool is_number(const char *name, pid_t *ret_pid);
 
 /* Of a process whose first thread has ended: D if one of the others is in it, for then it cannot be killed; else how any of
- * them is; Z if they have all ended by now. */
+ * them is; Z if they have all ended by now; '?' if that cannot be read. */
 static char state_of_threads(const char *root, pid_t pid)
 {
     char path[PATH_ROOM], text[STAT_ROOM], state = 'Z';
@@ -90,6 +90,8 @@ static char state_of_threads(const char *root, pid_t pid)
     if (snprintf(path, sizeof path, "%s/%d/task", root, (int)pid) >= (int)sizeof path)
         return state;
     dir = opendir(path);
+    if (dir == NULL && errno != ENOENT)
+        return '?';
     while (dir != NULL && state != 'D' && (entry = readdir(dir)) != NULL) {
         struct mu_child thread;
         char file[64];
@@ -99,9 +101,13 @@ static char state_of_threads(const char *root, pid_t pid)
         if (!is_number(entry->d_name, &tid))
             continue;
         (void)snprintf(file, sizeof file, "task/%d/stat", (int)tid);
-        if (read_about(root, pid, file, text, sizeof text) && parse_stat(text, &thread, &threads) &&
-            !mu_child_is_dead(&thread))
+        errno = 0;
+        if (!read_about(root, pid, file, text, sizeof text)) {
+            if (state == 'Z' && errno != 0 && errno != ENOENT && errno != ESRCH)
+                state = '?';
+        } else if (parse_stat(text, &thread, &threads) && !mu_child_is_dead(&thread)) {
             state = thread.state;
+        }
     }
     if (dir != NULL)
         (void)closedir(dir);
@@ -138,8 +144,9 @@ bool mu_child_read_switches(const char *root, pid_t pid, uint64_t *ret_switches)
     char text[STATUS_ROOM];
     uint64_t sum = 0;
 
-    if (!read_about(root, pid, "status", text, sizeof text) || !add_field(text, "\nvoluntary_ctxt_switches:", &sum) ||
-        !add_field(text, "\nnonvoluntary_ctxt_switches:", &sum))
+    if (!read_about(root, pid, "status", text, sizeof text) ||
+        strstr(text, "\nState:\tZ") != NULL || /* of its first thread, which has ended: nothing about the others */
+        !add_field(text, "\nvoluntary_ctxt_switches:", &sum) || !add_field(text, "\nnonvoluntary_ctxt_switches:", &sum))
         return false;
     *ret_switches = sum;
     return true;
@@ -373,17 +380,21 @@ static int scan_below(struct mu_children *list, size_t tops_count, const char *r
 }
 
 /* The same by the kernel's lists, one generation after the other. MUSTER_ENOTSUP: it has none. */
-static int read_below(struct mu_children *list, const char *root)
+static int read_below(struct mu_children *list, size_t tops_count, const char *root)
 {
     int rc = 0;
 
     for (size_t i = 0; i < list->count && rc == 0; i++) {
         pid_t pid = list->items[i].pid;
+        uint64_t start = list->items[i].start;
+        size_t before = list->count;
         struct mu_child child;
 
         rc = read_lists(list, root, pid, NULL);
         if (rc == MUSTER_ENOTSUP && !mu_child_read(root, pid, &child))
             rc = 0; /* it is gone */
+        if (i >= tops_count && (!mu_child_read(root, pid, &child) || child.start != start))
+            list->count = before; /* they may be another's; if not, the next look finds them */
     }
     return rc;
 }
@@ -415,7 +426,7 @@ int mu_children_below(struct mu_children *list, const char *root, struct muster_
         return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
     }
     sort(list);
-    rc = read_below(list, root);
+    rc = read_below(list, tops_count, root);
     if (rc == MUSTER_ENOTSUP) {
         list->count = tops_count;
         rc = scan_below(list, tops_count, root);

@@ -153,6 +153,12 @@ static bool is_in(const struct mu_children *list, pid_t pid)
     return false;
 }
 
+/* A child that was there before us, or one of its children, which came to us when it ended: all of ours have other sessions. */
+static bool is_foreign(const struct keeper *k, const struct mu_child *child)
+{
+    return is_in(&k->earlier, child->pid) || child->sid == getsid(0);
+}
+
 /* Whether there is a child beside those that were there before us. */
 static bool has_own_children(const struct keeper *k)
 {
@@ -163,7 +169,7 @@ static bool has_own_children(const struct keeper *k)
         return true;
     (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
     for (size_t i = 0; i < now.count; i++)
-        any |= !is_in(&k->earlier, now.items[i].pid);
+        any |= !is_foreign(k, &now.items[i]);
     mu_children_done(&now);
     return any;
 }
@@ -230,7 +236,7 @@ static bool kill_generation(struct keeper *k, struct mu_children *before, bool s
     for (size_t i = 0; i < now.count; i++) {
         struct mu_child child = now.items[i];
 
-        if (mu_child_is_dead(&child) || is_in(&k->earlier, child.pid))
+        if (mu_child_is_dead(&child) || is_foreign(k, &child))
             continue;
         if (is_spared(&child, spare)) {
             spared++;
@@ -268,17 +274,19 @@ static void say_killed(struct keeper *k)
 static void say_stuck(struct keeper *k, const struct mu_children *left)
 {
     char text[768];
-    size_t used = (size_t)snprintf(text, sizeof text, "these did not end after SIGKILL and are given up:");
+    size_t used = (size_t)snprintf(text, sizeof text, "these did not end after SIGKILL and are given up:"), named = 0;
 
-    for (size_t i = 0; i < left->count && i < NAMED_MAX && used < sizeof text; i++) {
+    for (size_t i = 0; i < left->count && named < NAMED_MAX && used < sizeof text; i++) {
         const struct mu_child *child = &left->items[i];
 
         if (mu_child_is_dead(child))
             continue;
+        named++;
         used += (size_t)snprintf(text + used, sizeof text - used, " %d (%s, state %c)", (int)child->pid, child->comm,
                                  child->state);
     }
-    say(k, text);
+    if (named > 0)
+        say(k, text);
 }
 
 static void kill_the_rest(struct keeper *k)

@@ -26,7 +26,7 @@
 #define SYS_pidfd_open 434 /* the same everywhere */
 #endif
 
-enum { REFUSED_MAX = MU_STOP_LEFT_MAX };
+enum { REFUSED_MAX = 1024 }; /* of whom MU_STOP_LEFT_MAX are told */
 
 /* A descriptor that the loop watches: a pidfd, or a function's result. On its own, for it may outlive its worker. */
 struct watched {
@@ -224,7 +224,8 @@ static bool is_foreign(const struct mu_child *child)
     return child->sid == getsid(0);
 }
 
-/* Reaps the orphans that have ended and lists the others. */
+/* Reaps the orphans that have ended and lists the others. Whoever is traced cannot be reaped before its tracer has heard of its
+ * end: it has ended all the same. */
 static void list_orphans(struct mu_group *group, bool thorough)
 {
     struct mu_pids workers = { .items = group->pids, .count = group->count };
@@ -239,9 +240,12 @@ static void list_orphans(struct mu_group *group, bool thorough)
     for (size_t i = 0; i < group->others.count; i++) {
         struct mu_child child = group->others.items[i];
 
-        if (is_foreign(&child) || (mu_child_is_dead(&child) && waitpid(child.pid, NULL, WNOHANG | __WALL) == child.pid))
+        if (is_foreign(&child))
             continue;
-        group->others.items[kept++] = child;
+        if (mu_child_is_dead(&child))
+            (void)waitpid(child.pid, NULL, WNOHANG | __WALL);
+        else
+            group->others.items[kept++] = child;
     }
     group->others.count = kept;
 }
@@ -479,6 +483,8 @@ static void note_refused(struct mu_group *group, const struct mu_child *child, i
     if (was_refused(group, child->pid) || group->refused_count == REFUSED_MAX)
         return;
     group->refused[group->refused_count++] = child->pid;
+    if (group->refused_count > MU_STOP_LEFT_MAX)
+        return;
     mu_log(MUSTER_LOG_WARNING, "signal %d to process %d (%s): not permitted", signal, (int)child->pid, child->comm);
 }
 

@@ -59,6 +59,7 @@ struct mu_classic {
     struct mu_classic_doc doc;
     uint64_t index;       /* it is as of then: watch from the next one */
     unsigned idle_events; /* of a watch, that were of no interest */
+    uint64_t ended_ms;    /* the pause after the last watch, which ended with its connection; 0: it did not */
     int64_t counter;
     uint64_t counter_index;
     bool joining; /* a join was asked for and is not answered */
@@ -1443,7 +1444,9 @@ static void on_watch(struct mu_classic *m, const struct mu_classic_event *event,
     int64_t version = m->state == MU_CLASSIC_IN_FREE_WATCH     ? m->announced
                       : m->state == MU_CLASSIC_IN_MEMBER_WATCH ? m->world.version
                                                                : m->old_version;
+    uint64_t ended_ms = m->ended_ms;
 
+    m->ended_ms = 0;
     if (event->code == 0 && event->key.len > 0 && event->modified > m->index && !is_relevant(m, event->key, version)) {
         m->index = event->modified;
         if (++m->idle_events < MU_CLASSIC_IDLE_EVENTS_MAX)
@@ -1455,7 +1458,10 @@ static void on_watch(struct mu_classic *m, const struct mu_classic_event *event,
         go(m, next, out);
     } else if (event->code == MUSTER_ECANCELED) {
         m->verify = true;
-        pause_for(m, next, mu_rng_jitter(&m->rng, MU_CLASSIC_ENDED_MS, 50));
+        m->ended_ms = ended_ms == 0 ? MU_CLASSIC_ENDED_MS : ended_ms * 2;
+        if (m->ended_ms > MU_CLASSIC_ENDED_MAX_MS)
+            m->ended_ms = MU_CLASSIC_ENDED_MAX_MS;
+        pause_for(m, next, mu_rng_jitter(&m->rng, m->ended_ms, 50));
     } else {
         failed(m, event, next, out);
     }

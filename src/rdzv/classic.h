@@ -55,7 +55,8 @@
 #define MU_CLASSIC_STAND_MS 6000     /* an announcement to members that only poll stands so long */
 #define MU_CLASSIC_IDLE_EVENTS_MAX 8 /* of a watch, in a row, that are of no interest; then it rests */
 #define MU_CLASSIC_IDLE_MS 250
-#define MU_CLASSIC_ENDED_MS 250        /* after a connection that ended under a watch, +-50 % */
+#define MU_CLASSIC_ENDED_MS 250 /* after a connection that ended under a watch, +-50 %; then twice as long each time */
+#define MU_CLASSIC_ENDED_MAX_MS 4000   /* ... up to this */
 #define MU_CLASSIC_GRACE_MS 12000      /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
 #define MU_CLASSIC_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
 #define MU_CLASSIC_HOLD_MS 1000

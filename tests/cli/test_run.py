@@ -24,8 +24,8 @@ import urllib.request
 
 import pytest
 
-from run_scene import ACTOR, REGROUP, children, default_signals, free_port, freezer
-from serving import LIMIT, MUSTER, until
+from run_scene import ACTOR, REGROUP, children, default_signals, free_port, freezer, is_alive, stat
+from serving import LIMIT, MUSTER, environment, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
 TERM_INT_HUP = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
@@ -868,6 +868,26 @@ def test_what_workers_have_detached_is_gone_before_the_next_round(scene):
     assert len(scene.left()) == 2 + 2 * 4
     end_all(second)
     assert agent.end() == 0
+
+
+def test_what_a_shell_had_started_before_is_left_alone(scene):
+    """A process of `> >(...)` comes to the launcher, whose shell has become it, when its own parent ends."""
+    held, go = scene.path / "held", scene.path / "go"
+    worker = f"echo up; until [ -e {go} ]; do read -t 0.05 <> <(:); done; exit 0"
+    before = f"sleep 300 & echo $! > {held}.new; mv {held}.new {held}; head -n 1"
+    shell = subprocess.Popen(
+        ["bash", "-c", f"exec '{MUSTER}' run --standalone --no-python bash -c {shlex.quote(worker)} > >({before})"],
+        env=environment(), stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until(held.exists)
+        sleeper = int(held.read_text())
+        until(lambda: stat(sleeper)[1:2] == [str(shell.pid)], what="the sleeper's new parent")
+        go.touch()
+        assert shell.wait(LIMIT) == 0
+        assert is_alive(sleeper)
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait(LIMIT)
 
 
 class Terminal:

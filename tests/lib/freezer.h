@@ -1,56 +1,68 @@
 /* Processes that cannot be killed: a task in a frozen control group (version 1) is in state D for everybody, and SIGKILL waits
- * until it thaws. */
+ * until it thaws. One for each program; whatever goes wrong, it thaws when the program aborts, or by freezer_end(). */
 #ifndef MU_TESTS_FREEZER_H
 #define MU_TESTS_FREEZER_H
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct freezer {
-    char dir[128];
-};
+static char freezer_dir[128], freezer_state[160]; /* empty: there is none */
 
-static inline bool freezer_make(struct freezer *freezer) /* false: there are none here */
+static inline bool freezer_write(const char *path, const char *text)
 {
-    (void)snprintf(freezer->dir, sizeof freezer->dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
-    return mkdir(freezer->dir, 0700) == 0;
-}
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
 
-static inline bool freezer_write(const struct freezer *freezer, const char *file, const char *text)
-{
-    char path[160];
-    int fd;
-    bool ok;
-
-    (void)snprintf(path, sizeof path, "%s/%s", freezer->dir, file);
-    fd = open(path, O_WRONLY | O_CLOEXEC);
-    ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
     if (fd >= 0)
         (void)close(fd);
     return ok;
 }
 
-static inline bool freezer_freeze(const struct freezer *freezer, pid_t pid)
+static inline bool freezer_thaw(void)
 {
-    char text[32];
+    return freezer_state[0] != '\0' && freezer_write(freezer_state, "THAWED");
+}
 
+static inline void freezer_on_abort(int number)
+{
+    (void)freezer_thaw();
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+static inline bool freezer_make(void) /* false: there are none here */
+{
+    (void)snprintf(freezer_dir, sizeof freezer_dir, "/sys/fs/cgroup/freezer/muster-test-%d", (int)getpid());
+    if (mkdir(freezer_dir, 0700) < 0 && errno != EEXIST) {
+        freezer_dir[0] = '\0';
+        return false;
+    }
+    (void)snprintf(freezer_state, sizeof freezer_state, "%s/freezer.state", freezer_dir);
+    (void)signal(SIGABRT, freezer_on_abort);
+    return true;
+}
+
+static inline bool freezer_freeze(pid_t pid)
+{
+    char path[160], text[32];
+
+    (void)snprintf(path, sizeof path, "%s/cgroup.procs", freezer_dir);
     (void)snprintf(text, sizeof text, "%d", (int)pid);
-    return freezer_write(freezer, "cgroup.procs", text) && freezer_write(freezer, "freezer.state", "FROZEN");
+    return freezer_write(path, text) && freezer_write(freezer_state, "FROZEN");
 }
 
-static inline bool freezer_thaw(const struct freezer *freezer)
+static inline void freezer_end(void) /* waits until all have ended, for they were killed */
 {
-    return freezer_write(freezer, "freezer.state", "THAWED");
-}
-
-static inline void freezer_remove(const struct freezer *freezer) /* when all have ended */
-{
-    for (int i = 0; i < 1000 && rmdir(freezer->dir) < 0; i++)
+    (void)freezer_thaw();
+    for (int i = 0; freezer_dir[0] != '\0' && i < 1000 && rmdir(freezer_dir) < 0; i++)
         (void)usleep(1000);
+    freezer_dir[0] = freezer_state[0] = '\0';
 }
 
 #endif

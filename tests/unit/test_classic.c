@@ -1375,6 +1375,25 @@ static void a_connection_that_ends_is_no_outage(void **state)
     end(s);
 }
 
+/* Something between us and the server ends every watch at once. */
+static void connections_that_keep_ending_are_made_less_and_less_often(void **state)
+{
+    struct scene *s = reconnected();
+    uint64_t most = 0;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* before the next renewal */
+        SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
+        SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
+        (void)lists(s, ROOT "/rdzv/v_1", 30, "rank_0", "rank_1", NULL);
+        SAYS(code(s, MUSTER_ECANCELED), "");
+        most = mu_classic_deadline_ms(s->classic) - s->now_ms;
+        SAYS(wakes(s), "GET av");
+    }
+    assert_true(most >= 2 * MU_CLASSIC_ENDED_MS && most <= 6 * MU_CLASSIC_ENDED_MS);
+    end(s);
+}
+
 static void a_server_that_is_empty_behind_a_new_connection_gets_the_group_back(void **state)
 {
     struct scene *s = reconnected();
@@ -1835,6 +1854,7 @@ int main(void)
         cmocka_unit_test(a_keep_alive_that_is_put_back_on_another_server_says_so),
         cmocka_unit_test(a_renewal_tells_that_the_watch_waits_at_a_server_that_is_gone),
         cmocka_unit_test(a_connection_that_ends_is_no_outage),
+        cmocka_unit_test(connections_that_keep_ending_are_made_less_and_less_often),
         cmocka_unit_test(a_server_that_is_empty_behind_a_new_connection_gets_the_group_back),
         cmocka_unit_test(who_finds_its_group_put_back_judges_nobody_yet),
         cmocka_unit_test(who_waits_for_a_group_to_end_leaves_it_to_its_members_to_put_it_back),

@@ -239,7 +239,9 @@ static int teardown(void **state)
 {
     struct scene *s = *state;
 
+    (void)freezer_thaw(); /* or those whom it has frozen do not end */
     family_end(s->mark);
+    freezer_end();
     if (s->keeper > 0)
         (void)waitpid(s->keeper, NULL, 0);
     (void)close(s->out);
@@ -423,23 +425,22 @@ static void whoever_is_below_one_that_cannot_be_killed_is_killed(void **state)
 {
     struct scene *s = *state;
     struct mu_children workers = { 0 };
-    struct freezer freezer;
     char text[32];
     size_t count;
     int how;
 
-    if (!freezer_make(&freezer))
+    if (!freezer_make())
         skip();
     start_workers(s, ARGV("run", "chain=2", "say=up", "pause"));
     assert_true(family_wait(s->mark, 2 + WORKERS * 3, LONG_MS));
     assert_int_equal(mu_children_list(&workers, MU_PROC_ROOT, s->agent, true, NULL, NULL), 0);
     assert_int_equal(workers.count, WORKERS);
-    assert_true(freezer_freeze(&freezer, workers.items[0].pid));
+    assert_true(freezer_freeze(workers.items[0].pid));
 
     assert_int_equal(kill(s->agent, SIGKILL), 0);
     how = end(s);
     count = family_count(s->mark);
-    assert_true(freezer_thaw(&freezer)); /* before anything can fail */
+    assert_true(freezer_thaw()); /* before anything can fail */
     assert_int_equal(how, -SIGKILL);
     assert_int_equal(count, 1);
     assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS)); /* what was killed */
@@ -449,7 +450,6 @@ static void whoever_is_below_one_that_cannot_be_killed_is_killed(void **state)
     assert_non_null(strstr(s->line, "state D)"));
     assert_null(strchr(strchr(s->line, ')'), '(')); /* nobody else */
     assert_nobody_is_left(s);
-    freezer_remove(&freezer);
     mu_children_done(&workers);
 }
 

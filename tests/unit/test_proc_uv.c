@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -532,6 +533,46 @@ static void who_has_lost_its_first_thread_is_ended_too(struct scene *s)
     EXPECT(s->stopped.killed_count == 1);
 }
 
+/* It cannot be reaped before its tracer has heard of its end, and the tracer does not listen. */
+static void who_is_traced_keeps_nobody_from_the_end(struct scene *s)
+{
+    struct mu_children list = { 0 };
+    struct mu_pids worker = { 0 };
+    pid_t tracer, pid, orphan = 0;
+    int ends[2];
+    char byte;
+
+    add(s, ARGV(WORKER, "detach", "say=up", "pause"));
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    pid = mu_group_pid(s->group, 0);
+    worker = (struct mu_pids){ .items = &pid, .count = 1 };
+    for (int i = 0; i < 5000 && orphan == 0; i++) {
+        EXPECT(mu_children_list(&list, MU_PROC_ROOT, getpid(), true, &worker, NULL) == 0);
+        orphan = list.count == 1 ? list.items[0].pid : 0;
+        (void)usleep(1000);
+    }
+    EXPECT(orphan != 0);
+    mu_children_done(&list);
+    EXPECT(pipe2(ends, O_CLOEXEC) == 0);
+    tracer = fork();
+    if (tracer == 0) {
+        byte = ptrace(PTRACE_SEIZE, orphan, NULL, NULL) == 0 ? 'y' : 'n';
+        (void)!write(ends[1], &byte, 1);
+        for (;;)
+            (void)pause();
+    }
+    EXPECT(read(ends[0], &byte, 1) == 1);
+    (void)stop_and_run(s, SIGTERM, GRACE_MS);
+    EXPECT(s->stopped.left_count == 0);
+    EXPECT(byte == 'n' || waitpid(orphan, NULL, WNOHANG) == 0);
+    EXPECT(kill(tracer, SIGKILL) == 0);
+    EXPECT(waitpid(tracer, NULL, 0) == tracer);
+    EXPECT(byte == 'n' || waitpid(orphan, NULL, 0) == orphan);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
 static void what_a_success_leaves_is_ended_too(struct scene *s)
 {
     add(s, ARGV(WORKER, "detach", "say=up", "exit=0"));
@@ -581,23 +622,22 @@ static void somebody_elses_child_is_left_alone(struct scene *s)
 
 static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scene *s)
 {
-    struct freezer freezer;
     char text[32];
     size_t count;
 
-    if (!freezer_make(&freezer))
+    if (!freezer_make())
         return; /* not here; the pure machine is tested everywhere */
     add(s, ARGV(WORKER, "say=up", "pause"));
     add(s, ARGV(WORKER, "chain=3", "fork", "say=up", "pause"));
     EXPECT(start(s) == 0);
     await(s, "up", 2);
     EXPECT(family_wait(mark, 6, LONG_MS));
-    EXPECT(freezer_freeze(&freezer, mu_group_pid(s->group, 1)));
+    EXPECT(freezer_freeze(mu_group_pid(s->group, 1)));
     (void)snprintf(text, sizeof text, "%d (test_worker, state D)", (int)mu_group_pid(s->group, 1));
 
     (void)stop_and_run(s, SIGTERM, 0);
     count = family_count(mark);
-    EXPECT(freezer_thaw(&freezer)); /* before anything can fail */
+    EXPECT(freezer_thaw()); /* before anything can fail */
     EXPECT(s->exits == 1);
     EXPECT(s->stopped.left_count == 1);
     EXPECT(strstr(s->left, "state D)") != NULL && atoi(s->left) == atoi(text));
@@ -605,7 +645,7 @@ static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scen
     EXPECT(waitpid((pid_t)atoi(text), NULL, 0) == ((pid_t)atoi(text)));
     while (waitpid(-1, NULL, 0) > 0) { /* its children, who were dead before it */
     }
-    freezer_remove(&freezer);
+    freezer_end();
 }
 
 /* A set-user-id program that has become root for good. The keeper above us is root and ends it. */
@@ -718,6 +758,7 @@ static struct play plays[] = {
     HANGING(one_that_hangs_in_the_kernel_is_told_of),
     GUARDED(what_workers_detach_is_ended_with_them),
     GUARDED(who_has_lost_its_first_thread_is_ended_too),
+    GUARDED(who_is_traced_keeps_nobody_from_the_end),
     GUARDED(what_a_success_leaves_is_ended_too),
     GUARDED(adopted_orphans_are_reaped_while_workers_run),
     GUARDED(somebody_elses_child_is_left_alone),
