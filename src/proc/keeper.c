@@ -367,6 +367,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     if (pid < 0) {
         int rc = mu_fail_errno(reterr, errno, "start the agent: make a process");
 
+        mu_children_done(&k.earlier);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
         (void)close(ends[0]);
         (void)close(ends[1]);
@@ -377,6 +378,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
         k.agent = pid;
         keep(&k);
     }
+    mu_children_done(&k.earlier);
     (void)close(ends[1]);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* worked a moment ago */
     become_agent(ends[0], keeper, startup);

@@ -200,7 +200,8 @@ static void a_console_that_blocks_costs_lines_that_are_counted_and_said(void **s
         assert_said(" of A were not shown; they are in /logs/a");
         put_numbered(s->a, LINES);
         mu_console_flush(s->console);
-        finish(s);
+        TURN_UNTIL(&s->loop, s->far.reader, (far_end_read(&s->far, 65536), mu_console_stats(s->console).waiting == 0));
+        finish(s); /* which waits only so long */
         assert_said_lines(1);
     }
 }

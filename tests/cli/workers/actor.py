@@ -43,6 +43,9 @@ def leave():
     os.waitpid(middle, 0)
 
 
+woken, wakes = os.pipe()  # a signal that comes just before a pause() would wait for the next one
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes)
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
 signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
 if "ignore" in sys.argv or "note" in sys.argv:
@@ -56,4 +59,4 @@ with open(f"{STAGE}/{os.getpid()}.new", "w", encoding="utf-8") as record:
     json.dump({"pid": os.getpid(), "born": born, "argv": sys.argv[1:], "env": dict(os.environ)}, record)
 os.rename(f"{STAGE}/{os.getpid()}.new", f"{STAGE}/{os.getpid()}.json")
 while True:
-    signal.pause()
+    os.read(woken, 1)
