@@ -276,6 +276,12 @@ static void stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out
     withdraw(&m->rank_lease, out);
 }
 
+/* It might come behind our deletion. */
+static bool puts_back(const struct mu_classic *m)
+{
+    return m->rank_lease.id != 0 && m->put_back;
+}
+
 static void start_join(struct mu_classic *m, struct mu_classic_effects *out);
 
 static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
@@ -336,9 +342,8 @@ static bool is_quit_state(enum mu_classic_state state)
 static void quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
     bool awaited = m->main.writes || (!m->main.watches && m->quit_then == THEN_FAILED);
-    bool puts_back = m->rank_lease.id != 0 && m->put_back; /* or it might come behind our deletion */
 
-    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) || puts_back)
+    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) || puts_back(m))
         return;
     withdraw(&m->main, out);
     stop_rank_lease(m, out);
@@ -1834,10 +1839,10 @@ static void renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
     }
 }
 
-/* Who is about to leave does not put back what it would have to delete. */
+/* Who is about to leave, or to join anew, does not put back what it would have to delete. */
 static bool renews_rank(const struct mu_classic *m)
 {
-    return m->rank_leased && m->rank_lease.id == 0 && !(m->quitting && m->put_back);
+    return m->rank_leased && m->rank_lease.id == 0 && !((m->quitting || m->join_next) && m->put_back);
 }
 
 /* It was not renewed in time, although nobody stopped: it is put back, and whether anybody has noticed will be seen. */
@@ -2018,6 +2023,17 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
     m->down = away;
 }
 
+/* Once nobody takes himself back, and nothing is put back. */
+static void join_if_wanted(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    if (!m->join_next || m->quitting || puts_back(m))
+        return;
+    m->join_next = false;
+    withdraw(&m->main, out);
+    stop_rank_lease(m, out);
+    start_join(m, out);
+}
+
 static void on_answer(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->id == 0)
@@ -2033,6 +2049,7 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         note_server(m, event, false, out);
         on_rank_lease(m, event, out);
         quit_if_possible(m, false, out);
+        join_if_wanted(m, out);
     } else if (event->id == m->close.id) {
         note_server(m, event, false, out);
         on_close_answer(m, event, out);
@@ -2076,14 +2093,11 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
 
 static void on_ask_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    if (m->quitting) {
-        m->join_next = true;
-        return;
-    }
-    assert(!m->joining);
-    withdraw(&m->main, out);
-    stop_rank_lease(m, out);
-    start_join(m, out);
+    assert(m->quitting || !m->joining);
+    m->join_next = true;
+    if (!m->quitting)
+        withdraw(&m->main, out); /* nothing is told of the old group any more */
+    join_if_wanted(m, out);
 }
 
 static void on_ask_close(struct mu_classic *m, struct mu_classic_effects *out)

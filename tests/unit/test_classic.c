@@ -1215,6 +1215,33 @@ static void who_leaves_deletes_its_keep_alive_when_that_is_put_back(void **state
     end(s);
 }
 
+static void who_joins_anew_deletes_its_keep_alive_when_that_is_put_back(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, 100, false), "PUT v_1/rank_1  ttl 10");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel");
+    SAYS(done(s, 25), "DELETE v_1/rank_1");
+    SAYS(done(s, 26), "GET av");
+    end(s);
+}
+
+static void who_joins_anew_and_leaves_meanwhile_leaves(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, 100, false), "PUT v_1/rank_1  ttl 10");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel");
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "");
+    SAYS(done(s, 25), "DELETE v_1/rank_1");
+    SAYS(done(s, 26), "left");
+    end(s);
+}
+
 static void who_is_about_to_leave_does_not_put_its_keep_alive_back(void **state)
 {
     struct scene *s = confirming();
@@ -1843,6 +1870,8 @@ int main(void)
         cmocka_unit_test(a_keep_alive_is_renewed_and_errors_do_not_end_that),
         cmocka_unit_test(a_lapsed_keep_alive_is_put_back),
         cmocka_unit_test(who_leaves_deletes_its_keep_alive_when_that_is_put_back),
+        cmocka_unit_test(who_joins_anew_deletes_its_keep_alive_when_that_is_put_back),
+        cmocka_unit_test(who_joins_anew_and_leaves_meanwhile_leaves),
         cmocka_unit_test(who_is_about_to_leave_does_not_put_its_keep_alive_back),
         cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
