@@ -886,6 +886,7 @@ static void on_removed(struct mu_policy *p, const struct mu_policy_event *event,
     } else if (p->fate == BUDGET && p->charge == CHARGING) {
         be_outdated(p, event->now_ms, out); /* whether it was paid for is of no concern to the job any more */
     } else if (p->phase == MU_POLICY_STOPPING && p->workers == STOPPING && p->fate != DONE) {
+        say(p, out, MUSTER_LOG_WARNING, "%s: its workers have no grace any more", why);
         stop(p, SIGKILL, 0, event->now_ms, out); /* what they write from now on is in the others' way */
     }
 }

@@ -490,6 +490,7 @@ static void removed_kills_without_grace_and_joins_as_new(void **state)
     assert_string_equal(removed(s, 1), ""); /* of an earlier round */
     (void)waiting(s, 2);
     assert_string_equal(removed(s, 2), "kill"); /* no grace either, if they were being stopped */
+    assert_non_null(strstr(s->told, "gone on without this node: its workers have no grace"));
 }
 
 static void a_keeper_that_is_gone_kills_and_leaves_within_a_second(void **state)
