@@ -36,7 +36,6 @@ enum prepare_step {
     MAKE_COUNTER,
     PREPARED,
     PUT_KEY = PREPARED,
-    PUT_MARK,
     PUT_STORE,
     PUT_DOC,
     RESTORED
@@ -54,7 +53,6 @@ struct mu_classic {
     struct track main;
     bool prepared, restoring;
     enum prepare_step step;
-    size_t mark_index;
     struct mu_buf raw; /* the document as it was read or written last */
     struct mu_classic_doc doc;
     uint64_t index;       /* it is as of then: watch from the next one */
@@ -84,8 +82,7 @@ struct mu_classic {
     size_t *ranks;
     struct mu_buf group_raw;
     bool over, lapsed;
-    bool verify;            /* the server was away, or we: is the group that is there still ours? */
-    uint64_t mark_modified; /* etcd's index of our own mark, as it was written or seen last; 0: not known */
+    bool verify; /* the server was away, or we: is the group that is there still ours? */
     uint64_t joined_ms, hold_ms, recheck_ms;
     bool waiting_told;
     int64_t waiting; /* seen and not told; 0: none */
@@ -373,8 +370,8 @@ static void give_up(struct mu_classic *m, struct mu_classic_effects *out)
 static bool is_member_state(enum mu_classic_state state)
 {
     return state == MU_CLASSIC_IN_MEMBER_READ || state == MU_CLASSIC_IN_MEMBER_MARK ||
-           state == MU_CLASSIC_IN_MEMBER_LIST || state == MU_CLASSIC_IN_MEMBER_WATCH ||
-           state == MU_CLASSIC_IN_MEMBER_KEY;
+           state == MU_CLASSIC_IN_MEMBER_REMARK || state == MU_CLASSIC_IN_MEMBER_LIST ||
+           state == MU_CLASSIC_IN_MEMBER_WATCH || state == MU_CLASSIC_IN_MEMBER_KEY;
 }
 
 /* Trying again does not help. */
@@ -592,12 +589,6 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         put_rank_key(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->world.version,
                          m->world.rank));
         break;
-    case PUT_MARK: /* of all of us: who finds its own knows that it is our group that was put back */
-        request =
-            ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%zu", m->world.version, m->mark_index);
-        request->has_value = request->must_not_exist = true;
-        request->value = mu_slice_str(m->marks[m->mark_index]);
-        break;
     case PUT_STORE:
         put_dir(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->world.version));
         break;
@@ -697,13 +688,23 @@ static void enter_quit_write(struct mu_classic *m, struct mu_classic_effects *ou
                 left >= m->nodes_min ? MU_CLASSIC_JOINABLE_TTL_S : 0, MU_CLASSIC_IN_QUIT_READ);
 }
 
-static void put_mark(struct mu_classic *m, struct mu_classic_effects *out)
+static void put_mark(struct mu_classic *m, int64_t version, int64_t rank, struct mu_classic_effects *out)
 {
     struct mu_classic_request *request =
-        ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
+        ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, version, rank);
 
-    request->has_value = request->must_not_exist = true; /* whose it is, is seen when all are read */
+    request->has_value = request->must_not_exist = true; /* whose it is, is seen when it is read */
     request->value = mu_slice_str(m->node);
+}
+
+static void enter_confirm_mark(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_mark(m, m->in_version, m->rank, out);
+}
+
+static void enter_member_remark(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    put_mark(m, m->world.version, m->world.rank, out);
 }
 
 static void enter_nothing(struct mu_classic *m, struct mu_classic_effects *out)
@@ -882,18 +883,6 @@ static void look_again(struct mu_classic *m, struct mu_classic_effects *out)
     go(m, MU_CLASSIC_IN_LOOK, out);
 }
 
-static void next_step(struct mu_classic *m)
-{
-    if (m->step != PUT_KEY && m->step != PUT_MARK) {
-        m->step++;
-        return;
-    }
-    m->mark_index = m->step == PUT_KEY ? 0 : m->mark_index + 1;
-    while (m->mark_index < m->world.count && m->marks[m->mark_index] == NULL)
-        m->mark_index++;
-    m->step = m->mark_index < m->world.count ? PUT_MARK : PUT_STORE;
-}
-
 static void on_prepared(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS) {
@@ -904,7 +893,7 @@ static void on_prepared(struct mu_classic *m, const struct mu_classic_event *eve
         m->job_leased = true;
         m->job_lease.due_ms = m->job_lease.id == 0 ? m->now_ms : NEVER;
     }
-    next_step(m);
+    m->step++;
     if (m->step < (m->restoring ? RESTORED : PREPARED)) {
         go(m, MU_CLASSIC_IN_PREPARE, out);
         return;
@@ -1235,7 +1224,6 @@ static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event 
         failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK, out);
     else
         go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
-    m->mark_modified = event->code == 0 ? event->modified : 0;
 }
 
 static bool has_confirmed(const struct mu_classic *m)
@@ -1519,7 +1507,8 @@ static void read_anew(struct mu_classic *m, struct mu_classic_effects *out)
     go(m, MU_CLASSIC_IN_MEMBER_READ, out);
 }
 
-/* The server has lost everything: it gets our group back, by whichever of us is first. */
+/* The server has lost everything: it gets our group back, by whichever of us is first. Each says for itself that it is in
+ * it, once it finds the document: said before, it would be said of another group if that one's document is there first. */
 static void restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->restoring = true;
@@ -1556,28 +1545,33 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
     go(m, m->verify && !m->over ? MU_CLASSIC_IN_MEMBER_MARK : MU_CLASSIC_IN_MEMBER_LIST, out);
 }
 
-/* A server that has lost everything counts from 1 again: a group of the same number may be another one. */
+/* A server that has lost everything counts from 1 again: a group of the same number may be another one. Nobody deletes our
+ * mark, and a group of that number is not there without the marks of its members: without ours, it is our group that was put
+ * back, or is to be. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    bool ours, written_anew, known = m->mark_modified != 0;
-
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+    } else if (event->code != 0 && m->over) {
+        restore(m, out);
+    } else if (event->code != 0) {
+        go(m, MU_CLASSIC_IN_MEMBER_REMARK, out);
+    } else {
+        m->verify = false;
+        if (!mu_slice_equal(event->value, mu_slice_str(m->node)))
+            m->over = m->lapsed = true;
+        go(m, MU_CLASSIC_IN_MEMBER_LIST, out);
+    }
+}
+
+static void on_member_remark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS) {
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
         return;
     }
-    m->verify = false;
-    ours = event->code == 0 && mu_slice_equal(event->value, mu_slice_str(m->node));
-    written_anew = ours && known && event->modified != m->mark_modified;
-    m->mark_modified = event->modified;
-    if (written_anew || !known)
-        m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS; /* another one has put our group back; the others may yet come */
-    if (m->over && (event->code != 0 || written_anew)) {
-        restore(m, out); /* nobody deletes these; and whoever writes them anew is about to do so with the document */
-        return;
-    }
-    if (!ours)
-        m->over = m->lapsed = true;
-    go(m, MU_CLASSIC_IN_MEMBER_LIST, out);
+    m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS; /* the others may yet come */
+    go(m, MU_CLASSIC_IN_MEMBER_READ, out);
 }
 
 /* The members that are not listed; `missing` has room for all. */
@@ -1783,7 +1777,7 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_PAST_LIST] = { .enter = list_last_group, .on_answer = on_past_list },
     [MU_CLASSIC_IN_PEERS_WATCH] = { .enter = watch_peers, .on_answer = on_watch, .next = MU_CLASSIC_IN_PEERS_READ },
     [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
-    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = enter_confirm_mark, .on_answer = on_confirm_mark },
     [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
     [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = get_doc, .on_answer = on_confirm_read },
     [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = watch_document,
@@ -1798,6 +1792,7 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_DROP] = { .enter = drop_doc, .on_answer = on_dropped },
     [MU_CLASSIC_IN_MEMBER_READ] = { .enter = get_doc, .on_answer = on_member_read },
     [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
+    [MU_CLASSIC_IN_MEMBER_REMARK] = { .enter = enter_member_remark, .on_answer = on_member_remark },
     [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = list_members, .on_answer = on_member_list },
     [MU_CLASSIC_IN_MEMBER_WATCH] = { .enter = watch_members, .on_answer = on_watch, .next = MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },

@@ -174,7 +174,7 @@ void check_document(const struct request *by)
 
 /* ---- Nodes ---- */
 
-/* A server that has lost everything may have got the marks back, and another version before the document. */
+/* A mark that was on its way when the server lost everything says so of a version from before. */
 static struct world *find_world_of(const struct node *node)
 {
     struct world *world = NULL;

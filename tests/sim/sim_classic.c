@@ -10,7 +10,8 @@
  *
  * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as many as
  * may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all, that is still
- * so STABLE_MS later. */
+ * so STABLE_MS later. Where the server loses things: a group is put back without a round, and nobody who was cut off takes
+ * another group of its number for its own. */
 #include "classic_sim.h"
 
 #include <getopt.h>
@@ -22,6 +23,8 @@ enum {
     STORM_MS = 90000,
     CALM_MS = 240000,
     STABLE_MS = 60000,
+    PUT_BACK_MS = 40000,
+    SAME_VERSION_MAX = 6,
     OUTSTANDING_MAX = 32,
 };
 
@@ -43,7 +46,7 @@ static size_t requests_room;
 static struct request *outstanding[NODES_MAX][OUTSTANDING_MAX];
 static uint64_t last_request_id;
 static bool faults_given, faults_wanted[FAULTS_COUNT];
-static uint64_t rounds_total, steps_total;
+static uint64_t rounds_total, steps_total, same_numbers_total;
 
 static const char *const fault_names[FAULTS_COUNT] = {
 #define X(name, text) text,
@@ -569,13 +572,18 @@ static void workers_fail(struct node *node)
         rejoin_later(node, below(500));
 }
 
-static void wipe(void)
+static void lose_everything(void)
 {
     say("etcd: everything is lost");
     w.epoch++;
     w.closed = false;
     etcd_wipe();
     check_document(NULL);
+}
+
+static void wipe(void)
+{
+    lose_everything();
     for (unsigned i = 0; i < w.nodes_count; i++) /* some find the others' new group there */
         if (chance(40))
             w.nodes[i].cut_until_ms = w.now_ms + below(20000);
@@ -896,6 +904,65 @@ static void close_it(void)
     check_ends();
 }
 
+/* Nobody is in the way: the members put their group back, and none of them has to join anew. */
+static void check_put_back(void)
+{
+    uint64_t rounds = rounds_total;
+
+    lose_everything();
+    run_until(w.now_ms + PUT_BACK_MS);
+    if (rounds_total != rounds || together() != wanted()) {
+        tell_all();
+        fail("the group was not put back");
+    }
+}
+
+static bool is_held(int64_t version, int64_t count)
+{
+    const char *text = etcd_value(ACTIVE);
+    struct mu_classic_doc doc;
+    struct muster_error error;
+    bool held;
+
+    if (text == NULL || mu_classic_doc_read(mu_slice_str(text), &doc, &error) < 0)
+        return false;
+    held = doc.status == MU_CLASSIC_FINAL && doc.version == version && (int64_t)doc.participants == count;
+    mu_classic_doc_done(&doc);
+    return held;
+}
+
+/* While one member is cut off, everything is lost and the others come to a group of the same number and size, with another
+ * one in its place: it does not take that for its own. */
+static void check_same_number(void)
+{
+    struct node *away = &w.nodes[below(w.nodes_count)];
+    int64_t version = away->version, count = away->count;
+
+    if (away->life == 0 || !away->member || version > SAME_VERSION_MAX || w.nodes_count == NODES_MAX)
+        return;
+    say("%u: cut off from version %lld", away->slot, (long long)version);
+    away->cut_until_ms = w.now_ms + 3600000;
+    w.nodes[w.nodes_count].slot = w.nodes_count;
+    push(w.now_ms + 1, H_BIRTH, w.nodes_count++, 0, NULL);
+    for (int tries = 0; tries == 0 || (tries <= 2 * SAME_VERSION_MAX && !is_held(version, count)); tries++) {
+        for (unsigned i = 0; i < w.nodes_count; i++)
+            if (w.nodes[i].life != 0 && &w.nodes[i] != away)
+                workers_fail(&w.nodes[i]);
+        run_until(w.now_ms + 501); /* they are on their way: none of them puts the old group back */
+        if (tries == 0)
+            lose_everything();
+        run_until(w.now_ms + w.last_call_ms + 15000);
+    }
+    same_numbers_total += is_held(version, count);
+    away->cut_until_ms = 0;
+    run_until(w.now_ms + PUT_BACK_MS);
+    if (is_held(version, count) && away->member && away->version == version && is_another_s_rank(away)) {
+        tell_all();
+        fail("node %u takes another group of its number for its own", away->slot);
+    }
+    find_together(CALM_MS);
+}
+
 static void choose(void)
 {
     w.nodes_count = 1 + (unsigned)below(6);
@@ -940,6 +1007,10 @@ static void run_seed(uint64_t seed, bool trace)
         run_until(w.now_ms + STABLE_MS);
         find_together(CALM_MS);
     }
+    if (w.on[F_WIPE] && !w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max) {
+        check_put_back();
+        check_same_number();
+    }
     if (w.on[F_CLOSE])
         close_it();
     for (unsigned i = 0; i < w.nodes_count; i++)
@@ -983,14 +1054,14 @@ int main(int argc, char **argv)
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case 'n':
-            count = strtoull(optarg, NULL, 10);
+            count = strtoull(optarg, NULL, 0);
             break;
         case 's':
-            first = strtoull(optarg, NULL, 10);
+            first = strtoull(optarg, NULL, 0);
             given = true;
             break;
         case 't':
-            seconds = strtoull(optarg, NULL, 10);
+            seconds = strtoull(optarg, NULL, 0);
             break;
         case 'v':
             trace = true;
@@ -1006,8 +1077,10 @@ int main(int argc, char **argv)
         first = (uint64_t)start << 20;
     for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
         run_seed(first + done, trace);
-    printf("muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps)\n", (unsigned long long)done,
-           (unsigned long long)first, (unsigned long long)rounds_total, (unsigned long long)steps_total);
+    printf(
+        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was there)\n",
+        (unsigned long long)done, (unsigned long long)first, (unsigned long long)rounds_total,
+        (unsigned long long)steps_total, (unsigned long long)same_numbers_total);
     free(heap);
     free(requests);
     return 0;

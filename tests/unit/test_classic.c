@@ -1294,30 +1294,64 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     SAYS(done(s, 2), "PUT rdzv dir new");
     SAYS(done(s, 3), "PUT counter 1 new");
     SAYS(done(s, 4), "PUT v_1/rank_1  ttl 10");
-    SAYS(done(s, 5), "PUT mark v_1/rank_0 me_1_2 new");
-    SAYS(done(s, 6), "PUT mark v_1/rank_1 me_1_2 new");
-    SAYS(done(s, 7), "PUT v_1/kv dir new");
-    SAYS(done(s, 8), "PUT av " PAIR_1("0") " new");
-    SAYS(done(s, 9), "GET av");
-    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 10), "GET v_1");
+    SAYS(done(s, 5), "PUT v_1/kv dir new");
+    SAYS(done(s, 6), "PUT av " PAIR_1("0") " new");
+    SAYS(done(s, 7), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 7), "GET mark v_1/rank_1");
+    SAYS(code(s, 100), "PUT mark v_1/rank_1 me_1_2 new"); /* not before the document is there: it would be another's */
+    SAYS(done(s, 8), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 8), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 8), "GET v_1");
     end(s);
 }
 
 /* Its marks are there again, and its document is not yet. */
-static void a_group_that_somebody_puts_back_is_not_over(void **state)
+static void a_group_that_another_has_put_back_is_not_over(void **state)
 {
     struct scene *s = back_after_an_outage();
 
     (void)state;
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 6), "PUT /p dir new"); /* that is not the one that we wrote */
-    for (int step_count = 0; step_count < 8; step_count++)
+    SAYS(code(s, 100), "PUT /p dir new");
+    for (int step_count = 0; step_count < 6; step_count++)
+        (void)code(s, 105);
+    SAYS(code(s, 105), "GET av"); /* of the document, this one */
+    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
+    SAYS(code(s, 100), "PUT mark v_1/rank_1 me_1_2 new");
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "PUT run_job refresh ttl 7200");
+    SAYS(wakes(s), "GET av"); /* it may have been done */
+    SAYS(gets(s, PAIR_1("0"), 10), "backend_up; GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 10), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 10, "rank_0", "rank_1", NULL), "WATCH rdzv all from 11");
+    end(s);
+}
+
+/* Nothing was lost, or it was put back: who has its mark has had a document. It was deleted on purpose. */
+static void a_group_without_a_document_whose_mark_is_there_is_over(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0");
+    end(s);
+}
+
+/* Another one of that number is there: what we put back is not said to be it. */
+static void a_group_that_comes_too_late_leaves_no_marks(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    (void)code(s, 100);
+    (void)code(s, 100);
+    for (int step_count = 0; step_count < 6; step_count++)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av");
-    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 6), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 10, "rank_0", "rank_1", NULL), "WATCH rdzv all from 10");
+    SAYS(gets(s, IN_1("0"), 9), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "peers_lost 0");
     end(s);
 }
 
@@ -1328,7 +1362,7 @@ static void a_group_of_the_same_number_that_was_faster_means_removed(void **stat
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (int step_count = 0; step_count < 8; step_count++)
+    for (int step_count = 0; step_count < 6; step_count++)
         (void)code(s, 105); /* all of it is there again */
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
@@ -1438,7 +1472,10 @@ static void who_finds_its_group_put_back_judges_nobody_yet(void **state)
 
     (void)state;
     SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 26), "GET v_1");
+    SAYS(code(s, 100), "PUT mark v_1/rank_1 me_1_2 new");
+    SAYS(done(s, 30), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 30), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_1", NULL), "WATCH rdzv all from 31");
     SAYS(passes(s, MU_CLASSIC_GRACE_MS), "PUT v_1/rank_1 refresh ttl 10; cancel; GET av");
     (void)gets(s, PAIR_1("0"), 40);
@@ -1876,7 +1913,9 @@ int main(void)
         cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
         cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
-        cmocka_unit_test(a_group_that_somebody_puts_back_is_not_over),
+        cmocka_unit_test(a_group_that_comes_too_late_leaves_no_marks),
+        cmocka_unit_test(a_group_without_a_document_whose_mark_is_there_is_over),
+        cmocka_unit_test(a_group_that_another_has_put_back_is_not_over),
         cmocka_unit_test(a_group_of_the_same_number_that_was_faster_means_removed),
         cmocka_unit_test(a_server_that_counts_from_1_again_gets_it_back_at_once),
         cmocka_unit_test(a_server_that_is_another_one_between_two_reads_is_read_from_the_beginning),
