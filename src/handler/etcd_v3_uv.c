@@ -1085,6 +1085,8 @@ static void on_ask(void *ctx, unsigned what)
 
     if (what == MU_FOLD_ON_LEAVE)
         stop_boot(v);
+    if (what == MU_FOLD_ON_JOIN && !v->joining)
+        return; /* it has failed since, and its owner knows */
     if (what == MU_FOLD_ON_JOIN && mu_fold_phase(v->fold) == MU_FOLD_LEAVING)
         v->join_after_leave = true;
     else

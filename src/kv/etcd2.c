@@ -333,8 +333,10 @@ static int read_success(const json_t *root, struct mu_etcd2_answer *answer, stru
 
     if (rc == 0)
         rc = mu_etcd_json_object(root, "", "node", &node, reterr);
-    if (rc == 0 && node == NULL && (answer->index == 0 || !is_write(answer->action)))
+    if (rc == 0 && node == NULL && !is_write(answer->action))
         rc = mu_fail(reterr, MUSTER_EPROTOCOL, "'node' is missing");
+    if (rc == 0 && answer->index == 0) /* a watch would have to guess from where on, and be answered at once for ever */
+        rc = mu_fail(reterr, MUSTER_EPROTOCOL, "the header X-Etcd-Index is missing; is there a proxy that drops it?");
     if (rc == 0 && node != NULL)
         rc = read_nodes(answer, &room, node, 0, reterr);
     if (rc == 0)

@@ -98,7 +98,7 @@ struct mu_etcd2_answer {
     size_t nodes_count;
     bool has_prev;
     struct mu_etcd2_node prev; /* as it was before (its children are not given) */
-    /* Of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. For a write: its own. 0: not told. */
+    /* Of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. For a write: its own. 0: not told, which only an error may do. */
     uint64_t index;
     void *json; /* what the slices point into */
 };

@@ -36,6 +36,7 @@ struct mu_etcd3 {
     uv_loop_t *loop;
     struct mu_http *http;
     struct mu_rng rng;
+    uint64_t renew_ms;
     char *user, *password;
     char *token_line;       /* "Authorization: ..."; NULL: there is none, or it was refused */
     unsigned token_number;  /* counts log-ins */
@@ -391,6 +392,7 @@ struct mu_etcd3_watch {
     unsigned handles;
     unsigned failures, token_number;
     uint64_t opened_ms;
+    uint64_t renew_ms; /* when its stream is opened anew, if that says nothing until then */
     bool streaming, probing, closed;
     bool told, trouble; /* whether it can be heard, as far as was told */
     char *key;
@@ -520,6 +522,9 @@ static void on_check(uv_timer_t *timer)
                       mu_http_endpoint(http, watch->http.endpoint));
         mu_http_give_up(watch->etcd->http, watch->http.endpoint);
         start_over(watch, &error);
+    } else if (watch->state == WATCH_OPEN && now_ms >= watch->renew_ms) {
+        watch->state = WATCH_IDLE; /* its end opens the next one, from the same revision on */
+        mu_http_cancel(watch->etcd->http, &watch->http);
     } else if (watch->state == WATCH_OPEN &&
                now_ms - mu_http_answered_ms(http, watch->http.endpoint) >= MU_ETCD3_SILENT_MS) {
         (void)uv_timer_start(&watch->timer, on_check, PROBE_MS * 2, 0); /* if the one under way is for another server */
@@ -534,10 +539,12 @@ static void arm_check(struct mu_etcd3_watch *watch)
 {
     uint64_t now_ms = uv_now(watch->etcd->loop), at_ms = watch->opened_ms + CREATED_MS;
 
-    if (watch->state == WATCH_OPEN)
+    if (watch->state == WATCH_OPEN) {
         at_ms = mu_http_answered_ms(watch->etcd->http, watch->http.endpoint) + MU_ETCD3_SILENT_MS;
-    else if (at_ms <= now_ms)
+        at_ms = at_ms < watch->renew_ms ? at_ms : watch->renew_ms;
+    } else if (at_ms <= now_ms) {
         at_ms = now_ms + CREATED_MS;
+    }
     (void)uv_timer_start(&watch->timer, on_check, at_ms > now_ms ? at_ms - now_ms : 1, 0);
 }
 
@@ -639,12 +646,21 @@ static void on_news(uv_timer_t *timer)
     read_stream(timer->data);
 }
 
+/* All of a round hear the same things at the same time: they do not come back together. */
+static void put_renewal_off(struct mu_etcd3_watch *watch)
+{
+    struct mu_etcd3 *etcd = watch->etcd;
+
+    watch->renew_ms = uv_now(etcd->loop) + mu_rng_jitter(&etcd->rng, etcd->renew_ms, 25);
+}
+
 /* Inside of libcurl: nothing may be told from here. */
 static int on_chunk(struct mu_http_request *http, struct mu_slice bytes)
 {
     struct mu_etcd3_watch *watch = http->ctx;
     int rc = mu_etcd3_stream_feed(&watch->stream, bytes, &http->error);
 
+    put_renewal_off(watch);
     if (rc == 0 && !watch->closed)
         (void)uv_timer_start(&watch->news, on_news, 0, 0);
     return rc;
@@ -717,6 +733,7 @@ static void open_stream(struct mu_etcd3_watch *watch)
     watch->streaming = true;
     watch->state = WATCH_OPENING;
     watch->opened_ms = uv_now(etcd->loop);
+    put_renewal_off(watch);
     mu_http_submit(etcd->http, &watch->http);
     arm_check(watch);
 }
@@ -1009,6 +1026,7 @@ int mu_etcd3_start(uv_loop_t *loop, const struct mu_etcd3_config *config, struct
         return mu_fail(reterr, MUSTER_ENOMEM, "etcd: no memory for a client");
     etcd->loop = loop;
     etcd->rng = mu_rng_seeded(config->http.seed + 1);
+    etcd->renew_ms = config->renew_ms > 0 ? config->renew_ms : MU_ETCD3_RENEW_MS;
     mu_list_init(&etcd->waiting);
     rc = copy_credentials(etcd, config, reterr);
     if (rc == 0)

@@ -15,6 +15,7 @@ struct mu_etcd3_config {
     struct mu_http_config http;
     const char *user, *password; /* NULL: no log-in */
     const char *token;           /* instead of these: a token that somebody else got. NULL: none */
+    uint64_t renew_ms;           /* of watches; 0: MU_ETCD3_RENEW_MS */
 };
 
 /* Opening makes no connection yet. MUSTER_ENOTSUP: no libcurl; MUSTER_EINVAL: the configuration. */
@@ -77,9 +78,12 @@ void mu_etcd3_cancel(struct mu_etcd3_call *call);
  * Tells every change of a key, or of all keys with a prefix, in order and once, from a revision on, over reconnects and any
  * outage, until it is closed. A server that goes silent is noticed: when nothing at all was heard from it for
  * MU_ETCD3_SILENT_MS, it is asked for something small; no answer, and the watch moves to the next. (Keep-alives of a lease of
- * the same client count as being heard from, so that with one this asks nothing.) */
+ * the same client count as being heard from, so that with one this asks nothing.) And what is between may have lost a stream
+ * while it carries everything else: one that says nothing for MU_ETCD3_RENEW_MS, +- 25 percent, is opened anew, from where it
+ * was, which is no trouble and is not told. */
 
 #define MU_ETCD3_SILENT_MS 4000
+#define MU_ETCD3_RENEW_MS 20000
 
 struct mu_etcd3_watch;
 struct mu_etcd3_watch_ops {

@@ -38,6 +38,7 @@ enum prepare_step {
     PUT_KEY = PREPARED,
     PUT_STORE,
     PUT_DOC,
+    PUT_MARK,
     RESTORED
 };
 
@@ -53,6 +54,7 @@ struct mu_classic {
     struct track main;
     bool prepared, restoring;
     enum prepare_step step;
+    size_t mark_rank;  /* whose mark is put back */
     struct mu_buf raw; /* the document as it was read or written last */
     struct mu_classic_doc doc;
     uint64_t index;       /* it is as of then: watch from the next one */
@@ -82,7 +84,9 @@ struct mu_classic {
     size_t *ranks;
     struct mu_buf group_raw;
     bool over, lapsed;
-    bool verify; /* the server was away, or we: is the group that is there still ours? */
+    bool verify;          /* the server was away, or we: is the group that is there still ours? */
+    uint64_t unmarked_ms; /* since when our mark is missing beside the document; NEVER: it is not */
+    uint64_t mark_index;  /* as of when it is missing */
     uint64_t joined_ms, hold_ms, recheck_ms;
     bool waiting_told;
     int64_t waiting; /* seen and not told; 0: none */
@@ -264,7 +268,7 @@ static void forget_group(struct mu_classic *m)
     m->world = (struct mu_classic_world){ .version = -1 };
     m->over = m->lapsed = m->waiting_told = m->verify = false;
     m->waiting = 0;
-    m->recheck_ms = NEVER;
+    m->recheck_ms = m->unmarked_ms = NEVER;
 }
 
 static void stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out)
@@ -277,6 +281,11 @@ static void stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out
 static bool puts_back(const struct mu_classic *m)
 {
     return m->rank_lease.id != 0 && m->put_back;
+}
+
+static bool is_writing(const struct mu_classic *m)
+{
+    return m->main.id != 0 && m->main.writes;
 }
 
 static void start_join(struct mu_classic *m, struct mu_classic_effects *out);
@@ -370,7 +379,7 @@ static void give_up(struct mu_classic *m, struct mu_classic_effects *out)
 static bool is_member_state(enum mu_classic_state state)
 {
     return state == MU_CLASSIC_IN_MEMBER_READ || state == MU_CLASSIC_IN_MEMBER_MARK ||
-           state == MU_CLASSIC_IN_MEMBER_REMARK || state == MU_CLASSIC_IN_MEMBER_LIST ||
+           state == MU_CLASSIC_IN_MARK_WATCH || state == MU_CLASSIC_IN_MEMBER_LIST ||
            state == MU_CLASSIC_IN_MEMBER_WATCH || state == MU_CLASSIC_IN_MEMBER_KEY;
 }
 
@@ -496,6 +505,13 @@ static bool is_there(const struct mu_classic *m, enum mu_classic_status status, 
     return m->doc.status == status && m->doc.version == version;
 }
 
+/* Since we last read the document the server has lost everything: it counts from 1 again, and what it is asked goes through
+ * a majority, so that it is none that lags behind. */
+static bool counts_anew(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    return event->index != 0 && event->index < m->index;
+}
+
 /* ---- Making requests ---- */
 
 static void put_doc(struct mu_classic *m, struct mu_classic_effects *out, int rc, int64_t ttl_s,
@@ -597,6 +613,12 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         request->has_value = request->must_not_exist = true;
         request->value = mu_buf_slice(&m->group_raw);
         break;
+    case PUT_MARK: /* of all of us: who finds its own knows that it is our group that was put back */
+        request =
+            ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%zu", m->world.version, m->mark_rank);
+        request->has_value = request->must_not_exist = true;
+        request->value = mu_slice_str(m->marks[m->mark_rank]);
+        break;
     case RESTORED:
         break;
     }
@@ -688,23 +710,13 @@ static void enter_quit_write(struct mu_classic *m, struct mu_classic_effects *ou
                 left >= m->nodes_min ? MU_CLASSIC_JOINABLE_TTL_S : 0, MU_CLASSIC_IN_QUIT_READ);
 }
 
-static void put_mark(struct mu_classic *m, int64_t version, int64_t rank, struct mu_classic_effects *out)
+static void put_mark(struct mu_classic *m, struct mu_classic_effects *out)
 {
     struct mu_classic_request *request =
-        ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, version, rank);
+        ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
 
-    request->has_value = request->must_not_exist = true; /* whose it is, is seen when it is read */
+    request->has_value = request->must_not_exist = true; /* whose it is, is seen when all are read */
     request->value = mu_slice_str(m->node);
-}
-
-static void enter_confirm_mark(struct mu_classic *m, struct mu_classic_effects *out)
-{
-    put_mark(m, m->in_version, m->rank, out);
-}
-
-static void enter_member_remark(struct mu_classic *m, struct mu_classic_effects *out)
-{
-    put_mark(m, m->world.version, m->world.rank, out);
 }
 
 static void enter_nothing(struct mu_classic *m, struct mu_classic_effects *out)
@@ -817,6 +829,16 @@ static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
     watch(m, true, sooner(until_ms, until_recheck(m)), out);
 }
 
+static void watch_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request =
+        ask(m, out, &m->main, MU_CLASSIC_WATCH, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
+
+    request->once = true;
+    request->wait_index = m->mark_index + 1;
+    request->timeout_ms = until(m, m->unmarked_ms + MU_CLASSIC_GRACE_MS);
+}
+
 static void watch_members(struct mu_classic *m, struct mu_classic_effects *out)
 {
     watch(m, true, sooner(MU_CLASSIC_WATCH_MS, until_recheck(m)), out);
@@ -883,6 +905,22 @@ static void look_again(struct mu_classic *m, struct mu_classic_effects *out)
     go(m, MU_CLASSIC_IN_LOOK, out);
 }
 
+/* The marks come behind the document, and only if that is ours: where another one was there first, they would say of another
+ * group of the same number that it is this one. */
+static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic_event *event)
+{
+    if (m->step != PUT_DOC && m->step != PUT_MARK)
+        return m->step + 1;
+    if (m->step == PUT_DOC ? event->code != 0 : counts_anew(m, event))
+        return RESTORED;
+    if (m->step == PUT_DOC)
+        m->index = event->modified;
+    m->mark_rank = m->step == PUT_DOC ? 0 : m->mark_rank + 1;
+    while (m->mark_rank < m->world.count && m->marks[m->mark_rank] == NULL)
+        m->mark_rank++;
+    return m->mark_rank < m->world.count ? PUT_MARK : RESTORED;
+}
+
 static void on_prepared(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS) {
@@ -893,7 +931,7 @@ static void on_prepared(struct mu_classic *m, const struct mu_classic_event *eve
         m->job_leased = true;
         m->job_lease.due_ms = m->job_lease.id == 0 ? m->now_ms : NEVER;
     }
-    m->step++;
+    m->step = next_step(m, event);
     if (m->step < (m->restoring ? RESTORED : PREPARED)) {
         go(m, MU_CLASSIC_IN_PREPARE, out);
         return;
@@ -1494,21 +1532,13 @@ static void tell_waiting(struct mu_classic *m, struct mu_classic_effects *out)
     m->waiting_told = true;
 }
 
-/* Since we last read the document the server has lost everything: it counts from 1 again, and what it is asked goes through
- * a majority, so that it is none that lags behind. */
-static bool counts_anew(const struct mu_classic *m, const struct mu_classic_event *event)
-{
-    return event->index != 0 && event->index < m->index;
-}
-
 static void read_anew(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->verify = true;
     go(m, MU_CLASSIC_IN_MEMBER_READ, out);
 }
 
-/* The server has lost everything: it gets our group back, by whichever of us is first. Each says for itself that it is in
- * it, once it finds the document: said before, it would be said of another group if that one's document is there first. */
+/* The server has lost everything: it gets our group back, by whichever of us is first. */
 static void restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->restoring = true;
@@ -1527,9 +1557,15 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
             go(m, MU_CLASSIC_IN_MEMBER_MARK, out);
         return;
     }
+    if (counts_anew(m, event)) { /* another one has put it back, or another group is there */
+        m->verify = true;
+        m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
+    }
     if (!got_doc(m, event, MU_CLASSIC_IN_MEMBER_READ, out))
         return;
     m->over = !is_ours(m);
+    if (m->over && m->doc.version == m->world.version && m->doc.status != MU_CLASSIC_CLOSED)
+        m->key_written = false; /* another group of our number: it is another's */
     if (m->over && m->doc.status == MU_CLASSIC_CLOSED) {
         see_closed(m, out);
     } else if (!m->over) {
@@ -1545,33 +1581,36 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
     go(m, m->verify && !m->over ? MU_CLASSIC_IN_MEMBER_MARK : MU_CLASSIC_IN_MEMBER_LIST, out);
 }
 
-/* A server that has lost everything counts from 1 again: a group of the same number may be another one. Nobody deletes our
- * mark, and a group of that number is not there without the marks of its members: without ours, it is our group that was put
- * back, or is to be. */
+static bool may_be_marked_yet(struct mu_classic *m)
+{
+    if (m->unmarked_ms == NEVER)
+        m->unmarked_ms = m->now_ms;
+    return m->now_ms < m->unmarked_ms + MU_CLASSIC_GRACE_MS;
+}
+
+/* A server that has lost everything counts from 1 again: a group of the same number and size may be another one, with one
+ * in our place who has a mark of its own, or PyTorch, which has none. Or it is ours, and whoever put it back is about to
+ * write the marks. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
     } else if (event->code != 0 && m->over) {
-        restore(m, out);
-    } else if (event->code != 0) {
-        go(m, MU_CLASSIC_IN_MEMBER_REMARK, out);
+        restore(m, out); /* nobody deletes these */
+    } else if (event->code != 0 && may_be_marked_yet(m)) {
+        m->mark_index = event->index;
+        go(m, MU_CLASSIC_IN_MARK_WATCH, out);
     } else {
         m->verify = false;
-        if (!mu_slice_equal(event->value, mu_slice_str(m->node)))
+        if (m->unmarked_ms != NEVER)
+            m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS; /* our group was put back; the others may yet come */
+        m->unmarked_ms = NEVER;
+        if (event->code != 0 || !mu_slice_equal(event->value, mu_slice_str(m->node))) {
             m->over = m->lapsed = true;
+            m->key_written = false; /* it is another's */
+        }
         go(m, MU_CLASSIC_IN_MEMBER_LIST, out);
     }
-}
-
-static void on_member_remark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
-{
-    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS) {
-        failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
-        return;
-    }
-    m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS; /* the others may yet come */
-    go(m, MU_CLASSIC_IN_MEMBER_READ, out);
 }
 
 /* The members that are not listed; `missing` has room for all. */
@@ -1602,6 +1641,8 @@ static void group_over(struct mu_classic *m, const bool *missing, struct mu_clas
 
     stop_rank_lease(m, out);
     m->state = MU_CLASSIC_IN_OVER;
+    if (missing[me])
+        m->key_written = false; /* what will be there may be another's */
     if (missing[me] || m->lapsed) {
         (void)tell(m, MU_CLASSIC_TELL_REMOVED, out);
         return;
@@ -1777,7 +1818,7 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_PAST_LIST] = { .enter = list_last_group, .on_answer = on_past_list },
     [MU_CLASSIC_IN_PEERS_WATCH] = { .enter = watch_peers, .on_answer = on_watch, .next = MU_CLASSIC_IN_PEERS_READ },
     [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
-    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = enter_confirm_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
     [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
     [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = get_doc, .on_answer = on_confirm_read },
     [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = watch_document,
@@ -1792,7 +1833,7 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_DROP] = { .enter = drop_doc, .on_answer = on_dropped },
     [MU_CLASSIC_IN_MEMBER_READ] = { .enter = get_doc, .on_answer = on_member_read },
     [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
-    [MU_CLASSIC_IN_MEMBER_REMARK] = { .enter = enter_member_remark, .on_answer = on_member_remark },
+    [MU_CLASSIC_IN_MARK_WATCH] = { .enter = watch_own_mark, .on_answer = on_watch, .next = MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = list_members, .on_answer = on_member_list },
     [MU_CLASSIC_IN_MEMBER_WATCH] = { .enter = watch_members, .on_answer = on_watch, .next = MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
@@ -1956,6 +1997,8 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
     request->has_prev_value = !m->close_fresh;
     if (!m->close_fresh)
         request->prev_value = mu_buf_slice(&m->close_raw);
+    else /* nobody may have made the job's directory, with which it would go */
+        request->ttl_s = MU_CLASSIC_ROOT_TTL_S;
 }
 
 static void on_close_answer(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -2018,10 +2061,10 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
     m->down = away;
 }
 
-/* Once nobody takes himself back, and nothing is put back. */
-static void join_if_wanted(struct mu_classic *m, struct mu_classic_effects *out)
+/* Once nobody takes himself back, and nothing is put back: see puts_back(). */
+static void join_if_wanted(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
-    if (!m->join_next || m->quitting || puts_back(m))
+    if (!m->join_next || m->quitting || puts_back(m) || (is_writing(m) && !answered))
         return;
     m->join_next = false;
     withdraw(&m->main, out);
@@ -2037,6 +2080,7 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         note_server(m, event, m->main.watches, out);
         on_main(m, event, out);
         quit_if_possible(m, true, out);
+        join_if_wanted(m, true, out);
     } else if (event->id == m->job_lease.id) {
         note_server(m, event, false, out);
         on_job_lease(m, event);
@@ -2044,7 +2088,7 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         note_server(m, event, false, out);
         on_rank_lease(m, event, out);
         quit_if_possible(m, false, out);
-        join_if_wanted(m, out);
+        join_if_wanted(m, false, out);
     } else if (event->id == m->close.id) {
         note_server(m, event, false, out);
         on_close_answer(m, event, out);
@@ -2090,9 +2134,9 @@ static void on_ask_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
     assert(m->quitting || !m->joining);
     m->join_next = true;
-    if (!m->quitting)
+    if (!m->quitting && !is_writing(m))
         withdraw(&m->main, out); /* nothing is told of the old group any more */
-    join_if_wanted(m, out);
+    join_if_wanted(m, false, out);
 }
 
 static void on_ask_close(struct mu_classic *m, struct mu_classic_effects *out)
@@ -2220,7 +2264,7 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
     m->doc.version = m->announced = m->unsure_version = m->old_version = m->in_version = -1;
     m->world.version = -1;
     m->main.due_ms = m->job_lease.due_ms = m->rank_lease.due_ms = m->close.due_ms = m->look.due_ms = NEVER;
-    m->recheck_ms = NEVER;
+    m->recheck_ms = m->unmarked_ms = NEVER;
     *ret_classic = m;
     return 0;
 }

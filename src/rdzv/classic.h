@@ -100,7 +100,7 @@
     X(DROP, "delete the document")                                                                                     \
     X(MEMBER_READ, "read the document of our group")                                                                   \
     X(MEMBER_MARK, "look whether it is still our group")                                                               \
-    X(MEMBER_REMARK, "say again who we are")                                                                           \
+    X(MARK_WATCH, "wait until our group is put back")                                                                  \
     X(MEMBER_LIST, "list the keep-alives of our group")                                                                \
     X(MEMBER_WATCH, "watch our group")                                                                                 \
     X(MEMBER_KEY, "put our keep-alive back")                                                                           \

@@ -197,7 +197,7 @@ bool is_another_s_rank(const struct node *node)
     (void)snprintf(key, sizeof key, JOB "/muster/v_%" PRId64 "/rank_%" PRId64, node->version, node->rank);
     name_of(node, name, sizeof name);
     mark = etcd_value(key);
-    return mark != NULL && strcmp(mark, name) != 0;
+    return !node->is_stock && mark != NULL && strcmp(mark, name) != 0;
 }
 
 void check_joined(const struct node *node)
@@ -258,7 +258,8 @@ static void check_announcements(const struct node *node)
 
 void check_ended(struct node *node)
 {
-    bool late = node->in_trouble || w.now_ms - node->quit_ms >= TAKE_BACK_MS;
+    bool slept = w.now_ms < node->paused_until_ms + MU_CLASSIC_GIVE_UP_MS; /* through the time that it has for this */
+    bool late = node->in_trouble || slept || w.now_ms - node->quit_ms >= TAKE_BACK_MS;
 
     if (w.epoch > 0)
         return;

@@ -494,7 +494,7 @@ static void die(struct node *node)
     *node = (struct node){ .slot = node->slot };
 }
 
-static void give_birth(struct node *node)
+static void give_birth(struct node *node, bool is_stock)
 {
     struct mu_classic_config config = {
         .prefix = "p/", /* not as etcd writes it */
@@ -510,7 +510,7 @@ static void give_birth(struct node *node)
     char name[32];
 
     node->life = ++w.lives;
-    node->is_stock = w.on[F_STOCK] && chance(50);
+    node->is_stock = is_stock;
     say("%u: is born, %s", node->slot, node->is_stock ? "stock" : "ours");
     if (node->is_stock) {
         node->stock = stock_new(node);
@@ -589,6 +589,11 @@ static void wipe(void)
             w.nodes[i].cut_until_ms = w.now_ms + below(20000);
 }
 
+static uint64_t later(uint64_t a_ms, uint64_t b_ms)
+{
+    return a_ms > b_ms ? a_ms : b_ms;
+}
+
 static void deed(enum fault fault)
 {
     struct node *node = somebody();
@@ -601,7 +606,7 @@ static void deed(enum fault fault)
         die(node);
         break;
     case F_PAUSE:
-        node->paused_until_ms = w.now_ms + below(chance(30) ? 30000 : 3000);
+        node->paused_until_ms = later(node->paused_until_ms, w.now_ms + below(chance(30) ? 30000 : 3000));
         say("%u: paused until %llu", node->slot, (unsigned long long)node->paused_until_ms);
         break;
     case F_CUT:
@@ -753,7 +758,7 @@ static void step(const struct event *event)
         break;
     case H_BIRTH:
         if (node->life == 0)
-            give_birth(node);
+            give_birth(node, w.on[F_STOCK] && chance(50));
         break;
     case H_WIPE:
         wipe();
@@ -797,8 +802,7 @@ static int64_t together(void)
         return 0;
     for (unsigned i = 0; i < w.nodes_count; i++)
         count += w.nodes[i].life != 0 && w.nodes[i].member && w.nodes[i].version == doc.version &&
-                 w.nodes[i].count == (int64_t)doc.participants &&
-                 (w.nodes[i].is_stock || !is_another_s_rank(&w.nodes[i]));
+                 w.nodes[i].count == (int64_t)doc.participants && !is_another_s_rank(&w.nodes[i]);
     if (doc.status != MU_CLASSIC_FINAL || count != (int64_t)doc.participants)
         count = 0;
     mu_classic_doc_done(&doc);
@@ -931,6 +935,18 @@ static bool is_held(int64_t version, int64_t count)
     return held;
 }
 
+static bool has_twin(const struct node *node)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct node *other = &w.nodes[i];
+
+        if (other != node && other->life != 0 && other->member && other->version == node->version &&
+            other->rank == node->rank)
+            return true;
+    }
+    return false;
+}
+
 /* While one member is cut off, everything is lost and the others come to a group of the same number and size, with another
  * one in its place: it does not take that for its own. */
 static void check_same_number(void)
@@ -943,7 +959,7 @@ static void check_same_number(void)
     say("%u: cut off from version %lld", away->slot, (long long)version);
     away->cut_until_ms = w.now_ms + 3600000;
     w.nodes[w.nodes_count].slot = w.nodes_count;
-    push(w.now_ms + 1, H_BIRTH, w.nodes_count++, 0, NULL);
+    give_birth(&w.nodes[w.nodes_count++], chance(30));
     for (int tries = 0; tries == 0 || (tries <= 2 * SAME_VERSION_MAX && !is_held(version, count)); tries++) {
         for (unsigned i = 0; i < w.nodes_count; i++)
             if (w.nodes[i].life != 0 && &w.nodes[i] != away)
@@ -956,7 +972,7 @@ static void check_same_number(void)
     same_numbers_total += is_held(version, count);
     away->cut_until_ms = 0;
     run_until(w.now_ms + PUT_BACK_MS);
-    if (is_held(version, count) && away->member && away->version == version && is_another_s_rank(away)) {
+    if (is_held(version, count) && away->member && away->version == version && has_twin(away)) {
         tell_all();
         fail("node %u takes another group of its number for its own", away->slot);
     }
@@ -1000,8 +1016,8 @@ static void run_seed(uint64_t seed, bool trace)
     w.calm = true;
     w.away_until_ms = 0;
     for (unsigned i = 0; i < w.nodes_count; i++)
-        w.nodes[i].cut_until_ms = w.nodes[i].paused_until_ms = 0;
-    run_until(w.now_ms + 21000); /* births, and what is still under way */
+        w.nodes[i].cut_until_ms = 0; /* pauses end in time: what was put off comes then */
+    run_until(w.now_ms + 21000);     /* births, and what is still under way */
     find_together(CALM_MS);
     if (!w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max) {
         run_until(w.now_ms + STABLE_MS);

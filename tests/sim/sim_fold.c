@@ -475,7 +475,8 @@ static void strike(enum fault fault)
         break;
     case F_PAUSE:
         sim_trace("node %u is paused", node->index);
-        node->paused_until_us = s->now_us + long_us;
+        if (node->paused_until_us < s->now_us + long_us)
+            node->paused_until_us = s->now_us + long_us;
         break;
     case F_CUT:
         sim_trace("node %u is cut off", node->index);

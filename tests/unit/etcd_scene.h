@@ -124,14 +124,20 @@ static inline int start_etcd(void **state)
 
 /* ---- The client ---- */
 
-static inline struct mu_etcd3 *open_etcd(const char *user)
+static inline struct mu_etcd3 *open_etcd_that_renews(const char *user, uint64_t renew_ms)
 {
     const struct mu_etcd3_config config = { .http = { .endpoints = endpoints, .first_is_first = true, .seed = 7 },
                                             .user = user,
-                                            .password = user == NULL ? NULL : "secret" };
+                                            .password = user == NULL ? NULL : "secret",
+                                            .renew_ms = renew_ms };
     struct mu_etcd3 *etcd = NULL;
 
     return mu_etcd3_start(&loop, &config, &etcd, NULL) == 0 ? etcd : NULL;
+}
+
+static inline struct mu_etcd3 *open_etcd(const char *user)
+{
+    return open_etcd_that_renews(user, 0);
 }
 
 static inline void set_and_stop(void *ctx)

@@ -682,6 +682,24 @@ static void a_silent_server_is_left(void **state)
     close_etcd(etcd);
 }
 
+/* Its server answers, but something between has lost the stream without a word. */
+static void a_silent_stream_is_opened_anew(void **state)
+{
+    struct mu_etcd3 *etcd = open_etcd_that_renews(NULL, 100);
+    struct watcher w = { .closed = false };
+    struct mu_etcd3_watch *watch = watch_from(etcd, &w, 5);
+
+    (void)state;
+    UNTIL_TRACED(&w, "heard. ");
+    on_stream_text(EVENTS("6", EVENT("YQ==", "6")));
+    UNTIL(script[MU_ETCD3_WATCH].asked >= 2 && asked_from("7"));
+    UNTIL(script[MU_ETCD3_WATCH].asked >= 4);
+    assert_ptr_equal(script[MU_ETCD3_WATCH].server, &servers[0]);
+    assert_string_equal(w.trace, "heard. a@6 to 6. ");
+    mu_etcd3_watch_close(watch);
+    close_etcd(etcd);
+}
+
 static void a_watch_can_be_closed_in_every_state(void **state)
 {
     static const struct {
@@ -812,6 +830,7 @@ int main(void)
         WITH_ETCD(what_ends_a_stream_is_told_once_and_another_one_is_opened),
         WITH_ETCD(a_watch_logs_in_first_and_again),
         WITH_ETCD(a_silent_server_is_left),
+        WITH_ETCD(a_silent_stream_is_opened_anew),
         WITH_ETCD(a_watch_can_be_closed_in_every_state),
         WITH_ETCD(a_watch_can_be_closed_from_inside_of_its_callbacks),
         WITH_ETCD(any_allocation_may_fail),
