@@ -225,6 +225,11 @@ int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muste
 
 /* ---- Options ---- */
 
+int mu_etcd_params_check_names(const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    return mu_rdzv_params_check_names(params, option_names, OPTIONS_COUNT, reterr);
+}
+
 static const char *text_of(const struct muster_rdzv_params *params, const char *key)
 {
     struct muster_value value;

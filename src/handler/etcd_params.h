@@ -23,6 +23,8 @@ struct mu_etcd_place { /* texts are the parameters' */
 int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
                            struct muster_error *reterr);
 
+/* MUSTER_EINVAL: there is an option that is none of this back end's; *reterr names it. PyTorch takes no notice of such. */
+int mu_etcd_params_check_names(const struct muster_rdzv_params *params, struct muster_error *reterr);
 int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
                         struct muster_error *reterr);
 

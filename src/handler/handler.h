@@ -45,6 +45,11 @@ const char *mu_handler_node_name(const char *local_addr, char hostname[static MU
 
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
 
+/* MUSTER_EINVAL if there is an option that is none of `names`; *reterr names the first. What the commands themselves set for
+ * every back end (timeout, use_agent_store) is none of those. */
+int mu_rdzv_params_check_names(const struct muster_rdzv_params *params, const char *const names[], size_t count,
+                               struct muster_error *reterr);
+
 /* Timeouts and limits by the parameters' options, checked: specs of join_timeout and so on. */
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
                                  struct muster_error *reterr);

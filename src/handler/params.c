@@ -2,6 +2,8 @@
  * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
 #include "handler/handler.h"
 
+#include "base/secret.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -332,6 +334,41 @@ bool muster_rdzv_params_get(const struct muster_rdzv_params *params, const char 
     if (option != NULL)
         *ret_value = option->value;
     return option != NULL;
+}
+
+static bool is_name_of(const char *key, const char *const names[], size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(names[i], key) == 0)
+            return true;
+    }
+    return false;
+}
+
+int mu_rdzv_params_check_names(const struct muster_rdzv_params *params, const char *const names[], size_t count,
+                               struct muster_error *reterr)
+{
+    static const char *const everybody[] = { "timeout", "use_agent_store" };
+    const char *secret = NULL;
+
+    for (size_t i = 0; i < params->options.count; i++) {
+        const char *key = params->options.items[i].key;
+
+        if (is_name_of(key, names, count) || is_name_of(key, everybody, sizeof everybody / sizeof everybody[0])) {
+            if (mu_secret_is_key(mu_slice_str(key)))
+                secret = key;
+            continue;
+        }
+        if (secret != NULL) /* what has a comma in it ends as an option */
+            return mu_fail(
+                reterr, MUSTER_EINVAL,
+                "what comes after option '%.40s' is not an option of the %s back end; it is not shown, for it "
+                "may be a part of that",
+                secret, params->backend);
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%.40s' is not an option of the %s back end", key,
+                       params->backend);
+    }
+    return 0;
 }
 
 static int lower(int c)

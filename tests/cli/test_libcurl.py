@@ -37,7 +37,7 @@ def test_without_it_one_line_names_its_package_and_no_worker_starts(scene, witho
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_it_nobody_joins(without, backend):
-    ended = run("join", "--rdzv-backend", backend, *PLACE, "--rdzv-conf", "timeout=5,join_timeout=5", env=without)
+    ended = run("join", "--rdzv-backend", backend, *PLACE, env=without)
     assert (ended.code, ended.out) == (1, b"")
     assert ended.line.startswith("muster join: ") and ADVICE in ended.line
 
