@@ -691,6 +691,9 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
         f->error.code = MUSTER_ERDZV_TIMEOUT;
         (void)mu_wrap(&f->error, f->error.code, "no round within %" PRIu64 " s, and etcd cannot be used",
                       f->settings.join_ms / 1000);
+    } else if (!f->ever_heard) {
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "no round within %" PRIu64 " s: etcd has not answered",
+                      f->settings.join_ms / 1000);
     } else if (seen.apart > 0) {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
                       "no round within %" PRIu64 " s: nodes have limits that do not go together: %" PRId64

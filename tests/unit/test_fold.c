@@ -546,6 +546,15 @@ static void an_etcd_that_was_never_heard_is_given_up_early(void **state)
     assert_string_equal(passes(s, FIRST_MS), "failed ERDZV_CONNECTION, drop lease, load job");
 }
 
+static void an_etcd_that_has_not_answered_is_the_cause_of_a_timeout(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+    assert_string_equal(s->why.text, "no round within 600 s: etcd has not answered");
+}
+
 static void a_refusal_is_final(void **state)
 {
     struct muster_error error = { .code = MUSTER_EINVAL, .text = "authentication failed" };
@@ -1235,6 +1244,7 @@ int main(void)
         TEST(a_spare_of_a_closed_job_ends_well),
         TEST(too_few_nodes_are_a_timeout),
         TEST(an_etcd_that_was_never_heard_is_given_up_early),
+        TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
         TEST(a_refusal_is_final),
         TEST(a_document_that_is_none_is_a_failure),
         TEST(a_record_in_doubt_is_given_up_with_its_lease),
