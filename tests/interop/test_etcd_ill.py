@@ -6,6 +6,7 @@ happens to one job of each back end at once.  Afterwards every job must go on, i
 
 import base64
 import collections
+import contextlib
 import http.client
 import json
 import os
@@ -86,8 +87,10 @@ class Job(run_nodes.Job):
         """The world of so many workers that is the job's now, once there is one; not the one before."""
         def found():
             self.one_world_at_a_time()
-            world, starts = list(self.worlds().items() or [(None, [])])[-1]
-            return world if world != after and len(starts) == starts[0].size == size and self.live(starts) else None
+            *former, (world, starts) = self.worlds().items()
+            if world == after or not len(starts) == starts[0].size == size or not self.live(starts):
+                return None
+            return None if any(self.live([start]) for _, ended in former for start in ended) else world
         return self.until(lambda: self.starts() and found(), f"a world of {size}, after {after}")
 
     @staticmethod
@@ -114,6 +117,13 @@ class Job(run_nodes.Job):
     def fail(self):
         """One of the workers fails."""
         (self.directory / "fail").touch()
+
+    def kill_worker(self, world):
+        """The last of that world, if that is still there."""
+        pid = max(self.worlds()[world], key=lambda start: start.rank).pid
+        if pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def finish(self, but=()):
         """The workers are done, and so is everybody; but these were killed."""
@@ -151,6 +161,10 @@ class Fleet:
     def fail(self):
         for job in self.jobs:
             job.fail()
+
+    def kill_worker(self, worlds):
+        for job in self.jobs:
+            job.kill_worker(worlds[job])
 
     def finish(self):
         for job in self.jobs:
@@ -311,6 +325,48 @@ def test_a_leader_that_comes_back_when_another_one_leads_disturbs_no_group(trio,
         job.node(leader.url)
     fleet.settled(3, worlds)
     fleet.had(3)
+    fleet.finish()
+
+
+@pytest.fixture
+def with_follower(trio, fleets, proxies):
+    """Jobs that run, and the follower that all of them have to do with: when they came, there was nobody else."""
+    follower, other = trio.follower(), proxies.make(trio.leader().port)
+    proxies.cut(other)
+    fleet = fleets(trio, endpoints=f"{follower.url},{other.endpoint}")
+    worlds = fleet.settled(2)
+    other.let_through()
+    return follower, fleet, worlds
+
+
+def test_a_follower_that_stalls_and_comes_back_disturbs_nobody(with_follower):
+    follower, fleet, worlds = with_follower
+    follower.pause()
+    time.sleep(KEEP_ALIVE + 2)
+    fleet.undisturbed(worlds)
+    follower.resume()
+    until(follower.healthy, LIMIT, "it has heard what it missed")
+    time.sleep(2)  # who is told now that somebody was lost would stop by then
+    fleet.undisturbed(worlds)
+    fleet.had(1)
+    fleet.kill_worker(worlds)
+    fleet.settled(2, worlds)
+    fleet.had(2)
+    assert all(job.starts()[-1].restarts == 1 for job in fleet)
+    fleet.finish()
+
+
+def test_a_follower_that_has_missed_a_regroup_disturbs_nobody(with_follower):
+    """What it says when it is back is of the group before."""
+    follower, fleet, worlds = with_follower
+    follower.pause()
+    fleet.kill_worker(worlds)
+    worlds = fleet.settled(2, worlds)
+    follower.resume()
+    until(follower.healthy, LIMIT, "it has heard what it missed")
+    time.sleep(2)
+    fleet.undisturbed(worlds)
+    fleet.had(2)
     fleet.finish()
 
 
