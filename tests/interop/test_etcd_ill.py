@@ -454,9 +454,14 @@ def test_an_etcd_without_space_disturbs_no_worker_and_delays_a_regroup(etcds, fl
 
 # ---- Bytes that are late, and connections that end ----
 
-def test_connections_that_end_at_random_points_end_no_job(etcds, fleets, proxies):
+def fresh_seed():
     seed = int(os.environ.get("MUSTER_SEED", "0"), 0) or int.from_bytes(os.urandom(4), "little")
     print(f"replay with MUSTER_SEED={seed:#x}")
+    return seed
+
+
+def test_connections_that_end_at_random_points_end_no_job(etcds, fleets, proxies):
+    seed = fresh_seed()
     cluster = etcds(1)
     fleet = fleets(cluster, nodes=0)
     rough = [proxies.make(cluster[0].port, seed + i) for i in range(2 * len(BACKENDS))]
@@ -476,6 +481,20 @@ def test_connections_that_end_at_random_points_end_no_job(etcds, fleets, proxies
         proxy.smooth()
     fleet.fail()
     fleet.settled(3, worlds)
+    fleet.finish()
+
+
+def test_connections_to_each_member_that_end_at_random_points_end_no_job(trio, fleets, proxies):
+    """Who is thrown out by one member turns to the next, with what it has asked half done."""
+    seed = fresh_seed()
+    rough = [proxies.make(member.port, seed + i) for i, member in enumerate(trio.members)]
+    fleet = fleets(trio, endpoints=",".join(proxy.endpoint for proxy in rough))
+    worlds = fleet.settled(2)
+    ended = [proxy.ended for proxy in rough]
+    until(lambda: all(proxy.ended > count for proxy, count in zip(rough, ended)), LIMIT, "an end at each while jobs run")
+    worlds = fleet.settled(2)
+    fleet.kill_worker(worlds)
+    fleet.settled(2, worlds)
     fleet.finish()
 
 
