@@ -392,6 +392,32 @@ def test_a_cluster_that_is_away_for_longer_than_any_lease(trio, fleets):
         job.finish(but=job.nodes[:1])
 
 
+def test_a_cluster_that_is_away_for_longer_than_any_lease_delays_those_who_join(trio, fleets):
+    """One has come, one is on its way, one comes while nobody is there; and of some jobs the first dies meanwhile."""
+    calm, torn = fleets(trio, nnodes="3", nodes=1), fleets(trio, nnodes="3", nodes=1)
+    for job in [*calm, *torn]:
+        job.until(lambda job=job: has_come(job, trio[0]), "one node is there")
+    for job in [*calm, *torn]:
+        job.node()
+    trio.kill_all()
+    for job in torn:
+        os.kill(job.nodes[0].agent(), signal.SIGKILL)
+        job.nodes[0].end()
+        job.node()
+    for job in [*calm, *torn]:
+        job.node()
+    time.sleep(KEEP_ALIVE + 1)
+    assert not any(job.starts() for job in [*calm, *torn])
+    trio.start_all()
+    calm.settled(3)
+    torn.settled(3)
+    calm.had(1)
+    torn.had(1)
+    calm.finish()
+    for job in torn:
+        job.finish(but=job.nodes[:1])
+
+
 # ---- Data that goes ----
 
 def test_an_etcd_that_comes_back_empty_disturbs_no_worker(etcds, fleets):
