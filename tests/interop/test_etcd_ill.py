@@ -418,6 +418,41 @@ def test_a_cluster_that_is_away_for_longer_than_any_lease_delays_those_who_join(
         job.finish(but=job.nodes[:1])
 
 
+# ---- Nodes that leave ----
+
+def test_a_node_that_leaves_is_seen_before_its_time_is_up(etcds, fleets):
+    """By what it does, and not by what it no longer does: it would be missed in minutes only.  The classic keep-alive cannot
+    be made longer, but etcd knows what became of it.  Nobody waits for a last call, either."""
+    patience = {"etcd": "", "etcd-v2": ",keep_alive_interval=60,keep_alive_max_attempt=5",
+                "etcd-v3": ",lease=300,job_lease=600"}
+    cluster = etcds(1)
+    fleet = fleets(cluster, nnodes="2:3", nodes=0)
+    for job in fleet:
+        for _ in range(3):
+            job.node(conf=patience[job.backend] + f",last_call_timeout={2 * LIMIT}")
+    worlds = fleet.settled(3)
+    classic = next(job for job in fleet if job.backend == "etcd")
+    document = ask(cluster[0], "GET", f"/v2/keys/torchelastic/p2p/run_{classic.run_id}/rdzv/active_version")["node"]["value"]
+    kept = [ask(cluster[0], "GET", f"/v2/keys{key}")["node"] for key in json.loads(document)["keep_alives"]]
+    for job in fleet:
+        job.nodes[1].signal(signal.SIGTERM)
+    for job in fleet:
+        assert job.nodes[1].end(LIMIT) == 1
+    fleet.settled(2, worlds)
+    assert [became(cluster[0], node) for node in kept] == ["delete"] * 3
+    fleet.had(2)
+    for job in fleet:
+        job.finish(but=job.nodes[1:2])
+
+
+def became(member, node):
+    """What became of a key of version 2: "delete", or "expire" if its time was up."""
+    event = {"action": None, "node": node}
+    while event["action"] not in ("delete", "compareAndDelete", "expire"):
+        event = ask(member, "GET", f"/v2/keys{node['key']}?wait=true&waitIndex={event['node']['modifiedIndex'] + 1}")
+    return event["action"]
+
+
 # ---- Data that goes ----
 
 def test_an_etcd_that_comes_back_empty_disturbs_no_worker(etcds, fleets):
