@@ -1896,9 +1896,14 @@ static void on_rank_lease(struct mu_classic *m, const struct mu_classic_event *e
     } else {
         m->rank_lease.due_ms = m->now_ms + LEASE_RETRY_MS;
     }
-    if (counts_anew(m, event) && m->state == MU_CLASSIC_IN_MEMBER_WATCH) { /* whose server has gone without a word */
+    if (m->state != MU_CLASSIC_IN_MEMBER_WATCH || m->main.id == 0)
+        return;
+    if (counts_anew(m, event)) { /* the watch's server has gone without a word */
         withdraw(&m->main, out);
         read_anew(m, out);
+    } else if (event->code == MUSTER_ETIMEOUT) { /* as may have that of the watch: another one is asked */
+        withdraw(&m->main, out);
+        go(m, MU_CLASSIC_IN_MEMBER_WATCH, out);
     }
 }
 

@@ -1192,6 +1192,18 @@ static void a_keep_alive_is_renewed_and_errors_do_not_end_that(void **state)
     end(s);
 }
 
+/* The server that is silent may be that of the watch. */
+static void a_keep_alive_without_an_answer_has_the_watch_made_anew(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, MUSTER_ETIMEOUT, true), "backend_down; cancel; WATCH rdzv all from 23");
+    SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+    end(s);
+}
+
 static void a_lapsed_keep_alive_is_put_back(void **state)
 {
     struct scene *s = watching(true);
@@ -1950,6 +1962,7 @@ int main(void)
         cmocka_unit_test(closing_by_others_is_told_once_and_the_group_goes_on),
         cmocka_unit_test(a_keep_alive_is_renewed_and_errors_do_not_end_that),
         cmocka_unit_test(a_lapsed_keep_alive_is_put_back),
+        cmocka_unit_test(a_keep_alive_without_an_answer_has_the_watch_made_anew),
         cmocka_unit_test(who_leaves_deletes_its_keep_alive_when_that_is_put_back),
         cmocka_unit_test(who_joins_anew_deletes_its_keep_alive_when_that_is_put_back),
         cmocka_unit_test(who_joins_anew_waits_for_its_own_writes),
