@@ -3,6 +3,7 @@
 #include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/join.h"
+#include "handler/etcd_params.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -54,6 +55,7 @@ static const char help[] = "muster join: takes part in a rendezvous and tells wh
 
 struct words {
     const char *backend, *endpoint, *run_id, *nodes, *conf, *local_addr;
+    char *url_run_id; /* if it is the endpoint's */
 };
 
 static bool take_number(const char **text, int64_t *ret_number)
@@ -84,6 +86,21 @@ static bool parse_nodes(const char *text, int64_t *ret_min, int64_t *ret_max)
             return false;
     }
     return *text == '\0';
+}
+
+/* An endpoint that is a URL of etcd names the job, if nobody else does. */
+static int take_url_run_id(struct words *words)
+{
+    struct muster_error error = { 0 };
+    int rc = 0;
+
+    if (words->run_id == NULL && words->endpoint != NULL && strcmp(words->backend, "etcd") == 0)
+        rc = mu_etcd_params_run_id(words->endpoint, &words->url_run_id, &error);
+    if (words->url_run_id != NULL)
+        words->run_id = words->url_run_id;
+    return rc == 0               ? MU_EXIT_OK
+           : rc == MUSTER_EINVAL ? mu_cli_usage(command, "option '--rdzv-endpoint': %s", error.text)
+                                 : mu_cli_fail(command, "%s", error.text);
 }
 
 /* What is wrong for every back end; what is wrong for one of them only, that one says when it is started. */
@@ -160,8 +177,10 @@ static int join(struct words *words, const struct mu_option_list *dirs, struct m
     char host[256] = "this node", endpoint[MU_SECRET_SHOWN_MAX];
     int64_t nodes_min = 1, nodes_max = 1;
     struct muster_error error = { 0 };
-    int rc = check_words(words, &nodes_min, &nodes_max);
+    int rc = take_url_run_id(words);
 
+    if (rc == MU_EXIT_OK)
+        rc = check_words(words, &nodes_min, &nodes_max);
     if (rc != MU_EXIT_OK)
         return rc;
     if (words->endpoint == NULL)
@@ -204,7 +223,7 @@ int mu_cmd_join(char **argv)
         { "help", MU_OPTION_FLAG, &want_help },
         { NULL, MU_OPTION_FLAG, NULL },
     };
-    int count = 0;
+    int count = 0, rc;
 
     if (!want_help && !mu_options_parse(command, options, argv, &count))
         return MU_EXIT_USAGE;
@@ -216,5 +235,7 @@ int mu_cmd_join(char **argv)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
     if (!mu_cli_log(log_level))
         return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, warning or error", log_level);
-    return join(&words, &dirs, &config);
+    rc = join(&words, &dirs, &config);
+    free(words.url_run_id);
+    return rc;
 }

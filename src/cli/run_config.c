@@ -6,6 +6,7 @@
 #include "base/number.h"
 #include "base/secret.h"
 #include "cli/nproc.h"
+#include "handler/etcd_params.h"
 #include "handler/handler.h"
 
 #include <assert.h>
@@ -24,7 +25,9 @@ enum {
     SECONDS_MAX = 1000 * 1000 * 1000, /* of any timeout; longer ones are as good as this */
 };
 
-static const char backend_static[] = "static", backend_c10d[] = "c10d";
+#define RUN_ID_DEFAULT "none"
+
+static const char backend_static[] = "static", backend_c10d[] = "c10d", backend_etcd[] = "etcd";
 
 struct maker {
     const struct mu_run_options *options;
@@ -34,6 +37,7 @@ struct maker {
     /* The rendezvous as it will be. */
     const char *backend, *endpoint, *run_id;
     char endpoint_room[ENDPOINT_BYTES], run_id_room[DECIMAL_BYTES];
+    char *url_run_id; /* if it is the endpoint's */
 };
 
 /* ---- Helpers ---- */
@@ -248,7 +252,7 @@ static int take_place(struct maker *m)
         return standalone(m);
     m->backend = options->rdzv_backend;
     m->endpoint = options->rdzv_endpoint;
-    m->run_id = options->rdzv_id;
+    m->run_id = options->rdzv_id != NULL ? options->rdzv_id : RUN_ID_DEFAULT;
     if (m->endpoint[0] != '\0')
         return 0;
     if (strcmp(m->backend, backend_static) == 0) {
@@ -489,6 +493,19 @@ static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
     return rc;
 }
 
+/* A URL of etcd names the job, if nobody else does. */
+static int take_url_run_id(struct maker *m, struct muster_error *reterr)
+{
+    const char *given = m->options->rdzv_id;
+    int rc = 0;
+
+    if (strcmp(m->backend, backend_etcd) == 0 && (given == NULL || given[0] == '\0'))
+        rc = mu_etcd_params_run_id(m->endpoint, &m->url_run_id, reterr);
+    if (m->url_run_id != NULL)
+        m->run_id = m->url_run_id;
+    return rc;
+}
+
 static int take_params(struct maker *m)
 {
     const char *local_addr = m->options->local_addr;
@@ -497,6 +514,8 @@ static int take_params(struct maker *m)
 
     if (local_addr != NULL && local_addr[0] == '\0')
         local_addr = NULL;
+    if (take_url_run_id(m, &error) < 0)
+        return bad_value(m, &error);
     if (m->run_id[0] == '\0') {
         m->run_id = uuid_decimal(new_uuid(m->host->rng), m->run_id_room);
         rc = note(m, MUSTER_LOG_WARNING, "--rdzv-id is empty, so nobody else can join; using run_id %s", m->run_id);
@@ -731,6 +750,7 @@ int mu_run_config_new(const struct mu_run_options *options, const struct mu_run_
         rc = check_launch(&m);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0] && rc == 0; i++)
         rc = steps[i](&m);
+    free(m.url_run_id);
     if (rc < 0)
         mu_run_config_free(m.config);
     else

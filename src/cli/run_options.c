@@ -82,7 +82,7 @@ static const struct rule rules[] = {
     { "nproc-per-node", 0, TEXT, AT(nproc_per_node), "1", 0, NULL },
     { "rdzv-backend", 0, TEXT, AT(rdzv_backend), "static", 0, NULL },
     { "rdzv-endpoint", 0, TEXT, AT(rdzv_endpoint), "", 0, NULL },
-    { "rdzv-id", 0, TEXT, AT(rdzv_id), "none", 0, NULL },
+    { "rdzv-id", 0, TEXT, AT(rdzv_id), NULL, 0, NULL },
     { "rdzv-conf", 0, TEXT, AT(rdzv_conf), "", 0, NULL },
     { "standalone", 0, FLAG, AT(standalone), NULL, 0, NULL },
     { "max-restarts", 0, INT, AT(max_restarts), "0", 0, NULL },

@@ -61,7 +61,8 @@ struct mu_run_float {
 /* As they were given, or their defaults. Texts are borrowed from argv, the variables, or are constants. */
 struct mu_run_options {
     const char *nnodes, *nproc_per_node;
-    const char *rdzv_backend, *rdzv_endpoint, *rdzv_id, *rdzv_conf;
+    const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf;
+    const char *rdzv_id; /* NULL: not given */
     bool standalone;
     struct mu_run_int max_restarts;
     struct mu_run_float monitor_interval;

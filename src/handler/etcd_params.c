@@ -223,6 +223,21 @@ int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muste
     return make_params(&url, &query, params, ret_own, reterr);
 }
 
+int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster_error *reterr)
+{
+    struct url url;
+    int rc;
+
+    *ret_run_id = NULL;
+    if (strncmp(endpoint, SCHEME, strlen(SCHEME)) != 0)
+        return 0;
+    rc = split_url(endpoint, &url, reterr);
+    if (rc < 0)
+        return rc;
+    *ret_run_id = strdup(url.run_id);
+    return *ret_run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a run id") : 0;
+}
+
 /* ---- Options ---- */
 
 int mu_etcd_params_check_names(const struct muster_rdzv_params *params, struct muster_error *reterr)

@@ -57,7 +57,7 @@ static void check_options(const struct mu_run_options *options)
         script++;
     EXPECT(script == words + words_count); /* all behind it is the script's */
     EXPECT(options->nnodes != NULL && options->nproc_per_node != NULL && options->rdzv_backend != NULL);
-    EXPECT(options->rdzv_endpoint != NULL && options->rdzv_id != NULL && options->rdzv_conf != NULL);
+    EXPECT(options->rdzv_endpoint != NULL && options->rdzv_conf != NULL);
     EXPECT(options->max_restarts.is_set && options->monitor_interval.is_set && options->node_rank.is_set);
     EXPECT(options->role != NULL && options->redirects != NULL && options->tee != NULL);
     EXPECT(options->backend_dirs_count <= MU_RUN_BACKEND_DIRS_MAX);

@@ -191,6 +191,44 @@ static void a_url_with_another_run_id_is_an_error(void **state)
     muster_rdzv_params_free(params);
 }
 
+static void the_run_id_of_a_url_is_told(void **state)
+{
+    static const char *const rows[][2] = {
+        { "etcd://h:1/job", "job" },
+        { "etcd://h/a%20job?min_workers=1&colour=red", "a job" }, /* that is wrong later */
+        { "h:1", NULL },
+        { "http://h:1/job", NULL },
+        { "", NULL },
+    };
+    struct muster_error error;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char *run_id = NULL;
+
+        assert_int_equal(mu_etcd_params_run_id(rows[i][0], &run_id, &error), 0);
+        assert_true((run_id == NULL) == (rows[i][1] == NULL));
+        if (run_id != NULL)
+            assert_string_equal(run_id, rows[i][1]);
+        free(run_id);
+    }
+}
+
+static void a_url_without_a_run_id_is_an_error(void **state)
+{
+    static const char *const rows[] = { "etcd://h:1", "etcd://h:1/", "etcd://h:1/?min_workers=1", "etcd:///job",
+                                        "etcd://h:1/%zz" };
+    struct muster_error error;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char *run_id = NULL;
+
+        assert_int_equal(mu_etcd_params_run_id(rows[i], &run_id, &error), MUSTER_EINVAL);
+        assert_null(run_id);
+    }
+}
+
 static void any_other_endpoint_is_good_as_it_is(void **state)
 {
     struct muster_rdzv_params *params = params_of("h:1", "job", ""), *own = NULL;
@@ -214,6 +252,8 @@ int main(void)
         cmocka_unit_test(a_bad_url_is_an_error_that_says_why),
         cmocka_unit_test(a_url_as_endpoint_leaves_the_rest_to_the_parameters),
         cmocka_unit_test(a_url_with_another_run_id_is_an_error),
+        cmocka_unit_test(the_run_id_of_a_url_is_told),
+        cmocka_unit_test(a_url_without_a_run_id_is_an_error),
         cmocka_unit_test(any_other_endpoint_is_good_as_it_is),
     };
 

@@ -263,6 +263,13 @@ static const struct {
     { "--rdzv-backend=c10d|--rdzv-endpoint=h:1|--rdzv-id=j", "", "c10d", "h:1", "j" },
     { "--rdzv-backend=other", "", "other", "", "none" },
     { "--rdzv-backend=other|--rdzv-endpoint=!", "", "other", "!", "none" },
+    { "--rdzv-backend=etcd|--rdzv-endpoint=h", "", "etcd", "h", "none" },
+    { "--rdzv-backend=etcd|--rdzv-endpoint=etcd://h:1/a%20job?min_workers=1", "", "etcd",
+      "etcd://h:1/a%20job?min_workers=1", "a job" },
+    { "--rdzv-backend=etcd|--rdzv-endpoint=etcd://h/job|--rdzv-id=", "", "etcd", "etcd://h/job", "job" },
+    { "--rdzv-backend=etcd|--rdzv-endpoint=etcd://h/job|--rdzv-id=none", "", "etcd", "etcd://h/job", "none" },
+    { "--rdzv-backend=etcd|--rdzv-endpoint=etcd://h/job", "PET_RDZV_ID=other", "etcd", "etcd://h/job", "other" },
+    { "--rdzv-backend=other|--rdzv-endpoint=etcd://h/job", "", "other", "etcd://h/job", "none" },
 };
 
 static void places_are_as_given_or_made_of_the_masters(void **state)

@@ -130,7 +130,7 @@ static const struct {
     ROW(nproc_per_node, 's', "1"),
     ROW(rdzv_backend, 's', "static"),
     ROW(rdzv_endpoint, 's', ""),
-    ROW(rdzv_id, 's', "none"),
+    ROW(rdzv_id, 's', NULL),
     ROW(rdzv_conf, 's', ""),
     ROW(standalone, 'b', NULL),
     ROW(max_restarts, 'i', "0"),
