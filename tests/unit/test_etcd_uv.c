@@ -1,11 +1,10 @@
 /* The classic etcd rendezvous and the etcd store where there is no etcd: what is refused, what fails in time, and that
  * nothing is left behind. With a real etcd they are tested in tests/interop. */
 #include "handler/handler.h"
+#include "http_scene.h"
 #include "kv/etcd_store_sync_uv.h"
-#include "pure.h"
 
 #include <arpa/inet.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #define D MUSTER_TIMEOUT_DEFAULT
@@ -243,7 +242,6 @@ static void leaving_while_joining_is_answered_and_freeing_ends_everything(void *
     struct muster_error error;
     struct heard heard = { 0 };
     struct mu_kv *kv = NULL;
-    uv_loop_t loop;
     int rc;
 
     assert_int_equal(uv_loop_init(&loop), 0);
@@ -270,6 +268,56 @@ static void leaving_while_joining_is_answered_and_freeing_ends_everything(void *
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+/* ---- The job's root ---- */
+
+static unsigned renewals;
+
+/* Directories can be made; renewing one fails, so that it is tried again soon; nothing else is answered. */
+static const char *as_etcd_that_renews_nothing(struct server *server, struct peer *peer)
+{
+    (void)server;
+    if (strstr(peer->text, "refresh=true") != NULL) {
+        assert_non_null(strstr(peer->text, "PUT /v2/keys/torchelastic/p2p/run_job"));
+        renewals++;
+        return "HTTP/1.1 500 X\r\nContent-Length: 32\r\n\r\n{\"errorCode\":300,\"message\":\"no\"}";
+    }
+    if (strstr(peer->text, "dir=true") != NULL && strstr(peer->text, "run_job/") == NULL)
+        return "HTTP/1.1 201 X\r\nX-Etcd-Index: 8\r\nContent-Length: 82\r\n\r\n"
+               "{\"action\":\"set\",\"node\":{\"key\":\"/k\",\"dir\":true,\"modifiedIndex\":8,\"createdIndex\":8}}";
+    return SILENT;
+}
+
+static void freeing_ends_the_renewal_of_the_jobs_root(void **state)
+{
+    struct muster_rdzv_params *params;
+    struct muster_handler *handler = NULL;
+    struct heard heard = { 0 };
+    struct muster_error error;
+    char endpoint[32];
+    unsigned before;
+    int rc;
+
+    (void)state;
+    renewals = 0;
+    servers[0].choose = as_etcd_that_renews_nothing;
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", ports[0]);
+    params = params_of(endpoint, "timeout=60");
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, on_event, &heard, &handler, &error);
+    muster_rdzv_params_free(params);
+    if (rc == MUSTER_ENOTSUP)
+        skip();
+    assert_int_equal(rc, 0);
+    handler->ops->join(handler);
+    while (renewals < 2)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    before = renewals;
+    handler->ops->free(handler, on_freed, &heard);
+    while (heard.freed == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(renewals, before);
+    /* stop_servers() finds nothing else on the loop: no timer, no connection of ours. */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +330,7 @@ int main(void)
         cmocka_unit_test(extra_data_is_for_handlers_of_this_kind),
         cmocka_unit_test(a_url_is_an_endpoint_too),
         cmocka_unit_test(leaving_while_joining_is_answered_and_freeing_ends_everything),
+        cmocka_unit_test_setup_teardown(freeing_ends_the_renewal_of_the_jobs_root, start_servers, stop_servers),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
