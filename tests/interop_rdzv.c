@@ -141,6 +141,13 @@ static void get(const char *id, const char *key)
     muster_bytes_done(&bytes);
 }
 
+static void wait_for(const char *id, const char *first, const char *second)
+{
+    const struct muster_slice keys[] = { muster_str(first), muster_str(second) };
+
+    tell_done(id, muster_store_wait(round_store, keys, 2, MUSTER_TIMEOUT_DEFAULT, &error));
+}
+
 static void add(const char *id, const char *key, const char *value)
 {
     int64_t sum = 0;
@@ -200,6 +207,8 @@ static void carry_out(const char *id, const char *command, const char *key, cons
                   muster_store_set(round_store, muster_str(key), muster_str(value), MUSTER_TIMEOUT_DEFAULT, &error));
     } else if (strcmp(command, "get") == 0) {
         get(id, key);
+    } else if (strcmp(command, "wait") == 0) {
+        wait_for(id, key, value);
     } else if (strcmp(command, "add") == 0) {
         add(id, key, value);
     } else if (strcmp(command, "store_extra") == 0) {

@@ -19,6 +19,7 @@ from rdzv_nodes import Process, until
 WHICH = "1.13.1"
 LIMIT = 60  # a keep-alive's 10 s, and everything after it, on a machine with other things to do
 WATCH = 20  # seconds until a watch is asked anew
+KEEP_ALIVE = 10
 KINDS = ("stock", "ours")
 
 
@@ -318,6 +319,17 @@ def test_who_waits_for_others_at_a_server_that_lost_everything_opens_it_anew(sce
         scene.stop()
 
 
+def test_the_same_key_twice_is_waited_for_once(scenes):
+    """PyTorch counts what it found against what it was asked for, and waits for ever."""
+    scene = scenes(nodes=(2, 2))
+    a, b = scene.node("ours"), scene.node("ours")
+    agree(meet(a, b))
+    pending = a.begin("wait", key="twice", value="twice")
+    b.call("set", key="twice", value="1").good
+    pending.good(LIMIT)
+    b.call("wait", key="twice", value="twice").good
+
+
 # ---- With PyTorch ----
 
 @pytest.mark.parametrize("first", KINDS)
@@ -432,3 +444,74 @@ def test_waits_for_keys_that_come_from_the_other_side(scenes, stock):
     key = base64.b64encode(b"bytes").decode()
     theirs.call("set_bytes", key=key, value=value).good
     assert scene.get(f"{scene.root}/rdzv/v_1/kv/{key}")["value"] == value
+
+
+class Agent:
+    """What an agent does with a node in a rendezvous: when others wait, it goes into the next version with it."""
+
+    def __init__(self, node, first):
+        self.node, self.told, self.since = node, first, time.monotonic()
+        self.spells = []  # (rank, from, to)
+        self._pending = None
+
+    def act(self):
+        if self._pending is None:
+            answer = self.node.call("waiting", LIMIT)
+            if answer["ok"] and answer["count"] > 0:
+                self.spells.append((self.told["rank"], self.since, time.monotonic()))
+                self._pending = self.node.begin("next")
+        elif self._pending.done():
+            self.told, self.since, self._pending = self._pending.good(), time.monotonic(), None
+
+    @property
+    def works(self):
+        return self._pending is None
+
+    def all_spells(self):
+        return self.spells + ([(self.told["rank"], self.since, time.monotonic())] if self.works else [])
+
+
+def goes_on_together(scene, agents):
+    """Everybody works in one version, and all keep-alives are there."""
+    for agent in agents:
+        agent.act()
+    for i, one in enumerate(agents):
+        for other in agents[i + 1:]:
+            for rank, begin, end in one.all_spells():
+                assert not any(rank == r and begin < e and b < end for r, b, e in other.all_spells()), "one rank twice"
+    if not all(agent.works for agent in agents):
+        return False
+    document = scene.document()
+    versions = {agent.told["round"] for agent in agents}
+    return document is not None and document["status"] == "final" and versions == {int(document["version"])} and \
+        len(scene.keep_alives(document["version"])) == len(agents)
+
+
+@pytest.mark.parametrize("first, limits", [("stock", (2, 2)), ("ours", (1, 2))])
+def test_a_mixed_group_goes_on_together_when_the_server_has_lost_everything(scenes, stock, etcds, first, limits):
+    """PyTorch's member does not put its keep-alive back: ours sees that, and takes it along into another version."""
+    cluster = etcds(1)
+    scene = Scene(cluster, nodes=limits, last_call_timeout=30)
+    try:
+        nodes = [scene.node(kind) for kind in (KINDS if first == "stock" else reversed(KINDS))]
+        early = nodes[0].begin("next")
+        scene.until_status("joinable", participants=[0])
+        late = nodes[1].begin("next")
+        answers = [early.good(LIMIT), late.good(LIMIT)]
+        agree(answers)
+        agents = [Agent(node, answer) for node, answer in zip(nodes, answers)]
+        cluster[0].kill()
+        cluster[0].wipe()
+        cluster[0].start()
+        since = []
+
+        def steady():  # for longer than a keep-alive lives that nobody renews
+            if not goes_on_together(scene, agents):
+                since.clear()
+                return False
+            since.append(time.monotonic())
+            return since[-1] - since[0] > KEEP_ALIVE + 2
+        until(steady, 2 * LIMIT, "everybody works together")
+        agree([agent.told for agent in agents])
+    finally:
+        scene.stop()
