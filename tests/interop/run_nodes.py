@@ -24,7 +24,7 @@ WORKERS = HERE / "workers"
 TRAIN = WORKERS / "train.py"
 ACTOR = HERE.parent / "cli" / "workers" / "actor.py"
 MARK = "MUSTER_INTEROP_JOB"
-RUN_LIMIT = 120  # for workers that import PyTorch, many at once on few cores
+RUN_LIMIT = 240  # for workers that import PyTorch, many at once on few cores
 QUICK = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4"
 
 
