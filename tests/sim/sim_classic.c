@@ -25,6 +25,7 @@ enum {
     STABLE_MS = 60000,
     PUT_BACK_MS = 40000,
     SAME_VERSION_MAX = 6,
+    STOCK_LAST_CALL_MS = 2500,
     OUTSTANDING_MAX = 32,
 };
 
@@ -959,7 +960,7 @@ static void check_same_number(void)
     say("%u: cut off from version %lld", away->slot, (long long)version);
     away->cut_until_ms = w.now_ms + 3600000;
     w.nodes[w.nodes_count].slot = w.nodes_count;
-    give_birth(&w.nodes[w.nodes_count++], chance(30));
+    give_birth(&w.nodes[w.nodes_count++], chance(30) && w.last_call_ms >= STOCK_LAST_CALL_MS);
     for (int tries = 0; tries == 0 || (tries <= 2 * SAME_VERSION_MAX && !is_held(version, count)); tries++) {
         for (unsigned i = 0; i < w.nodes_count; i++)
             if (w.nodes[i].life != 0 && &w.nodes[i] != away)
@@ -990,7 +991,7 @@ static void choose(void)
     if (w.on[F_STOCK]) /* PyTorch would wait for indexes that a new server reaches some day */
         w.on[F_WIPE] = false;
     if (w.on[F_STOCK]) /* PyTorch sleeps for 1 s after each change: a shorter last call leaves it out every time */
-        w.last_call_ms += 2500;
+        w.last_call_ms += STOCK_LAST_CALL_MS;
     w.join_ms = w.on[F_TIGHT] ? w.last_call_ms + 25000 + below(40000) : 600000;
 }
 
