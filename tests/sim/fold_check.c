@@ -40,14 +40,15 @@ static bool find_record(uint64_t id, struct mu_fold_record *ret_record)
 
 void check_key_gone(const struct key *key)
 {
-    struct mu_fold_record record;
+    struct mu_fold_record gone, left;
     uint64_t id;
     struct node *node;
 
     if (strncmp(key->name, "nodes/", 6) != 0 || !mu_fold_id_parse(mu_slice(key->name + 6, 16), &id))
         return;
     node = node_by_id(id);
-    if (node == NULL || find_record(id, &record))
+    SIM_EXPECT(mu_fold_record_read(mu_buf_slice(&key->value), &gone, NULL) == 0, "a record that is none");
+    if (node == NULL || (find_record(id, &left) && left.seq >= gone.seq)) /* an older one says what was before */
         return;
     node->gone_rev = s->revision;
     node->gone_us = s->now_us;
