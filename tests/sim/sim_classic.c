@@ -590,14 +590,10 @@ static void wipe(void)
             w.nodes[i].cut_until_ms = w.now_ms + below(20000);
 }
 
-static uint64_t later(uint64_t a_ms, uint64_t b_ms)
-{
-    return a_ms > b_ms ? a_ms : b_ms;
-}
-
 static void deed(enum fault fault)
 {
     struct node *node = somebody();
+    uint64_t long_ms;
 
     if (!w.on[fault] || (node == NULL && fault != F_AWAY && fault != F_WIPE))
         return;
@@ -607,7 +603,9 @@ static void deed(enum fault fault)
         die(node);
         break;
     case F_PAUSE:
-        node->paused_until_ms = later(node->paused_until_ms, w.now_ms + below(chance(30) ? 30000 : 3000));
+        long_ms = below(chance(30) ? 30000 : 3000);
+        if (node->paused_until_ms <= w.now_ms) /* else what was put off would come in another order */
+            node->paused_until_ms = w.now_ms + long_ms;
         say("%u: paused until %llu", node->slot, (unsigned long long)node->paused_until_ms);
         break;
     case F_CUT:

@@ -475,7 +475,7 @@ static void strike(enum fault fault)
         break;
     case F_PAUSE:
         sim_trace("node %u is paused", node->index);
-        if (node->paused_until_us < s->now_us + long_us)
+        if (node->paused_until_us <= s->now_us) /* else what was held would come in another order */
             node->paused_until_us = s->now_us + long_us;
         break;
     case F_CUT:
