@@ -265,7 +265,7 @@ void check_ended(struct node *node)
         return;
     if (!late)
         check_participants(node);
-    if (late || has_writes_under_way(node)) {
+    if (late || node->late_ms >= node->quit_ms || has_writes_under_way(node)) {
         node->excused_ms = w.now_ms;
         node->in_doubt = true;
         return;

@@ -100,6 +100,7 @@ struct node {
     struct seen seen;
     uint64_t quit_ms;    /* it takes back what it can since then; 0: no */
     bool in_trouble;     /* a request for that has failed */
+    uint64_t late_ms;    /* when a write of its own was carried out that it had given up; 0: never */
     bool in_doubt;       /* the answer of an announcement, or of taking one back, was lost */
     uint64_t excused_ms; /* when it last ended without having taken everything back; 0: never */
 };

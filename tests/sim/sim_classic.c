@@ -262,8 +262,11 @@ static void on_request(struct request *request)
     if (request->delivered && request->kind == MU_CLASSIC_WATCH)
         return;
     if (request->delivered) { /* late: nobody hears the answer */
+        struct node *node = &w.nodes[request->slot];
         struct reply told = request->reply;
 
+        if (node->life == request->life && request->kind != MU_CLASSIC_GET)
+            node->late_ms = w.now_ms;
         request->reply = (struct reply){ 0 };
         etcd_apply(request);
         say("%u: carried out late: %s %s: %d", request->slot, request->key,
