@@ -1,4 +1,9 @@
-"""Lets several runs of pytest share the tests of a folder: `--share 0/4` takes every fourth, from the first on."""
+"""What all tests in Python have in common: several runs of pytest can share a folder (`--share 0/4` takes every fourth test,
+from the first on), and a test's directory goes with the test unless that has failed."""
+
+import shutil
+
+import pytest
 
 
 def pytest_addoption(parser):
@@ -9,3 +14,16 @@ def pytest_collection_modifyitems(config, items):
     index, count = (int(number) for number in config.getoption("--share").split("/"))
     items[:], others = items[index::count], [item for at, item in enumerate(items) if at % count != index]
     config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    outcome = yield
+    item.has_failed = getattr(item, "has_failed", False) or outcome.get_result().failed
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    yield tmp_path
+    if not request.node.has_failed:
+        shutil.rmtree(tmp_path, ignore_errors=True)
