@@ -58,7 +58,7 @@ def main():
     (directory / f"new.{rank}").write_text(json.dumps(shared()))
     os.rename(directory / f"new.{rank}", directory / f"held.{rank}")
     path, end = directory / f"go.{rank}", time.monotonic() + HOLD_LIMIT
-    while not path.exists():
+    while not path.exists() or not path.read_text():  # it is made before it is written
         if time.monotonic() > end:
             sys.exit(f"memory.py: nobody wrote {path} within {HOLD_LIMIT} s")
         time.sleep(0.02)
