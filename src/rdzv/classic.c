@@ -11,6 +11,7 @@
 #define NEVER UINT64_MAX
 #define QUIT_RETRY_MS 200
 #define LEASE_RETRY_MS 500
+#define LAPSED_RETRY_MS 2000  /* the same when the key is gone by now, +-50 % */
 #define DEADLINE_SLACK_MS 500 /* a request may take so much longer than its reason */
 #define ROOT_EVERY_MS (MU_CLASSIC_ROOT_TTL_S * UINT64_C(500))
 #define RANK_EVERY_MS (MU_CLASSIC_RANK_TTL_S * UINT64_C(500))
@@ -38,6 +39,7 @@ enum prepare_step {
     PUT_KEY = PREPARED,
     PUT_STORE,
     PUT_DOC,
+    FIND_DOC, /* its answer was lost */
     PUT_MARK,
     RESTORED
 };
@@ -54,8 +56,9 @@ struct mu_classic {
     struct track main;
     bool prepared, restoring;
     enum prepare_step step;
-    size_t mark_rank;  /* whose mark is put back */
-    struct mu_buf raw; /* the document as it was read or written last */
+    size_t mark_rank;   /* whose mark is put back */
+    uint64_t put_index; /* the document comes behind that */
+    struct mu_buf raw;  /* the document as it was read or written last */
     struct mu_classic_doc doc;
     uint64_t index;       /* it is as of then: watch from the next one */
     unsigned idle_events; /* of a watch, that were of no interest */
@@ -70,6 +73,7 @@ struct mu_classic {
     bool maybe_in;     /* the same; but there was no answer to that join, or to leaving it */
     bool key_written;  /* our keep-alive of key_version, as key_rank; or it is being written */
     uint64_t in_index; /* of that joining */
+    bool confirms;     /* our key was put into its document, or may have been */
     int64_t in_version, rank, key_version, key_rank;
     uint64_t announced_ms;
     int64_t announced;                      /* the version that was told that we wait; -1: none */
@@ -99,6 +103,7 @@ struct mu_classic {
     /* Leases. */
     struct track job_lease, rank_lease;
     bool job_leased, rank_leased, put_back;
+    uint64_t renewed_ms; /* when our keep-alive was there for sure */
     /* Leaving, or giving up. */
     bool quitting, join_next, timed_out;
     enum quit_then quit_then;
@@ -613,6 +618,9 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         request->has_value = request->must_not_exist = true;
         request->value = mu_buf_slice(&m->group_raw);
         break;
+    case FIND_DOC:
+        get_doc(m, out);
+        break;
     case PUT_MARK: /* of all of us: who finds its own knows that it is our group that was put back */
         request =
             ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%zu", m->world.version, m->mark_rank);
@@ -693,6 +701,7 @@ static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects 
     char key[MU_CLASSIC_KEY_MAX];
     bool last = m->doc.keep_alives + 1 == m->doc.participants;
 
+    m->confirms = true;
     own_key(m, key);
     put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value), last ? 0 : MU_CLASSIC_FROZEN_TTL_S,
             MU_CLASSIC_IN_CONFIRM_READ);
@@ -829,6 +838,14 @@ static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
     watch(m, true, sooner(until_ms, until_recheck(m)), out);
 }
 
+/* After an outage whoever writes it has to find the server first. */
+static uint64_t marked_until_ms(const struct mu_classic *m)
+{
+    uint64_t until_ms = m->unmarked_ms + MU_CLASSIC_GRACE_MS;
+
+    return until_ms > m->judge_ms ? until_ms : m->judge_ms;
+}
+
 static void watch_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
 {
     struct mu_classic_request *request =
@@ -836,7 +853,7 @@ static void watch_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
 
     request->once = true;
     request->wait_index = m->mark_index + 1;
-    request->timeout_ms = until(m, m->unmarked_ms + MU_CLASSIC_GRACE_MS);
+    request->timeout_ms = until(m, marked_until_ms(m));
 }
 
 static void watch_members(struct mu_classic *m, struct mu_classic_effects *out)
@@ -905,17 +922,29 @@ static void look_again(struct mu_classic *m, struct mu_classic_effects *out)
     go(m, MU_CLASSIC_IN_LOOK, out);
 }
 
+/* The document is what was to be put back, and came behind our last write before that. */
+static bool found_own_doc(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    return event->modified > m->put_index && mu_slice_equal(event->value, mu_buf_slice(&m->group_raw));
+}
+
 /* The marks come behind the document, and only if that is ours: where another one was there first, they would say of another
  * group of the same number that it is this one. */
 static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (m->step != PUT_DOC && m->step != PUT_MARK)
+    if (m->step == PUT_STORE)
+        m->put_index = event->modified > event->index ? event->modified : event->index;
+    if (m->step < PUT_DOC)
         return m->step + 1;
-    if (m->step == PUT_DOC ? event->code != 0 : counts_anew(m, event))
+    if (m->step == FIND_DOC && event->code == MU_CLASSIC_CODE_NOT_FOUND)
+        return PUT_DOC;
+    if (m->step == PUT_MARK ? counts_anew(m, event) : event->code != 0)
         return RESTORED;
-    if (m->step == PUT_DOC)
+    if (m->step == FIND_DOC && !found_own_doc(m, event))
+        return RESTORED;
+    if (m->step != PUT_MARK)
         m->index = event->modified;
-    m->mark_rank = m->step == PUT_DOC ? 0 : m->mark_rank + 1;
+    m->mark_rank = m->step == PUT_MARK ? m->mark_rank + 1 : 0;
     while (m->mark_rank < m->world.count && m->marks[m->mark_rank] == NULL)
         m->mark_rank++;
     return m->mark_rank < m->world.count ? PUT_MARK : RESTORED;
@@ -923,7 +952,11 @@ static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic
 
 static void on_prepared(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS) {
+    bool is_missing = m->step == FIND_DOC && event->code == MU_CLASSIC_CODE_NOT_FOUND;
+
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS && !is_missing) {
+        if (m->step == PUT_DOC && event->unsure)
+            m->step = FIND_DOC;
         failed(m, event, MU_CLASSIC_IN_PREPARE, out);
         return;
     }
@@ -1128,6 +1161,7 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     m->rank = (int64_t)m->doc.participants;
     m->in = true;
     m->in_index = event->modified;
+    m->confirms = false;
     m->key_written = false; /* of an older group: it is left to its TTL */
     m->announced = -1;
     if (take_written(m, event) < 0) {
@@ -1252,6 +1286,7 @@ static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *
         return;
     }
     m->rank_leased = true;
+    m->renewed_ms = m->now_ms;
     m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
     go(m, MU_CLASSIC_IN_CONFIRM_MARK, out);
 }
@@ -1264,18 +1299,22 @@ static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event 
         go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
 }
 
-static bool has_confirmed(const struct mu_classic *m)
+/* How often our key is in the document. */
+static size_t count_confirmed(const struct mu_classic *m)
 {
     char key[MU_CLASSIC_KEY_MAX];
 
     own_key(m, key);
-    return mu_classic_doc_has_keep_alive(&m->doc, key);
+    return mu_classic_doc_count_keep_alive(&m->doc, key);
 }
 
+/* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is there
+ * without our doing, or twice. */
 static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    bool confirmed = m->doc.version == m->in_version && has_confirmed(m);
-    bool has_place = (int64_t)m->doc.participants > m->rank;
+    size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;
+    bool confirmed = count == 1 && m->confirms;
+    bool has_place = (int64_t)m->doc.participants > m->rank && (count == 0 || confirmed);
 
     if (has_place && confirmed && is_there(m, MU_CLASSIC_FINAL, m->in_version))
         go(m, MU_CLASSIC_IN_STORE_DIR, out);
@@ -1295,6 +1334,8 @@ static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event 
 
 static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    if (event->code != 0 && !event->unsure)
+        m->confirms = false;
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
         after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
     else if (event->code != 0)
@@ -1406,10 +1447,14 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     }
     if (!got_doc(m, event, MU_CLASSIC_IN_FREE_READ, out))
         return;
-    if (is_there(m, MU_CLASSIC_FINAL, m->announced))
-        go(m, MU_CLASSIC_IN_FREE_LIST, out);
-    else
+    if (!is_there(m, MU_CLASSIC_FINAL, m->announced)) {
         look_again(m, out);
+    } else if (m->doc.waiting == 0) { /* the server has lost what we said */
+        m->announced = m->unsure_version = -1;
+        join_final(m, out);
+    } else {
+        go(m, MU_CLASSIC_IN_FREE_LIST, out);
+    }
 }
 
 /* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says which. */
@@ -1543,6 +1588,7 @@ static void restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
     m->restoring = true;
     m->verify = true; /* another group of the same number may have been faster */
+    m->unmarked_ms = NEVER;
     m->step = MAKE_PREFIX;
     go(m, MU_CLASSIC_IN_PREPARE, out);
 }
@@ -1551,6 +1597,8 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->over = true;
+        if (event->index > m->index)
+            m->index = event->index;
         if (counts_anew(m, event))
             restore(m, out);
         else
@@ -1585,7 +1633,7 @@ static bool may_be_marked_yet(struct mu_classic *m)
 {
     if (m->unmarked_ms == NEVER)
         m->unmarked_ms = m->now_ms;
-    return m->now_ms < m->unmarked_ms + MU_CLASSIC_GRACE_MS;
+    return m->now_ms < marked_until_ms(m);
 }
 
 /* A server that has lost everything counts from 1 again: a group of the same number and size may be another one, with one
@@ -1595,6 +1643,8 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+    } else if (event->code != 0 && counts_anew(m, event)) {
+        read_anew(m, out);
     } else if (event->code != 0 && m->over) {
         restore(m, out); /* nobody deletes these */
     } else if (event->code != 0 && may_be_marked_yet(m)) {
@@ -1634,17 +1684,24 @@ static void tell_lost(struct mu_classic *m, size_t count, struct mu_classic_effe
     effect->ranks_count = count;
 }
 
-/* Our group's document is gone, or is another's. */
+static void is_removed(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    stop_rank_lease(m, out);
+    m->state = MU_CLASSIC_IN_OVER;
+    (void)tell(m, MU_CLASSIC_TELL_REMOVED, out);
+}
+
+/* Our group's document is gone, or is another's. Our keep-alive stays until we join anew or leave: so long the others wait
+ * for us, up to the end of their last call. */
 static void group_over(struct mu_classic *m, const bool *missing, struct mu_classic_effects *out)
 {
     size_t me = (size_t)m->world.rank, count = 0;
+    bool goes_on = m->doc.status == MU_CLASSIC_FINAL && !is_ours(m); /* without us */
 
-    stop_rank_lease(m, out);
-    m->state = MU_CLASSIC_IN_OVER;
     if (missing[me])
         m->key_written = false; /* what will be there may be another's */
-    if (missing[me] || m->lapsed) {
-        (void)tell(m, MU_CLASSIC_TELL_REMOVED, out);
+    if (missing[me] || m->lapsed || goes_on || m->world.count == 1) {
+        is_removed(m, out);
         return;
     }
     for (size_t i = 0; i < m->world.count; i++) {
@@ -1655,10 +1712,31 @@ static void group_over(struct mu_classic *m, const bool *missing, struct mu_clas
         if (i != me)
             m->ranks[count++] = i;
     }
-    if (count == 0)
-        (void)tell(m, MU_CLASSIC_TELL_REMOVED, out);
-    else
-        tell_lost(m, count, out);
+    tell_lost(m, count, out);
+    go(m, MU_CLASSIC_IN_OVER_WATCH, out);
+}
+
+static void watch_others(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    watch(m, false, MU_CLASSIC_WATCH_MS, out);
+}
+
+static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        m->index = event->index != 0 ? event->index : m->index;
+        go(m, MU_CLASSIC_IN_OVER_WATCH, out);
+        return;
+    }
+    if (!got_doc(m, event, MU_CLASSIC_IN_OVER_READ, out))
+        return;
+    if (m->doc.status == MU_CLASSIC_FINAL) {
+        is_removed(m, out);
+        return;
+    }
+    if (m->doc.status == MU_CLASSIC_CLOSED)
+        see_closed(m, out);
+    go(m, MU_CLASSIC_IN_OVER_WATCH, out);
 }
 
 static void judge_peers(struct mu_classic *m, const bool *missing, struct mu_classic_effects *out)
@@ -1837,6 +1915,8 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = list_members, .on_answer = on_member_list },
     [MU_CLASSIC_IN_MEMBER_WATCH] = { .enter = watch_members, .on_answer = on_watch, .next = MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
+    [MU_CLASSIC_IN_OVER_READ] = { .enter = get_doc, .on_answer = on_over_read },
+    [MU_CLASSIC_IN_OVER_WATCH] = { .enter = watch_others, .on_answer = on_watch, .next = MU_CLASSIC_IN_OVER_READ },
     [MU_CLASSIC_IN_OVER] = { .enter = enter_nothing, .on_answer = nobody_asked },
     [MU_CLASSIC_IN_QUIT_KEY] = { .enter = delete_key, .on_answer = on_quit_key },
     [MU_CLASSIC_IN_QUIT_READ] = { .enter = get_doc, .on_answer = on_quit_read },
@@ -1881,11 +1961,21 @@ static bool renews_rank(const struct mu_classic *m)
     return m->rank_leased && m->rank_lease.id == 0 && !((m->quitting || m->join_next) && m->put_back);
 }
 
+static bool is_over(enum mu_classic_state state)
+{
+    return state == MU_CLASSIC_IN_OVER_READ || state == MU_CLASSIC_IN_OVER_WATCH;
+}
+
 /* It was not renewed in time, although nobody stopped: it is put back, and whether anybody has noticed will be seen. */
 static void on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     m->rank_lease.id = 0;
-    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+    if (event->code == 0)
+        m->renewed_ms = m->now_ms;
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND && is_over(m->state)) {
+        stop_rank_lease(m, out);
+        m->key_written = false; /* what will be there may be another's */
+    } else if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->lapsed = m->put_back = true;
         m->rank_lease.due_ms = m->now_ms;
         if (renews_rank(m))
@@ -1893,17 +1983,20 @@ static void on_rank_lease(struct mu_classic *m, const struct mu_classic_event *e
     } else if (event->code == 0) {
         m->put_back = false;
         m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
-    } else {
+    } else if (m->now_ms < m->renewed_ms + MU_CLASSIC_RANK_TTL_S * 1000) {
         m->rank_lease.due_ms = m->now_ms + LEASE_RETRY_MS;
+    } else {
+        m->rank_lease.due_ms = m->now_ms + mu_rng_jitter(&m->rng, LAPSED_RETRY_MS, 50);
     }
-    if (m->state != MU_CLASSIC_IN_MEMBER_WATCH || m->main.id == 0)
+    if ((m->state != MU_CLASSIC_IN_MEMBER_WATCH && m->state != MU_CLASSIC_IN_OVER_WATCH) || m->main.id == 0)
         return;
     if (counts_anew(m, event)) { /* the watch's server has gone without a word */
         withdraw(&m->main, out);
-        read_anew(m, out);
+        m->verify = true;
+        go(m, phases[m->state].next, out);
     } else if (event->code == MUSTER_ETIMEOUT) { /* as may have that of the watch: another one is asked */
         withdraw(&m->main, out);
-        go(m, MU_CLASSIC_IN_MEMBER_WATCH, out);
+        go(m, m->state, out);
     }
 }
 
@@ -2040,12 +2133,20 @@ static void on_look_answer(struct mu_classic *m, const struct mu_classic_event *
 
 /* ---- Steps ---- */
 
+/* What a group is served with: anything else is etcd's own refusal. */
+static bool is_answer(int code)
+{
+    return code == 0 || code == MU_CLASSIC_CODE_NOT_FOUND || code == MU_CLASSIC_CODE_COMPARE ||
+           code == MU_CLASSIC_CODE_EXISTS || code == MU_CLASSIC_CODE_CLEARED;
+}
+
 /* Watches that come back without news are the server's answer as well; if it is away, what follows them will say so. */
 static void note_server(struct mu_classic *m, const struct mu_classic_event *event, bool watches,
                         struct mu_classic_effects *out)
 {
     bool no_news = watches && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
-    bool away = event->code < 0 && event->code != MUSTER_ENOMEM && !no_news;
+    bool refused = event->code > 0 && m->world.version >= 0 && !is_answer(event->code);
+    bool away = refused || (event->code < 0 && event->code != MUSTER_ENOMEM && !no_news);
 
     if (event->code >= 0)
         m->answered = true;

@@ -24,7 +24,8 @@
  *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its keep-alive
  *    and then the document. With a PyTorch member among us the announcement has to stand until it has been seen.
  *  - Their last call is over when all of them are back, or gone for a second: any of them ends it. Nobody else does, and
- *    not while more nodes are known to wait.
+ *    not while more nodes are known to wait. Who is still stopping keeps its keep-alive, so that it is waited for; if the
+ *    others go on all the same, it is told.
  *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
  *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others have
  *    had the time to put theirs back. */
@@ -35,7 +36,6 @@
 #include "rdzv/classic_doc.h"
 
 #define MU_CLASSIC_PREFIX_DEFAULT "/torchelastic/p2p"
-#define MU_CLASSIC_KEY_MAX 4096
 #define MU_CLASSIC_NODE_MAX 512 /* bytes that say who a node is */
 
 #define MU_CLASSIC_SETUP_TTL_S 5
@@ -104,6 +104,8 @@
     X(MEMBER_LIST, "list the keep-alives of our group")                                                                \
     X(MEMBER_WATCH, "watch our group")                                                                                 \
     X(MEMBER_KEY, "put our keep-alive back")                                                                           \
+    X(OVER_READ, "look whether the others go on")                                                                      \
+    X(OVER_WATCH, "wait for the others to go on")                                                                      \
     X(OVER, "our group is over")                                                                                       \
     X(QUIT_KEY, "delete our keep-alive to leave")                                                                      \
     X(QUIT_READ, "read the document to leave")                                                                         \

@@ -149,13 +149,14 @@ const char *mu_classic_doc_keep_alive(const struct mu_classic_doc *doc, size_t i
     return json_string_value(json_array_get(json_object_get(doc->json, "keep_alives"), index));
 }
 
-bool mu_classic_doc_has_keep_alive(const struct mu_classic_doc *doc, const char *key)
+size_t mu_classic_doc_count_keep_alive(const struct mu_classic_doc *doc, const char *key)
 {
-    for (size_t i = 0; i < doc->keep_alives; i++) {
-        if (strcmp(mu_classic_doc_keep_alive(doc, i), key) == 0)
-            return true;
-    }
-    return false;
+    char text[MU_CLASSIC_KEY_MAX];
+    size_t count = 0;
+
+    for (size_t i = 0; i < doc->keep_alives; i++)
+        count += mu_classic_key_clean(mu_classic_doc_keep_alive(doc, i), text, sizeof text) && strcmp(text, key) == 0;
+    return count;
 }
 
 /* ---- Writing ---- */

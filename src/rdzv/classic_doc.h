@@ -18,6 +18,8 @@
     X(FINAL, "final")                                                                                                  \
     X(CLOSED, "closed")
 
+#define MU_CLASSIC_KEY_MAX 4096 /* with its NUL */
+
 enum mu_classic_status {
 #define X(name, text) MU_CLASSIC_##name,
     MU_CLASSIC_STATUSES(X)
@@ -39,7 +41,8 @@ struct mu_classic_doc { /* zeroed memory is none */
 int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, struct muster_error *reterr);
 void mu_classic_doc_done(struct mu_classic_doc *doc);
 const char *mu_classic_doc_keep_alive(const struct mu_classic_doc *doc, size_t index); /* a key, as it was written */
-bool mu_classic_doc_has_keep_alive(const struct mu_classic_doc *doc, const char *key);
+/* How often that key, as etcd has it, is there, however it was written. */
+size_t mu_classic_doc_count_keep_alive(const struct mu_classic_doc *doc, const char *key);
 
 /* The next document, put into `out` in place of what is there. 0 or MUSTER_ENOMEM. The document itself stays as it is. */
 int mu_classic_doc_setup(struct mu_buf *out);

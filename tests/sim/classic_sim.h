@@ -97,6 +97,7 @@ struct node {
     int64_t version, rank, count;
     uint64_t epoch, marks_epoch; /* of its group; of the last marks that it read */
     uint64_t rejoin_ms;          /* 0: no */
+    uint64_t stops_until_ms;     /* its workers take so long to stop, unless they are killed */
     struct seen seen;
     uint64_t quit_ms;    /* it takes back what it can since then; 0: no */
     bool in_trouble;     /* a request for that has failed */

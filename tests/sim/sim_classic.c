@@ -47,7 +47,7 @@ static size_t requests_room;
 static struct request *outstanding[NODES_MAX][OUTSTANDING_MAX];
 static uint64_t last_request_id;
 static bool faults_given, faults_wanted[FAULTS_COUNT];
-static uint64_t rounds_total, steps_total, same_numbers_total;
+static uint64_t rounds_total, steps_total, same_numbers_total, stops_total;
 
 static const char *const fault_names[FAULTS_COUNT] = {
 #define X(name, text) text,
@@ -332,6 +332,8 @@ static void rejoin_later(struct node *node, uint64_t delay_ms)
     if (node->rejoin_ms != 0 || node->out)
         return;
     node->rejoin_ms = w.now_ms + 1 + delay_ms;
+    if (node->rejoin_ms < node->stops_until_ms)
+        node->rejoin_ms = node->stops_until_ms;
     push(node->rejoin_ms, H_TIMER, node->slot, node->life, NULL);
 }
 
@@ -367,9 +369,13 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_JOINED:
         node_joined(node, world->version, world->rank, (int64_t)world->count);
         break;
+    case MU_CLASSIC_TELL_REMOVED:
+        if (node->stops_until_ms > w.now_ms)
+            node->stops_until_ms = node->rejoin_ms = 0; /* they are killed */
+        rejoin_later(node, below(500));
+        break;
     case MU_CLASSIC_TELL_WAITING:
     case MU_CLASSIC_TELL_PEERS_LOST:
-    case MU_CLASSIC_TELL_REMOVED:
         rejoin_later(node, below(500));
         break;
     case MU_CLASSIC_TELL_LEFT:
@@ -981,6 +987,54 @@ static void check_same_number(void)
     find_together(CALM_MS);
 }
 
+static struct node *some_member(const struct node *but)
+{
+    unsigned first = (unsigned)below(w.nodes_count);
+
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        struct node *node = &w.nodes[(first + i) % w.nodes_count];
+
+        if (node != but && node->life != 0 && node->member && !node->is_stock)
+            return node;
+    }
+    return NULL;
+}
+
+static bool is_anybody_beyond(int64_t version)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        if (w.nodes[i].life != 0 && w.nodes[i].member && w.nodes[i].version > version)
+            return true;
+    return false;
+}
+
+/* Workers of one member fail, and those of another take long to stop: the others wait for it, up to the end of their last
+ * call; and if they go on all the same, it hears that. */
+static void check_stopping(void)
+{
+    struct node *slow = some_member(NULL), *hasty = some_member(slow);
+    uint64_t call_ends_ms = w.now_ms + w.last_call_ms, beyond_ms = 0;
+    int64_t version = slow != NULL ? slow->version : 0;
+
+    if (slow == NULL || hasty == NULL || slow->count <= w.nodes_min || !mu_classic_world(slow->classic)->all_ours)
+        return;
+    slow->stops_until_ms = w.now_ms + below(2 * w.last_call_ms + 20000);
+    say("%u: takes %llu ms to stop", slow->slot, (unsigned long long)(slow->stops_until_ms - w.now_ms));
+    workers_fail(hasty);
+    while (slow->member && slow->version == version && w.now_ms < slow->stops_until_ms) {
+        run_until(w.now_ms + 20);
+        if (beyond_ms == 0 && is_anybody_beyond(version))
+            beyond_ms = w.now_ms;
+        if (beyond_ms != 0 && beyond_ms < call_ends_ms && slow->member && slow->version == version)
+            fail("node %u was not waited for", slow->slot);
+        if (beyond_ms != 0 && w.now_ms > beyond_ms + 2000)
+            fail("node %u does not hear that the others have gone on", slow->slot);
+    }
+    stops_total += beyond_ms != 0;
+    slow->stops_until_ms = 0;
+    find_together(CALM_MS);
+}
+
 static void choose(void)
 {
     w.nodes_count = 1 + (unsigned)below(6);
@@ -1029,6 +1083,8 @@ static void run_seed(uint64_t seed, bool trace)
         check_put_back();
         check_same_number();
     }
+    if (!w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max)
+        check_stopping();
     if (w.on[F_CLOSE])
         close_it();
     for (unsigned i = 0; i < w.nodes_count; i++)
@@ -1096,9 +1152,10 @@ int main(int argc, char **argv)
     for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
         run_seed(first + done, trace);
     printf(
-        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was there)\n",
+        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was there, "
+        "%llu that went on while somebody stopped)\n",
         (unsigned long long)done, (unsigned long long)first, (unsigned long long)rounds_total,
-        (unsigned long long)steps_total, (unsigned long long)same_numbers_total);
+        (unsigned long long)steps_total, (unsigned long long)same_numbers_total, (unsigned long long)stops_total);
     free(heap);
     free(requests);
     return 0;

@@ -21,6 +21,9 @@
 #define PAIR_1(waiting) FINAL_1("0, 1", KEY("0") ", " KEY("1"), waiting)
 #define IN_2(list) "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [" list "]}"
 #define FROZEN_2(list) "{\"status\": \"frozen\", \"version\": \"2\", \"participants\": [" list "], \"keep_alives\": []}"
+#define FINAL_2                                                                                                        \
+    "{\"status\": \"final\", \"version\": \"2\", \"participants\": [0], \"keep_alives\": "                             \
+    "[\"/p/run_job/rdzv/v_2/rank_0\"], \"num_workers_waiting\": 0}"
 #define CLOSED_PAIR_1                                                                                                  \
     "{\"status\": \"closed\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [" KEY("0") ", " KEY(     \
         "1") "], \"num_workers_waiting\": 0}"
@@ -731,6 +734,30 @@ static void an_error_while_waiting_does_not_join_twice(void **state)
     end(s);
 }
 
+/* The server has lost everything since, and PyTorch has made the same writes: what is there is of another rank 1. */
+static void a_confirmation_that_is_not_our_own_is_another_group(void **state)
+{
+    struct scene *s = confirming();
+
+    (void)state;
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 30), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 31), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
+    end(s);
+}
+
+static void a_rank_that_has_confirmed_twice_is_two_nodes(void **state)
+{
+    struct scene *s = confirming();
+
+    (void)state;
+    SAYS(done(s, 18), "WATCH av from 19");
+    SAYS(doc_changes(s, 20), "GET av");
+    SAYS(gets(s, FINAL_1("0, 1", KEY("1") ", " KEY("1"), "0"), 20), "GET av");
+    end(s);
+}
+
 static void confirming_writes_a_keep_alive_and_then_its_key(void **state)
 {
     struct scene *s = looking(2, 2);
@@ -862,6 +889,20 @@ static void a_late_joiner_announces_itself_and_waits(void **state)
     SAYS(gets(s, PAIR_1("2"), 24), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "DELETE av if " PAIR_1("2"));
     SAYS(done(s, 25), "GET av");
+    end(s);
+}
+
+/* The server has lost everything, and the group was put back as somebody knew it before. */
+static void an_announcement_that_is_gone_is_made_again(void **state)
+{
+    struct scene *s = looking(2, 3);
+
+    (void)state;
+    (void)gets(s, PAIR_1("0"), 20);
+    (void)done(s, 22);
+    (void)lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", NULL);
+    (void)doc_changes(s, 24);
+    SAYS(gets(s, PAIR_1("0"), 24), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
     end(s);
 }
 
@@ -1151,8 +1192,101 @@ static void a_document_that_is_gone_is_a_lost_group(void **state)
     SAYS(doc_changes(s, 23), "GET av");
     SAYS(code(s, 100), "GET mark v_1/rank_1");
     SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0");
-    assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0; WATCH av from 23");
+    assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER_WATCH);
+    end(s);
+}
+
+/* Of a pair of ours: the document is gone, and workers are being stopped. */
+static struct scene *over(bool ours)
+{
+    struct scene *s = watching(ours);
+
+    (void)doc_changes(s, 23);
+    (void)code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 23);
+    (void)gets(s, "me_1_2", 23);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "peers_lost 0; WATCH av from 24");
+    return s;
+}
+
+static void who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, MUSTER_ETIMEOUT, true), "backend_down; cancel; WATCH av from 24");
+    SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
+    SAYS(doc_changes(s, 24), "GET av");
+    SAYS(gets(s, IN_2("0"), 24), "WATCH av from 25");
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
+    end(s);
+}
+
+static void who_is_stopping_when_the_others_go_on_is_removed(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)doc_changes(s, 24);
+    SAYS(gets(s, FROZEN_2("0, 1"), 24), "WATCH av from 25");
+    SAYS(code(s, MUSTER_ECANCELED), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FINAL_2, 26), "removed");
+    SAYS(passes(s, 20000), ""); /* nobody waits for it */
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "DELETE v_1/rank_1");
+    end(s);
+}
+
+static void who_is_stopping_does_not_put_its_keep_alive_back(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, MU_CLASSIC_CODE_NOT_FOUND, false), "");
+    SAYS(passes(s, 20000), "");
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; GET av"); /* what may be there is another's */
+    end(s);
+}
+
+static void who_is_stopping_hears_that_the_job_is_closed(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)doc_changes(s, 24);
+    SAYS(gets(s, "{\"status\": \"closed\"}", 24), "closed; WATCH av from 25");
+    (void)doc_changes(s, 25);
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 25), "WATCH av from 26");
+    (void)doc_changes(s, 26);
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    end(s);
+}
+
+static void who_is_stopping_may_find_a_server_that_has_lost_everything(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_at(s, s->rank_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "cancel; GET av");
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "WATCH av from 4");
+    end(s);
+}
+
+static void a_next_version_that_is_complete_means_removed(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)doc_changes(s, 23);
+    SAYS(gets(s, FINAL_2, 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", "rank_1", NULL), "removed");
     end(s);
 }
 
@@ -1189,6 +1323,23 @@ static void a_keep_alive_is_renewed_and_errors_do_not_end_that(void **state)
     SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
     SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    end(s);
+}
+
+static void a_server_that_refuses_is_as_one_that_is_away(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, 110, false), "backend_down");
+    SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 110, false), "");
+    (void)passes(s, 10000);
+    SAYS(code_for(s, s->rank_id, 110, false), "");
+    SAYS(passes(s, 500), ""); /* the keep-alive is gone by now: there is no hurry */
+    SAYS(passes(s, 2500), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
     end(s);
 }
 
@@ -1331,6 +1482,52 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     end(s);
 }
 
+static const char *with_backend_up(const char *text)
+{
+    static char whole[512];
+
+    (void)snprintf(whole, sizeof whole, "backend_up; %s", text);
+    return whole;
+}
+
+/* At putting its document back. */
+static struct scene *putting_back(void)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)code(s, 100);
+    (void)code(s, 100);
+    for (uint64_t index = 1; index < 6; index++)
+        (void)done(s, index);
+    SAYS(done(s, 6), "PUT av " PAIR_1("0") " new");
+    return s;
+}
+
+static void a_document_whose_putting_back_has_no_answer_is_looked_for(void **state)
+{
+    static const struct {
+        const char *label, *document;
+        uint64_t modified;
+        const char *then;
+    } rows[] = {
+        { "it was written", PAIR_1("0"), 7, "PUT mark v_1/rank_0 me_1_2 new" },
+        { "it was not", NULL, 0, "PUT av " PAIR_1("0") " new" },
+        { "it is one that was there before", PAIR_1("0"), 6, "GET av" },
+        { "it is another one", IN_1("0"), 7, "GET av" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = putting_back();
+
+        SAYS(lost(s), "backend_down");
+        SAYS(passes(s, 2 * MU_CLASSIC_RETRY_MS), "PUT run_job refresh ttl 7200; GET av");
+        SAYS(rows[i].document != NULL ? gets(s, rows[i].document, rows[i].modified) : code(s, 100),
+             with_backend_up(rows[i].then));
+        end(s);
+    }
+}
+
 static void a_server_that_loses_everything_again_gets_no_more_marks(void **state)
 {
     struct scene *s = back_after_an_outage();
@@ -1382,6 +1579,33 @@ static void who_gets_no_mark_is_removed(void **state)
     end(s);
 }
 
+static void who_waits_for_its_mark_is_given_time_after_an_outage(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    (void)gets(s, PAIR_1("0"), 30);
+    SAYS(code_at(s, s->main_id, 100, 30), "WATCH mark v_1/rank_1 from 31");
+    s->now_ms += MU_CLASSIC_GRACE_MS + 1;
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(passes(s, 2 * MU_CLASSIC_RETRY_MS), "PUT v_1/rank_1 refresh ttl 10; GET av");
+    SAYS(gets(s, PAIR_1("0"), 30), "backend_up; GET mark v_1/rank_1");
+    SAYS(code_at(s, s->main_id, 100, 30),
+         "WATCH mark v_1/rank_1 from 31"); /* who writes it is about to find the server */
+    end(s);
+}
+
+static void a_mark_that_is_missing_where_everything_was_lost_is_not_waited_for(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("0"), 30), "backend_up; GET mark v_1/rank_1");
+    SAYS(code_at(s, s->main_id, 100, 2), "GET av");
+    SAYS(code_at(s, s->main_id, 100, 2), "PUT /p dir new");
+    end(s);
+}
+
 /* Nothing was lost, or it was put back: who has its mark has had a document. It was deleted on purpose. */
 static void a_group_without_a_document_whose_mark_is_there_is_over(void **state)
 {
@@ -1389,8 +1613,8 @@ static void a_group_without_a_document_whose_mark_is_there_is_over(void **state)
 
     (void)state;
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0");
+    SAYS(gets(s, "me_1_2", 40), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH av from 23");
     end(s);
 }
 
@@ -1406,7 +1630,7 @@ static void a_group_that_comes_too_late_leaves_no_marks(void **state)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, IN_1("0"), 9), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "peers_lost 0");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "peers_lost 0; WATCH av from 10");
     end(s);
 }
 
@@ -1927,6 +2151,8 @@ int main(void)
         cmocka_unit_test(peers_of_a_version_that_is_gone_are_not_waited_for),
         cmocka_unit_test(an_error_while_waiting_does_not_join_twice),
         cmocka_unit_test(confirming_writes_a_keep_alive_and_then_its_key),
+        cmocka_unit_test(a_confirmation_that_is_not_our_own_is_another_group),
+        cmocka_unit_test(a_rank_that_has_confirmed_twice_is_two_nodes),
         cmocka_unit_test(a_confirmation_whose_answer_was_lost_is_looked_for),
         cmocka_unit_test(a_version_that_does_not_stay_frozen_is_left),
         cmocka_unit_test(a_final_version_without_our_rank_is_left),
@@ -1936,6 +2162,7 @@ int main(void)
         cmocka_unit_test(a_document_older_than_our_joining_is_another_one),
         cmocka_unit_test(a_join_that_succeeds_after_leave_was_asked_is_left_untold),
         cmocka_unit_test(a_late_joiner_announces_itself_and_waits),
+        cmocka_unit_test(an_announcement_that_is_gone_is_made_again),
         cmocka_unit_test(whoever_waits_looks_again_when_that_group_is_over),
         cmocka_unit_test(keep_alives_are_the_same_however_they_are_written),
         cmocka_unit_test(a_busy_store_does_not_keep_a_watch_busy),
@@ -1958,9 +2185,16 @@ int main(void)
         cmocka_unit_test(nodes_for_whom_there_is_no_room_end_no_group),
         cmocka_unit_test(a_missing_keep_alive_is_a_lost_peer),
         cmocka_unit_test(a_document_that_is_gone_is_a_lost_group),
+        cmocka_unit_test(who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for),
+        cmocka_unit_test(who_is_stopping_when_the_others_go_on_is_removed),
+        cmocka_unit_test(who_is_stopping_does_not_put_its_keep_alive_back),
+        cmocka_unit_test(who_is_stopping_hears_that_the_job_is_closed),
+        cmocka_unit_test(who_is_stopping_may_find_a_server_that_has_lost_everything),
+        cmocka_unit_test(a_next_version_that_is_complete_means_removed),
         cmocka_unit_test(a_next_version_after_our_keep_alive_lapsed_means_removed),
         cmocka_unit_test(closing_by_others_is_told_once_and_the_group_goes_on),
         cmocka_unit_test(a_keep_alive_is_renewed_and_errors_do_not_end_that),
+        cmocka_unit_test(a_server_that_refuses_is_as_one_that_is_away),
         cmocka_unit_test(a_lapsed_keep_alive_is_put_back),
         cmocka_unit_test(a_keep_alive_without_an_answer_has_the_watch_made_anew),
         cmocka_unit_test(who_leaves_deletes_its_keep_alive_when_that_is_put_back),
@@ -1971,9 +2205,12 @@ int main(void)
         cmocka_unit_test(after_an_outage_nobody_is_judged_for_a_while),
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
         cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
+        cmocka_unit_test(a_document_whose_putting_back_has_no_answer_is_looked_for),
         cmocka_unit_test(a_server_that_loses_everything_again_gets_no_more_marks),
         cmocka_unit_test(a_group_that_comes_too_late_leaves_no_marks),
         cmocka_unit_test(who_gets_no_mark_is_removed),
+        cmocka_unit_test(who_waits_for_its_mark_is_given_time_after_an_outage),
+        cmocka_unit_test(a_mark_that_is_missing_where_everything_was_lost_is_not_waited_for),
         cmocka_unit_test(a_group_without_a_document_whose_mark_is_there_is_over),
         cmocka_unit_test(a_group_that_another_has_put_back_is_not_over),
         cmocka_unit_test(a_group_of_the_same_number_that_was_faster_means_removed),

@@ -55,14 +55,15 @@ static void every_document_has_the_bytes_that_python_writes(void **state)
     mu_classic_doc_done(&final);
 }
 
-static void keep_alives_are_found_by_their_text(void **state)
+static void keep_alives_are_counted_however_they_are_written(void **state)
 {
-    struct mu_classic_doc doc =
-        doc_of("{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0, 1], \"keep_alives\": [\"/a\"]}");
+    struct mu_classic_doc doc = doc_of("{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0, 1, 2, 3], "
+                                       "\"keep_alives\": [\"/a\", \"/b/c\", \"//a\"]}");
 
     (void)state;
-    assert_true(mu_classic_doc_has_keep_alive(&doc, "/a"));
-    assert_false(mu_classic_doc_has_keep_alive(&doc, "/b"));
+    assert_int_equal(mu_classic_doc_count_keep_alive(&doc, "/a"), 2);
+    assert_int_equal(mu_classic_doc_count_keep_alive(&doc, "/b/c"), 1);
+    assert_int_equal(mu_classic_doc_count_keep_alive(&doc, "/b"), 0);
     assert_string_equal(mu_classic_doc_keep_alive(&doc, 0), "/a");
     mu_classic_doc_done(&doc);
 }
@@ -110,7 +111,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_document_has_the_bytes_that_python_writes),
-        cmocka_unit_test(keep_alives_are_found_by_their_text),
+        cmocka_unit_test(keep_alives_are_counted_however_they_are_written),
         cmocka_unit_test(keys_are_written_as_etcd_has_them),
         cmocka_unit_test(without_memory_nothing_is_given_and_nothing_leaks),
     };
