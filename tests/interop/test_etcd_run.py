@@ -133,3 +133,32 @@ def test_one_job_of_torchrun_and_ours_restarts_together(scenes, first):
     scene.training.whole()
     assert set(scene.training.worlds()) == {2}
     assert len(scene.training.worlds()) >= 2
+SLOW = """
+part=$1 stage=$2
+tell() { echo "$*" >> "$stage/story"; }
+long_stop() { for _ in $(seq 150); do sleep 0.1; done; tell stopped; exit 0; }
+if [ "$TORCHELASTIC_RESTART_COUNT" != 0 ]; then tell again "$WORLD_SIZE"; exit 0; fi
+case $part in slow) trap long_stop TERM;; *) trap 'exit 0' TERM;; esac
+touch "$stage/$part"
+while :; do
+    if [ "$part" = fails ] && [ -e "$stage/slow" ] && [ -e "$stage/quick" ]; then exit 1; fi
+    sleep 0.1
+done
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_takes_long_to_stop_is_waited_for(jobs, etcds, tmp_path, backend):
+    """For longer than a keep-alive lasts: no worker of the next round runs beside one of the last."""
+    job, cluster = jobs(BACKENDS[backend][0]), etcds(1)
+    (tmp_path / "slow.sh").write_text(SLOW)
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    nodes = [job.muster("--nnodes", "2:3", "--max-restarts", 1, "--rdzv-backend", backend, "--rdzv-endpoint",
+                        cluster.endpoint, "--rdzv-id", job.run_id, "--rdzv-conf",
+                        f"{BACKENDS[backend][1]},last_call_timeout=60", "--no-python", "sh", tmp_path / "slow.sh", part,
+                        stage) for part in ("fails", "slow", "quick")]
+    for node in nodes:
+        node.good()
+    assert (stage / "story").read_text().splitlines() == ["stopped", *3 * ["again 3"]]
+    assert not job.left()
