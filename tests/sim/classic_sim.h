@@ -29,13 +29,16 @@
     X(FAILING, "failing") /* workers fail: nodes join anew */                                                          \
     X(LEAVE, "leave")     /* nodes leave, and may come back */                                                         \
     X(TIGHT, "tight")     /* short join timeouts */                                                                    \
-    X(CLOSE, "close")     /* somebody closes it, in the end or before */
+    X(CLOSE, "close")     /* somebody closes it, in the end or before */                                               \
+    X(LIMITS, "limits")   /* nodes have different limits; only if wished for, as what follows */                       \
+    X(LAZY, "lazy")       /* timers fire late */
 
 enum fault {
 #define X(name, text) F_##name,
     FAULTS(X)
 #undef X
-        FAULTS_COUNT
+        FAULTS_COUNT,
+    CHOSEN_COUNT = F_LIMITS /* those before are chosen by the seed */
 };
 
 struct kv_node { /* of a listing, or of the server */

@@ -4,6 +4,7 @@
  *     muster-sim-etcd --time SECONDS             fresh seeds for so long
  *     muster-sim-etcd --seed N [--trace]         one seed, told line by line
  *     --faults LIST                              these faults and no others; "none"
+ *     --more LIST                                these beside those that the seed chooses
  *
  * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
  * is followed by calm, in which everybody who is still alive must find together and stay so.
@@ -11,7 +12,8 @@
  * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as many as
  * may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all, that is still
  * so STABLE_MS later. Where the server loses things: a group is put back without a round, and nobody who was cut off takes
- * another group of its number for its own. */
+ * another group of its number for its own. Who takes long to stop is waited for, up to the end of a last call, and hears when
+ * the others go on. */
 #include "classic_sim.h"
 
 #include <getopt.h>
@@ -46,7 +48,7 @@ size_t requests_count;
 static size_t requests_room;
 static struct request *outstanding[NODES_MAX][OUTSTANDING_MAX];
 static uint64_t last_request_id;
-static bool faults_given, faults_wanted[FAULTS_COUNT];
+static bool faults_given, faults_wanted[FAULTS_COUNT], faults_added[FAULTS_COUNT];
 static uint64_t rounds_total, steps_total, same_numbers_total, stops_total;
 
 static const char *const fault_names[FAULTS_COUNT] = {
@@ -93,7 +95,7 @@ _Noreturn void fail(const char *format, ...)
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         if (w.on[i])
             (void)fprintf(stderr, " %s", fault_names[i]);
-    (void)fprintf(stderr, "\nreplay with --seed %llu --trace\n", (unsigned long long)w.seed);
+    (void)fprintf(stderr, "\nreplay with the same faults and --seed %llu --trace\n", (unsigned long long)w.seed);
     exit(1);
 }
 
@@ -289,6 +291,8 @@ void node_timer(struct node *node, uint64_t at_ms)
     if (at_ms == UINT64_MAX || (node->timer_ms != 0 && node->timer_ms <= at_ms && node->timer_ms > w.now_ms))
         return;
     node->timer_ms = at_ms > w.now_ms ? at_ms : w.now_ms;
+    if (w.on[F_LAZY] && at_ms > w.now_ms)
+        node->timer_ms += below(20);
     push(node->timer_ms, H_TIMER, node->slot, node->life, NULL);
 }
 
@@ -519,6 +523,10 @@ static void give_birth(struct node *node, bool is_stock)
     struct muster_error error;
     char name[32];
 
+    if (w.on[F_LIMITS]) {
+        config.nodes_max = 1 + (int64_t)below(w.nodes_count + 1);
+        config.nodes_min = 1 + (int64_t)below((uint64_t)config.nodes_max);
+    }
     node->life = ++w.lives;
     node->is_stock = is_stock;
     say("%u: is born, %s", node->slot, node->is_stock ? "stock" : "ours");
@@ -652,7 +660,7 @@ static void on_deed(void)
 {
     if (w.calm)
         return;
-    deed((enum fault)below(FAULTS_COUNT));
+    deed((enum fault)below(CHOSEN_COUNT));
     push(w.now_ms + 100 + below(4000), H_DEED, 0, 0, NULL);
 }
 
@@ -821,6 +829,8 @@ static int64_t wanted(void)
 {
     int64_t alive = living();
 
+    if (w.on[F_LIMITS])
+        return 0; /* they may never find together */
     return alive < w.nodes_min ? 0 : alive < w.nodes_max ? alive : w.nodes_max;
 }
 
@@ -1041,7 +1051,9 @@ static void choose(void)
     w.nodes_max = 1 + (int64_t)below(w.nodes_count + 1);
     w.nodes_min = 1 + (int64_t)below((uint64_t)w.nodes_max);
     w.last_call_ms = 500 + below(8000);
-    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+    for (unsigned i = CHOSEN_COUNT; i < FAULTS_COUNT; i++)
+        w.on[i] = faults_wanted[i] || faults_added[i];
+    for (unsigned i = 0; i < CHOSEN_COUNT; i++)
         w.on[i] = faults_given ? faults_wanted[i] : chance(i == F_WIPE ? 10 : i == F_STOCK ? 40 : 35);
     if (w.on[F_STOCK]) /* PyTorch would wait for indexes that a new server reaches some day */
         w.on[F_WIPE] = false;
@@ -1097,15 +1109,14 @@ static void run_seed(uint64_t seed, bool trace)
 
 /* ---- The program ---- */
 
-static void read_faults(char *list)
+static void read_faults(char *list, bool *faults)
 {
-    faults_given = true;
     for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
         bool known = strcmp(name, "none") == 0;
 
         for (unsigned i = 0; i < FAULTS_COUNT; i++) {
             if (strcmp(name, fault_names[i]) == 0)
-                known = faults_wanted[i] = true;
+                known = faults[i] = true;
         }
         if (!known) {
             (void)fprintf(stderr, "muster-sim-etcd: no fault is called '%s'\n", name);
@@ -1117,9 +1128,13 @@ static void read_faults(char *list)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "seeds", required_argument, NULL, 'n' },  { "seed", required_argument, NULL, 's' },
-        { "time", required_argument, NULL, 't' },   { "trace", no_argument, NULL, 'v' },
-        { "faults", required_argument, NULL, 'f' }, { NULL, 0, NULL, 0 },
+        { "seeds", required_argument, NULL, 'n' },
+        { "seed", required_argument, NULL, 's' },
+        { "time", required_argument, NULL, 't' },
+        { "trace", no_argument, NULL, 'v' },
+        { "faults", required_argument, NULL, 'f' },
+        { "more", required_argument, NULL, 'm' },
+        { NULL, 0, NULL, 0 },
     };
     uint64_t first = 0, count = 1, seconds = 0, done = 0;
     time_t start = time(NULL);
@@ -1141,7 +1156,11 @@ int main(int argc, char **argv)
             trace = true;
             break;
         case 'f':
-            read_faults(optarg);
+            faults_given = true;
+            read_faults(optarg, faults_wanted);
+            break;
+        case 'm':
+            read_faults(optarg, faults_added);
             break;
         default:
             return 2;
