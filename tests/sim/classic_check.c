@@ -200,10 +200,29 @@ bool is_another_s_rank(const struct node *node)
     return !node->is_stock && mark != NULL && strcmp(mark, name) != 0;
 }
 
+/* Where everything is lost, PyTorch takes another group for its own; but nobody of ours has a rank that PyTorch has by right,
+ * or another one of ours. */
+static void check_twins(const struct node *node, const struct world *world)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct node *other = &w.nodes[i], *stock = other->is_stock ? other : node;
+        bool is_twin = other != node && other->life != 0 && other->member && other->version == node->version &&
+                       other->rank == node->rank && other->epoch == node->epoch;
+
+        if (is_twin && (!stock->is_stock || (node->is_stock != other->is_stock && world != NULL &&
+                                             world->owners[node->rank] == stock->life)))
+            fail("nodes %u and %u are rank %" PRId64 " of version %" PRId64, node->slot, i, node->rank, node->version);
+    }
+}
+
 void check_joined(const struct node *node)
 {
     struct world *world = find_world_of(node);
 
+    if (w.on[F_WIPE] && w.on[F_STOCK]) {
+        check_twins(node, world);
+        return;
+    }
     if (!w.on[F_LIMITS] && (node->count < w.nodes_min || node->count > w.nodes_max))
         fail("version %" PRId64 " has %" PRId64 " members", node->version, node->count);
     if (node->rank < 0 || node->rank >= node->count)

@@ -829,7 +829,7 @@ static int64_t wanted(void)
 {
     int64_t alive = living();
 
-    if (w.on[F_LIMITS])
+    if (w.on[F_LIMITS] || (w.on[F_WIPE] && w.on[F_STOCK]))
         return 0; /* they may never find together */
     return alive < w.nodes_min ? 0 : alive < w.nodes_max ? alive : w.nodes_max;
 }
@@ -1052,13 +1052,15 @@ static void choose(void)
     w.nodes_min = 1 + (int64_t)below((uint64_t)w.nodes_max);
     w.last_call_ms = 500 + below(8000);
     for (unsigned i = CHOSEN_COUNT; i < FAULTS_COUNT; i++)
-        w.on[i] = faults_wanted[i] || faults_added[i];
+        w.on[i] = faults_wanted[i];
     for (unsigned i = 0; i < CHOSEN_COUNT; i++)
         w.on[i] = faults_given ? faults_wanted[i] : chance(i == F_WIPE ? 10 : i == F_STOCK ? 40 : 35);
     if (w.on[F_STOCK]) /* PyTorch would wait for indexes that a new server reaches some day */
         w.on[F_WIPE] = false;
     if (w.on[F_STOCK]) /* PyTorch sleeps for 1 s after each change: a shorter last call leaves it out every time */
         w.last_call_ms += STOCK_LAST_CALL_MS;
+    for (unsigned i = 0; i < FAULTS_COUNT; i++)
+        w.on[i] |= faults_added[i];
     w.join_ms = w.on[F_TIGHT] ? w.last_call_ms + 25000 + below(40000) : 600000;
 }
 
