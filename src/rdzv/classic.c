@@ -16,6 +16,7 @@
 #define ROOT_EVERY_MS (MU_CLASSIC_ROOT_TTL_S * UINT64_C(500))
 #define RANK_EVERY_MS (MU_CLASSIC_RANK_TTL_S * UINT64_C(500))
 #define ROOT "%.2048s" /* no root is longer: the compiler is told */
+#define SELF "/muster/nodes/%016" PRIx64
 #define NODES_LIMIT INT64_C(0x7fffffff)
 
 /* A request under way. */
@@ -35,6 +36,7 @@ enum prepare_step {
     MAKE_JOB,
     MAKE_RDZV,
     MAKE_COUNTER,
+    MAKE_SELF,
     PREPARED,
     PUT_KEY = PREPARED,
     PUT_STORE,
@@ -47,6 +49,7 @@ enum prepare_step {
 struct mu_classic {
     char prefix[MU_CLASSIC_KEY_MAX], root[MU_CLASSIC_KEY_MAX]; /* root: J */
     char node[MU_CLASSIC_NODE_MAX];
+    uint64_t self; /* the key by which we see that the server has lost nothing since we came */
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
     struct mu_rng rng;
@@ -74,6 +77,7 @@ struct mu_classic {
     bool key_written;  /* our keep-alive of key_version, as key_rank; or it is being written */
     uint64_t in_index; /* of that joining */
     bool confirms;     /* our key was put into its document, or may have been */
+    bool confirms_unsurely;
     int64_t in_version, rank, key_version, key_rank;
     uint64_t announced_ms;
     int64_t announced;                      /* the version that was told that we wait; -1: none */
@@ -606,6 +610,11 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         request->has_value = request->must_not_exist = true;
         request->value = mu_buf_slice(&m->main.value);
         break;
+    case MAKE_SELF:
+        request = ask(m, out, &m->main, MU_CLASSIC_PUT, SELF, m->self);
+        request->has_value = true;
+        request->value = mu_slice_str(m->node);
+        break;
     case PUT_KEY:
         put_rank_key(ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->world.version,
                          m->world.rank));
@@ -702,6 +711,7 @@ static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects 
     bool last = m->doc.keep_alives + 1 == m->doc.participants;
 
     m->confirms = true;
+    m->confirms_unsurely = false;
     own_key(m, key);
     put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value), last ? 0 : MU_CLASSIC_FROZEN_TTL_S,
             MU_CLASSIC_IN_CONFIRM_READ);
@@ -802,6 +812,11 @@ static void get_marks(struct mu_classic *m, struct mu_classic_effects *out)
 static void get_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
 {
     (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
+}
+
+static void get_self(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, SELF, m->self);
 }
 
 static void list_awaited(struct mu_classic *m, struct mu_classic_effects *out)
@@ -1309,19 +1324,37 @@ static size_t count_confirmed(const struct mu_classic *m)
 }
 
 /* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is there
- * without our doing, or twice. */
+ * without our doing, or twice. Where we do not know whether it is our doing, we look whether everything was lost. */
 static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
 {
     size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;
     bool confirmed = count == 1 && m->confirms;
     bool has_place = (int64_t)m->doc.participants > m->rank && (count == 0 || confirmed);
 
-    if (has_place && confirmed && is_there(m, MU_CLASSIC_FINAL, m->in_version))
+    if (has_place && confirmed && m->confirms_unsurely)
+        go(m, MU_CLASSIC_IN_CONFIRM_SELF, out);
+    else if (has_place && confirmed && is_there(m, MU_CLASSIC_FINAL, m->in_version))
         go(m, MU_CLASSIC_IN_STORE_DIR, out);
     else if (has_place && is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE, out);
     else
         look_again(m, out);
+}
+
+static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        look_again(m, out);
+        withdraw(&m->main, out);
+        m->prepared = false;
+        m->step = MAKE_PREFIX;
+        go(m, MU_CLASSIC_IN_PREPARE, out);
+    } else if (event->code != 0) {
+        failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
+    } else {
+        m->confirms_unsurely = false;
+        judge_confirmations(m, out);
+    }
 }
 
 static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -1334,6 +1367,7 @@ static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event 
 
 static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    m->confirms_unsurely = event->unsure;
     if (event->code != 0 && !event->unsure)
         m->confirms = false;
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
@@ -1899,6 +1933,7 @@ static const struct phase phases[PHASES_COUNT] = {
     [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
     [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
     [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = get_doc, .on_answer = on_confirm_read },
+    [MU_CLASSIC_IN_CONFIRM_SELF] = { .enter = get_self, .on_answer = on_confirm_self },
     [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = watch_document,
                                     .on_answer = on_watch,
                                     .next = MU_CLASSIC_IN_CONFIRM_READ },
@@ -2347,6 +2382,7 @@ int mu_classic_keys(const char *prefix, const char *run_id, char ret_prefix[stat
 int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **ret_classic, struct muster_error *reterr)
 {
     struct mu_classic *m;
+    struct mu_rng names;
     int rc;
 
     if (config->nodes_min < 1 || config->nodes_max < config->nodes_min || config->nodes_max > NODES_LIMIT)
@@ -2367,6 +2403,8 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
     m->last_call_ms = config->last_call_ms;
     m->close_ms = config->close_ms;
     m->rng = mu_rng_seeded(config->seed);
+    names = mu_rng_seeded(~config->seed);
+    m->self = mu_rng_next(&names);
     m->doc.version = m->announced = m->unsure_version = m->old_version = m->in_version = -1;
     m->world.version = -1;
     m->main.due_ms = m->job_lease.due_ms = m->rank_lease.due_ms = m->close.due_ms = m->look.due_ms = NEVER;

@@ -16,6 +16,7 @@
  * equal the one that etcd lists):
  *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the store of the round)
  *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
+ *   J/muster/nodes/<number>: ours alone; written before a node first joins. Gone, if the server has lost everything since.
  *
  * What is better than the original, with the same keys and documents:
  *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other removes the
@@ -90,6 +91,7 @@
     X(CONFIRM_MARK, "say who we are")                                                                                  \
     X(CONFIRM_WRITE, "confirm")                                                                                        \
     X(CONFIRM_READ, "read the document for confirmations")                                                             \
+    X(CONFIRM_SELF, "look whether the server has lost everything")                                                     \
     X(FINAL_WATCH, "wait for confirmations")                                                                           \
     X(STORE_DIR, "make the store's directory")                                                                         \
     X(MARKS_READ, "read who the others are")                                                                           \

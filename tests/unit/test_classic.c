@@ -83,6 +83,8 @@ static const char *short_key(struct mu_slice key)
     (void)snprintf(text, sizeof text, "%.*s", (int)key.len, key.data);
     if (strncmp(text, ROOT "/rdzv/", strlen(ROOT "/rdzv/")) == 0)
         rest = text + strlen(ROOT "/rdzv/");
+    else if (strncmp(text, ROOT "/muster/nodes/", strlen(ROOT "/muster/nodes/")) == 0)
+        return "self";
     else if (strncmp(text, ROOT "/muster/", strlen(ROOT "/muster/")) == 0) {
         memmove(text + 5, text + strlen(ROOT "/muster/"), strlen(text) - strlen(ROOT "/muster/") + 1);
         memcpy(text, "mark ", 5);
@@ -287,7 +289,8 @@ static void prepared(struct scene *s)
     SAYS(done(s, 4), "PUT run_job dir new ttl 7200");
     (void)done(s, 5);
     (void)done(s, 7);
-    SAYS(done(s, 8), "GET av");
+    SAYS(done(s, 8), "PUT self me_1_2");
+    SAYS(done(s, 9), "GET av");
     SAYS(wakes(s), "PUT run_job refresh ttl 7200");
     (void)code_for(s, s->job_id, 0, false);
 }
@@ -452,7 +455,8 @@ static void the_first_join_makes_directories_and_counter(void **state)
     SAYS(done(s, 5), "PUT rdzv dir new");
     SAYS(wakes(s), "PUT run_job refresh ttl 7200");
     SAYS(code(s, 105), "PUT counter 0 new");
-    SAYS(code(s, 105), "GET av");
+    SAYS(code(s, 105), "PUT self me_1_2");
+    SAYS(done(s, 9), "GET av");
     end(s);
 }
 
@@ -782,7 +786,31 @@ static void a_confirmation_whose_answer_was_lost_is_looked_for(void **state)
     (void)state;
     (void)lost(s);
     SAYS(wakes(s), "GET av");
-    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 18), "backend_up; WATCH av from 19");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 18), "backend_up; GET self");
+    SAYS(gets(s, "me_1_2", 18), "WATCH av from 19");
+    SAYS(doc_changes(s, 20), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 20), "PUT v_1/kv dir new");
+    end(s);
+}
+
+/* PyTorch is rank 1 of the document that is there now, and has confirmed. */
+static void a_confirmation_whose_answer_was_lost_with_everything_is_another_s(void **state)
+{
+    struct scene *s = confirming();
+
+    (void)state;
+    (void)lost(s);
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 18), "backend_up; GET self");
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 20), "backend_up; GET self");
+    SAYS(code(s, 100), "PUT /p dir new");
+    for (int step_count = 0; step_count < 4; step_count++)
+        (void)code(s, 105);
+    SAYS(done(s, 21), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 21), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
+    SAYS(passes(s, 20000), "PUT run_job refresh ttl 7200"); /* its keep-alive is PyTorch's */
     end(s);
 }
 
@@ -1470,15 +1498,16 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     SAYS(done(s, 1), "PUT run_job dir new ttl 7200");
     SAYS(done(s, 2), "PUT rdzv dir new");
     SAYS(done(s, 3), "PUT counter 1 new");
-    SAYS(done(s, 4), "PUT v_1/rank_1  ttl 10");
-    SAYS(done(s, 5), "PUT v_1/kv dir new");
-    SAYS(done(s, 6), "PUT av " PAIR_1("0") " new");
-    SAYS(done(s, 7),
+    SAYS(done(s, 4), "PUT self me_1_2");
+    SAYS(done(s, 5), "PUT v_1/rank_1  ttl 10");
+    SAYS(done(s, 6), "PUT v_1/kv dir new");
+    SAYS(done(s, 7), "PUT av " PAIR_1("0") " new");
+    SAYS(done(s, 8),
          "PUT mark v_1/rank_0 me_1_2 new"); /* before the document they would be another's, if it comes first */
-    SAYS(done(s, 8), "PUT mark v_1/rank_1 me_1_2 new");
-    SAYS(done(s, 9), "GET av");
-    SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
-    SAYS(gets(s, "me_1_2", 9), "GET v_1");
+    SAYS(done(s, 9), "PUT mark v_1/rank_1 me_1_2 new");
+    SAYS(done(s, 10), "GET av");
+    SAYS(gets(s, PAIR_1("0"), 10), "GET mark v_1/rank_1");
+    SAYS(gets(s, "me_1_2", 10), "GET v_1");
     end(s);
 }
 
@@ -1497,9 +1526,9 @@ static struct scene *putting_back(void)
 
     (void)code(s, 100);
     (void)code(s, 100);
-    for (uint64_t index = 1; index < 6; index++)
+    for (uint64_t index = 1; index < 7; index++)
         (void)done(s, index);
-    SAYS(done(s, 6), "PUT av " PAIR_1("0") " new");
+    SAYS(done(s, 7), "PUT av " PAIR_1("0") " new");
     return s;
 }
 
@@ -1510,10 +1539,10 @@ static void a_document_whose_putting_back_has_no_answer_is_looked_for(void **sta
         uint64_t modified;
         const char *then;
     } rows[] = {
-        { "it was written", PAIR_1("0"), 7, "PUT mark v_1/rank_0 me_1_2 new" },
+        { "it was written", PAIR_1("0"), 8, "PUT mark v_1/rank_0 me_1_2 new" },
         { "it was not", NULL, 0, "PUT av " PAIR_1("0") " new" },
-        { "it is one that was there before", PAIR_1("0"), 6, "GET av" },
-        { "it is another one", IN_1("0"), 7, "GET av" },
+        { "it is one that was there before", PAIR_1("0"), 7, "GET av" },
+        { "it is another one", IN_1("0"), 8, "GET av" },
     };
 
     (void)state;
@@ -1535,9 +1564,9 @@ static void a_server_that_loses_everything_again_gets_no_more_marks(void **state
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (uint64_t index = 1; index < 7; index++)
+    for (uint64_t index = 1; index < 8; index++)
         (void)done(s, index);
-    SAYS(done(s, 7), "PUT mark v_1/rank_0 me_1_2 new");
+    SAYS(done(s, 8), "PUT mark v_1/rank_0 me_1_2 new");
     SAYS(done(s, 4), "GET av");
     end(s);
 }
@@ -1550,7 +1579,7 @@ static void a_group_that_another_has_put_back_is_not_over(void **state)
     (void)state;
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
     SAYS(code(s, 100), "PUT /p dir new");
-    for (int step_count = 0; step_count < 6; step_count++)
+    for (int step_count = 0; step_count < 7; step_count++)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av"); /* of the document, this one */
     SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
@@ -1626,7 +1655,7 @@ static void a_group_that_comes_too_late_leaves_no_marks(void **state)
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (int step_count = 0; step_count < 6; step_count++)
+    for (int step_count = 0; step_count < 7; step_count++)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, IN_1("0"), 9), "GET v_1");
@@ -1641,7 +1670,7 @@ static void a_group_of_the_same_number_that_was_faster_means_removed(void **stat
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (int step_count = 0; step_count < 6; step_count++)
+    for (int step_count = 0; step_count < 7; step_count++)
         (void)code(s, 105); /* all of it is there again */
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
@@ -2154,6 +2183,7 @@ int main(void)
         cmocka_unit_test(a_confirmation_that_is_not_our_own_is_another_group),
         cmocka_unit_test(a_rank_that_has_confirmed_twice_is_two_nodes),
         cmocka_unit_test(a_confirmation_whose_answer_was_lost_is_looked_for),
+        cmocka_unit_test(a_confirmation_whose_answer_was_lost_with_everything_is_another_s),
         cmocka_unit_test(a_version_that_does_not_stay_frozen_is_left),
         cmocka_unit_test(a_final_version_without_our_rank_is_left),
         cmocka_unit_test(final_means_joined_and_says_who_is_who),
