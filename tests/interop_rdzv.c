@@ -148,6 +148,20 @@ static void wait_for(const char *id, const char *first, const char *second)
     tell_done(id, muster_store_wait(round_store, keys, 2, MUSTER_TIMEOUT_DEFAULT, &error));
 }
 
+static void check(const char *id, const char *first, const char *second)
+{
+    const struct muster_slice keys[] = { muster_str(first), muster_str(second) };
+    bool found = false;
+    int rc = muster_store_check(round_store, keys, 2, MUSTER_TIMEOUT_DEFAULT, &found, &error);
+
+    if (rc < 0) {
+        tell_error(id, rc);
+        return;
+    }
+    printf("{\"id\": %s, \"ok\": true, \"found\": %s", id, found ? "true" : "false");
+    finish_line();
+}
+
 static void add(const char *id, const char *key, const char *value)
 {
     int64_t sum = 0;
@@ -209,6 +223,8 @@ static void carry_out(const char *id, const char *command, const char *key, cons
         get(id, key);
     } else if (strcmp(command, "wait") == 0) {
         wait_for(id, key, value);
+    } else if (strcmp(command, "check") == 0) {
+        check(id, key, value);
     } else if (strcmp(command, "add") == 0) {
         add(id, key, value);
     } else if (strcmp(command, "store_extra") == 0) {

@@ -330,6 +330,29 @@ def test_the_same_key_twice_is_waited_for_once(scenes):
     b.call("wait", key="twice", value="twice").good
 
 
+def waits_for_all(node, other):
+    """For keys of which some are there, and some are set by the other node later."""
+    other.call("set", key="there", value="1").good
+    for keys in (("there", "second"), ("first", "there"), ("one", "two")):
+        words = dict(zip(("key", "value"), keys))
+        assert node.call("check", **words).good["found"] is False
+        pending = node.begin("wait", **words)
+        for key in (key for key in keys if key != "there"):
+            time.sleep(0.5)  # it has looked by now, and waits
+            assert not pending.done()
+            other.call("set", key=key, value="").good
+        pending.good(LIMIT)
+        assert node.call("check", **words).good["found"] is True
+        node.call("wait", **words).good
+
+
+def test_a_wait_is_for_all_its_keys(scenes):
+    scene = scenes(nodes=(2, 2))
+    a, b = scene.node("ours"), scene.node("ours")
+    agree(meet(a, b))
+    waits_for_all(a, b)
+
+
 # ---- With PyTorch ----
 
 @pytest.mark.parametrize("first", KINDS)
@@ -431,6 +454,7 @@ def test_waits_for_keys_that_come_from_the_other_side(scenes, stock):
     nodes = {kind: scene.node(kind) for kind in KINDS}
     meet(*nodes.values())
     ours, theirs = nodes["ours"], nodes["stock"]
+    waits_for_all(ours, theirs)
     pending = ours.begin("get", key="later")
     theirs.call("set", key="later", value="now").good
     assert pending.good(LIMIT)["value"] == "now"

@@ -150,6 +150,17 @@ def test_v2_directories_and_times_to_live(etcds, clients):
     assert "code=0" in client.ask("delete", key="/d", recursive=1)
 
 
+def test_v2_a_write_without_a_time_to_live_takes_it_away(etcds, clients):
+    client = clients(2, etcds().endpoints)
+    assert "/100 error" in client.ask("put", key="/a", value="x", ttl=100)
+    assert "/0 error" in client.ask("put", key="/a", value="y", exist=1)
+    client.ask("put", key="/b", value="x", ttl=1)
+    assert "code=0" in client.ask("put", key="/b", value="y")
+    assert "rc=ETIMEOUT" in client.ask("poll", key="/b", timeout=3000)  # nothing happens to it, in three times its life
+    listed = client.ask("get", key="/", sorted=1, quorum=1)
+    assert re.search(r" /a=y@\d+/0 /b=y@\d+/0 error", listed), listed
+
+
 def test_v2_keys_and_values_may_be_anything_that_is_text(etcds, clients):
     client = clients(2, etcds().endpoints)
     key, value = "/a%2F+&=?#ä;b", "100%&x=1+2?#ö"
