@@ -1,7 +1,8 @@
 """Jobs under `muster run` while their etcd is ill, with each of the three back ends.
 
 A job's workers do nothing but stay: they write down the world that each of them was started in.  What happens to etcd
-happens to one job of each back end at once.  Afterwards every job must go on, in one world, and end well: none was closed.
+happens to one job of each back end at once.  Afterwards every job must go on, in one world, and end well: none was closed
+before its workers had ended.
 """
 
 import base64
@@ -10,8 +11,10 @@ import contextlib
 import http.client
 import json
 import os
+import pickletools
 import re
 import signal
+import ssl
 import subprocess
 import time
 import uuid
@@ -125,9 +128,15 @@ class Job(run_nodes.Job):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def let_end(self, member=None):
+        """The workers may end, and the job with them: until now nobody has closed it."""
+        if not (self.directory / "end").exists():
+            assert not is_closed(self, member or self.cluster.leader()), self.said()
+            (self.directory / "end").touch()
+
     def finish(self, but=()):
         """The workers are done, and so is everybody; but these were killed."""
-        (self.directory / "end").touch()
+        self.let_end()
         for node in self.nodes:
             if node not in but:
                 assert node.end(LIMIT) == 0, self.said()
@@ -167,8 +176,9 @@ class Fleet:
             job.kill_worker(worlds[job])
 
     def finish(self):
+        member = self.jobs[0].cluster.leader()  # once: to ask one that stalls takes seconds
         for job in self.jobs:
-            (job.directory / "end").touch()
+            job.let_end(member)
         for job in self.jobs:
             job.finish()
 
@@ -217,6 +227,10 @@ def trio(shared_trio):
 
 def ask(member, method, path, body=None, headers=None):
     connection = http.client.HTTPConnection("127.0.0.1", member.port, timeout=30)
+    if member.tls:
+        context = ssl.create_default_context(cafile=member.tls.ca)
+        context.load_cert_chain(member.tls.client_cert, member.tls.client_key)
+        connection = http.client.HTTPSConnection("127.0.0.1", member.port, timeout=30, context=context)
     try:
         connection.request(method, path, body, headers or {})
         return json.loads(connection.getresponse().read() or b"{}")
@@ -244,6 +258,23 @@ def has_come(job, member):
         return bool(json.loads(document["node"]["value"])["participants"]) if "node" in document else False
     except (OSError, http.client.HTTPException, ValueError, KeyError):
         return False
+
+
+def is_closed(job, member):
+    """Whether the job is closed, by what is there of it; it stays there once it is."""
+    if job.backend == "etcd-v3":
+        return "kvs" in call(member, "/v3/kv/range", key=b64(f"/muster/{job.run_id}/job/closed"))
+    place = {"etcd": f"torchelastic/p2p/run_{job.run_id}/rdzv/active_version",
+             "etcd-v2": f"torch/elastic/rendezvous/{job.run_id}"}[job.backend]
+    answer = ask(member, "GET", f"/v2/keys/{place}")
+    if answer.get("errorCode") == 100:
+        return False  # as between two rounds
+    value = answer["node"]["value"]
+    if job.backend == "etcd":
+        return json.loads(value)["status"] == "closed"
+    words = [(code.name, word) for code, word, _ in pickletools.genops(base64.b64decode(value))
+             if code.name not in ("MEMOIZE", "BINPUT", "LONG_BINPUT")]
+    return words[[word for _, word in words].index("closed") + 1][0] == "NEWTRUE"
 
 
 # ---- Members of a cluster that go ----

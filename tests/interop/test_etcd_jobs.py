@@ -213,14 +213,15 @@ def kinds(member, run_id):
 def test_ranks_and_barriers_do_not_go_through_etcd(etcds, jobs, joins):
     """A job writes what nodes that just meet do, and once how often it may still be restarted."""
     conf = {"lease": 60, "join_timeout": 120}
-    member = etcds(1)[0]
+    cluster = etcds(1)
+    member = cluster[0]
     began = quiet(member)
     one_world([joins(member.endpoint, "bare", (NODES, NODES), f"127.0.0.{i + 1}", conf, "--hold", "600",
                      backend="etcd-v3") for i in range(NODES)])
     met = quiet(member)
     assert NODES < met - began <= 3 * NODES
 
-    job = jobs("etcd-v3", member, f"{NODES}")
+    job = jobs("etcd-v3", cluster, f"{NODES}")
     (job.directory / "worker").write_text(BARRIER_WORKER)
     for _ in range(NODES):
         job.muster("--rdzv-backend", "etcd-v3", "--rdzv-endpoint", member.endpoint, "--rdzv-id", job.run_id, "--nnodes",
