@@ -174,6 +174,28 @@ def test_a_cluster_that_comes_back_empty_disturbs_no_worker(etcds, fleets):
     fleet.finish()
 
 
+# ---- What stays in etcd ----
+
+def test_a_job_that_has_ended_leaves_nothing_behind(etcds, jobs):
+    job_lease = 20
+    cluster = etcds(1)
+    job = jobs("etcd-v3", cluster, "2")
+    for _ in range(2):
+        job.node(conf=f",job_lease={job_lease}")
+    world = job.settled(2)
+    job.fail()
+    job.settled(2, world)
+    root = f"/muster/{job.run_id}/job/"
+    assert {root + "doc", root + "kv/budget"} <= keys(cluster[0]).keys()
+    job.let_end()
+    job.until(lambda: root + "closed" in keys(cluster[0]), "it is closed")
+    job.finish()
+    job.had(2)
+    assert not [key for key in keys(cluster[0]) if "/nodes/" in key]
+    until(lambda: not keys(cluster[0]) and not call(cluster[0], "/v3/lease/leases").get("leases"), job_lease + 30,
+          "an empty etcd")  # which itself takes a moment; and a loaded machine
+
+
 # ---- What goes through etcd ----
 
 NODES, WORKERS_EACH, BARRIERS = 2, 4, 5
