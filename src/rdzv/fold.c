@@ -82,7 +82,8 @@ struct mu_fold {
     uint64_t crown_at_ms, restore_at_ms; /* UINT64_MAX: not empty, not missing */
     uint64_t grace_until_ms;
     uint64_t call_since_ms; /* the minimum is there; UINT64_MAX: it is not */
-    uint64_t news_at_ms;    /* not before this, if they bring only numbers */
+    int64_t call_folder; /* ... as we saw it in the folder's place of this revision: reading it again is no new call */
+    uint64_t news_at_ms; /* not before this, if they bring only numbers */
     /* What effects point to. */
     struct mu_fold_write write;
     struct mu_buf value, mark;
@@ -449,7 +450,7 @@ static void begin_grace(struct mu_fold *f, uint64_t now_ms)
 
 static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
 {
-    bool grace = f->has_news && f->news.grace;
+    bool grace = f->has_news && f->news.grace, again = f->has_news && f->news_mod == kv->mod;
     int rc = mu_fold_news_read(kv->value, &f->news, NULL);
 
     if (rc == MUSTER_ENOMEM)
@@ -457,7 +458,8 @@ static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t 
     f->has_news = rc == 0; /* what is no news is overwritten by the next */
     f->news_mod = kv->mod;
     f->news_lease = kv->lease;
-    f->news_since_ms = now_ms;
+    if (!again)
+        f->news_since_ms = now_ms;
     if (f->has_news && f->news.grace && !grace)
         begin_grace(f, now_ms);
     for (size_t i = 0; f->has_news && f->gone != NULL && f->news.world == f->doc.id && i < f->news.gone_count; i++)
@@ -1343,7 +1345,9 @@ static void drive_folder(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
     if (folder && !f->was_folder) {
         if (f->doc.id != 0 && !renew_gone(f))
             return;
-        f->call_since_ms = UINT64_MAX;
+        if (f->folder_create != f->call_folder)
+            f->call_since_ms = UINT64_MAX;
+        f->call_folder = f->folder_create;
         f->keep_at_ms = now_ms;
         f->news_at_ms = 0;
         distrust(&f->nodes);

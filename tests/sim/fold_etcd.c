@@ -270,6 +270,16 @@ static void pump_all(void)
     }
 }
 
+void etcd_renew(void)
+{
+    etcd_compact();
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        for (int scope = MU_FOLD_JOB; scope <= MU_FOLD_NODES; scope++)
+            if (s->nodes[i].watches[scope].on)
+                s->nodes[i].watches[scope].seen = s->compacted - 1;
+    pump_all();
+}
+
 /* ---- Requests ---- */
 
 static void free_request(struct request *r)

@@ -38,7 +38,7 @@ enum {
     X(SLOW, "slow")       /* etcd takes its time */                                                                    \
     X(OUTAGE, "outage")   /* etcd is away and comes back with its data */                                              \
     X(WIPE, "wipe")       /* or without them */                                                                        \
-    X(COMPACT, "compact") /* history that watches have not read yet is dropped */                                      \
+    X(COMPACT, "compact") /* history that watches have not read yet is dropped; in the calm under all of them */       \
     X(EXPIRE, "expire")   /* a lease is revoked by somebody */                                                         \
     X(LATE, "late")       /* some come late */                                                                         \
     X(LEAVE, "leave")     /* some leave, and may come again */                                                         \
@@ -165,6 +165,7 @@ void etcd_up(void);
 void etcd_hear(struct node *node, bool heard); /* its watches are cut off, or back */
 void etcd_tick(void);                          /* leases that are over */
 void etcd_compact(void);
+void etcd_renew(void); /* all streams are opened anew, and what they would go on with was compacted */
 void etcd_revoke(int64_t lease);
 void etcd_node_gone(struct node *node); /* the process is gone: its watches and requests, too */
 const struct key *etcd_get(const char *name);

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <time.h>
 
+#define RENEW_US (2 * SECOND) /* between renewals of all streams: less than the longest last call */
+
 struct sim *s;
 static bool faults_given, faults_wanted[FAULTS_COUNT];
 
@@ -549,6 +551,14 @@ static void tick(void *arg)
 
 /* ---- The calm ---- */
 
+static void renew(void *arg)
+{
+    (void)arg;
+    if (s->up)
+        etcd_renew();
+    sim_at(s->now_us + RENEW_US, renew, NULL);
+}
+
 static size_t count_alive(void)
 {
     size_t count = 0;
@@ -718,7 +728,7 @@ static void clean_up(void)
                 kill_node(&s->nodes[i]);
         s->up = false;
         item = pop();
-        if (item.fn != tick && item.fn != storm)
+        if (item.fn != tick && item.fn != storm && item.fn != renew)
             item.fn(item.arg);
     }
     for (size_t i = 0; i < s->worlds_count; i++)
@@ -774,6 +784,8 @@ static void run_seed(uint64_t seed)
     run_until(s->now_us + below(20 * s->lease_ms) * MS);
     sim_trace("calm");
     s->calm = true;
+    if (s->on[F_COMPACT])
+        sim_at(s->now_us, renew, NULL);
     run_until(s->now_us + 4 * s->lease_ms * MS);
     if (!s->up)
         etcd_up();

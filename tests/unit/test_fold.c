@@ -623,6 +623,63 @@ static void the_minimum_waits_for_the_last_call(void **state)
     assert_non_null(strstr(passes(s, 1500), "job/closed absent] job/doc"));
 }
 
+/* A folder whose last call began now; the news of it are there. */
+static void begin_last_call(struct scene *s)
+{
+    join_as_folder(s);
+    add_both(s);
+    (void)loaded(s, MU_FOLD_NODES);
+    (void)granted(s, 900);
+    (void)wrote(s, true, 30);
+    add_full_news(s, 30, &(struct mu_fold_news){ .joined = 2, .last_call_ms = 30000 });
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+}
+
+/* As when etcd has compacted what the watch would have gone on with: all is read again, and nothing has changed. */
+static void read_again(struct scene *s)
+{
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_STALE, .scope = MU_FOLD_JOB }),
+                        "unwatch nodes, load job");
+    add_folder(s, ME, 6, 11);
+    add_full_news(s, 30, &(struct mu_fold_news){ .joined = 2, .last_call_ms = 30000 });
+    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "folder, load nodes"));
+    add_both(s);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+}
+
+static void what_is_read_again_does_not_prolong_the_last_call(void **state)
+{
+    struct scene *s = *state;
+    uint64_t until_ms;
+
+    begin_last_call(s);
+    until_ms = mu_fold_progress(s->fold).last_call_until_ms;
+    assert_int_equal(until_ms, s->now_ms + 30000);
+    for (int i = 0; i < 2; i++) {
+        s->now_ms += 10000;
+        read_again(s);
+        assert_int_equal(mu_fold_progress(s->fold).last_call_until_ms, until_ms);
+    }
+    assert_string_equal(passes(s, 9999), "");
+    assert_non_null(strstr(passes(s, 1), "job/closed absent] job/doc"));
+}
+
+static void a_folder_of_a_new_place_begins_a_last_call_of_its_own(void **state)
+{
+    struct scene *s = *state;
+
+    begin_last_call(s);
+    s->now_ms += 20000;
+    add_folder(s, OTHER, 40, 22);
+    (void)changed(s, MU_FOLD_JOB);
+    add_folder(s, ME, 50, 11);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "folder, load nodes"));
+    add_both(s);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+    assert_null(strstr(passes(s, 29999), "job/doc absent,"));
+    assert_non_null(strstr(passes(s, 1), "job/closed absent] job/doc"));
+}
+
 static void a_record_that_is_gone_is_news_at_once(void **state)
 {
     struct scene *s = *state;
@@ -1250,6 +1307,8 @@ int main(void)
         TEST(a_record_in_doubt_is_given_up_with_its_lease),
         TEST(the_maximum_completes_a_round_at_once),
         TEST(the_minimum_waits_for_the_last_call),
+        TEST(what_is_read_again_does_not_prolong_the_last_call),
+        TEST(a_folder_of_a_new_place_begins_a_last_call_of_its_own),
         TEST(a_record_that_is_gone_is_news_at_once),
         TEST(a_record_that_says_so_has_left),
         TEST(a_newcomer_whose_limits_do_not_suit_is_left_out),
