@@ -863,7 +863,7 @@ static const char *asked_text(enum mu_fold_event_type asked)
 /* The round ended before the owner was told that it began. */
 static void join_next_instead(struct v3 *v)
 {
-    struct muster_error error = { 0 };
+    struct muster_error error;
 
     stop_boot(v);
     if (mu_asking_has(&v->asking, MU_FOLD_ON_LEAVE))
@@ -872,10 +872,20 @@ static void join_next_instead(struct v3 *v)
         mu_asking_put(&v->asking, MU_FOLD_ON_JOIN);
         return;
     }
-    v->joining = false;
     (void)mu_fail(&error, MUSTER_ERDZV_TIMEOUT, "every round within %" PRIu64 " s lost a member before it could begin",
                   v->settings.join_ms / 1000);
-    tell_error(v, MUSTER_RDZV_FAILED, "join", &error);
+    on_boot_failed(v, &error);
+}
+
+/* PEERS_LOST or REMOVED. Until the next round is joined, more of them may come of one that the owner was never told of, or
+ * that it has left itself by joining the next: it does not hear of these. */
+static bool ends_for_owner(struct v3 *v)
+{
+    if (mu_boot_uv_is_on(&v->boot))
+        join_next_instead(v);
+    else if (!v->joining)
+        return true;
+    return false;
 }
 
 static void join_if_wanted(struct v3 *v)
@@ -945,20 +955,16 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
     case MU_FOLD_TELL_WAITING:
         if (mu_boot_uv_is_on(&v->boot))
             v->waiting_count = effect->count;
-        else
+        else if (!v->joining)
             tell(v, (struct muster_rdzv_event){
                         .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
         break;
     case MU_FOLD_TELL_PEERS_LOST:
-        if (mu_boot_uv_is_on(&v->boot))
-            join_next_instead(v);
-        else if (mu_fold_world(v->fold) != NULL)
+        if (ends_for_owner(v) && mu_fold_world(v->fold) != NULL)
             tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round }, true);
         break;
     case MU_FOLD_TELL_REMOVED:
-        if (mu_boot_uv_is_on(&v->boot))
-            join_next_instead(v);
-        else
+        if (ends_for_owner(v))
             tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
         break;
     case MU_FOLD_TELL_CLOSED:
