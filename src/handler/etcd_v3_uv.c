@@ -315,12 +315,18 @@ static void close_watch(struct v3 *v, enum mu_fold_scope scope)
 
 /* ---- Calls ---- */
 
-/* Who is a member has to notice in a lease's time that etcd is away. */
+/* Who is a member has to notice in a lease's time that etcd is away; who has never heard of etcd, when the time for that is
+ * over. */
 static uint64_t request_ms(const struct v3 *v)
 {
-    uint64_t ms = v->request_ms * v->patience;
+    uint64_t ms = v->request_ms * v->patience, most_ms = UINT64_MAX;
+    uint64_t now_ms = uv_now(v->loop), until_ms = mu_fold_first_until_ms(v->fold);
 
-    return mu_fold_phase(v->fold) == MU_FOLD_MEMBER && ms > v->lease_s * 1000 ? v->lease_s * 1000 : ms;
+    if (mu_fold_phase(v->fold) == MU_FOLD_MEMBER)
+        most_ms = v->lease_s * 1000;
+    else if (until_ms != UINT64_MAX)
+        most_ms = until_ms > now_ms ? until_ms - now_ms : 1;
+    return ms < most_ms ? ms : most_ms;
 }
 
 /* With one server there is nobody else to ask. */

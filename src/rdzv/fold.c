@@ -1639,6 +1639,11 @@ uint64_t mu_fold_deadline_ms(const struct mu_fold *f)
     return f->wake_ms;
 }
 
+uint64_t mu_fold_first_until_ms(const struct mu_fold *f)
+{
+    return f->phase == MU_FOLD_JOINING && !f->ever_heard ? f->first_until_ms : UINT64_MAX;
+}
+
 /* ---- The rest ---- */
 
 enum mu_fold_phase mu_fold_phase(const struct mu_fold *f)

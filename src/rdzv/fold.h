@@ -232,6 +232,9 @@ void mu_fold_free(struct mu_fold *fold);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_fold_step(struct mu_fold *fold, const struct mu_fold_event *event, struct mu_fold_effects *out);
 uint64_t mu_fold_deadline_ms(const struct mu_fold *fold); /* when TIME is wanted; UINT64_MAX: never */
+/* When a join ends if etcd has not been heard until then: a request that lasts longer would only delay that. UINT64_MAX: it
+ * was heard, or nobody joins. */
+uint64_t mu_fold_first_until_ms(const struct mu_fold *fold);
 
 /* Borrowed until the next step. */
 enum mu_fold_phase mu_fold_phase(const struct mu_fold *fold);

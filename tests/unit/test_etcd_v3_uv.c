@@ -1,5 +1,5 @@
 /* The etcd-v3 rendezvous on a real loop, with servers that say what the test wants: rounds that end before the owner has
- * heard of them. With a real etcd it is tested in tests/interop. */
+ * heard of them, and an etcd that does not answer. With a real etcd it is tested in tests/interop. */
 #include "base/base64.h"
 #include "etcd_scene.h"
 #include "handler/handler.h"
@@ -236,6 +236,22 @@ static void a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away(
     assert_int_equal(scene.removed + scene.lost + scene.waiting + scene.left, 0);
 }
 
+static void an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over(void **state)
+{
+    uint64_t since_ms;
+
+    (void)state;
+    script[MU_ETCD3_RANGE].lines[0] = script[MU_ETCD3_GRANT].lines[0] = SILENT;
+    start_handler(1, 1, "lease=1000,read_timeout=1");
+    (void)uv_run(&loop, UV_RUN_NOWAIT);
+    since_ms = uv_now(&loop);
+    scene.handler->ops->join(scene.handler);
+    UNTIL(scene.failed == 1);
+    assert_int_equal(scene.why.code, MUSTER_ERDZV_CONNECTION);
+    assert_non_null(strstr(scene.why.text, "etcd could not be used within 1 s"));
+    assert_true(uv_now(&loop) - since_ms < 5000); /* what a request alone has under such a lease */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +259,7 @@ int main(void)
         TEST(a_round_that_the_owner_was_not_told_of_is_not_told_as_over),
         TEST(losses_of_a_round_that_the_owner_was_not_told_of_are_not_told),
         TEST(a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away),
+        TEST(an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over),
     };
 
     return run_with_curl("etcd_v3_uv", tests, COUNT(tests));

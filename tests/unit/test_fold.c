@@ -546,6 +546,22 @@ static void an_etcd_that_was_never_heard_is_given_up_early(void **state)
     assert_string_equal(passes(s, FIRST_MS), "failed ERDZV_CONNECTION, drop lease, load job");
 }
 
+static void the_time_for_the_first_answer_ends_with_it(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+    (void)asked(s, MU_FOLD_ON_LOOK);
+    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_int_equal(mu_fold_first_until_ms(s->fold), s->now_ms + FIRST_MS);
+    (void)passes(s, 10);
+    (void)failed(s, s->load_id[MU_FOLD_JOB]);
+    assert_int_equal(mu_fold_first_until_ms(s->fold), s->now_ms - 10 + FIRST_MS);
+    (void)leased(s, 11);
+    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+}
+
 static void an_etcd_that_has_not_answered_is_the_cause_of_a_timeout(void **state)
 {
     struct scene *s = *state;
@@ -1301,6 +1317,7 @@ int main(void)
         TEST(a_spare_of_a_closed_job_ends_well),
         TEST(too_few_nodes_are_a_timeout),
         TEST(an_etcd_that_was_never_heard_is_given_up_early),
+        TEST(the_time_for_the_first_answer_ends_with_it),
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
         TEST(a_refusal_is_final),
         TEST(a_document_that_is_none_is_a_failure),
