@@ -526,7 +526,7 @@ static const char *asked_text(enum mu_rdzv_event_type asked)
 /* The round ended before the owner was told that it began. */
 static void join_next_instead(struct dynamic *d)
 {
-    struct muster_error error = { 0 };
+    struct muster_error error;
 
     stop_boot(d);
     if (mu_asking_has(&d->asking, MU_RDZV_LEAVE))
@@ -535,10 +535,20 @@ static void join_next_instead(struct dynamic *d)
         mu_asking_put(&d->asking, MU_RDZV_JOIN);
         return;
     }
-    d->joining = false;
     (void)mu_fail(&error, MUSTER_ERDZV_TIMEOUT, "every round within %llu s lost a member before it could begin",
                   (unsigned long long)(d->config.settings.join_ms / 1000));
-    tell_failed(d, "join", &error);
+    on_boot_failed(d, &error);
+}
+
+/* PEERS_LOST or REMOVED. Until the next round is joined, more of them may come of one that the owner was never told of, or
+ * that it has left itself by joining the next: it does not hear of these. */
+static bool ends_for_owner(struct dynamic *d)
+{
+    if (mu_boot_uv_is_on(&d->boot))
+        join_next_instead(d);
+    else if (!d->joining)
+        return true;
+    return false;
 }
 
 static void join_if_wanted(struct dynamic *d)
@@ -639,21 +649,17 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_WAITING:
         if (mu_boot_uv_is_on(&d->boot))
             d->waiting_count = effect->count;
-        else
+        else if (!d->joining)
             tell(d, (struct muster_rdzv_event){
                         .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
         break;
     case MU_RDZV_TELL_PEERS_LOST:
-        if (mu_boot_uv_is_on(&d->boot))
-            join_next_instead(d);
-        else
+        if (ends_for_owner(d))
             tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round },
                        lost.items, lost.count);
         break;
     case MU_RDZV_TELL_REMOVED:
-        if (mu_boot_uv_is_on(&d->boot))
-            join_next_instead(d);
-        else
+        if (ends_for_owner(d))
             tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
         break;
     case MU_RDZV_TELL_CLOSED:
