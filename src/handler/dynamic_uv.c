@@ -772,7 +772,7 @@ static void dynamic_leave(struct muster_handler *handler)
 {
     struct dynamic *d = (struct dynamic *)handler;
 
-    d->joining = d->join_after_leave = false;
+    d->joining = d->join_after_leave = d->boot_failed = false;
     mu_asking_put(&d->asking, MU_RDZV_LEAVE);
 }
 

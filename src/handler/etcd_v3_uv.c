@@ -1121,7 +1121,7 @@ static void v3_leave(struct muster_handler *handler)
 {
     struct v3 *v = (struct v3 *)handler;
 
-    v->joining = v->join_after_leave = false;
+    v->joining = v->join_after_leave = v->boot_failed = false;
     mu_asking_put(&v->asking, MU_FOLD_ON_LEAVE);
 }
 

@@ -21,6 +21,8 @@ static struct back_end {
     int64_t token, bell;
     struct mu_kv_request *parked, *gets[HELD_MAX];
     size_t gets_count;
+    bool holds_writes;
+    struct mu_kv_request *write; /* that is held */
     mu_kv_closed *on_closed;
     void *ctx;
 } back_end;
@@ -83,6 +85,18 @@ static void ring(void)
     back_end.parked = NULL;
 }
 
+static void answer_write(struct mu_kv_request *request)
+{
+    request->written = is_newest(request);
+    if (request->written) {
+        assert_int_equal(mu_buf_assign(&back_end.bytes, mu_slice(request->value.data, request->value.len)), 0);
+        back_end.token++;
+        decode();
+    }
+    give_document(request);
+    mu_later_push(&back_end.later, &request->link);
+}
+
 static void on_submit(struct mu_kv *kv, struct mu_kv_request *request)
 {
     (void)kv;
@@ -102,14 +116,11 @@ static void on_submit(struct mu_kv *kv, struct mu_kv_request *request)
         back_end.gets[back_end.gets_count++] = request;
         return;
     case MU_KV_WRITE:
-        request->written = is_newest(request);
-        if (request->written) {
-            assert_int_equal(mu_buf_assign(&back_end.bytes, mu_slice(request->value.data, request->value.len)), 0);
-            back_end.token++;
-            decode();
-        }
-        give_document(request);
-        break;
+        if (back_end.holds_writes)
+            back_end.write = request;
+        else
+            answer_write(request);
+        return;
     case MU_KV_READ:
         give_document(request);
         request->number = back_end.bell;
@@ -318,12 +329,33 @@ static void a_join_that_ends_with_its_time_while_it_boots_leaves(void **state)
     assert_int_equal(scene.lost + scene.waiting + scene.removed + scene.left, 0);
 }
 
+static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both(void **state)
+{
+    struct mu_kv_request *get;
+
+    (void)state;
+    boot();
+    back_end.holds_writes = true;
+    get = back_end.gets[--back_end.gets_count];
+    get->rc = mu_fail(&get->error, MUSTER_EINVAL, "no");
+    mu_later_push(&back_end.later, &get->link);
+    UNTIL(back_end.write != NULL);
+    scene.handler->ops->leave(scene.handler);
+    scene.handler->ops->join(scene.handler);
+    back_end.holds_writes = false;
+    answer_write(back_end.write);
+    UNTIL(scene.left == 1);
+    UNTIL(is_in(MU_DOC_WAITING)); /* the first is still in the round */
+    assert_int_equal(scene.failed, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_scene, end_scene)
         TEST(a_round_that_the_owner_was_not_told_of_is_not_told_as_over),
         TEST(a_join_that_ends_with_its_time_while_it_boots_leaves),
+        TEST(an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

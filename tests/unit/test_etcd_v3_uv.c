@@ -176,6 +176,15 @@ static void join_beside_a_folder(void)
     scene.me = find_me();
 }
 
+/* We are rank 0, and etcd does not let us say where the workers meet. */
+static void fail_boot(void)
+{
+    script[MU_ETCD3_TXN].lines[1] = "400 " FAILURE("3", "no");
+    script[MU_ETCD3_TXN].lines[2] = script[MU_ETCD3_TXN].lines[0];
+    add_world(7, (uint64_t[MEMBERS]){ scene.me, OTHER }, 10);
+    say_events();
+}
+
 /* ---- Tests ---- */
 
 static void a_round_that_the_owner_was_not_told_of_is_not_told_as_over(void **state)
@@ -236,6 +245,22 @@ static void a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away(
     assert_int_equal(scene.removed + scene.lost + scene.waiting + scene.left, 0);
 }
 
+static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both(void **state)
+{
+    (void)state;
+    script[MU_ETCD3_REVOKE].lines[0] = SILENT;
+    start_handler(2, 2, "join_timeout=600");
+    join_beside_a_folder();
+    fail_boot();
+    UNTIL(script[MU_ETCD3_REVOKE].asked == 1);
+    assert_int_equal(scene.failed, 0);
+    scene.handler->ops->leave(scene.handler);
+    scene.handler->ops->join(scene.handler);
+    UNTIL(scene.left == 1);
+    assert_int_equal(scene.failed, 0);
+    UNTIL(script[MU_ETCD3_TXN].asked == 3); /* two records, and what was refused */
+}
+
 static void an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over(void **state)
 {
     uint64_t since_ms;
@@ -259,6 +284,7 @@ int main(void)
         TEST(a_round_that_the_owner_was_not_told_of_is_not_told_as_over),
         TEST(losses_of_a_round_that_the_owner_was_not_told_of_are_not_told),
         TEST(a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away),
+        TEST(an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both),
         TEST(an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over),
     };
 
