@@ -12,6 +12,13 @@ int64_t mu_clock_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+int64_t mu_clock_in_ms(int64_t ms)
+{
+    int64_t now_ms = mu_clock_ms();
+
+    return ms < INT64_MAX - now_ms ? now_ms + ms : INT64_MAX;
+}
+
 int mu_cond_init(pthread_cond_t *cond)
 {
     pthread_condattr_t attr;

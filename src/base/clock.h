@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int64_t mu_clock_ms(void); /* monotonic */
+int64_t mu_clock_ms(void);          /* monotonic */
+int64_t mu_clock_in_ms(int64_t ms); /* so long from now, 0 or more; at most INT64_MAX, which never comes */
 
 /* A condition variable whose deadlines are on that clock, so that nobody who sets the time can stretch them. */
 int mu_cond_init(pthread_cond_t *cond);

@@ -220,7 +220,7 @@ static int set_time(struct muster_rdzv_params *params, const char *option, int64
         return 0;
     if (ms < 0)
         return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " ms is below 0", option, ms);
-    return muster_rdzv_params_set_int(params, option, (ms + 999) / 1000, reterr);
+    return muster_rdzv_params_set_int(params, option, ms / 1000 + (ms % 1000 > 0), reterr);
 }
 
 int muster_rdzv_etcd_new(const struct muster_etcd_config *given, const char *prefix, const char *run_id,
@@ -262,7 +262,7 @@ static int extra_init(struct extra *extra, struct muster_rdzv *rdzv, int64_t rou
     if (rdzv->ops != &blocking_ops)
         return mu_fail(reterr, MUSTER_EINVAL, "extra data: the handler is not one of the etcd back end");
     extra->b = of(rdzv);
-    extra->until_ms = mu_clock_ms() + (timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms);
+    extra->until_ms = mu_clock_in_ms(timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms);
     (void)snprintf(extra->path, sizeof extra->path, "%.2048s/rdzv/v_%" PRId64 "/extra_data", extra->b->root, round);
     extra->call = (struct mu_etcd2_call){ .rc = 0 };
     return 0;

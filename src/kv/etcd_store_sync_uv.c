@@ -252,7 +252,7 @@ static int store_add(struct muster_store *store, struct muster_slice key, int64_
 static int store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
                        bool *ret_all_exist, struct muster_error *reterr)
 {
-    int64_t until_ms = mu_clock_ms() + timeout_ms;
+    int64_t until_ms = mu_clock_in_ms(timeout_ms);
     bool all = true;
     int rc = 0;
 
@@ -271,7 +271,7 @@ static int store_check(struct muster_store *store, const struct muster_slice *ke
 static int store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
                       struct muster_error *reterr)
 {
-    int64_t until_ms = mu_clock_ms() + timeout_ms;
+    int64_t until_ms = mu_clock_in_ms(timeout_ms);
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < count; i++) {

@@ -17,6 +17,17 @@ static void time_does_not_run_backwards(void **state)
     }
 }
 
+static void a_time_from_now_never_runs_over(void **state)
+{
+    int64_t now = mu_clock_ms();
+
+    (void)state;
+    assert_true(mu_clock_in_ms(0) >= now);
+    assert_true(mu_clock_in_ms(1000) >= now + 1000);
+    assert_true(mu_clock_in_ms(INT64_MAX / 2) < INT64_MAX);
+    assert_true(mu_clock_in_ms(INT64_MAX) == INT64_MAX);
+}
+
 static void a_wait_ends_at_its_deadline_and_not_before(void **state)
 {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,6 +72,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_does_not_run_backwards),
+        cmocka_unit_test(a_time_from_now_never_runs_over),
         cmocka_unit_test(a_wait_ends_at_its_deadline_and_not_before),
         cmocka_unit_test(a_thread_takes_no_signals_and_its_maker_keeps_its_own_mask),
     };

@@ -5,6 +5,7 @@
 #include "kv/etcd_store_sync_uv.h"
 
 #include <arpa/inet.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #define D MUSTER_TIMEOUT_DEFAULT
@@ -318,6 +319,91 @@ static void freeing_ends_the_renewal_of_the_jobs_root(void **state)
     /* stop_servers() finds nothing else on the loop: no timer, no connection of ours. */
 }
 
+/* ---- Times without end ---- */
+
+static const char *as_etcd_that_has_it_all(struct server *server, struct peer *peer)
+{
+    static const char body[] = "{\"action\":\"get\",\"node\":{\"key\":\"/k\",\"value\":\"{\\\"aw==\\\":\\\"dg==\\\"}\","
+                               "\"modifiedIndex\":8,\"createdIndex\":8}}";
+    static char text[512];
+
+    (void)server;
+    (void)peer;
+    (void)snprintf(text, sizeof text, "HTTP/1.1 200 X\r\nX-Etcd-Index: 8\r\nContent-Length: %zu\r\n\r\n%s",
+                   strlen(body), body);
+    return text;
+}
+
+/* Calls that wait, on a thread of their own: the servers are on the test's. */
+struct asked {
+    struct muster_rdzv *rdzv;
+    struct muster_store *store;
+    int rc;
+    struct muster_bytes value;
+    bool found;
+    struct muster_error error;
+    uv_async_t over;
+    bool done;
+};
+
+static void *load_for_ever(void *arg)
+{
+    const struct muster_slice key = muster_str("k");
+    struct asked *asked = arg;
+
+    asked->rc = muster_rdzv_etcd_load_extra_data(asked->rdzv, 1, "aw==", INT64_MAX, &asked->value, &asked->error);
+    if (asked->rc == 0)
+        asked->rc = muster_store_wait(asked->store, &key, 1, INT64_MAX, &asked->error);
+    if (asked->rc == 0)
+        asked->rc = muster_store_check(asked->store, &key, 1, INT64_MAX, &asked->found, &asked->error);
+    (void)uv_async_send(&asked->over);
+    return NULL;
+}
+
+static void on_over(uv_async_t *over)
+{
+    ((struct asked *)over->data)->done = true;
+    uv_close((uv_handle_t *)over, NULL);
+}
+
+static void a_time_may_be_as_long_as_a_number_can_say(void **state)
+{
+    struct scene scene = { .fd = -1 };
+    struct asked asked = { .done = false };
+    pthread_t thread;
+
+    (void)state;
+    servers[0].choose = as_etcd_that_has_it_all;
+    (void)snprintf(scene.endpoint, sizeof scene.endpoint, "127.0.0.1:%u", ports[0]);
+    asked.rdzv = handler_at(&scene, "timeout=60");
+    asked.store = store_at(&scene);
+    assert_int_equal(uv_async_init(&loop, &asked.over, on_over), 0);
+    asked.over.data = &asked;
+    assert_int_equal(pthread_create(&thread, NULL, load_for_ever, &asked), 0);
+    run_until(&asked.done);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    muster_store_free(asked.store);
+    muster_rdzv_free(asked.rdzv);
+    if (asked.rc != 0)
+        fail_msg("%s", asked.error.text);
+    assert_true(asked.found);
+    assert_int_equal(asked.value.len, 4);
+    assert_memory_equal(asked.value.data, "dg==", 4);
+    muster_bytes_done(&asked.value);
+}
+
+static void a_time_that_no_rendezvous_can_take_is_named(void **state)
+{
+    const struct muster_etcd_config etcd = { .size = sizeof etcd, .endpoints = "localhost" };
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(muster_rdzv_etcd_new(&etcd, NULL, "job", 1, 1, INT64_MAX, 0, &rdzv, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "'timeout': 9223372036854776 s is not in"));
+    assert_null(rdzv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +417,8 @@ int main(void)
         cmocka_unit_test(a_url_is_an_endpoint_too),
         cmocka_unit_test(leaving_while_joining_is_answered_and_freeing_ends_everything),
         cmocka_unit_test_setup_teardown(freeing_ends_the_renewal_of_the_jobs_root, start_servers, stop_servers),
+        cmocka_unit_test_setup_teardown(a_time_may_be_as_long_as_a_number_can_say, start_servers, stop_servers),
+        cmocka_unit_test(a_time_that_no_rendezvous_can_take_is_named),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
