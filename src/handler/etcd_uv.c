@@ -421,11 +421,12 @@ static void stop_boot(struct etcd *e)
 
 /* ---- What the rendezvous machine tells ---- */
 
-/* The round has ended before the owner heard of it. */
+/* The round has ended. An owner that has not heard of it yet joins the next one instead, and hears nothing more of this. */
 static void round_over(struct etcd *e, struct muster_rdzv_event event, const size_t *ranks, size_t count)
 {
     if (!mu_boot_uv_is_on(&e->boot)) {
-        tell_nodes(e, event, ranks, count);
+        if (!e->joining)
+            tell_nodes(e, event, ranks, count);
         return;
     }
     stop_boot(e);
@@ -457,7 +458,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         event.type = MUSTER_RDZV_WAITING;
         if (mu_boot_uv_is_on(&e->boot))
             e->waiting_count = effect->count;
-        else
+        else if (!e->joining)
             tell(e, event);
         break;
     case MU_CLASSIC_TELL_PEERS_LOST:
