@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+import etcd_servers
 import harness
 from rdzv_nodes import Ours, need_rdzv, until
 
@@ -96,6 +97,13 @@ def nodes():
     yield make
     for node in made:
         node.end()
+
+
+@pytest.fixture
+def proxies():
+    proxies = etcd_servers.Proxies()
+    yield proxies
+    proxies.stop()
 
 
 def group(nodes, cluster, count, nnodes=None, **what):
@@ -324,11 +332,26 @@ def test_compaction_under_a_watch_loses_nothing(etcds, nodes):
         node.told("peers_lost")
 
 
+def test_compaction_under_a_silent_watch_does_not_prolong_the_last_call(etcds, nodes, proxies):
+    """A stream that says nothing is opened anew after 15 to 25 s, from a revision that etcd has forgotten by then."""
+    last_call = 35
+    cluster = etcds(1)
+    proxy = proxies.make(cluster[0].port)
+    proxy.look_for(b'"compact_revision"')
+    node = nodes(cluster, "1:2", endpoints=proxy.endpoint, conf=f"last_call_timeout={last_call},join_timeout={3 * LIMIT}")
+    began = time.monotonic()
+    until(lambda: "/muster/job/job/news" in keys(cluster[0]), LIMIT, node.stderr)
+    for _ in range(20):
+        revision = call(cluster[0], "/v3/kv/put", key="eA==", value="eA==")["header"]["revision"]
+    call(cluster[0], "/v3/kv/compaction", revision=revision)
+    assert node.told("joined", limit=2 * LIMIT)["at"] - began < last_call + 10
+    assert proxy.wanted[b'"compact_revision"'] > 0
+
+
 # ---- What cannot work ----
 
 def test_no_etcd_is_said_in_time(nodes):
-    from etcd_servers import free_port
-    node = nodes(None, "1", endpoints=f"127.0.0.1:{free_port()}", conf="read_timeout=2")
+    node = nodes(None, "1", endpoints=f"127.0.0.1:{etcd_servers.free_port()}", conf="read_timeout=2")
     assert node.process.wait(LIMIT) == 1
     node.told("ended")
     until(lambda: "etcd could not be used within 2 s" in "".join(node.stderr), LIMIT, node.stderr)
