@@ -621,6 +621,7 @@ static void ask_join(struct muster_handler *handler)
 
 static void ask_leave(struct muster_handler *handler)
 {
+    of(handler)->boot_failed = false; /* it does not hear any more why it would not have joined */
     ask(of(handler), MU_CLASSIC_ON_LEAVE);
 }
 
