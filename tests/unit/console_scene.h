@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <termios.h>
 
-enum { PATIENCE_MS = 20000 };
+enum { PATIENCE_MS = 90000 };
 
 enum kind { PIPE, PTY, SOCKET, THREAD };
 
