@@ -570,8 +570,10 @@ static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
     }
     if (asked == MU_RDZV_JOIN || asked == MU_RDZV_TIME)
         d->joining = false;
-    if (asked == MU_RDZV_TIME)
+    if (asked == MU_RDZV_TIME) {
+        d->boot_failed = false; /* that is told once */
         stop_boot(d);
+    }
     tell_failed(d, asked_text(asked), &error);
     if (asked == MU_RDZV_LEAVE)
         join_if_wanted(d);
@@ -750,6 +752,8 @@ static void on_ask(void *ctx, unsigned what)
 
     if (what == MU_RDZV_LEAVE)
         stop_boot(d);
+    if (what == MU_RDZV_JOIN && !d->joining)
+        return; /* its owner has left since, or knows that it has failed */
     if (what == MU_RDZV_JOIN && mu_rdzv_phase(d->rdzv) == MU_RDZV_PHASE_LEAVING)
         d->join_after_leave = true;
     else

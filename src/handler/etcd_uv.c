@@ -591,7 +591,8 @@ static void do_join(struct etcd *e)
 static void do_leave(struct etcd *e)
 {
     stop_boot(e);
-    e->joining = e->join_again = false;
+    e->joining = e->joining && e->boot_failed; /* then it is the handler's own leaving: the owner waits for an answer */
+    e->join_again = false;
     feed(e, (struct mu_classic_event){ .type = MU_CLASSIC_ON_LEAVE });
 }
 

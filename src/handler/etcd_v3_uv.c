@@ -909,8 +909,10 @@ static void on_failed(struct v3 *v, const struct mu_fold_effect *effect)
 
     if (asked != MU_FOLD_ON_CLOSE)
         v->joining = false;
-    if (asked == MU_FOLD_ON_TIME)
+    if (asked == MU_FOLD_ON_TIME) {
+        v->boot_failed = false; /* that is told once */
         stop_boot(v);
+    }
     if (!muster_error_is_rdzv(error.code))
         error.code = MUSTER_ERDZV_CONNECTION;
     tell_error(v, MUSTER_RDZV_FAILED, asked_text(asked), &error);

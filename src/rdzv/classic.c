@@ -41,7 +41,8 @@ enum prepare_step {
     PUT_KEY = PREPARED,
     PUT_STORE,
     PUT_DOC,
-    FIND_DOC, /* its answer was lost */
+    FIND_DOC,  /* its answer was lost */
+    FIND_SELF, /* and nothing else? */
     PUT_MARK,
     RESTORED
 };
@@ -108,6 +109,7 @@ struct mu_classic {
     struct track job_lease, rank_lease;
     bool job_leased, rank_leased, put_back;
     uint64_t renewed_ms; /* when our keep-alive was there for sure */
+    bool refused;        /* its last renewal was, by etcd */
     /* Leaving, or giving up. */
     bool quitting, join_next, timed_out;
     enum quit_then quit_then;
@@ -275,7 +277,7 @@ static void forget_group(struct mu_classic *m)
     m->lost = NULL;
     m->ranks = NULL;
     m->world = (struct mu_classic_world){ .version = -1 };
-    m->over = m->lapsed = m->waiting_told = m->verify = false;
+    m->over = m->lapsed = m->waiting_told = m->verify = m->refused = false;
     m->waiting = 0;
     m->recheck_ms = m->unmarked_ms = NEVER;
 }
@@ -552,6 +554,11 @@ static void get_doc(struct mu_classic *m, struct mu_classic_effects *out)
     (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
+static void get_self(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)ask(m, out, &m->main, MU_CLASSIC_GET, SELF, m->self);
+}
+
 /* A connection that ends may have been that of a server that has lost everything since. Made again, a watch from the index
  * that we know would wait there for what will not come for a long time: what is there is read first. But not by who waits
  * for a group to end: it leaves it to the members to put their group back, and would be faster than they with a new one. */
@@ -629,6 +636,9 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         break;
     case FIND_DOC:
         get_doc(m, out);
+        break;
+    case FIND_SELF:
+        get_self(m, out);
         break;
     case PUT_MARK: /* of all of us: who finds its own knows that it is our group that was put back */
         request =
@@ -711,7 +721,6 @@ static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects 
     bool last = m->doc.keep_alives + 1 == m->doc.participants;
 
     m->confirms = true;
-    m->confirms_unsurely = false;
     own_key(m, key);
     put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value), last ? 0 : MU_CLASSIC_FROZEN_TTL_S,
             MU_CLASSIC_IN_CONFIRM_READ);
@@ -814,11 +823,6 @@ static void get_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
     (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
 }
 
-static void get_self(struct mu_classic *m, struct mu_classic_effects *out)
-{
-    (void)ask(m, out, &m->main, MU_CLASSIC_GET, SELF, m->self);
-}
-
 static void list_awaited(struct mu_classic *m, struct mu_classic_effects *out)
 {
     (void)ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
@@ -891,6 +895,13 @@ static int64_t rank_of(const struct mu_classic *m, struct mu_slice key, const ch
 
 /* ---- Joining ---- */
 
+/* What says that the server has lost nothing since is written each time: it may have lost it before. */
+static void begin_anew(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->step = m->prepared ? MAKE_SELF : MAKE_PREFIX;
+    go(m, MU_CLASSIC_IN_PREPARE, out);
+}
+
 static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
     uint64_t lasted_ms = m->now_ms - m->joined_ms;
@@ -907,13 +918,12 @@ static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
     m->joining = true;
     m->join_deadline_ms = m->now_ms + m->join_ms;
     m->last_error.code = 0;
-    m->step = MAKE_PREFIX;
     m->restoring = false;
     forget_group(m);
     if (m->key_written && m->old_ours)
         go(m, MU_CLASSIC_IN_REJOIN_KEY, out);
     else /* PyTorch members see that somebody waits, for as long as the key does */
-        go(m, m->prepared ? MU_CLASSIC_IN_LOOK : MU_CLASSIC_IN_PREPARE, out);
+        begin_anew(m, out);
 }
 
 static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -923,7 +933,7 @@ static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *e
         return;
     }
     m->key_written = false;
-    go(m, m->prepared ? MU_CLASSIC_IN_LOOK : MU_CLASSIC_IN_PREPARE, out);
+    begin_anew(m, out);
 }
 
 /* Whatever we were in is no more. */
@@ -934,7 +944,7 @@ static void look_again(struct mu_classic *m, struct mu_classic_effects *out)
     if (!is_there(m, MU_CLASSIC_CLOSED, m->key_version))
         m->key_written = false; /* of a version that is over */
     stop_rank_lease(m, out);
-    go(m, MU_CLASSIC_IN_LOOK, out);
+    begin_anew(m, out);
 }
 
 /* The document is what was to be put back, and came behind our last write before that. */
@@ -957,8 +967,10 @@ static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic
         return RESTORED;
     if (m->step == FIND_DOC && !found_own_doc(m, event))
         return RESTORED;
-    if (m->step != PUT_MARK)
+    if (m->step == PUT_DOC || m->step == FIND_DOC)
         m->index = event->modified;
+    if (m->step == FIND_DOC)
+        return FIND_SELF;
     m->mark_rank = m->step == PUT_MARK ? m->mark_rank + 1 : 0;
     while (m->mark_rank < m->world.count && m->marks[m->mark_rank] == NULL)
         m->mark_rank++;
@@ -967,7 +979,7 @@ static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic
 
 static void on_prepared(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    bool is_missing = m->step == FIND_DOC && event->code == MU_CLASSIC_CODE_NOT_FOUND;
+    bool is_missing = (m->step == FIND_DOC || m->step == FIND_SELF) && event->code == MU_CLASSIC_CODE_NOT_FOUND;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS && !is_missing) {
         if (m->step == PUT_DOC && event->unsure)
@@ -1176,7 +1188,7 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     m->rank = (int64_t)m->doc.participants;
     m->in = true;
     m->in_index = event->modified;
-    m->confirms = false;
+    m->confirms = m->confirms_unsurely = false;
     m->key_written = false; /* of an older group: it is left to its TTL */
     m->announced = -1;
     if (take_written(m, event) < 0) {
@@ -1344,11 +1356,8 @@ static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects 
 static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        look_again(m, out);
-        withdraw(&m->main, out);
         m->prepared = false;
-        m->step = MAKE_PREFIX;
-        go(m, MU_CLASSIC_IN_PREPARE, out);
+        look_again(m, out);
     } else if (event->code != 0) {
         failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
     } else {
@@ -1367,8 +1376,9 @@ static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event 
 
 static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    m->confirms_unsurely = event->unsure;
-    if (event->code != 0 && !event->unsure)
+    /* One before that had no answer may have been carried out just now. */
+    m->confirms_unsurely = event->code != 0 && (m->confirms_unsurely || event->unsure);
+    if (event->code != 0 && !m->confirms_unsurely)
         m->confirms = false;
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
         after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
@@ -1746,6 +1756,8 @@ static void group_over(struct mu_classic *m, const bool *missing, struct mu_clas
         if (i != me)
             m->ranks[count++] = i;
     }
+    if (!m->key_written)
+        stop_rank_lease(m, out); /* it is another's */
     tell_lost(m, count, out);
     go(m, MU_CLASSIC_IN_OVER_WATCH, out);
 }
@@ -2175,12 +2187,17 @@ static bool is_answer(int code)
            code == MU_CLASSIC_CODE_EXISTS || code == MU_CLASSIC_CODE_CLEARED;
 }
 
+static bool is_refused(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    return event->code > 0 && m->world.version >= 0 && !is_answer(event->code);
+}
+
 /* Watches that come back without news are the server's answer as well; if it is away, what follows them will say so. */
 static void note_server(struct mu_classic *m, const struct mu_classic_event *event, bool watches,
                         struct mu_classic_effects *out)
 {
     bool no_news = watches && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
-    bool refused = event->code > 0 && m->world.version >= 0 && !is_answer(event->code);
+    bool refused = is_refused(m, event);
     bool away = refused || (event->code < 0 && event->code != MUSTER_ENOMEM && !no_news);
 
     if (event->code >= 0)
@@ -2190,16 +2207,16 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
     m->heard_ms = m->now_ms;
     if (event->code < 0 && !away)
         return;
-    if (away || m->down)
+    if ((away && !(refused && m->down)) || (!away && m->down && !m->refused))
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
     if (away && !m->down) {
         set_error(m, &m->last_error, event);
         tell(m, MU_CLASSIC_TELL_BACKEND_DOWN, out)->error = &m->last_error;
-    } else if (!away && m->down) {
+    } else if (!away && m->down && !m->refused) {
         m->verify = true;
         (void)tell(m, MU_CLASSIC_TELL_BACKEND_UP, out);
     }
-    m->down = away;
+    m->down = away || m->refused; /* what else is answered does not help a keep-alive that is not */
 }
 
 /* Once nobody takes himself back, and nothing is put back: see puts_back(). */
@@ -2226,6 +2243,7 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         note_server(m, event, false, out);
         on_job_lease(m, event);
     } else if (event->id == m->rank_lease.id) {
+        m->refused = is_refused(m, event);
         note_server(m, event, false, out);
         on_rank_lease(m, event, out);
         quit_if_possible(m, false, out);

@@ -16,7 +16,7 @@
  * equal the one that etcd lists):
  *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the store of the round)
  *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
- *   J/muster/nodes/<number>: ours alone; written before a node first joins. Gone, if the server has lost everything since.
+ *   J/muster/nodes/<number>: ours alone; written before a node joins. Gone, if the server has lost everything since.
  *
  * What is better than the original, with the same keys and documents:
  *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other removes the

@@ -33,7 +33,8 @@ enum { START_MS = 1000, MARK_INDEX = 17 /* at which confirming() writes its mark
 struct scene {
     struct mu_classic *classic;
     uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id;
-    bool once; /* the last request of all */
+    bool shows_self; /* else the write of "self" is answered at once, and not told */
+    bool once;       /* the last request of all */
     char trace[8192];
     size_t used;
     int error;
@@ -151,33 +152,49 @@ static void note_tell(struct scene *s, const struct mu_classic_effect *effect)
         note(s, " %s", muster_error_name(effect->error->code));
 }
 
+static bool is_self_put(const struct mu_classic_effect *effect)
+{
+    return effect->type == MU_CLASSIC_DO_REQUEST && effect->request.kind == MU_CLASSIC_PUT &&
+           strcmp(short_key(effect->request.key), "self") == 0;
+}
+
+static void note_effect(struct scene *s, const struct mu_classic_event *event, const struct mu_classic_effect *effect)
+{
+    if (effect->type == MU_CLASSIC_DO_TELL && effect->tell == MU_CLASSIC_TELL_PROGRESS)
+        return;
+    if (s->used > 0)
+        note(s, "; ");
+    if (effect->type == MU_CLASSIC_DO_REQUEST) {
+        note_request(s, &effect->request);
+        keep_id(s, &effect->request, event->type == MU_CLASSIC_ON_CLOSE || (event->id != 0 && event->id == s->close_id),
+                event->type == MU_CLASSIC_ON_LOOK);
+    } else if (effect->type == MU_CLASSIC_DO_CANCEL) {
+        note(s, "cancel");
+    } else {
+        note_tell(s, effect);
+    }
+}
+
 /* What an event brings about, without progress: "GET av; joined". */
 static const char *step(struct scene *s, struct mu_classic_event event)
 {
     struct mu_classic_effects effects;
+    uint64_t self_id;
 
-    event.now_ms = s->now_ms;
-    mu_classic_step(s->classic, &event, &effects);
     s->used = 0;
     s->trace[0] = '\0';
-    for (unsigned i = 0; i < effects.count; i++) {
-        const struct mu_classic_effect *effect = &effects.items[i];
-
-        if (effect->type == MU_CLASSIC_DO_TELL && effect->tell == MU_CLASSIC_TELL_PROGRESS)
-            continue;
-        if (s->used > 0)
-            note(s, "; ");
-        if (effect->type == MU_CLASSIC_DO_REQUEST) {
-            note_request(s, &effect->request);
-            keep_id(s, &effect->request,
-                    event.type == MU_CLASSIC_ON_CLOSE || (event.id != 0 && event.id == s->close_id),
-                    event.type == MU_CLASSIC_ON_LOOK);
-        } else if (effect->type == MU_CLASSIC_DO_CANCEL) {
-            note(s, "cancel");
-        } else {
-            note_tell(s, effect);
+    do {
+        event.now_ms = s->now_ms;
+        mu_classic_step(s->classic, &event, &effects);
+        self_id = 0;
+        for (unsigned i = 0; i < effects.count; i++) {
+            if (is_self_put(&effects.items[i]) && !s->shows_self)
+                self_id = effects.items[i].request.id;
+            else
+                note_effect(s, &event, &effects.items[i]);
         }
-    }
+        event = (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER, .id = self_id };
+    } while (self_id != 0);
     return s->trace;
 }
 
@@ -289,8 +306,7 @@ static void prepared(struct scene *s)
     SAYS(done(s, 4), "PUT run_job dir new ttl 7200");
     (void)done(s, 5);
     (void)done(s, 7);
-    SAYS(done(s, 8), "PUT self me_1_2");
-    SAYS(done(s, 9), "GET av");
+    SAYS(done(s, 8), "GET av");
     SAYS(wakes(s), "PUT run_job refresh ttl 7200");
     (void)code_for(s, s->job_id, 0, false);
 }
@@ -450,6 +466,7 @@ static void the_first_join_makes_directories_and_counter(void **state)
     struct scene *s = make(2, 3);
 
     (void)state;
+    s->shows_self = true;
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "PUT /p dir new");
     SAYS(code(s, 105), "PUT run_job dir new ttl 7200");
     SAYS(done(s, 5), "PUT rdzv dir new");
@@ -793,6 +810,23 @@ static void a_confirmation_whose_answer_was_lost_is_looked_for(void **state)
     end(s);
 }
 
+/* The first was carried out late, in front of the second. */
+static void a_confirmation_without_an_answer_may_come_late(void **state)
+{
+    struct scene *s = confirming();
+
+    (void)state;
+    (void)lost(s);
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", ""), 18),
+         "backend_up; PUT av " FROZEN_1("0, 1", KEY("1")) " if " FROZEN_1("0, 1", "") " ttl 10");
+    SAYS(code(s, 101), "");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, FROZEN_1("0, 1", KEY("1")), 19), "GET self");
+    SAYS(gets(s, "me_1_2", 19), "WATCH av from 20");
+    end(s);
+}
+
 /* PyTorch is rank 1 of the document that is there now, and has confirmed. */
 static void a_confirmation_whose_answer_was_lost_with_everything_is_another_s(void **state)
 {
@@ -806,9 +840,9 @@ static void a_confirmation_whose_answer_was_lost_with_everything_is_another_s(vo
     SAYS(wakes(s), "GET av");
     SAYS(gets(s, PAIR_1("0"), 20), "backend_up; GET self");
     SAYS(code(s, 100), "PUT /p dir new");
-    for (int step_count = 0; step_count < 4; step_count++)
+    for (int step_count = 0; step_count < 3; step_count++)
         (void)code(s, 105);
-    SAYS(done(s, 21), "GET av");
+    SAYS(code(s, 105), "GET av");
     SAYS(gets(s, PAIR_1("0"), 21), "PUT av " PAIR_1("1") " if " PAIR_1("0"));
     SAYS(passes(s, 20000), "PUT run_job refresh ttl 7200"); /* its keep-alive is PyTorch's */
     end(s);
@@ -1081,8 +1115,8 @@ static void what_could_not_be_left_is_ended_by_the_next_join(void **state)
     SAYS(code(s, MUSTER_ECONNECT), "backend_down");
     s->now_ms += MU_CLASSIC_QUIT_MS;
     SAYS(asked(s, MU_CLASSIC_ON_TIME), "left");
-    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "GET av");
-    SAYS(gets(s, IN_1("0"), 15), "backend_up; DELETE av if " IN_1("0"));
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "backend_up; GET av");
+    SAYS(gets(s, IN_1("0"), 15), "DELETE av if " IN_1("0"));
     end(s);
 }
 
@@ -1254,6 +1288,36 @@ static void who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for(void *
     end(s);
 }
 
+/* The server may have lost what says that it has lost nothing, and another one put the group back. */
+static void who_joins_anew_says_again_that_it_is_here(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    s->shows_self = true;
+    SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
+    SAYS(done(s, 30), "PUT self me_1_2");
+    SAYS(done(s, 31), "GET av");
+    SAYS(gets(s, IN_2("0"), 31), "PUT av " FROZEN_2("0, 1") " if " IN_2("0") " ttl 10");
+    (void)done(s, 32);
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    (void)passes(s, 2 * MU_CLASSIC_RETRY_MS);
+    SAYS(code(s, 100), "backend_up; PUT self me_1_2"); /* also when it begins anew */
+    end(s);
+}
+
+/* Where everything was lost, another group has our number, and our keep-alive's name. */
+static void who_is_stopping_does_not_renew_another_s_keep_alive(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    SAYS(gets(s, IN_1("0, 1"), 9), "backend_up; GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_0", "rank_1", NULL), "peers_lost 0; WATCH av from 10");
+    SAYS(passes(s, 30000), "");
+    end(s);
+}
+
 static void who_is_stopping_when_the_others_go_on_is_removed(void **state)
 {
     struct scene *s = over(true);
@@ -1368,6 +1432,25 @@ static void a_server_that_refuses_is_as_one_that_is_away(void **state)
     SAYS(passes(s, 500), ""); /* the keep-alive is gone by now: there is no hurry */
     SAYS(passes(s, 2500), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
+    end(s);
+}
+
+static void a_keep_alive_that_alone_is_refused_keeps_no_peer_from_being_judged(void **state)
+{
+    struct scene *s = watching(true);
+
+    (void)state;
+    (void)passes(s, 5000);
+    SAYS(code_for(s, s->rank_id, 110, false), "backend_down");
+    SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 23), "GET av"); /* which is answered: that does not make it well */
+    SAYS(gets(s, PAIR_1("0"), 23), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "WATCH rdzv all from 24");
+    for (int i = 0; i < 12; i++) {
+        (void)passes(s, 1000);
+        (void)code_for(s, s->rank_id, 110, false);
+    }
+    SAYS(gets(s, PAIR_1("0"), 24), "GET v_1"); /* it was read again when the time was over */
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 25");
     end(s);
 }
 
@@ -1498,8 +1581,7 @@ static void a_server_that_has_lost_everything_gets_the_group_back(void **state)
     SAYS(done(s, 1), "PUT run_job dir new ttl 7200");
     SAYS(done(s, 2), "PUT rdzv dir new");
     SAYS(done(s, 3), "PUT counter 1 new");
-    SAYS(done(s, 4), "PUT self me_1_2");
-    SAYS(done(s, 5), "PUT v_1/rank_1  ttl 10");
+    SAYS(done(s, 4), "PUT v_1/rank_1  ttl 10");
     SAYS(done(s, 6), "PUT v_1/kv dir new");
     SAYS(done(s, 7), "PUT av " PAIR_1("0") " new");
     SAYS(done(s, 8),
@@ -1526,7 +1608,7 @@ static struct scene *putting_back(void)
 
     (void)code(s, 100);
     (void)code(s, 100);
-    for (uint64_t index = 1; index < 7; index++)
+    for (uint64_t index = 1; index < 6; index++)
         (void)done(s, index);
     SAYS(done(s, 7), "PUT av " PAIR_1("0") " new");
     return s;
@@ -1539,7 +1621,7 @@ static void a_document_whose_putting_back_has_no_answer_is_looked_for(void **sta
         uint64_t modified;
         const char *then;
     } rows[] = {
-        { "it was written", PAIR_1("0"), 8, "PUT mark v_1/rank_0 me_1_2 new" },
+        { "it was written", PAIR_1("0"), 8, "GET self" },
         { "it was not", NULL, 0, "PUT av " PAIR_1("0") " new" },
         { "it is one that was there before", PAIR_1("0"), 7, "GET av" },
         { "it is another one", IN_1("0"), 8, "GET av" },
@@ -1557,6 +1639,24 @@ static void a_document_whose_putting_back_has_no_answer_is_looked_for(void **sta
     }
 }
 
+/* PyTorch makes the same document where everything is lost twice. */
+static void a_document_that_is_found_is_ours_if_nothing_was_lost_meanwhile(void **state)
+{
+    (void)state;
+    for (int kept = 0; kept < 2; kept++) {
+        struct scene *s = putting_back();
+
+        (void)lost(s);
+        (void)passes(s, 2 * MU_CLASSIC_RETRY_MS);
+        SAYS(gets(s, PAIR_1("0"), 14), "backend_up; GET self");
+        if (kept)
+            SAYS(gets(s, "me_1_2", 14), "PUT mark v_1/rank_0 me_1_2 new");
+        else
+            SAYS(code(s, 100), "GET av");
+        end(s);
+    }
+}
+
 static void a_server_that_loses_everything_again_gets_no_more_marks(void **state)
 {
     struct scene *s = back_after_an_outage();
@@ -1564,7 +1664,7 @@ static void a_server_that_loses_everything_again_gets_no_more_marks(void **state
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (uint64_t index = 1; index < 8; index++)
+    for (uint64_t index = 1; index < 7; index++)
         (void)done(s, index);
     SAYS(done(s, 8), "PUT mark v_1/rank_0 me_1_2 new");
     SAYS(done(s, 4), "GET av");
@@ -1579,7 +1679,7 @@ static void a_group_that_another_has_put_back_is_not_over(void **state)
     (void)state;
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
     SAYS(code(s, 100), "PUT /p dir new");
-    for (int step_count = 0; step_count < 7; step_count++)
+    for (int step_count = 0; step_count < 6; step_count++)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av"); /* of the document, this one */
     SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
@@ -1655,7 +1755,7 @@ static void a_group_that_comes_too_late_leaves_no_marks(void **state)
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (int step_count = 0; step_count < 7; step_count++)
+    for (int step_count = 0; step_count < 6; step_count++)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, IN_1("0"), 9), "GET v_1");
@@ -1670,7 +1770,7 @@ static void a_group_of_the_same_number_that_was_faster_means_removed(void **stat
     (void)state;
     (void)code(s, 100);
     (void)code(s, 100);
-    for (int step_count = 0; step_count < 7; step_count++)
+    for (int step_count = 0; step_count < 6; step_count++)
         (void)code(s, 105); /* all of it is there again */
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, PAIR_1("0"), 9), "GET mark v_1/rank_1");
@@ -2184,6 +2284,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_has_confirmed_twice_is_two_nodes),
         cmocka_unit_test(a_confirmation_whose_answer_was_lost_is_looked_for),
         cmocka_unit_test(a_confirmation_whose_answer_was_lost_with_everything_is_another_s),
+        cmocka_unit_test(a_confirmation_without_an_answer_may_come_late),
         cmocka_unit_test(a_version_that_does_not_stay_frozen_is_left),
         cmocka_unit_test(a_final_version_without_our_rank_is_left),
         cmocka_unit_test(final_means_joined_and_says_who_is_who),
@@ -2216,6 +2317,8 @@ int main(void)
         cmocka_unit_test(a_missing_keep_alive_is_a_lost_peer),
         cmocka_unit_test(a_document_that_is_gone_is_a_lost_group),
         cmocka_unit_test(who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for),
+        cmocka_unit_test(who_joins_anew_says_again_that_it_is_here),
+        cmocka_unit_test(who_is_stopping_does_not_renew_another_s_keep_alive),
         cmocka_unit_test(who_is_stopping_when_the_others_go_on_is_removed),
         cmocka_unit_test(who_is_stopping_does_not_put_its_keep_alive_back),
         cmocka_unit_test(who_is_stopping_hears_that_the_job_is_closed),
@@ -2225,6 +2328,7 @@ int main(void)
         cmocka_unit_test(closing_by_others_is_told_once_and_the_group_goes_on),
         cmocka_unit_test(a_keep_alive_is_renewed_and_errors_do_not_end_that),
         cmocka_unit_test(a_server_that_refuses_is_as_one_that_is_away),
+        cmocka_unit_test(a_keep_alive_that_alone_is_refused_keeps_no_peer_from_being_judged),
         cmocka_unit_test(a_lapsed_keep_alive_is_put_back),
         cmocka_unit_test(a_keep_alive_without_an_answer_has_the_watch_made_anew),
         cmocka_unit_test(who_leaves_deletes_its_keep_alive_when_that_is_put_back),
@@ -2236,6 +2340,7 @@ int main(void)
         cmocka_unit_test(a_group_of_the_same_number_that_is_not_ours_means_removed),
         cmocka_unit_test(a_server_that_has_lost_everything_gets_the_group_back),
         cmocka_unit_test(a_document_whose_putting_back_has_no_answer_is_looked_for),
+        cmocka_unit_test(a_document_that_is_found_is_ours_if_nothing_was_lost_meanwhile),
         cmocka_unit_test(a_server_that_loses_everything_again_gets_no_more_marks),
         cmocka_unit_test(a_group_that_comes_too_late_leaves_no_marks),
         cmocka_unit_test(who_gets_no_mark_is_removed),

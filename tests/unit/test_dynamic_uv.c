@@ -349,6 +349,30 @@ static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_b
     assert_int_equal(scene.failed, 0);
 }
 
+static void a_join_that_is_taken_back_while_a_failed_one_leaves_is_not_made(void **state)
+{
+    struct mu_kv_request *get;
+
+    (void)state;
+    boot();
+    back_end.holds_writes = true;
+    get = back_end.gets[--back_end.gets_count];
+    get->rc = mu_fail(&get->error, MUSTER_EINVAL, "no");
+    mu_later_push(&back_end.later, &get->link);
+    UNTIL(back_end.write != NULL);
+    scene.handler->ops->leave(scene.handler);
+    scene.handler->ops->join(scene.handler);
+    scene.handler->ops->leave(scene.handler);
+    take_turn();
+    back_end.holds_writes = false;
+    answer_write(back_end.write);
+    UNTIL(scene.left == 1);
+    take_turn();
+    take_turn();
+    assert_null(find_me());
+    assert_int_equal(scene.failed, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +380,7 @@ int main(void)
         TEST(a_round_that_the_owner_was_not_told_of_is_not_told_as_over),
         TEST(a_join_that_ends_with_its_time_while_it_boots_leaves),
         TEST(an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both),
+        TEST(a_join_that_is_taken_back_while_a_failed_one_leaves_is_not_made),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
