@@ -4,6 +4,7 @@
 
 #include "http_scene.h"
 #include "kv/etcd3_uv.h"
+#include "turns_uv.h"
 
 #include <dlfcn.h>
 
@@ -154,31 +155,11 @@ static inline void close_etcd(struct mu_etcd3 *etcd)
     run_until(&closed);
 }
 
-/* Runs the loop, a turn at a time, until it is so. */
-#define UNTIL(condition)                                                                                               \
-    do {                                                                                                               \
-        uint64_t since_ms_ = uv_hrtime() / 1000000;                                                                    \
-        while (!(condition)) {                                                                                         \
-            take_turn();                                                                                               \
-            if (uv_hrtime() / 1000000 - since_ms_ > GUARD_MS)                                                          \
-                fail_msg("this never came true: %s", #condition);                                                      \
-        }                                                                                                              \
-    } while (0)
-
-static inline void on_turn(uv_timer_t *timer)
-{
-    (void)timer;
-}
+#define UNTIL(condition) UNTIL_OF(&loop, condition)
 
 static inline void take_turn(void)
 {
-    uv_timer_t timer;
-
-    (void)uv_timer_init(&loop, &timer);
-    (void)uv_timer_start(&timer, on_turn, 5, 0); /* so that it never waits for longer */
-    (void)uv_run(&loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&timer, NULL);
-    (void)uv_run(&loop, UV_RUN_NOWAIT);
+    take_turn_of(&loop);
 }
 
 static inline int run_with_curl(const char *name, const struct CMUnitTest *tests, size_t count)

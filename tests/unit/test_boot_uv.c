@@ -4,10 +4,9 @@
 #include "pure.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
+#include "turns_uv.h"
 
 #include <stdio.h>
-
-enum { GUARD_MS = 30000 };
 
 /* ---- A kv whose requests wait until the test answers them ---- */
 
@@ -119,31 +118,7 @@ static int start(void **state)
     return uv_loop_init(&s.loop);
 }
 
-static void on_turn(uv_timer_t *timer)
-{
-    (void)timer;
-}
-
-static void turn(void)
-{
-    uv_timer_t timer;
-
-    (void)uv_timer_init(&s.loop, &timer);
-    (void)uv_timer_start(&timer, on_turn, 5, 0); /* so that it never waits for longer */
-    (void)uv_run(&s.loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&timer, NULL);
-    (void)uv_run(&s.loop, UV_RUN_NOWAIT);
-}
-
-#define UNTIL(condition)                                                                                               \
-    do {                                                                                                               \
-        uint64_t since_ms_ = uv_hrtime() / 1000000;                                                                    \
-        while (!(condition)) {                                                                                         \
-            turn();                                                                                                    \
-            if (uv_hrtime() / 1000000 - since_ms_ > GUARD_MS)                                                          \
-                fail_msg("this never came true: %s", #condition);                                                      \
-        }                                                                                                              \
-    } while (0)
+#define UNTIL(condition) UNTIL_OF(&s.loop, condition)
 
 static void end(void)
 {
@@ -151,7 +126,7 @@ static void end(void)
         mu_boot_uv_close(&s.boot, on_closed);
     assert_false(s.closed);
     if (s.keys.request != NULL) {
-        turn();
+        take_turn_of(&s.loop);
         assert_false(s.closed); /* it waits for the kv */
         answer(MUSTER_ECANCELED, NULL);
     }
@@ -385,7 +360,7 @@ static void any_allocation_may_fail(void **state)
             continue;
         begin(0, 0);
         while (s.done + s.failed == 0) {
-            turn();
+            take_turn_of(&s.loop);
             if (s.keys.request != NULL)
                 answer(0, NULL);
         }

@@ -5,12 +5,13 @@
 #include "kv/later_uv.h"
 #include "pure.h"
 #include "rdzv/pickle.h"
+#include "turns_uv.h"
 
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { JOIN_MS = 5000, GUARD_MS = 30000, HELD_MAX = 8 };
+enum { JOIN_MS = 5000, HELD_MAX = 8 };
 
 /* A back end with a bell. What is asked for with GET never comes: a member that is not rank 0 boots for as long as the test
  * wants. */
@@ -236,32 +237,7 @@ static int end_scene(void **state)
     return 0;
 }
 
-static void on_turn(uv_timer_t *timer)
-{
-    (void)timer;
-}
-
-static void take_turn(void)
-{
-    uv_timer_t timer;
-
-    (void)uv_timer_init(&scene.loop, &timer);
-    (void)uv_timer_start(&timer, on_turn, 5, 0); /* so that it never waits for longer */
-    (void)uv_run(&scene.loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&timer, NULL);
-    (void)uv_run(&scene.loop, UV_RUN_NOWAIT);
-}
-
-/* Runs the loop, a turn at a time, until it is so. */
-#define UNTIL(condition)                                                                                               \
-    do {                                                                                                               \
-        uint64_t since_ms_ = uv_hrtime() / 1000000;                                                                    \
-        while (!(condition)) {                                                                                         \
-            take_turn();                                                                                               \
-            if (uv_hrtime() / 1000000 - since_ms_ > GUARD_MS)                                                          \
-                fail_msg("this never came true: %s", #condition);                                                      \
-        }                                                                                                              \
-    } while (0)
+#define UNTIL(condition) UNTIL_OF(&scene.loop, condition)
 
 /* ---- The others, who write the document as well ---- */
 
@@ -298,6 +274,25 @@ static void leave_first(void)
     mu_doc_drop(&scene.doc, &first, MU_DOC_PARTICIPANT | MU_DOC_HEARTBEAT);
 }
 
+/* The address cannot be read, and what takes us out of the document is on its way. */
+static void fail_boot(void)
+{
+    struct mu_kv_request *get;
+
+    boot();
+    back_end.holds_writes = true;
+    get = back_end.gets[--back_end.gets_count];
+    get->rc = mu_fail(&get->error, MUSTER_EINVAL, "no");
+    mu_later_push(&back_end.later, &get->link);
+    UNTIL(back_end.write != NULL);
+}
+
+static void let_leave(void)
+{
+    back_end.holds_writes = false;
+    answer_write(back_end.write);
+}
+
 /* ---- Tests ---- */
 
 static void a_round_that_the_owner_was_not_told_of_is_not_told_as_over(void **state)
@@ -331,19 +326,11 @@ static void a_join_that_ends_with_its_time_while_it_boots_leaves(void **state)
 
 static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both(void **state)
 {
-    struct mu_kv_request *get;
-
     (void)state;
-    boot();
-    back_end.holds_writes = true;
-    get = back_end.gets[--back_end.gets_count];
-    get->rc = mu_fail(&get->error, MUSTER_EINVAL, "no");
-    mu_later_push(&back_end.later, &get->link);
-    UNTIL(back_end.write != NULL);
+    fail_boot();
     scene.handler->ops->leave(scene.handler);
     scene.handler->ops->join(scene.handler);
-    back_end.holds_writes = false;
-    answer_write(back_end.write);
+    let_leave();
     UNTIL(scene.left == 1);
     UNTIL(is_in(MU_DOC_WAITING)); /* the first is still in the round */
     assert_int_equal(scene.failed, 0);
@@ -351,24 +338,16 @@ static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_b
 
 static void a_join_that_is_taken_back_while_a_failed_one_leaves_is_not_made(void **state)
 {
-    struct mu_kv_request *get;
-
     (void)state;
-    boot();
-    back_end.holds_writes = true;
-    get = back_end.gets[--back_end.gets_count];
-    get->rc = mu_fail(&get->error, MUSTER_EINVAL, "no");
-    mu_later_push(&back_end.later, &get->link);
-    UNTIL(back_end.write != NULL);
+    fail_boot();
     scene.handler->ops->leave(scene.handler);
     scene.handler->ops->join(scene.handler);
     scene.handler->ops->leave(scene.handler);
-    take_turn();
-    back_end.holds_writes = false;
-    answer_write(back_end.write);
+    take_turn_of(&scene.loop);
+    let_leave();
     UNTIL(scene.left == 1);
-    take_turn();
-    take_turn();
+    take_turn_of(&scene.loop);
+    take_turn_of(&scene.loop);
     assert_null(find_me());
     assert_int_equal(scene.failed, 0);
 }
