@@ -7,7 +7,10 @@ BENCH_ARGS ?=
 CHAOS_ARGS ?= --rounds 40
 RUN_BENCH_ARGS ?=
 
-export FUZZ_RUNS
+SUBPROJECTS ?=
+TORCHRUN ?=
+
+export FUZZ_RUNS SUBPROJECTS TORCHRUN
 
 all: ## build/muster and build/libmuster.so
 	@scripts/setup build
@@ -69,10 +72,15 @@ valgrind: ## the unit tests under valgrind
 	@meson test -C build --no-rebuild --suite unit --timeout-multiplier 10 \
 	    --wrap 'valgrind -q --leak-check=full --error-exitcode=99'
 
-install: all ## into $(DESTDIR)$(PREFIX)
-	@meson configure build -Dprefix=$(PREFIX)
+install: all ## into $(DESTDIR)$(PREFIX); TORCHRUN=1: with a link named torchrun
+	@meson configure build -Dprefix=$(abspath $(PREFIX))
 	@scripts/build build product
-	@DESTDIR=$(DESTDIR) meson install -C build --no-rebuild
+	@DESTDIR=$(DESTDIR) scripts/install add $(abspath $(PREFIX))
+
+uninstall: ## takes away what install put there
+	@[ -e build/build.ninja ] || { echo 'uninstall: build/ is not configured; run make first' >&2; exit 1; }
+	@meson configure build -Dprefix=$(abspath $(PREFIX))
+	@DESTDIR=$(DESTDIR) scripts/install remove $(abspath $(PREFIX))
 
 clean: ## all builds; the PyTorch that interop installed stays
 	@rm -rf build-asan build-clang build-fuzz
@@ -81,4 +89,4 @@ clean: ## all builds; the PyTorch that interop installed stays
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1:\t/p' Makefile | expand -t 14
 
-.PHONY: all demo test interop sim sim-mutants chaos fuzz bench lint format valgrind install clean help
+.PHONY: all demo test interop sim sim-mutants chaos fuzz bench lint format valgrind install uninstall clean help
