@@ -739,7 +739,7 @@ struct muster_worker_spec {
     const char *redirects; /* to files: "0".."3" (1: stdout, 2: stderr, 3: both), or "RANK:N,RANK:N" by local rank */
     const char *tee;       /* to files and to our own output; the same grammar */
     const char *signals;   /* "SIGTERM,SIGINT": handled while it runs, as muster_agent_signal() says; NULL: none */
-    int64_t shutdown_timeout_ms;     /* what workers have to end after a signal, before SIGKILL; 0: 30 s */
+    int64_t shutdown_timeout_ms;     /* what workers have to end when they are stopped, before SIGKILL; 0: 30 s */
     int64_t exit_barrier_timeout_ms; /* how long to wait, when done, for the other nodes; 0: without limit */
     bool workers_identical;          /* every node has as many workers of the same role: ranks need no exchange */
     /* A process that hangs in the kernel (state D) for so long makes the group UNHEALTHY: it is stopped, the node leaves, and
@@ -821,8 +821,9 @@ MUSTER_API int muster_agent_snapshot(struct muster_agent *agent, struct muster_w
                                      struct muster_error *reterr);
 
 /* From any thread: as if the program had got this signal, and handled it. Workers get it, have shutdown_timeout_ms to end,
- * and are killed; the node leaves; run returns MUSTER_ESIGNAL. A second one kills at once. Before run: then run ends at
- * once. Not from a signal handler. */
+ * and are killed; the node leaves; run returns MUSTER_ESIGNAL. Further signals change nothing, with two exceptions: SIGQUIT, and
+ * SIGINT more than a second after the first SIGINT, kill the workers at once. Before run: then run ends at once. Not from a
+ * signal handler. */
 MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
 
 /* For drivers, from any thread, also from inside of start and stop: that worker of that attempt has ended. `value` is

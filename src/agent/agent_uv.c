@@ -1105,8 +1105,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .node = a->node,
         .local_world_size = a->config.local_world_size,
         .max_restarts = a->config.max_restarts,
-        .restart_grace_ms = a->config.restart_grace_ms,
-        .signal_grace_ms = a->config.signal_grace_ms,
+        .grace_ms = a->config.grace_ms,
         .store_ms = store_ms(a),
     };
     struct mu_ranks_config ranks = {

@@ -44,7 +44,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     const struct muster_rdzv_params *params;
     const char *role, *entry_point;
     int64_t local_world_size, max_restarts;
-    uint64_t restart_grace_ms, signal_grace_ms;
+    uint64_t grace_ms;   /* what workers have to end, whatever they are stopped for */
     uint64_t barrier_ms; /* UINT64_MAX: no limit */
     uint64_t hang_ms;    /* a worker that hangs in the kernel for so long makes the group ill; 0: nobody looks */
     bool identical;

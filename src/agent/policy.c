@@ -31,7 +31,7 @@ enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store 
 struct mu_policy {
     char *job_prefix, *role, *node;
     int64_t size, max_restarts;
-    uint64_t restart_grace_ms, signal_grace_ms, store_ms;
+    uint64_t grace_ms, store_ms;
 
     enum mu_policy_phase phase;
     enum mu_group_state state;
@@ -58,9 +58,10 @@ struct mu_policy {
     char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
     char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
     bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
-    unsigned signals;
-    bool serve;                     /* after leaving: the store is in our process, and others still need it */
-    int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
+    bool signalled;                       /* by one of the handled signals, at least once */
+    uint64_t interrupt_ms;                /* when the first SIGINT came; UINT64_MAX: none has */
+    bool serve;                           /* after leaving: the store is in our process, and others still need it */
+    int64_t base_rank, failed_rank;       /* failed_rank: of the first that has */
     char failure[MU_POLICY_TEXT_MAX];
 
     /* The budget. */
@@ -153,8 +154,8 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     mu_round_job_prefix(p->job_prefix, prefix_room, config->run_id);
     p->size = config->local_world_size;
     p->max_restarts = config->max_restarts;
-    p->restart_grace_ms = config->restart_grace_ms;
-    p->signal_grace_ms = config->signal_grace_ms;
+    p->grace_ms = config->grace_ms;
+    p->interrupt_ms = UINT64_MAX;
     p->store_ms = config->store_ms == 0 ? MU_POLICY_STORE_MS : config->store_ms;
     p->state = MU_GROUP_INIT;
     p->deadline_ms = p->charge_until_ms = UINT64_MAX;
@@ -469,7 +470,7 @@ static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_
     p->restart_ms = now_ms;
     say(p, out, MUSTER_LOG_WARNING, "%.*s; regrouping", TEXT_SHOWN_MAX * 2, p->why);
     measure_decision(p, now_ms, out);
-    stop(p, signal, p->restart_grace_ms, now_ms, out);
+    stop(p, signal, p->grace_ms, now_ms, out);
 }
 
 static void fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
@@ -477,7 +478,7 @@ static void fail_with(struct mu_policy *p, const struct muster_error *error, uin
 {
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
-    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out);
+    stop(p, SIGTERM, p->grace_ms, now_ms, out);
 }
 
 /* ---- The budget ---- */
@@ -598,7 +599,7 @@ static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy
     p->restarting = true;
     p->restart_ms = now_ms;
     measure_decision(p, now_ms, out);
-    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out);
+    stop(p, SIGTERM, p->grace_ms, now_ms, out);
     tell_failed(p, out);
     if (p->closed)
         p->charge = USED_UP; /* no round can follow */
@@ -612,7 +613,7 @@ static void check_success(struct mu_policy *p, uint64_t now_ms, struct mu_policy
         return;
     p->fate = DONE;
     measure_decision(p, now_ms, out);
-    stop(p, SIGTERM, p->restart_grace_ms, now_ms, out); /* whatever they have left behind */
+    stop(p, SIGTERM, p->grace_ms, now_ms, out); /* whatever they have left behind */
 }
 
 static void on_exited(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
@@ -641,7 +642,7 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
     failed_with(p, event);
     p->fate = ILL;
     measure_decision(p, event->now_ms, out);
-    stop(p, SIGTERM, p->restart_grace_ms, event->now_ms, out);
+    stop(p, SIGTERM, p->grace_ms, event->now_ms, out);
     tell_failed(p, out);
 }
 
@@ -1090,16 +1091,40 @@ static void on_finished(struct mu_policy *p, const struct mu_policy_event *event
 
 /* ---- Signals, and the keeper ---- */
 
+enum meaning {
+    BEGIN,  /* the first signal: shut down */
+    REPEAT, /* says the same again: changes nothing */
+    HURRY,  /* nobody wants to wait any longer */
+};
+
+/* Programs send SIGTERM or SIGHUP more than once without being in a hurry: GNU timeout signals us and then our whole
+ * process group. A person at a terminal is in a hurry: Ctrl-C again, on purpose and not by a key that bounces, or SIGQUIT. */
+static enum meaning meaning_of(struct mu_policy *p, int signal, uint64_t now_ms)
+{
+    bool again = p->signalled;
+
+    p->signalled = true;
+    if (signal == SIGINT && p->interrupt_ms == UINT64_MAX)
+        p->interrupt_ms = now_ms;
+    else if (signal == SIGINT && now_ms - p->interrupt_ms > MU_POLICY_INTERRUPT_MS)
+        return HURRY;
+    if (!again)
+        return BEGIN;
+    return signal == SIGQUIT ? HURRY : REPEAT;
+}
+
 static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     int signal = (int)event->number;
-    bool first = p->signals++ == 0;
+    enum meaning meaning = meaning_of(p, signal, event->now_ms);
 
-    if (p->phase == MU_POLICY_ENDED)
+    if (meaning == REPEAT) {
+        say(p, out, MUSTER_LOG_INFO, "Received %d death signal again, shutting down as before", signal);
         return;
+    }
     say(p, out, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
         p->workers == NONE ? ""
-        : first            ? " workers"
+        : meaning == BEGIN ? " workers"
                            : " workers at once");
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         decide_signal(p, signal);
@@ -1107,8 +1132,8 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
     case MU_POLICY_STOPPING:
-        if (first)
-            stop(p, signal, p->signal_grace_ms, event->now_ms, out);
+        if (meaning == BEGIN)
+            stop(p, signal, p->grace_ms, event->now_ms, out);
         else
             stop(p, SIGKILL, 0, event->now_ms, out);
         break;

@@ -23,6 +23,9 @@
  *   gone, and nothing is left as far as we know, there is nothing to wait for.
  * - A worker's failure is told to the others at once, beside the stop; theirs ends the round here as well, for free.
  * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
+ * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change nothing. A
+ *   SIGINT more than MU_POLICY_INTERRUPT_MS after the first SIGINT, and a SIGQUIT that is not the first signal, end the
+ *   grace: the workers are killed.
  * - A store that is away stops nobody.
  * - Nothing local closes the job: an error or a signal leaves.
  * - Done is done: workers that have succeeded are never run again.
@@ -44,8 +47,9 @@
 #define MU_POLICY_SERVE_MS 900000 /* of a host that is done, for others who regroup; they may also end without a word */
 #define MU_POLICY_CHARGE_MS                                                                                            \
     10000 /* for the budget's key; then we say that we wait, or see that there is nothing to wait for */
-#define MU_POLICY_STORE_MS 600000 /* for a silent store, if the config says nothing else */
-#define MU_POLICY_WHY_MS 1000     /* for the verdict of a job that was closed before we came */
+#define MU_POLICY_STORE_MS 600000   /* for a silent store, if the config says nothing else */
+#define MU_POLICY_INTERRUPT_MS 1000 /* a SIGINT that comes later than this after the first one means: at once */
+#define MU_POLICY_WHY_MS 1000       /* for the verdict of a job that was closed before we came */
 #define MU_POLICY_TEXT_MAX 1024
 
 #define MU_POLICY_PHASES(X)                                                                                            \
@@ -236,11 +240,10 @@ struct mu_policy_effects {
 
 struct mu_policy_config { /* copied */
     const char *run_id, *role;
-    const char *node;          /* who we are: unlike every other agent of the job, ever */
-    int64_t local_world_size;  /* above 0 */
-    int64_t max_restarts;      /* 0 or more */
-    uint64_t restart_grace_ms; /* of a stop that is our own decision */
-    uint64_t signal_grace_ms;  /* of a stop that a signal asks for */
+    const char *node;         /* who we are: unlike every other agent of the job, ever */
+    int64_t local_world_size; /* above 0 */
+    int64_t max_restarts;     /* 0 or more */
+    uint64_t grace_ms;        /* what workers have to end, whatever they are stopped for */
     uint64_t store_ms; /* so long a silent store is waited for, as it is by whoever joins; 0: MU_POLICY_STORE_MS */
 };
 

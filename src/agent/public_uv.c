@@ -19,7 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RESTART_GRACE_MS 30000 /* of a stop that no signal asked for; as PyTorch's */
 #define CONSOLE_MS 5000        /* for what is still to be shown, in the end */
 #define SIGNALS_WAITING_MAX 8  /* the second one kills: more have nothing to add */
 
@@ -624,8 +623,7 @@ static int start(struct muster_agent *p, struct muster_error *reterr)
         .entry_point = muster_worker_spec_entry_point(spec),
         .local_world_size = spec->local_world_size,
         .max_restarts = spec->max_restarts,
-        .restart_grace_ms = RESTART_GRACE_MS,
-        .signal_grace_ms = (uint64_t)spec->shutdown_timeout_ms,
+        .grace_ms = (uint64_t)spec->shutdown_timeout_ms,
         .barrier_ms = spec->exit_barrier_timeout_ms == 0 ? UINT64_MAX : (uint64_t)spec->exit_barrier_timeout_ms,
         .hang_ms = (uint64_t)spec->uninterruptible_timeout_ms,
         .identical = spec->workers_identical,

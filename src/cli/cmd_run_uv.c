@@ -23,7 +23,6 @@
 
 #define GATHER_SHOWN_MS 500    /* of waiting, before it is said what for */
 #define CONSOLE_MS 5000        /* for what is still to be shown, in the end */
-#define RESTART_GRACE_MS 30000 /* of a stop that no signal asked for; as PyTorch's */
 
 struct run {
     const char *program;
@@ -382,8 +381,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
         .entry_point = config->command.entry_point,
         .local_world_size = config->nproc,
         .max_restarts = config->max_restarts,
-        .restart_grace_ms = RESTART_GRACE_MS,
-        .signal_grace_ms = (uint64_t)config->shutdown_timeout_ms,
+        .grace_ms = (uint64_t)config->shutdown_timeout_ms,
         .barrier_ms = config->exit_barrier_timeout_ms < 0 ? UINT64_MAX : (uint64_t)config->exit_barrier_timeout_ms,
         .hang_ms = (uint64_t)config->uninterruptible_timeout_ms,
         .identical = config->workers_identical,

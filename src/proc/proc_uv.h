@@ -71,8 +71,8 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
 int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
                    struct muster_error *reterr);
 
-/* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. A second stop during the grace sends its
- * signal as well, and the sooner of both ends counts. When EMPTY on_stopped comes all the same. */
+/* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. During the grace a
+ * second stop sends its signal as well, if it is another one, and the sooner of both ends counts. When EMPTY on_stopped comes all the same. */
 void mu_group_stop(struct mu_group *group, int signal, uint64_t grace_ms);
 /* SIGKILL at once; also quickens a stop that is under way. */
 void mu_group_kill(struct mu_group *group);

@@ -162,6 +162,7 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
 {
     struct counts n = count(event);
     bool for_nobody = stop->state == MU_STOP_IDLE && n.leaders == 0; /* they have ended by themselves */
+    bool again = stop->state == MU_STOP_GRACE && event->signal == stop->signal;
     uint64_t until_ms =
         event->grace_ms > UINT64_MAX - event->now_ms ? UINT64_MAX : event->now_ms + event->grace_ms; /* for ever */
 
@@ -173,7 +174,8 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
     stop->signal = event->signal;
     if (until_ms < stop->until_ms) /* whoever asks twice does not want to wait longer */
         stop->until_ms = until_ms;
-    signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
+    if (!again) /* some workers save their work at the first one and die of the second */
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
     if (n.stopped > 0 && event->signal != SIGKILL)
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* whoever is stopped can act on it only then */
     if (event->signal == SIGKILL || for_nobody)

@@ -50,8 +50,9 @@ enum mu_stop_state {
 
 /* Every event carries the list of who is there now. */
 enum mu_stop_event_type {
-    MU_STOP_ON_STOP, /* signal, grace_ms. In GRACE: this signal as well, and the sooner of both ends; later: no effect */
-    MU_STOP_ON_KILL,     /* a second Ctrl-C, or this node was removed: see above */
+    MU_STOP_ON_STOP, /* signal, grace_ms. In GRACE: the sooner of both ends counts, and the signal is sent as well, unless
+                        it is the one that was sent before; later: no effect */
+    MU_STOP_ON_KILL,     /* somebody is in a hurry, or this node was removed: see above */
     MU_STOP_ON_CHILDREN, /* somebody ended or was adopted */
     MU_STOP_ON_TIME,
 };

@@ -812,13 +812,64 @@ def test_workers_that_do_not_end_are_killed_in_time(scene, seconds):
         assert [worker.got() for worker in workers] == [[15], [15]]
 
 
-def test_a_second_ctrl_c_kills_at_once(scene):
+@pytest.mark.parametrize("failing", [True, False])
+def test_the_shutdown_timeout_counts_for_failures_and_restarts_too(scene, failing):
+    """The default is 30 s, which is more than this test waits."""
+    restarts = 0 if failing else 1
+    agent = scene.actors("--nproc-per-node=2", "--shutdown-timeout=1", f"--max-restarts={restarts}", act=["ignore"])
+    workers = scene.world(2)
+    workers[0].fail()
+    if not failing:
+        end_all(scene.world(2, workers, limit=20))
+    assert agent.end(20) == (1 if failing else 0)
+    assert workers[1].got() == [15]
+
+
+def test_a_second_ctrl_c_kills_when_a_second_has_passed(scene):
     agent = scene.actors("--nproc-per-node=2", act=["ignore"])
     workers = scene.world(2)
+    started = time.monotonic()
     agent.signal(signal.SIGINT)
     until(lambda: all(worker.got() for worker in workers), what="the signal")
-    agent.signal(signal.SIGINT)
+    while agent.process.poll() is None and time.monotonic() < started + 20:
+        agent.signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert agent.end(1) == 1
+    assert time.monotonic() - started > 1
+    assert [worker.got() for worker in workers] == [[signal.SIGINT]] * 2
+
+
+def test_sigquit_after_another_signal_kills_at_once(scene):
+    agent = scene.actors("--nproc-per-node=2", act=["ignore"])
+    workers = scene.world(2)
+    agent.signal(signal.SIGTERM)
+    until(lambda: all(worker.got() for worker in workers), what="the signal")
+    agent.signal(signal.SIGQUIT)
     assert agent.end(20) == 1
+
+
+SAVING = """
+trap 'touch $STAGE/begun; until [ -e $STAGE/go ]; do sleep 0.05; done; touch $STAGE/saved; exit 0' TERM
+touch $STAGE/up
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("by", ["kill", "timeout"])
+def test_repeated_sigterm_leaves_workers_the_time_to_save(scene, by):
+    """GNU timeout passes a signal on to its command, and then once more to its whole process group."""
+    program = ("timeout", "600", MUSTER, "run") if by == "timeout" else (MUSTER, "run")
+    agent = scene.shell(SAVING, program=program)
+    until((scene.stage / "up").exists, what="the worker")
+    for _ in range(1 if by == "timeout" else 3):
+        agent.signal(signal.SIGTERM)
+    until((scene.stage / "begun").exists, what="the worker's handler")
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+        agent.signal(number)
+        time.sleep(0.02)
+    (scene.stage / "go").touch()
+    agent.end(20)
+    assert (scene.stage / "saved").exists(), agent.err
 
 
 def test_a_signal_to_a_node_that_is_done_ends_it(scene, serve):
@@ -924,14 +975,14 @@ def state_of(pid):
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_ctrl_c_reaches_workers_once(scene):
+def test_ctrl_c_reaches_workers_once_and_ctrl_backslash_kills_them(scene):
     terminal = Terminal(scene, "--nproc-per-node=2", act=["ignore"])
     workers = scene.world(2)
     terminal.press(b"\x03")
     until(lambda: all(worker.got() for worker in workers), what="the signal")
     assert [worker.got() for worker in workers] == [[2], [2]]
-    terminal.press(b"\x03")
-    assert terminal.agent.end(5) == 1
+    terminal.press(b"\x1c")
+    assert terminal.agent.end(20) == 1
     terminal.hang_up()
 
 

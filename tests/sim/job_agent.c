@@ -363,8 +363,7 @@ void agent_birth(struct node *node)
         .role = "default",
         .local_world_size = 1 + (int64_t)below(SIZE_MAX_LOCAL),
         .max_restarts = job.max_restarts,
-        .restart_grace_ms = job.restart_grace_ms,
-        .signal_grace_ms = job.signal_grace_ms,
+        .grace_ms = job.grace_ms,
         .store_ms = w.settings.join_ms,
     };
     struct mu_ranks_config ranks = { .run_id = RUN_ID, .role = "default", .local_world_size = policy.local_world_size };
@@ -375,7 +374,7 @@ void agent_birth(struct node *node)
         .node = node, .life = node->life, .size = policy.local_world_size, .round = -1, .state = MU_GROUP_INIT
     };
     a->procs.generation = generation;
-    a->signal_grace_ms = job.signal_grace_ms;
+    a->grace_ms = job.grace_ms;
     (void)snprintf(a->name, sizeof a->name, "agent%u.%u", node->slot, node->id);
     policy.node = finish.node = a->name;
     job.sizes[node->id] = a->size;

@@ -485,7 +485,7 @@ void check_each_second(void)
         check_regroups(a);
         check_told(a);
         since = later_of(a->signal_us, a->node->paused_until_us);
-        EXPECT("E", a->signal_us == 0 || w.now_us < since + a->signal_grace_ms * MS + 45 * SECOND,
+        EXPECT("E", a->signal_us == 0 || w.now_us < since + a->grace_ms * MS + 45 * SECOND,
                "%s has got a signal and does not end", a->name);
         EXPECT("E", a->keeper_us == 0 || w.now_us < later_of(a->keeper_us, a->node->paused_until_us) + 45 * SECOND,
                "%s has lost its keeper and does not end", a->name);

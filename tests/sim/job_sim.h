@@ -108,7 +108,7 @@ struct agent {
     struct mu_job *job; /* NULL: there is no agent */
     uint64_t timer_us, timer_generation, order_us;
     int64_t size;
-    uint64_t signal_grace_ms;
+    uint64_t grace_ms;
     /* The round. */
     int64_t round, rank;
     uint64_t tag;
@@ -130,7 +130,7 @@ struct job {
     bool on[TROUBLES_COUNT];
     unsigned percent[TROUBLES_COUNT];
     int64_t max_restarts;
-    uint64_t run_us, barrier_ms, restart_grace_ms, signal_grace_ms, calm_us;
+    uint64_t run_us, barrier_ms, grace_ms, calm_us;
     bool clean; /* nothing but workers and members that come and go by themselves */
     struct agent agents[AGENTS_MAX];
     bool retired[AGENTS_MAX]; /* slots that ended of themselves: nobody starts them again */

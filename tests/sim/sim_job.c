@@ -167,6 +167,7 @@ static void reap(void)
 static void hit(struct node *node, enum fault kind, uint64_t long_us)
 {
     struct agent *agent = &job.agents[node->slot];
+    uint64_t second;
 
     if (kind == F_KILL) {
         node->steps_left = (int)below(20);
@@ -181,8 +182,8 @@ static void hit(struct node *node, enum fault kind, uint64_t long_us)
         node->wall_offset_us += (int64_t)below(7200 * SECOND) - (int64_t)(3600 * SECOND);
     } else if (kind == F_LEAVE && node->paused_until_us <= w.now_us && agent->job != NULL && !agent->ended) {
         agent_signal(agent, chance(70) ? SIGTERM : SIGINT);
-        if (agent->job != NULL && !agent->ended && node->alive && chance(30))
-            agent_signal(agent, SIGTERM);
+        if (agent->job != NULL && !agent->ended && node->alive && (second = below(100)) < 30)
+            agent_signal(agent, second < 15 ? SIGTERM : SIGQUIT); /* of which one means: at once */
     }
 }
 
@@ -385,8 +386,7 @@ static void choose_job(void)
         job.max_restarts = 5;
     job.run_us = 500 * MS + below(chance(50) ? 5 * SECOND : 40 * SECOND);
     job.barrier_ms = job.on[T_IMPATIENT] ? below(30000) : UINT64_MAX;
-    job.restart_grace_ms = chance(50) ? 500 : 10000;
-    job.signal_grace_ms = chance(50) ? 1000 : 30000;
+    job.grace_ms = (chance(50) ? 500u : 10000u) * (chance(50) ? 1u : 3u);
     job.wiped_us = 0;
     job.clean = !job.on[T_KEEPER];
     for (unsigned i = 0; i < FAULTS_COUNT; i++)

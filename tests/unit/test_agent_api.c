@@ -723,7 +723,7 @@ static void a_signal_from_another_thread_ends_it(void **state)
     muster_agent_free(running.agent);
 }
 
-static void a_second_signal_kills(void **state)
+static void sigquit_after_another_signal_kills(void **state)
 {
     struct muster_worker_spec spec = make_command(alone(), 1, "trap '' INT TERM; while :; do sleep 600; done");
     struct running running;
@@ -732,7 +732,7 @@ static void a_second_signal_kills(void **state)
     start_running(&running, spec);
     muster_worker_group_free(wait_for(running.agent, MUSTER_WORKER_HEALTHY, 1));
     muster_agent_signal(running.agent, SIGTERM);
-    muster_agent_signal(running.agent, SIGTERM);
+    muster_agent_signal(running.agent, SIGQUIT);
     end_running(&running);
     assert_int_equal(running.rc, MUSTER_ESIGNAL);
 }
@@ -1271,7 +1271,7 @@ int main(void)
         cmocka_unit_test(an_agent_can_be_looked_at_at_any_time),
         cmocka_unit_test(a_worker_that_hangs_is_seen_and_has_failed_however_it_ends),
         cmocka_unit_test(a_signal_from_another_thread_ends_it),
-        cmocka_unit_test(a_second_signal_kills),
+        cmocka_unit_test(sigquit_after_another_signal_kills),
         cmocka_unit_test(a_signal_before_the_run_ends_it_at_once),
         cmocka_unit_test(listed_signals_are_handled_while_it_runs),
         cmocka_unit_test(an_agent_runs_once),

@@ -7,7 +7,7 @@
 
 #include <signal.h>
 
-enum { T0 = 1000, GRACE = 30000, SIGNAL_GRACE = 7000 };
+enum { T0 = 1000, GRACE = 30000 };
 
 struct scene {
     struct mu_policy *policy;
@@ -32,8 +32,7 @@ static void configure(struct scene *s, int64_t max_restarts)
                                        .node = "me",
                                        .local_world_size = 2,
                                        .max_restarts = max_restarts,
-                                       .restart_grace_ms = GRACE,
-                                       .signal_grace_ms = SIGNAL_GRACE };
+                                       .grace_ms = GRACE };
 
     mu_policy_free(s->policy);
     *s = (struct scene){ .now_ms = T0 };
@@ -368,7 +367,7 @@ static void a_signal_with_workers_stops_them_and_leaves(void **state)
     struct scene *s = *state;
 
     run(s);
-    assert_string_equal(signalled(s, SIGHUP), "stop 1 in 7000");
+    assert_string_equal(signalled(s, SIGHUP), "stop 1 in 30000");
     assert_string_equal(stopped(s), "leave");
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end signaled rc 1");
     assert_int_equal(s->outcome.signal, SIGHUP);
@@ -376,15 +375,74 @@ static void a_signal_with_workers_stops_them_and_leaves(void **state)
     assert_non_null(strstr(s->told, "record agent FAILED ESIGNAL"));
 }
 
-static void a_second_signal_kills_at_once(void **state)
+static const char *signalled_at(struct scene *s, uint64_t now_ms, int signal)
+{
+    s->now_ms = now_ms;
+    return signalled(s, signal);
+}
+
+/* Which signals end the grace: those of somebody who is in a hurry, and no others. */
+static void only_a_late_sigint_or_a_sigquit_ends_the_grace(void **state)
+{
+    static const struct {
+        struct {
+            unsigned at_ms;
+            int signal;
+        } then[4];
+        const char *last; /* what the last of them does */
+    } rows[] = {
+        { { { 0, SIGTERM }, { 1, SIGTERM } }, "" },
+        { { { 0, SIGTERM }, { 50, SIGTERM }, { 20000, SIGTERM } }, "" },
+        { { { 0, SIGHUP }, { 5000, SIGHUP } }, "" },
+        { { { 0, SIGTERM }, { 5000, SIGHUP } }, "" },
+        { { { 0, SIGHUP }, { 5000, SIGTERM } }, "" },
+        { { { 0, SIGUSR1 }, { 5000, SIGUSR1 } }, "" },
+        { { { 0, SIGINT }, { 1, SIGINT } }, "" },
+        { { { 0, SIGINT }, { 1000, SIGINT } }, "" },
+        { { { 0, SIGINT }, { 1001, SIGINT } }, "kill" },
+        { { { 0, SIGINT }, { 500, SIGINT }, { 1001, SIGINT } }, "kill" },
+        { { { 0, SIGINT }, { 5000, SIGTERM } }, "" },
+        { { { 0, SIGTERM }, { 5000, SIGINT } }, "" }, /* the first one */
+        { { { 0, SIGTERM }, { 5000, SIGINT }, { 5500, SIGINT } }, "" },
+        { { { 0, SIGTERM }, { 5000, SIGINT }, { 6001, SIGINT } }, "kill" },
+        { { { 0, SIGQUIT }, { 5000, SIGTERM } }, "" },
+        { { { 0, SIGTERM }, { 1, SIGQUIT } }, "kill" },
+        { { { 0, SIGINT }, { 1, SIGQUIT } }, "kill" },
+        { { { 0, SIGQUIT }, { 1, SIGQUIT } }, "kill" },
+        { { { 0, SIGTERM }, { 1, SIGQUIT }, { 2, SIGTERM } }, "" },
+        { { { 0, SIGTERM }, { 1, SIGQUIT }, { 2, SIGQUIT } }, "kill" }, /* what was left, too: see stop.h */
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char first[32];
+        const char *done = "";
+
+        configure(s, 1);
+        run(s);
+        (void)snprintf(first, sizeof first, "stop %d in %d", rows[i].then[0].signal, GRACE);
+        assert_string_equal(signalled_at(s, T0, rows[i].then[0].signal), first);
+        for (size_t k = 1; k < COUNT(rows[i].then) && rows[i].then[k].signal != 0; k++)
+            done = signalled_at(s, T0 + rows[i].then[k].at_ms, rows[i].then[k].signal);
+        if (strcmp(done, rows[i].last) != 0)
+            fail_msg("row %zu: '%s' instead of '%s'", i, done, rows[i].last);
+    }
+}
+
+static void a_repeated_sigterm_does_not_cut_leaving_short(void **state)
 {
     struct scene *s = *state;
 
     run(s);
-    (void)signalled(s, SIGINT);
-    assert_string_equal(signalled(s, SIGINT), "kill");
+    (void)signalled(s, SIGTERM);
     assert_string_equal(stopped(s), "leave");
-    assert_string_equal(signalled(s, SIGINT), "end signaled rc 1"); /* not even that is waited for */
+    assert_string_equal(signalled(s, SIGTERM), "");
+    assert_string_equal(signalled(s, SIGQUIT), "end signaled rc 1"); /* not even that is waited for */
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(signalled(s, SIGTERM), "leave");
+    assert_string_equal(signalled(s, SIGTERM), "");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end die rc 143");
 }
 
 static void a_signal_while_done_leaves(void **state)
@@ -848,7 +906,7 @@ static void a_signal_while_a_restart_is_counted_leaves_a_group_that_has_stopped(
     configure(s, 1); /* then nothing depends on the store any more */
     run(s);
     (void)exited(s, 1, false);
-    assert_string_equal(signalled(s, SIGTERM), "stop 15 in 7000");
+    assert_string_equal(signalled(s, SIGTERM), STOP);
     assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "");
     assert_string_equal(s->told, "");
     assert_int_equal(mu_policy_deadline_ms(s->policy), UINT64_MAX);
@@ -1441,7 +1499,8 @@ int main(void)
         SCENE(who_would_fail_a_job_that_has_gone_on_joins_it),
         SCENE(a_spare_of_a_closed_job_ends_gracefully),
         SCENE(a_signal_with_workers_stops_them_and_leaves),
-        SCENE(a_second_signal_kills_at_once),
+        SCENE(only_a_late_sigint_or_a_sigquit_ends_the_grace),
+        SCENE(a_repeated_sigterm_does_not_cut_leaving_short),
         SCENE(a_signal_while_done_leaves),
         SCENE(a_signal_between_two_rounds_is_one_with_workers),
         SCENE(a_signal_before_the_first_worker_leaves_within_a_second_and_dies_of_it),

@@ -232,7 +232,7 @@ static void the_rest_of_a_group_keeps_its_grace_when_there_is_another_signal(voi
     struct scene *s = *state;
 
     assert_string_equal(stop(s, 0, 5000, "w0 g0"), "groups 15");
-    assert_string_equal(stop(s, 100, 5000, "w0Z g0"), "groups 15");
+    assert_string_equal(stop(s, 100, 5000, "w0Z g0"), "");
     assert_state(s, "grace", 5000);
 }
 
@@ -265,11 +265,11 @@ static void a_second_signal_never_makes_the_grace_longer(void **state)
     struct scene *s = *state;
 
     assert_string_equal(stop(s, 0, 30000, "w0"), "groups 15");
-    assert_string_equal(stop(s, 3000, 30000, "w0"), "groups 15");
+    assert_string_equal(stop(s, 3000, 30000, "w0"), "");
     assert_state(s, "grace", 30000);
-    assert_string_equal(stop(s, 4000, UINT64_MAX, "w0"), "groups 15");
+    assert_string_equal(stop(s, 4000, UINT64_MAX, "w0"), "");
     assert_state(s, "grace", 30000);
-    assert_string_equal(stop(s, 5000, 6000, "w0"), "groups 15"); /* but shorter */
+    assert_string_equal(stop(s, 5000, 6000, "w0"), ""); /* but shorter */
     assert_state(s, "grace", 11000);
     assert_string_equal(passes(s, 11000, "w0"), "leaders 9");
     assert_string_equal(stop(s, 11001, 30000, "w0"), ""); /* too late for a grace */
@@ -281,7 +281,7 @@ static void a_second_signal_that_comes_when_the_grace_is_over_ends_it(void **sta
     struct scene *s = *state;
 
     assert_string_equal(stop(s, 0, 1000, "w0"), "groups 15");
-    assert_string_equal(stop(s, 1500, 30000, "w0"), "groups 15, leaders 9"); /* we were busy when it was over */
+    assert_string_equal(stop(s, 1500, 30000, "w0"), "leaders 9"); /* we were busy when it was over */
     assert_state(s, "drain", 2500);
 }
 
