@@ -21,8 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GATHER_SHOWN_MS 500    /* of waiting, before it is said what for */
-#define CONSOLE_MS 5000        /* for what is still to be shown, in the end */
+#define GATHER_SHOWN_MS 500 /* of waiting, before it is said what for */
+#define CONSOLE_MS 5000     /* for what is still to be shown, in the end */
 
 struct run {
     const char *program;

@@ -15,7 +15,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "commands:\n"
                            "  run        start the workers of a job on this node, as torchrun does\n"
                            "  launch     the same, as python -m torch.distributed.launch did\n"
-                           "  join       take part in a rendezvous and tell who is in\n"
+                           "  join       join a rendezvous and print who is in it\n"
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
                            "\n"

@@ -62,7 +62,7 @@ def test_store_help_tells_what_it_is_and_how_workers_use_it(words):
                    "--request-bytes", "--unsent-bytes", "--connections", "--total-bytes", "--log-level"):
         assert f"\n  {option} " in text
     for word in ("29500", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE=True",
-                 "TORCHELASTIC_RESTART_COUNT=0", "examples:"):
+                 "TORCHELASTIC_RESTART_COUNT=0", "Examples:"):
         assert word in text
     for command in STORE_COMMANDS:
         assert f"\n  {command} " in text

@@ -155,7 +155,7 @@ def test_help_tells_options_exit_codes_and_examples(words):
     for option in ("--rdzv-id", "--rdzv-backend", "--rdzv-endpoint", "--nnodes", "--rdzv-conf", "--local-addr",
                    "--backend-dir", "--hold", "--json", "--log-level", "--help"):
         assert f"\n  {option} " in text
-    assert "usage: muster join" in text and "Exit status" in text and "examples" in text
+    assert "usage: muster join" in text and "Exit status" in text and "Examples" in text
 
 
 def test_the_manual_has_the_same_options_as_the_help():

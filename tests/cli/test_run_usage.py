@@ -60,7 +60,7 @@ def test_the_program_is_called_as_it_was_called():
 def test_help_is_short_and_begins_with_examples(torchrun, words):
     done = torchrun(*words)
     assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.index("examples:") < done.stdout.index("--nproc-per-node N ") < done.stdout.index("Exit status")
+    assert done.stdout.index("Examples:") < done.stdout.index("--nproc-per-node N ") < done.stdout.index("Exit status")
     assert len(done.stdout.splitlines()) < 100
 
 
