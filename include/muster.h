@@ -68,6 +68,7 @@ MUSTER_API bool muster_error_is_rdzv(int code);     /* any of the MUSTER_ERDZV_*
 #define MUSTER_LOG_LEVELS(X)                                                                                           \
     X(DEBUG, "debug")                                                                                                  \
     X(INFO, "info")                                                                                                    \
+    X(NOTICE, "notice") /* what the commands show unless they are told otherwise, and all that follows */              \
     X(WARNING, "warning")                                                                                              \
     X(ERROR, "error")
 

@@ -48,9 +48,11 @@ int mu_cli_flush(const char *command);
 
 /* Log lines of this level and above go to stderr. False: there is no such level. */
 bool mu_cli_log(const char *level);
-
-/* Lines for stderr that are dropped if nobody takes them at once: a stopped terminal does not stop us. */
-void mu_cli_say(const char *lines, size_t len);
+/* Why a command that had begun ends: on a terminal as it is, else in the form of a log line, so that one can tell which
+ * node of many it was. (What keeps a command from beginning goes to mu_cli_fail().) final() waits until it is written;
+ * say() drops a line that nobody takes at once: a stopped terminal does not stop us. */
+void mu_cli_final(const char *text);
+void mu_cli_say(const char *text);
 /* Shows text in the last line of the terminal that stderr is, below whatever else is written there, until it is replaced.
  * Empty: nothing. */
 void mu_cli_status(const char *text, size_t len);

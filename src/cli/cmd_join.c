@@ -40,8 +40,8 @@ static const char help[] = "muster join: joins a rendezvous and prints who is in
                            "  --hold SECONDS         stay a member for this long and print every event;\n"
                            "                         Ctrl-C leaves earlier\n"
                            "  --json                 print JSON objects\n"
-                           "  --log-level LEVEL      log to stderr from this level on: debug, info, warning\n"
-                           "                         or error (default: warning)\n"
+                           "  --log-level LEVEL      log to stderr from this level on: debug, info, notice,\n"
+                           "                         warning or error (default: notice)\n"
                            "  --help                 this text\n"
                            "\n"
                            "Exit status: 0 joined; 1 an error, or a signal before it had joined; 2 the\n"
@@ -208,7 +208,7 @@ int mu_cmd_join(char **argv)
     struct words words = { .backend = "c10d", .nodes = "1:1" };
     struct mu_join_config config = { 0 };
     struct mu_option_list dirs = { 0 };
-    const char *log_level = "warning";
+    const char *log_level = "notice";
     bool want_help = argv[0] != NULL && strcmp(argv[0], "help") == 0;
     const struct mu_option options[] = {
         { "rdzv-backend", MU_OPTION_TEXT, &words.backend },
@@ -235,7 +235,7 @@ int mu_cmd_join(char **argv)
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
     if (!mu_cli_log(log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, warning or error", log_level);
+        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error", log_level);
     rc = join(&words, &dirs, &config);
     free(words.url_run_id);
     return rc;

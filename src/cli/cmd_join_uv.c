@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/join.h"
+#include "cli/log_line.h"
 #include "handler/handler.h"
 
 #include <assert.h>
@@ -157,6 +158,31 @@ static void end(struct run *run)
     close_when_done(run);
 }
 
+/* ---- Lines ---- */
+
+static void warn(const char *line)
+{
+    mu_log(MUSTER_LOG_WARNING, "%s", line);
+}
+
+static void notice(const char *line)
+{
+    mu_log(MUSTER_LOG_NOTICE, "%s", line);
+}
+
+static void each_line(struct mu_slice lines, void (*say)(const char *line))
+{
+    const char *begin = lines.data, *stop;
+    char line[MU_LOG_LINE_MAX];
+
+    for (size_t left = lines.len; left > 0; left -= (size_t)(stop + 1 - begin), begin = stop + 1) {
+        stop = memchr(begin, '\n', left);
+        assert(stop != NULL); /* whole lines */
+        (void)snprintf(line, sizeof line, "%.*s", (int)(stop - begin), begin);
+        say(line);
+    }
+}
+
 /* ---- Events in, effects out ---- */
 
 static void on_deadline(uv_timer_t *timer)
@@ -182,10 +208,9 @@ static void feed(struct run *run, struct mu_join_event event)
     event.now_ms = uv_now(&run->loop);
     mu_join_step(&run->join, &event, &effects);
     mu_cli_status(effects.status.data, effects.status.len);
-    if (effects.err.len > 0 && effects.over)
-        (void)fwrite(effects.err.data, 1, effects.err.len, stderr); /* the last words are waited for */
-    else if (effects.err.len > 0)
-        mu_cli_say(effects.err.data, effects.err.len);
+    each_line(effects.warning, warn);
+    each_line(effects.notice, notice);
+    each_line(effects.err, effects.over ? mu_cli_final : mu_cli_say); /* the last words are waited for */
     rc = print(run, effects.out);
     if (effects.at_once)
         _exit(run->join.exit_code);

@@ -12,6 +12,7 @@
 #include "proc/die.h"
 #include "proc/keeper.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ struct run {
     /* The end. */
     bool ended;
     struct mu_policy_outcome outcome;
-    struct mu_buf report; /* to be printed when the consoles are empty */
+    struct mu_buf report; /* PyTorch's, to be printed when the consoles are empty */
+    char *final;          /* or one line that says why it ended; NULL: none, or no memory */
     int exit_code;
 };
 
@@ -221,24 +223,14 @@ static void write_error_file(const struct run *run, const struct mu_agent_result
     mu_buf_done(&bytes);
 }
 
-static void say(struct run *run, const char *text)
-{
-    (void)mu_buf_append(&run->report, text, strlen(text), SIZE_MAX);
-}
-
 /* One line: what went wrong, after our name and what else comes first. */
 static void say_error(struct run *run, const char *first, const struct muster_error *error)
 {
-    char line[sizeof error->text];
-
-    memcpy(line, error->text, sizeof line);
-    mu_log_make_plain(line);
-    say(run, run->program);
-    say(run, ": ");
-    say(run, first);
-    say(run, ": ");
-    say(run, line);
-    say(run, "\n");
+    assert(run->final == NULL);
+    if (asprintf(&run->final, "%s: %s: %s", run->program, first, error->text) < 0)
+        run->final = NULL;
+    else
+        mu_log_make_plain(run->final);
 }
 
 static void tell_failure(struct run *run, const struct mu_agent_result *result)
@@ -274,8 +266,7 @@ static void tell_signal(struct run *run, const struct mu_agent_result *result)
     char line[256], text[128];
 
     mu_say_ended_by_signal(line, sizeof line, pid, result->outcome->signal);
-    say(run, line);
-    say(run, "\n");
+    run->final = strdup(line);
     (void)snprintf(text, sizeof text, "Process %d got signal: %d", (int)pid, result->outcome->signal);
     write_error_file(run, result, "SignalException", text);
 }
@@ -455,7 +446,10 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
     (void)uv_loop_close(&run->loop);
     if (run->report.len > 0)
         (void)fwrite(run->report.data, 1, run->report.len, stderr);
+    if (run->final != NULL)
+        mu_cli_final(run->final);
     mu_buf_done(&run->report);
+    free(run->final);
     free(run->timer_file);
     end_as(run);
     return run->exit_code;

@@ -42,8 +42,8 @@ static const char help[] = "muster store: a key-value store that speaks PyTorch'
                            "  --total-bytes N      memory of keys, values, half-read requests and unread\n"
                            "                       replies together (default: 1G, or eight values)\n"
                            "\n"
-                           "  --log-level LEVEL    log to stderr from this level on: debug, info, warning or\n"
-                           "                       error (default: info)\n"
+                           "  --log-level LEVEL    log to stderr from this level on: debug, info, notice,\n"
+                           "                       warning or error (default: info)\n"
                            "  --help               this text\n"
                            "\n"
                            "Commands ('muster store COMMAND --help' tells more):\n"
@@ -124,7 +124,7 @@ static int serve(char **argv)
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
     if (!mu_cli_log(log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, warning or error", log_level);
+        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error", log_level);
     config.allow = allow.items;
     config.use_listen_fd = listen_fd >= 0;
     config.listen_fd = listen_fd;

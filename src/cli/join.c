@@ -6,6 +6,8 @@
 
 #include <assert.h>
 
+enum { SAID_COUNT = 5 };
+
 static const char command[] = "muster join";
 
 /* ---- Words ---- */
@@ -32,18 +34,17 @@ static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
 }
 
 /* An error as the handler told it, and to whom it was talking if it does not say so itself. */
-static void add_error(struct mu_join *join, const struct muster_error *error)
+static void add_error(struct mu_text *out, const struct mu_join_about *about, const struct muster_error *error)
 {
-    const struct mu_join_about *about = &join->config.about;
     const char *text = error != NULL ? error->text : "no reason is known";
 
-    mu_text_add_plain(&join->err, text);
+    mu_text_add_plain(out, text);
     if (about->endpoint[0] != '\0' && strstr(text, about->endpoint) == NULL) {
-        mu_text_add(&join->err, " (");
-        mu_text_add_plain(&join->err, about->backend);
-        mu_text_add(&join->err, " at ");
-        mu_text_add_plain(&join->err, about->endpoint);
-        mu_text_add(&join->err, ")");
+        mu_text_add(out, " (");
+        mu_text_add_plain(out, about->backend);
+        mu_text_add(out, " at ");
+        mu_text_add_plain(out, about->endpoint);
+        mu_text_add(out, ")");
     }
 }
 
@@ -72,9 +73,8 @@ static void say_status(struct mu_join *join, uint64_t now_ms)
         mu_join_text_status(&join->status, &join->config.about, &wait);
         join->said_ms = now_ms;
     } else if (now_ms >= status_due_ms(join)) {
-        mu_text_add(&join->err, "%s: ", command);
-        mu_join_text_status(&join->err, &join->config.about, &wait);
-        mu_text_add(&join->err, "\n");
+        mu_join_text_status(&join->notice, &join->config.about, &wait);
+        mu_text_add(&join->notice, "\n");
         join->said_ms = now_ms;
         join->changed = false;
     }
@@ -102,9 +102,8 @@ static void backend_down(struct mu_join *join, const struct muster_rdzv_event *t
 {
     join->is_down = true;
     join->down_ms = now_ms;
-    mu_text_add(&join->err, "%s: ", command);
-    add_error(join, told->error);
-    mu_text_add(&join->err, "; trying again\n");
+    add_error(&join->warning, &join->config.about, told->error);
+    mu_text_add(&join->warning, "; trying again\n");
 }
 
 static void backend_up(struct mu_join *join, uint64_t now_ms)
@@ -112,11 +111,11 @@ static void backend_up(struct mu_join *join, uint64_t now_ms)
     if (!join->is_down)
         return;
     join->is_down = false;
-    mu_text_add(&join->err, "%s: connected to ", command);
-    mu_text_add_plain(&join->err, join->config.about.endpoint);
-    mu_text_add(&join->err, " again, after ");
-    mu_text_add_duration(&join->err, (int64_t)(now_ms - join->down_ms));
-    mu_text_add(&join->err, "\n");
+    mu_text_add(&join->notice, "connected to ");
+    mu_text_add_plain(&join->notice, join->config.about.endpoint);
+    mu_text_add(&join->notice, " again, after ");
+    mu_text_add_duration(&join->notice, (int64_t)(now_ms - join->down_ms));
+    mu_text_add(&join->notice, "\n");
 }
 
 /* ---- Ways out ---- */
@@ -167,13 +166,14 @@ static void fail(struct mu_join *join, const struct muster_rdzv_event *told)
 
         closed.type = MUSTER_RDZV_CLOSED;
         tell(join, &closed);
-        begin_err(join, "not needed:");
-        mu_text_add(&join->err, " was closed while this node was a spare\n");
+        mu_text_add(&join->notice, "not needed: rendezvous '");
+        mu_text_add_plain(&join->notice, join->config.about.run_id);
+        mu_text_add(&join->notice, "' was closed while this node was a spare\n");
     } else {
         if (join->phase == MU_JOIN_STAYING && join->config.json)
             tell(join, told);
         mu_text_add(&join->err, "%s: %s", command, join->phase == MU_JOIN_STAYING ? "no longer a member: " : "");
-        add_error(join, told->error);
+        add_error(&join->err, &join->config.about, told->error);
         mu_text_add(&join->err, "\n");
     }
     over(join);
@@ -267,9 +267,9 @@ static void staying_told(struct mu_join *join, const struct muster_rdzv_event *t
 
 static void could_not_leave(struct mu_join *join, const struct muster_error *error)
 {
-    mu_text_add(&join->err, "%s: could not leave in good order: ", command);
-    add_error(join, error);
-    mu_text_add(&join->err, "; the other members, if any, will miss its heartbeats\n");
+    mu_text_add(&join->warning, "could not leave in good order: ");
+    add_error(&join->warning, &join->config.about, error);
+    mu_text_add(&join->warning, "; the other members, if any, will miss its heartbeats\n");
     over(join);
 }
 
@@ -384,17 +384,24 @@ void mu_join_init(struct mu_join *join, const struct mu_join_config *config)
     *join = (struct mu_join){ .config = *config };
 }
 
-void mu_join_done(struct mu_join *join)
+/* Everything that is said in one step. */
+static void texts_of(struct mu_join *join, struct mu_text *ret_texts[static SAID_COUNT])
 {
-    mu_text_done(&join->names);
-    mu_text_done(&join->out);
-    mu_text_done(&join->err);
-    mu_text_done(&join->status);
+    ret_texts[0] = &join->out;
+    ret_texts[1] = &join->warning;
+    ret_texts[2] = &join->notice;
+    ret_texts[3] = &join->err;
+    ret_texts[4] = &join->status;
 }
 
-static void empty(struct mu_text *text)
+void mu_join_done(struct mu_join *join)
 {
-    text->buf.len = 0;
+    struct mu_text *texts[SAID_COUNT];
+
+    texts_of(join, texts);
+    for (size_t i = 0; i < SAID_COUNT; i++)
+        mu_text_done(texts[i]);
+    mu_text_done(&join->names);
 }
 
 /* Nothing can be said any more that is not a constant. */
@@ -405,15 +412,17 @@ static void out_of_memory(struct mu_join *join, struct mu_join_effects *ret)
     join->exit_code = MU_EXIT_ERROR;
     join->phase = MU_JOIN_OVER;
     *ret = (struct mu_join_effects){ .over = true, .err = mu_slice(line, sizeof line - 1) };
-    join->names.failed = join->out.failed = join->err.failed = join->status.failed = false;
 }
 
 void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
 {
+    struct mu_text *texts[SAID_COUNT];
+    bool failed;
+
     *ret = (struct mu_join_effects){ 0 };
-    empty(&join->out);
-    empty(&join->err);
-    empty(&join->status);
+    texts_of(join, texts);
+    for (size_t i = 0; i < SAID_COUNT; i++)
+        texts[i]->buf.len = 0;
     switch (event->type) {
     case MU_JOIN_START:
         assert(join->phase == MU_JOIN_JOINING && join->started_ms == 0);
@@ -437,9 +446,17 @@ void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struc
         say_status(join, event->now_ms);
     ret->over = join->phase == MU_JOIN_OVER;
     ret->out = mu_buf_slice(&join->out.buf);
+    ret->warning = mu_buf_slice(&join->warning.buf);
+    ret->notice = mu_buf_slice(&join->notice.buf);
     ret->err = mu_buf_slice(&join->err.buf);
     ret->status = mu_buf_slice(&join->status.buf);
-    if (join->names.failed || join->out.failed || join->err.failed || join->status.failed)
+    failed = join->names.failed;
+    join->names.failed = false;
+    for (size_t i = 0; i < SAID_COUNT; i++) {
+        failed |= texts[i]->failed;
+        texts[i]->failed = false;
+    }
+    if (failed)
         out_of_memory(join, ret);
 }
 

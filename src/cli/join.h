@@ -55,12 +55,14 @@ struct mu_join_event { /* borrows what it points to */
     const char *text;
 };
 
-struct mu_join_effects {      /* borrows from the machine, until the next step */
-    bool join, leave;         /* ask the handler for it */
-    bool over;                /* end what runs; the exit code stands */
-    bool at_once;             /* without waiting for anything */
-    struct mu_slice out, err; /* whole lines */
-    struct mu_slice status;   /* what a terminal shows below them; empty: nothing */
+struct mu_join_effects {             /* borrows from the machine, until the next step */
+    bool join, leave;                /* ask the handler for it */
+    bool over;                       /* end what runs; the exit code stands */
+    bool at_once;                    /* without waiting for anything */
+    struct mu_slice out;             /* whole lines for stdout */
+    struct mu_slice warning, notice; /* whole lines for the log */
+    struct mu_slice err;             /* whole lines that say why it ends, each with the command's name in front */
+    struct mu_slice status;          /* what a terminal shows below them; empty: nothing */
 };
 
 struct mu_join {
@@ -77,7 +79,7 @@ struct mu_join {
     uint64_t progress_ms, down_ms;
     bool changed; /* since the last line about the wait */
     uint64_t said_ms;
-    struct mu_text names, out, err, status;
+    struct mu_text names, out, warning, notice, err, status;
 };
 
 void mu_join_init(struct mu_join *join, const struct mu_join_config *config);

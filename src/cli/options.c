@@ -1,5 +1,6 @@
 /* Long options by table, and the lines that go to stderr. */
 #include "cli/cli.h"
+#include "cli/log_line.h"
 #include "store/net.h"
 
 #include <ctype.h>
@@ -12,11 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOG_LINE_BYTES = 2048, STATUS_BYTES = 512, COLUMNS_DEFAULT = 80, COLUMNS_MIN = 20 };
+enum { HOST_NAME_BYTES = 256, STATUS_BYTES = 512, COLUMNS_DEFAULT = 80, COLUMNS_MIN = 20 };
 
 static const char erase_line[] = "\r\033[K";
 
 static enum muster_log_level log_level_min;
+static struct mu_log_style log_style = { .host = "localhost" };
 static char status[STATUS_BYTES]; /* what a terminal shows in its last line */
 static size_t status_len;
 
@@ -78,11 +80,6 @@ static bool write_lines(const char *lines, size_t len)
     return written;
 }
 
-void mu_cli_say(const char *lines, size_t len)
-{
-    (void)write_lines(lines, len);
-}
-
 static size_t columns(void)
 {
     struct winsize size;
@@ -111,22 +108,20 @@ void mu_cli_status(const char *text, size_t len)
     (void)write_at_once(shown, sizeof erase_line - 1 + status_len);
 }
 
-static bool write_line(enum muster_log_level level, const char *line)
+static size_t log_line(enum muster_log_level level, const char *text, char out[static MU_LOG_LINE_MAX])
 {
     struct timespec now;
-    struct tm utc;
-    char stamp[32], text[LOG_LINE_BYTES];
-    int len;
 
+    log_style.pid = getpid(); /* a keeper and its agent share the rest of the style */
     (void)clock_gettime(CLOCK_REALTIME, &now);
-    (void)gmtime_r(&now.tv_sec, &utc);
-    (void)strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
-    len = snprintf(text, sizeof text, "%s.%03ldZ %s %s", stamp, now.tv_nsec / 1000000, muster_log_level_name(level),
-                   line);
-    if (len > (int)sizeof text - 2)
-        len = (int)sizeof text - 2;
-    text[len++] = '\n';
-    return write_lines(text, (size_t)len);
+    return mu_log_line(&log_style, now, level, text, out);
+}
+
+static bool write_line(enum muster_log_level level, const char *text)
+{
+    char line[MU_LOG_LINE_MAX];
+
+    return write_lines(line, log_line(level, text, line));
 }
 
 static void log_to_stderr(void *ctx, enum muster_log_level level, const char *line)
@@ -146,6 +141,45 @@ static void log_to_stderr(void *ctx, enum muster_log_level level, const char *li
         lost++;
 }
 
+/* Why a command ends. A person at a terminal knows which command and which host; elsewhere it is a line of the log. */
+static size_t final_line(const char *text, char out[static MU_LOG_LINE_MAX])
+{
+    int len;
+
+    if (!log_style.terminal)
+        return log_line(MUSTER_LOG_ERROR, text, out);
+    len = snprintf(out, MU_LOG_LINE_MAX - 1, "%s", text);
+    if (len > MU_LOG_LINE_MAX - 2)
+        len = MU_LOG_LINE_MAX - 2;
+    out[len++] = '\n';
+    return (size_t)len;
+}
+
+void mu_cli_say(const char *text)
+{
+    char line[MU_LOG_LINE_MAX];
+
+    (void)write_lines(line, final_line(text, line));
+}
+
+void mu_cli_final(const char *text)
+{
+    char line[MU_LOG_LINE_MAX];
+
+    (void)fwrite(line, 1, final_line(text, line), stderr);
+}
+
+static void choose_style(void)
+{
+    static char host[HOST_NAME_BYTES];
+
+    if (gethostname(host, sizeof host - 1) < 0)
+        (void)snprintf(host, sizeof host, "localhost");
+    log_style.host = host;
+    log_style.terminal = isatty(STDERR_FILENO) == 1;
+    log_style.colour = mu_log_wants_colour(log_style.terminal, getenv("NO_COLOR"), getenv("TERM"));
+}
+
 bool mu_cli_log(const char *level)
 {
     static const enum muster_log_level levels[] = {
@@ -157,6 +191,7 @@ bool mu_cli_log(const char *level)
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         if (strcmp(level, muster_log_level_name(levels[i])) == 0) {
             log_level_min = levels[i];
+            choose_style();
             muster_log_set_sink(log_to_stderr, NULL);
             return true;
         }

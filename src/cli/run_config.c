@@ -117,7 +117,7 @@ static int take_log_level(struct maker *m)
     const char *name = variable(m, "LOGLEVEL");
     bool found = name == NULL;
 
-    m->config->log_level = MUSTER_LOG_WARNING;
+    m->config->log_level = MUSTER_LOG_NOTICE;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && !found; i++) {
         found = strcmp(name, names[i].name) == 0;
         if (found)

@@ -114,7 +114,7 @@ def test_the_manual_has_the_same_options_and_commands_as_the_help():
     (["--key-bytes", "2M"], "a limit of 2097152 bytes (key) is over 1048576"),
     (["--value-bytes", "2G"], "a limit of 2147483648 bytes (value) is over 1073741824"),
     (["--request-bytes", "1K"], "a request limit of 1024 bytes is below the key limit of 8192"),
-    (["--log-level", "loud"], "option '--log-level': 'loud' must be debug, info, warning or error"),
+    (["--log-level", "loud"], "option '--log-level': 'loud' must be debug, info, notice, warning or error"),
 ])
 def test_bad_server_options_are_usage_errors(words, said):
     ended = run("store", *words)

@@ -128,7 +128,7 @@ def test_an_unknown_option_by_the_environment_is_an_error():
 def test_an_unknown_option_where_pytorch_takes_it_is_warned_of(backend, option, command):
     ended = attempt(command, backend, f"{option}=3", ENDS)
     warned = [line for line in ended.err.splitlines() if REFUSED in line]
-    assert len(warned) == 1 and " warning " in warned[0], ended
+    assert len(warned) == 1 and " warning: " in warned[0], ended
     assert f"option '{option}' {REFUSED} {backend} back end; it has no effect" in warned[0]
     assert_refused(ended, command, "'ftp' is neither http nor https")
 

@@ -460,7 +460,8 @@ def test_a_signal_while_waiting_is_an_error_and_leaves(serve, join, signum):
     joiner.signal(signum)
     assert joiner.end(limit=5) == 1
     assert joiner.out == []
-    assert joiner.err[-1] == f"muster join: stopped while waiting for 'job': {signum.name}; leaving"
+    said = f"error: muster join: stopped while waiting for 'job': {signum.name}; leaving"
+    assert joiner.err[-1].endswith(f" {socket.gethostname()} muster[{joiner.process.pid}] {said}")
     ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", server.endpoint, "--json", "--nnodes", "1:2",
                 "--rdzv-conf", "last_call_timeout=1")
     assert json.loads(ended.out)["world_size"] == 1  # it is not waited for
@@ -593,7 +594,7 @@ def test_a_reader_that_has_stopped_does_not_stop_the_heartbeats(serve, join):
         os.close(writer)
 
 
-def on_a_terminal(*words, until_seen, then=None, columns=100):
+def on_a_terminal(*words, until_seen, then=None, columns=100, env=None):
     """Runs it with stderr and stdout on a terminal; returns the exit code and everything that was shown."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -601,7 +602,7 @@ def on_a_terminal(*words, until_seen, then=None, columns=100):
     modes[3] |= termios.NOFLSH  # Ctrl-C throws nothing away that was written
     termios.tcsetattr(terminal, termios.TCSANOW, modes)
     process = subprocess.Popen([MUSTER, "join", *words], stdin=terminal, stdout=terminal, stderr=terminal,
-                               start_new_session=True, env=environment(),
+                               start_new_session=True, env=environment(env),
                                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
     os.close(terminal)
     shown = b""
@@ -636,6 +637,17 @@ def test_on_a_terminal_the_status_changes_in_place_and_is_erased(serve):
     warning, *lines = screen(shown)
     assert "is the loopback address" in warning  # above the status, not through it
     assert lines == ["muster join: stopped while waiting for 'job': SIGINT; leaving", ""]
+
+
+@pytest.mark.parametrize("variables, level", [({}, "\x1b[33mwarning:\x1b[0m"), ({"NO_COLOR": "1"}, "warning:"),
+                                              ({"TERM": "dumb"}, "warning:")], ids=["colour", "NO_COLOR", "dumb"])
+def test_a_log_line_on_a_terminal_has_no_host_and_may_have_colour(serve, variables, level):
+    code, shown = on_a_terminal("--rdzv-endpoint", serve().endpoint, "--rdzv-id", "job", "--nnodes", "2",
+                                until_seen=b"1 more needed", then=lambda tty: os.write(tty, b"\x03"),
+                                env={"TERM": "xterm", "NO_COLOR": "", **variables})
+    assert code == 1
+    line, = [line for line in screen(shown) if "is the loopback address" in line]
+    assert re.match(r"[-0-9]{10}T[:.0-9]{12}Z muster\[[0-9]+\] " + re.escape(level) + " ", line)
 
 
 def test_on_a_narrow_terminal_the_status_stays_one_line(serve):

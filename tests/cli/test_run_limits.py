@@ -66,7 +66,7 @@ def test_workers_that_there_is_no_process_for_are_an_error_and_the_others_end(sc
     agent = scene.shell(f": > {scene.path}/$RANK; exec sleep 600", "--nproc-per-node=16", program=box.wrap(MUSTER, "run"))
     assert agent.end() == 1
     last = agent.err.splitlines()[-1]
-    assert last.startswith("muster run: BlockingIOError: start the workers of role 'default'")
+    assert " error: muster run: BlockingIOError: start the workers of role 'default'" in last
     assert "local rank " in last and "make a process: Resource temporarily unavailable" in last
     assert CHILD_FAILED not in agent.err
     assert not scene.left()
@@ -85,7 +85,7 @@ def test_more_workers_than_descriptors_is_an_error(scene):
     agent = scene.start("-t3", "--nproc-per-node=64", "--no-python", "sleep", "600", program=(
         "sh", "-c", 'ulimit -n 40; exec "$0" "$@"', MUSTER, "run"))
     assert agent.end() == 1
-    assert agent.err.splitlines()[-1].startswith("muster run: OSError: ") and "Too many open files" in agent.err
+    assert " error: muster run: OSError: " in agent.err.splitlines()[-1] and "Too many open files" in agent.err
     assert not scene.left()
 
 

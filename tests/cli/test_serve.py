@@ -1,10 +1,10 @@
 """`muster store` as a server: where it listens, whom it serves, how it ends."""
 
+import datetime
 import os
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 
@@ -217,7 +217,7 @@ def test_allow_tells_ipv4_from_ipv6_on_one_socket(serve):
 def assert_refused(server, client, *said):
     assert client.is_closed()
     line = server.log(f"refused {client.name}: ", *said)
-    assert line.endswith("; its connection is closed") and " warning store: " in line
+    assert line.endswith("; its connection is closed") and " warning: store: " in line
     with Raw(server) as other:
         assert other.num_keys() >= 0
 
@@ -369,7 +369,7 @@ def test_dialect_settles_what_an_old_client_means(serve, dialect, reply):
         assert client.read(len(reply)) == reply
 
 
-@pytest.mark.parametrize("level, lines", [("debug", 1), ("info", 1), ("warning", 1), ("error", 0)])
+@pytest.mark.parametrize("level, lines", [("debug", 1), ("info", 1), ("notice", 1), ("warning", 1), ("error", 0)])
 def test_log_level_decides_what_is_written(serve, level, lines):
     server = serve("--log-level", level)
     with Raw(server, "1.13") as client:
@@ -379,12 +379,12 @@ def test_log_level_decides_what_is_written(serve, level, lines):
     assert len(server.find("refused")) == lines
 
 
-def test_a_log_line_has_time_level_and_address(serve):
+def test_a_log_line_has_time_host_process_level_and_subject(serve):
     server = serve()
     with Raw(server, "1.13") as client:
         client.say_bytes(b"\xff")
         assert client.is_closed()
-        stamp, level, text = server.log("refused").split(" ", 2)
+        stamp, host, process, level, text = server.log("refused").split(" ", 4)
         assert text.startswith(f"store: refused {client.name}: not a store client")
-    assert level == "warning" and stamp.endswith("Z")
-    assert time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")
+    assert (host, process, level) == (socket.gethostname(), f"muster[{server.process.pid}]", "warning:")
+    assert datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%fZ")

@@ -47,7 +47,7 @@ static void add_if(struct scene *s, bool is, const char *what)
         (void)snprintf(s->trace + used, sizeof s->trace - used, "[%s]", what);
 }
 
-/* "out LINE\nerr LINE\nstatus TEXT[leave][over]" */
+/* "out LINE\nwarning LINE\nnotice LINE\nerr LINE\nstatus TEXT[leave][over]" */
 static const char *step(struct scene *s, struct mu_join_event event, uint64_t after_ms)
 {
     struct mu_join_effects effects;
@@ -56,6 +56,8 @@ static const char *step(struct scene *s, struct mu_join_event event, uint64_t af
     mu_join_step(&s->join, &event, &effects);
     s->trace[0] = '\0';
     add(s, "out", effects.out);
+    add(s, "warning", effects.warning);
+    add(s, "notice", effects.notice);
     add(s, "err", effects.err);
     add(s, "status", effects.status);
     add_if(s, effects.join, "join");
@@ -189,8 +191,8 @@ static void a_spare_of_a_closed_rendezvous_ends_well(void **state)
 
     start(s, 0, false, false);
     assert_string_equal(failed(s, 20, MUSTER_ERDZV_GRACEFUL_EXIT),
-                        "out closed: nobody can join 'job' any more; its members may go on\nerr muster join: not "
-                        "needed: 'job' was closed while this node was a spare\n[over]");
+                        "out closed: nobody can join 'job' any more; its members may go on\nnotice not "
+                        "needed: rendezvous 'job' was closed while this node was a spare\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
 
@@ -226,7 +228,7 @@ static void leaving_does_not_take_for_ever(void **state)
     assert_string_equal(at(s, 20 + MU_JOIN_LEAVE_MS - 1), "");
     assert_string_equal(
         at(s, 20 + MU_JOIN_LEAVE_MS),
-        "err muster join: could not leave in good order: no answer within 2 s (c10d at n1:1); the other "
+        "warning could not leave in good order: no answer within 2 s (c10d at n1:1); the other "
         "members, if any, will miss its heartbeats\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
@@ -240,7 +242,7 @@ static void leaving_a_store_that_is_away_says_since_when(void **state)
     is(s, 1020, MUSTER_RDZV_BACKEND_DOWN);
     at(s, 5020);
     assert_string_equal(
-        at(s, 7020), "err muster join: could not leave in good order: the store has been away for 6 s (c10d at n1:1); "
+        at(s, 7020), "warning could not leave in good order: the store has been away for 6 s (c10d at n1:1); "
                      "the other members, if any, will miss its heartbeats\n[over]");
 }
 
@@ -253,7 +255,7 @@ static void a_leave_that_fails_is_told_and_is_no_error(void **state)
     at(s, 20);
     assert_string_equal(
         failed(s, 30, MUSTER_ERDZV_CONNECTION),
-        "err muster join: could not leave in good order: no luck (c10d at n1:1); the other members, if any, will "
+        "warning could not leave in good order: no luck (c10d at n1:1); the other members, if any, will "
         "miss its heartbeats\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
@@ -282,8 +284,8 @@ static void a_member_tells_what_happens_until_its_time_is_over(void **state)
     assert_string_equal(is(s, 40, MUSTER_RDZV_PEERS_LOST), "out lost n2 (pid 7): it has left round 0, or is dead\n");
     assert_string_equal(is(s, 50, MUSTER_RDZV_CLOSED),
                         "out closed: nobody can join 'job' any more; its members may go on\n");
-    assert_string_equal(is(s, 60, MUSTER_RDZV_BACKEND_DOWN), "err muster join: gone (c10d at n1:1); trying again\n");
-    assert_string_equal(is(s, 2060, MUSTER_RDZV_BACKEND_UP), "err muster join: connected to n1:1 again, after 2 s\n");
+    assert_string_equal(is(s, 60, MUSTER_RDZV_BACKEND_DOWN), "warning gone (c10d at n1:1); trying again\n");
+    assert_string_equal(is(s, 2060, MUSTER_RDZV_BACKEND_UP), "notice connected to n1:1 again, after 2 s\n");
     assert_int_equal(deadline(s), 5020);
     assert_string_equal(at(s, 5020), "[leave]");
     assert_string_equal(is(s, 5030, MUSTER_RDZV_LEFT), "out left 'job'\n");
@@ -299,9 +301,9 @@ static void programs_get_the_outages_too(void **state)
     joined(s, 20, 2);
     assert_string_equal(is(s, 60, MUSTER_RDZV_BACKEND_DOWN),
                         "out {\"event\": \"backend_down\", \"round\": 0, \"code\": \"ELOST\", \"error\": \"gone\"}\n"
-                        "err muster join: gone (c10d at n1:1); trying again\n");
+                        "warning gone (c10d at n1:1); trying again\n");
     assert_string_equal(is(s, 70, MUSTER_RDZV_BACKEND_UP), "out {\"event\": \"backend_up\", \"round\": 0}\n"
-                                                           "err muster join: connected to n1:1 again, after 1 s\n");
+                                                           "notice connected to n1:1 again, after 1 s\n");
 }
 
 static void a_signal_ends_the_hold_well(void **state)
@@ -360,12 +362,12 @@ static void without_a_terminal_there_is_a_line_now_and_then(void **state)
     assert_int_equal(deadline(s), MU_JOIN_STATUS_MS);
     assert_string_equal(progress(s, 10, 1), ""); /* a quick join says nothing of the wait */
     assert_int_equal(deadline(s), MU_JOIN_CHANGE_MS);
-    assert_string_equal(at(s, 1000), "err muster join: waiting for 'job': 1 node in, 2 more needed\n");
+    assert_string_equal(at(s, 1000), "notice waiting for 'job': 1 node in, 2 more needed\n");
     assert_string_equal(progress(s, 1100, 1), "");
     assert_int_equal(deadline(s), 1000 + MU_JOIN_STATUS_MS);
-    assert_string_equal(at(s, 6000), "err muster join: waiting for 'job': 1 node in, 2 more needed\n");
+    assert_string_equal(at(s, 6000), "notice waiting for 'job': 1 node in, 2 more needed\n");
     assert_string_equal(progress(s, 6500, 2), "");
-    assert_string_equal(progress(s, 7100, 2), "err muster join: waiting for 'job': 2 nodes in, 1 more needed\n");
+    assert_string_equal(progress(s, 7100, 2), "notice waiting for 'job': 2 nodes in, 1 more needed\n");
 }
 
 static void a_terminal_always_shows_how_it_stands(void **state)
@@ -377,7 +379,7 @@ static void a_terminal_always_shows_how_it_stands(void **state)
     assert_string_equal(at(s, 1000), "status waiting for 'job' at n1:1, for 1 s so far");
     assert_string_equal(progress(s, 1100, 1), "status waiting for 'job': 1 node in, 2 more needed");
     assert_string_equal(is(s, 1200, MUSTER_RDZV_BACKEND_DOWN),
-                        "err muster join: gone (c10d at n1:1); trying again\nstatus waiting for 'job': no "
+                        "warning gone (c10d at n1:1); trying again\nstatus waiting for 'job': no "
                         "connection to n1:1 for 0 s, trying again");
     assert_string_equal(joined(s, 1300, 1), ALONE);
 }

@@ -73,6 +73,7 @@ static void levels_have_names(void **state)
     (void)state;
     assert_string_equal(muster_log_level_name(MUSTER_LOG_DEBUG), "debug");
     assert_string_equal(muster_log_level_name(MUSTER_LOG_INFO), "info");
+    assert_string_equal(muster_log_level_name(MUSTER_LOG_NOTICE), "notice");
     assert_string_equal(muster_log_level_name(MUSTER_LOG_WARNING), "warning");
     assert_string_equal(muster_log_level_name(MUSTER_LOG_ERROR), "error");
     assert_string_equal(muster_log_level_name((enum muster_log_level)17), "unknown");

@@ -550,7 +550,7 @@ static void the_log_level_is_a_name_or_an_option(void **state)
         const char *argv, *variables;
         enum muster_log_level level;
     } rows[] = {
-        { "", "", MUSTER_LOG_WARNING },
+        { "", "", MUSTER_LOG_NOTICE },
         { "", "LOGLEVEL=INFO", MUSTER_LOG_INFO },
         { "", "LOGLEVEL=CRITICAL", MUSTER_LOG_ERROR },
         { "", "LOGLEVEL=WARN", MUSTER_LOG_WARNING },
