@@ -25,10 +25,10 @@ def manual():
     page = (ROOT / "docs" / "man" / "muster-join.1.scd").read_text()
     configuration = re.search(r"^# CONFIGURATION$(.*?)^# ", page, re.MULTILINE | re.DOTALL)[1]
     sections = {}
-    for name, text in re.findall(r"^Of \*([a-z0-9-]+)\*(.*?)(?=^Of |\Z)", configuration, re.MULTILINE | re.DOTALL):
-        head, _, rest = text.partition("\n\n")
-        as_others = {option: "" for option in re.findall(r"\*([a-z_]+)\*", head)}
-        terms = {option: said for line, said in re.findall(r"^(\*.*\*)\n((?:\t.*\n)+)", rest, re.MULTILINE)
+    for name, text in re.findall(r"^## ([a-z0-9-]+)\n\n(.*?)(?=^## |\Z)", configuration, re.MULTILINE | re.DOTALL):
+        shared = re.match(r"(\*.*?)as for \*c10d\*, and:\n\n", text, re.DOTALL)
+        as_others = {option: "" for option in re.findall(r"\*([a-z_]+)\*", shared[1])} if shared else {}
+        terms = {option: said for line, said in re.findall(r"^(\*.*\*)\n((?:\t.*\n)+)", text, re.MULTILINE)
                  for option in re.findall(r"\*([a-z_]+)\*", line)}
         sections[name] = {**as_others, **terms}
     return sections
