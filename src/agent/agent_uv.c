@@ -1130,8 +1130,9 @@ static void on_start_failed_closed(void *ctx)
 /* What the loop has of ours; after a failure it closes in the loop's next turns. */
 static int make_handles(struct mu_agent *a, struct muster_error *reterr)
 {
+    struct mu_startup for_workers = { .ignored = 0 };
     struct mu_group_config group = { .loop = a->loop,
-                                     .startup = a->config.startup,
+                                     .startup = a->config.startup != NULL ? &for_workers : NULL,
                                      .on_exit = on_worker_exit,
                                      .on_stopped = on_workers_stopped,
                                      .hang_ms = a->config.hang_ms,
@@ -1141,6 +1142,10 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
     struct mu_signals stop = { .numbers = { SIGTSTP }, .count = a->config.keeper_fd >= 0 ? 1 : 0 };
     int rc = mu_handler_start_by_name(a->config.registry, a->loop, a->config.params, on_rdzv, a, &a->handler, reterr);
 
+    if (a->config.startup != NULL) {
+        for_workers = *a->config.startup;
+        mu_startup_for_workers(&for_workers, a->config.signals);
+    }
     if (rc == 0 && a->config.driver == NULL)
         rc = mu_group_new(&group, &a->group, reterr);
     if (rc == 0)

@@ -19,8 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CONSOLE_MS 5000        /* for what is still to be shown, in the end */
-#define SIGNALS_WAITING_MAX 8  /* the second one kills: more have nothing to add */
+#define CONSOLE_MS 5000       /* for what is still to be shown, in the end */
+#define SIGNALS_WAITING_MAX 8 /* the second one kills: more have nothing to add */
 
 /* NOLINTNEXTLINE(misc-redundant-expression): they are equal today */
 _Static_assert(MU_SPEC_WORKERS_MAX <= MU_GROUP_WORKERS_MAX && MU_SPEC_WORKERS_MAX <= MU_LOGS_WORKERS_MAX, "");
@@ -569,24 +569,35 @@ static void take_startup(struct mu_startup *startup)
         startup->nofile_soft = limit.rlim_cur;
 }
 
-/* A peer that is gone must not end the program: SIGPIPE waits, and is taken away before it may come again. */
-static void block_pipe(sigset_t *ret_before)
+/* A peer that is gone or a file at its limit must not end the program: these signals wait, and are taken away before they may
+ * come again. */
+static void make_write_signals(sigset_t *ret_set)
 {
-    sigset_t only;
-
-    (void)sigemptyset(&only);
-    (void)sigaddset(&only, SIGPIPE);
-    (void)pthread_sigmask(SIG_BLOCK, &only, ret_before);
+    (void)sigemptyset(ret_set);
+    (void)sigaddset(ret_set, SIGPIPE);
+    (void)sigaddset(ret_set, SIGXFSZ);
 }
 
-static void unblock_pipe(const sigset_t *before)
+static void block_write_signals(sigset_t *ret_before)
+{
+    sigset_t set;
+
+    make_write_signals(&set);
+    (void)pthread_sigmask(SIG_BLOCK, &set, ret_before);
+}
+
+/* Also gives back the rest of the mask, which is less while signals are handled. */
+static void unblock_write_signals(const sigset_t *before)
 {
     static const struct timespec at_once;
-    sigset_t only;
+    sigset_t set;
 
-    (void)sigemptyset(&only);
-    (void)sigaddset(&only, SIGPIPE);
-    while (sigismember(before, SIGPIPE) == 0 && sigtimedwait(&only, NULL, &at_once) == SIGPIPE)
+    make_write_signals(&set);
+    for (int signal = 1; signal < SIGRTMIN; signal++) {
+        if (sigismember(before, signal) == 1) /* it was blocked before: whoever waits for it shall find it */
+            (void)sigdelset(&set, signal);
+    }
+    while (sigtimedwait(&set, NULL, &at_once) > 0)
         continue;
     (void)pthread_sigmask(SIG_SETMASK, before, NULL);
 }
@@ -684,14 +695,14 @@ int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_resu
     if (rc < 0)
         return mu_wrap(reterr, rc, "run an agent");
     take_startup(&p->startup);
-    block_pipe(&before);
+    block_write_signals(&before);
     p->rc = start(p, &p->error);
     if (p->rc < 0)
         close_rest(p);
     (void)uv_run(&p->loop, UV_RUN_DEFAULT);
     rc = uv_loop_close(&p->loop);
     assert(rc == 0);
-    unblock_pipe(&before);
+    unblock_write_signals(&before);
     mu_arena_done(&p->attempt);
     driver_shutdown(p);
     if (p->rc < 0) {

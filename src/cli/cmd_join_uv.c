@@ -12,6 +12,7 @@
 #include "cli/join.h"
 #include "cli/log_line.h"
 #include "handler/handler.h"
+#include "proc/signals.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -280,6 +281,7 @@ static int start(struct run *run, const struct muster_rdzv_params *params)
 
     if (rc != MU_EXIT_OK)
         return rc;
+    mu_signals_unblock_all();
     rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run->loop, params, on_told, run, &run->handler,
                                   &error);
     if (rc == MUSTER_EINVAL)

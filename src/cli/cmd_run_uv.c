@@ -440,6 +440,7 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
         start_health(run);
         rc = start_agent(run, startup, keeper_fd, &error);
     }
+    mu_signals_unblock_all(); /* the handlers are there */
     if (rc < 0)
         _exit(fail(run, &error)); /* the process ends, and all that the loop still has with it */
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
@@ -473,6 +474,7 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
         return rc;
     }
     run->config = config;
+    mu_signals_reset(&config->signals, startup);
     if (mu_cli_load_backends(muster_rdzv_params_backend(config->params), config->backend_dirs,
                              config->backend_dirs_count, &error) < 0 ||
         mu_event_sink_open(config->event_log_handler, &sink, &error) < 0 ||

@@ -1,5 +1,6 @@
 /* `muster store`: the options of the server, and the way to the commands that look into one. */
 #include "cli/cli.h"
+#include "proc/signals.h"
 #include "store/codec.h"
 #include "store/limits.h"
 #include "store/net.h"
@@ -142,7 +143,9 @@ int mu_cmd_store(char **argv)
         (void)fputs(help, stdout);
         return mu_cli_flush(command);
     }
-    if (argv[0] != NULL && argv[0][0] != '-')
+    if (argv[0] != NULL && argv[0][0] != '-') {
+        mu_signals_unblock_all(); /* it handles none: any of them may end it */
         return mu_cmd_store_client(argv);
+    }
     return serve(argv);
 }

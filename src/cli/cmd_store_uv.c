@@ -1,5 +1,6 @@
 /* `muster store` as a server: the loop, the signals that end it, and the line that says it is ready. */
 #include "cli/cli.h"
+#include "proc/signals.h"
 #include "store/server_uv.h"
 
 #include <stdio.h>
@@ -76,6 +77,7 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
     rc = catch_signals(loop, serve);
     if (rc < 0)
         return mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc));
+    mu_signals_unblock_all();
     (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
     return mu_cli_flush(command);
 }

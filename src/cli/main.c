@@ -49,6 +49,7 @@ int main(int argc, char **argv)
     mu_startup_take(&startup);
     occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
+    (void)signal(SIGXFSZ, SIG_IGN); /* and so is a file that has reached its limit (ulimit -f) */
     if (argc > 0 && is_torchrun(argv[0]))
         return mu_cmd_run("torchrun", false, &startup, argv + 1);
     if (strcmp(command, "run") == 0)

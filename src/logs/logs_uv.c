@@ -67,7 +67,7 @@ struct mu_logs {
 
 static bool is_full(int errnum)
 {
-    return errnum == ENOSPC || errnum == EDQUOT;
+    return errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG; /* EFBIG: ulimit -f */
 }
 
 /* ---- Opening */

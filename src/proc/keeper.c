@@ -71,7 +71,7 @@ static void say(const struct keeper *k, const char *text)
 
 static void forward(struct keeper *k, int signal)
 {
-    if (signal == SIGHUP && mu_startup_ignored(k->startup, SIGHUP))
+    if (mu_startup_keeps(k->startup, signal))
         return;
     (void)kill(k->agent, signal); /* it is not reaped before its end is known */
 }
@@ -362,7 +362,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     watch_all(&k);
     (void)mu_children_list(&k.earlier, MU_PROC_ROOT, getpid(), false, NULL, NULL);
     (void)sigaction(SIGCHLD, &chld, NULL); /* ignored, exit codes would be lost */
-    (void)pthread_sigmask(SIG_BLOCK, &k.watched, &before);
+    (void)pthread_sigmask(SIG_SETMASK, &k.watched, &before);
     pid = fork();
     if (pid < 0) {
         int rc = mu_fail_errno(reterr, errno, "start the agent: make a process");

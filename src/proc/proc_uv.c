@@ -803,6 +803,7 @@ static int listen_to_chld(struct mu_group *group, struct muster_error *reterr)
     int rc = uv_signal_start(&group->chld, on_chld, SIGCHLD);
 
     group->by_signal = true;
+    mu_signals_unblock(&(struct mu_signals){ .numbers = { SIGCHLD }, .count = 1 });
     return rc < 0 ? mu_fail_errno(reterr, -rc, "watch workers: handle SIGCHLD") : 0;
 }
 

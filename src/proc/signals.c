@@ -137,3 +137,44 @@ bool mu_startup_ignored(const struct mu_startup *startup, int signal)
 {
     return signal >= 1 && signal <= 64 && (startup->ignored >> (signal - 1) & 1) != 0;
 }
+
+bool mu_startup_keeps(const struct mu_startup *startup, int signal)
+{
+    return signal == SIGHUP && startup != NULL && mu_startup_ignored(startup, SIGHUP);
+}
+
+void mu_startup_for_workers(struct mu_startup *startup, const struct mu_signals *handled)
+{
+    for (size_t i = 0; i < handled->count; i++)
+        startup->ignored &= ~(UINT64_C(1) << (handled->numbers[i] - 1));
+}
+
+void mu_signals_reset(const struct mu_signals *handled, const struct mu_startup *startup)
+{
+    struct sigaction action = { .sa_handler = SIG_DFL };
+
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGCHLD, &action, NULL);
+    for (size_t i = 0; i < handled->count; i++) {
+        if (!mu_startup_keeps(startup, handled->numbers[i]))
+            (void)sigaction(handled->numbers[i], &action, NULL);
+    }
+}
+
+void mu_signals_unblock(const struct mu_signals *handled)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < handled->count; i++)
+        (void)sigaddset(&set, handled->numbers[i]);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void mu_signals_unblock_all(void)
+{
+    sigset_t none;
+
+    (void)sigemptyset(&none);
+    (void)pthread_sigmask(SIG_SETMASK, &none, NULL);
+}

@@ -39,5 +39,16 @@ struct mu_startup {
 
 void mu_startup_take(struct mu_startup *startup);
 bool mu_startup_ignored(const struct mu_startup *startup, int signal);
+/* Whether nobody handles this signal though it is in a list: SIGHUP, if it was ignored at the start (nohup). SIGINT and SIGQUIT,
+ * which a shell's `&` ignores, are handled nevertheless, as torchrun does. `startup` may be NULL: nothing was ignored. */
+bool mu_startup_keeps(const struct mu_startup *startup, int signal);
+/* What workers get of it: the signals that we handle have their default action there, whatever we were started with. */
+void mu_startup_for_workers(struct mu_startup *startup, const struct mu_signals *handled);
+
+/* The first step of a program that handles signals: their dispositions, and SIGCHLD's, are the default ones, whoever started
+ * us. Handlers follow, and then what may have been blocked at the start is unblocked, for the calling thread. */
+void mu_signals_reset(const struct mu_signals *handled, const struct mu_startup *startup);
+void mu_signals_unblock(const struct mu_signals *handled);
+void mu_signals_unblock_all(void);
 
 #endif

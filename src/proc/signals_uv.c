@@ -46,7 +46,7 @@ int mu_watch_start(uv_loop_t *loop, const struct mu_signals *signals, const stru
         uv_signal_t *handle = &watch->handles[watch->open];
         int number = i < signals->count ? signals->numbers[i] : 0, rc;
 
-        if (number == SIGHUP && startup != NULL && mu_startup_ignored(startup, SIGHUP))
+        if (mu_startup_keeps(startup, number))
             number = 0;
         if (number == 0 && watch->open > 0)
             continue;
@@ -66,6 +66,7 @@ int mu_watch_start(uv_loop_t *loop, const struct mu_signals *signals, const stru
             return mu_fail_errno(reterr, -rc, "handle %s", mu_signal_name(number, room));
         }
     }
+    mu_signals_unblock(signals);
     *ret_watch = watch;
     return 0;
 }

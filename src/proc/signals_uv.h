@@ -1,8 +1,9 @@
 /* The signals of an agent as events of its loop.
  *
- * Nothing is installed before mu_watch_start(): until then a signal does what it did when the process was started. After
- * mu_watch_close() the handlers are gone again. It does not keep the loop alive. A SIGHUP that was ignored at the start (nohup) stays ignored; SIGINT and
- * SIGQUIT, which a shell's `&` ignores, are handled nevertheless, as torchrun does. */
+ * Nothing is installed before mu_watch_start(): until then a signal does what it did when the process was started. It installs
+ * the handlers and then unblocks the signals in the calling thread, for they may have been blocked at the start. After
+ * mu_watch_close() the handlers are gone again; the mask stays. It does not keep the loop alive. Signals that
+ * mu_startup_keeps() are not handled. */
 #ifndef MU_PROC_SIGNALS_UV_H
 #define MU_PROC_SIGNALS_UV_H
 

@@ -3,6 +3,7 @@
 Every wait in here has a limit and ends on a condition. Every process started here is ended by its own handle.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -36,6 +37,16 @@ def until(condition, limit=LIMIT, what="the condition"):
             return result
         assert time.monotonic() < end, f"{what} did not come true within {limit} s"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def signals_blocked():
+    """What is started meanwhile has all signals blocked."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Ended:

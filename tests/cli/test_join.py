@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from serving import LIMIT, MUSTER, ROOT, Imposter, environment, run, until
+from serving import LIMIT, MUSTER, ROOT, Imposter, environment, run, signals_blocked, until
 
 QUICK_DEATH = "keep_alive_interval=1,keep_alive_max_attempt=2"
 JOINED_KEYS = {"event", "run_id", "backend", "round", "rank", "world_size", "node", "members", "master_addr",
@@ -346,6 +346,15 @@ def test_a_signal_ends_the_hold_well(serve, join, signum):
     joiner.signal(signum)
     assert joiner.end(limit=5) == 0
     assert joiner.out[1:] == ["left 'job'"] and joiner.err == []
+
+
+def test_a_signal_ends_it_though_all_were_blocked(serve, join):
+    endpoint = serve().endpoint
+    with signals_blocked():
+        joiner = join(endpoint, "--hold", "60")
+    joiner.line()
+    joiner.signal(signal.SIGTERM)
+    assert joiner.end(limit=20) == 0
 
 
 def test_whoever_leaves_or_dies_is_told_to_the_others(serve, join):

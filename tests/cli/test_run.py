@@ -154,6 +154,49 @@ def test_workers_start_as_the_launcher_was_started(scene):
     assert agent.out.decode() == f"[0, 1, 2] {directory} {0o37} set() True 100 True\n"
 
 
+def block_all():
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+
+
+LOOK_AT_SIGNALS = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+
+
+def signals_in(text):
+    """What LOOK_AT_SIGNALS says: for each word the numbers of the signals."""
+    words = dict(line.split(":\t") for line in text.splitlines())
+    return {word: {number for number in range(1, 65) if int(bits, 16) >> number - 1 & 1} for word, bits in words.items()}
+
+
+def test_deaths_are_seen_though_all_signals_were_blocked_and_workers_have_them_blocked(scene):
+    agent = scene.start("--no-python", *shlex.split(LOOK_AT_SIGNALS),  # bash would unblock some
+                        preexec_fn=lambda: (default_signals(), block_all()))
+    assert agent.end(20) == 0, agent.err
+    assert signals_in(agent.out.decode())["SigBlk"] >= {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
+
+
+def test_sigterm_ends_a_run_though_all_signals_were_blocked(scene):
+    agent = scene.actors("--shutdown-timeout=1", act=["note"], preexec_fn=lambda: (default_signals(), block_all()))
+    scene.world(1)
+    agent.signal(signal.SIGTERM)
+    assert agent.end(20) == 1, agent.err
+
+
+def test_workers_have_the_default_action_for_handled_signals(scene):
+    """A shell's `&` in a script ignores SIGINT and SIGQUIT; other ignored signals stay ignored."""
+    def before():
+        default_signals()
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGWINCH):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+
+    agent = scene.shell(f"{LOOK_AT_SIGNALS}; : > $STAGE/up; exec sleep 600", preexec_fn=before)
+    until((scene.stage / "up").exists, what="the worker")
+    agent.signal(signal.SIGINT)
+    assert agent.end(20) == 1, agent.err  # the default grace is 30 s
+    assert signals_in(agent.out.decode())["SigIgn"] == {signal.SIGUSR1, signal.SIGWINCH}
+
+
 # ---- Failures of workers ----
 
 
@@ -1196,6 +1239,22 @@ def test_a_full_disk_does_not_stop_workers_and_is_said(scene, small_disk):
     assert (scene.path / "through").exists()
     assert agent.out.decode().splitlines() == [f"[default0]:line {i}" for i in range(1, 20001)]
     assert "No space left on device" in agent.err and "stdout.log" in agent.err
+
+
+def test_a_file_at_its_limit_does_not_stop_workers_and_is_said(scene):
+    """`ulimit -f`: the kernel sends SIGXFSZ to whoever writes on."""
+    def before():
+        default_signals()
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    agent = scene.shell('for i in $(seq 20000); do echo "line $i"; done', "-t1", f"--log-dir={scene.path}/logs",
+                        preexec_fn=before)
+    assert agent.end() == 0, agent.err
+    assert agent.out.decode().splitlines() == [f"[default0]:line {i}" for i in range(1, 20001)]
+    assert "File too large" in agent.err and "stdout.log" in agent.err
+    written = attempt(scene.path / "logs") / "0" / "stdout.log"
+    assert written.stat().st_size == 65536
 
 
 def test_a_console_that_blocks_blocks_workers_not_for_ever(scene):

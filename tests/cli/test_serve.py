@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from raw import Raw, number, request, string, strings
-from serving import MUSTER, environment, run, until
+from serving import MUSTER, Command, environment, run, signals_blocked, until
 
 
 # ---- Listening
@@ -161,6 +161,21 @@ def test_without_any_standard_descriptor_it_still_keeps_them_apart_from_its_sock
 
 
 # ---- Ending
+
+def test_a_signal_ends_it_though_all_were_blocked(serve):
+    with signals_blocked():
+        server = serve()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=20) == 0
+
+
+def test_a_signal_ends_a_command_though_all_were_blocked(serve):
+    endpoint = serve().endpoint
+    with signals_blocked():
+        waiting = Command("store", "wait", "--endpoint", endpoint, "--timeout", "60", "never")
+    waiting.process.send_signal(signal.SIGTERM)
+    assert waiting.end(20).code == -signal.SIGTERM
+
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly_whatever_clients_are_doing(serve, signum):

@@ -814,8 +814,9 @@ static void what_is_not_ours_is_left_alone(void **state)
 /* ---- With a guard ---- */
 
 /* Has a process of its own, for there is no way back. The worker leaves a process behind that is out of its reach. */
-static _Noreturn void run_guarded(const char *pid_file)
+static _Noreturn void run_guarded(const char *pid_file, bool blocked)
 {
+    sigset_t all, after;
     struct muster_worker_spec spec;
     struct muster_agent *agent = NULL;
     struct muster_run_result *result = NULL;
@@ -825,6 +826,10 @@ static _Noreturn void run_guarded(const char *pid_file)
     int reaper = 0;
 
     (void)alarm(50);
+    (void)sigfillset(&all);
+    (void)sigdelset(&all, SIGALRM);
+    if (blocked)
+        (void)sigprocmask(SIG_SETMASK, &all, NULL);
     if (muster_guard(&error) < 0 || prctl(PR_GET_CHILD_SUBREAPER, &reaper) < 0 || reaper != 1)
         _exit(101);
     (void)snprintf(
@@ -835,6 +840,8 @@ static _Noreturn void run_guarded(const char *pid_file)
     if (muster_agent_new(&spec, &agent, &error) < 0 || muster_agent_run(agent, &result, &error) < 0 ||
         muster_run_result_is_failed(result))
         _exit(102);
+    if (sigprocmask(SIG_SETMASK, NULL, &after) < 0 || sigismember(&after, SIGCHLD) != (blocked ? 1 : 0))
+        _exit(105);
     muster_run_result_free(result);
     muster_agent_free(agent);
     muster_rdzv_params_free((struct muster_rdzv_params *)(uintptr_t)spec.rdzv);
@@ -852,14 +859,16 @@ static void with_a_guard_what_workers_leave_behind_ends(void **state)
     pid_t child;
 
     (void)state;
-    (void)snprintf(pid_file, sizeof pid_file, "%s/left", scratch);
-    (void)fflush(NULL);
-    child = fork();
-    if (child == 0)
-        run_guarded(pid_file);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    for (int blocked = 0; blocked < 2; blocked++) { /* signals, when the program was started */
+        (void)snprintf(pid_file, sizeof pid_file, "%s/left%d", scratch, blocked);
+        (void)fflush(NULL);
+        child = fork();
+        if (child == 0)
+            run_guarded(pid_file, blocked != 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
 }
 
 /* ---- Two nodes ---- */

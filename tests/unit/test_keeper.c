@@ -533,6 +533,26 @@ static void an_ignored_sigchld_is_no_harm(void **state)
     assert_int_equal(end(s), 5);
 }
 
+static void blocked_signals_are_no_harm(void **state)
+{
+    struct scene *s = *state;
+    sigset_t all, before;
+
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, &before);
+    start(s, ARGV("run", "exit=0"));
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(end(s), 0);
+    again(s);
+    (void)sigprocmask(SIG_SETMASK, &all, &before);
+    start_workers(s, ARGV("run", "say=up", "pause"));
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(kill(s->keeper, SIGTERM), 0);
+    assert_int_equal(kill(s->keeper, SIGINT), 0); /* the workers have TERM blocked, as we had */
+    assert_int_equal(end(s), EXIT_SIGNALLED);
+    assert_nobody_is_left(s);
+}
+
 /* As pid 1 of a container, with its own /proc or, as some do it, with a foreign one. */
 static int in_namespace(bool own_proc, const char *const *words, void (*then)(pid_t keeper))
 {
@@ -712,6 +732,7 @@ int main(int argc, char **argv)
         TEST(ctrl_z_works_without_the_agent),
         TEST(nohup_is_respected),
         TEST(an_ignored_sigchld_is_no_harm),
+        TEST(blocked_signals_are_no_harm),
         cmocka_unit_test(as_pid_1_it_ends_with_128_and_the_signal),
         cmocka_unit_test(a_foreign_proc_does_no_harm),
         cmocka_unit_test(a_program_can_guard_itself),

@@ -100,6 +100,76 @@ static void what_we_were_started_with_is_kept(void **state)
     assert_true(startup.nofile_soft > 0);
 }
 
+static void workers_get_the_default_action_of_what_we_handle(void **state)
+{
+    struct mu_startup startup = { .ignored = 0 };
+    struct mu_signals handled;
+
+    (void)state;
+    for (int signal = 1; signal <= 64; signal++)
+        startup.ignored |= UINT64_C(1) << (signal - 1);
+    mu_signals_parse(&handled, "SIGINT,SIGHUP,SIGRTMAX");
+    mu_startup_for_workers(&startup, &handled);
+    assert_false(mu_startup_ignored(&startup, SIGINT));
+    assert_false(mu_startup_ignored(&startup, SIGHUP));
+    assert_false(mu_startup_ignored(&startup, SIGRTMAX));
+    assert_true(mu_startup_ignored(&startup, SIGTERM));
+    assert_true(mu_startup_ignored(&startup, SIGUSR1));
+}
+
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+
+    assert_int_equal(sigaction(number, NULL, &action), 0);
+    return action.sa_handler == SIG_IGN;
+}
+
+static void what_we_handle_is_reset_but_not_what_nohup_ignores(void **state)
+{
+    static const int numbers[] = { SIGINT, SIGHUP, SIGCHLD, SIGUSR1 };
+    struct mu_startup startup = { .ignored = 0 };
+    struct mu_signals handled;
+
+    (void)state;
+    mu_signals_parse(&handled, "SIGINT,SIGHUP");
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        (void)signal(numbers[i], SIG_IGN);
+    mu_startup_take(&startup);
+    assert_true(mu_startup_keeps(&startup, SIGHUP));
+    assert_false(mu_startup_keeps(&startup, SIGINT));
+    assert_false(mu_startup_keeps(NULL, SIGHUP));
+    mu_signals_reset(&handled, &startup);
+    assert_false(is_ignored(SIGINT));
+    assert_false(is_ignored(SIGCHLD));
+    assert_true(is_ignored(SIGHUP));
+    assert_true(is_ignored(SIGUSR1));
+    mu_signals_reset(&handled, NULL);
+    assert_false(is_ignored(SIGHUP));
+    (void)signal(SIGUSR1, SIG_DFL);
+}
+
+static void what_was_blocked_can_be_unblocked(void **state)
+{
+    struct mu_signals handled;
+    sigset_t all, now, before;
+
+    (void)state;
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, &before);
+    mu_signals_parse(&handled, "SIGINT,SIGUSR2");
+    mu_signals_unblock(&handled);
+    (void)sigprocmask(SIG_SETMASK, NULL, &now);
+    assert_int_equal(sigismember(&now, SIGINT), 0);
+    assert_int_equal(sigismember(&now, SIGUSR2), 0);
+    assert_int_equal(sigismember(&now, SIGTERM), 1);
+    mu_signals_unblock_all();
+    (void)sigprocmask(SIG_SETMASK, NULL, &now);
+    for (int signal = 1; signal <= SIGRTMAX; signal++)
+        assert_int_not_equal(sigismember(&now, signal), 1);
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +179,9 @@ int main(void)
         cmocka_unit_test(a_list_keeps_its_order_and_names_what_it_skips),
         cmocka_unit_test(an_endless_list_has_an_end),
         cmocka_unit_test(what_we_were_started_with_is_kept),
+        cmocka_unit_test(workers_get_the_default_action_of_what_we_handle),
+        cmocka_unit_test(what_we_handle_is_reset_but_not_what_nohup_ignores),
+        cmocka_unit_test(what_was_blocked_can_be_unblocked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
