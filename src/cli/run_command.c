@@ -170,6 +170,8 @@ int mu_run_command_init(struct mu_run_command *command, const struct mu_run_opti
     } else if (is_python && options->module) {
         head[count++] = "-m";
     }
+    if (is_python && (options->run_path || !options->module))
+        command->script_index = count;
     head[count++] = options->script;
     if (is_launch && !options->use_env)
         head[count++] = "--local-rank=${local_rank}";
@@ -255,6 +257,37 @@ char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_r
     }
     argv[count] = NULL;
     return argv;
+}
+
+/* ---- The script ---- */
+
+/* A relative path is shown with the directory it was looked for in. */
+static int no_script(struct mu_run_problem *ret_problem, int errnum, const char *script)
+{
+    char directory[PATH_MAX];
+
+    if (script[0] == '/' || getcwd(directory, sizeof directory) == NULL)
+        return no_program(ret_problem, errnum, script);
+    return mu_run_problem(ret_problem, errnum == EACCES ? MU_RUN_PERMISSION : MU_RUN_NOT_FOUND,
+                          "[Errno %d] %s: '%s' (in '%s')", errnum, strerror(errnum), script, directory);
+}
+
+int mu_run_command_check_script(const struct mu_run_command *command, struct mu_run_problem *ret_problem)
+{
+    char **first; /* worker's arguments: a script may be named after its local rank */
+    const char *script;
+    int rc = 0;
+
+    if (command->script_index == 0)
+        return 0;
+    first = mu_run_command_argv(command, 0);
+    if (first == NULL)
+        return mu_run_no_memory(ret_problem);
+    script = first[command->script_index];
+    if (strcmp(script, "-") != 0 && access(script, R_OK) < 0) /* Python reads "-" from standard input */
+        rc = no_script(ret_problem, errno, script);
+    free(first);
+    return rc;
 }
 
 /* ---- Environment ---- */

@@ -10,6 +10,7 @@ struct mu_run_command {
     char **argv;             /* NULL-terminated; argv[0] is the program. Templates are still in the others. */
     const char *job;         /* its name in reports: the script, the module, the program, or run_script_path */
     const char *entry_point; /* its name in events: the last part of the program's path, or run_script_path */
+    size_t script_index;     /* of the script among argv; 0: a module, or a program without Python */
     bool run_path;
 };
 
@@ -17,6 +18,8 @@ struct mu_run_command {
  * not be executed. */
 int mu_run_command_init(struct mu_run_command *command, const struct mu_run_options *options, bool is_launch,
                         mu_run_lookup *lookup, void *lookup_ctx, struct mu_run_problem *ret_problem);
+/* NOT_FOUND or PERMISSION: there is no such script, or it may not be read. A module is looked for by the interpreter alone. */
+int mu_run_command_check_script(const struct mu_run_command *command, struct mu_run_problem *ret_problem);
 void mu_run_command_done(struct mu_run_command *command);
 
 /* The arguments of one worker: $local_rank and ${local_rank} are put in, $$ becomes $, all else stays. argv[0] is as it is.

@@ -140,6 +140,10 @@ int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run
         return help(program, is_launch);
     if (mu_run_config_new(&options, &host, &config, &problem) < 0)
         return mu_run_front_fail(program, &problem);
+    if (!config->dry_run && mu_run_command_check_script(&config->command, &problem) < 0) {
+        mu_run_config_free(config);
+        return mu_run_front_fail(program, &problem);
+    }
     log_start(config);
     if (!config->dry_run) {
         *ret_config = config;

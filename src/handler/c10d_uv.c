@@ -453,8 +453,10 @@ static int copy_texts(struct c10d *c, const struct muster_rdzv_params *params, s
 
 static int read_params(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    int rc = check_store_type(params, reterr);
+    int rc = mu_rdzv_check_options("c10d", params, reterr);
 
+    if (rc == 0)
+        rc = check_store_type(params, reterr);
     if (rc == 0)
         rc = read_endpoint(c, params, reterr);
     if (rc == 0)

@@ -4,6 +4,7 @@
 #include "base/number.h"
 #include "base/secret.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,7 @@
 #define SCHEME "etcd://"
 #define URL_MAX 8192
 
-static const char *const option_names[] = {
-    "timeout", "last_call_timeout", "close_timeout", "etcd_prefix", "protocol", "cacert", "cert", "key", "dialect"
-};
-#define OPTIONS_COUNT (sizeof option_names / sizeof option_names[0])
+enum { URL_OPTIONS_MAX = 32 }; /* more than there are */
 
 /* ---- URLs ---- */
 
@@ -88,7 +86,7 @@ static int split_url(const char *given, struct url *url, struct muster_error *re
 
 struct query {
     int64_t nodes_min, nodes_max; /* 0: not said */
-    const char *keys[OPTIONS_COUNT], *values[OPTIONS_COUNT];
+    const char *keys[URL_OPTIONS_MAX], *values[URL_OPTIONS_MAX];
     size_t count;
 };
 
@@ -112,6 +110,9 @@ static int take_count(const char *given, const char *key, const char *value, int
 static int take_pair(const char *given, const char *key, const char *value, struct query *query,
                      struct muster_error *reterr)
 {
+    char shown[MU_SECRET_SHOWN_MAX];
+    int rc;
+
     if (strcmp(key, "min_workers") == 0)
         return take_count(given, key, value, &query->nodes_min, reterr);
     if (strcmp(key, "max_workers") == 0)
@@ -119,14 +120,13 @@ static int take_pair(const char *given, const char *key, const char *value, stru
     for (size_t i = 0; i < query->count; i++)
         if (strcmp(query->keys[i], key) == 0)
             return bad_key(given, key, "is there twice", reterr);
-    for (size_t i = 0; i < OPTIONS_COUNT; i++) {
-        if (strcmp(option_names[i], key) != 0)
-            continue;
-        query->keys[query->count] = key;
-        query->values[query->count++] = value;
-        return 0;
-    }
-    return bad_key(given, key, "is not an option of the etcd back end", reterr);
+    rc = mu_rdzv_check_option("etcd", key, reterr);
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "URL '%s'", mu_secret_hide(mu_slice_str(given), shown, sizeof shown));
+    assert(query->count < URL_OPTIONS_MAX); /* each known one at most once */
+    query->keys[query->count] = key;
+    query->values[query->count++] = value;
+    return 0;
 }
 
 static int read_query(const char *given, char *text, struct query *query, struct muster_error *reterr)
@@ -159,20 +159,8 @@ static int make_params(const struct url *url, const struct query *query, const s
     int rc = muster_rdzv_params_new("etcd", url->host, url->run_id, query->nodes_min, query->nodes_max, local_addr,
                                     &made, reterr);
 
-    for (size_t i = 0; rc == 0 && fallback != NULL && i < OPTIONS_COUNT; i++) {
-        struct muster_value value;
-
-        if (!muster_rdzv_params_get(fallback, option_names[i], &value))
-            continue;
-        if (value.kind == MUSTER_VALUE_TEXT)
-            rc = muster_rdzv_params_set_text(made, option_names[i], value.text, reterr);
-        else if (value.kind == MUSTER_VALUE_INT)
-            rc = muster_rdzv_params_set_int(made, option_names[i], value.integer, reterr);
-        else if (value.kind == MUSTER_VALUE_BOOL)
-            rc = muster_rdzv_params_set_bool(made, option_names[i], value.boolean, reterr);
-        else
-            rc = muster_rdzv_params_set_float(made, option_names[i], value.number, reterr);
-    }
+    if (rc == 0 && fallback != NULL)
+        rc = mu_rdzv_params_add_all(made, fallback, reterr);
     for (size_t i = 0; rc == 0 && i < query->count; i++)
         rc = muster_rdzv_params_set_text(made, query->keys[i], query->values[i], reterr);
     if (rc < 0) {
@@ -240,11 +228,6 @@ int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster
 
 /* ---- Options ---- */
 
-int mu_etcd_params_check_names(const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    return mu_rdzv_params_check_names(params, option_names, OPTIONS_COUNT, reterr);
-}
-
 static const char *text_of(const struct muster_rdzv_params *params, const char *key)
 {
     struct muster_value value;
@@ -287,8 +270,10 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
         .nodes_max = muster_rdzv_params_max_nodes(params),
     };
     struct mu_doc_dialect dialect = MU_DOC_DIALECT_2_X;
-    int rc = read_access(params, &place, reterr);
+    int rc = mu_rdzv_check_options("etcd", params, reterr);
 
+    if (rc == 0)
+        rc = read_access(params, &place, reterr);
     if (rc == 0 && place.run_id[0] == '\0')
         rc = mu_fail(reterr, MUSTER_EINVAL, "the run id is empty; every node of a job needs the same one");
     if (rc == 0 && strlen(place.run_id) > MU_RDZV_RUN_ID_MAX)

@@ -23,9 +23,6 @@ struct mu_etcd_place { /* texts are the parameters' */
 int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
                            struct muster_error *reterr);
 
-/* MUSTER_EINVAL: there is an option that is none of this back end's; *reterr names it. PyTorch takes no notice of such. */
-int mu_etcd_params_check_names(const struct muster_rdzv_params *params, struct muster_error *reterr);
-
 /* The run id of an endpoint "etcd://...", which is the caller's; NULL: it is no URL. */
 int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster_error *reterr);
 

@@ -5,7 +5,6 @@
  * address and a free port in the round's store, or reads them there -> the owner is told JOINED. If the round ends before
  * that, nobody has been told of it, and the next one is joined instead. A failure of the boot leaves the round and is told as
  * FAILED. Requests that etcd does not answer are the machines' business: every one is answered, with an error if need be. */
-#include "base/log.h"
 #include "events/record.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
@@ -826,11 +825,8 @@ int mu_etcd_start(uv_loop_t *loop, const struct muster_rdzv_params *params, must
                   struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct muster_rdzv_params *own = NULL;
-    struct muster_error stranger;
     int rc = mu_etcd_params_resolve(params, &own, reterr);
 
-    if (rc == 0 && mu_etcd_params_check_names(params, &stranger) < 0)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous etcd: %s; it has no effect", stranger.text);
     if (rc == 0 && own == NULL)
         rc = muster_rdzv_params_copy(params, &own, reterr);
     if (rc == 0)

@@ -9,7 +9,6 @@
  * dynamic rendezvous' to bear. */
 #include "kv/etcd_v2_uv.h"
 
-#include "base/log.h"
 #include "handler/front_uv.h"
 #include "kv/endpoints.h"
 #include "kv/etcd_store_uv.h"
@@ -20,22 +19,6 @@
 #include <stdlib.h>
 
 enum { PROTOCOL_MAX = 16 };
-
-static const char *const option_names[] = {
-    "join_timeout",
-    "last_call_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "lost_node_wait",
-    "dialect",
-    "protocol",
-    "ca_cert",
-    "ssl_cert",
-    "ssl_cert_key",
-};
 
 struct etcd_v2 {
     struct mu_front front;
@@ -223,8 +206,10 @@ static int read_files(struct etcd_v2 *e, const struct muster_rdzv_params *params
 
 static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    int rc = read_protocol(e, params, reterr);
+    int rc = mu_rdzv_check_options("etcd-v2", params, reterr);
 
+    if (rc == 0)
+        rc = read_protocol(e, params, reterr);
     if (rc == 0)
         rc = read_endpoints(e, params, reterr);
     if (rc == 0)
@@ -253,13 +238,10 @@ int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
                      void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct etcd_v2 *e = calloc(1, sizeof *e);
-    struct muster_error stranger;
     int rc;
 
     if (e == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    if (mu_rdzv_params_check_names(params, option_names, sizeof option_names / sizeof option_names[0], &stranger) < 0)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous etcd-v2: %s; it has no effect", stranger.text); /* as PyTorch has it */
     rc = read_params(e, params, reterr);
     if (rc == 0)
         rc = mu_dynamic_check_name(e->front.local_addr, reterr);

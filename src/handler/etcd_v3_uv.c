@@ -1295,34 +1295,10 @@ static int start_client(struct v3 *v, const struct muster_rdzv_params *params, s
     return mu_etcd3_start(v->loop, &config, &v->etcd, reterr);
 }
 
-static const char *const option_names[] = {
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "lost_node_wait",
-    "lease",
-    "job_lease",
-    "read_timeout",
-    "protocol",
-    "cacert",
-    "cert",
-    "key",
-    "user",
-    "password",
-    "token",
-    /* c10d's, which mean nothing here: one line of options does for both */
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "heartbeat_timeout",
-    "dialect",
-    "store_type",
-    "is_host",
-};
-
 static int read_params(struct v3 *v, const struct muster_rdzv_params *params, uint64_t *ret_first_s,
                        struct muster_error *reterr)
 {
-    int rc = mu_rdzv_params_check_names(params, option_names, sizeof option_names / sizeof option_names[0], reterr);
+    int rc = mu_rdzv_check_options("etcd-v3", params, reterr);
     int64_t job_lease_s = JOB_LEASE_S;
 
     if (rc == 0)

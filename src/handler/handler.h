@@ -45,10 +45,17 @@ const char *mu_handler_node_name(const char *local_addr, char hostname[static MU
 
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
 
-/* MUSTER_EINVAL if there is an option that is none of `names`; *reterr names the first. What the commands themselves set for
- * every back end (timeout, use_agent_store) is none of those. */
-int mu_rdzv_params_check_names(const struct muster_rdzv_params *params, const char *const names[], size_t count,
-                               struct muster_error *reterr);
+/* option_table.c: which options each back end of this library has. */
+/* MUSTER_EINVAL if `backend` does not know it; *reterr names it and the nearest one. */
+int mu_rdzv_check_option(const char *backend, const char *key, struct muster_error *reterr);
+/* The same for all options that are there. */
+int mu_rdzv_check_options(const char *backend, const struct muster_rdzv_params *params, struct muster_error *reterr);
+
+/* params.c: the keys of all options, one after the other; NULL: there are no more. */
+const char *mu_rdzv_params_key(const struct muster_rdzv_params *params, size_t index);
+/* Sets every option that `from` has. */
+int mu_rdzv_params_add_all(struct muster_rdzv_params *params, const struct muster_rdzv_params *from,
+                           struct muster_error *reterr);
 
 /* Timeouts and limits by the parameters' options, checked: specs of join_timeout and so on. */
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,

@@ -2,8 +2,6 @@
  * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
 #include "handler/handler.h"
 
-#include "base/secret.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -336,39 +334,19 @@ bool muster_rdzv_params_get(const struct muster_rdzv_params *params, const char 
     return option != NULL;
 }
 
-static bool is_name_of(const char *key, const char *const names[], size_t count)
+const char *mu_rdzv_params_key(const struct muster_rdzv_params *params, size_t index)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(names[i], key) == 0)
-            return true;
-    }
-    return false;
+    return index < params->options.count ? params->options.items[index].key : NULL;
 }
 
-int mu_rdzv_params_check_names(const struct muster_rdzv_params *params, const char *const names[], size_t count,
-                               struct muster_error *reterr)
+int mu_rdzv_params_add_all(struct muster_rdzv_params *params, const struct muster_rdzv_params *from,
+                           struct muster_error *reterr)
 {
-    static const char *const everybody[] = { "timeout", "use_agent_store" };
-    const char *secret = NULL;
+    int rc = 0;
 
-    for (size_t i = 0; i < params->options.count; i++) {
-        const char *key = params->options.items[i].key;
-
-        if (is_name_of(key, names, count) || is_name_of(key, everybody, sizeof everybody / sizeof everybody[0])) {
-            if (mu_secret_is_key(mu_slice_str(key)))
-                secret = key;
-            continue;
-        }
-        if (secret != NULL) /* what has a comma in it ends as an option */
-            return mu_fail(
-                reterr, MUSTER_EINVAL,
-                "what comes after option '%.40s' is not an option of the %s back end; it is not shown, for it "
-                "may be a part of that",
-                secret, params->backend);
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%.40s' is not an option of the %s back end", key,
-                       params->backend);
-    }
-    return 0;
+    for (size_t i = 0; i < from->options.count && rc == 0; i++)
+        rc = options_set(&params->options, from->options.items[i].key, from->options.items[i].value, reterr);
+    return rc;
 }
 
 static int lower(int c)

@@ -60,15 +60,17 @@ static bool is_blank(const char *text)
     return text[strspn(text, " \t\n\v\f\r")] == '\0';
 }
 
-/* The order is PyTorch's: rank there, endpoint there, port there, then the values. */
+/* After the names, the order is PyTorch's: rank there, endpoint there, port there, then the values. */
 static int read_params(const struct muster_rdzv_params *params, struct place *ret_place, struct muster_error *reterr)
 {
     const char *endpoint = muster_rdzv_params_endpoint(params);
     char host[MU_RDZV_HOST_MAX];
     int64_t rank = 0, timeout_s = 0;
     struct muster_value value;
-    int port, rc;
+    int port, rc = mu_rdzv_check_options("static", params, reterr);
 
+    if (rc < 0)
+        return rc;
     if (!muster_rdzv_params_get(params, "rank", &value))
         return mu_fail(reterr, MUSTER_EINVAL, "option 'rank' is missing: a static rendezvous needs each node's rank");
     if (is_blank(endpoint))

@@ -1,5 +1,4 @@
-"""Options of the back ends that meet in etcd: the manual, the page about them and the program have the same ones, and what is
-wrong is named."""
+"""Options of the back ends: the manual, the page about etcd and the program have the same ones, and what is wrong is named."""
 
 import re
 
@@ -8,13 +7,15 @@ import pytest
 from serving import ROOT, run
 
 BACKENDS = ["etcd", "etcd-v2", "etcd-v3"]
-SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_uv.c"}
+ALL_BACKENDS = [*BACKENDS, "c10d", "static"]
+SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_uv.c", "c10d": "c10d_uv.c",
+           "static": "static_uv.c"}
 BY_ALL = {"timeout", "use_agent_store"}  # set by the commands themselves, and so known to every back end
 COMMANDS = {"join": (["join"], [], 2), "run": (["run", "--no-python"], ["false"], 1)}  # and the code of a wrong value
 HANDLER = ROOT / "src" / "handler"
 NOBODY = "127.0.0.1:1"
 ENDS = "protocol=ftp"  # what is wrong for all of them, so that nobody tries to reach anybody
-REFUSED = "is not an option of the"
+REFUSED = "is unknown to the"
 
 
 # ---- What there is ----
@@ -35,9 +36,14 @@ def manual():
 
 
 def table(backend):
-    """The options that the source has names of."""
-    text = (HANDLER / SOURCES[backend]).read_text()
-    return set(re.findall(r'"([a-z_]+)"', re.search(r"option_names\[\] = \{(.*?)\};", text, re.DOTALL)[1]))
+    """The options that the program knows."""
+    text = (HANDLER / "option_table.c").read_text()
+    groups = {name: value for name, value in re.findall(r"^    ([A-Z0-9_]+) = ([A-Z0-9_ |]+),$", text, re.MULTILINE)}
+    mine = re.search(rf'{{ "{backend}", ([A-Z0-9_]+) }}', text)[1]
+
+    def has(bits):
+        return any(name == mine or has(groups.get(name, "")) for name in re.findall(r"[A-Z][A-Z0-9_]*", bits))
+    return {key for key, bits in re.findall(r'^    \{ "([a-z_]+)", (.*?) \},', text, re.MULTILINE) if has(bits)}
 
 
 def read_in(name):
@@ -65,14 +71,14 @@ def assert_refused(ended, command, said):
 # ---- The same everywhere ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_the_manual_has_the_options_that_the_program_knows(backend):
     assert set(manual()[backend]) - BY_ALL == table(backend) - BY_ALL
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_the_program_knows_the_options_that_it_reads(backend):
-    shared = set() if backend == "etcd" else read_in("settings.c")
+    shared = set() if backend in ("etcd", "static") else read_in("settings.c")
     assert read_in(SOURCES[backend]) | shared <= table(backend) | BY_ALL
 
 
@@ -113,9 +119,17 @@ def test_nothing_but_the_commands_reads_the_environment():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_unknown_option_of_etcd_v3_is_an_error(command):
-    for option in ("lesae", "Lease", "ca_cert", "ssl_cert", "etcd_prefix", "rank"):
-        assert_refused(attempt(command, "etcd-v3", "lease=5", f"{option}=3"), command, f"option '{option}' {REFUSED} etcd-v3")
+@pytest.mark.parametrize("backend, option, near", [
+    ("c10d", "jion_timeout", "join_timeout"), ("c10d", "rank", None), ("c10d", "lease", None),
+    ("etcd", "last_calltimeout", "last_call_timeout"), ("etcd", "join_timeout", "timeout"), ("etcd", "ca_cert", "cacert"),
+    ("etcd-v2", "lesae", None), ("etcd-v2", "cacert", "ca_cert"), ("etcd-v2", "etcd_prefix", None),
+    ("etcd-v3", "lesae", "lease"), ("etcd-v3", "Lease", "lease"), ("etcd-v3", "ca_cert", "cacert"), ("etcd-v3", "rank", None),
+    ("static", "timout", "timeout"), ("static", "join_timeout", "timeout"), ("static", "colour", None)])
+def test_an_unknown_option_is_an_error_that_suggests_the_nearest(backend, option, near, command):
+    ended = attempt(command, backend, "timeout=5", f"{option}=3")
+    assert_refused(ended, command, f"option '{option}' {REFUSED} {backend} back end")
+    assert ("did you mean" in ended.err) == (near is not None), ended
+    assert near is None or f"; did you mean '{near}'?" in ended.err, ended
 
 
 def test_an_unknown_option_by_the_environment_is_an_error():
@@ -123,20 +137,9 @@ def test_an_unknown_option_by_the_environment_is_an_error():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("backend, option", [("etcd", "lesae"), ("etcd", "join_timeout"), ("etcd", "ca_cert"),
-                                             ("etcd-v2", "lesae"), ("etcd-v2", "cacert"), ("etcd-v2", "etcd_prefix")])
-def test_an_unknown_option_where_pytorch_takes_it_is_warned_of(backend, option, command):
-    ended = attempt(command, backend, f"{option}=3", ENDS)
-    warned = [line for line in ended.err.splitlines() if REFUSED in line]
-    assert len(warned) == 1 and " warning: " in warned[0], ended
-    assert f"option '{option}' {REFUSED} {backend} back end; it has no effect" in warned[0]
-    assert_refused(ended, command, "'ftp' is neither http nor https")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_part_of_a_password_is_not_named(command):
     ended = attempt(command, "etcd-v3", "user=ann", "password=hunter", "2=x")
-    assert_refused(ended, command, f"what comes after option 'password' {REFUSED} etcd-v3")
+    assert_refused(ended, command, f"what follows option 'password' {REFUSED} etcd-v3")
 
 
 TIMES = ["join_timeout", "last_call_timeout", "close_timeout"]

@@ -1585,12 +1585,6 @@ def test_a_temporary_directory_that_is_none_is_passed_over(scene):
     subprocess.run(["rm", "-r", path.parents[3]], check=True)
 
 
-def test_a_script_that_is_not_there_fails_as_python_fails(scene):
-    agent = scene.start("nowhere.py", cwd=scene.path)
-    assert agent.end() == 1
-    assert "nowhere.py FAILED" in agent.err and "exitcode  : 2 (pid" in agent.err
-
-
 @pytest.mark.parametrize("name, content, mode, kind", [
     ("nowhere", None, 0, "FileNotFoundError"),
     ("plain", "exit 0\n", 0o644, "PermissionError"),

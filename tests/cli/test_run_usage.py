@@ -90,6 +90,41 @@ def test_what_cannot_work_is_one_line_with_its_kind(torchrun, words, env, kind):
     assert done.stderr.splitlines()[-1].startswith(f"torchrun: {kind}: ")
 
 
+@pytest.mark.parametrize("words", [[], ["--run-path"]])
+def test_a_missing_script_is_an_error_before_anything_is_started(torchrun, tmp_path, words):
+    done = torchrun(*words, "--max-restarts=3", f"--log-dir={tmp_path / 'logs'}", "nowhere.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"torchrun: FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.py' (in '{tmp_path}')\n")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_missing_script_of_an_absolute_path_is_named(torchrun):
+    done = torchrun("/nowhere/script.py")
+    assert done.returncode == 1
+    assert done.stderr == "torchrun: FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/script.py'\n"
+
+
+def test_a_script_below_a_file_is_named(torchrun, tmp_path):
+    (tmp_path / "file").touch()
+    done = torchrun(f"{tmp_path}/file/script.py")
+    assert done.returncode == 1 and "[Errno 20] Not a directory: " in done.stderr
+
+
+def test_a_script_named_after_its_local_rank_is_found(torchrun, tmp_path):
+    (tmp_path / "train_0.py").write_text("print('ran')\n")
+    done = torchrun(f"--log-dir={tmp_path / 'logs'}", "train_${local_rank}.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done
+    done = torchrun(f"--log-dir={tmp_path / 'logs'}", "test_${local_rank}.py", cwd=tmp_path)
+    assert done.returncode == 1 and "'test_0.py'" in done.stderr
+
+
+def test_a_missing_program_is_an_error_before_anything_is_started(torchrun, tmp_path):
+    done = torchrun("--no-python", f"--log-dir={tmp_path / 'logs'}", "no-program-of-this-name")
+    assert done.returncode == 1
+    assert done.stderr == "torchrun: FileNotFoundError: [Errno 2] No such file or directory: 'no-program-of-this-name'\n"
+    assert not (tmp_path / "logs").exists()
+
+
 def test_variables_stand_below_options():
     text = dry_run("--nnodes", "3", "--no-python", "sh", env={"PET_NNODES": "2", "PET_ROLE": "trainer"})
     assert "  max_nodes               3\n" in text and "  role                    trainer\n" in text

@@ -136,6 +136,7 @@ static void a_bad_url_is_an_error_that_says_why(void **state)
         { "etcd://h/j?min_workers=0&max_workers=1", "min_workers" },
         { "etcd://h/j?min_workers=3&max_workers=2", "minimum" },
         { "etcd://h/j?min_workers=1&max_workers=1&colour=red", "colour" },
+        { "etcd://h/j?min_workers=1&max_workers=1&timout=3", "did you mean 'timeout'?" },
         { "etcd://h/j?min_workers=1&max_workers=1&timeout=1&timeout=2", "twice" },
         { "etcd://h/j?min_workers=1&max_workers=1&timeout", "KEY=VALUE" },
         { "etcd://h/j?min_workers=1&max_workers=1&=1", "KEY=VALUE" },
@@ -143,7 +144,7 @@ static void a_bad_url_is_an_error_that_says_why(void **state)
         { "etcd://h/j%00?min_workers=1&max_workers=1", "%" },
         { "etcd://ann:pw@h/j", "URL 'etcd://***@h/j': " },
         { "etcd://h/j?min_workers=1&password=pw&x=pw",
-          "URL 'etcd://h/j?min_workers=1&password=***': 'password' is not" },
+          "URL 'etcd://h/j?min_workers=1&password=***': option 'password' is unknown" },
     };
 
     (void)state;

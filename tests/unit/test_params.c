@@ -492,37 +492,6 @@ static void without_memory_it_is_refused_and_nothing_leaks(void **state)
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
-static void an_option_that_nobody_has_is_named(void **state)
-{
-    static const char *const names[] = { "lease", "password" };
-    static const struct {
-        const char *options, *said; /* NULL: all is well */
-    } rows[] = {
-        { "", NULL },
-        { "lease=1,password=x", NULL },
-        { "timeout=1,use_agent_store=no", NULL },
-        { "lease=1,lesae=2,more=3", "option 'lesae' is not an option of the b back end" },
-        { "Lease=1", "option 'Lease' is not an option of the b back end" },
-        { "password=hun,ter2=x",
-          "what comes after option 'password' is not an option of the b back end; it is not shown, for it may be a part of "
-          "that" },
-        { "lesae=1,password=x", "option 'lesae' is not an option of the b back end" },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct muster_rdzv_params *params = NULL;
-        struct muster_error error = { 0 };
-
-        assert_int_equal(muster_rdzv_params_new("b", "e", "id", 1, 1, NULL, &params, NULL), 0);
-        assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
-        assert_int_equal(mu_rdzv_params_check_names(params, names, sizeof names / sizeof names[0], &error),
-                         rows[i].said == NULL ? 0 : MUSTER_EINVAL);
-        assert_string_equal(error.text, rows[i].said == NULL ? "" : rows[i].said);
-        muster_rdzv_params_free(params);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,7 +522,6 @@ int main(void)
         TEST(bools_are_the_integers_1_and_0),
         TEST(an_option_text_sets_all_of_its_options_as_text),
         TEST(a_bad_option_text_sets_nothing),
-        cmocka_unit_test(an_option_that_nobody_has_is_named),
         cmocka_unit_test(without_memory_it_is_refused_and_nothing_leaks),
     };
 

@@ -371,7 +371,7 @@ static void names_of_the_library_lead_to_its_handlers(void **state)
 {
     static const struct {
         const char *backend, *options, *reason;
-    } rows[] = { { "static", "x=1", "'rank'" }, { "c10d", "join_timeout=0", "join_timeout" } };
+    } rows[] = { { "static", "timeout=1", "'rank'" }, { "c10d", "join_timeout=0", "join_timeout" } };
     struct muster_rdzv_registry *registry = muster_rdzv_registry_default();
 
     (void)state;
