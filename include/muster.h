@@ -239,14 +239,15 @@ struct muster_store_limits {
 
 struct muster_store_server_config {
     uint32_t size;
-    const char *host;         /* name or address to listen on; NULL: every address, IPv6 and IPv4 */
-    uint16_t port;            /* 0: any free port */
+    const char *host;         /* names or addresses to listen on, with commas; NULL, "any": every address */
+    uint16_t port;            /* 0: any free port, the same on all of these addresses */
     bool use_listen_fd;       /* adopt listen_fd, a bound stream socket, instead; on success it is the server's */
     int listen_fd;            /* when a port is given as well it must be the socket's */
     bool shared;              /* if a shared server of this process has this (non-zero) port, be another user of it */
     const char *dialect;      /* of clients that do not announce 2.2 or newer: NULL or "auto", "1.13", "2.1" */
     const char *const *allow; /* networks ("10.0.0.0/8", "fd00::/8"), NULL-terminated; NULL: everybody */
     struct muster_store_limits limits;
+    bool allow_own; /* with `allow`: what this machine sends to itself is taken as well */
 };
 
 struct muster_store_server;

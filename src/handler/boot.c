@@ -227,11 +227,7 @@ static bool is_link_local(const char *text)
 {
     union mu_addr addr;
 
-    if (!mu_addr_parse(text, 0, &addr))
-        return false;
-    if (addr.any.sa_family == AF_INET6)
-        return IN6_IS_ADDR_LINKLOCAL(&addr.v6.sin6_addr);
-    return ntohl(addr.v4.sin_addr.s_addr) >> 16 == 0xa9fe; /* 169.254.0.0/16 */
+    return mu_addr_parse(text, 0, &addr) && mu_addr_is_link_local(&addr);
 }
 
 static bool is_loopback(const char *text)

@@ -25,12 +25,6 @@ static union mu_addr plain(const union mu_addr *addr)
     return bare;
 }
 
-static bool is_any(const union mu_addr *addr)
-{
-    return addr->any.sa_family == AF_INET ? addr->v4.sin_addr.s_addr == htonl(INADDR_ANY)
-                                          : IN6_IS_ADDR_UNSPECIFIED(&addr->v6.sin6_addr);
-}
-
 static bool is_same(const union mu_addr *a, const struct sockaddr *b)
 {
     union mu_addr other;
@@ -72,5 +66,5 @@ bool mu_owns_address(const union mu_addr *addr)
 {
     union mu_addr bare = plain(addr);
 
-    return can_bind(&bare) && (mu_addr_is_loopback(&bare) || is_any(&bare) || is_of_an_interface(&bare));
+    return can_bind(&bare) && (mu_addr_is_loopback(&bare) || mu_addr_is_any(&bare) || is_of_an_interface(&bare));
 }

@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "store/client_uv.h"
 #include "store/host_uv.h"
+#include "store/listen.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -479,11 +480,20 @@ static int start_server(const struct muster_store_tcp_config *config, struct mus
     return muster_store_server_start(&server, ret_server, reterr);
 }
 
+/* Where a server that listens on its only address is reached; any other listens on loopback as well, or must be named. */
+static const char *host_to_dial(const struct muster_store_server_config *server)
+{
+    if (server == NULL || server->host == NULL || strcmp(server->host, MU_LISTEN_ANY) == 0 ||
+        strchr(server->host, ',') != NULL)
+        return "localhost";
+    return server->host;
+}
+
 static int check_config(struct muster_store_tcp_config *config, struct mu_client_config *ret_client,
                         struct muster_error *reterr)
 {
     if (config->host == NULL && config->is_host)
-        config->host = config->server != NULL && config->server->host != NULL ? config->server->host : "localhost";
+        config->host = host_to_dial(config->server);
     if (config->host == NULL || config->host[0] == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "no host is given");
     if (config->port == 0 && !config->is_host)

@@ -1,5 +1,5 @@
 /* Sockets to listen on. Every address means one IPv6 socket that takes IPv4 as well, or a plain IPv4 one where there is
- * no IPv6. TCP_NODELAY and SO_KEEPALIVE are set on the listening socket: what it accepts inherits them. The latter lets
+ * no IPv6. Several addresses mean a socket for each, all on one port. TCP_NODELAY and SO_KEEPALIVE are set on the listening socket: what it accepts inherits them. The latter lets
  * go, after hours, of connections whose host has vanished; one that is merely silent answers and stays. */
 #include "store/listen.h"
 
@@ -10,6 +10,20 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <unistd.h>
+
+enum { PORT_TRIES_MAX = 64 }; /* for a port that is free on every address */
+
+/* 0, or -1 with errno. */
+static int port_of(int fd, uint16_t *ret_port)
+{
+    union mu_addr addr;
+    socklen_t len = sizeof addr;
+
+    if (getsockname(fd, &addr.any, &len) < 0)
+        return -1;
+    *ret_port = mu_addr_port(&addr);
+    return 0;
+}
 
 static int set_flag(int fd, int level, int option, int value)
 {
@@ -45,45 +59,184 @@ static int open_wildcard(uint16_t port)
     return open_bound(&addr, false);
 }
 
-static int open_named(const char *host, uint16_t port, int *ret_fd, struct muster_error *reterr)
+/* Addresses to listen on. */
+struct places {
+    union mu_addr addrs[MU_LISTEN_MAX];
+    bool may_lack[MU_LISTEN_MAX]; /* left out where this machine does not have it */
+    size_t count;
+};
+
+static int add_place(struct places *places, const union mu_addr *addr, bool of_name, struct muster_error *reterr)
+{
+    for (size_t i = 0; i < places->count; i++) {
+        if (mu_addr_same_host(&places->addrs[i], addr))
+            return 0;
+    }
+    if (places->count == MU_LISTEN_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "more than %d addresses to listen on", MU_LISTEN_MAX);
+    places->may_lack[places->count] = of_name || mu_addr_is_loopback(addr);
+    places->addrs[places->count++] = *addr;
+    return 0;
+}
+
+static int add_name(struct places *places, const char *host, struct muster_error *reterr)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *list = NULL;
-    char service[8];
-    int fd = -EADDRNOTAVAIL;
-    int rc;
+    int rc = getaddrinfo(host, NULL, &hints, &list);
 
-    (void)snprintf(service, sizeof service, "%u", (unsigned)port);
-    rc = getaddrinfo(host, service, &hints, &list);
     if (rc != 0)
         return mu_fail(reterr, MUSTER_ERESOLVE, "cannot resolve '%s': %s", host, gai_strerror(rc));
-    for (const struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next) {
+    for (const struct addrinfo *ai = list; ai != NULL && rc == 0; ai = ai->ai_next) {
         if (ai->ai_family == AF_INET6 || ai->ai_family == AF_INET)
-            fd = open_bound((const union mu_addr *)(const void *)ai->ai_addr, true);
+            rc = add_place(places, (const union mu_addr *)(const void *)ai->ai_addr, true, reterr);
     }
     freeaddrinfo(list);
-    if (fd < 0)
-        return mu_fail_errno(reterr, -fd, "cannot bind");
-    *ret_fd = fd;
-    return 0;
+    return rc;
+}
+
+/* One item of the list. "localhost" is both loopback addresses, without asking a resolver. */
+static int add_host(struct places *places, const char *host, struct muster_error *reterr)
+{
+    union mu_addr addr;
+    int rc;
+
+    if (mu_addr_parse(host, 0, &addr))
+        return add_place(places, &addr, false, reterr);
+    if (strcmp(host, "localhost") != 0)
+        return add_name(places, host, reterr);
+    (void)mu_addr_parse("127.0.0.1", 0, &addr);
+    rc = add_place(places, &addr, false, reterr);
+    (void)mu_addr_parse("::1", 0, &addr);
+    return rc == 0 ? add_place(places, &addr, false, reterr) : rc;
+}
+
+/* The first address of `host` that this machine has: its socket, or -errno; a negative code in *ret_rc if there is no address. */
+static int open_first(const char *host, uint16_t port, int *ret_rc, struct muster_error *reterr)
+{
+    struct places places = { .count = 0 };
+    int fd = -EADDRNOTAVAIL;
+
+    *ret_rc = add_host(&places, host, reterr);
+    for (size_t i = 0; *ret_rc == 0 && i < places.count && fd < 0 && fd != -EADDRINUSE; i++) {
+        mu_addr_set_port(&places.addrs[i], port);
+        fd = open_bound(&places.addrs[i], true);
+    }
+    return fd;
 }
 
 int mu_listen_open(const char *host, uint16_t port, int *ret_fd, struct muster_error *reterr)
 {
-    union mu_addr addr;
-    int fd = -1, rc = 0;
+    int rc = 0, fd = host == NULL ? open_wildcard(port) : open_first(host, port, &rc, reterr);
 
-    if (host == NULL)
-        fd = open_wildcard(port);
-    else if (mu_addr_parse(host, port, &addr))
-        fd = open_bound(&addr, true);
-    else
-        rc = open_named(host, port, &fd, reterr);
     if (rc == 0 && fd < 0)
         rc = mu_fail_errno(reterr, -fd, "cannot bind");
     if (rc < 0)
         return mu_wrap(reterr, rc, "listen on %s, port %u", host == NULL ? "every address" : host, (unsigned)port);
     *ret_fd = fd;
     return 0;
+}
+
+/* ---- Several addresses on one port ---- */
+
+static int read_hosts(const char *hosts, struct places *places, struct muster_error *reterr)
+{
+    char host[MU_HOST_MAX];
+    int rc = 0;
+
+    for (const char *at = hosts; at != NULL && rc == 0;) {
+        size_t len = strcspn(at, ",");
+
+        if (len >= sizeof host)
+            return mu_fail(reterr, MUSTER_EINVAL, "a name of %zu bytes is too long", len);
+        memcpy(host, at, len);
+        host[len] = '\0';
+        rc = add_host(places, host, reterr);
+        at = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return rc;
+}
+
+/* Returns the socket, or -errno. */
+static int open_listening(union mu_addr addr, uint16_t port)
+{
+    int fd, errnum;
+
+    mu_addr_set_port(&addr, port);
+    fd = open_bound(&addr, true);
+    if (fd < 0 || listen(fd, MU_LISTEN_BACKLOG) == 0)
+        return fd;
+    errnum = errno;
+    (void)close(fd);
+    return -errnum;
+}
+
+void mu_listen_close_all(struct mu_listen_sockets *sockets)
+{
+    while (sockets->count > 0)
+        (void)close(sockets->fds[--sockets->count]);
+}
+
+/* Returns 0 or -errno; then *ret_failed is the address that it failed at. */
+static int open_places(const struct places *places, uint16_t port, struct mu_listen_sockets *sockets,
+                       const union mu_addr **ret_failed)
+{
+    int fd = -EADDRNOTAVAIL;
+
+    sockets->count = 0;
+    for (size_t i = 0; i < places->count; i++) {
+        fd = open_listening(places->addrs[i], port);
+        *ret_failed = &places->addrs[i];
+        if (places->may_lack[i] && (fd == -EADDRNOTAVAIL || fd == -EAFNOSUPPORT))
+            continue;
+        if (fd < 0) {
+            mu_listen_close_all(sockets);
+            return fd;
+        }
+        sockets->fds[sockets->count++] = fd;
+        if (port == 0 && port_of(fd, &port) < 0) {
+            mu_listen_close_all(sockets);
+            return -EIO;
+        }
+    }
+    return sockets->count > 0 ? 0 : fd;
+}
+
+static int open_every_address(uint16_t port, struct mu_listen_sockets *sockets, struct muster_error *reterr)
+{
+    int rc = mu_listen_open(NULL, port, &sockets->fds[0], reterr);
+
+    if (rc < 0)
+        return rc;
+    sockets->count = 1;
+    if (listen(sockets->fds[0], MU_LISTEN_BACKLOG) == 0)
+        return 0;
+    rc = mu_fail_errno(reterr, errno, "listen on every address, port %u", (unsigned)port);
+    mu_listen_close_all(sockets);
+    return rc;
+}
+
+int mu_listen_open_all(const char *hosts, uint16_t port, struct mu_listen_sockets *ret_sockets,
+                       struct muster_error *reterr)
+{
+    struct places places = { .count = 0 };
+    const union mu_addr *failed = NULL;
+    char text[MU_ADDR_TEXT_MAX] = "";
+    int rc;
+
+    ret_sockets->count = 0;
+    if (hosts == NULL || strcmp(hosts, MU_LISTEN_ANY) == 0)
+        return open_every_address(port, ret_sockets, reterr);
+    rc = read_hosts(hosts, &places, reterr);
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "listen on %.200s, port %u", hosts, (unsigned)port);
+    rc = -EADDRINUSE;
+    for (int i = 0; rc == -EADDRINUSE && i < (port == 0 ? PORT_TRIES_MAX : 1); i++)
+        rc = open_places(&places, port, ret_sockets, &failed);
+    if (rc == 0)
+        return 0;
+    (void)mu_addr_host(failed, text, sizeof text);
+    rc = mu_fail_errno(reterr, -rc, "cannot bind");
+    return mu_wrap(reterr, rc, "listen on %s, port %u", text, (unsigned)port);
 }
 
 int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *reterr)

@@ -4,6 +4,23 @@
 
 #include "store/net.h"
 
+#define MU_LISTEN_MAX 64        /* addresses of one server */
+#define MU_LISTEN_BACKLOG 65535 /* cut to the kernel's maximum */
+#define MU_LISTEN_ANY "any"     /* every address of both families */
+
+struct mu_listen_sockets {
+    int fds[MU_LISTEN_MAX];
+    size_t count;
+};
+
+/* Opens listening sockets on one port for every address in `hosts`, which is a list with commas: addresses, names (every
+ * address of a name), "localhost" (both loopback addresses). NULL or "any" is every address. With port 0 a port is found
+ * that is free on all of them. What this machine lacks is left out where it comes from a name or is a loopback address,
+ * while there is another address. The caller owns the sockets, and none of them on failure. */
+int mu_listen_open_all(const char *hosts, uint16_t port, struct mu_listen_sockets *ret_sockets,
+                       struct muster_error *reterr);
+void mu_listen_close_all(struct mu_listen_sockets *sockets);
+
 /* Opens a stream socket bound to `host`, which may be a name; NULL is every address of both families. Not yet
  * listening. Port 0 is any free one. The caller owns *ret_fd. */
 int mu_listen_open(const char *host, uint16_t port, int *ret_fd, struct muster_error *reterr);

@@ -21,6 +21,27 @@ uint16_t mu_addr_port(const union mu_addr *addr)
     return ntohs(addr->any.sa_family == AF_INET ? addr->v4.sin_port : addr->v6.sin6_port);
 }
 
+void mu_addr_set_port(union mu_addr *addr, uint16_t port)
+{
+    if (addr->any.sa_family == AF_INET)
+        addr->v4.sin_port = htons(port);
+    else
+        addr->v6.sin6_port = htons(port);
+}
+
+bool mu_addr_is_any(const union mu_addr *addr)
+{
+    return addr->any.sa_family == AF_INET ? addr->v4.sin_addr.s_addr == htonl(INADDR_ANY)
+                                          : IN6_IS_ADDR_UNSPECIFIED(&addr->v6.sin6_addr);
+}
+
+bool mu_addr_is_link_local(const union mu_addr *addr)
+{
+    if (addr->any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LINKLOCAL(&addr->v6.sin6_addr);
+    return ntohl(addr->v4.sin_addr.s_addr) >> 16 == 0xa9fe; /* 169.254.0.0/16 */
+}
+
 /* The address as 16 bytes, IPv4 mapped into IPv6. */
 static void as_bytes(const union mu_addr *addr, unsigned char bytes[static 16])
 {

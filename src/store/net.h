@@ -19,6 +19,9 @@ union mu_addr {
 
 socklen_t mu_addr_len(const union mu_addr *addr);
 uint16_t mu_addr_port(const union mu_addr *addr);
+void mu_addr_set_port(union mu_addr *addr, uint16_t port);
+bool mu_addr_is_any(const union mu_addr *addr); /* 0.0.0.0 or :: */
+bool mu_addr_is_link_local(const union mu_addr *addr);
 bool mu_addr_is_loopback(const union mu_addr *addr);
 bool mu_addr_same_host(const union mu_addr *a,
                        const union mu_addr *b); /* whatever their ports; ::ffff:1.2.3.4 is 1.2.3.4 */

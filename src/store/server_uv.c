@@ -27,7 +27,6 @@
 enum {
     READ_BYTES = 64 * 1024,
     GATHER_BYTES = 64 * 1024,
-    BACKLOG = 65535, /* cut to the kernel's maximum */
     PARTS_MAX = 8,
     FILES_KEPT_FREE = 4, /* past the last descriptor libuv would turn peers away without a word */
     LOG_BURST = 20,
@@ -49,6 +48,15 @@ struct era {
     size_t users; /* connections and watches, and the server while it is the newest */
 };
 
+/* One of the addresses of a server; all of them have the same port. */
+struct listener {
+    uv_tcp_t tcp;
+    struct mu_server *server;
+    union mu_addr addr;
+    bool held_back;      /* a connection waits for the spare handle */
+    struct mu_list link; /* in server->listeners */
+};
+
 struct conn {
     uv_tcp_t tcp;
     int fd; /* its socket, which it owns */
@@ -64,7 +72,7 @@ struct conn {
 
 struct mu_server {
     uv_loop_t *loop;
-    uv_tcp_t listener;
+    struct mu_list listeners;
     uv_timer_t grace_timer;
     uv_tcp_t spare;           /* takes connections there is no memory for, in order to close them */
     uv_timer_t log_timer;     /* runs while there are refusals that were not logged */
@@ -73,14 +81,14 @@ struct mu_server {
     void *alone_ctx;
     unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
-    bool held_back; /* a connection waits for the spare handle */
-    union mu_addr addr;
+    union mu_addr addr;        /* of the first listener */
     union mu_addr accepted_on; /* where somebody from elsewhere came in */
     bool has_accepted_on;
     struct era *era; /* the newest */
     struct mu_hash_seed seed;
     struct mu_network *allow;
     size_t allow_count;
+    bool allow_own;
     struct mu_list conns, doomed, graces;
     size_t conns_count; /* not yet given back by the loop */
     uint64_t accepted, refused;
@@ -559,13 +567,25 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
     close_doomed(conn->server);
 }
 
-static bool is_allowed(const struct mu_server *server, const union mu_addr *addr)
+/* What this machine sends to itself has the same address at both ends. */
+static bool is_from_here(const struct conn *conn)
 {
+    union mu_addr here = { .any = { 0 } };
+    socklen_t len = sizeof here;
+
+    return mu_addr_is_loopback(&conn->addr) ||
+           (getsockname(conn->fd, &here.any, &len) == 0 && mu_addr_same_host(&here, &conn->addr));
+}
+
+static bool is_allowed(const struct conn *conn)
+{
+    const struct mu_server *server = conn->server;
+
     for (size_t i = 0; i < server->allow_count; i++) {
-        if (mu_network_has(&server->allow[i], addr))
+        if (mu_network_has(&server->allow[i], &conn->addr))
             return true;
     }
-    return server->allow_count == 0;
+    return server->allow_count == 0 || (server->allow_own && is_from_here(conn));
 }
 
 /* Descriptors are given out lowest first: one near the limit means that there are hardly any left. */
@@ -607,7 +627,7 @@ static void admit(struct conn *conn)
     struct mu_server *server = conn->server;
     char why[96];
 
-    if (!is_allowed(server, &conn->addr)) {
+    if (!is_allowed(conn)) {
         drop(conn, "its address is in none of the allowed networks");
     } else if (!has_room_for(conn)) {
         drop(conn, "the limit of open files is reached");
@@ -654,38 +674,46 @@ static void on_handle_closed(uv_handle_t *handle)
     close_if_over(server);
 }
 
-static void on_connection(uv_stream_t *listener, int status);
+static void on_connection(uv_stream_t *stream, int status);
 
 static void on_spare_closed(uv_handle_t *handle)
 {
     struct mu_server *server = handle->data;
 
     server->spare_busy = false;
-    if (server->held_back && !server->closing) {
-        server->held_back = false;
-        on_connection((uv_stream_t *)&server->listener, 0);
+    for (struct mu_list *link = server->listeners.next; link != &server->listeners && !server->closing;
+         link = link->next) {
+        struct listener *listener = MU_LIST_ITEM(link, struct listener, link);
+
+        if (!listener->held_back)
+            continue;
+        listener->held_back = false;
+        on_connection((uv_stream_t *)&listener->tcp, 0);
     }
     on_handle_closed(handle);
 }
 
 /* There is no memory for a newcomer. Until somebody accepts it libuv takes no other, so the spare handle does. */
-static void turn_away(struct mu_server *server)
+static void turn_away(struct listener *listener)
 {
+    struct mu_server *server = listener->server;
+
     if (server->spare_busy) {
-        server->held_back = true;
+        listener->held_back = true;
         return;
     }
     server->spare_busy = true;
     server->handles++;
     (void)uv_tcp_init(server->loop, &server->spare); /* only fills in memory */
     server->spare.data = server;
-    (void)uv_accept((uv_stream_t *)&server->listener, (uv_stream_t *)&server->spare);
+    (void)uv_accept((uv_stream_t *)&listener->tcp, (uv_stream_t *)&server->spare);
     uv_close((uv_handle_t *)&server->spare, on_spare_closed);
 }
 
-static void on_connection(uv_stream_t *listener, int status)
+static void on_connection(uv_stream_t *stream, int status)
 {
-    struct mu_server *server = listener->data;
+    struct listener *listener = stream->data;
+    struct mu_server *server = listener->server;
     struct conn *conn = NULL;
     int len = sizeof conn->addr;
 
@@ -696,10 +724,10 @@ static void on_connection(uv_stream_t *listener, int status)
             mu_log(MUSTER_LOG_WARNING, "store: cannot take a connection: %s",
                    status < 0 ? uv_strerror(status) : "out of memory");
         if (status == 0)
-            turn_away(server);
+            turn_away(listener);
         return;
     }
-    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 || uv_fileno((uv_handle_t *)&conn->tcp, &conn->fd) < 0 ||
+    if (uv_accept(stream, (uv_stream_t *)&conn->tcp) < 0 || uv_fileno((uv_handle_t *)&conn->tcp, &conn->fd) < 0 ||
         uv_tcp_getpeername(&conn->tcp, &conn->addr.any, &len) < 0)
         doom(conn); /* gone before it was taken */
     else
@@ -763,6 +791,16 @@ void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
 
 /* ---- Start and close ---- */
 
+static void on_listener_closed(uv_handle_t *handle)
+{
+    struct listener *listener = handle->data;
+    struct mu_server *server = listener->server;
+
+    free(listener);
+    server->handles--;
+    close_if_over(server);
+}
+
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx)
 {
     struct mu_list *link;
@@ -774,7 +812,8 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
     server->on_closed_ctx = ctx;
     while ((link = mu_list_first(&server->conns)) != NULL)
         close_conn(MU_LIST_ITEM(link, struct conn, link));
-    uv_close((uv_handle_t *)&server->listener, on_handle_closed);
+    while ((link = mu_list_pop(&server->listeners)) != NULL)
+        uv_close((uv_handle_t *)&MU_LIST_ITEM(link, struct listener, link)->tcp, on_listener_closed);
     uv_close((uv_handle_t *)&server->grace_timer, on_handle_closed);
     uv_close((uv_handle_t *)&server->log_timer, on_handle_closed);
     uv_close((uv_handle_t *)&server->alone_timer, on_handle_closed);
@@ -801,9 +840,11 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
         }
         memcpy(server->allow, config->allow, config->allow_count * sizeof *server->allow);
         server->allow_count = config->allow_count;
+        server->allow_own = config->allow_own;
     }
     server->loop = loop;
     server->log_limit = (struct mu_log_limit){ .burst = LOG_BURST, .per_s = LOG_PER_S };
+    mu_list_init(&server->listeners);
     mu_list_init(&server->conns);
     mu_list_init(&server->doomed);
     mu_list_init(&server->graces);
@@ -817,46 +858,107 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     return server;
 }
 
+/* One more address to listen on. The socket is the server's from here on, also if this fails. */
 static int listen_on(struct mu_server *server, int fd, struct muster_error *reterr)
 {
+    struct listener *listener = calloc(1, sizeof *listener);
     char text[MU_ADDR_TEXT_MAX];
-    int rc = uv_tcp_open(&server->listener, fd);
+    int rc;
 
+    if (listener == NULL) {
+        (void)close(fd);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
+    }
+    listener->server = server;
+    listener->tcp.data = listener;
+    mu_list_init(&listener->link);
+    rc = mu_listen_address(fd, &listener->addr, reterr);
+    if (rc < 0) {
+        (void)close(fd);
+        free(listener);
+        return rc;
+    }
+    (void)uv_tcp_init(server->loop, &listener->tcp); /* only fills in memory */
+    server->handles++;
+    mu_list_push(&server->listeners, &listener->link);
+    rc = uv_tcp_open(&listener->tcp, fd);
     if (rc < 0)
         (void)close(fd);
     else
-        rc = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
-    return rc < 0 ? mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&server->addr, text)) : 0;
+        rc = uv_listen((uv_stream_t *)&listener->tcp, MU_LISTEN_BACKLOG, on_connection);
+    return rc < 0 ? mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&listener->addr, text)) : 0;
+}
+
+/* The sockets are taken, also if this fails. */
+static int listen_on_all(struct mu_server *server, struct mu_listen_sockets *sockets, struct muster_error *reterr)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < sockets->count; i++) {
+        if (rc == 0)
+            rc = listen_on(server, sockets->fds[i], reterr);
+        else
+            (void)close(sockets->fds[i]);
+    }
+    return rc;
+}
+
+static int start_on(uv_loop_t *loop, struct mu_listen_sockets *sockets, const struct mu_server_config *config,
+                    struct mu_server **ret_server, struct muster_error *reterr)
+{
+    struct mu_server *server = new_server(loop, config);
+    int rc;
+
+    assert(sockets->count > 0);
+    if (server == NULL) {
+        mu_listen_close_all(sockets);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
+    }
+    (void)uv_timer_init(loop, &server->grace_timer); /* these only fill in memory */
+    (void)uv_timer_init(loop, &server->log_timer);
+    (void)uv_timer_init(loop, &server->alone_timer);
+    server->log_timer.data = server->alone_timer.data = server->grace_timer.data = server;
+    server->handles = 3;
+    rc = listen_on_all(server, sockets, reterr);
+    if (rc < 0) {
+        mu_server_close(server, ignore_closed, NULL);
+        return rc;
+    }
+    server->addr = MU_LIST_ITEM(mu_list_first(&server->listeners), struct listener, link)->addr;
+    *ret_server = server;
+    return 0;
 }
 
 int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *config, struct mu_server **ret_server,
                     struct muster_error *reterr)
 {
-    struct mu_server *server = new_server(loop, config);
+    struct mu_listen_sockets sockets = { .fds = { fd }, .count = 1 };
+
+    return start_on(loop, &sockets, config, ret_server, reterr);
+}
+
+static bool listens_on(const struct mu_server *server, const union mu_addr *addr)
+{
+    for (const struct mu_list *link = server->listeners.next; link != &server->listeners; link = link->next) {
+        const struct listener *listener = MU_LIST_ITEM(link, struct listener, link);
+
+        if (mu_addr_is_any(&listener->addr) || mu_addr_same_host(&listener->addr, addr))
+            return true;
+    }
+    return false;
+}
+
+int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, struct muster_error *reterr)
+{
+    struct mu_listen_sockets sockets;
+    char host[MU_ADDR_TEXT_MAX];
     int rc;
 
-    if (server == NULL) {
-        (void)close(fd);
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
-    }
-    (void)uv_tcp_init(loop, &server->listener); /* these only fill in memory */
-    (void)uv_timer_init(loop, &server->grace_timer);
-    (void)uv_timer_init(loop, &server->log_timer);
-    (void)uv_timer_init(loop, &server->alone_timer);
-    server->log_timer.data = server->alone_timer.data = server;
-    server->listener.data = server->grace_timer.data = server;
-    server->handles = 4;
-    rc = mu_listen_address(fd, &server->addr, reterr);
-    if (rc < 0)
-        (void)close(fd);
-    else
-        rc = listen_on(server, fd, reterr);
-    if (rc < 0) {
-        mu_server_close(server, ignore_closed, NULL);
-        return rc;
-    }
-    *ret_server = server;
-    return 0;
+    if (listens_on(server, addr))
+        return 0;
+    (void)mu_addr_host(addr, host, sizeof host); /* it has room for every address */
+    rc = mu_listen_open_all(host, mu_addr_port(&server->addr), &sockets, reterr);
+    return rc == 0 ? listen_on_all(server, &sockets, reterr) : rc;
 }
 
 /* ---- From the public configuration ---- */
@@ -887,26 +989,33 @@ static int parse_allow(const char *const *texts, struct mu_network **ret_network
 }
 
 /* An adopted socket is copied: the caller's own is closed once the server has started, and stays if it does not. */
-static int open_socket(const struct muster_store_server_config *config, int *ret_fd, struct muster_error *reterr)
+static int open_sockets(const struct muster_store_server_config *config, struct mu_listen_sockets *ret_sockets,
+                        struct muster_error *reterr)
 {
     int rc;
 
     if (!config->use_listen_fd)
-        return mu_listen_open(config->host, config->port, ret_fd, reterr);
+        return mu_listen_open_all(config->host, config->port, ret_sockets, reterr);
     rc = mu_listen_adopt(config->listen_fd, config->port, reterr);
     if (rc < 0)
         return rc;
-    *ret_fd = fcntl(config->listen_fd, F_DUPFD_CLOEXEC, 0);
-    return *ret_fd < 0 ? mu_fail_errno(reterr, errno, "copy descriptor %d", config->listen_fd) : 0;
+    ret_sockets->fds[0] = fcntl(config->listen_fd, F_DUPFD_CLOEXEC, 0);
+    if (ret_sockets->fds[0] < 0)
+        return mu_fail_errno(reterr, errno, "copy descriptor %d", config->listen_fd);
+    ret_sockets->count = 1;
+    return 0;
 }
 
 int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
                        struct muster_error *reterr)
 {
-    struct mu_server_config settled = { .limits = config->limits, .legacy = MU_DIALECT_L };
+    struct mu_server_config settled = { .limits = config->limits,
+                                        .legacy = MU_DIALECT_L,
+                                        .allow_own = config->allow_own };
+    struct mu_listen_sockets sockets;
     struct mu_network *allow = NULL;
     enum mu_dialect legacy;
-    int fd, rc;
+    int rc;
 
     if (!mu_dialect_parse(config->dialect, &legacy) || legacy == MU_DIALECT_V)
         return mu_fail(reterr, MUSTER_EINVAL, "dialect '%s' is not one of auto, 1.13, 2.1", config->dialect);
@@ -918,13 +1027,13 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
     if (rc < 0)
         return rc;
     settled.allow = allow;
-    rc = open_socket(config, &fd, reterr);
+    rc = open_sockets(config, &sockets, reterr);
     if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
         rc = mu_fail_errno(reterr, errno, "get random bytes");
-        (void)close(fd);
+        mu_listen_close_all(&sockets);
     }
     if (rc == 0)
-        rc = mu_server_start(loop, fd, &settled, ret_server, reterr);
+        rc = start_on(loop, &sockets, &settled, ret_server, reterr);
     if (rc == 0 && config->use_listen_fd)
         (void)close(config->listen_fd);
     free(allow);

@@ -14,6 +14,7 @@ struct mu_server_config {
     enum mu_dialect legacy;            /* L, L0 or L1 */
     const struct mu_network *allow;    /* copied; none: everybody */
     size_t allow_count;
+    bool allow_own;   /* connections of this machine to itself are taken, too */
     uint64_t seed[2]; /* random */
 };
 
@@ -25,7 +26,9 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
 /* The same from the public configuration: checks it, opens the socket, makes a seed. */
 int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config *config, struct mu_server **ret_server,
                        struct muster_error *reterr);
-const union mu_addr *mu_server_address(const struct mu_server *server);
+const union mu_addr *mu_server_address(const struct mu_server *server); /* the first; all have the same port */
+/* Listens on one more address, with the port that the server has. Does nothing where it listens there already. */
+int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, struct muster_error *reterr);
 
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */
 int mu_server_renew(struct mu_server *server, struct muster_error *reterr);

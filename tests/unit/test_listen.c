@@ -189,6 +189,127 @@ static void an_address_of_another_machine_is_refused(void **state)
     assert_int_equal(fd, -1);
 }
 
+/* ---- Several addresses ---- */
+
+static struct mu_listen_sockets opened_all(const char *hosts, uint16_t port)
+{
+    struct mu_listen_sockets sockets;
+    struct muster_error err = { 0 };
+
+    if (mu_listen_open_all(hosts, port, &sockets, &err) < 0)
+        fail_msg("%s", err.text);
+    return sockets;
+}
+
+static uint16_t port_of(int fd)
+{
+    union mu_addr addr;
+
+    assert_int_equal(mu_listen_address(fd, &addr, NULL), 0);
+    return mu_addr_port(&addr);
+}
+
+static void several_addresses_have_one_port(void **state)
+{
+    struct mu_listen_sockets sockets = opened_all("127.0.0.1,127.0.0.3,127.0.0.1", 0);
+    uint16_t port = port_of(sockets.fds[0]);
+
+    (void)state;
+    assert_int_equal(sockets.count, 2); /* an address that is named twice is opened once */
+    assert_int_equal(port_of(sockets.fds[1]), port);
+    assert_true(reachable("127.0.0.1", port));
+    assert_true(reachable("127.0.0.3", port));
+    assert_false(reachable("127.0.0.2", port));
+    mu_listen_close_all(&sockets);
+    assert_int_equal(sockets.count, 0);
+    assert_false(reachable("127.0.0.1", port));
+}
+
+static void localhost_is_both_loopback_addresses(void **state)
+{
+    struct mu_listen_sockets sockets = opened_all("localhost", 0);
+    uint16_t port = port_of(sockets.fds[0]);
+
+    (void)state;
+    assert_true(reachable("127.0.0.1", port));
+    if (has_v6())
+        assert_true(reachable("::1", port));
+    assert_false(reachable("127.0.0.2", port));
+    mu_listen_close_all(&sockets);
+}
+
+static void any_is_every_address(void **state)
+{
+    struct mu_listen_sockets sockets = opened_all("any", 0);
+    uint16_t port = port_of(sockets.fds[0]);
+
+    (void)state;
+    assert_int_equal(sockets.count, 1);
+    assert_true(reachable("127.0.0.1", port));
+    assert_true(reachable("127.0.0.2", port));
+    mu_listen_close_all(&sockets);
+}
+
+/* A port that is free on the first address may be taken on the second: another one is found. The kernel gives out the
+ * ports of this range at random, and all but a few of them are taken on 127.0.0.3. */
+static void port_0_is_a_port_that_is_free_on_all_addresses(void **state)
+{
+    enum { TAKEN = 400 };
+    int taken[TAKEN];
+    size_t count = 0;
+
+    (void)state;
+    while (count < TAKEN) {
+        union mu_addr addr;
+
+        taken[count] = opened("127.0.0.3", 0, &addr);
+        assert_int_equal(listen(taken[count++], 5), 0);
+    }
+    for (int i = 0; i < 200; i++) {
+        struct mu_listen_sockets sockets = opened_all("127.0.0.1,127.0.0.3", 0);
+
+        assert_int_equal(sockets.count, 2);
+        assert_int_equal(port_of(sockets.fds[0]), port_of(sockets.fds[1]));
+        mu_listen_close_all(&sockets);
+    }
+    while (count > 0)
+        (void)close(taken[--count]);
+}
+
+static void a_port_that_one_address_lacks_opens_none(void **state)
+{
+    struct mu_listen_sockets sockets;
+    struct muster_error err = { 0 };
+    union mu_addr addr;
+    int fd = opened("127.0.0.3", 0, &addr);
+    uint16_t port = mu_addr_port(&addr);
+
+    (void)state;
+    assert_int_equal(listen(fd, 5), 0);
+    assert_int_equal(mu_listen_open_all("127.0.0.1,127.0.0.3", port, &sockets, &err), MUSTER_EADDRINUSE);
+    assert_non_null(strstr(err.text, "127.0.0.3"));
+    assert_int_equal(mu_listen_open_all("127.0.0.1,127.0.0.3", port, &sockets, NULL), MUSTER_EADDRINUSE);
+    assert_int_equal(sockets.count, 0);
+    assert_false(reachable("127.0.0.1", port));
+    (void)close(fd);
+}
+
+static void an_address_of_nobody_here_opens_none(void **state)
+{
+    static const char *const lists[] = { "127.0.0.1,192.0.2.1", "127.0.0.1,", "", ",",
+                                         "127.0.0.1,no such host.invalid" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(lists); i++) {
+        struct mu_listen_sockets sockets;
+        struct muster_error err = { 0 };
+
+        assert_true(mu_listen_open_all(lists[i], 0, &sockets, &err) < 0);
+        assert_int_equal(sockets.count, 0);
+        assert_non_null(strstr(err.text, "listen on"));
+    }
+}
+
 static void a_bound_socket_is_adopted(void **state)
 {
     union mu_addr addr;
@@ -261,6 +382,12 @@ int main(void)
         cmocka_unit_test(the_code_is_the_same_when_nobody_listens),
         cmocka_unit_test(a_name_that_does_not_resolve_is_named),
         cmocka_unit_test(an_address_of_another_machine_is_refused),
+        cmocka_unit_test(several_addresses_have_one_port),
+        cmocka_unit_test(localhost_is_both_loopback_addresses),
+        cmocka_unit_test(any_is_every_address),
+        cmocka_unit_test(port_0_is_a_port_that_is_free_on_all_addresses),
+        cmocka_unit_test(a_port_that_one_address_lacks_opens_none),
+        cmocka_unit_test(an_address_of_nobody_here_opens_none),
         cmocka_unit_test(a_bound_socket_is_adopted),
         cmocka_unit_test(a_socket_of_another_port_is_not_adopted),
         cmocka_unit_test(what_is_not_a_bound_tcp_socket_is_not_adopted),

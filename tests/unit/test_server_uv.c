@@ -169,6 +169,82 @@ static void dual_stack_is_what_no_address_means(void **state)
     ask(p, "ADD (/n) #1", "#2");
 }
 
+static struct peer *peer_at(const char *host, uint16_t port)
+{
+    union mu_addr addr;
+    struct peer *p;
+
+    assert_true(mu_addr_parse(host, port, &addr));
+    p = peer_new(&addr, L0);
+    peer_connect(p, &addr);
+    return p;
+}
+
+static bool answers_at(const char *host, uint16_t port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    union mu_addr addr;
+    bool answers;
+
+    assert_true(fd >= 0 && mu_addr_parse(host, port, &addr));
+    answers = connect(fd, &addr.any, mu_addr_len(&addr)) == 0;
+    (void)close(fd);
+    return answers;
+}
+
+static void one_table_is_served_on_several_addresses(void **state)
+{
+    struct scene *s = *state;
+    struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1,127.0.0.3" };
+    union mu_addr more;
+    struct peer *first, *second, *third;
+    uint16_t port;
+
+    stop_serving(s);
+    assert_int_equal(mu_server_start_as(&s->loop, &config, &s->server, NULL), 0);
+    port = mu_addr_port(mu_server_address(s->server));
+    first = peer_at("127.0.0.1", port);
+    ask(first, "ADD (/n) #1", "#1");
+    second = peer_at("127.0.0.3", port);
+    ask(second, "ADD (/n) #1", "#2");
+    assert_false(answers_at("127.0.0.4", port));
+    assert_true(mu_addr_parse("127.0.0.4", 0, &more));
+    assert_int_equal(mu_server_listen_also(s->server, &more, NULL), 0);
+    assert_int_equal(mu_server_listen_also(s->server, &more, NULL), 0); /* it does so already */
+    third = peer_at("127.0.0.4", port);
+    ask(third, "ADD (/n) #1", "#3");
+}
+
+static void an_address_whose_port_is_taken_is_not_added(void **state)
+{
+    struct scene *s = *state;
+    uint16_t port = mu_addr_port(mu_server_address(s->server));
+    struct muster_error error = { 0 };
+    union mu_addr more;
+    int fd = -1;
+
+    assert_int_equal(mu_listen_open("127.0.0.4", port, &fd, NULL), 0);
+    assert_int_equal(listen(fd, 5), 0);
+    assert_true(mu_addr_parse("127.0.0.4", 0, &more));
+    assert_int_equal(mu_server_listen_also(s->server, &more, &error), MUSTER_EADDRINUSE);
+    assert_non_null(strstr(error.text, "127.0.0.4"));
+    ask(peer_at("127.0.0.1", port), "ADD (/n) #1", "#1"); /* it goes on */
+    (void)close(fd);
+}
+
+static void what_this_machine_sends_to_itself_may_be_allowed_by_that(void **state)
+{
+    static const char *const elsewhere[] = { "192.0.2.0/24", NULL };
+    struct scene *s = *state;
+    struct muster_store_server_config config = {
+        .size = sizeof config, .host = "127.0.0.1", .allow = elsewhere, .allow_own = true
+    };
+
+    stop_serving(s);
+    assert_int_equal(mu_server_start_as(&s->loop, &config, &s->server, NULL), 0);
+    ask(peer_at("127.0.0.1", mu_addr_port(mu_server_address(s->server))), "ADD (/n) #1", "#1");
+}
+
 /* ---- Waiting ---- */
 
 static void every_cancel_is_answered_once_pending_wait_or_not(void **state)
@@ -1007,6 +1083,9 @@ int main(void)
         SCENE(clients_of_all_dialects_share_one_port_and_its_keys),
         SCENE(a_silent_connection_is_kept_and_nothing_is_timed),
         SCENE(dual_stack_is_what_no_address_means),
+        SCENE(one_table_is_served_on_several_addresses),
+        SCENE(an_address_whose_port_is_taken_is_not_added),
+        SCENE(what_this_machine_sends_to_itself_may_be_allowed_by_that),
         SCENE(every_cancel_is_answered_once_pending_wait_or_not),
         SCENE(a_barrier_can_be_cancelled_and_stays_counted),
         SCENE(an_abandoned_wait_of_an_old_client_leaves_no_stray_byte),
