@@ -234,7 +234,8 @@ struct muster_store_limits {
     uint64_t request_bytes; /* of one request: 128 MiB */
     uint64_t unsent_bytes;  /* of replies that one peer has not read yet: 128 MiB; past it the peer is dropped */
     uint64_t connections;   /* at once: 262,144, or as many as there may be open files */
-    uint64_t total_bytes;   /* half for keys and values, half for half-read requests and unsent replies: 1 GiB */
+    uint64_t total_bytes;   /* of keys, values and waits: 1 GiB, of which one connection may have a quarter;
+                               half-read requests and unsent replies may take half as much again */
 };
 
 struct muster_store_server_config {

@@ -10,19 +10,23 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum { TRANSIT_SHARE = 2 }; /* half of the memory is for what is half-read or unsent */
+enum {
+    CONN_SHARE = 4,    /* one connection may have a quarter of what all may have */
+    TRANSIT_SHARE = 2, /* what is half-read or unsent may take half as much again */
+};
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
                      struct mu_hash_seed seed, mu_session_send *send)
 {
     *service = (struct mu_service){
         .limits = *limits,
-        .budget = { .max = limits->total_bytes - limits->total_bytes / TRANSIT_SHARE },
+        .budget = { .max = limits->total_bytes },
         .transit = { .max = limits->total_bytes / TRANSIT_SHARE },
         .legacy = legacy,
         .send = send,
     };
     mu_table_init(&service->table, &service->budget, limits->value_bytes, seed);
+    service->table.share_max = limits->total_bytes / CONN_SHARE;
 }
 
 void mu_service_done(struct mu_service *service)

@@ -19,6 +19,7 @@ enum {
 
 struct item {
     struct mu_list link; /* in entry->queue */
+    struct mu_account *account;
     size_t len;
     char data[];
 };
@@ -29,9 +30,19 @@ struct watch {
     struct mu_peer *peer;
 };
 
+/* What one connection has in the table. It stays for as long as the connection or anything that is charged to it. */
+struct mu_account {
+    size_t used;
+    size_t holders; /* the peer, entries and items */
+};
+
+/* Is there room for something, and if not, why? */
+enum room { ROOM, OVER_SHARE, OVER_TOTAL, NO_MEMORY };
+
 struct mu_entry {
     UT_hash_handle hh;
     struct mu_buf value;
+    struct mu_account *account; /* of the connection that last made the entry larger */
     bool has_value;
     struct mu_list waiters;  /* of struct mu_reg */
     struct mu_list watchers; /* of struct watch */
@@ -56,6 +67,55 @@ void mu_peer_init(struct mu_peer *peer)
     mu_list_init(&peer->owing);
 }
 
+/* ---- Accounts ---- */
+
+static void release(struct mu_account *account)
+{
+    if (--account->holders > 0)
+        return;
+    assert(account->used == 0);
+    free(account);
+}
+
+static struct mu_account *hold(struct mu_account *account)
+{
+    account->holders++;
+    return account;
+}
+
+/* May the peer have so much more? It has an account afterwards. */
+static enum room check_share(const struct mu_table *table, struct mu_peer *peer, size_t more)
+{
+    if (peer->account == NULL) {
+        peer->account = calloc(1, sizeof *peer->account);
+        if (peer->account == NULL)
+            return NO_MEMORY;
+        peer->account->holders = 1;
+    }
+    if (table->share_max != 0 && (more > table->share_max || peer->account->used > table->share_max - more))
+        return OVER_SHARE;
+    return ROOM;
+}
+
+static enum room take(struct mu_table *table, struct mu_peer *peer, size_t bytes)
+{
+    enum room room = check_share(table, peer, bytes);
+
+    if (room != ROOM)
+        return room;
+    if (!mu_budget_take(table->budget, bytes))
+        return OVER_TOTAL;
+    peer->account->used += bytes;
+    return ROOM;
+}
+
+static void give(struct mu_table *table, struct mu_account *account, size_t bytes)
+{
+    assert(account->used >= bytes);
+    account->used -= bytes;
+    mu_budget_give(table->budget, bytes);
+}
+
 /* ---- Entries ---- */
 
 static size_t entry_cost(size_t key_len)
@@ -71,16 +131,20 @@ static struct mu_entry *find(const struct mu_table *table, struct mu_slice key)
     return entry;
 }
 
-static struct mu_entry *find_or_make(struct mu_table *table, struct mu_slice key)
+static enum room find_or_make(struct mu_table *table, struct mu_peer *peer, struct mu_slice key,
+                              struct mu_entry **ret_entry)
 {
     unsigned hash = mu_hash(table->seed, key);
     struct mu_entry *entry;
+    enum room room;
 
     HASH_FIND_BYHASHVALUE(hh, table->entries, key.data, key.len, hash, entry);
+    *ret_entry = entry;
     if (entry != NULL)
-        return entry;
-    if (!mu_budget_take(table->budget, entry_cost(key.len)))
-        return NULL;
+        return ROOM;
+    room = take(table, peer, entry_cost(key.len));
+    if (room != ROOM)
+        return room;
     entry = calloc(1, entry_cost(key.len));
     if (entry == NULL)
         goto no_memory;
@@ -94,11 +158,13 @@ static struct mu_entry *find_or_make(struct mu_table *table, struct mu_slice key
     HASH_ADD_KEYPTR_BYHASHVALUE(hh, table->entries, entry->key, entry->key_len, hash, entry);
     if (entry->hh.tbl == NULL)
         goto no_memory;
-    return entry;
+    entry->account = hold(peer->account);
+    *ret_entry = entry;
+    return ROOM;
 no_memory:
     free(entry);
-    mu_budget_give(table->budget, entry_cost(key.len));
-    return NULL;
+    give(table, peer->account, entry_cost(key.len));
+    return NO_MEMORY;
 }
 
 static void forgive(struct mu_peer *peer)
@@ -122,7 +188,8 @@ static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
         return;
     assert(mu_list_empty(&entry->owing)); /* only a queue with an item has debtors */
     HASH_DELETE(hh, table->entries, entry);
-    mu_budget_give(table->budget, entry_cost(entry->key_len) + entry->value.cap);
+    give(table, entry->account, entry_cost(entry->key_len) + entry->value.cap);
+    release(entry->account);
     mu_buf_done(&entry->value);
     free(entry);
 }
@@ -212,7 +279,7 @@ static void pass_on(struct mu_table *table, struct mu_peer *peer)
 static void free_regs(struct mu_table *table, struct mu_peer *peer)
 {
     if (peer->regs != &peer->reg && peer->regs != NULL) {
-        mu_budget_give(table->budget, peer->regs_count * sizeof *peer->regs);
+        give(table, peer->account, peer->regs_count * sizeof *peer->regs);
         free(peer->regs);
     }
     peer->regs = NULL;
@@ -247,22 +314,25 @@ void mu_table_cancel_wait(struct mu_table *table, struct mu_peer *peer)
     free_regs(table, peer);
 }
 
-static bool make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
+static enum room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
 {
+    enum room room;
+
     if (count == 1) {
         peer->regs = &peer->reg;
         peer->regs_count = 1;
-        return true;
+        return ROOM;
     }
-    if (!mu_budget_take(table->budget, count * sizeof *peer->regs))
-        return false;
+    room = take(table, peer, count * sizeof *peer->regs);
+    if (room != ROOM)
+        return room;
     peer->regs = calloc(count, sizeof *peer->regs);
     if (peer->regs == NULL) {
-        mu_budget_give(table->budget, count * sizeof *peer->regs);
-        return false;
+        give(table, peer->account, count * sizeof *peer->regs);
+        return NO_MEMORY;
     }
     peer->regs_count = count;
-    return true;
+    return ROOM;
 }
 
 static void hang(struct mu_peer *peer, struct mu_entry *entry)
@@ -287,12 +357,29 @@ static void answer_bytes(struct mu_answer *out, struct mu_slice bytes)
     out->bytes = bytes;
 }
 
-static void refuse_room(const struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
-                        struct muster_error *reterr)
+static void refuse_room(const struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
+                        enum room why, struct mu_answer *out, struct muster_error *reterr)
 {
+    const char *op = mu_op_name(request->op);
+
     out->kind = MU_ANSWER_REFUSED;
-    (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use, or memory is out",
-                  mu_op_name(request->op), table->budget->used, table->budget->max);
+    switch (why) {
+    case ROOM:
+        abort();
+    case OVER_SHARE:
+        (void)mu_fail(reterr, MUSTER_ELIMIT,
+                      "no room for this %s: the connection has %zu bytes in the store and one may have %zu, a quarter "
+                      "of all",
+                      op, peer->account->used, table->share_max);
+        break;
+    case OVER_TOTAL:
+        (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use", op,
+                      table->budget->used, table->budget->max);
+        break;
+    case NO_MEMORY:
+        (void)mu_fail(reterr, MUSTER_ELIMIT, "no memory for this %s", op);
+        break;
+    }
 }
 
 /* ---- Changing a value ---- */
@@ -327,79 +414,142 @@ static void has_value_now(struct mu_table *table, struct mu_entry *entry)
     entry->has_value = true;
 }
 
+/* May the peer make the entry's value `cap` bytes large? The entry is then the peer's. */
+static enum room check_growth(const struct mu_table *table, struct mu_peer *peer, const struct mu_entry *entry,
+                              size_t cap)
+{
+    size_t more = cap;
+
+    if (cap <= entry->value.cap)
+        return ROOM;
+    if (entry->account == peer->account)
+        more -= entry->value.cap;
+    else
+        more += entry_cost(entry->key_len);
+    return check_share(table, peer, more);
+}
+
+/* The value has another capacity than before. Whoever made it larger has the entry from now on. */
+static void charge_value(struct mu_entry *entry, struct mu_account *account, size_t cap_before)
+{
+    size_t key = entry_cost(entry->key_len);
+
+    if (entry->value.cap > cap_before && entry->account != account) {
+        assert(entry->account->used >= key + cap_before);
+        entry->account->used -= key + cap_before;
+        release(entry->account);
+        entry->account = hold(account);
+        account->used += key + entry->value.cap;
+    } else {
+        entry->account->used = entry->account->used - cap_before + entry->value.cap;
+    }
+}
+
 /* Gives the entry a value. The budget is asked for the worst case first and gets back what was not needed. */
-static int put(struct mu_table *table, struct mu_entry *entry, struct mu_slice value, struct mu_answer *out)
+static enum room put(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice value,
+                     struct mu_answer *out)
 {
     size_t cap_before = entry->value.cap, worst = value.len + 1;
+    enum room room = check_growth(table, peer, entry, value.len == 0 ? 1 : value.len);
     int rc;
 
+    if (room != ROOM)
+        return room;
     if (!mu_budget_take(table->budget, worst))
-        return MUSTER_ELIMIT;
+        return OVER_TOTAL;
     rc = note_before(table, entry, out);
     if (rc == 0)
         rc = mu_buf_assign(&entry->value, value);
     mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
     if (rc < 0) {
         out->change.watchers = NULL;
-        return rc;
+        return NO_MEMORY;
     }
+    charge_value(entry, peer->account, cap_before);
     has_value_now(table, entry);
     note_after(entry, out);
-    return 0;
+    return ROOM;
 }
 
-static void set(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+/* Finds or makes the entry and gives it the value; NULL when that was refused. */
+static struct mu_entry *write_value(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                                    struct mu_slice value, struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry;
+    enum room room = find_or_make(table, peer, request->key, &entry);
+
+    if (room == ROOM)
+        room = put(table, peer, entry, value, out);
+    if (room == ROOM)
+        return entry;
+    refuse_room(table, peer, request, room, out, reterr);
+    if (entry != NULL)
+        drop_if_idle(table, entry);
+    return NULL;
+}
+
+static void set(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request, struct mu_answer *out,
                 struct muster_error *reterr)
 {
-    struct mu_entry *entry = find_or_make(table, request->key);
+    struct mu_entry *entry = write_value(table, peer, request, request->value, out, reterr);
 
-    if (entry == NULL || put(table, entry, request->value, out) < 0) {
-        refuse_room(table, request, out, reterr);
-        if (entry != NULL)
-            drop_if_idle(table, entry);
-        return;
-    }
-    wake_all(table, entry);
+    if (entry != NULL)
+        wake_all(table, entry);
 }
 
-static void append(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
-                   struct muster_error *reterr)
+/* Appends to the entry's value, which may at worst become twice as large as it needs to be. */
+static enum room extend(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice more,
+                        struct mu_answer *out)
 {
-    struct mu_entry *entry = find_or_make(table, request->key);
-    size_t cap_before, worst;
+    size_t cap_before = entry->value.cap, len = entry->value.len + more.len, worst = 2 * len + 64;
+    enum room room = len <= cap_before && entry->value.data != NULL ? ROOM : check_growth(table, peer, entry, worst);
     int rc;
 
-    if (entry == NULL) {
-        refuse_room(table, request, out, reterr);
-        return;
-    }
-    cap_before = entry->value.cap;
-    worst = 2 * (entry->value.len + request->value.len) + 64;
-    if (!mu_budget_take(table->budget, worst)) {
-        refuse_room(table, request, out, reterr);
-        drop_if_idle(table, entry);
-        return;
-    }
+    if (room != ROOM)
+        return room;
+    if (!mu_budget_take(table->budget, worst))
+        return OVER_TOTAL;
     rc = note_before(table, entry, out);
     if (rc == 0)
-        rc = mu_buf_append(&entry->value, request->value.data, request->value.len, table->value_bytes_max);
+        rc = mu_buf_append(&entry->value, more.data, more.len, SIZE_MAX);
     mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
     if (rc < 0) {
         out->change.watchers = NULL;
-        refuse_room(table, request, out, reterr);
-        if (rc == MUSTER_ELIMIT)
-            (void)mu_fail(reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64,
-                          entry->value.len + request->value.len, table->value_bytes_max);
+        return NO_MEMORY;
+    }
+    charge_value(entry, peer->account, cap_before);
+    has_value_now(table, entry);
+    note_after(entry, out);
+    return ROOM;
+}
+
+static void append(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                   struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry;
+    enum room room = find_or_make(table, peer, request->key, &entry);
+    size_t len = entry == NULL ? 0 : entry->value.len + request->value.len;
+
+    if (len > table->value_bytes_max) {
+        out->kind = MU_ANSWER_REFUSED;
+        (void)mu_fail(reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64, len,
+                      table->value_bytes_max);
         drop_if_idle(table, entry);
         return;
     }
-    has_value_now(table, entry);
-    note_after(entry, out);
-    wake_all(table, entry);
+    if (room == ROOM)
+        room = extend(table, peer, entry, request->value, out);
+    if (room == ROOM) {
+        wake_all(table, entry);
+        return;
+    }
+    refuse_room(table, peer, request, room, out, reterr);
+    if (entry != NULL)
+        drop_if_idle(table, entry);
 }
 
-static void compare_set(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
-                        struct muster_error *reterr)
+static void compare_set(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                        struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry = find(table, request->key);
     bool present = entry != NULL && entry->has_value;
@@ -412,14 +562,9 @@ static void compare_set(struct mu_table *table, const struct mu_request *request
         answer_bytes(out, mu_buf_slice(&entry->value));
         return;
     }
+    entry = write_value(table, peer, request, request->desired, out, reterr);
     if (entry == NULL)
-        entry = find_or_make(table, request->key);
-    if (entry == NULL || put(table, entry, request->desired, out) < 0) {
-        refuse_room(table, request, out, reterr);
-        if (entry != NULL)
-            drop_if_idle(table, entry);
         return;
-    }
     answer_bytes(out, mu_buf_slice(&entry->value));
     if (!present || !mu_slice_equal(request->value, request->desired))
         wake_all(table, entry);
@@ -466,36 +611,36 @@ static struct mu_slice format_number(int64_t number, char text[static NUMBER_TEX
 }
 
 /* Adds to a key's number, wrapping around at the 64-bit edges. NULL when it was refused. */
-static struct mu_entry *count(struct mu_table *table, const struct mu_request *request, int64_t delta,
-                              struct mu_answer *out, struct muster_error *reterr)
+static struct mu_entry *count(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                              int64_t delta, struct mu_answer *out, struct muster_error *reterr)
 {
-    struct mu_entry *entry = find_or_make(table, request->key);
+    struct mu_entry *entry;
+    enum room room = find_or_make(table, peer, request->key, &entry);
     char text[NUMBER_TEXT_MAX];
     int64_t number = 0;
 
-    if (entry == NULL) {
-        refuse_room(table, request, out, reterr);
-        return NULL;
-    }
-    if (entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
+    if (room == ROOM && entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
         out->kind = MU_ANSWER_REFUSED;
         (void)mu_fail(reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits", mu_op_name(request->op));
         return NULL;
     }
     number = (int64_t)((uint64_t)number + (uint64_t)delta);
-    if (put(table, entry, format_number(number, text), out) < 0) {
-        refuse_room(table, request, out, reterr);
-        drop_if_idle(table, entry);
+    if (room == ROOM)
+        room = put(table, peer, entry, format_number(number, text), out);
+    if (room != ROOM) {
+        refuse_room(table, peer, request, room, out, reterr);
+        if (entry != NULL)
+            drop_if_idle(table, entry);
         return NULL;
     }
     answer_number(out, MU_ANSWER_NUMBER, number);
     return entry;
 }
 
-static void add(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
+static void add(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request, struct mu_answer *out,
                 struct muster_error *reterr)
 {
-    struct mu_entry *entry = count(table, request, request->number, out, reterr);
+    struct mu_entry *entry = count(table, peer, request, request->number, out, reterr);
 
     if (entry != NULL)
         wake_all(table, entry);
@@ -509,7 +654,7 @@ static void barrier(struct mu_table *table, struct mu_peer *peer, const struct m
     bool complete;
 
     mu_table_cancel_wait(table, peer);
-    entry = count(table, request, 1, out, reterr);
+    entry = count(table, peer, request, 1, out, reterr);
     if (entry == NULL)
         return;
     complete = out->number >= request->number;
@@ -533,7 +678,7 @@ static void delete_key(struct mu_table *table, const struct mu_request *request,
     }
     mu_buf_done(&table->spent);
     table->spent = entry->value;
-    mu_budget_give(table->budget, entry->value.cap);
+    give(table, entry->account, entry->value.cap);
     entry->value = (struct mu_buf){ 0 };
     entry->has_value = false;
     table->keys--;
@@ -564,6 +709,7 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
                      struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_slice list = request->list, key;
+    enum room room;
     size_t missing;
 
     mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
@@ -572,47 +718,60 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
         answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
         return;
     }
-    if (!make_regs(table, peer, missing)) {
-        refuse_room(table, request, out, reterr);
-        return;
-    }
-    while (mu_request_next(&list, &key, NULL)) {
-        struct mu_entry *entry = find_or_make(table, key);
+    room = make_regs(table, peer, missing);
+    while (room == ROOM && mu_request_next(&list, &key, NULL)) {
+        struct mu_entry *entry;
 
-        if (entry == NULL) {
-            mu_table_cancel_wait(table, peer);
-            refuse_room(table, request, out, reterr);
-            return;
-        }
-        if (!exists(entry))
+        room = find_or_make(table, peer, key, &entry);
+        if (room == ROOM && !exists(entry))
             hang(peer, entry);
+    }
+    if (room != ROOM) {
+        refuse_room(table, peer, request, room, out, reterr);
+        mu_table_cancel_wait(table, peer);
+        return;
     }
     assert(peer->missing == missing);
 }
 
 /* ---- Queues ---- */
 
-static void queue_push(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
-                       struct muster_error *reterr)
+static enum room make_item(struct mu_table *table, struct mu_peer *peer, struct mu_slice value, struct item **ret_item)
 {
-    struct mu_entry *entry = find_or_make(table, request->key);
-    size_t cost = sizeof(struct item) + request->value.len;
-    struct item *item = NULL;
+    size_t cost = sizeof(struct item) + value.len;
+    enum room room = take(table, peer, cost);
+    struct item *item;
 
-    if (entry != NULL && mu_budget_take(table->budget, cost)) {
-        item = malloc(cost);
-        if (item == NULL)
-            mu_budget_give(table->budget, cost);
-    }
+    if (room != ROOM)
+        return room;
+    item = malloc(cost);
     if (item == NULL) {
-        refuse_room(table, request, out, reterr);
+        give(table, peer->account, cost);
+        return NO_MEMORY;
+    }
+    item->account = hold(peer->account);
+    item->len = value.len;
+    if (item->len > 0)
+        memcpy(item->data, value.data, item->len);
+    *ret_item = item;
+    return ROOM;
+}
+
+static void queue_push(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                       struct mu_answer *out, struct muster_error *reterr)
+{
+    struct mu_entry *entry;
+    struct item *item = NULL;
+    enum room room = find_or_make(table, peer, request->key, &entry);
+
+    if (room == ROOM)
+        room = make_item(table, peer, request->value, &item);
+    if (room != ROOM) {
+        refuse_room(table, peer, request, room, out, reterr);
         if (entry != NULL)
             drop_if_idle(table, entry);
         return;
     }
-    item->len = request->value.len;
-    if (item->len > 0)
-        memcpy(item->data, request->value.data, item->len);
     mu_list_push(&entry->queue, &item->link);
     entry->queue_len++;
     wake_one(table, entry);
@@ -620,12 +779,13 @@ static void queue_push(struct mu_table *table, const struct mu_request *request,
 
 static void free_item(struct mu_table *table, struct item *item)
 {
-    mu_budget_give(table->budget, sizeof *item + item->len);
+    give(table, item->account, sizeof *item + item->len);
+    release(item->account);
     free(item);
 }
 
-static void queue_pop(struct mu_table *table, const struct mu_request *request, struct mu_answer *out,
-                      struct muster_error *reterr)
+static void queue_pop(struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
+                      struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry = find(table, request->key);
     struct item *item;
@@ -636,7 +796,7 @@ static void queue_pop(struct mu_table *table, const struct mu_request *request, 
     }
     item = MU_LIST_ITEM(mu_list_first(&entry->queue), struct item, link);
     if (mu_buf_assign(&table->spent, mu_slice(item->data, item->len)) < 0) {
-        refuse_room(table, request, out, reterr);
+        refuse_room(table, peer, request, NO_MEMORY, out, reterr);
         return;
     }
     mu_list_remove(&item->link);
@@ -654,16 +814,21 @@ static void queue_pop(struct mu_table *table, const struct mu_request *request, 
 static void watch_key(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                       struct mu_answer *out, struct muster_error *reterr)
 {
-    struct mu_entry *entry = find_or_make(table, request->key);
+    struct mu_entry *entry;
     struct watch *watch = NULL;
+    enum room room = find_or_make(table, peer, request->key, &entry);
 
-    if (entry != NULL && mu_budget_take(table->budget, sizeof *watch)) {
+    if (room == ROOM)
+        room = take(table, peer, sizeof *watch);
+    if (room == ROOM) {
         watch = calloc(1, sizeof *watch);
-        if (watch == NULL)
-            mu_budget_give(table->budget, sizeof *watch);
+        if (watch == NULL) {
+            give(table, peer->account, sizeof *watch);
+            room = NO_MEMORY;
+        }
     }
-    if (watch == NULL) {
-        refuse_room(table, request, out, reterr);
+    if (room != ROOM) {
+        refuse_room(table, peer, request, room, out, reterr);
         if (entry != NULL)
             drop_if_idle(table, entry);
         return;
@@ -686,8 +851,8 @@ static void unwatch(struct mu_table *table, struct watch *watch)
 
     mu_list_remove(&watch->by_entry);
     mu_list_remove(&watch->by_peer);
+    give(table, watch->peer->account, sizeof *watch);
     free(watch);
-    mu_budget_give(table->budget, sizeof *watch);
     drop_if_idle(table, entry);
 }
 
@@ -731,16 +896,16 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
     case MU_OP_VALIDATE:
         break;
     case MU_OP_SET:
-        set(table, request, out, reterr);
+        set(table, peer, request, out, reterr);
         break;
     case MU_OP_COMPARE_SET:
-        compare_set(table, request, out, reterr);
+        compare_set(table, peer, request, out, reterr);
         break;
     case MU_OP_GET: /* a missing key reads as empty; clients WAIT first */
         answer_bytes(out, mu_table_get(table, request->key));
         break;
     case MU_OP_ADD:
-        add(table, request, out, reterr);
+        add(table, peer, request, out, reterr);
         break;
     case MU_OP_CHECK:
         answer_number(out, MU_ANSWER_BYTE, count_missing(table, request) == 0 ? MU_CHECK_READY : MU_CHECK_NOT_READY);
@@ -758,7 +923,7 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         delete_key(table, request, out);
         break;
     case MU_OP_APPEND:
-        append(table, request, out, reterr);
+        append(table, peer, request, out, reterr);
         break;
     case MU_OP_MULTI_GET:
         out->kind = MU_ANSWER_VALUES;
@@ -773,10 +938,10 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         answer_number(out, MU_ANSWER_WORD, request->number);
         break;
     case MU_OP_QUEUE_PUSH:
-        queue_push(table, request, out, reterr);
+        queue_push(table, peer, request, out, reterr);
         break;
     case MU_OP_QUEUE_POP:
-        queue_pop(table, request, out, reterr);
+        queue_pop(table, peer, request, out, reterr);
         break;
     case MU_OP_QUEUE_LEN:
         entry = find(table, request->key);
@@ -799,6 +964,9 @@ void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
     pass_on(table, peer);
     while ((link = mu_list_first(&peer->watches)) != NULL)
         unwatch(table, MU_LIST_ITEM(link, struct watch, by_peer));
+    if (peer->account != NULL)
+        release(peer->account);
+    peer->account = NULL;
 }
 
 void mu_table_done(struct mu_table *table)

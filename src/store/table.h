@@ -11,6 +11,7 @@
 #include "base/list.h"
 #include "store/codec.h"
 
+struct mu_account;
 struct mu_entry;
 struct mu_peer;
 
@@ -26,11 +27,12 @@ struct mu_peer {
     struct mu_list woken; /* in table->woken, or in no list */
     size_t missing;       /* keys its pending WAIT or BARRIER still misses; 0: nothing pending */
     size_t regs_count;
-    struct mu_reg *regs;    /* &reg, or an array of regs_count; NULL: nothing pending */
-    struct mu_reg reg;      /* most waits are for one key: no allocation for those */
-    struct mu_list watches; /* of struct watch, by peer */
-    struct mu_list owing;   /* in owes->owing: a queue's item woke this peer and it has not come for it yet */
-    struct mu_entry *owes;  /* NULL: none */
+    struct mu_reg *regs;        /* &reg, or an array of regs_count; NULL: nothing pending */
+    struct mu_reg reg;          /* most waits are for one key: no allocation for those */
+    struct mu_list watches;     /* of struct watch, by peer */
+    struct mu_list owing;       /* in owes->owing: a queue's item woke this peer and it has not come for it yet */
+    struct mu_entry *owes;      /* NULL: none */
+    struct mu_account *account; /* what it has in the table; NULL: nothing so far */
 };
 
 struct mu_table {
@@ -38,6 +40,7 @@ struct mu_table {
     size_t keys;              /* entries with a value */
     uint64_t value_bytes_max; /* what an APPEND may grow a value to */
     struct mu_budget *budget; /* what everything here is charged to */
+    size_t share_max; /* what one peer may have of that; 0: all. Keys count as the peer's who last made them larger */
     struct mu_hash_seed seed;
     struct mu_list woken; /* peers to be told STOP_WAITING, in the order they registered */
     struct mu_buf spent;  /* bytes of an answer that are no longer in any entry: valid until the next step */

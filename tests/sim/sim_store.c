@@ -1852,6 +1852,7 @@ static void run_seed(uint64_t seed)
     tell("calm");
     w.calm = true;
     w.service.budget.max = w.service.transit.max = SIZE_MAX / 2;
+    w.service.table.share_max = 0;
     run_until(w.now_ms + HEAL_MS);
     EXPECT(all_at_work(), "%d s after the storm not everybody is back at work", HEAL_MS / 1000);
     roll_call();

@@ -416,41 +416,79 @@ static void unsent_replies_count_towards_the_total(void **state)
 
 /* ---- The total ---- */
 
+/* Writes values of 50,000 bytes until one is refused; returns how many the store took. */
+static unsigned fill(struct scene *s, struct peer *writer, unsigned first)
+{
+    uint64_t refused = stats(s).refused;
+    size_t keys = stats(s).keys;
+    unsigned taken = 0;
+    char text[64];
+
+    for (;;) {
+        (void)snprintf(text, sizeof text, "SET (/%u)", first + taken);
+        say_long(writer, text, 50000, "");
+        UNTIL(stats(s).keys == keys + taken + 1 || stats(s).refused > refused);
+        if (stats(s).refused > refused)
+            return taken;
+        assert_true(++taken < 100);
+    }
+}
+
+static void one_connection_may_have_a_quarter_and_the_rest_is_for_others(void **state)
+{
+    struct scene *s = *state;
+    struct peer *writer, *other;
+    unsigned port;
+
+    serve(s, (struct muster_store_limits){ .total_bytes = 4 * MIB, .value_bytes = MIB }, MU_DIALECT_L);
+    other = meet(s, V);
+    writer = meet(s, V);
+    port = peer_port(writer);
+    assert_int_equal(fill(s, writer, 0), MIB / 50500);
+    hear_end(writer);
+    assert_logged(port, "bytes in the store and one may have 1048576, a quarter of all");
+    ask(other, "ADD (/n) #1", "#1");
+    assert_int_equal(fill(s, other, 1000), MIB / 50500);
+}
+
+static void keys_and_values_get_all_of_the_total(void **state)
+{
+    struct scene *s = *state;
+    unsigned taken = 0, next;
+
+    serve(s, (struct muster_store_limits){ .total_bytes = 4 * MIB, .value_bytes = MIB }, MU_DIALECT_L);
+    for (next = 0; next < 5; next++)
+        taken += fill(s, meet(s, V), next * 1000);
+    assert_in_range(taken, 4 * (MIB / 50500), 4 * MIB / 50000);
+    assert_in_range(stats(s).bytes, 4 * MIB - 4 * 51000, 4 * MIB);
+}
+
 static void when_the_store_is_full_only_the_writer_is_closed_and_deleting_makes_room(void **state)
 {
     struct scene *s = *state;
     struct peer *reader, *writer;
-    unsigned taken = 0, port;
+    unsigned taken[5], port = 0;
     char text[64];
 
     serve(s, (struct muster_store_limits){ .total_bytes = 4 * MIB, .value_bytes = MIB }, MU_DIALECT_L);
     reader = meet(s, V);
-    writer = meet(s, V);
-    port = peer_port(writer);
-    while (stats(s).refused == 0) {
-        assert_true(++taken < 100);
-        (void)snprintf(text, sizeof text, "SET (/%u)", taken);
-        say_long(writer, text, 50000, "");
-        UNTIL(stats(s).keys == taken || stats(s).refused == 1);
-        assert_true(stats(s).bytes <= 4 * MIB);
+    for (unsigned i = 0; i < COUNT(taken); i++) {
+        writer = meet(s, V);
+        port = peer_port(writer);
+        taken[i] = fill(s, writer, i * 1000);
+        hear_end(writer);
     }
-    taken--;
-    assert_true(taken > 20);
-    hear_end(writer);
-    assert_logged(port, "bytes are in use");
-    assert_int_equal(stats(s).keys, taken);
+    assert_logged(port, "4194304 bytes are in use");
     works_for(reader);
     writer = meet(s, V);
-    for (unsigned i = 1; i <= taken; i++) {
-        (void)snprintf(text, sizeof text, "DELETE_KEY (/%u)", i);
-        ask(writer, text, "#1");
+    for (unsigned i = 0; i < COUNT(taken); i++) {
+        for (unsigned k = 0; k < taken[i]; k++) {
+            (void)snprintf(text, sizeof text, "DELETE_KEY (/%u)", i * 1000 + k);
+            ask(writer, text, "#1");
+        }
     }
     assert_int_equal(stats(s).bytes, 0);
-    for (unsigned i = 1; i <= taken; i++) {
-        (void)snprintf(text, sizeof text, "SET (/%u)", i);
-        say_long(writer, text, 50000, "PING %1");
-        hear(writer, "%1");
-    }
+    assert_int_equal(fill(s, writer, 0), taken[0]);
 }
 
 static void everything_that_can_be_piled_up_meets_the_total(void **state)
@@ -813,6 +851,8 @@ int main(void)
         SCENE(a_reply_larger_than_the_limit_is_fine_for_whoever_reads),
         SCENE(a_watcher_that_never_reads_is_dropped_at_the_limit),
         SCENE(unsent_replies_count_towards_the_total),
+        SCENE(one_connection_may_have_a_quarter_and_the_rest_is_for_others),
+        SCENE(keys_and_values_get_all_of_the_total),
         SCENE(when_the_store_is_full_only_the_writer_is_closed_and_deleting_makes_room),
         SCENE(everything_that_can_be_piled_up_meets_the_total),
         SCENE(half_sent_requests_meet_the_total),

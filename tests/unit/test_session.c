@@ -863,7 +863,7 @@ static void a_multi_set_that_does_not_fit_keeps_the_pairs_that_did(void **state)
     wire_put_str(&bytes, 'x', 4000);
     wire_put(&bytes, MU_DIALECT_V, "(/c)");
     wire_put_str(&bytes, 'x', 4000);
-    s->service.budget.max = 7000;
+    s->service.budget.max = s->service.table.share_max = 7000;
     assert_int_equal(feeds(s, 1, mu_buf_slice(&bytes)), MUSTER_ELIMIT);
     leaves(s, 1);
     assert_asks(s, 0, "CHECK #2 (/a) (/b) CHECK #1 (/c)", "00 01");

@@ -1061,23 +1061,28 @@ static const char *const hungry[] = {
     "QUEUE_POP (/q)",
 };
 
-/* With every amount of room that is too little, from none on. */
+/* With every amount of room that is too little, from none on: in the whole table, or in the peer's share of it. */
 static void a_request_without_room_is_refused_and_changes_nothing(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(hungry); i++) {
-        bool refused = true;
+    for (size_t i = 0; i < 2 * COUNT(hungry); i++) {
+        bool refused = true, by_share = i % 2 == 1;
 
+        if (by_share && strncmp(hungry[i / 2], "QUEUE_POP", 9) == 0)
+            continue; /* needs no room of its own */
         for (size_t room = 0; refused; room++) {
             char before[TRACE_BYTES];
             struct scene s;
 
             scene_init(&s);
             furnish(&s);
-            s.budget.max = s.budget.used + room;
+            if (by_share)
+                s.table.share_max = room + 1;
+            else
+                s.budget.max = s.budget.used + room;
             memcpy(before, contents(&s), TRACE_BYTES);
-            refused = strcmp(ask(&s, 4, hungry[i]), "refused") == 0;
-            s.budget.max = 0;
+            refused = strcmp(ask(&s, 4, hungry[i / 2]), "refused") == 0;
+            s.budget.max = s.table.share_max = 0;
             if (refused) {
                 assert_string_equal(contents(&s), before);
                 assert_still_waiting(&s);
@@ -1196,6 +1201,88 @@ static void everything_gives_its_room_back(void **state)
     assert_int_equal(s->budget.used, 0);
 }
 
+/* ---- Shares ---- */
+
+/* How many keys of this kind the peer may write before it is refused. */
+static unsigned fills_share(struct scene *s, size_t who, const char *prefix)
+{
+    char text[64];
+    unsigned count = 0;
+
+    for (;; count++) {
+        (void)snprintf(text, sizeof text, "SET (/%s%u) (some value)", prefix, count);
+        if (strcmp(ask(s, who, text), "-") != 0)
+            return count;
+        assert_true(count < 1000);
+    }
+}
+
+static void a_peer_that_has_its_share_is_refused_and_others_are_not(void **state)
+{
+    struct scene *s = *state;
+    struct mu_request request = request_of("ADD (/n) #1");
+    struct muster_error error;
+    struct mu_answer answer;
+
+    s->table.share_max = 3000;
+    assert_in_range(fills_share(s, 0, "a"), 5, 30);
+    mu_table_step(&s->table, &s->peers[0], &request, &answer, &error);
+    assert_int_equal(answer.kind, MU_ANSWER_REFUSED);
+    assert_non_null(strstr(error.text, "no room for this ADD: the connection has "));
+    assert_non_null(strstr(error.text, " bytes in the store and one may have 3000, a quarter of all"));
+    assert_asks(s, 1, "ADD (/n) #1", "1");
+    assert_asks(s, 0, "ADD (/n) #1", "2"); /* takes no more room than it did */
+    assert_asks(s, 0, "GET (/n)", "'2'");
+}
+
+static void what_others_delete_is_given_back_to_the_writer(void **state)
+{
+    struct scene *s = *state;
+    unsigned count;
+    char text[64];
+
+    s->table.share_max = 3000;
+    count = fills_share(s, 0, "a");
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(text, sizeof text, "DELETE_KEY (/a%u)", i);
+        assert_asks(s, 1, text, "1");
+    }
+    assert_int_equal(fills_share(s, 0, "b"), count);
+    assert_asks(s, 1, "ADD (/n) #1", "1"); /* deleting costs nothing */
+}
+
+static void a_key_counts_as_the_last_one_s_who_made_it_larger(void **state)
+{
+    static const char long_value[] =
+        "SET (/k) (0123456789012345678901234567890123456789012345678901234567890123456789)";
+    struct scene *s = *state;
+    unsigned alone, beside;
+
+    s->table.share_max = 1000;
+    alone = fills_share(s, 0, "a");
+    assert_asks(s, 1, "SET (/k) (v)", "-");
+    assert_asks(s, 2, long_value, "-");
+    assert_asks(s, 1, "SET (/k) (w)", "-"); /* smaller: it stays with the one who made it large */
+    beside = fills_share(s, 2, "b");
+    assert_true(beside < alone);
+    assert_int_equal(fills_share(s, 1, "c"), alone);
+    assert_asks(s, 0, "SET (/k) (0123456789)", "-");    /* fits into what is there */
+    assert_asks(s, 1, "APPEND (/k) (0123456789)", "-"); /* so does this */
+}
+
+static void the_keys_of_a_peer_that_left_count_as_nobody_s(void **state)
+{
+    struct scene *s = *state;
+    unsigned count;
+
+    s->table.share_max = 1000;
+    count = fills_share(s, 0, "a");
+    assert_string_equal(leave(s, 0), "gone");
+    mu_peer_init(&s->peers[0]);
+    assert_int_equal(fills_share(s, 0, "b"), count);
+    assert_asks(s, 1, "DELETE_KEY (/a0)", "1");
+}
+
 #define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -1258,6 +1345,10 @@ int main(void)
         cmocka_unit_test(a_story_survives_any_allocation_that_fails),
         cmocka_unit_test(keys_survive_a_table_that_cannot_grow),
         test(everything_gives_its_room_back),
+        test(a_peer_that_has_its_share_is_refused_and_others_are_not),
+        test(what_others_delete_is_given_back_to_the_writer),
+        test(a_key_counts_as_the_last_one_s_who_made_it_larger),
+        test(the_keys_of_a_peer_that_left_count_as_nobody_s),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
