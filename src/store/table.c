@@ -784,7 +784,7 @@ static void free_item(struct mu_table *table, struct item *item)
     free(item);
 }
 
-static void queue_pop(struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
+static void queue_pop(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                       struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry = find(table, request->key);
@@ -799,6 +799,8 @@ static void queue_pop(struct mu_table *table, const struct mu_peer *peer, const 
         refuse_room(table, peer, request, NO_MEMORY, out, reterr);
         return;
     }
+    if (peer->owes == entry)
+        forgive(peer); /* it has come for its item */
     mu_list_remove(&item->link);
     free_item(table, item);
     answer_number(out, MU_ANSWER_POPPED, entry->queue_len);
@@ -875,8 +877,6 @@ static void settle_debt(struct mu_table *table, struct mu_peer *peer, const stru
 {
     if (request->op == MU_OP_CANCEL_WAIT || request->op == MU_OP_BARRIER || !names(request, peer->owes))
         pass_on(table, peer);
-    else if (request->op == MU_OP_QUEUE_POP)
-        forgive(peer);
 }
 
 /* ---- Steps ---- */

@@ -891,6 +891,20 @@ static void an_item_that_somebody_else_took_wakes_nobody_later(void **state)
     assert_asks(s, 1, "QUEUE_POP (/q)", "0");
 }
 
+static void a_consumer_whose_pop_there_is_no_memory_for_passes_its_item_on(void **state)
+{
+    struct scene *s = *state;
+
+    assert_asks(s, 0, "WAIT #1 (/q)", "-");
+    assert_asks(s, 1, "WAIT #1 (/q)", "-");
+    assert_asks(s, 2, "QUEUE_PUSH (/q) (item)", "-; wakes 0");
+    fail_alloc_at(1);
+    assert_asks(s, 0, "QUEUE_POP (/q)", "refused");
+    fail_alloc_at(0);
+    assert_string_equal(leave(s, 0), "gone; wakes 1");
+    assert_asks(s, 1, "QUEUE_POP (/q)", "1 'item'");
+}
+
 static void the_last_consumer_leaves_its_item_in_the_queue(void **state)
 {
     struct scene *s = *state;
@@ -1333,6 +1347,7 @@ int main(void)
         test(a_debtor_that_goes_to_a_barrier_does_not_wake_itself_later),
         test(a_consumer_that_took_its_item_passes_nothing_on),
         test(an_item_that_somebody_else_took_wakes_nobody_later),
+        test(a_consumer_whose_pop_there_is_no_memory_for_passes_its_item_on),
         test(the_last_consumer_leaves_its_item_in_the_queue),
         test(only_keys_with_a_value_are_counted_and_listed),
         test(a_thousand_keys_are_all_found_and_all_go),
