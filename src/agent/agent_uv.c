@@ -9,6 +9,7 @@
  * ask or an event the agent ends with an error. */
 #include "agent/agent_uv.h"
 
+#include "agent/formed.h"
 #include "agent/job.h"
 #include "agent/oom.h"
 #include "agent/timer_uv.h"
@@ -548,6 +549,34 @@ static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
     return rc;
 }
 
+static void say_formed(const struct mu_agent *a)
+{
+    struct mu_agent_worker first = about_worker(a, 0);
+    struct mu_formed formed = { .round = a->info.round,
+                                .nodes = first.group_world_size,
+                                .workers = first.world_size,
+                                .rank = first.group_rank,
+                                .first_worker = first.rank,
+                                .local_workers = first.local_world_size,
+                                .master_addr = first.master_addr,
+                                .master_port = first.master_port };
+    char line[MU_FORMED_LINE_MAX];
+
+    mu_formed_say(&formed, line);
+    mu_log(MUSTER_LOG_NOTICE, "%s", line);
+}
+
+/* Only some back ends know them. */
+static void say_members(const struct muster_rdzv_event *event)
+{
+    char line[MU_FORMED_LINE_MAX];
+
+    for (size_t next = 0; next < event->nodes_count;) {
+        next = mu_formed_say_members(event->info->round, event->nodes, event->nodes_count, next, line);
+        mu_log(MUSTER_LOG_INFO, "%s", line);
+    }
+}
+
 static void start_workers(struct mu_agent *a)
 {
     struct muster_error error = { 0 };
@@ -555,6 +584,7 @@ static void start_workers(struct mu_agent *a)
     finish_logs(a);
     forget_workers(a);
     a->stopping = false;
+    say_formed(a); /* before the workers say anything */
     if ((a->config.driver != NULL ? start_by_driver(a, &error) : start_all(a, &error)) < 0)
         tell_later(
             a, (struct mu_policy_event){ .type = MU_POLICY_ON_START_FAILED, .round = a->info.round, .error = &error });
@@ -913,6 +943,7 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
         told.round = event->info->round;
         a->info = *event->info;
         a->old_dialect = event->old_dialect;
+        say_members(event);
     }
     feed(a, told);
     free(nodes);

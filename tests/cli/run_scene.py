@@ -108,6 +108,11 @@ class Agent:
         return bytes(self._err).decode(errors="replace")
 
     @property
+    def trouble(self):
+        """What is on stderr beside notices, which tell that all is well: warnings, errors, and what workers said."""
+        return "".join(line for line in self.err.splitlines(keepends=True) if " notice: " not in line)
+
+    @property
     def keeper(self):
         return self.process.pid
 

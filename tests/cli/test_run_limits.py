@@ -196,11 +196,11 @@ def test_on_a_terminal_one_line_tells_who_is_missing_and_goes_away(scene, serve)
         lines = shown.count(b"\n")  # whatever was said before
         second = scene.node(endpoint, "--nnodes=2")
         workers = scene.world(2)
-        until(lambda: shown.endswith(b"\r\x1b[K"), what="the line's end")
+        until(lambda: b" notice: group formed: " in shown.rpartition(b"\r\x1b[K")[2], what="the group in its place")
         for worker in workers:
             worker.succeed()
         assert (first.end(), second.end()) == (0, 0)
         reader.join(10)
-        assert shown.count(b"\n") == lines
+        assert shown.count(b"\n") == lines + 1
     finally:
         os.close(master)

@@ -1,0 +1,89 @@
+"""What `muster run` says by default while all is well: who waits for whom, and who is in the group that has formed."""
+
+import re
+
+import pytest
+
+from run_scene import free_port
+from test_run import end_all, local, one
+
+
+def formed(agent):
+    """The lines about groups that have formed, without what every line begins with."""
+    return [line.partition(" notice: ")[2] for line in agent.err.splitlines() if " notice: group formed: " in line]
+
+
+def expected(nodes, workers, own, rounds):
+    """That line for the node that has these workers."""
+    master = f"{one(workers, 'MASTER_ADDR')}:{one(workers, 'MASTER_PORT')}"
+    ranks = f"worker {own[0].rank}" if len(own) == 1 else f"workers {own[0].rank}-{own[-1].rank}"
+    return (f"group formed: {nodes} node{'s' if nodes > 1 else ''}, {len(workers)} workers{rounds}; "
+            f"this node: rank {own[0].env['GROUP_RANK']} ({ranks}); master {master}")
+
+
+def workers_of(workers, agent):
+    return [worker for worker in workers if f" {worker.pid} " in children_of(agent)]
+
+
+def children_of(agent):
+    with open(f"/proc/{agent.agent}/task/{agent.agent}/children", encoding="ascii") as file:
+        return f" {file.read()} "
+
+
+def test_every_node_says_once_which_workers_of_the_group_are_its_own(scene):
+    endpoint = local(free_port())
+    agents = [scene.node(endpoint, "--nnodes=3", f"--nproc-per-node={size}") for size in (1, 3, 2)]
+    workers = scene.world(6)
+    for agent in agents:
+        agent.said("group formed: ")
+        assert formed(agent) == [expected(3, workers, workers_of(workers, agent), ", round 0")]
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0, 0]
+
+
+def test_a_group_that_forms_again_is_said_again(scene):
+    endpoint = local(free_port())
+    agents = [scene.node(endpoint, "--nnodes=2", "--max-restarts=1") for _ in range(2)]
+    old = scene.world(2)
+    old[0].fail()
+    workers = scene.world(2, without=old)
+    for agent in agents:
+        agent.said(", round 1; ")
+        assert formed(agent)[1:] == [expected(2, workers, workers_of(workers, agent), ", round 1")]
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_a_static_group_has_no_rounds(scene):
+    port = free_port()
+    agents = [scene.actors("--nnodes=2", f"--node-rank={rank}", f"--master-port={port}") for rank in (1, 0)]
+    workers = scene.world(2)
+    for agent in agents:
+        agent.said("group formed: ")
+        assert formed(agent) == [expected(2, workers, workers_of(workers, agent), "")]
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_the_master_is_named_when_the_workers_make_their_own_store(scene):
+    agent = scene.actors("--nproc-per-node=2", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    workers = scene.world(2)
+    agent.said("group formed: ")
+    assert formed(agent) == [expected(1, workers, workers, ", round 0")]
+    end_all(workers)
+    assert agent.end() == 0
+
+
+@pytest.mark.parametrize("option", ["-q", "-v"])
+def test_quiet_hides_it_and_verbose_adds_the_members(scene, option):
+    endpoint = local(free_port())
+    agents = [scene.node(endpoint, "--nnodes=2", option) for _ in range(2)]
+    workers = scene.world(2)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+    for agent in agents:
+        if option == "-q":
+            assert agent.err == ""
+        else:
+            members = re.search(r" info: round 0, ranks 0-1: \S+ \(pid (\d+)\), \S+ \(pid (\d+)\)\n", agent.err)
+            assert members and len(set(members.groups())) == 2 and len(formed(agent)) == 1

@@ -1,0 +1,74 @@
+/* The lines that say who is in a group that has formed. */
+#include "agent/formed.h"
+#include "pure.h"
+
+static void a_group_that_has_formed_is_one_line(void **state)
+{
+    static const struct {
+        struct mu_formed formed;
+        const char *line;
+    } cases[] = {
+        { { 0, 4, 32, 2, 16, 8, "10.0.0.5", 41233 },
+          "group formed: 4 nodes, 32 workers, round 0; this node: rank 2 (workers 16-23); master 10.0.0.5:41233" },
+        { { 0, 1, 1, 0, 0, 1, "127.0.0.1", 1 },
+          "group formed: 1 node, 1 worker, round 0; this node: rank 0 (worker 0); master 127.0.0.1:1" },
+        { { 7, 2, 5, 1, 3, 2, "fd00::5", 65535 }, /* three workers there, two here */
+          "group formed: 2 nodes, 5 workers, round 7; this node: rank 1 (workers 3-4); master [fd00::5]:65535" },
+        { { -1, 2, 2, 0, 0, 1, "node1.example", 29500 }, /* static */
+          "group formed: 2 nodes, 2 workers; this node: rank 0 (worker 0); master node1.example:29500" },
+        { { 3, 2, 4, 1, 2, 2, "", 0 }, "group formed: 2 nodes, 4 workers, round 3; this node: rank 1 (workers 2-3)" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[MU_FORMED_LINE_MAX];
+
+        mu_formed_say(&cases[i].formed, line);
+        assert_string_equal(line, cases[i].line);
+    }
+}
+
+static void members_are_named_by_rank_a_few_on_a_line(void **state)
+{
+    static const struct muster_node nodes[] = {
+        { "a", 1, 0 }, { "b", 2, 0 }, { "c", -1, -1 }, { "d", 4, 0 }, { "e", 5, 0 },
+        { "f", 6, 0 }, { "g", 7, 0 }, { "h", 8, 0 },   { "i", 9, 0 },
+    };
+    char line[MU_FORMED_LINE_MAX];
+
+    (void)state;
+    assert_int_equal(mu_formed_say_members(3, nodes, 9, 0, line), 8);
+    assert_string_equal(line,
+                        "round 3, ranks 0-7: a (pid 1), b (pid 2), c, d (pid 4), e (pid 5), f (pid 6), g (pid 7), "
+                        "h (pid 8)");
+    assert_int_equal(mu_formed_say_members(3, nodes, 9, 8, line), 9);
+    assert_string_equal(line, "round 3, rank 8: i (pid 9)");
+    assert_int_equal(mu_formed_say_members(-1, nodes, 2, 0, line), 2);
+    assert_string_equal(line, "ranks 0-1: a (pid 1), b (pid 2)");
+}
+
+static void long_names_are_cut_so_that_a_line_has_room_for_all(void **state)
+{
+    struct muster_node nodes[MU_FORMED_MEMBERS_A_LINE];
+    char name[1024], line[MU_FORMED_LINE_MAX];
+
+    (void)state;
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    for (size_t i = 0; i < MU_FORMED_MEMBERS_A_LINE; i++)
+        nodes[i] = (struct muster_node){ .name = name, .pid = 4194304 };
+    nodes[MU_FORMED_MEMBERS_A_LINE - 1].name = "last";
+    (void)mu_formed_say_members(1000000, nodes, MU_FORMED_MEMBERS_A_LINE, 0, line);
+    assert_non_null(strstr(line, ", last (pid 4194304)"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_group_that_has_formed_is_one_line),
+        cmocka_unit_test(members_are_named_by_rank_a_few_on_a_line),
+        cmocka_unit_test(long_names_are_cut_so_that_a_line_has_room_for_all),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
