@@ -851,7 +851,8 @@ struct muster_event_record { /* borrowed */
     enum muster_node_state node_state;
     const char *error; /* NULL: none */
     enum muster_event_source source;
-    const char *json; /* all of it, one line in PyTorch's form, without line end; NULL: no memory for it */
+    const char *json;     /* all of it, one line in PyTorch's form, without line end; NULL: no memory for it */
+    int64_t timestamp_ms; /* when it was recorded, since 1970 */
 };
 
 typedef void muster_events_sink(void *ctx, const struct muster_event_record *record);

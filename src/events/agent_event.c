@@ -141,14 +141,16 @@ static int write_inner_timer(const struct mu_timer_event *event, struct mu_buf *
     return w.rc;
 }
 
-/* Of which event, for all kinds; without the end of the line: a field may follow. */
-static void put_event(struct writer *w, const char *name, const char *state, const struct mu_event_agent *agent,
-                      const struct mu_event_worker *worker, const char *raw_error, struct mu_slice inner)
+/* Of which event, for all kinds; without the end of the line: a field may follow. PyTorch always says 0 for the time, which
+ * it documents as milliseconds. */
+static void put_event(struct writer *w, const char *name, int64_t timestamp_ms, const char *state,
+                      const struct mu_event_agent *agent, const struct mu_event_worker *worker, const char *raw_error,
+                      struct mu_slice inner)
 {
     raw(w, "{");
     put_text(w, "name", name);
     put_text(w, "source", worker != NULL ? "WORKER" : "AGENT");
-    put_whole(w, "timestamp", 0);
+    put_whole(w, "timestamp", timestamp_ms);
     key(w, "metadata");
     raw(w, "{");
     w->more = false;
@@ -181,8 +183,8 @@ int mu_agent_event_write(const struct mu_agent_event *event, struct mu_buf *out)
     struct writer w = { .out = out, .rc = write_inner(event, &inner) };
 
     name_of(event, name);
-    put_event(&w, name, mu_agent_event_state_name(event->state), event->agent, event->worker, event->raw_error,
-              mu_buf_slice(&inner));
+    put_event(&w, name, event->timestamp_ms, mu_agent_event_state_name(event->state), event->agent, event->worker,
+              event->raw_error, mu_buf_slice(&inner));
     put_duration(&w, event->duration_ms);
     raw(&w, "}}");
     mu_buf_done(&inner);
@@ -195,7 +197,7 @@ int mu_timer_event_write(const struct mu_timer_event *event, struct mu_buf *out)
     struct mu_buf inner = { 0 };
     struct writer w = { .out = out, .rc = write_inner_timer(event, &inner) };
 
-    put_event(&w, event->name, "RUNNING", event->agent, NULL, NULL, mu_buf_slice(&inner));
+    put_event(&w, event->name, event->timestamp_ms, "RUNNING", event->agent, NULL, NULL, mu_buf_slice(&inner));
     raw(&w, "}}");
     mu_buf_done(&inner);
     return w.rc;
@@ -249,13 +251,16 @@ static void record(struct muster_event_record told, struct mu_buf *json, int rc)
 void mu_agent_event_record(const struct mu_agent_event *event)
 {
     const struct mu_event_worker *worker = event->worker;
+    struct mu_agent_event stamped = *event;
     char name[NAME_MAX_BYTES];
     struct mu_buf json = { 0 };
     int rc;
 
     if (!mu_event_wanted())
         return;
-    rc = mu_agent_event_write(event, &json);
+    if (stamped.timestamp_ms == 0)
+        stamped.timestamp_ms = mu_event_now_ms();
+    rc = mu_agent_event_write(&stamped, &json);
     name_of(event, name);
     record(
         (struct muster_event_record){
@@ -268,6 +273,7 @@ void mu_agent_event_record(const struct mu_agent_event *event)
             .rank = worker != NULL ? worker->rank : -1,
             .node_state = node_state_of(event->state),
             .error = event->raw_error,
+            .timestamp_ms = stamped.timestamp_ms,
             .source = worker != NULL ? MUSTER_EVENT_WORKER : MUSTER_EVENT_AGENT,
         },
         &json, rc);
@@ -275,12 +281,15 @@ void mu_agent_event_record(const struct mu_agent_event *event)
 
 void mu_timer_event_record(const struct mu_timer_event *event)
 {
+    struct mu_timer_event stamped = *event;
     struct mu_buf json = { 0 };
     int rc;
 
     if (!mu_event_wanted())
         return;
-    rc = mu_timer_event_write(event, &json);
+    if (stamped.timestamp_ms == 0)
+        stamped.timestamp_ms = mu_event_now_ms();
+    rc = mu_timer_event_write(&stamped, &json);
     record(
         (struct muster_event_record){
             .name = event->name,
@@ -291,6 +300,7 @@ void mu_timer_event_record(const struct mu_timer_event *event)
             .local_id = -1,
             .rank = -1,
             .node_state = MUSTER_NODE_RUNNING,
+            .timestamp_ms = stamped.timestamp_ms,
             .source = MUSTER_EVENT_AGENT,
         },
         &json, rc);

@@ -44,6 +44,7 @@ struct mu_agent_event { /* borrows */
     const struct mu_event_worker *worker; /* NULL: an event of the agent's */
     const char *raw_error;                /* NULL: none */
     double duration_ms;                   /* negative: none */
+    int64_t timestamp_ms;                 /* since 1970; 0: mu_agent_event_record() takes the present */
 };
 
 struct mu_timer_event { /* borrows; of the watchdog */
@@ -54,6 +55,7 @@ struct mu_timer_event { /* borrows; of the watchdog */
     const char *scope;
     double expiration_s;
     int signal;
+    int64_t timestamp_ms; /* as above */
 };
 
 /* The line, without its end. Append; 0, MUSTER_ENOMEM or MUSTER_ELIMIT. Pure. */

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 enum { MESSAGE_MAX_BYTES = 2048 }; /* an error's text fits, with a step in front of it */
 
@@ -40,6 +41,14 @@ void muster_events_set_sink(muster_events_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
+int64_t mu_event_now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 bool mu_event_wanted(void)
 {
     bool wanted;
@@ -59,6 +68,8 @@ static void hand_over(struct muster_event_record *record, const char *format, va
     (void)vsnprintf(message, sizeof message, format, args);
     record->size = sizeof *record;
     record->message = message;
+    if (record->timestamp_ms == 0)
+        record->timestamp_ms = mu_event_now_ms();
     if (record->source == MUSTER_EVENT_RENDEZVOUS && mu_rdzv_event_write(record, &json) == 0 &&
         mu_buf_append(&json, "", 1, MU_JSON_BYTES_MAX + 1) == 0)
         record->json = json.data;

@@ -5,10 +5,11 @@
 
 #include "muster.h"
 
-/* Fills in `size`, from the format `message`, and `json` for a rendezvous, and hands the record to the sink, if there is one.
+/* Fills in `size`, `timestamp_ms` if it is 0, from the format `message`, and `json` for a rendezvous, and hands the record to the sink, if there is one.
  * Any thread. */
 void mu_event_record(struct muster_event_record record, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-bool mu_event_wanted(void); /* there is a sink at this moment */
+bool mu_event_wanted(void);    /* there is a sink at this moment */
+int64_t mu_event_now_ms(void); /* by the wall clock, since 1970 */
 
 #endif

@@ -31,8 +31,9 @@ static const struct mu_event_worker failed = {
 
 #define HEAD(state, source, rank, group, worker)                                                                       \
     "{\"name\": \"torchelastic.worker.status." state "\", \"source\": \"" source                                       \
-    "\", \"timestamp\": 0, \"metadata\": {\"run_id\": \"job\", \"global_rank\": " rank ", \"group_rank\": " group      \
-    ", \"worker_id\": " worker ", \"role\": \"default\", \"hostname\": \"localhost\", \"state\": \"" state "\", "
+    "\", \"timestamp\": 1794724302123, \"metadata\": {\"run_id\": \"job\", \"global_rank\": " rank                     \
+    ", \"group_rank\": " group ", \"worker_id\": " worker                                                              \
+    ", \"role\": \"default\", \"hostname\": \"localhost\", \"state\": \"" state "\", "
 #define INNER_WORKER(exit_code, pid)                                                                                   \
     "\"{\\\"group_world_size\\\": 1, \\\"entry_point\\\": \\\"fail3.sh\\\", \\\"local_rank\\\": [1], "                 \
     "\\\"role_rank\\\": [1], \\\"role_world_size\\\": [2], \\\"exit_code\\\": [" exit_code                             \
@@ -42,24 +43,32 @@ static const struct {
     struct mu_agent_event event;
     const char *line;
 } rows[] = {
-    { { .state = MU_EVENT_RENDEZVOUS, .agent = &before, .duration_ms = 112.85739400000239 },
+    { { .timestamp_ms = 1794724302123,
+        .state = MU_EVENT_RENDEZVOUS,
+        .agent = &before,
+        .duration_ms = 112.85739400000239 },
       HEAD("RENDEZVOUS", "AGENT", "null", "null", "null") "\"total_run_time\": 0, \"rdzv_backend\": \"c10d\", "
                                                           "\"raw_error\": null, \"metadata\": "
                                                           "\"{\\\"group_world_size\\\": null, \\\"entry_point\\\": "
                                                           "\\\"fail3.sh\\\"}\", \"agent_restarts\": 0, "
                                                           "\"duration_ms\": 112.85739400000239}}" },
-    { { .state = MU_EVENT_ASSIGN_WORKER_RANKS, .agent = &before, .duration_ms = 0 },
+    { { .timestamp_ms = 1794724302123, .state = MU_EVENT_ASSIGN_WORKER_RANKS, .agent = &before, .duration_ms = 0 },
       HEAD("ASSIGN_WORKER_RANKS", "AGENT", "null", "null",
            "null") "\"total_run_time\": 0, \"rdzv_backend\": \"c10d\", \"raw_error\": null, \"metadata\": "
                    "\"{\\\"group_world_size\\\": null, \\\"entry_point\\\": \\\"fail3.sh\\\"}\", \"agent_restarts\": "
                    "0, \"duration_ms\": 0.0}}" },
-    { { .state = MU_EVENT_START, .agent = &after, .worker = &started, .duration_ms = -1 },
+    { { .timestamp_ms = 1794724302123,
+        .state = MU_EVENT_START,
+        .agent = &after,
+        .worker = &started,
+        .duration_ms = -1 },
       HEAD("START", "WORKER", "1", "0", "\"830\"") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", \"raw_error\": "
                                                    "null, \"metadata\": " INNER_WORKER("null", "null") ", \"agent_"
                                                                                                        "restarts\": 2, "
                                                                                                        "\"duration_"
                                                                                                        "ms\": null}}" },
-    { { .state = MU_EVENT_FAILED,
+    { { .timestamp_ms = 1794724302123,
+        .state = MU_EVENT_FAILED,
         .agent = &after,
         .worker = &failed,
         .raw_error = "{\"message\": \"<NONE>\"}",
@@ -68,16 +77,24 @@ static const struct {
            "\"830\"") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", \"raw_error\": \"{\\\"message\\\": "
                       "\\\"<NONE>\\\"}\", \"metadata\": " INNER_WORKER("-15", "830") ", \"agent_restarts\": 2, "
                                                                                      "\"duration_ms\": null}}" },
-    { { .state = MU_EVENT_TERMINATED, .agent = &after, .worker = &started, .duration_ms = -1 },
+    { { .timestamp_ms = 1794724302123,
+        .state = MU_EVENT_TERMINATED,
+        .agent = &after,
+        .worker = &started,
+        .duration_ms = -1 },
       HEAD("TERMINATED", "WORKER", "1", "0", "\"830\"") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", \"raw_error\": null, \"metadata\": " INNER_WORKER(
           "null", "null") ", \"agent_restarts\": 2, \"duration_ms\": null}}" },
-    { { .state = MU_EVENT_SUCCEEDED, .agent = &after, .duration_ms = -1 },
+    { { .timestamp_ms = 1794724302123, .state = MU_EVENT_SUCCEEDED, .agent = &after, .duration_ms = -1 },
       HEAD("SUCCEEDED", "AGENT", "null", "0", "null") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", "
                                                       "\"raw_error\": null, \"metadata\": "
                                                       "\"{\\\"group_world_size\\\": 1, \\\"entry_point\\\": "
                                                       "\\\"fail3.sh\\\"}\", \"agent_restarts\": 2, \"duration_ms\": "
                                                       "null}}" },
-    { { .state = MU_EVENT_FAILED, .agent = &after, .raw_error = "a\nb", .duration_ms = -1 },
+    { { .timestamp_ms = 1794724302123,
+        .state = MU_EVENT_FAILED,
+        .agent = &after,
+        .raw_error = "a\nb",
+        .duration_ms = -1 },
       HEAD("FAILED", "AGENT", "null", "0", "null") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", \"raw_error\": "
                                                    "\"a\\nb\", \"metadata\": \"{\\\"group_world_size\\\": 1, "
                                                    "\\\"entry_point\\\": \\\"fail3.sh\\\"}\", \"agent_restarts\": 2, "
@@ -108,27 +125,30 @@ static const struct mu_timer_event expired = { .name = "timer expired",
                                                .pid = 1256,
                                                .scope = "rec",
                                                .expiration_s = 1794726754.089734,
+                                               .timestamp_ms = 1794724302123,
                                                .signal = 9 };
 
 static void timer_events_have_no_duration(void **state)
 {
-    struct mu_timer_event began = { .name = "watchdog started", .agent = &before };
+    struct mu_timer_event began = { .name = "watchdog started", .timestamp_ms = 1794724302123, .agent = &before };
     struct mu_buf line = { 0 };
 
     (void)state;
-    assert_line(&line, mu_timer_event_write(&began, &line),
-                "{\"name\": \"watchdog started\", \"source\": \"AGENT\", \"timestamp\": 0, \"metadata\": {\"run_id\": "
-                "\"job\", \"global_rank\": null, \"group_rank\": null, \"worker_id\": null, \"role\": \"default\", "
-                "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 0, \"rdzv_backend\": "
-                "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"watchdog started\\\"}\", "
-                "\"agent_restarts\": 0}}");
-    assert_line(&line, mu_timer_event_write(&expired, &line),
-                "{\"name\": \"timer expired\", \"source\": \"AGENT\", \"timestamp\": 0, \"metadata\": {\"run_id\": "
-                "\"job\", \"global_rank\": null, \"group_rank\": 0, \"worker_id\": null, \"role\": \"default\", "
-                "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 7, \"rdzv_backend\": "
-                "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"timer expired\\\", "
-                "\\\"worker_pid\\\": \\\"1256\\\", \\\"scope_id\\\": \\\"rec\\\", \\\"expiration_time\\\": "
-                "\\\"1794726754.089734\\\", \\\"signal\\\": \\\"9\\\"}\", \"agent_restarts\": 2}}");
+    assert_line(
+        &line, mu_timer_event_write(&began, &line),
+        "{\"name\": \"watchdog started\", \"source\": \"AGENT\", \"timestamp\": 1794724302123, \"metadata\": {\"run_id\": "
+        "\"job\", \"global_rank\": null, \"group_rank\": null, \"worker_id\": null, \"role\": \"default\", "
+        "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 0, \"rdzv_backend\": "
+        "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"watchdog started\\\"}\", "
+        "\"agent_restarts\": 0}}");
+    assert_line(
+        &line, mu_timer_event_write(&expired, &line),
+        "{\"name\": \"timer expired\", \"source\": \"AGENT\", \"timestamp\": 1794724302123, \"metadata\": {\"run_id\": "
+        "\"job\", \"global_rank\": null, \"group_rank\": 0, \"worker_id\": null, \"role\": \"default\", "
+        "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 7, \"rdzv_backend\": "
+        "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"timer expired\\\", "
+        "\\\"worker_pid\\\": \\\"1256\\\", \\\"scope_id\\\": \\\"rec\\\", \\\"expiration_time\\\": "
+        "\\\"1794726754.089734\\\", \\\"signal\\\": \\\"9\\\"}\", \"agent_restarts\": 2}}");
 }
 
 static void records_of_the_rendezvous_have_their_own_form(void **state)
@@ -189,13 +209,17 @@ static void the_sink_gets_them_with_their_json(void **state)
     mu_timer_event_record(&expired);
     assert_string_equal(seen.name, "timer expired");
     assert_int_equal(seen.last.pid, 1256);
+    assert_int_equal(seen.last.timestamp_ms, 1794724302123);
+    mu_agent_event_record(&(struct mu_agent_event){ .state = MU_EVENT_START, .agent = &before, .duration_ms = -1 });
+    assert_true(seen.last.timestamp_ms > 0); /* the present */
+    assert_null(strstr(seen.json, "\"timestamp\": 0"));
     mu_event_record((struct muster_event_record){ .name = "join", .run_id = "job", .hostname = "h", .rank = 0 }, "in");
     assert_int_equal(seen.last.source, MUSTER_EVENT_RENDEZVOUS);
     assert_string_equal(seen.json, "{\"name\": \"join\", \"run_id\": \"job\", \"message\": \"in\", \"hostname\": "
                                    "\"h\", \"pid\": 0, \"node_state\": \"INIT\", \"master_endpoint\": \"\", \"rank\": "
                                    "0, \"local_id\": 0, \"error_trace\": \"\"}");
     muster_events_set_sink(NULL, NULL);
-    assert_int_equal(seen.count, 4);
+    assert_int_equal(seen.count, 5);
 }
 
 static void without_memory_the_record_comes_without_json(void **state)

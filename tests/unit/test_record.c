@@ -3,6 +3,7 @@
 #include "pure.h"
 
 #include <pthread.h>
+#include <time.h>
 
 struct seen {
     unsigned records;
@@ -58,6 +59,7 @@ static void a_record_reaches_the_sink_whole(void **state)
     assert_int_equal(seen.last.rank, -1);
     assert_int_equal(seen.last.node_state, MUSTER_NODE_SUCCEEDED);
     assert_null(seen.last.error);
+    assert_true(seen.last.timestamp_ms / 1000 <= time(NULL) && seen.last.timestamp_ms > 0);
 }
 
 static void measure(void *ctx, const struct muster_event_record *record)

@@ -42,11 +42,12 @@ static const struct mu_event_agent agent = { .run_id = "job",
 static void record_one_of_each(void)
 {
     mu_event_record((struct muster_event_record){ .name = "join", .run_id = "job", .hostname = "here" }, "not shown");
-    mu_agent_event_record(&(struct mu_agent_event){ .state = MU_EVENT_SUCCEEDED, .agent = &agent, .duration_ms = -1 });
+    mu_agent_event_record(
+        &(struct mu_agent_event){ .state = MU_EVENT_SUCCEEDED, .agent = &agent, .duration_ms = -1, .timestamp_ms = 5 });
 }
 
 #define LINE                                                                                                           \
-    "{\"name\": \"torchelastic.worker.status.SUCCEEDED\", \"source\": \"AGENT\", \"timestamp\": 0, \"metadata\": "     \
+    "{\"name\": \"torchelastic.worker.status.SUCCEEDED\", \"source\": \"AGENT\", \"timestamp\": 5, \"metadata\": "     \
     "{\"run_id\": \"job\", \"global_rank\": null, \"group_rank\": 0, \"worker_id\": null, \"role\": \"default\", "     \
     "\"hostname\": \"here\", \"state\": \"SUCCEEDED\", \"total_run_time\": 0, \"rdzv_backend\": \"c10d\", "            \
     "\"raw_error\": null, \"metadata\": \"{\\\"group_world_size\\\": 1, \\\"entry_point\\\": \\\"x\\\"}\", "           \
