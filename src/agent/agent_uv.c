@@ -605,12 +605,26 @@ static void keep_value(struct worker *worker, const struct mu_exit *exit)
     (void)mu_buf_assign(&worker->tail, mu_slice_str(lost));
 }
 
+/* For the policy, which says it once; PyTorch's line is for debugging. */
+static void describe_failure(const struct mu_agent *a, uint32_t rank, char *text, size_t room)
+{
+    struct mu_failure failure = failure_of(&a->workers[rank], rank);
+    struct mu_buf line = { 0 };
+    char stock[512];
+
+    if (mu_failure_write_line(&failure, a->hostname, &line) == 0)
+        (void)snprintf(text, room, "%.*s", (int)line.len, line.data);
+    mu_buf_done(&line);
+    mu_say_failed(stock, sizeof stock, &failure, a->entry_point);
+    mu_log(MUSTER_LOG_DEBUG, "%s", stock);
+}
+
 static void on_worker_exit(void *ctx, const struct mu_exit *exit)
 {
     struct mu_agent *a = ctx;
     struct worker *worker = &a->workers[exit->rank];
     struct mu_oom oom;
-    char text[256], name[MU_SIGNAL_NAME_MAX];
+    char text[MU_POLICY_TEXT_MAX] = "";
 
     worker->exited = true;
     worker->code = exit->code;
@@ -632,19 +646,8 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
             (void)mu_logs_tail(a->logs, exit->rank, &worker->tail);
     }
     keep_value(worker, exit);
-    if (exit->code < 0)
-        (void)snprintf(text, sizeof text, "worker %" PRIu32 " (pid %d) was killed by %s", exit->rank, (int)exit->pid,
-                       mu_signal_name(-exit->code, name));
-    else
-        (void)snprintf(text, sizeof text, "worker %" PRIu32 " (pid %d) exited with %d", exit->rank, (int)exit->pid,
-                       exit->code);
-    if (worker->failed && !a->stopping) {
-        struct mu_failure failure = failure_of(worker, exit->rank);
-        char line[512];
-
-        mu_say_failed(line, sizeof line, &failure, a->entry_point);
-        mu_log(MUSTER_LOG_ERROR, "%s", line);
-    }
+    if (worker->failed && !a->stopping)
+        describe_failure(a, exit->rank, text, sizeof text);
     tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
                                       .round = a->info.round,
                                       .number = exit->rank,
@@ -656,13 +659,13 @@ static void on_worker_hang(void *ctx, const struct mu_hang *hang)
 {
     struct mu_agent *a = ctx;
     struct worker *worker = &a->workers[hang->rank];
-    char text[256];
+    char text[512];
 
-    (void)snprintf(
-        text, sizeof text,
-        "worker %" PRIu32 " (pid %d, %s) has hung in the kernel (state %c) for more than %" PRIu64 ".%01" PRIu64 " s",
-        hang->rank, (int)hang->pid, hang->comm, hang->state, a->config.hang_ms / 1000, a->config.hang_ms % 1000 / 100);
-    mu_log(MUSTER_LOG_ERROR, "%s; stopping the group", text);
+    (void)snprintf(text, sizeof text,
+                   "rank %" PRId64 " on %s (local rank %" PRIu32 ", pid %d, %s) has hung in the kernel (state %c) for "
+                   "more than %" PRIu64 ".%01" PRIu64 " s",
+                   worker->rank, a->hostname, hang->rank, (int)hang->pid, hang->comm, hang->state,
+                   a->config.hang_ms / 1000, a->config.hang_ms % 1000 / 100);
     worker->hung = true;
     worker->noticed_s = time(NULL);
     worker->order = a->deaths++;

@@ -218,8 +218,7 @@ static const char *who(const struct mu_finish *f)
 
 static void name_verdict(struct mu_finish *f)
 {
-    (void)snprintf(f->text, sizeof f->text, "the job has failed: %.*s (%.*s, rank %" PRId64 ")", WHO_SHOWN_MAX,
-                   f->verdict.cause, WHO_SHOWN_MAX / 2, f->verdict.node, f->verdict.rank);
+    (void)snprintf(f->text, sizeof f->text, "the job has failed: %s", f->verdict.cause);
 }
 
 static void warn(struct mu_finish *f, const char *what, const struct muster_error *error, struct mu_finish_effects *out)
@@ -370,7 +369,7 @@ static void give_verdict(struct mu_finish *f, enum mu_finish_end how, const char
     f->end = how;
     f->has_verdict = false;
     f->deadline_ms = now_ms + MU_FINISH_CLOSE_MS;
-    cut(verdict.node, sizeof verdict.node, f->node);
+    cut(verdict.node, sizeof verdict.node, f->host);
     cut(verdict.cause, sizeof verdict.cause, cause);
     len = mu_verdict_write(&verdict, f->verdict_text);
     f->verdict_text[len < 0 ? 0 : len] = '\0';
@@ -541,8 +540,7 @@ static void take_failed(struct mu_finish *f, const struct mu_answer *answer, str
     if (f->state != MU_FINISH_WATCHING || answer->error != NULL || mu_verdict_read(answer->value, &failure, NULL) < 0 ||
         failure.succeeded)
         return;
-    (void)snprintf(f->text, sizeof f->text, "a worker failed on %.*s (rank %" PRId64 "): %.*s", WHO_SHOWN_MAX / 2,
-                   failure.node, failure.rank, WHO_SHOWN_MAX, failure.cause);
+    (void)snprintf(f->text, sizeof f->text, "%s", failure.cause); /* names rank and host */
     emit(out, MU_FINISH_DO_PEER_FAILED)->text = f->text;
 }
 

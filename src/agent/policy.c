@@ -468,7 +468,7 @@ static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_
     p->fate = REJOIN;
     p->restarting = true;
     p->restart_ms = now_ms;
-    say(p, out, MUSTER_LOG_WARNING, "%.*s; regrouping", TEXT_SHOWN_MAX * 2, p->why);
+    say(p, out, MUSTER_LOG_WARNING, "%.*s; restarting the group", TEXT_SHOWN_MAX * 2, p->why);
     measure_decision(p, now_ms, out);
     stop(p, signal, p->grace_ms, now_ms, out);
 }
@@ -527,7 +527,7 @@ static void be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_e
     mu_asks_drop(&p->asks);
     p->fate = REJOIN;
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
-    say(p, out, MUSTER_LOG_WARNING, "%s; regrouping", p->why);
+    say(p, out, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
     stop(p, SIGKILL, 0, now_ms, out);
 }
 
@@ -549,9 +549,8 @@ static void await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
     } else if (now_ms >= p->charge_until_ms) {
         p->charge_until_ms = p->charge_ms + p->store_ms;
         say(p, out, MUSTER_LOG_WARNING,
-            "%.*s; whether restarts are left is the store's to say%s%.*s; waiting for up to %" PRIu64 " s",
-            TEXT_SHOWN_MAX, p->failure, p->silence.code != 0 ? ": " : ", which is silent", TEXT_SHOWN_MAX,
-            p->silence.code != 0 ? p->silence.text : "", p->store_ms / 1000);
+            "waiting up to %" PRIu64 " s for the store to say whether restarts are left%s%.*s", p->store_ms / 1000,
+            p->silence.code != 0 ? ": " : "", TEXT_SHOWN_MAX * 2, p->silence.code != 0 ? p->silence.text : "");
     }
 }
 
@@ -592,9 +591,15 @@ static void tell_failed(struct mu_policy *p, struct mu_policy_effects *out)
     effect->text = p->failure;
 }
 
+static void say_failure(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->failure);
+}
+
 static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     p->fate = BUDGET;
+    say_failure(p, out);
     (void)snprintf(p->why, sizeof p->why, "%s", p->failure);
     p->restarting = true;
     p->restart_ms = now_ms;
@@ -641,6 +646,7 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
     enter_state(p, MU_GROUP_UNHEALTHY, out);
     failed_with(p, event);
     p->fate = ILL;
+    say_failure(p, out);
     measure_decision(p, event->now_ms, out);
     stop(p, SIGTERM, p->grace_ms, event->now_ms, out);
     tell_failed(p, out);
@@ -662,10 +668,10 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
 
         time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
         say(p, out, MUSTER_LOG_WARNING,
-            "%.*s: regrouped in %" PRIu64 ".%03" PRIu64 " s, %" PRId64 " node%s, round %" PRId64 ", restart %" PRId64
+            "regrouped in %" PRIu64 ".%03" PRIu64 " s: %" PRId64 " node%s, round %" PRId64 ", restart %" PRId64
             " of %" PRId64,
-            TEXT_SHOWN_MAX, p->why, took_ms / 1000, took_ms % 1000, p->joined.world_size,
-            p->joined.world_size == 1 ? "" : "s", p->joined.round, p->count, p->max_restarts);
+            took_ms / 1000, took_ms % 1000, p->joined.world_size, p->joined.world_size == 1 ? "" : "s", p->joined.round,
+            p->count, p->max_restarts);
     }
     p->restarting = false;
     p->restart_ms = 0;
@@ -721,12 +727,12 @@ static void decide_workers_failed(struct mu_policy *p)
     (void)snprintf(p->outcome.error.text, sizeof p->outcome.error.text, "%s", p->failure);
 }
 
-/* With what the verdict, or its want, means for the job. */
+/* `text`: what the failure, which was said when it happened, means for the job. */
 static void be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out)
 {
     decide_workers_failed(p);
     enter_state(p, MU_GROUP_FAILED, out);
-    say(p, out, MUSTER_LOG_ERROR, "%.*s; %s", TEXT_SHOWN_MAX, p->failure, text);
+    say(p, out, MUSTER_LOG_ERROR, "%s", text);
 }
 
 static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -736,8 +742,8 @@ static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effe
         leave(p, now_ms, out);
         return;
     }
-    (void)snprintf(p->text, sizeof p->text, "%.*s; all %" PRId64 " restarts are used up", TEXT_SHOWN_MAX, p->failure,
-                   p->max_restarts);
+    (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
+                   p->failure, p->max_restarts);
     be_stopped(p, out);
     emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
     enter(p, MU_POLICY_FAILING, UINT64_MAX);
@@ -751,8 +757,8 @@ static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
         int64_t remaining = mu_policy_remaining_restarts(p);
 
         say(p, out, MUSTER_LOG_INFO,
-            "[%.200s] Worker group FAILED. %" PRId64 "/%" PRId64 " attempts left; will restart worker group (%.*s)",
-            p->role, remaining + 1, p->max_restarts, TEXT_SHOWN_MAX, p->failure);
+            "[%.200s] Worker group FAILED. %" PRId64 "/%" PRId64 " attempts left; will restart worker group", p->role,
+            remaining + 1, p->max_restarts);
     }
     join(p, now_ms, out);
 }
@@ -902,13 +908,24 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
     enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
 }
 
-/* Who was in the round that has failed for good is no spare, also if it looks like one by the time the job is closed. */
+/* A member of the round that has failed for good is no spare, also if it looks like one by the time the job is closed. */
 static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
 {
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->graceful = true;
     p->outcome.error = *error;
-    (void)mu_wrap(&p->outcome.error, MUSTER_ERDZV_CLOSED, "%.*s", TEXT_SHOWN_MAX, p->peer_failed);
+    p->outcome.error.code = MUSTER_ERDZV_CLOSED;
+}
+
+/* What the verdict says, without the failure of another node that was told when it happened. */
+static const char *untold_cause(const struct mu_policy *p, const struct mu_verdict *verdict)
+{
+    size_t told = strlen(p->peer_failed);
+    const char *cause = verdict->cause;
+
+    if (told > 0 && strncmp(cause, p->peer_failed, told) == 0 && strncmp(cause + told, "; ", 2) == 0)
+        return cause + told + 2;
+    return cause;
 }
 
 static void join_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
@@ -953,13 +970,14 @@ static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64
     p->in = false;
     mu_asks_drop(&p->asks);
     if (known)
-        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s (%.200s, rank %" PRId64 ": %.*s)",
-                      verdict.succeeded ? "succeeded" : "failed", verdict.node, verdict.rank, TEXT_SHOWN_MAX,
-                      verdict.cause);
+        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s: %.*s",
+                      verdict.succeeded ? "succeeded" : "failed", TEXT_SHOWN_MAX, untold_cause(p, &verdict));
+    else if (p->peer_failed[0] != '\0')
+        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job did not restart");
     if (known && verdict.succeeded && p->graceful) /* a spare after all */
         decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {
-        say(p, out, MUSTER_LOG_ERROR, "%.*s; %.*s", TEXT_SHOWN_MAX, p->failure, TEXT_SHOWN_MAX, p->outcome.error.text);
+        say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
         decide_workers_failed(p);
         enter_state(p, MU_GROUP_FAILED, out);
     }
@@ -1049,7 +1067,7 @@ static void on_job_failed(struct mu_policy *p, const struct mu_policy_event *eve
     if (p->phase != MU_POLICY_ASSIGNING && !has_workers(p))
         return;
     (void)mu_fail(&error, MUSTER_ERDZV_CLOSED, "%s", event->text == NULL ? "the job has failed" : event->text);
-    say(p, out, MUSTER_LOG_ERROR, "%.*s; stopping", TEXT_SHOWN_MAX * 2, error.text);
+    say(p, out, MUSTER_LOG_ERROR, "the job has failed on another node; stopping the workers"); /* why: in the end */
     fail_with(p, &error, event->now_ms, out);
 }
 
@@ -1061,8 +1079,8 @@ static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *even
         return;
     }
     be_failed(p,
-              event->end == MU_FINISH_END_UNSAID ? "no restarts are left, which the others could not be told"
-                                                 : "no restarts are left: the job has failed and is closed",
+              event->end == MU_FINISH_END_UNSAID ? "no restarts left; could not tell the other nodes"
+                                                 : "no restarts left: the job has failed and is closed",
               out);
     linger(p, event->now_ms, out);
 }
@@ -1148,7 +1166,7 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
         leave(p, event->now_ms, out);
         break;
     case MU_POLICY_FAILING:
-        be_failed(p, "no restarts are left", out);
+        be_failed(p, "no restarts left", out);
         end(p, event->now_ms, out);
         break;
     case MU_POLICY_ASKING: /* it is decided: end it */

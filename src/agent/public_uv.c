@@ -411,22 +411,18 @@ static bool keep_values(struct result *result, const struct mu_agent_result *fro
 }
 
 /* One line: which worker failed first and how, or what another node has told. */
-static bool keep_reason(const struct muster_agent *p, struct result *result, const struct mu_agent_result *from)
+static bool keep_reason(struct result *result, const struct mu_agent_result *from)
 {
     struct mu_slice text = mu_slice_str(from->outcome->error.text);
     struct mu_buf line = { 0 };
     char host[256] = "localhost";
-    struct mu_report report = { .job = muster_worker_spec_entry_point(&p->spec.given),
-                                .host = host,
-                                .signal_names = true,
-                                .failures = from->failures,
-                                .count = from->count };
 
     (void)gethostname(host, sizeof host - 1);
     if (!muster_run_result_is_failed(&result->base))
         text.len = 0;
-    else if (from->count > 0 && mu_report_write_line(&report, &line) == 0)
-        text = mu_slice(line.data, (size_t)((char *)memchr(line.data, '\n', line.len) - line.data));
+    else if (from->count > 0 &&
+             mu_failure_write_line(&from->failures[mu_failure_first(from->failures, from->count)], host, &line) == 0)
+        text = mu_buf_slice(&line);
     result->base.reason = keep_text(&result->arena, text);
     mu_buf_done(&line);
     return result->base.reason != NULL;
@@ -442,7 +438,7 @@ static struct muster_run_result *make_result(const struct muster_agent *p, const
     result->base.state =
         from->outcome->kind == MU_POLICY_OUTCOME_SUCCEEDED ? MUSTER_WORKER_SUCCEEDED : MUSTER_WORKER_FAILED;
     result->base.total_run_time_ms = from->run_time_ms;
-    if (keep_failures(p, result, from) && keep_values(result, from) && keep_reason(p, result, from))
+    if (keep_failures(p, result, from) && keep_values(result, from) && keep_reason(result, from))
         return &result->base;
     muster_run_result_free(&result->base);
     return NULL;

@@ -347,52 +347,44 @@ static struct mu_slice trim(struct mu_slice text)
     return text;
 }
 
-/* The last lines that say anything, within the limit of bytes; the newest matter most. */
-static struct mu_slice last_lines(struct mu_slice text)
+/* Python points at a part of the line above with a line of carets and tildes, which says nothing by itself. */
+static bool points_only(struct mu_slice line)
 {
-    size_t from, lines = 0;
-
-    text = trim(text);
-    for (from = text.len; from > 0 && text.len - from < MU_REPORT_DETAIL_MAX; from--)
-        if (text.data[from - 1] == '\n' && from < text.len && text.data[from] != '\n' && ++lines == MU_REPORT_LINES_MAX)
-            break;
-    while (from > 0 && from < text.len && ((unsigned char)text.data[from] & 0xC0) == 0x80)
-        from++;
-    return mu_slice(text.data + from, text.len - from);
+    for (size_t i = 0; i < line.len; i++)
+        if (line.data[i] != '^' && line.data[i] != '~' && line.data[i] != ' ')
+            return false;
+    return true;
 }
 
-static void put_lines(struct text *t, struct mu_slice lines)
+/* The last line that says something; empty: there is none. */
+static struct mu_slice last_line(struct mu_slice text)
 {
-    const char *before = ": ";
+    text = trim(text);
+    while (text.len > 0) {
+        size_t from = text.len;
+        struct mu_slice line;
 
-    while (lines.len > 0) {
-        const char *end = memchr(lines.data, '\n', lines.len);
-        size_t len = end != NULL ? (size_t)(end - lines.data) : lines.len;
-        struct mu_slice line = trim(mu_slice(lines.data, len));
-
-        if (line.len > 0) {
-            put(t, before);
-            put_flat(t, line);
-            before = " | ";
-        }
-        len += end != NULL;
-        lines = mu_slice(lines.data + len, lines.len - len);
+        while (from > 0 && text.data[from - 1] != '\n')
+            from--;
+        line = trim(mu_slice(text.data + from, text.len - from));
+        if (!points_only(line))
+            return line;
+        text = trim(mu_slice(text.data, from));
     }
+    return text;
 }
 
 /* What the worker said: in its error file, or at last on its stderr. */
 static void put_last_words(struct text *t, const struct mu_failure *f)
 {
-    struct mu_slice message = has_message(f) ? trim(mu_slice_str(f->error->message)) : mu_slice("", 0);
+    struct mu_slice words = has_message(f) ? trim(mu_slice_str(f->error->message)) : mu_slice("", 0);
 
-    if (message.len > 0) {
-        put(t, ": ");
-        put_flat(t, cut(message, MU_REPORT_DETAIL_MAX));
-    } else if (has_message(f)) {
-        put_lines(t, last_lines(mu_slice_str(f->error->traceback)));
-    } else {
-        put_lines(t, last_lines(f->last_stderr));
-    }
+    if (words.len == 0)
+        words = last_line(has_message(f) ? mu_slice_str(f->error->traceback) : f->last_stderr);
+    if (words.len == 0)
+        return;
+    put(t, ": ");
+    put_flat(t, cut(words, MU_REPORT_DETAIL_MAX));
 }
 
 static void put_how(struct text *t, const struct mu_failure *f)
@@ -434,32 +426,30 @@ static void put_problems(struct text *t, const struct mu_report *report)
     }
 }
 
-int mu_report_write_line(const struct mu_report *report, struct mu_buf *out)
+int mu_failure_write_line(const struct mu_failure *f, const char *host, struct mu_buf *out)
 {
-    const struct mu_failure *f = &report->failures[mu_failure_first(report->failures, report->count)];
     struct text t = { .out = out };
 
     put(&t, "rank ");
     put_int(&t, f->rank);
     put(&t, " on ");
-    put(&t, report->host);
+    put_flat(&t, mu_slice_str(host));
     put(&t, " (local rank ");
     put_int(&t, f->local_rank);
     put(&t, ", pid ");
     put_int(&t, f->pid);
-    put(&t, report->count > 1 ? ") failed first: " : ") failed: ");
+    put(&t, ") failed: ");
     put_how(&t, f);
     put_last_words(&t, f);
-    put(&t, "\n");
-    put_problems(&t, report);
     return t.rc;
 }
 
 int mu_report_write(const struct mu_report *report, struct mu_buf *out)
 {
-    int rc = mu_report_write_line(report, out);
+    struct text t = { .out = out };
 
-    return rc < 0 ? rc : mu_report_write_box(report, out);
+    put_problems(&t, report);
+    return t.rc < 0 ? t.rc : mu_report_write_box(report, out);
 }
 
 /* ---- Names ---- */

@@ -1,5 +1,5 @@
-/* What people read after a failure: one line that says what happened, and below it the box that torchrun prints, in its form;
- * and the lines of the log that scripts look for. Pure: texts in, texts out. */
+/* What people read after a failure: one line in the log that says what happened, when it happens; in the end the box that
+ * torchrun prints, in its form; and the lines of the log that scripts look for. Pure: texts in, texts out. */
 #ifndef MU_AGENT_REPORT_H
 #define MU_AGENT_REPORT_H
 
@@ -8,8 +8,7 @@
 #include <sys/types.h>
 
 #define MU_REPORT_BYTES_MAX ((size_t)64 << 20) /* of one report */
-#define MU_REPORT_DETAIL_MAX 512               /* bytes of a message or of last lines in the one line */
-#define MU_REPORT_LINES_MAX 3                  /* last lines of a worker's stderr in it */
+#define MU_REPORT_DETAIL_MAX 256               /* bytes of a message or of a last line in the one line */
 #define MU_REPORT_PROBLEMS_MAX 8               /* error files that could not be used, one line each */
 
 /* "SIGKILL"; "<N/A>" for numbers that Python has no name for. */
@@ -32,6 +31,11 @@ int64_t mu_failure_time_s(const struct mu_failure *failure);
  * of siblings that were stopped because of them. */
 size_t mu_failure_first(const struct mu_failure *failures, size_t count);
 
+/* The line, without its end: "rank 1 on node0 (local rank 1, pid 42) failed: killed by SIGKILL (out of memory): last words". The
+ * last words are the message of its error file, or else the last line of its stderr that says something, as far as stderr
+ * goes through us. Appends. */
+int mu_failure_write_line(const struct mu_failure *failure, const char *host, struct mu_buf *out);
+
 /* "traceback" of the box and, in the first column of torchrun's table, the made-up message of a failure without error file:
  * "Signal 11 (SIGSEGV) received by PID 42" or where to read about tracebacks. Appends; not indented. */
 int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out);
@@ -52,12 +56,10 @@ struct mu_report {     /* borrows */
     size_t count;  /* above 0 */
 };
 
-/* The line: "rank 1 on node0 (local rank 1, pid 42) failed first: killed by SIGKILL (out of memory): last words". Then one
- * line for each error file that was there and could not be used. Each ends with a line end. Appends. */
-int mu_report_write_line(const struct mu_report *report, struct mu_buf *out);
 /* "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " and the box, ending with a line end. Appends. */
 int mu_report_write_box(const struct mu_report *report, struct mu_buf *out);
-/* One after the other: what `muster run` prints at the end. */
+/* What `muster run` prints at the end: a line for each error file that was there and could not be used, then the box.
+ * Appends. */
 int mu_report_write(const struct mu_report *report, struct mu_buf *out);
 
 /* What the job is called in the box. `argv`: the worker's command, templates not yet filled in. `run_path`: --run-path was
@@ -72,14 +74,14 @@ const char *mu_report_entry_point(const char *program);
 void mu_say_closing(char *line, size_t room, pid_t pid, int signal);                                /* WARNING */
 void mu_say_forced(char *line, size_t room, pid_t pid, int signal);                                 /* WARNING */
 void mu_say_signal(char *line, size_t room, int signal);                                            /* WARNING */
-void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program); /* ERROR */
+void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program); /* DEBUG */
 /* The same for --run-path, whose workers are functions; `method`: "spawn", ... */
-void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method); /* ERROR */
+void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method); /* DEBUG */
 void mu_say_retry(char *line, size_t room, const char *role, const char *state, int64_t left, int64_t max); /* INFO */
 void mu_say_waiting(char *line, size_t room, const char *role, int64_t nodes, int64_t group_rank);          /* INFO */
 void mu_say_log_dir(char *line, size_t room, const char *directory);                                        /* INFO */
 void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path);                      /* INFO */
-void mu_say_no_copy(char *line, size_t room, const char *path); /* ERROR: the launcher has no TORCHELASTIC_ERROR_FILE */
+void mu_say_no_copy(char *line, size_t room, const char *path); /* DEBUG: the launcher has no TORCHELASTIC_ERROR_FILE */
 /* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the log. */
 void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal);
 

@@ -208,7 +208,7 @@ static void write_error_file(const struct run *run, const struct mu_agent_result
             char line[1024];
 
             mu_say_no_copy(line, sizeof line, first->error_path);
-            mu_log(MUSTER_LOG_ERROR, "%s", line);
+            mu_log(MUSTER_LOG_DEBUG, "%s", line);
         }
         return;
     }

@@ -47,8 +47,8 @@ def test_a_worker_that_was_killed_for_want_of_memory_is_said_to_be(scene, group)
                         "import os, signal\nif os.environ['RANK'] == '0': signal.pause()\nx = b'x' * (1 << 30)",
                         program=box.wrap(MUSTER, "run"))
     assert agent.end() == 1
-    above = agent.err[:agent.err.index(CHILD_FAILED)].splitlines()[-1]
-    assert re.search(r"rank 1 on \S+ \(local rank 1, pid \d+\) failed first: killed by SIGKILL \(out of memory\)", above)
+    above = agent.err[:agent.err.index(CHILD_FAILED)]
+    assert re.search(r"rank 1 on \S+ \(local rank 1, pid \d+\) failed: killed by SIGKILL \(out of memory\)", above)
 
 
 def test_a_worker_that_somebody_killed_is_not_said_to_lack_memory(scene):
@@ -169,11 +169,20 @@ def test_http_is_loaded_only_when_health_is_asked_for(scene, absent):
 # ---- For people ----
 
 
-def test_last_words_are_in_the_line_above_the_report(scene):
-    agent = scene.shell("echo one >&2; echo 'two: \033[31mred' >&2; exit 4", "-t2")
+def test_a_failure_is_told_once_with_its_last_words(scene):
+    agent = scene.shell("echo one >&2; echo 'two: \033[31mred' >&2; echo '   ~~^~~' >&2; exit 4", "-t2")
     assert agent.end() == 1
-    above = agent.err[:agent.err.index(CHILD_FAILED)].splitlines()[-1]
-    assert above.endswith("failed: exit code 4: one | two: [31mred")
+    above = agent.err[:agent.err.index(CHILD_FAILED)].splitlines()
+    told, = [line for line in above if "pid" in line and not line.startswith("[")]
+    assert re.search(r" rank 0 on \S+ \(local rank 0, pid \d+\) failed: exit code 4: two: \[31mred$", told)
+    assert "exitcode:" not in agent.err
+
+
+def test_an_error_file_that_nobody_asked_for_is_not_an_error(scene):
+    agent = scene.shell("""echo '{"message": "it broke"}' > "$TORCHELASTIC_ERROR_FILE"; exit 4""")
+    assert agent.end() == 1
+    assert "failed: exit code 4: it broke\n" in agent.err
+    assert "no error file defined" not in agent.err
 
 
 def test_on_a_terminal_one_line_tells_who_is_missing_and_goes_away(scene, serve):

@@ -305,13 +305,13 @@ static void a_used_up_budget_fails_and_closes_the_job(void **state)
     configure(s, 0);
     run(s);
     assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(1, 0));
+    assert_non_null(strstr(s->told, "'local rank 1 exited with 3'")); /* once, when it happens */
     (void)value(s, PAID(1, 0) " me");
-    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 0 restarts are used up");
+    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; no restarts left (max restarts: 0)");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
     assert_null(strstr(s->told, "closed")); /* which is said when it is */
     assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
-    assert_non_null(strstr(s->told, "'local rank 1 exited with 3; no restarts are left: the job has failed and is "
-                                    "closed'"));
+    assert_non_null(strstr(s->told, "'no restarts left: the job has failed and is closed'"));
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
 }
 
@@ -348,7 +348,7 @@ static void who_would_fail_a_job_that_has_gone_on_joins_it(void **state)
     (void)stopped(s);
     assert_string_equal(finished(s, MU_FINISH_END_OUTDATED), "join");
     assert_null(strstr(s->told, "closed"));
-    assert_non_null(strstr(s->told, "'the others had gone on without this node; regrouping'"));
+    assert_non_null(strstr(s->told, "'the others had gone on without this node; restarting the group'"));
     run_from(s, 4, 0, true);
 }
 
@@ -593,16 +593,15 @@ static void a_failure_on_another_node_ends_the_round_here_for_free_and_is_said(v
 
     run(s);
     assert_string_equal(peer_failed(s), STOP); /* neither told to others nor paid for */
-    assert_string_equal(s->told, "'a worker failed on n7 (rank 2); regrouping', step 7 ok, decision HEALTHY 1");
+    assert_string_equal(s->told,
+                        "'a worker failed on n7 (rank 2); restarting the group', step 7 ok, decision HEALTHY 1");
     assert_string_equal(peer_failed(s), "");
     assert_string_equal(waiting(s, 0), "");
     assert_string_equal(stopped(s), "join");
     (void)joined(s, 1);
     (void)assigned(s, 1, true);
     (void)simple(s, MU_POLICY_ON_STARTED);
-    assert_non_null(strstr(s->told,
-                           "'a worker failed on n7 (rank 2): regrouped in 0.000 s, 2 nodes, round 1, restart 1 "
-                           "of 1'"));
+    assert_non_null(strstr(s->told, "'regrouped in 0.000 s: 2 nodes, round 1, restart 1 of 1'"));
     (void)simple(s, MU_POLICY_ON_CLOSED);
     assert_string_equal(peer_failed(s), ""); /* no round can follow */
     configure(s, 1);
@@ -626,7 +625,7 @@ static void a_waiting_node_and_a_lost_one_regroup_for_free(void **state)
     (void)joined(s, 2);
     (void)assigned(s, 0, true);
     (void)simple(s, MU_POLICY_ON_STARTED);
-    assert_non_null(strstr(s->told, "'lost b: regrouped in 1.500 s, 2 nodes, round 2, restart 0 of 1'"));
+    assert_non_null(strstr(s->told, "'regrouped in 1.500 s: 2 nodes, round 2, restart 0 of 1'"));
     assert_int_equal(mu_policy_remaining_restarts(s->policy), 1);
 }
 
@@ -678,7 +677,7 @@ static void a_round_that_cannot_be_agreed_upon_is_followed_by_another(void **sta
     assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_AGAIN, .text = "forgotten" }),
                         "stop assigning, join");
     run_from(s, 1, 0, true);
-    assert_non_null(strstr(s->told, "'forgotten: regrouped in "));
+    assert_non_null(strstr(s->told, "'regrouped in "));
     assert_string_equal(simple(s, MU_POLICY_ON_ASSIGN_AGAIN), "");
 }
 
@@ -786,7 +785,7 @@ static void a_budget_that_is_used_up_fails_the_job(void **state)
     run_from(s, 7, 3, true);
     assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(4, 7));
     assert_string_equal(value(s, PAID(4, 7) " another"), "");
-    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; all 3 restarts are used up");
+    assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; no restarts left (max restarts: 3)");
 }
 
 /* The others have gone on without us, and we have not heard of it yet. */
@@ -798,7 +797,7 @@ static void a_round_that_was_over_for_the_job_costs_nothing_and_fails_nobody(voi
     run(s);
     (void)exited(s, 1, false);
     assert_string_equal(value(s, PAID(0, 1)), "kill"); /* of a later round; what ours write is in its way */
-    assert_non_null(strstr(s->told, "'the others had gone on without this node; regrouping'"));
+    assert_non_null(strstr(s->told, "'the others had gone on without this node; restarting the group'"));
     assert_string_equal(removed(s, 0), "kill"); /* there it is */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_count(s->policy), 0);
@@ -843,9 +842,7 @@ static void while_the_store_is_silent_nobody_knows_whether_the_round_is_paid_for
     assert_string_equal(stopped(s), "");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
     assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS), "");
-    assert_string_equal(s->told,
-                        "'local rank 1 exited with 3; whether restarts are left is the store's to say, which is "
-                        "silent; waiting for up to 600 s'");
+    assert_string_equal(s->told, "'waiting up to 600 s for the store to say whether restarts are left'");
     assert_string_equal(pass(s, T0 + MU_POLICY_CHARGE_MS + 1), "");
     assert_string_equal(s->told, "");
     assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_STORE_MS);
@@ -1001,7 +998,7 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
     assert_string_equal(
         value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 2, \"cause\": \"exit code 3\"}"),
         "end error rc 1");
-    assert_string_equal(s->outcome.error.text, "the job has failed (n7, rank 2: exit code 3): closed");
+    assert_string_equal(s->outcome.error.text, "the job has failed: exit code 3: closed");
     configure(s, 1);
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
@@ -1035,7 +1032,16 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)stopped(s);
     (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "?"), "end error rc 1");
-    assert_non_null(strstr(s->outcome.error.text, "a worker failed on n7 (rank 2)"));
+    assert_string_equal(s->outcome.error.text, "the job did not restart: the job was closed");
+    configure(s, 1); /* the failure was told when it happened */
+    run(s);
+    (void)peer_failed(s);
+    (void)stopped(s);
+    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    assert_string_equal(value(s, "{\"verdict\":\"failed\",\"node\":\"n7\",\"rank\":0,"
+                                 "\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
+                        "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "the job has failed: no restarts left: the job was closed");
     configure(s, 1); /* the others have gone on without it, and are done */
     run(s);
     (void)peer_failed(s);
@@ -1161,9 +1167,9 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
     (void)finished(s, MU_FINISH_END_FAILED);
-    assert_string_equal(s->told,
-                        "state FAILED, 'local rank 1 exited with 3; no restarts are left: the job has failed and is "
-                        "closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+    assert_string_equal(
+        s->told,
+        "state FAILED, 'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
 }
 
 static void names_are_there_for_all(void **state)
