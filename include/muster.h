@@ -519,7 +519,7 @@ struct muster_node {
     X(REMOVED, "removed")           /* the others go on without us */                                                  \
     X(CLOSED, "closed")             /* nobody joins any more */                                                        \
     X(LEFT, "left")                 /* leave is done */                                                                \
-    X(FAILED, "failed")             /* error: what was asked for failed, or our membership did */                      \
+    X(FAILED, "failed")             /* request, error: what was asked for failed, or our membership did */             \
     X(LOOKED, "looked")             /* closed, count: nodes that want in; or error */                                  \
     X(BACKEND_DOWN, "backend_down") /* error; it is being tried again */                                               \
     X(BACKEND_UP, "backend_up")                                                                                        \
@@ -532,6 +532,15 @@ enum muster_rdzv_event_type {
 };
 
 MUSTER_API const char *muster_rdzv_event_name(enum muster_rdzv_event_type type);
+
+enum muster_rdzv_request {                              /* what has failed */
+                           MUSTER_RDZV_REQUEST_UNKNOWN, /* only from back ends that were built before this was there */
+                           MUSTER_RDZV_REQUEST_JOIN,
+                           MUSTER_RDZV_REQUEST_LEAVE,
+                           MUSTER_RDZV_REQUEST_CLOSE,
+                           MUSTER_RDZV_REQUEST_LOOK,
+                           MUSTER_RDZV_REQUEST_MEMBERSHIP, /* nothing was asked for: we were a member, and are no more */
+};
 
 struct muster_rdzv_progress {
     int64_t joined, waiting, spares, min_nodes, max_nodes;
@@ -551,7 +560,8 @@ struct muster_rdzv_event { /* borrows what it points to */
     bool closed;
     const struct muster_error *error;
     const struct muster_rdzv_progress *progress;
-    bool old_dialect; /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
+    bool old_dialect;                 /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
+    enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);

@@ -928,9 +928,12 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
     struct mu_agent *a = ctx;
     struct mu_job_joined joined;
     struct mu_node *nodes;
-    struct mu_job_event told = {
-        .type = MU_JOB_ON_RDZV, .rdzv = event->type, .round = event->round, .error = event->error, .count = event->count
-    };
+    struct mu_job_event told = { .type = MU_JOB_ON_RDZV,
+                                 .rdzv = event->type,
+                                 .round = event->round,
+                                 .request = event->request,
+                                 .error = event->error,
+                                 .count = event->count };
 
     if (a->ended || a->freeing)
         return;

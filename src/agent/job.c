@@ -210,7 +210,11 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
     if (!known) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
                       from->round);
-        step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error }, now_ms);
+        step_policy(
+            j,
+            (struct mu_policy_event){
+                .type = MU_POLICY_ON_FAILED, .round = -1, .request = MUSTER_RDZV_REQUEST_JOIN, .error = &error },
+            now_ms);
         return;
     }
     step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = from->round, .joined = &joined },
@@ -277,8 +281,10 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
             j->stages[j->stages_count++] = MU_JOB_FINISH;
             break;
         case MUSTER_RDZV_FAILED:
-            j->stages[j->stages_count++] =
-                mu_finish_state(j->finish) == MU_FINISH_CLOSING ? MU_JOB_FINISH : MU_JOB_POLICY;
+            if (event->request == MUSTER_RDZV_REQUEST_CLOSE)
+                j->stages[j->stages_count++] = MU_JOB_FINISH;
+            else if (event->request != MUSTER_RDZV_REQUEST_LOOK) /* an agent never looks */
+                j->stages[j->stages_count++] = MU_JOB_POLICY;
             break;
         case MUSTER_RDZV_REMOVED:
         case MUSTER_RDZV_CLOSED:
@@ -337,7 +343,9 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_policy_event told = { .round = event->round, .error = event->error, .number = event->count };
+    struct mu_policy_event told = {
+        .round = event->round, .request = event->request, .error = event->error, .number = event->count
+    };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_JOINED:

@@ -984,36 +984,59 @@ static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64
     end(p, now_ms, out);
 }
 
-static void on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_LEAVING)
+        left(p, now_ms, out);
+    else if (p->phase == MU_POLICY_STOPPING && p->leave_until_ms != 0)
+        p->in = false;
+}
+
+static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                              struct mu_policy_effects *out)
 {
     switch (p->phase) {
-    case MU_POLICY_JOINING:
-        join_failed(p, event->error, event->now_ms, out);
-        break;
     case MU_POLICY_ASSIGNING:
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
-        fail_with(p, event->error, event->now_ms, out);
-        break;
-    case MU_POLICY_LEAVING:
-        left(p, event->now_ms, out);
+        fail_with(p, error, now_ms, out);
         break;
     case MU_POLICY_FINISHING: /* done is done */
-        say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2,
-            event->error->text);
+        say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
-        end(p, event->now_ms, out);
+        end(p, now_ms, out);
         break;
-    case MU_POLICY_STOPPING: /* what follows finds out for itself, unless it is LEAVE that failed */
-        p->in = p->in && p->leave_until_ms == 0;
-        break;
-    case MU_POLICY_IDLE:
+    case MU_POLICY_IDLE: /* what follows finds out for itself */
+    case MU_POLICY_JOINING:
+    case MU_POLICY_LEAVING:
+    case MU_POLICY_STOPPING:
     case MU_POLICY_ASKING:
     case MU_POLICY_CHARGING:
     case MU_POLICY_FAILING:
     case MU_POLICY_SERVING:
     case MU_POLICY_LINGERING:
     case MU_POLICY_ENDED:
+        break;
+    }
+}
+
+static void on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    switch (event->request) {
+    case MUSTER_RDZV_REQUEST_JOIN:
+        if (p->phase == MU_POLICY_JOINING)
+            join_failed(p, event->error, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_LEAVE:
+        leave_failed(p, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_MEMBERSHIP:
+        membership_failed(p, event->error, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_CLOSE: /* finish's */
+    case MUSTER_RDZV_REQUEST_LOOK:
+    case MUSTER_RDZV_REQUEST_UNKNOWN:
+        assert(false);
         break;
     }
 }

@@ -135,7 +135,8 @@ struct mu_policy_event { /* borrows what it points to */
     int64_t number;
     bool ok;
     enum mu_finish_end end;
-    const char *text; /* NULL: nothing is known */
+    const char *text;                 /* NULL: nothing is known */
+    enum muster_rdzv_request request; /* FAILED */
     const struct muster_error *error;
     struct mu_answer answer;
 };

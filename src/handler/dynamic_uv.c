@@ -82,9 +82,10 @@ static void tell(struct dynamic *d, struct muster_rdzv_event event)
     d->listener(d->ctx, &event);
 }
 
-static void tell_error(struct dynamic *d, enum muster_rdzv_event_type type, const struct muster_error *error)
+static void tell_error(struct dynamic *d, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                       const struct muster_error *error)
 {
-    tell(d, (struct muster_rdzv_event){ .type = type, .round = d->round, .error = error });
+    tell(d, (struct muster_rdzv_event){ .type = type, .round = d->round, .request = request, .error = error });
 }
 
 static void record(struct dynamic *d, const char *what, enum muster_node_state state, const char *text)
@@ -112,12 +113,13 @@ static struct muster_error with_context(const struct dynamic *d, const char *wha
     return told;
 }
 
-static void tell_failed(struct dynamic *d, const char *what, const struct muster_error *error)
+static void tell_failed(struct dynamic *d, enum muster_rdzv_request request, const struct muster_error *error)
 {
+    const char *what = mu_handler_request_text(request);
     struct muster_error told = with_context(d, what, error);
 
     record(d, what, MUSTER_NODE_FAILED, told.text);
-    tell_error(d, MUSTER_RDZV_FAILED, &told);
+    tell_error(d, MUSTER_RDZV_FAILED, request, &told);
 }
 
 /* Names in documents and of members are terminated. */
@@ -509,18 +511,14 @@ static void stop_boot(struct dynamic *d)
 
 /* ---- What the rendezvous machine tells ---- */
 
-static const char *asked_text(enum mu_rdzv_event_type asked)
+/* What has failed for the owner: a round that was not told yet belongs to the join. */
+static enum muster_rdzv_request request_of(const struct dynamic *d, enum mu_rdzv_event_type asked)
 {
-    switch (asked) {
-    case MU_RDZV_JOIN:
-        return "join";
-    case MU_RDZV_LEAVE:
-        return "leave";
-    case MU_RDZV_CLOSE:
-        return "close";
-    default:
-        return "stay in";
-    }
+    if (asked == MU_RDZV_LEAVE)
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    if (asked == MU_RDZV_CLOSE)
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    return asked == MU_RDZV_JOIN || d->joining ? MUSTER_RDZV_REQUEST_JOIN : MUSTER_RDZV_REQUEST_MEMBERSHIP;
 }
 
 /* The round ended before the owner was told that it began. */
@@ -562,19 +560,21 @@ static void join_if_wanted(struct dynamic *d)
 static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
 {
     struct muster_error error = *mu_rdzv_error(d->rdzv);
+    enum muster_rdzv_request request;
 
     if (d->boot_failed && asked == MU_RDZV_LEAVE) { /* we go all the same */
         d->boot_failed = false;
         asked = MU_RDZV_JOIN;
         error = d->boot_error;
     }
+    request = request_of(d, asked);
     if (asked == MU_RDZV_JOIN || asked == MU_RDZV_TIME)
         d->joining = false;
     if (asked == MU_RDZV_TIME) {
         d->boot_failed = false; /* that is told once */
         stop_boot(d);
     }
-    tell_failed(d, asked_text(asked), &error);
+    tell_failed(d, request, &error);
     if (asked == MU_RDZV_LEAVE)
         join_if_wanted(d);
 }
@@ -583,7 +583,7 @@ static void on_left(struct dynamic *d)
 {
     if (d->boot_failed) {
         d->boot_failed = d->joining = false;
-        tell_failed(d, "join", &d->boot_error);
+        tell_failed(d, MUSTER_RDZV_REQUEST_JOIN, &d->boot_error);
         return;
     }
     record(d, "leave", MUSTER_NODE_RUNNING, "left");
@@ -614,7 +614,7 @@ static void on_looked(struct dynamic *d)
     if (error.code != 0) {
         struct muster_error told = with_context(d, "look at", &error);
 
-        tell_error(d, MUSTER_RDZV_LOOKED, &told);
+        tell_error(d, MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK, &told);
         return;
     }
     tell(d,
@@ -636,7 +636,7 @@ static void on_down(struct dynamic *d)
     struct muster_error told = with_context(d, "keep to", mu_rdzv_error(d->rdzv));
 
     record(d, "keep alive", MUSTER_NODE_FAILED, told.text);
-    tell_error(d, MUSTER_RDZV_BACKEND_DOWN, &told);
+    tell_error(d, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, &told);
 }
 
 static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)

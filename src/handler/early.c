@@ -80,8 +80,14 @@ static void record_failure(const struct mu_early_node *node, const struct muster
 void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, const struct muster_error *error,
                    mu_early_tell *tell, void *ctx)
 {
-    static const char *const texts[] = {
-        [MU_EARLY_JOIN] = "join", [MU_EARLY_CLOSE] = "close", [MU_EARLY_LOOK] = "look at"
+    static const struct {
+        const char *text;
+        enum muster_rdzv_event_type told;
+        enum muster_rdzv_request request;
+    } asks[] = {
+        [MU_EARLY_JOIN] = { "join", MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_JOIN },
+        [MU_EARLY_CLOSE] = { "close", MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_CLOSE },
+        [MU_EARLY_LOOK] = { "look at", MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK },
     };
     struct mu_early all = take_all(early);
 
@@ -89,7 +95,7 @@ void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, con
     for (size_t i = 0; i < all.count; i++) {
         struct muster_error told = *error;
 
-        (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", texts[all.items[i]], node->run_id);
-        tell(ctx, all.items[i] == MU_EARLY_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED, &told);
+        (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", asks[all.items[i]].text, node->run_id);
+        tell(ctx, asks[all.items[i]].told, asks[all.items[i]].request, &told);
     }
 }

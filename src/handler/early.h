@@ -28,7 +28,8 @@ struct mu_early_node { /* who was asked */
 /* There is no back end: puts that on record, and tells each of them as failed, by FAILED or LOOKED; none is left. What is asked
  * from inside of `tell` is of the next try, and kept. The handler must not be freed before this has returned (it may be
  * asked to), and `tell` then tells nothing. */
-typedef void mu_early_tell(void *ctx, enum muster_rdzv_event_type type, const struct muster_error *error);
+typedef void mu_early_tell(void *ctx, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                           const struct muster_error *error);
 void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, const struct muster_error *error,
                    mu_early_tell *tell, void *ctx);
 

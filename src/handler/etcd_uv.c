@@ -101,13 +101,15 @@ static void record(struct etcd *e, const char *what, enum muster_node_state stat
                     "%s", text);
 }
 
-static void tell_failed(struct etcd *e, const char *what, const struct muster_error *error)
+static void tell_failed(struct etcd *e, enum muster_rdzv_request request, const struct muster_error *error)
 {
+    const char *what = mu_handler_request_text(request);
     struct muster_error told = *error;
 
     (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", what, e->place.run_id);
     record(e, what, MUSTER_NODE_FAILED, told.text);
-    tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .round = e->round, .error = &told });
+    tell(e, (struct muster_rdzv_event){
+                .type = MUSTER_RDZV_FAILED, .round = e->round, .request = request, .error = &told });
 }
 
 struct shown { /* a node, with room for its name */
@@ -442,7 +444,7 @@ static void on_left(struct etcd *e)
         return;
     }
     e->boot_failed = e->joining = false;
-    tell_failed(e, "join", &e->boot_error);
+    tell_failed(e, MUSTER_RDZV_REQUEST_JOIN, &e->boot_error);
 }
 
 static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
@@ -482,10 +484,12 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_FAILED:
         if (effect->asked == MU_CLASSIC_ON_JOIN)
             e->joining = false;
-        tell_failed(e, effect->asked == MU_CLASSIC_ON_JOIN ? "join" : "close", effect->error);
+        tell_failed(e, effect->asked == MU_CLASSIC_ON_JOIN ? MUSTER_RDZV_REQUEST_JOIN : MUSTER_RDZV_REQUEST_CLOSE,
+                    effect->error);
         break;
     case MU_CLASSIC_TELL_LOOKED:
         event.type = MUSTER_RDZV_LOOKED;
+        event.request = MUSTER_RDZV_REQUEST_LOOK;
         event.closed = effect->closed;
         tell(e, event);
         break;

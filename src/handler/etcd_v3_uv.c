@@ -128,14 +128,19 @@ static void record(struct v3 *v, const char *what, enum muster_node_state state,
 }
 
 /* The error as the owner sees it: which rendezvous it is about. */
-static void tell_error(struct v3 *v, enum muster_rdzv_event_type type, const char *what,
-                       const struct muster_error *error)
+static void tell_error(struct v3 *v, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                       const char *what, const struct muster_error *error)
 {
     struct muster_error told = *error;
 
     (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", what, v->run_id);
     record(v, what, MUSTER_NODE_FAILED, told.text);
-    tell(v, (struct muster_rdzv_event){ .type = type, .round = v->round, .error = &told });
+    tell(v, (struct muster_rdzv_event){ .type = type, .round = v->round, .request = request, .error = &told });
+}
+
+static void tell_failed(struct v3 *v, enum muster_rdzv_request request, const struct muster_error *error)
+{
+    tell_error(v, MUSTER_RDZV_FAILED, request, mu_handler_request_text(request), error);
 }
 
 static void tell_members(struct v3 *v, struct muster_rdzv_event event, bool only_lost)
@@ -859,11 +864,14 @@ static void stop_boot(struct v3 *v)
 
 /* ---- What the fold machine tells ---- */
 
-static const char *asked_text(enum mu_fold_event_type asked)
+/* What has failed for the owner: a round that was not told yet belongs to the join. */
+static enum muster_rdzv_request request_of(const struct v3 *v, enum mu_fold_event_type asked)
 {
-    return asked == MU_FOLD_ON_JOIN || asked == MU_FOLD_ON_LEAVE || asked == MU_FOLD_ON_CLOSE
-               ? mu_fold_event_text(asked)
-               : "stay in";
+    if (asked == MU_FOLD_ON_LEAVE)
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    if (asked == MU_FOLD_ON_CLOSE)
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    return asked == MU_FOLD_ON_JOIN || v->joining ? MUSTER_RDZV_REQUEST_JOIN : MUSTER_RDZV_REQUEST_MEMBERSHIP;
 }
 
 /* The round ended before the owner was told that it began. */
@@ -905,6 +913,7 @@ static void join_if_wanted(struct v3 *v)
 static void on_failed(struct v3 *v, const struct mu_fold_effect *effect)
 {
     enum mu_fold_event_type asked = effect->asked;
+    enum muster_rdzv_request request = request_of(v, asked);
     struct muster_error error = *effect->error;
 
     if (asked != MU_FOLD_ON_CLOSE)
@@ -915,14 +924,14 @@ static void on_failed(struct v3 *v, const struct mu_fold_effect *effect)
     }
     if (!muster_error_is_rdzv(error.code))
         error.code = MUSTER_ERDZV_CONNECTION;
-    tell_error(v, MUSTER_RDZV_FAILED, asked_text(asked), &error);
+    tell_failed(v, request, &error);
 }
 
 static void on_left(struct v3 *v)
 {
     if (v->boot_failed) {
         v->boot_failed = v->joining = false;
-        tell_error(v, MUSTER_RDZV_FAILED, "join", &v->boot_error);
+        tell_failed(v, MUSTER_RDZV_REQUEST_JOIN, &v->boot_error);
         return;
     }
     record(v, "leave", MUSTER_NODE_RUNNING, "left");
@@ -942,6 +951,7 @@ static void on_looked(struct v3 *v, const struct mu_fold_effect *effect)
                                         .round = effect->round,
                                         .closed = effect->closed,
                                         .count = effect->count,
+                                        .request = MUSTER_RDZV_REQUEST_LOOK,
                                         .error = error.code != 0 ? &error : NULL });
 }
 
@@ -992,7 +1002,7 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         on_looked(v, effect);
         break;
     case MU_FOLD_TELL_BACKEND_DOWN:
-        tell_error(v, MUSTER_RDZV_BACKEND_DOWN, "keep to", effect->error);
+        tell_error(v, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, "keep to", effect->error);
         break;
     case MU_FOLD_TELL_BACKEND_UP:
         tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = v->round });

@@ -81,17 +81,19 @@ static struct face *face_of(struct muster_rdzv *rdzv)
 
 /* ---- The thread's side ---- */
 
-static bool answers(enum asked asked, enum muster_rdzv_event_type type)
+static bool answers(enum asked asked, const struct muster_rdzv_event *event)
 {
+    bool failed = event->type == MUSTER_RDZV_FAILED;
+
     switch (asked) {
     case JOIN:
-        return type == MUSTER_RDZV_JOINED || type == MUSTER_RDZV_FAILED;
+        return event->type == MUSTER_RDZV_JOINED || (failed && event->request == MUSTER_RDZV_REQUEST_JOIN);
     case LEAVE:
-        return type == MUSTER_RDZV_LEFT || type == MUSTER_RDZV_FAILED;
+        return event->type == MUSTER_RDZV_LEFT || (failed && event->request == MUSTER_RDZV_REQUEST_LEAVE);
     case CLOSE:
-        return type == MUSTER_RDZV_CLOSED || type == MUSTER_RDZV_FAILED;
+        return event->type == MUSTER_RDZV_CLOSED || (failed && event->request == MUSTER_RDZV_REQUEST_CLOSE);
     case LOOK:
-        return type == MUSTER_RDZV_LOOKED;
+        return event->type == MUSTER_RDZV_LOOKED || (failed && event->request == MUSTER_RDZV_REQUEST_LOOK);
     case STOP:
     case NOTHING:
         break;
@@ -99,9 +101,9 @@ static bool answers(enum asked asked, enum muster_rdzv_event_type type)
     return false;
 }
 
-static void remember(struct face *face, enum muster_rdzv_event_type type)
+static void remember(struct face *face, const struct muster_rdzv_event *event)
 {
-    switch (type) {
+    switch (event->type) {
     case MUSTER_RDZV_JOINED:
         face->member = true;
         face->broken = false;
@@ -122,9 +124,9 @@ static void remember(struct face *face, enum muster_rdzv_event_type type)
         face->closed = true;
         break;
     case MUSTER_RDZV_FAILED:
-        if (face->awaited == JOIN)
+        if (event->request == MUSTER_RDZV_REQUEST_JOIN)
             face->member = face->broken = false;
-        else if (face->awaited != LEAVE && face->awaited != CLOSE && face->member)
+        else if (event->request == MUSTER_RDZV_REQUEST_MEMBERSHIP && face->member)
             face->broken = true;
         break;
     case MUSTER_RDZV_WAITING: /* seen when looked for */
@@ -141,8 +143,8 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
     struct face *face = ctx;
 
     (void)pthread_mutex_lock(&face->lock);
-    remember(face, event->type);
-    if (answers(face->awaited, event->type)) {
+    remember(face, event);
+    if (answers(face->awaited, event)) {
         face->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
         if (event->info != NULL)
             face->answer.info = *event->info;

@@ -9,10 +9,13 @@
 
 /* ---- Telling ---- */
 
-static void tell(void *ctx, enum muster_rdzv_event_type type, const struct muster_error *error)
+static void tell(void *ctx, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                 const struct muster_error *error)
 {
     struct mu_front *front = ctx;
-    const struct muster_rdzv_event event = { .size = sizeof event, .type = type, .round = -1, .error = error };
+    const struct muster_rdzv_event event = {
+        .size = sizeof event, .type = type, .round = -1, .request = request, .error = error
+    };
 
     if (!front->freeing)
         front->listener(front->ctx, &event);
@@ -20,7 +23,7 @@ static void tell(void *ctx, enum muster_rdzv_event_type type, const struct muste
 
 static void on_news(uv_timer_t *timer)
 {
-    tell(timer->data, MUSTER_RDZV_LEFT, NULL);
+    tell(timer->data, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, NULL);
 }
 
 /* ---- The back end ---- */

@@ -39,6 +39,9 @@ int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, st
 extern const struct muster_handler_ops mu_etcd_v3_handler_ops;
 int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
+/* name.c: what has failed, as a verb before "rendezvous". */
+const char *mu_handler_request_text(enum muster_rdzv_request request);
+
 #define MU_HANDLER_NAME_MAX 256
 /* name.c: what this node is called: `local_addr`, or (NULL) this machine's name, which is put into `hostname`. */
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX]);

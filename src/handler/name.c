@@ -1,4 +1,4 @@
-/* What this node is called in documents, records and logs. */
+/* What this node is called in documents, records and logs, and what requests are called in errors. */
 #include "handler/handler.h"
 
 #include <stdio.h>
@@ -16,4 +16,23 @@ const char *mu_handler_node_name(const char *local_addr, char hostname[static MU
             *at = '?';
     }
     return hostname;
+}
+
+const char *mu_handler_request_text(enum muster_rdzv_request request)
+{
+    switch (request) {
+    case MUSTER_RDZV_REQUEST_JOIN:
+        return "join";
+    case MUSTER_RDZV_REQUEST_LEAVE:
+        return "leave";
+    case MUSTER_RDZV_REQUEST_CLOSE:
+        return "close";
+    case MUSTER_RDZV_REQUEST_LOOK:
+        return "look at";
+    case MUSTER_RDZV_REQUEST_MEMBERSHIP:
+        return "stay in";
+    case MUSTER_RDZV_REQUEST_UNKNOWN:
+        break;
+    }
+    return "use";
 }

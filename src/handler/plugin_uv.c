@@ -24,6 +24,9 @@
 #include <unistd.h>
 #include <uv.h>
 
+/* A handler's table up to what every handler has; what came later may be missing. */
+#define OPS_BYTES_MIN offsetof(struct muster_handler_ops, endpoint)
+
 enum {
     FILES_MAX = 256,     /* in one directory */
     SERVICES_MAX = 4096, /* timers and watches of one handler */
@@ -241,10 +244,14 @@ struct wrapper {
     struct mu_list services; /* that the back end holds */
     unsigned services_count;
     unsigned closing; /* handles that the loop has not closed yet */
-    bool calling;     /* inside of a call to the back end, which must not tell anything */
-    bool told_early;  /* it did, and this: */
+    /* What was asked for and not answered yet, oldest first: for back ends that do not say what has failed. */
+    enum muster_rdzv_request asked[MUSTER_RDZV_REQUEST_MEMBERSHIP];
+    unsigned asked_count;
+    bool calling;    /* inside of a call to the back end, which must not tell anything */
+    bool told_early; /* it did, and this: */
     enum muster_rdzv_event_type early;
-    bool freeing, over; /* asked to go; nothing of the back end is left */
+    enum muster_rdzv_request early_request; /* in the call that asked for this */
+    bool freeing, over;                     /* asked to go; nothing of the back end is left */
     /* Says what was told too early. While there is an inner handler; closed last of all, so that `done` always comes from
      * the loop. */
     uv_timer_t last;
@@ -484,10 +491,64 @@ static struct wrapper *wrapper_of(const struct muster_handler *handler)
     return (struct wrapper *)handler;
 }
 
-static void ask(struct muster_handler *handler, void (*what)(struct muster_handler *handler))
+static void forget_ask(struct wrapper *w, enum muster_rdzv_request request)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < w->asked_count; i++) {
+        if (w->asked[i] != request)
+            w->asked[kept++] = w->asked[i];
+    }
+    w->asked_count = kept;
+}
+
+/* The oldest ask that FAILED may be the answer of. Without one it is the membership that has failed. */
+static enum muster_rdzv_request oldest_ask(const struct wrapper *w)
+{
+    for (unsigned i = 0; i < w->asked_count; i++) {
+        if (w->asked[i] != MUSTER_RDZV_REQUEST_LOOK) /* LOOKED is its answer, with an error or without */
+            return w->asked[i];
+    }
+    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
+static void forget_answered(struct wrapper *w, const struct muster_rdzv_event *event)
+{
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        forget_ask(w, MUSTER_RDZV_REQUEST_JOIN);
+        break;
+    case MUSTER_RDZV_LEFT:
+        forget_ask(w, MUSTER_RDZV_REQUEST_LEAVE);
+        break;
+    case MUSTER_RDZV_CLOSED:
+        forget_ask(w, MUSTER_RDZV_REQUEST_CLOSE);
+        break;
+    case MUSTER_RDZV_LOOKED:
+        forget_ask(w, MUSTER_RDZV_REQUEST_LOOK);
+        break;
+    case MUSTER_RDZV_FAILED:
+        forget_ask(w, event->request);
+        break;
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_REMOVED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+}
+
+static void ask(struct muster_handler *handler, enum muster_rdzv_request request,
+                void (*what)(struct muster_handler *handler))
 {
     struct wrapper *w = wrapper_of(handler);
 
+    if (request == MUSTER_RDZV_REQUEST_LEAVE) /* nobody waits for the join any more */
+        forget_ask(w, MUSTER_RDZV_REQUEST_JOIN);
+    forget_ask(w, request);
+    w->asked[w->asked_count++] = request;
     w->calling = true;
     what(w->inner);
     w->calling = false;
@@ -495,22 +556,22 @@ static void ask(struct muster_handler *handler, void (*what)(struct muster_handl
 
 static void plugin_join(struct muster_handler *handler)
 {
-    ask(handler, wrapper_of(handler)->inner->ops->join);
+    ask(handler, MUSTER_RDZV_REQUEST_JOIN, wrapper_of(handler)->inner->ops->join);
 }
 
 static void plugin_leave(struct muster_handler *handler)
 {
-    ask(handler, wrapper_of(handler)->inner->ops->leave);
+    ask(handler, MUSTER_RDZV_REQUEST_LEAVE, wrapper_of(handler)->inner->ops->leave);
 }
 
 static void plugin_close(struct muster_handler *handler)
 {
-    ask(handler, wrapper_of(handler)->inner->ops->close);
+    ask(handler, MUSTER_RDZV_REQUEST_CLOSE, wrapper_of(handler)->inner->ops->close);
 }
 
 static void plugin_look(struct muster_handler *handler)
 {
-    ask(handler, wrapper_of(handler)->inner->ops->look);
+    ask(handler, MUSTER_RDZV_REQUEST_LOOK, wrapper_of(handler)->inner->ops->look);
 }
 
 static bool plugin_use_agent_store(const struct muster_handler *handler)
@@ -538,7 +599,9 @@ static void on_told_early(uv_timer_t *timer)
 
     if (w->freeing)
         return;
-    event.type = w->early == MUSTER_RDZV_LOOKED ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED;
+    event.type = w->early_request == MUSTER_RDZV_REQUEST_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED;
+    event.request = w->early_request;
+    forget_ask(w, w->early_request);
     (void)mu_fail(
         &error, MUSTER_EINTERNAL,
         "the rendezvous back end '%s' told '%s' inside of a call; expected that it tells later, from the loop",
@@ -556,6 +619,7 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
     if (w->calling) {
         w->told_early = true;
         w->early = event->type;
+        w->early_request = w->asked_count > 0 ? w->asked[w->asked_count - 1] : MUSTER_RDZV_REQUEST_UNKNOWN;
         if (w->inner != NULL)
             (void)uv_timer_start(&w->last, on_told_early, 0, 0);
         return;
@@ -567,6 +631,9 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
     }
     memcpy(&whole, event, event->size < sizeof whole ? event->size : sizeof whole); /* it may be an older one */
     whole.size = sizeof whole;
+    if (whole.type == MUSTER_RDZV_FAILED && whole.request == MUSTER_RDZV_REQUEST_UNKNOWN)
+        whole.request = oldest_ask(w);
+    forget_answered(w, &whole);
     w->listener(w->listener_ctx, &whole);
 }
 
@@ -578,9 +645,9 @@ static int check_handler(const struct muster_handler *handler, const char *name,
 
     if (ops == NULL)
         return mu_fail(reterr, MUSTER_EINTERNAL, "it gave no handler");
-    if (ops->size < sizeof *ops)
+    if (ops->size < OPS_BYTES_MIN)
         return mu_fail(reterr, MUSTER_EINTERNAL, "its handler's table has %u bytes; expected at least %zu",
-                       (unsigned)ops->size, sizeof *ops);
+                       (unsigned)ops->size, OPS_BYTES_MIN);
     if (ops->join == NULL || ops->leave == NULL || ops->close == NULL || ops->look == NULL || ops->free == NULL)
         return mu_fail(reterr, MUSTER_EINTERNAL, "its handler lacks one of join, leave, close, look and free");
     if (ops->name == NULL || strcmp(ops->name, name) != 0)
@@ -591,8 +658,7 @@ static int check_handler(const struct muster_handler *handler, const char *name,
 
 static bool can_be_freed(const struct muster_handler *handler)
 {
-    return handler != NULL && handler->ops != NULL && handler->ops->size >= sizeof *handler->ops &&
-           handler->ops->free != NULL;
+    return handler != NULL && handler->ops != NULL && handler->ops->size >= OPS_BYTES_MIN && handler->ops->free != NULL;
 }
 
 static void adopt(struct wrapper *w, struct muster_handler *inner)

@@ -308,9 +308,10 @@ struct handler {
     struct mu_client *client;
     struct mu_call add;
     int64_t opened_ms, seen; /* seen: how many have come */
-    bool join_asked, leave_asked, close_asked, look_asked, failed;
-    struct muster_error error; /* with failed */
-    unsigned parts_closing;    /* client and server; while freeing also the timers */
+    bool join_asked, leave_asked, close_asked, look_asked;
+    enum muster_rdzv_request failed; /* UNKNOWN: nothing that is still to be told */
+    struct muster_error error;       /* with failed */
+    unsigned parts_closing;          /* client and server; while freeing also the timers */
     void (*freed)(void *ctx);
     void *freed_ctx;
 };
@@ -327,7 +328,8 @@ static bool has_news(const struct handler *h)
     bool may_go_on = h->parts_closing == 0 && (h->state == IDLE || h->state == OPEN);
     bool gathered = h->state == GATHERING && h->seen >= h->place.world_size;
 
-    return h->failed || h->leave_asked || h->close_asked || h->look_asked || gathered || (h->join_asked && may_go_on);
+    return h->failed != MUSTER_RDZV_REQUEST_UNKNOWN || h->leave_asked || h->close_asked || h->look_asked || gathered ||
+           (h->join_asked && may_go_on);
 }
 
 static void check_news(struct handler *h)
@@ -387,7 +389,10 @@ static void close_parts(struct handler *h)
 static void fail_with(struct handler *h, int rc)
 {
     (void)as_rdzv_error(&h->place, rc, &h->error);
-    h->failed = h->join_asked || h->member;
+    if (h->join_asked)
+        h->failed = MUSTER_RDZV_REQUEST_JOIN;
+    else if (h->member)
+        h->failed = MUSTER_RDZV_REQUEST_MEMBERSHIP;
     h->join_asked = h->member = false;
     close_parts(h);
     check_news(h);
@@ -543,9 +548,11 @@ static void on_news(uv_timer_t *timer)
         mu_server_unwatch(h->server, h->watch);
         h->watch = NULL;
         h->state = OPEN;
-    } else if (h->failed) {
-        h->failed = false;
-        tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .error = &h->error });
+    } else if (h->failed != MUSTER_RDZV_REQUEST_UNKNOWN) {
+        enum muster_rdzv_request request = h->failed;
+
+        h->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
+        tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .request = request, .error = &h->error });
     } else if (h->look_asked) {
         h->look_asked = false;
         tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LOOKED });

@@ -230,6 +230,14 @@ static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
     return MUSTER_RDZV_PROGRESS;
 }
 
+static enum muster_rdzv_request request_of(enum mu_rdzv_event_type asked)
+{
+    return asked == MU_RDZV_JOIN    ? MUSTER_RDZV_REQUEST_JOIN
+           : asked == MU_RDZV_LEAVE ? MUSTER_RDZV_REQUEST_LEAVE
+           : asked == MU_RDZV_CLOSE ? MUSTER_RDZV_REQUEST_CLOSE
+                                    : MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
 /* The checks know a node by its number; so does the job, here. */
 static void name_nodes(const struct news *news, struct mu_node nodes[static AGENTS_MAX])
 {
@@ -272,6 +280,7 @@ static void on_news(struct agent *a, void *what, uint64_t number)
         .nodes = nodes,
         .nodes_count = news->ids_count,
         .count = news->count,
+        .request = news->request,
         .error = &news->error,
     };
 
@@ -313,6 +322,7 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
     if (news == NULL)
         abort();
     *news = (struct news){ .tell = effect->tell,
+                           .request = request_of(effect->asked),
                            .round = effect->round,
                            .count = effect->count,
                            .incarnation = store_incarnation(),

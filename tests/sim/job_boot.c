@@ -288,6 +288,7 @@ static void join_next_instead(struct agent *a, struct news *news)
         put(a, MU_RDZV_JOIN);
     } else {
         news->tell = MU_RDZV_TELL_FAILED;
+        news->request = MUSTER_RDZV_REQUEST_JOIN;
         news->round = a->round;
         (void)mu_fail(&news->error, MUSTER_ERDZV_TIMEOUT, "simulated: no round could begin");
         agent_deliver(a, news);
@@ -311,8 +312,11 @@ static void on_left(struct agent *a, struct news *news, enum mu_rdzv_event_type 
     if (failed) {
         b->failed = false;
         news->tell = MU_RDZV_TELL_FAILED;
+        news->request = MUSTER_RDZV_REQUEST_JOIN;
         news->error = b->error;
     } else if (asked == MU_RDZV_TIME) {
+        if (is_on(b)) /* the round was not told yet */
+            news->request = MUSTER_RDZV_REQUEST_JOIN;
         stop(a);
     }
     agent_deliver(a, news);

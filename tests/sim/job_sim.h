@@ -92,6 +92,7 @@ struct processes {
 
 struct news { /* of the rendezvous */
     enum mu_rdzv_tell tell;
+    enum muster_rdzv_request request; /* that has failed */
     int64_t round, count, rank;
     uint64_t tag; /* of a round that was joined */
     bool old_dialect;

@@ -44,9 +44,13 @@ static void look(struct muster_handler *handler)
 static const struct muster_handler_ops ops = { .size = sizeof ops, .join = join, .close = close_it, .look = look };
 static struct muster_handler handler = { &ops };
 
-static void tell(void *ctx, enum muster_rdzv_event_type type, const struct muster_error *error)
+static void tell(void *ctx, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                 const struct muster_error *error)
 {
     assert_ptr_equal(ctx, trace);
+    assert_int_equal(request, type == MUSTER_RDZV_LOOKED             ? MUSTER_RDZV_REQUEST_LOOK
+                              : strstr(error->text, "close") != NULL ? MUSTER_RDZV_REQUEST_CLOSE
+                                                                     : MUSTER_RDZV_REQUEST_JOIN);
     note(type == MUSTER_RDZV_LOOKED ? "looked" : "failed");
     note(error->text);
     mu_early_add(&early, MU_EARLY_JOIN);
@@ -86,9 +90,11 @@ static void each_of_them_fails_where_there_is_no_back_end(void **state)
     (void)state;
     mu_early_add(&early, MU_EARLY_JOIN);
     mu_early_add(&early, MU_EARLY_LOOK);
+    mu_early_add(&early, MU_EARLY_CLOSE);
     mu_early_fail(&early, &node, &error, tell, trace);
     assert_string_equal(trace, "failed. join rendezvous 'job': nobody there. "
-                               "looked. look at rendezvous 'job': nobody there. ");
+                               "looked. look at rendezvous 'job': nobody there. "
+                               "failed. close rendezvous 'job': nobody there. ");
     assert_int_equal(early.count, 1); /* what was asked from inside is kept */
 }
 

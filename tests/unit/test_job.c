@@ -240,12 +240,25 @@ static void a_failure_of_the_rendezvous_is_for_whoever_asked(void **state)
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }),
                         "finish: compare and set muster.job/verdict");
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }), "close");
-    assert_non_null(strstr(rdzv(s, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error }),
-                           "warn, finish: set ")); /* CLOSE's */
+    assert_string_equal(
+        rdzv(s, MUSTER_RDZV_FAILED,
+             (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_LOOK, .error = &error }),
+        "");
+    assert_non_null(
+        strstr(rdzv(s, MUSTER_RDZV_FAILED,
+                    (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_CLOSE, .error = &error }),
+               "warn, finish: set "));
     (void)tear_down(state);
     (void)set_up(state);
-    run(s, 1); /* the membership's */
-    assert_string_equal(rdzv(s, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error }), "stop");
+    run(s, 1);
+    assert_string_equal(
+        rdzv(s, MUSTER_RDZV_FAILED,
+             (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_CLOSE, .error = &error }),
+        ""); /* nobody closes */
+    assert_string_equal(
+        rdzv(s, MUSTER_RDZV_FAILED,
+             (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_MEMBERSHIP, .error = &error }),
+        "stop");
 }
 
 static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
@@ -590,7 +603,8 @@ static void rendezvous(struct agent *a)
         feed_rdzv(a, MUSTER_RDZV_LEFT, (struct mu_job_event){ .round = -1 });
     } else if (a->seat == JOINING && job.closed) {
         a->seat = OUT;
-        feed_rdzv(a, MUSTER_RDZV_FAILED, (struct mu_job_event){ .round = -1, .error = &error });
+        feed_rdzv(a, MUSTER_RDZV_FAILED,
+                  (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_JOIN, .error = &error });
     } else if (a->seat == COMING) {
         a->seat = MEMBER;
         a->told_closed = false;

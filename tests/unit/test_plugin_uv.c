@@ -474,6 +474,7 @@ static void a_loaded_back_end_joins_looks_leaves_and_closes(void **state)
     assert_int_equal(s->events[3].type, MUSTER_RDZV_CLOSED);
     ask(s, s->handler->ops->join);
     assert_int_equal(s->events[4].type, MUSTER_RDZV_FAILED);
+    assert_int_equal(s->events[4].request, MUSTER_RDZV_REQUEST_JOIN); /* which it did not say */
     assert_int_equal(s->error.code, MUSTER_ERDZV_CLOSED);
     end(s);
     assert_int_equal(s->count, 5);
@@ -532,6 +533,7 @@ static void telling_inside_of_a_call_becomes_a_failure_later(void **state)
     start(s, "misbehave=tell in calls");
     ask(s, s->handler->ops->join);
     assert_int_equal(s->events[0].type, MUSTER_RDZV_FAILED);
+    assert_int_equal(s->events[0].request, MUSTER_RDZV_REQUEST_JOIN);
     assert_int_equal(s->error.code, MUSTER_EINTERNAL);
     assert_non_null(strstr(s->error.text, "'joined' inside of a call"));
     ask(s, s->handler->ops->look);

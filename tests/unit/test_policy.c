@@ -180,6 +180,16 @@ static const char *failing(struct scene *s, enum mu_policy_event_type type, int 
     return step(s, (struct mu_policy_event){ .type = type, .round = -1, .error = &error });
 }
 
+/* A request to the rendezvous has failed. */
+static const char *fails(struct scene *s, enum muster_rdzv_request request, int code, const char *text)
+{
+    struct muster_error error = { .code = code };
+
+    (void)snprintf(error.text, sizeof error.text, "%s", text);
+    return step(
+        s, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .request = request, .error = &error });
+}
+
 static const char *joined_as(struct scene *s, struct mu_policy_joined joined)
 {
     return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &joined });
@@ -357,7 +367,7 @@ static void a_spare_of_a_closed_job_ends_gracefully(void **state)
     struct scene *s = *state;
 
     (void)simple(s, MU_POLICY_ON_RUN);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "not needed"),
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "not needed"),
                         "end graceful exit rc 0");
     assert_non_null(strstr(s->told, "record agent SUCCEEDED"));
 }
@@ -489,14 +499,25 @@ static void a_membership_that_fails_is_an_error(void **state)
     struct scene *s = *state;
 
     run(s);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), STOP);
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_MEMBERSHIP, MUSTER_ERDZV_STATE, "corrupt"), STOP);
     assert_string_equal(stopped(s), "leave");
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "corrupt");
     assert_non_null(strstr(s->told, "record agent FAILED ERDZV_STATE"));
     configure(s, 1); /* of one who is done it is not */
     finish(s);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_STATE, "corrupt"), "end succeeded rc 0");
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_MEMBERSHIP, MUSTER_ERDZV_STATE, "corrupt"), "end succeeded rc 0");
+}
+
+/* The join that is under way makes up for it. */
+static void a_membership_that_fails_while_the_next_is_asked_for_ends_nothing(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_MEMBERSHIP, MUSTER_ERDZV_STATE, "corrupt"), "");
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_LEAVE, MUSTER_ERDZV_TIMEOUT, "late"), "");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_JOINING);
 }
 
 static void a_join_that_fails_is_an_error(void **state)
@@ -506,9 +527,9 @@ static void a_join_that_fails_is_an_error(void **state)
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)failing(s, MU_POLICY_ON_BACKEND_DOWN, MUSTER_ECONNECT, "refused");
     s->now_ms += 12000;
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_TIMEOUT, "join: too late"), "leave");
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_TIMEOUT, "join: too late"), "leave");
     assert_non_null(strstr(s->told, "record rendezvous 12000 ms ERDZV_TIMEOUT"));
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CONNECTION, "away"), "end error rc 1");
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_LEAVE, MUSTER_ERDZV_CONNECTION, "away"), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the store has been away for 12 s: join: too late");
 }
 
@@ -994,19 +1015,19 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
     struct scene *s = *state;
 
     (void)simple(s, MU_POLICY_ON_RUN);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed"), "cas muster.job/verdict=?");
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed"), "cas muster.job/verdict=?");
     assert_string_equal(
         value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 2, \"cause\": \"exit code 3\"}"),
         "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the job has failed: exit code 3: closed");
     configure(s, 1);
     (void)simple(s, MU_POLICY_ON_RUN);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
     assert_string_equal(value(s, "?"), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "closed");
     configure(s, 1);
     (void)simple(s, MU_POLICY_ON_RUN);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
     assert_string_equal(pass(s, T0 + MU_POLICY_WHY_MS), "end error rc 1");
 }
 
@@ -1018,7 +1039,7 @@ static void workers_that_failed_and_found_the_job_closed_are_reported(void **sta
     (void)exited(s, 1, false);
     (void)value(s, "other");
     (void)stopped(s);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_CLOSED, "closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
     assert_string_equal(value(s, "?"), "end workers failed rc 1");
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
 }
@@ -1030,14 +1051,14 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     run(s);
     (void)peer_failed(s);
     (void)stopped(s);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "?"), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the job did not restart: the job was closed");
     configure(s, 1); /* the failure was told when it happened */
     run(s);
     (void)peer_failed(s);
     (void)stopped(s);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "{\"verdict\":\"failed\",\"node\":\"n7\",\"rank\":0,"
                                  "\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
                         "end error rc 1");
@@ -1046,7 +1067,7 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     run(s);
     (void)peer_failed(s);
     (void)stopped(s);
-    (void)failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
+    (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "{\"verdict\":\"succeeded\",\"node\":\"n7\",\"rank\":0,\"cause\":\"\"}"),
                         "end graceful exit rc 0");
     configure(s, 1); /* a round has followed: then it is one */
@@ -1058,7 +1079,7 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)simple(s, MU_POLICY_ON_STARTED);
     (void)waiting(s, 1);
     (void)stopped(s);
-    assert_string_equal(failing(s, MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, "closed"),
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "closed"),
                         "end graceful exit rc 0");
 }
 
@@ -1318,7 +1339,9 @@ static void world_join_ends(struct world *w)
 
     w->joining = false;
     if (dice(w, 12) == 0)
-        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error });
+        world_feed(
+            w, (struct mu_policy_event){
+                   .type = MU_POLICY_ON_FAILED, .round = -1, .request = MUSTER_RDZV_REQUEST_JOIN, .error = &error });
     else
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &in });
 }
@@ -1424,7 +1447,10 @@ static void world_disturb(struct world *w)
         break;
     case 8:
         if (dice(w, 16) == 0)
-            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .error = &error });
+            world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED,
+                                                    .round = -1,
+                                                    .request = MUSTER_RDZV_REQUEST_MEMBERSHIP,
+                                                    .error = &error });
         break;
     case 9:
         if (dice(w, 8) == 0)
@@ -1512,6 +1538,7 @@ int main(void)
         SCENE(a_signal_before_the_first_worker_leaves_within_a_second_and_dies_of_it),
         SCENE(a_membership_that_fails_is_an_error),
         SCENE(a_join_that_fails_is_an_error),
+        SCENE(a_membership_that_fails_while_the_next_is_asked_for_ends_nothing),
         SCENE(ranks_that_cannot_be_assigned_are_an_error),
         SCENE(workers_that_cannot_be_started_are_an_error_that_names_role_and_state),
         SCENE(removed_kills_without_grace_and_joins_as_new),

@@ -49,7 +49,16 @@ static int64_t number_of(const struct fake *fake, const char *key, int64_t fallb
     return value;
 }
 
-static void tell(struct fake *fake, const char *name, const struct muster_store_info *bootstrap)
+/* What fails when that was asked for. A look does not: then it is the membership. */
+static enum muster_rdzv_request request_of(const char *asked)
+{
+    return strcmp(asked, "join") == 0    ? MUSTER_RDZV_REQUEST_JOIN
+           : strcmp(asked, "leave") == 0 ? MUSTER_RDZV_REQUEST_LEAVE
+           : strcmp(asked, "close") == 0 ? MUSTER_RDZV_REQUEST_CLOSE
+                                         : MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
+static void tell(struct fake *fake, const char *asked, const char *name, const struct muster_store_info *bootstrap)
 {
     struct muster_error error = { .code = (int)number_of(fake, "code", MUSTER_ERDZV_TIMEOUT), .text = "it says so" };
     struct muster_rdzv_info info = { .rank = 1, .world_size = 2, .round = fake->round, .bootstrap = *bootstrap };
@@ -57,8 +66,11 @@ static void tell(struct fake *fake, const char *name, const struct muster_store_
                                        .round = fake->round,
                                        .count = number_of(fake, "count", 0),
                                        .closed = number_of(fake, "closed", 0) != 0 };
-    bool bad = strcmp(name, "bad_look") == 0;
+    bool bad = strcmp(name, "bad_look") == 0, unasked = strcmp(name, "unasked") == 0;
 
+    event.request = unasked ? MUSTER_RDZV_REQUEST_MEMBERSHIP : request_of(asked);
+    if (unasked)
+        name = "failed";
     while (!bad && strcmp(muster_rdzv_event_name(event.type), name) != 0)
         event.type++;
     if (bad)
@@ -84,7 +96,7 @@ static void on_fake_timer(uv_timer_t *timer)
         return;
     names = strdup(value.text);
     for (name = strtok_r(names, "+", &rest); name != NULL; name = strtok_r(NULL, "+", &rest))
-        tell(fake, name, &bootstrap);
+        tell(fake, asked, name, &bootstrap);
     free(names);
 }
 
@@ -387,6 +399,22 @@ static void closing_is_asked_for_once(void **state)
     assert_true(closed(rdzv));
     muster_rdzv_free(rdzv);
     assert_string_equal(log_text, "look free");
+}
+
+static void a_membership_that_fails_answers_no_other_request(void **state)
+{
+    struct muster_rdzv *rdzv = fake_of("join=unasked+joined,close=unasked+closed,leave=unasked+left");
+    struct muster_rdzv_info info;
+    struct muster_error error = { 0 };
+    bool closed = false;
+
+    (void)state;
+    assert_int_equal(muster_rdzv_next_rendezvous(rdzv, &info, &error), 0);
+    assert_int_equal(info.world_size, 2);
+    assert_int_equal(muster_rdzv_set_closed(rdzv, &error), 0);
+    assert_int_equal(muster_rdzv_shutdown(rdzv, &closed, &error), 0);
+    assert_true(closed);
+    muster_rdzv_free(rdzv);
 }
 
 static void closing_may_fail(void **state)
@@ -1030,6 +1058,7 @@ int main(void)
         cmocka_unit_test(two_nodes_meet_at_a_store_of_their_own),
         cmocka_unit_test(a_member_stays_one_while_its_user_sleeps),
         cmocka_unit_test(a_late_node_is_let_in_by_the_next_round),
+        cmocka_unit_test(a_membership_that_fails_answers_no_other_request),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
