@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, 
 
 def run(command, cwd=ROOT, environ=None, **more):
     more.setdefault("timeout", 300)
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **(environ or {})}, stdin=subprocess.DEVNULL,
+    return subprocess.run(command, cwd=cwd, env={**os.environ, "CC": "cc", **(environ or {})}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
 
 

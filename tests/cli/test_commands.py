@@ -34,11 +34,12 @@ def test_no_command_shows_the_help_on_stderr():
     assert_help_reads_well(ended.err)
 
 
-def test_launch_is_run_in_its_older_form():
+def test_launch_is_run_in_its_older_form(tmp_path):
+    (tmp_path / "x.py").touch()
     assert "--use-env" in run("launch", "--help").out.decode()
     assert "--use-env" not in run("run", "--help").out.decode()
     for words, said in ((["x.py", "a"], b"-u x.py --local-rank=0 a\n"), (["--use_env", "x.py", "a"], b"-u x.py a\n")):
-        ended = run("launch", *words, env={"PYTHON_EXEC": "/bin/echo"})
+        ended = run("launch", *words, env={"PYTHON_EXEC": "/bin/echo"}, cwd=tmp_path)
         assert (ended.code, ended.out) == (0, said) and "deprecated" in ended.err
 
 

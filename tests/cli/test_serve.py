@@ -322,20 +322,36 @@ def test_connections_limits_how_many_come(serve):
     until(there_is_room, what="room for another connection")
 
 
+def fill(client, name):
+    """Writes until the server has enough of this client."""
+    try:
+        for i in range(300):
+            client.set(b"%s-%d" % (name, i), b"v" * 8192)
+    except ConnectionError:
+        pass
+    assert client.is_closed()
+
+
+def test_one_client_may_have_a_quarter_of_total_bytes(serve):
+    server = serve("--total-bytes", "1M")
+    with Raw(server) as greedy, Raw(server) as modest:
+        fill(greedy, b"key")
+        server.log(f"refused {greedy.name}: no room for ", "one may have 262144, a quarter of all")
+        assert 24 <= modest.num_keys() < 32
+        modest.set(b"mine", b"v" * 8192)
+        assert modest.get(b"mine") == b"v" * 8192
+
+
 def test_total_bytes_limits_all_together(serve):
     server = serve("--total-bytes", "1M")
-    with Raw(server) as client:
-        try:
-            for i in range(300):
-                client.set(b"key-%d" % i, b"v" * 8192)
-        except ConnectionError:
-            pass
-        assert client.is_closed()
-        server.log(f"refused {client.name}: no room for ", "of 524288 bytes are in use")
+    for name in (b"a", b"b", b"c", b"d", b"e"):
+        with Raw(server) as client:
+            fill(client, name)
+    server.log("no room for ", "of 1048576 bytes are in use")
     with Raw(server) as client:
         keys = client.num_keys()
-        assert 32 <= keys < 64 and client.get(b"key-0") == b"v" * 8192
-        client.say("DELETE_KEY", string(b"key-0"))
+        assert 96 <= keys < 128 and client.get(b"a-0") == b"v" * 8192
+        client.say("DELETE_KEY", string(b"a-0"))
         assert client.number() == 1
         client.set(b"small", b"v")  # there is room again
         assert client.num_keys() == keys
