@@ -236,6 +236,7 @@ struct muster_store_limits {
     uint64_t connections;   /* at once: 262,144, or as many as there may be open files */
     uint64_t total_bytes;   /* of keys, values and waits: 1 GiB, of which one connection may have a quarter;
                                half-read requests and unsent replies may take half as much again */
+    uint64_t connections_per_address; /* from one address of another machine: half of those that there is room for */
 };
 
 struct muster_store_server_config {

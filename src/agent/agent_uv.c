@@ -13,6 +13,7 @@
 #include "agent/job.h"
 #include "agent/oom.h"
 #include "agent/timer_uv.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "events/agent_event.h"
 #include "handler/handler.h"
@@ -31,6 +32,11 @@
 #include <unistd.h>
 
 #define KV_TIMEOUT_MS 60000
+
+enum {
+    FILES_AGENT = 40, /* its own: connections to stores, consoles, signals, the file timer, what is open for a moment */
+    FILES_PER_WORKER = 2, /* its pidfd, and the pipe of a function's result */
+};
 
 struct worker {
     pid_t pid;
@@ -80,6 +86,7 @@ struct mu_agent {
     bool traits;
     /* The end. */
     uint64_t start_ms;
+    size_t files; /* reserved */
     bool ended, freeing;
     struct mu_policy_outcome outcome;
     size_t handles;
@@ -1043,6 +1050,7 @@ static void destroy(struct mu_agent *a)
     free(a->entry_point);
     free(a->timer_file);
     free(a->node);
+    mu_files_release(a->files);
     free(a);
 }
 
@@ -1211,6 +1219,18 @@ void mu_agent_look(const struct mu_agent *a, uint32_t local_rank, struct mu_agen
     };
 }
 
+size_t mu_agent_files(int64_t local_world_size, const struct mu_logs_config *logs)
+{
+    return FILES_AGENT + (size_t)local_world_size * FILES_PER_WORKER + mu_logs_files(logs, (uint32_t)local_world_size);
+}
+
+int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr)
+{
+    size_t least = MU_FILES_OWN + FILES_AGENT + MU_FILES_CONNECTIONS_LEAST; /* a worker may do without any of its own */
+
+    return mu_files_check(least + mu_logs_files(logs, (uint32_t)local_world_size), reterr);
+}
+
 int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct mu_agent **ret_agent,
                    struct muster_error *reterr)
 {
@@ -1222,6 +1242,8 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
         a->config = *config;
         a->info = (struct muster_rdzv_info){ .rank = -1, .world_size = -1, .round = -1 };
         a->start_ms = uv_now(loop);
+        a->files = mu_agent_files(config->local_world_size, &config->logs);
+        mu_files_reserve(a->files);
         rc = make_machines(a, reterr);
     }
     if (rc == 0)

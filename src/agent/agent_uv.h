@@ -69,6 +69,12 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     void *ctx;
 };
 
+/* How many descriptors the agent of so many workers needs: for itself, for each of them, and for their output. */
+size_t mu_agent_files(int64_t local_world_size, const struct mu_logs_config *logs);
+/* Whether this process may have as many: MUSTER_ESYSTEM if not. */
+int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr);
+
+/* Keeps the descriptors it needs from the connections of store servers, until it is freed. */
 int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct mu_agent **ret_agent,
                    struct muster_error *reterr);
 /* As if that signal had come. */

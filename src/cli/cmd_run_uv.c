@@ -3,6 +3,7 @@
  * The configuration is made first, by one process. Then there are two: the keeper, which is the one that the user sees and
  * never comes back here, and the agent, which runs a loop until on_end, says what there is to say, and ends. */
 #include "agent/agent_uv.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "cli/cli.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -400,14 +400,13 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
     return mu_agent_start(&run->loop, &agent, &run->agent, reterr);
 }
 
-static void raise_files_limit(void)
+/* Before anything is opened: what lacks descriptors later fails in ways that nobody understands. */
+static int check_files(const struct mu_run_config *config, struct muster_error *reterr)
 {
-    struct rlimit files;
+    const struct mu_logs_config logs = { .redirects = &config->redirects, .tees = &config->tee };
 
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
+    mu_files_raise();
+    return mu_agent_check_files(config->nproc, &logs, reterr);
 }
 
 static int fail(const struct run *run, struct muster_error *error)
@@ -429,7 +428,6 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
     struct muster_error error = { 0 };
     int rc = 0;
 
-    raise_files_limit();
     if (uv_loop_init(&run->loop) < 0 || make_timer_file(run) < 0)
         return mu_cli_fail(run->program, "no memory");
     (void)uv_timer_init(&run->loop, &run->second);
@@ -475,7 +473,8 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
     }
     run->config = config;
     mu_signals_reset(&config->signals, startup);
-    if (mu_cli_load_backends(muster_rdzv_params_backend(config->params), config->backend_dirs,
+    if (check_files(config, &error) < 0 ||
+        mu_cli_load_backends(muster_rdzv_params_backend(config->params), config->backend_dirs,
                              config->backend_dirs_count, &error) < 0 ||
         mu_event_sink_open(config->event_log_handler, &sink, &error) < 0 ||
         mu_keeper_run(startup, program, &keeper_fd, &error) < 0)

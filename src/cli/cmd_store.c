@@ -40,6 +40,9 @@ static const char help[] = "muster store: a key-value store that speaks PyTorch'
                            "                       twice a value)\n"
                            "  --connections N      open connections (default: 262144, or what the limit of\n"
                            "                       open files allows)\n"
+                           "  --connections-per-address N\n"
+                           "                       from one address of another machine (default: half of\n"
+                           "                       those that there is room for)\n"
                            "  --total-bytes N      all keys and values; one connection may have a quarter\n"
                            "                       (default: 1G, or eight values)\n"
                            "\n"
@@ -109,6 +112,7 @@ static int serve(char **argv)
         { "request-bytes", MU_OPTION_BYTES, &limits->request_bytes },
         { "unsent-bytes", MU_OPTION_BYTES, &limits->unsent_bytes },
         { "connections", MU_OPTION_COUNT, &limits->connections },
+        { "connections-per-address", MU_OPTION_COUNT, &limits->connections_per_address },
         { "total-bytes", MU_OPTION_BYTES, &limits->total_bytes },
         { "log-level", MU_OPTION_TEXT, &log_level },
         { "help", MU_OPTION_FLAG, &want_help },

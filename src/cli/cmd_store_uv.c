@@ -1,10 +1,10 @@
 /* `muster store` as a server: the loop, the signals that end it, and the line that says it is ready. */
+#include "base/files.h"
 #include "cli/cli.h"
 #include "proc/signals.h"
 #include "store/server_uv.h"
 
 #include <stdio.h>
-#include <sys/resource.h>
 
 static const char command[] = "muster store";
 static const int ending_signals[] = { SIGTERM, SIGINT };
@@ -55,17 +55,6 @@ static int catch_signals(uv_loop_t *loop, struct serve *serve)
     return rc;
 }
 
-/* A connection is a descriptor: takes as many as we may have. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit files;
-
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
-}
-
 static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
 {
     struct muster_error error = { 0 };
@@ -85,10 +74,13 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
 int mu_cmd_store_serve(const struct muster_store_server_config *config)
 {
     struct serve serve = { 0 };
+    struct muster_error error = { 0 };
     uv_loop_t loop;
     int rc;
 
-    raise_descriptor_limit();
+    mu_files_raise(); /* a connection is a descriptor */
+    if (mu_files_check(MU_FILES_MIN, &error) < 0)
+        return mu_cli_fail(command, "%s", error.text);
     rc = uv_loop_init(&loop);
     if (rc < 0)
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));

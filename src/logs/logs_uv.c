@@ -308,6 +308,21 @@ int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu
     return 0;
 }
 
+size_t mu_logs_files(const struct mu_logs_config *config, uint32_t workers)
+{
+    size_t count = 1 + STREAMS; /* /dev/null and the filtered files */
+
+    for (uint32_t i = 0; i < workers; i++) {
+        for (int kind = 0; kind < STREAMS; kind++) {
+            if (config->tees != NULL && (mu_redirects_of(config->tees, i) & kinds[kind].mask) != 0)
+                count += 3;
+            else if (config->redirects != NULL && (mu_redirects_of(config->redirects, i) & kinds[kind].mask) != 0)
+                count += 1;
+        }
+    }
+    return count;
+}
+
 /* ---- In between */
 
 const char *mu_logs_directory(const struct mu_logs *logs)

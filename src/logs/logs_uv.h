@@ -61,6 +61,9 @@ struct mu_logs_stdio {
 int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu_logs **ret_logs,
                  struct muster_error *reterr);
 
+/* How many descriptors that takes at most: for every stream its file and, if it passes through us, both ends of a pipe. */
+size_t mu_logs_files(const struct mu_logs_config *config, uint32_t workers);
+
 /* The attempt's directory; "" with /dev/null, or when it could not be made. Valid until mu_logs_finish(). */
 const char *mu_logs_directory(const struct mu_logs *logs);
 /* Value of TORCHELASTIC_ERROR_FILE; "" when there is none. Valid until mu_logs_finish(). */

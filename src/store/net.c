@@ -42,8 +42,7 @@ bool mu_addr_is_link_local(const union mu_addr *addr)
     return ntohl(addr->v4.sin_addr.s_addr) >> 16 == 0xa9fe; /* 169.254.0.0/16 */
 }
 
-/* The address as 16 bytes, IPv4 mapped into IPv6. */
-static void as_bytes(const union mu_addr *addr, unsigned char bytes[static 16])
+void mu_addr_bytes(const union mu_addr *addr, unsigned char bytes[static MU_ADDR_BYTES])
 {
     if (addr->any.sa_family == AF_INET6) {
         memcpy(bytes, &addr->v6.sin6_addr, 16);
@@ -66,7 +65,7 @@ bool mu_addr_is_loopback(const union mu_addr *addr)
     static const unsigned char one[16] = { [15] = 1 };
     unsigned char bytes[16];
 
-    as_bytes(addr, bytes);
+    mu_addr_bytes(addr, bytes);
     return is_mapped(bytes) ? bytes[12] == 127 : memcmp(bytes, one, sizeof one) == 0;
 }
 
@@ -74,8 +73,8 @@ bool mu_addr_same_host(const union mu_addr *a, const union mu_addr *b)
 {
     unsigned char left[16], right[16];
 
-    as_bytes(a, left);
-    as_bytes(b, right);
+    mu_addr_bytes(a, left);
+    mu_addr_bytes(b, right);
     return memcmp(left, right, sizeof left) == 0;
 }
 
@@ -84,7 +83,7 @@ const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_T
     unsigned char bytes[16];
     char host[INET6_ADDRSTRLEN];
 
-    as_bytes(addr, bytes);
+    mu_addr_bytes(addr, bytes);
     if (is_mapped(bytes)) {
         (void)inet_ntop(AF_INET, bytes + 12, host, sizeof host);
         (void)snprintf(text, MU_ADDR_TEXT_MAX, "%s:%u", host, (unsigned)mu_addr_port(addr));
@@ -184,7 +183,7 @@ int mu_network_parse(const char *text, struct mu_network *ret_network, struct mu
     }
     if (len >= sizeof host || strchr(host, '%') != NULL || !mu_addr_parse(host, 0, &addr))
         return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a network like 10.0.0.0/8 or fd00::/8", text);
-    as_bytes(&addr, network.bytes);
+    mu_addr_bytes(&addr, network.bytes);
     if (slash != NULL) {
         bits_max = addr.any.sa_family == AF_INET ? 32 : 128;
         if (!parse_digits(slash + 1, 3, bits_max, &bits))
@@ -202,7 +201,7 @@ bool mu_network_has(const struct mu_network *network, const union mu_addr *addr)
     unsigned char bytes[16];
     unsigned whole = network->bits / 8, rest = network->bits % 8;
 
-    as_bytes(addr, bytes);
+    mu_addr_bytes(addr, bytes);
     if (memcmp(bytes, network->bytes, whole) != 0)
         return false;
     return rest == 0 || (bytes[whole] ^ network->bytes[whole]) >> (8 - rest) == 0;

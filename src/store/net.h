@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #define MU_ADDR_TEXT_MAX 80
+#define MU_ADDR_BYTES 16
 #define MU_HOST_MAX 256
 
 /* An IPv6 or IPv4 address with its port. */
@@ -22,6 +23,8 @@ uint16_t mu_addr_port(const union mu_addr *addr);
 void mu_addr_set_port(union mu_addr *addr, uint16_t port);
 bool mu_addr_is_any(const union mu_addr *addr); /* 0.0.0.0 or :: */
 bool mu_addr_is_link_local(const union mu_addr *addr);
+void mu_addr_bytes(const union mu_addr *addr,
+                   unsigned char bytes[static MU_ADDR_BYTES]); /* without the port; IPv4 mapped into IPv6 */
 bool mu_addr_is_loopback(const union mu_addr *addr);
 bool mu_addr_same_host(const union mu_addr *a,
                        const union mu_addr *b); /* whatever their ports; ::ffff:1.2.3.4 is 1.2.3.4 */

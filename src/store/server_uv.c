@@ -9,9 +9,11 @@
 #include "store/server_uv.h"
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "store/limits.h"
 #include "store/listen.h"
+#include "store/origins.h"
 #include "store/session.h"
 
 #include <assert.h>
@@ -21,7 +23,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -33,6 +34,8 @@ enum {
     LOG_PER_S = 2,
     LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
     OWN_CONNS_MAX = 32,    /* of our process to our own server; more belong to others */
+    IDLE_MS = 1000,        /* a connection that has asked for something since then is not idle */
+    ADDRESS_SHARE = 2,     /* one address outside may have half of the connections that there is room for */
 };
 
 /* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
@@ -65,9 +68,12 @@ struct conn {
     struct mu_session session;
     struct era *era;
     union mu_addr addr;
-    struct mu_list link;    /* in server->conns */
-    struct mu_list doomed;  /* in server->doomed, or in no list */
-    struct mu_list waiting; /* in server->graces, or in no list */
+    uint64_t heard_ms;        /* when something last came from it */
+    struct mu_origin *origin; /* NULL: it comes from this machine */
+    struct mu_list link;      /* in server->conns */
+    struct mu_list doomed;    /* in server->doomed, or in no list */
+    struct mu_list waiting;   /* in server->graces, or in no list */
+    struct mu_list silent;    /* in server->silent, or in no list */
 };
 
 struct mu_server {
@@ -90,9 +96,10 @@ struct mu_server {
     size_t allow_count;
     bool allow_own;
     struct mu_list conns, doomed, graces;
+    struct mu_list silent; /* connections that have asked for nothing yet, those that came first in front */
+    struct mu_origins origins;
     size_t conns_count; /* not yet given back by the loop */
     uint64_t accepted, refused;
-    int files_max; /* descriptors from here on are kept free; 0: not asked for yet */
     struct mu_log_limit log_limit;
     struct conn *current; /* whose bytes are being carried out; its replies are gathered */
     size_t gathered;
@@ -380,6 +387,15 @@ static size_t find_own(const struct mu_server *server, union mu_addr own[static 
     return count;
 }
 
+static bool is_own(const struct conn *conn, const union mu_addr *own, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (mu_addr_port(&own[i]) == mu_addr_port(&conn->addr) && mu_addr_same_host(&own[i], &conn->addr))
+            return true;
+    }
+    return false;
+}
+
 /* Connections of our own do not count. Nobody tells which they are, but the system knows our sockets. */
 static bool is_alone(const struct mu_server *server)
 {
@@ -391,11 +407,8 @@ static bool is_alone(const struct mu_server *server)
     count = find_own(server, own);
     for (struct mu_list *link = server->conns.next; link != &server->conns; link = link->next) {
         const struct conn *conn = MU_LIST_ITEM(link, struct conn, link);
-        bool found = false;
 
-        for (size_t i = 0; i < count; i++)
-            found |= mu_addr_port(&own[i]) == mu_addr_port(&conn->addr) && mu_addr_same_host(&own[i], &conn->addr);
-        if (!found)
+        if (!is_own(conn, own, count))
             return false;
     }
     return true;
@@ -443,6 +456,10 @@ static void close_conn(struct conn *conn)
     mu_list_remove(&conn->link);
     mu_list_remove(&conn->doomed);
     mu_list_remove(&conn->waiting);
+    mu_list_remove(&conn->silent);
+    if (conn->origin != NULL)
+        mu_origins_remove(&conn->server->origins, conn->origin);
+    mu_files_connection_closed();
     mu_session_leave(&conn->session); /* may wake, and so doom, others */
     uv_close((uv_handle_t *)&conn->tcp, on_conn_closed);
 }
@@ -511,9 +528,12 @@ static void feed(struct conn *conn, struct mu_slice bytes)
     int rc;
 
     server->current = conn;
+    conn->heard_ms = uv_now(server->loop);
     rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
     flush_gathered(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
+    if (!mu_list_empty(&conn->silent) && conn->session.codec.any_request)
+        mu_list_remove(&conn->silent);
     if (rc < 0)
         drop(conn, error.text);
     update_grace(conn);
@@ -588,17 +608,103 @@ static bool is_allowed(const struct conn *conn)
     return server->allow_count == 0 || (server->allow_own && is_from_here(conn));
 }
 
-/* Descriptors are given out lowest first: one near the limit means that there are hardly any left. */
+/* ---- Room for a newcomer ---- */
+
+static bool may_be_closed(const struct conn *conn, uint64_t now_ms)
+{
+    const struct mu_peer *peer = &conn->session.peer;
+
+    return !conn->session.dead && peer->missing == 0 && mu_list_empty(&peer->watches) && conn->backlog == NULL &&
+           now_ms - conn->heard_ms >= IDLE_MS;
+}
+
+/* Those from outside go first, then the one that has been idle the longest. */
+static bool goes_before(const struct conn *a, const struct conn *b)
+{
+    if (b == NULL || (a->origin != NULL) != (b->origin != NULL))
+        return b == NULL || a->origin != NULL;
+    return a->heard_ms < b->heard_ms;
+}
+
+/* Which connection can be spared? One that never asked for anything, or one that is idle and waits for nothing and is
+ * not this process's own; NULL: none. */
+static struct conn *find_spare(const struct mu_server *server)
+{
+    struct mu_list *first = mu_list_first(&server->silent);
+    union mu_addr own[OWN_CONNS_MAX];
+    struct conn *found = NULL;
+    size_t count;
+
+    if (first != NULL)
+        return MU_LIST_ITEM(first, struct conn, silent);
+    count = find_own(server, own);
+    for (struct mu_list *link = server->conns.next; link != &server->conns; link = link->next) {
+        struct conn *conn = MU_LIST_ITEM(link, struct conn, link);
+
+        if (may_be_closed(conn, uv_now(server->loop)) && goes_before(conn, found) && !is_own(conn, own, count))
+            found = conn;
+    }
+    return found;
+}
+
+static bool close_spare(struct mu_server *server)
+{
+    struct conn *spare = find_spare(server);
+    char text[MU_ADDR_TEXT_MAX];
+
+    if (spare == NULL)
+        return false;
+    if (may_log_refusal(server))
+        mu_log(MUSTER_LOG_WARNING,
+               "store: closed the connection of %s, idle for %" PRIu64
+               " s: the limit of open files leaves room for %zu "
+               "connections",
+               mu_addr_format(&spare->addr, text), (uv_now(server->loop) - spare->heard_ms) / 1000,
+               mu_files_connections_max());
+    close_conn(spare);
+    return true;
+}
+
+/* What is reserved for others must stay free. Descriptors are given out lowest first: one near the limit means that
+ * there are hardly any left, whoever has them; then the newcomer goes as well. */
 static bool has_room_for(const struct conn *conn)
 {
-    struct rlimit files;
+    struct mu_server *server = conn->server;
 
-    if (conn->fd < conn->server->files_max)
-        return true;
-    /* The limit may have been raised since. */
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur > FILES_KEPT_FREE)
-        conn->server->files_max = files.rlim_cur > INT32_MAX ? INT32_MAX : (int)files.rlim_cur - FILES_KEPT_FREE;
-    return conn->fd < conn->server->files_max;
+    if ((size_t)conn->fd + FILES_KEPT_FREE >= mu_files_limit()) {
+        (void)close_spare(server);
+        return false;
+    }
+    while (mu_files_connections() > mu_files_connections_max()) {
+        if (!close_spare(server))
+            return false;
+    }
+    return true;
+}
+
+/* Does it come from another machine? Of this one are loopback and whatever address the connection came in at. */
+static bool is_from_outside(const struct conn *conn)
+{
+    union mu_addr here = { .any = { 0 } };
+    socklen_t len = sizeof here;
+
+    return !mu_addr_is_loopback(&conn->addr) &&
+           (getsockname(conn->fd, &here.any, &len) < 0 || !mu_addr_same_host(&here, &conn->addr));
+}
+
+/* Workers of several nodes may come from one address (NAT), so an address may have many: half of all, unless the limit
+ * says otherwise. */
+static int count_origin(struct conn *conn, struct muster_error *reterr)
+{
+    struct mu_server *server = conn->server;
+    const struct muster_store_limits *limits = &server->era->service.limits;
+    size_t room = mu_files_connections_max(), max = (size_t)limits->connections_per_address;
+
+    if (!is_from_outside(conn))
+        return 0;
+    if (max == 0)
+        max = (room < limits->connections ? room : (size_t)limits->connections) / ADDRESS_SHARE;
+    return mu_origins_add(&server->origins, &conn->addr, max, &conn->origin, reterr);
 }
 
 /* Remembers the first address of ours at which somebody from elsewhere arrived. */
@@ -625,20 +731,24 @@ bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_ad
 static void admit(struct conn *conn)
 {
     struct mu_server *server = conn->server;
+    struct muster_error error;
     char why[96];
 
     if (!is_allowed(conn)) {
         drop(conn, "its address is in none of the allowed networks");
-    } else if (!has_room_for(conn)) {
-        drop(conn, "the limit of open files is reached");
+    } else if (count_origin(conn, &error) < 0) {
+        drop(conn, error.text);
     } else if (server->conns_count > server->era->service.limits.connections) {
         (void)snprintf(why, sizeof why, "%" PRIu64 " connections are open, which is the limit",
                        server->era->service.limits.connections);
         drop(conn, why);
+    } else if (!has_room_for(conn)) {
+        drop(conn, "the limit of open files is reached");
     } else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0) {
         doom(conn);
     } else {
         server->accepted++;
+        mu_list_push(&server->silent, &conn->silent);
         note_arrival(conn);
     }
 }
@@ -655,14 +765,17 @@ static struct conn *new_conn(struct mu_server *server)
         return NULL;
     }
     conn->tcp.data = conn;
+    conn->heard_ms = uv_now(server->loop);
     conn->era = server->era;
     conn->era->users++;
     mu_session_init(&conn->session, &conn->era->service);
     mu_list_init(&conn->doomed);
     mu_list_init(&conn->waiting);
+    mu_list_init(&conn->silent);
     mu_list_init(&conn->link);
     mu_list_push(&server->conns, &conn->link);
     server->conns_count++;
+    mu_files_connection_opened();
     return conn;
 }
 
@@ -848,7 +961,8 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     mu_list_init(&server->conns);
     mu_list_init(&server->doomed);
     mu_list_init(&server->graces);
-    server->seed = seed;
+    mu_list_init(&server->silent);
+    server->seed = server->origins.seed = seed;
     server->era = new_era(&config->limits, config->legacy, seed);
     if (server->era == NULL) {
         free(server->allow);

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -11,9 +12,14 @@ import threading
 import pytest
 
 from run_scene import cgroup, free_port
-from serving import MUSTER, until
+from serving import LIMIT, MUSTER, environment, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+
+
+def limited(count, *program):
+    """The program with a limit of open files that it cannot raise."""
+    return ("sh", "-c", f'ulimit -n {count}; exec "$0" "$@"', *program)
 
 
 @pytest.fixture
@@ -82,11 +88,47 @@ def test_an_agent_that_there_is_no_process_for_is_an_error(scene, group):
 
 
 def test_more_workers_than_descriptors_is_an_error(scene):
-    agent = scene.start("-t3", "--nproc-per-node=64", "--no-python", "sleep", "600", program=(
-        "sh", "-c", 'ulimit -n 40; exec "$0" "$@"', MUSTER, "run"))
+    agent = scene.start("-t3", "--nproc-per-node=64", "--no-python", "sleep", "600", program=limited(400, MUSTER, "run"))
     assert agent.end() == 1
-    assert " error: muster run: OSError: " in agent.err.splitlines()[-1] and "Too many open files" in agent.err
+    line, = agent.err.splitlines()
+    assert "the limit of open files (ulimit -n) is 400, and 459 are needed: Too many open files" in line
     assert not scene.left()
+
+
+@pytest.mark.parametrize("count", [5, 6, 7, 8, 10, 11, 12, 13, 14, 16, 40])
+def test_a_limit_of_open_files_that_is_far_too_low_is_one_line(scene, count):
+    agent = scene.start("--no-python", "true", program=limited(count, MUSTER, "run"))
+    assert agent.end() == 1
+    line, = agent.err.splitlines()
+    assert line.startswith(f"muster run: OSError: the limit of open files (ulimit -n) is {count}, and ")
+    assert line.endswith(" are needed: Too many open files")
+
+
+@pytest.mark.parametrize("count", [5, 6, 8, 9, 10, 16])
+def test_a_store_with_a_limit_of_open_files_that_is_far_too_low_is_one_line(count):
+    ended = subprocess.run(limited(count, MUSTER, "store", "--port", "0"), stdin=subprocess.DEVNULL, capture_output=True,
+                           timeout=LIMIT, check=False, env=environment())
+    assert ended.returncode == 1 and ended.stdout == b""
+    line, = ended.stderr.decode().splitlines()
+    assert f"the limit of open files (ulimit -n) is {count}, and 32 are needed" in line
+
+
+def test_idle_connections_leave_the_agent_the_descriptors_it_needs_to_restart(scene):
+    """They come to the workers' store, more of them than there are descriptors. Each of them has asked for something."""
+    agent = scene.actors("--nproc-per-node=4", "--max-restarts=1", "-t3", program=limited(160, MUSTER, "run"))
+    workers = scene.world(4)
+    address = (workers[0].env["MASTER_ADDR"], int(workers[0].env["MASTER_PORT"]))
+    crowd = [socket.create_connection(address, timeout=LIMIT) for _ in range(300)]
+    try:
+        until(lambda: "the limit of open files leaves room for" in agent.err, what="a full store")
+        workers[0].fail()
+        for worker in scene.world(4, without=workers):
+            worker.succeed()
+        assert agent.end() == 0, agent.err
+        assert "Too many open files" not in agent.err
+    finally:
+        for one in crowd:
+            one.close()
 
 
 # ---- The disk ----

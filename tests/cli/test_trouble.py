@@ -3,10 +3,13 @@
 import os
 import socket
 import subprocess
+import sys
 import threading
 
+import pytest
+
 from raw import Raw
-from serving import LIMIT, MUSTER, Imposter, environment, run
+from serving import LIMIT, MUSTER, Imposter, environment, run, until
 
 
 def pump(source, target):
@@ -92,3 +95,98 @@ def test_half_sent_requests_leave_room_for_those_of_others(serve):
     with Raw(server) as bystander:
         assert bystander.add(b"/n", 1) == 1
     assert server.call("set", "k", "v" * 1000).code == 0
+
+
+# ---- More connections than descriptors ----
+
+
+def limited(count):
+    return ("sh", "-c", f'ulimit -n {count}; exec "$0" "$@"')
+
+
+def newcomer(server):
+    """A connection that the server has taken and answered. While nobody is idle it refuses."""
+    def come():
+        one = Raw(server)
+        try:
+            return one if one.num_keys() >= 0 else None
+        except OSError:
+            one.sock.close()
+            return None
+    return until(come, what="a newcomer's answer")
+
+
+def test_the_longest_idle_connection_goes_and_those_that_wait_stay(serve):
+    server = serve(wrap=limited(40))  # room for 16 connections
+    waiters = [newcomer(server) for _ in range(6)]
+    for waiter in waiters:
+        waiter.wait(b"/k")
+    idle = [newcomer(server) for _ in range(10)]
+    with newcomer(server) as late:
+        assert server.log("closed the connection of", idle[0].name, "leaves room for 16 connections")
+        assert idle[0].is_closed()
+        late.set(b"/k", b"v")
+        assert [waiter.byte() for waiter in waiters] == [0] * 6
+        assert idle[9].num_keys() == 1
+
+
+def test_connections_that_say_nothing_make_way_at_once(serve):
+    server = serve(wrap=limited(40))
+    with Raw(server) as worker:
+        assert worker.add(b"/n", 1) == 1
+        crowd = [socket.create_connection((server.host, server.port), timeout=LIMIT) for _ in range(100)]
+        for _ in range(20):
+            answer = server.call("add", "m", "1")
+            assert answer.code == 0, answer
+        assert worker.add(b"/n", 1) == 2
+        for one in crowd:
+            one.close()
+
+
+# ---- Connections from outside ----
+
+OUTSIDERS = """
+import socket
+socks = []
+def come(source):
+    sock = socket.socket()
+    sock.settimeout(30)
+    sock.bind((source, 0))
+    sock.connect(("10.99.0.1", %d))
+    try:
+        sock.sendall(b"\\x06")
+        answer = sock.recv(8)
+    except ConnectionError:
+        answer = b""
+    socks.append(sock)
+    return len(answer) == 8
+print(sum(come("10.99.0.2") for _ in range(20)), sum(come("10.99.0.3") for _ in range(5)), sum(come("10.99.0.1") for _ in range(20)))
+"""
+
+
+@pytest.fixture
+def network(absent):
+    """What runs a program in a network of its own, whose other addresses stand for other machines."""
+    wrap = ("unshare", "-n", "sh", "-c", 'ip link set lo up; for i in 1 2 3; do ip addr add 10.99.0.$i/32 dev lo; done; '
+            'exec "$0" "$@"')
+    if os.geteuid() != 0 or subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode != 0:
+        absent("cannot make a network")
+    return wrap
+
+
+def outsiders(server):
+    """How many connections each address got."""
+    counts = subprocess.run(["nsenter", f"--net=/proc/{server.pid}/ns/net", sys.executable, "-S", "-c",
+                             OUTSIDERS % server.port], capture_output=True, timeout=LIMIT, check=False)
+    return counts.stdout.decode().strip() or counts.stderr.decode()
+
+
+def test_one_address_outside_may_have_so_many_connections_and_this_machine_any(serve, network):
+    server = serve("--connections-per-address", "7", "--host", "10.99.0.1", wrap=network)
+    assert outsiders(server) == "7 5 20"
+    assert server.log("refused 10.99.0.2:", "its address has 7 connections, which is the limit for one address")
+
+
+def test_one_address_outside_may_have_half_of_all_unless_told_otherwise(serve, network):
+    server = serve("--connections", "30", "--host", "10.99.0.1", wrap=network)
+    assert outsiders(server) == "15 5 10"

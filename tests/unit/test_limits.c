@@ -31,7 +31,7 @@ static void raising_the_value_limit_alone_is_enough(void **state)
 
 static void what_is_given_stays(void **state)
 {
-    const struct muster_store_limits given = { 1, 2, 3, 4, 5, 6, 7 };
+    const struct muster_store_limits given = { 1, 2, 3, 4, 5, 6, 7, 8 };
     struct muster_store_limits limits = given;
 
     (void)state;

@@ -1,4 +1,5 @@
 /* The server's limits: each holds, costs only the connection that went over it, and is said in the log. */
+#include "base/files.h"
 #include "failmalloc.h"
 #include "serving_uv.h"
 
@@ -626,6 +627,61 @@ static void out_of_descriptors_those_who_are_in_stay_and_later_others_get_in(voi
     works_for(meet(s, V));
 }
 
+/* Lets the servers of this process have so many connections. Returns what is to be released again. */
+static size_t leave_room_for(size_t connections)
+{
+    size_t reserved = mu_files_connections_max() - connections;
+
+    mu_files_reserve(reserved);
+    return reserved;
+}
+
+static void a_newcomer_takes_the_place_of_one_that_never_asked_for_anything(void **state)
+{
+    struct scene *s = *state;
+    struct peer *mute[10], *worker, *late[5];
+    size_t reserved = leave_room_for(1 + COUNT(mute));
+
+    worker = meet(s, V);
+    works_for(worker);
+    for (size_t i = 0; i < COUNT(mute); i++) {
+        mute[i] = meet(s, L0);
+        UNTIL(stats(s).connections == 2 + i);
+    }
+    say(mute[0], "ADD"); /* half of a request is none */
+    for (size_t i = 0; i < COUNT(late); i++) {
+        late[i] = meet(s, V);
+        works_for(late[i]);
+        hear_end(mute[i]); /* those that came first go first */
+    }
+    UNTIL(stats(s).connections == 1 + COUNT(mute));
+    assert_non_null(line_with("the limit of open files leaves room for 11 connections"));
+    assert_non_null(strstr(line_with("store: closed the connection of 127.0.0.1:"), ", idle for 0 s"));
+    works_for(worker);
+    mu_files_release(reserved);
+    works_for(meet(s, V)); /* and nobody has to go for it */
+    UNTIL(stats(s).connections == 2 + COUNT(mute));
+}
+
+/* All of these are this process's own, and have asked for something: they stay, and the newcomer goes. */
+static void connections_of_the_server_s_own_process_are_never_closed_for_others(void **state)
+{
+    struct scene *s = *state;
+    struct peer *peers[12], *late;
+    size_t reserved = leave_room_for(COUNT(peers));
+
+    for (size_t i = 0; i < COUNT(peers); i++) {
+        peers[i] = meet(s, V);
+        works_for(peers[i]);
+    }
+    late = meet(s, L0);
+    hear_end(late);
+    assert_non_null(line_with("the limit of open files is reached"));
+    for (size_t i = 0; i < COUNT(peers); i++)
+        works_for(peers[i]);
+    mu_files_release(reserved);
+}
+
 /* ---- Memory that is not there ---- */
 
 struct attempt {
@@ -859,6 +915,8 @@ int main(void)
         SCENE(connections_past_the_limit_are_turned_away),
         SCENE(only_allowed_networks_get_in),
         SCENE(out_of_descriptors_those_who_are_in_stay_and_later_others_get_in),
+        SCENE(a_newcomer_takes_the_place_of_one_that_never_asked_for_anything),
+        SCENE(connections_of_the_server_s_own_process_are_never_closed_for_others),
         SCENE(an_allocation_that_fails_costs_at_most_its_own_connection),
         SCENE(a_newcomer_there_is_no_memory_for_does_not_bar_the_door),
         SCENE(a_second_newcomer_without_memory_waits_for_the_first_to_be_gone),

@@ -109,7 +109,7 @@ static void say_woken(struct scene *s)
 
 static struct mu_request request_of(const char *text)
 {
-    static const struct muster_store_limits limits = { UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, 0, 0 };
+    static const struct muster_store_limits limits = { UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, 0, 0, 0 };
     struct mu_codec codec;
     struct mu_request request;
     struct mu_slice bytes;
