@@ -24,7 +24,14 @@
 #define SYS_close_range 436 /* the same everywhere */
 #endif
 
-enum { STACK_BYTES = 256 * 1024, PATHS_MAX = 1024, HEADER_BYTES = 16, STEP_MAX = 64 };
+enum {
+    STACK_BYTES = 256 * 1024,
+    PATHS_MAX = 1024,
+    HEADER_BYTES = 16,
+    STEP_MAX = 64,
+    OOM_SCORE_MAX = 1000,
+    OOM_SCORE_ROOM = 16
+};
 
 /* What comes through the pipe: kind, errno, length, then so many bytes. */
 enum { KIND_RESULT = 1, KIND_FAILED = 2 };
@@ -169,6 +176,33 @@ IN_CHILD static void set_stdio(struct child *c)
     }
 }
 
+/* The kernel kills the process with the highest score when memory runs out. Workers hold the memory, and what is to be told
+ * about the kill is told by those who started them. What cannot be read or set stays as it is. */
+IN_CHILD static void raise_oom_score(void)
+{
+    char text[OOM_SCORE_ROOM];
+    int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC), score = 0;
+    ssize_t len = fd >= 0 ? read(fd, text, sizeof text) : 0, start;
+
+    if (len > 0) {
+        bool negative = text[0] == '-';
+
+        for (ssize_t i = negative ? 1 : 0; i < len && text[i] >= '0' && text[i] <= '9' && score <= OOM_SCORE_MAX; i++)
+            score = score * 10 + (text[i] - '0');
+        score = (negative ? -score : score) + MU_SPAWN_OOM_SCORE;
+        score = score < OOM_SCORE_MAX ? score : OOM_SCORE_MAX;
+        negative = score < 0;
+        start = sizeof text;
+        for (int rest = negative ? -score : score; rest > 0 || start == sizeof text; rest /= 10)
+            text[--start] = (char)('0' + rest % 10);
+        if (negative)
+            text[--start] = '-';
+        (void)write_all(fd, text + start, sizeof text - (size_t)start);
+    }
+    if (fd >= 0)
+        (void)close(fd);
+}
+
 IN_CHILD static void set_signals(const struct child *c)
 {
     struct sigaction action = { .sa_flags = 0 };
@@ -212,6 +246,7 @@ IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
             (void)setrlimit(RLIMIT_NOFILE, &limit);
         }
     }
+    raise_oom_score();
     set_signals(c);
     (void)sigprocmask(SIG_SETMASK, c->startup != NULL ? &c->startup->mask : mask, NULL);
 }

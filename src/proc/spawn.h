@@ -2,8 +2,9 @@
  *
  * A command is started by something like vfork (the parent waits, until exec has worked or not), a function by fork. The
  * child dies with the thread that started it (PDEATHSIG KILL), leads a session of its own, and gets back signal mask,
- * dispositions, umask and soft RLIMIT_NOFILE as they were at the start of the program; SIGPIPE is at its default. It has
- * the descriptors 0, 1 and 2 and no others. Nothing is set up for its death: see proc_uv.h. */
+ * dispositions, umask and soft RLIMIT_NOFILE as they were at the start of the program; SIGPIPE is at its default. Its
+ * oom_score_adj is above ours, so that the kernel kills it first when memory runs out. It has the descriptors 0, 1 and 2 and no
+ * others. Nothing is set up for its death: see proc_uv.h. */
 #ifndef MU_PROC_SPAWN_H
 #define MU_PROC_SPAWN_H
 
@@ -11,6 +12,7 @@
 #include "proc/signals.h"
 
 #define MU_SPAWN_RESULT_MAX (64u << 20) /* bytes that a function may give back */
+#define MU_SPAWN_OOM_SCORE 100          /* added to oom_score_adj */
 #define MU_SPAWN_EXIT_SETUP 127         /* a function's child that could not be set up; its result tells why */
 
 enum mu_stdio_type {

@@ -57,6 +57,13 @@ def test_a_worker_that_was_killed_for_want_of_memory_is_said_to_be(scene, group)
     assert re.search(r"rank 1 on \S+ \(local rank 1, pid \d+\) failed: killed by SIGKILL \(out of memory\)", above)
 
 
+def test_the_kernel_takes_workers_before_the_launcher(scene):
+    agent = scene.shell("cat /proc/self/oom_score_adj")
+    own = int(pathlib.Path("/proc/self/oom_score_adj").read_text())
+    assert agent.end() == 0, agent.err
+    assert int(agent.out) == min(own + 100, 1000)
+
+
 def test_a_worker_that_somebody_killed_is_not_said_to_lack_memory(scene):
     agent = scene.shell("kill -9 $BASHPID")
     assert agent.end() == 1

@@ -132,6 +132,55 @@ static void without_a_startup_it_gets_what_we_have(void **state)
     assert_int_equal(status_of(s->spawned.pid), 0);
 }
 
+static int read_own_oom_score(void)
+{
+    FILE *file = fopen("/proc/self/oom_score_adj", "re");
+    int score = 0;
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%d", &score), 1);
+    (void)fclose(file);
+    return score;
+}
+
+static bool set_own_oom_score(int score)
+{
+    FILE *file = fopen("/proc/self/oom_score_adj", "we");
+
+    return file != NULL && (fprintf(file, "%d", score) > 0) + (fclose(file) == 0) == 2;
+}
+
+/* In a process of its own: not everybody may lower it again. */
+static void when_memory_runs_out_the_kernel_takes_workers_first(void **state)
+{
+    static const int scores[] = { -1000, -150, -100, -7, 0, 3, 250, 899, 900, 901, 1000 };
+    struct scene *s = *state;
+    int before = read_own_oom_score();
+
+    for (size_t i = 0; i < COUNT(scores); i++) {
+        int expected = scores[i] + MU_SPAWN_OOM_SCORE < 1000 ? scores[i] + MU_SPAWN_OOM_SCORE : 1000;
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            if (scores[i] < before && !set_own_oom_score(scores[i]))
+                _exit(77); /* takes privileges */
+            if (scores[i] >= before && !set_own_oom_score(scores[i]))
+                _exit(76);
+            if (start(s, ARGV("/bin/cat", "/proc/self/oom_score_adj")) < 0)
+                _exit(75);
+            _exit(atoi(line(s)) == expected && status_of(s->spawned.pid) == 0 && read_own_oom_score() == scores[i] ? 0
+                                                                                                                   : 1);
+        }
+        switch (status_of(pid)) {
+        case 0:
+        case 77:
+            break;
+        default:
+            fail_msg("with %d", scores[i]);
+        }
+    }
+}
+
 static void write_script(struct scene *s, const char *name, const char *text, mode_t mode)
 {
     FILE *file;
@@ -474,6 +523,7 @@ int main(void)
         TEST(a_worker_leads_a_session_dies_with_us_and_has_three_descriptors),
         TEST(a_worker_gets_back_what_we_were_started_with),
         TEST(without_a_startup_it_gets_what_we_have),
+        TEST(when_memory_runs_out_the_kernel_takes_workers_first),
         TEST(what_cannot_be_started_is_said_with_its_reason),
         TEST(the_path_is_searched_as_the_workers_environment_says),
         TEST(a_directory_that_is_not_there_is_said),
