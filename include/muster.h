@@ -650,7 +650,8 @@ MUSTER_API int muster_rdzv_registry_load(struct muster_rdzv_registry *registry, 
  *
  * Without it workers still die with the thread that started them, but not what they detach; the library then never
  * adopts a process, and never waits for a child that it did not start. With it SIGCHLD is the library's while workers
- * run. Children of the program itself are left alone as long as they stay in its session. */
+ * run. Children of the program itself are left alone as long as they stay in its session. Several agents may run at once, each
+ * in a thread of its own; what a worker has detached then ends when the last agent that has workers stops its own. */
 MUSTER_API int muster_guard(struct muster_error *reterr);
 
 /* ---- Agent: workers -------------------------------------------------------------------------------------------- */

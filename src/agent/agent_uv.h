@@ -1,5 +1,5 @@
 /* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, finish.h), with a rendezvous handler, a
- * group of worker processes and their output. One for a process; from start to on_end. */
+ * group of worker processes and their output. One for a loop; from start to on_end. */
 #ifndef MU_AGENT_AGENT_UV_H
 #define MU_AGENT_AGENT_UV_H
 

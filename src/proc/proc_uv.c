@@ -5,17 +5,23 @@
  * who is there, again at every death and deadline, and carries out what it says. At its end the workers are reaped and
  * their pids forgotten; on_stopped comes from the timer, so never inside a call.
  *
+ * Several groups, each on a loop and thread of its own: all are in one list under one lock (`everybody`), for the children of
+ * this process are the children of all of them. A child that a worker of another group leads is left alone. What has left its
+ * worker's session could be anybody's: it is reaped, but not killed before one group alone has workers.
+ *
  * No usable /proc: only workers are known; other children are counted by wait's word alone. Failures of single system
  * calls during a stop are shown to mu_stop as somebody who is there and cannot be killed, or as a later look. */
 #include "proc/proc_uv.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "proc/keeper.h"
 #include "proc/stuck.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -56,16 +62,24 @@ struct by_pid {
     uint32_t rank;
 };
 
+enum hold {
+    EMPTY,
+    STARTING, /* somebody may be a worker who is not in the list yet */
+    FULL,     /* until the stop is over */
+};
+
 struct mu_group {
     struct mu_group_config config;
+    struct mu_list link; /* in everybody.groups */
+    enum hold hold;
     struct mu_startup startup;
     bool has_startup, guarded;
     uv_signal_t chld;
     uv_timer_t timer, looker; /* looker: for workers that hang */
     size_t handles;           /* of the loop's */
     struct worker *workers;
-    size_t count;
-    pid_t *pids;          /* ascending */
+    size_t count;         /* of those that were started */
+    pid_t *pids;          /* ascending; also those of reaped workers */
     struct by_pid *ranks; /* in the same order */
     bool by_signal;       /* deaths are told by SIGCHLD, not by pidfds */
     bool stopping, done;  /* done: on_stopped is to come */
@@ -81,8 +95,37 @@ struct mu_group {
     void *closed_ctx;
 };
 
-/* Only one group of a process can tell whose orphans it adopts. */
-static struct mu_group *adopter;
+/* All groups of this process. Other threads may look at hold, workers, count and ranks of a group, which therefore change
+ * only under the lock. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_once_t once;
+    struct mu_list groups;
+} everybody = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                .once = PTHREAD_ONCE_INIT,
+                .groups = { .prev = &everybody.groups, .next = &everybody.groups } };
+
+static void lock_everybody(void)
+{
+    (void)pthread_mutex_lock(&everybody.lock);
+}
+
+static void unlock_everybody(void)
+{
+    (void)pthread_mutex_unlock(&everybody.lock);
+}
+
+/* A function's child, or a program that forks: no group of its parent is its own. */
+static void forget_everybody(void)
+{
+    mu_list_init(&everybody.groups);
+    unlock_everybody();
+}
+
+static void survive_forks(void)
+{
+    (void)pthread_atfork(lock_everybody, unlock_everybody, forget_everybody);
+}
 
 /* ---- Handles --------------------------------------------------------------------------------------------------- */
 
@@ -152,14 +195,22 @@ static int compare_by_pid(const void *a, const void *b)
     return left->pid < right->pid ? -1 : left->pid > right->pid;
 }
 
-static void sort_pids(struct mu_group *group)
+/* The next worker, which was just started. */
+static void enlist(struct mu_group *group, pid_t pid)
 {
-    for (uint32_t i = 0; i < group->count; i++)
-        group->ranks[i] = (struct by_pid){ .pid = group->workers[i].pid, .rank = i };
-    if (group->count > 0)
-        qsort(group->ranks, group->count, sizeof group->ranks[0], compare_by_pid);
-    for (size_t i = 0; i < group->count; i++)
-        group->pids[i] = group->ranks[i].pid;
+    uint32_t rank = (uint32_t)group->count;
+    size_t at = rank;
+
+    lock_everybody();
+    for (; at > 0 && group->pids[at - 1] > pid; at--) { /* seldom: numbers mostly grow */
+        group->pids[at] = group->pids[at - 1];
+        group->ranks[at] = group->ranks[at - 1];
+    }
+    group->pids[at] = pid;
+    group->ranks[at] = (struct by_pid){ .pid = pid, .rank = rank };
+    group->workers[rank].pid = pid;
+    group->count++;
+    unlock_everybody();
 }
 
 /* The local rank of the worker with this pid; -1: none. */
@@ -170,6 +221,45 @@ static int32_t rank_of(const struct mu_group *group, pid_t pid)
         group->count > 0 ? bsearch(&key, group->ranks, group->count, sizeof key, compare_by_pid) : NULL;
 
     return found != NULL ? (int32_t)found->rank : -1;
+}
+
+static bool is_led(const struct mu_group *group, pid_t leader, bool reaped)
+{
+    int32_t rank = rank_of(group, leader);
+
+    return rank >= 0 && group->workers[rank].reaped == reaped;
+}
+
+/* The group whose worker this child is, or in whose worker's process group or session it is; NULL: it could be anybody's. While
+ * somebody is in a reaped worker's group or session its number is not used again. A child with the very number of a reaped
+ * worker is somebody else. */
+static const struct mu_group *owner_of(const struct mu_child *child)
+{
+    for (int reaped = 0; reaped < 2; reaped++) {
+        for (struct mu_list *link = everybody.groups.next; link != &everybody.groups; link = link->next) {
+            const struct mu_group *group = MU_LIST_ITEM(link, struct mu_group, link);
+
+            if ((!reaped && is_led(group, child->pid, false)) ||
+                (child->pgid != child->pid && is_led(group, child->pgid, reaped)) ||
+                (child->sid != child->pid && is_led(group, child->sid, reaped)))
+                return group;
+        }
+    }
+    return NULL;
+}
+
+/* What the other groups hold, at most. */
+static enum hold hold_of_others(const struct mu_group *group)
+{
+    enum hold most = EMPTY;
+
+    for (struct mu_list *link = everybody.groups.next; link != &everybody.groups; link = link->next) {
+        const struct mu_group *other = MU_LIST_ITEM(link, struct mu_group, link);
+
+        if (other != group && other->hold != EMPTY && most != STARTING)
+            most = other->hold;
+    }
+    return most;
 }
 
 static int64_t wall_ms(void)
@@ -229,6 +319,7 @@ static bool is_foreign(const struct mu_child *child)
 static void list_orphans(struct mu_group *group, bool thorough)
 {
     struct mu_pids workers = { .items = group->pids, .count = group->count };
+    enum hold others = hold_of_others(group);
     size_t kept = 0;
 
     group->hidden = false;
@@ -239,12 +330,13 @@ static void list_orphans(struct mu_group *group, bool thorough)
     }
     for (size_t i = 0; i < group->others.count; i++) {
         struct mu_child child = group->others.items[i];
+        const struct mu_group *owner = owner_of(&child);
 
-        if (is_foreign(&child))
+        if (is_foreign(&child) || (owner != NULL && owner != group) || (owner == NULL && others == STARTING))
             continue;
         if (mu_child_is_dead(&child))
             (void)waitpid(child.pid, NULL, WNOHANG | __WALL);
-        else
+        else if (owner == group || others == EMPTY)
             group->others.items[kept++] = child;
     }
     group->others.count = kept;
@@ -307,10 +399,11 @@ static bool has_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Without /proc nobody but workers can be seen, or told from their zombies. */
+/* Without /proc nobody but workers can be seen, or told from their zombies. With another group's workers among the children
+ * wait's word means nothing. */
 static void count_hidden(struct mu_group *group)
 {
-    if (!group->hidden || anybody_alive(group)) {
+    if (!group->hidden || anybody_alive(group) || hold_of_others(group) != EMPTY) {
         group->hidden = false;
         return;
     }
@@ -559,6 +652,7 @@ static void feed(struct mu_group *group, struct mu_stop_event event)
     if (group->done)
         return;
     uv_update_time(group->config.loop);
+    lock_everybody(); /* until the signals are sent: nobody else may reap whoever is listed */
     for (size_t i = 0; i < group->count; i++)
         check_worker(&group->workers[i]);
     list_others(group);
@@ -571,6 +665,7 @@ static void feed(struct mu_group *group, struct mu_stop_event event)
     mu_stop_step(&group->stop, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++)
         perform(group, &effects.items[i]);
+    unlock_everybody();
     arm(group);
 }
 
@@ -647,10 +742,12 @@ static void look(struct mu_group *group)
     if (group->stopping) {
         feed(group, (struct mu_stop_event){ .type = MU_STOP_ON_CHILDREN });
     } else {
+        lock_everybody();
         for (size_t i = 0; i < group->count; i++)
             check_worker(&group->workers[i]);
         if (group->guarded)
             list_orphans(group, false);
+        unlock_everybody();
     }
     tell(group);
 }
@@ -712,11 +809,18 @@ static void finish(struct mu_group *group)
                                   .left_count = group->stop.left_count + (group->stop.hidden ? 1 : 0),
                                   .left = left };
 
+    bool missed;
+
     tell(group);
+    lock_everybody();
     reap_workers(group);
     drop_workers(group);
     group->done = false;
-    if (somebody_was_missed(group)) {
+    missed = somebody_was_missed(group);
+    if (!missed) /* from here on what nobody owns is the others' */
+        group->hold = EMPTY;
+    unlock_everybody();
+    if (missed) {
         mu_stop_init(&group->stop, 0);
         feed(group, (struct mu_stop_event){ .type = MU_STOP_ON_KILL });
         return;
@@ -777,25 +881,41 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
     group->looker.data = group;
     group->handles = 3;
     mu_stop_init(&group->stop, 0);
-    if (mu_guarded() && adopter == NULL) {
-        group->guarded = true;
-        adopter = group;
-    } else {
-        mu_log(MUSTER_LOG_INFO, "there is no keeper: what workers detach is not ended with them");
-    }
+    group->guarded = mu_guarded();
+    if (!group->guarded)
+        mu_log(MUSTER_LOG_INFO, "muster_guard() was not called: processes that workers detach will outlive them");
+    (void)pthread_once(&everybody.once, survive_forks);
+    lock_everybody();
+    mu_list_push(&everybody.groups, &group->link);
+    unlock_everybody();
     *ret_group = group;
     return 0;
 }
 
 static int reserve(struct mu_group *group, size_t count, struct muster_error *reterr)
 {
+    bool enough;
+
+    lock_everybody();
     group->workers = calloc(count, sizeof *group->workers);
     group->pids = calloc(count, sizeof *group->pids);
     group->ranks = calloc(count, sizeof *group->ranks);
-    if (group->workers != NULL && group->pids != NULL && group->ranks != NULL && reserve_view(group, count))
-        return 0;
-    drop_workers(group);
-    return mu_fail(reterr, MUSTER_ENOMEM, "start %zu workers: out of memory", count);
+    enough = group->workers != NULL && group->pids != NULL && group->ranks != NULL && reserve_view(group, count);
+    if (enough)
+        group->hold = STARTING;
+    else
+        drop_workers(group);
+    unlock_everybody();
+    return enough ? 0 : mu_fail(reterr, MUSTER_ENOMEM, "start %zu workers: out of memory", count);
+}
+
+static void begun(struct mu_group *group)
+{
+    lock_everybody();
+    group->hold = group->count > 0 ? FULL : EMPTY;
+    if (group->count == 0)
+        drop_workers(group);
+    unlock_everybody();
 }
 
 static int listen_to_chld(struct mu_group *group, struct muster_error *reterr)
@@ -814,7 +934,6 @@ static int watch_worker(struct mu_group *group, uint32_t rank, const struct mu_s
     struct worker *w = &group->workers[rank];
     int fd, rc;
 
-    w->pid = spawned->pid;
     w->is_function = spawned->result_fd >= 0;
     if (w->is_function) {
         rc = watch(group, rank, spawned->result_fd, on_output, &w->output);
@@ -846,23 +965,20 @@ int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t 
     assert(count > 0 && count <= MU_GROUP_WORKERS_MAX);
     rc = reserve(group, count, reterr);
     group->by_signal = false;
-    if (rc == 0 && group->guarded) {
+    if (rc == 0 && group->guarded)
         rc = listen_to_chld(group, reterr);
-        if (rc < 0)
-            drop_workers(group);
-    }
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         struct mu_spawned spawned;
 
         rc = mu_spawn_start(&specs[i], group->has_startup ? &group->startup : NULL, &spawned, &errnum, reterr);
         if (rc == 0) {
-            group->count++;
+            enlist(group, spawned.pid);
             rc = watch_worker(group, i, &spawned, reterr);
         }
         if (rc < 0)
             rc = mu_wrap(reterr, rc, "local rank %u", i);
     }
-    sort_pids(group);
+    begun(group);
     if (rc == 0 && group->config.hang_ms > 0)
         (void)uv_timer_start(&group->looker, on_look, 0, 0);
     if (ret_errno != NULL)
@@ -965,8 +1081,9 @@ static void closed_quietly(void *ctx)
 void mu_group_close(struct mu_group *group, mu_group_closed_cb *on_closed, void *ctx)
 {
     assert(group->count == 0 && !group->stopping && group->on_closed == NULL);
-    if (adopter == group)
-        adopter = NULL;
+    lock_everybody();
+    mu_list_remove(&group->link);
+    unlock_everybody();
     group->on_closed = on_closed != NULL ? on_closed : closed_quietly;
     group->closed_ctx = ctx;
     uv_close((uv_handle_t *)&group->chld, on_handle_closed);

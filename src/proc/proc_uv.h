@@ -8,10 +8,13 @@
  *   unreaped until the stop, so that its group's number stays its own; so a group whose workers have all ended, with
  *   success or without, is also to be stopped: that ends what they left behind.
  * - on_stopped comes once, after all on_exits: nothing of the workers is left, except for those that it names.
- * - In a guarded process (keeper.h) the first group adopts what workers detach: SIGCHLD is handled, and a stop ends when
- *   there is no child left. Children of our own session that are not workers belong to somebody else and are left
- *   alone. Without a guard (or for a second group) only the workers and their process groups are known: nothing is adopted,
- *   nobody else's child is waited for, and a pidfd, where there are any, tells of a death; else SIGCHLD does. */
+ * - In a guarded process (keeper.h) groups adopt what workers detach: SIGCHLD is handled, and a stop ends when there is no
+ *   child left. Children of our own session that are not workers belong to somebody else and are left alone.
+ * - A process may have several groups, each on a loop and thread of its own. A group leaves alone what is in the session or
+ *   process group of another group's workers. What has left these could be anybody's: while other groups have workers, it is
+ *   left alone; the last group that has workers ends it.
+ * - Without a guard only the workers and their process groups are known: nothing is adopted, nobody else's child is waited
+ *   for, and a pidfd, where there are any, tells of a death; else SIGCHLD does. */
 #ifndef MU_PROC_PROC_UV_H
 #define MU_PROC_PROC_UV_H
 

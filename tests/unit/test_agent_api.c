@@ -871,6 +871,68 @@ static void with_a_guard_what_workers_leave_behind_ends(void **state)
     }
 }
 
+enum { RESTARTS = 200 };
+
+static void count_lost(void *ctx, enum muster_log_level level, const char *line)
+{
+    (void)level;
+    if (strstr(line, "its exit code is lost") != NULL)
+        (*(unsigned *)ctx)++;
+}
+
+/* Each fails again and again, with a code of its own. */
+static _Noreturn void run_two_guarded(void)
+{
+    static unsigned lost;
+    struct running running[2];
+    struct muster_error error = { 0 };
+
+    (void)alarm(300);
+    if (muster_guard(&error) < 0)
+        _exit(101);
+    muster_log_set_sink(count_lost, &lost);
+    for (int i = 0; i < 2; i++) {
+        struct muster_worker_spec spec = make_command(alone(), 2, i == 0 ? "exit 41" : "exit 42");
+
+        spec.max_restarts = RESTARTS;
+        start_running(&running[i], spec);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct muster_worker_group *group;
+
+        if (pthread_join(running[i].thread, NULL) != 0 || running[i].rc != 0)
+            _exit(102);
+        group = look(running[i].agent);
+        if (group->restart_count != RESTARTS || !muster_run_result_is_failed(running[i].result))
+            _exit(103);
+        for (size_t k = 0; k < running[i].result->failures_count; k++) {
+            int code = running[i].result->failures[k].exit_code;
+
+            if (code != 41 + i && code != -SIGTERM) /* the second of them may have been stopped */
+                _exit(104);
+        }
+        muster_worker_group_free(group);
+        muster_run_result_free(running[i].result);
+        muster_agent_free(running[i].agent);
+    }
+    _exit(lost == 0 ? 0 : 105);
+}
+
+static void two_agents_of_a_guarded_process_know_their_own_workers(void **state)
+{
+    int status = 0;
+    pid_t child;
+
+    (void)state;
+    (void)fflush(NULL);
+    child = fork();
+    if (child == 0)
+        run_two_guarded();
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- Two nodes ---- */
 
 static int say_rank(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value)
@@ -1286,6 +1348,7 @@ int main(void)
         cmocka_unit_test(an_agent_runs_once),
         cmocka_unit_test(what_is_not_ours_is_left_alone),
         cmocka_unit_test(with_a_guard_what_workers_leave_behind_ends),
+        cmocka_unit_test(two_agents_of_a_guarded_process_know_their_own_workers),
         cmocka_unit_test(two_nodes_form_one_job),
         cmocka_unit_test(workers_may_be_threads),
         cmocka_unit_test(a_drivers_workers_are_stopped_and_restarted),

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
@@ -620,6 +621,102 @@ static void somebody_elses_child_is_left_alone(struct scene *s)
     EXPECT(waitpid(pid, NULL, 0) == pid); /* and it is ours to reap */
 }
 
+/* ---- Several groups ---- */
+
+static bool orphan_is_there(pid_t worker)
+{
+    struct mu_pids skip = { .items = &worker, .count = 1 };
+    struct mu_children list = { 0 };
+    bool there;
+
+    EXPECT(mu_children_list(&list, MU_PROC_ROOT, getpid(), true, &skip, NULL) == 0);
+    there = list.count > 0;
+    mu_children_done(&list);
+    return there;
+}
+
+static void close_second(struct scene *t)
+{
+    mu_group_close(t->group, on_closed, t);
+    uv_close((uv_handle_t *)&t->alarm, NULL);
+    EXPECT(uv_run(&t->loop, UV_RUN_DEFAULT) == 0);
+    EXPECT(uv_loop_close(&t->loop) == 0);
+    for (int i = 0; i < 2; i++)
+        (void)close(t->ends[i]);
+}
+
+/* What one of them detached could be either's: it lives as long as one of them has workers. */
+static void a_group_leaves_alone_what_may_be_anothers(struct scene *s)
+{
+    struct scene t;
+    pid_t worker;
+
+    open_scene(&t, 0);
+    add(&t, ARGV(WORKER, "detach", "fork", "say=up", "pause"));
+    add(s, ARGV(WORKER, "detach", "fork", "say=up", "pause"));
+    EXPECT(start(&t) == 0);
+    await(&t, "up", 1);
+    EXPECT(start(s) == 0);
+    await(s, "up", 1);
+    EXPECT(family_wait(mark, 6, LONG_MS));
+    worker = mu_group_pid(t.group, 0);
+    (void)stop_and_run(s, SIGTERM, 0);
+    EXPECT(s->stopped.left_count == 0);
+    EXPECT(family_wait(mark, 4, LONG_MS)); /* t's worker and its child, and both that were detached */
+    EXPECT(kill(worker, 0) == 0 && orphan_is_there(worker));
+    (void)uv_run(&t.loop, UV_RUN_NOWAIT);
+    EXPECT(t.exits == 0);
+    (void)stop_and_run(&t, SIGTERM, 0);
+    EXPECT(t.stopped.left_count == 0 && t.stopped.killed_count >= 2);
+    EXPECT(t.codes[0] == -SIGTERM);
+    EXPECT(family_count(mark) == 0);
+    close_second(&t);
+}
+
+enum { CYCLES = 200 };
+
+static void start_and_stop_many_times(struct scene *t)
+{
+    static const char *const numbers[] = { "exit=11", "exit=22", "exit=33", "exit=44" };
+    static const int codes[] = { 11, 22, 33, 44 };
+    char line[64];
+
+    for (unsigned i = 0; i < CYCLES; i++) {
+        (void)uv_timer_start(&t->alarm, on_alarm, HANG_MS, 0);
+        t->count = 0;
+        add(t, ARGV(WORKER, numbers[i % 4]));
+        add(t, ARGV(WORKER, mu_guarded() && i % 64 == 0 ? "detach" : "say=ready", "say=up", "pause"));
+        EXPECT(start(t) == 0);
+        while (family_read_line(t->ends[0], line, sizeof line, LONG_MS) && strcmp(line, "up") != 0)
+            continue;
+        run_until_exits(t, 1);
+        (void)stop_and_run(t, SIGTERM, GRACE_MS);
+        EXPECT(t->exits == 2);
+        EXPECT(t->codes[0] == codes[i % 4]);
+        EXPECT(t->codes[1] == -SIGTERM);
+    }
+}
+
+static void *be_the_second(void *arg)
+{
+    struct scene t;
+
+    (void)arg;
+    open_scene(&t, 0);
+    start_and_stop_many_times(&t);
+    close_second(&t);
+    return NULL;
+}
+
+static void every_group_of_a_process_gets_its_own_exit_codes(struct scene *s)
+{
+    pthread_t thread;
+
+    EXPECT(pthread_create(&thread, NULL, be_the_second, NULL) == 0);
+    start_and_stop_many_times(s);
+    EXPECT(pthread_join(thread, NULL) == 0);
+}
+
 static void the_unkillable_are_named_and_who_is_below_them_is_killed(struct scene *s)
 {
     char text[32];
@@ -762,6 +859,8 @@ static struct play plays[] = {
     GUARDED(what_a_success_leaves_is_ended_too),
     GUARDED(adopted_orphans_are_reaped_while_workers_run),
     GUARDED(somebody_elses_child_is_left_alone),
+    GUARDED(a_group_leaves_alone_what_may_be_anothers),
+    BOTH(every_group_of_a_process_gets_its_own_exit_codes),
     GUARDED(the_unkillable_are_named_and_who_is_below_them_is_killed),
     GUARDED(what_is_not_ours_to_kill_is_named),
 };
