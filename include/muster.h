@@ -563,6 +563,7 @@ struct muster_rdzv_event { /* borrows what it points to */
     const struct muster_rdzv_progress *progress;
     bool old_dialect;                 /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
     enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
+    const char *note; /* PROGRESS: a clause about nodes that cannot come together with this one; NULL: none is known */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);

@@ -798,6 +798,8 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
 
     switch (effect->type) {
     case MU_POLICY_DO_JOIN:
+        if (a->config.on_join != NULL)
+            a->config.on_join(a->config.ctx);
         a->handler->ops->join(a->handler);
         break;
     case MU_POLICY_DO_LEAVE:

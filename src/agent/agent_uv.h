@@ -64,6 +64,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     void (*release)(void *ctx, struct mu_spawn *spec);
     /* The group's state. FAILED also while what is left of a failed group is being stopped. May be NULL. */
     void (*on_state)(void *ctx, enum mu_group_state state);
+    void (*on_join)(void *ctx); /* the handler is asked to join: a wait begins. May be NULL */
     void (*on_rdzv)(void *ctx, const struct muster_rdzv_event *event); /* every event of it; may be NULL */
     void (*on_end)(void *ctx, const struct mu_agent_result *result);   /* once; then mu_agent_free() */
     void *ctx;

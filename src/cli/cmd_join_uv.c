@@ -171,6 +171,11 @@ static void notice(const char *line)
     mu_log(MUSTER_LOG_NOTICE, "%s", line);
 }
 
+static void inform(const char *line)
+{
+    mu_log(MUSTER_LOG_INFO, "%s", line);
+}
+
 static void each_line(struct mu_slice lines, void (*say)(const char *line))
 {
     const char *begin = lines.data, *stop;
@@ -211,6 +216,7 @@ static void feed(struct run *run, struct mu_join_event event)
     mu_cli_status(effects.status.data, effects.status.len);
     each_line(effects.warning, warn);
     each_line(effects.notice, notice);
+    each_line(effects.info, inform);
     each_line(effects.err, effects.over ? mu_cli_final : mu_cli_say); /* the last words are waited for */
     rc = print(run, effects.out);
     if (effects.at_once)

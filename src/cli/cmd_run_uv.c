@@ -8,6 +8,7 @@
 #include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/run_front.h"
+#include "cli/waiting.h"
 #include "events/sinks.h"
 #include "http/health_mhd.h"
 #include "proc/die.h"
@@ -22,8 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GATHER_SHOWN_MS 500 /* of waiting, before it is said what for */
-#define CONSOLE_MS 5000     /* for what is still to be shown, in the end */
+#define LOOK_FIRST_MS 500 /* of waiting, before a terminal shows what for */
+#define LOOK_MS 1000      /* between two looks at the wait, for a terminal */
+#define CONSOLE_MS 5000   /* for what is still to be shown, in the end */
 
 struct run {
     const char *program;
@@ -33,14 +35,11 @@ struct run {
     struct mu_logtree tree;
     struct mu_console *out, *err;
     char *timer_file;
-    /* While nodes gather. */
-    bool terminal, has_progress;
-    bool had_round;      /* these come together again */
-    int64_t said_joined; /* so many were in when it was last said how many are missing; -1: it was not */
-    struct muster_rdzv_progress progress;
-    struct mu_text names;
-    uint64_t gather_ms, progress_ms;
-    uv_timer_t second;
+    /* While this node waits for the others. */
+    bool terminal;
+    bool had_round; /* it has been in a group: a wait means that the job stands still */
+    struct mu_waiting waiting;
+    uv_timer_t look;
     struct mu_health *health;
     uv_async_t poked;
     bool has_poked;
@@ -114,77 +113,95 @@ static void start_health(struct run *run)
         mu_log(MUSTER_LOG_WARNING, "health check: %s; the job runs without", error.text);
 }
 
-/* ---- While nodes gather: a live line on a terminal; below the minimum, after a loss, a line in the log ---- */
+/* ---- While this node waits: a live line on a terminal, lines in the log elsewhere ---- */
 
-static void hide_gathering(struct run *run)
+static void end_wait(struct run *run)
 {
-    (void)uv_timer_stop(&run->second);
-    run->has_progress = false;
+    (void)uv_timer_stop(&run->look);
+    mu_waiting_end(&run->waiting);
     if (run->terminal)
         mu_cli_status("", 0);
 }
 
-static void describe_gathering(const struct run *run, struct mu_text *text)
-{
-    char endpoint[MU_SECRET_SHOWN_MAX];
-    struct mu_join_about about = { .backend = muster_rdzv_params_backend(run->config->params),
-                                   .endpoint =
-                                       mu_secret_hide(mu_slice_str(muster_rdzv_params_endpoint(run->config->params)),
-                                                      endpoint, sizeof endpoint),
-                                   .run_id = muster_rdzv_params_run_id(run->config->params),
-                                   .node = "" };
-    struct mu_join_wait wait = { .progress = &run->progress,
-                                 .names = run->names.buf.len > 0 ? run->names.buf.data : "",
-                                 .waited_ms = (int64_t)(uv_now(&run->loop) - run->gather_ms),
-                                 .progress_age_ms = (int64_t)(uv_now(&run->loop) - run->progress_ms),
-                                 .down_ms = -1 };
+static void on_look(uv_timer_t *timer);
 
-    mu_join_text_status(text, &about, &wait);
+/* Derived anew after every event. On a terminal the time that is left is counted down. */
+static void arm_look(struct run *run, uint64_t terminal_ms)
+{
+    uint64_t due_ms = mu_waiting_due_ms(&run->waiting), now_ms = uv_now(&run->loop);
+
+    if (run->waiting.state == MU_WAITING_OFF)
+        (void)uv_timer_stop(&run->look);
+    else if (run->terminal)
+        (void)uv_timer_start(&run->look, on_look, terminal_ms, 0);
+    else
+        (void)uv_timer_start(&run->look, on_look, due_ms > now_ms ? due_ms - now_ms : 0, 0);
 }
 
-static void on_second(uv_timer_t *timer)
+/* A change is for those who want to see more, but for one: too few are left of a group that ran. */
+static enum muster_log_level level_of(const struct run *run, bool scheduled)
+{
+    const struct muster_rdzv_progress *progress = &run->waiting.progress;
+
+    if (scheduled)
+        return MUSTER_LOG_NOTICE;
+    return run->had_round && progress->joined < progress->min_nodes ? MUSTER_LOG_WARNING : MUSTER_LOG_INFO;
+}
+
+/* While the back end is away, the agent says so itself. */
+static void tell_wait(struct run *run, const struct mu_join_about *about)
+{
+    struct mu_text text = { .failed = false };
+    bool scheduled = false, quiet = run->waiting.state == MU_WAITING_DOWN && !run->terminal;
+
+    if (run->terminal)
+        mu_waiting_status(&run->waiting, about, uv_now(&run->loop), &text);
+    else if (!mu_waiting_tell(&run->waiting, about, uv_now(&run->loop), &text, &scheduled))
+        quiet = true;
+    if (!text.failed && !quiet && run->terminal)
+        mu_cli_status(text.buf.data, text.buf.len);
+    else if (!text.failed && !quiet)
+        mu_log(level_of(run, scheduled), "%.*s", (int)text.buf.len, text.buf.data);
+    mu_text_done(&text);
+}
+
+static void on_look(uv_timer_t *timer)
 {
     struct run *run = timer->data;
-    bool news = run->progress.joined < run->progress.min_nodes && run->progress.joined != run->said_joined;
-    struct mu_text text = { .failed = false };
+    const struct muster_rdzv_params *params = run->config->params;
+    char endpoint[MU_SECRET_SHOWN_MAX];
+    struct mu_join_about about = {
+        .backend = muster_rdzv_params_backend(params),
+        .endpoint = mu_secret_hide(mu_slice_str(muster_rdzv_params_endpoint(params)), endpoint, sizeof endpoint),
+        .run_id = muster_rdzv_params_run_id(params),
+        .node = "",
+    };
 
-    describe_gathering(run, &text);
-    if (text.failed) {
-        mu_text_done(&text);
-        return;
-    }
-    if (news) {
-        run->said_joined = run->progress.joined;
-        mu_log(run->had_round ? MUSTER_LOG_WARNING : MUSTER_LOG_INFO, "%.*s", (int)text.buf.len, text.buf.data);
-    }
-    if (run->terminal)
-        mu_cli_status(text.buf.data, text.buf.len);
-    mu_text_done(&text);
+    tell_wait(run, &about);
+    arm_look(run, LOOK_MS);
+}
+
+static void on_join(void *ctx)
+{
+    struct run *run = ctx;
+
+    mu_waiting_begin(&run->waiting, uv_now(&run->loop));
+    arm_look(run, LOOK_FIRST_MS);
 }
 
 static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 {
     struct run *run = ctx;
 
-    if (event->type != MUSTER_RDZV_PROGRESS) {
-        hide_gathering(run);
+    if (event->type == MUSTER_RDZV_JOINED || event->type == MUSTER_RDZV_LEFT ||
+        (event->type == MUSTER_RDZV_FAILED && event->request == MUSTER_RDZV_REQUEST_JOIN)) {
         run->had_round |= event->type == MUSTER_RDZV_JOINED;
-        run->said_joined = event->type == MUSTER_RDZV_JOINED ? -1 : run->said_joined;
+        end_wait(run);
         return;
     }
-    if (!run->has_progress)
-        run->gather_ms = uv_now(&run->loop);
-    run->has_progress = true;
-    run->progress = *event->progress;
-    run->progress_ms = uv_now(&run->loop);
-    mu_text_done(&run->names);
-    run->names = (struct mu_text){ .failed = false };
-    mu_text_add_nodes(&run->names, event->nodes, event->nodes_count);
-    (void)mu_buf_append(&run->names.buf, "", 1, SIZE_MAX);
-    if (uv_is_active((uv_handle_t *)&run->second))
-        return;
-    /* A group that is there at once needs no line. On a terminal the time that is left is counted down. */
-    (void)uv_timer_start(&run->second, on_second, GATHER_SHOWN_MS, run->terminal ? 1000 : 0);
+    mu_waiting_take(&run->waiting, event, uv_now(&run->loop));
+    if (!run->terminal)
+        arm_look(run, 0);
 }
 
 /* ---- How it ended ---- */
@@ -282,8 +299,8 @@ static void on_agent_freed(void *ctx)
     struct run *run = ctx;
 
     mu_health_stop(run->health);
-    uv_close((uv_handle_t *)&run->second, NULL);
-    mu_text_done(&run->names);
+    uv_close((uv_handle_t *)&run->look, NULL);
+    mu_waiting_done(&run->waiting);
     if (run->has_poked)
         uv_close((uv_handle_t *)&run->poked, NULL);
     mu_console_close(run->out, CONSOLE_MS, on_console_closed, run);
@@ -294,7 +311,7 @@ static void on_end(void *ctx, const struct mu_agent_result *result)
 {
     struct run *run = ctx;
 
-    hide_gathering(run);
+    end_wait(run);
     run->ended = true;
     run->outcome = *result->outcome;
     run->exit_code = result->outcome->rc;
@@ -392,6 +409,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
         .prepare = prepare,
         .release = release,
         .on_state = on_state,
+        .on_join = on_join,
         .on_rdzv = on_rdzv,
         .on_end = on_end,
         .ctx = run,
@@ -430,8 +448,8 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
 
     if (uv_loop_init(&run->loop) < 0 || make_timer_file(run) < 0)
         return mu_cli_fail(run->program, "no memory");
-    (void)uv_timer_init(&run->loop, &run->second);
-    run->second.data = run;
+    (void)uv_timer_init(&run->loop, &run->look);
+    run->look.data = run;
     run->terminal = !run->config->quiet && isatty(STDERR_FILENO) == 1;
     rc = open_output(run, &error);
     if (rc == 0) {
@@ -465,7 +483,6 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
     if (run == NULL)
         return mu_cli_fail(program, "no memory");
     run->program = program;
-    run->said_joined = -1;
     rc = mu_run_front(program, is_launch, argv, &config);
     if (config == NULL) {
         free(run);

@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-enum { SAID_COUNT = 5 };
+enum { SAID_COUNT = 6 };
 
 static const char command[] = "muster join";
 
@@ -48,55 +48,25 @@ static void add_error(struct mu_text *out, const struct mu_join_about *about, co
     }
 }
 
-static struct mu_join_wait wait_of(const struct mu_join *join, uint64_t now_ms)
-{
-    return (struct mu_join_wait){
-        .progress = join->has_progress ? &join->progress : NULL,
-        .names = join->names.buf.len > 0 ? join->names.buf.data : "",
-        .waited_ms = (int64_t)(now_ms - join->started_ms),
-        .progress_age_ms = (int64_t)(now_ms - join->progress_ms),
-        .down_ms = join->is_down ? (int64_t)(now_ms - join->down_ms) : -1,
-    };
-}
-
-static uint64_t status_due_ms(const struct mu_join *join)
-{
-    return join->said_ms + (join->config.terminal || join->changed ? MU_JOIN_CHANGE_MS : MU_JOIN_STATUS_MS);
-}
-
 /* A terminal always sees how it stands; elsewhere there is a line now and then. */
 static void say_status(struct mu_join *join, uint64_t now_ms)
 {
-    struct mu_join_wait wait = wait_of(join, now_ms);
+    struct mu_text line = { .failed = false };
+    bool scheduled = false;
 
     if (join->config.terminal) {
-        mu_join_text_status(&join->status, &join->config.about, &wait);
-        join->said_ms = now_ms;
-    } else if (now_ms >= status_due_ms(join)) {
-        mu_join_text_status(&join->notice, &join->config.about, &wait);
-        mu_text_add(&join->notice, "\n");
-        join->said_ms = now_ms;
-        join->changed = false;
+        mu_waiting_status(&join->waiting, &join->config.about, now_ms, &join->status);
+        join->looked_ms = now_ms;
+        return;
     }
+    if (mu_waiting_tell(&join->waiting, &join->config.about, now_ms, &line, &scheduled))
+        mu_text_add(scheduled ? &join->notice : &join->info, "%.*s\n", (int)line.buf.len,
+                    line.buf.len > 0 ? line.buf.data : "");
+    join->notice.failed |= line.failed;
+    mu_text_done(&line);
 }
 
 /* ---- Progress and the back end ---- */
-
-static void take_progress(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
-{
-    const struct muster_rdzv_progress *now = told->progress, *before = &join->progress;
-
-    if (!join->has_progress || now->joined != before->joined || now->waiting != before->waiting ||
-        now->spares != before->spares || now->spare != before->spare ||
-        (now->last_call_left_ms < 0) != (before->last_call_left_ms < 0))
-        join->changed = true;
-    join->progress = *now;
-    join->has_progress = true;
-    join->progress_ms = now_ms;
-    join->names.buf.len = 0;
-    mu_text_add_nodes(&join->names, told->nodes, told->nodes_count);
-    mu_text_add(&join->names, "%c", '\0');
-}
 
 static void backend_down(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
 {
@@ -193,6 +163,7 @@ static void removed(struct mu_join *join, const struct muster_rdzv_event *told)
 
 static void joining_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
 {
+    mu_waiting_take(&join->waiting, told, now_ms);
     switch (told->type) {
     case MUSTER_RDZV_JOINED:
         join->phase = MU_JOIN_STAYING;
@@ -212,8 +183,7 @@ static void joining_told(struct mu_join *join, const struct muster_rdzv_event *t
         removed(join, told);
         break;
     case MUSTER_RDZV_PROGRESS:
-        take_progress(join, told, now_ms);
-        break;
+        break; /* the wait has it */
     case MUSTER_RDZV_BACKEND_DOWN:
         backend_down(join, told, now_ms);
         break;
@@ -390,8 +360,9 @@ static void texts_of(struct mu_join *join, struct mu_text *ret_texts[static SAID
     ret_texts[0] = &join->out;
     ret_texts[1] = &join->warning;
     ret_texts[2] = &join->notice;
-    ret_texts[3] = &join->err;
-    ret_texts[4] = &join->status;
+    ret_texts[3] = &join->info;
+    ret_texts[4] = &join->err;
+    ret_texts[5] = &join->status;
 }
 
 void mu_join_done(struct mu_join *join)
@@ -401,7 +372,7 @@ void mu_join_done(struct mu_join *join)
     texts_of(join, texts);
     for (size_t i = 0; i < SAID_COUNT; i++)
         mu_text_done(texts[i]);
-    mu_text_done(&join->names);
+    mu_waiting_done(&join->waiting);
 }
 
 /* Nothing can be said any more that is not a constant. */
@@ -425,8 +396,9 @@ void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struc
         texts[i]->buf.len = 0;
     switch (event->type) {
     case MU_JOIN_START:
-        assert(join->phase == MU_JOIN_JOINING && join->started_ms == 0);
-        join->started_ms = join->said_ms = event->now_ms;
+        assert(join->phase == MU_JOIN_JOINING && join->waiting.state == MU_WAITING_OFF);
+        join->looked_ms = event->now_ms;
+        mu_waiting_begin(&join->waiting, event->now_ms);
         ret->join = true;
         break;
     case MU_JOIN_TOLD:
@@ -444,14 +416,17 @@ void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struc
     }
     if (join->phase == MU_JOIN_JOINING)
         say_status(join, event->now_ms);
+    else
+        mu_waiting_end(&join->waiting);
     ret->over = join->phase == MU_JOIN_OVER;
     ret->out = mu_buf_slice(&join->out.buf);
     ret->warning = mu_buf_slice(&join->warning.buf);
     ret->notice = mu_buf_slice(&join->notice.buf);
+    ret->info = mu_buf_slice(&join->info.buf);
     ret->err = mu_buf_slice(&join->err.buf);
     ret->status = mu_buf_slice(&join->status.buf);
-    failed = join->names.failed;
-    join->names.failed = false;
+    failed = join->waiting.names.failed || join->waiting.note.failed;
+    join->waiting.names.failed = join->waiting.note.failed = false;
     for (size_t i = 0; i < SAID_COUNT; i++) {
         failed |= texts[i]->failed;
         texts[i]->failed = false;
@@ -464,7 +439,7 @@ uint64_t mu_join_deadline_ms(const struct mu_join *join)
 {
     switch (join->phase) {
     case MU_JOIN_JOINING:
-        return status_due_ms(join);
+        return join->config.terminal ? join->looked_ms + MU_JOIN_LOOK_MS : mu_waiting_due_ms(&join->waiting);
     case MU_JOIN_STAYING:
     case MU_JOIN_LEAVING:
     case MU_JOIN_PARTING:

@@ -12,12 +12,12 @@
 #define MU_CLI_JOIN_H
 
 #include "cli/join_text.h"
+#include "cli/waiting.h"
 
 #define MU_JOIN_LINGER_MS 1000
 #define MU_JOIN_LEAVE_MS 2000
 #define MU_JOIN_PARTING_MS 250
-#define MU_JOIN_STATUS_MS 5000 /* between two lines about the same wait */
-#define MU_JOIN_CHANGE_MS 1000 /* between two lines if something has changed; between two looks at a terminal */
+#define MU_JOIN_LOOK_MS 1000 /* between two looks at a terminal */
 
 enum { MU_JOIN_EXIT_CLOSED = 3, MU_JOIN_EXIT_TIMEOUT = 4, MU_JOIN_EXIT_REMOVED = 5 };
 
@@ -55,14 +55,14 @@ struct mu_join_event { /* borrows what it points to */
     const char *text;
 };
 
-struct mu_join_effects {             /* borrows from the machine, until the next step */
-    bool join, leave;                /* ask the handler for it */
-    bool over;                       /* end what runs; the exit code stands */
-    bool at_once;                    /* without waiting for anything */
-    struct mu_slice out;             /* whole lines for stdout */
-    struct mu_slice warning, notice; /* whole lines for the log */
-    struct mu_slice err;             /* whole lines that say why it ends, each with the command's name in front */
-    struct mu_slice status;          /* what a terminal shows below them; empty: nothing */
+struct mu_join_effects {                   /* borrows from the machine, until the next step */
+    bool join, leave;                      /* ask the handler for it */
+    bool over;                             /* end what runs; the exit code stands */
+    bool at_once;                          /* without waiting for anything */
+    struct mu_slice out;                   /* whole lines for stdout */
+    struct mu_slice warning, notice, info; /* whole lines for the log */
+    struct mu_slice err;                   /* whole lines that say why it ends, each with the command's name in front */
+    struct mu_slice status;                /* what a terminal shows below them; empty: nothing */
 };
 
 struct mu_join {
@@ -70,16 +70,14 @@ struct mu_join {
     enum mu_join_phase phase;
     int exit_code;
     bool signalled;
-    uint64_t started_ms;
     uint64_t until_ms;  /* the end of any phase but JOINING and OVER */
     int64_t world_size; /* since it joined; 0: it has not */
     int64_t round;
-    struct muster_rdzv_progress progress; /* told last, at progress_ms */
-    bool has_progress, is_down;
-    uint64_t progress_ms, down_ms;
-    bool changed; /* since the last line about the wait */
-    uint64_t said_ms;
-    struct mu_text names, out, warning, notice, err, status;
+    bool is_down; /* the back end, since down_ms */
+    uint64_t down_ms;
+    struct mu_waiting waiting;
+    uint64_t looked_ms; /* at the wait, for the terminal */
+    struct mu_text out, warning, notice, info, err, status;
 };
 
 void mu_join_init(struct mu_join *join, const struct mu_join_config *config);

@@ -329,14 +329,29 @@ static void add_nodes_count(struct mu_text *out, int64_t count)
     mu_text_add(out, "%" PRId64 " %s", count, count == 1 ? "node" : "nodes");
 }
 
-/* The document has our round open: how many are missing, or how long the last call runs. */
-static void add_gathering(struct mu_text *out, const struct mu_join_wait *wait)
+/* "3 of 4 nodes joined (a, b, c)" */
+static void add_joined(struct mu_text *out, const struct mu_join_wait *wait)
+{
+    const struct muster_rdzv_progress *progress = wait->progress;
+
+    mu_text_add(out, "%" PRId64 " of %" PRId64, progress->joined, progress->min_nodes);
+    if (progress->max_nodes > progress->min_nodes)
+        mu_text_add(out, " to %" PRId64, progress->max_nodes);
+    mu_text_add(out, progress->max_nodes == 1 ? " node joined" : " nodes joined");
+    if (wait->names[0] != '\0')
+        mu_text_add(out, " (%s)", wait->names);
+}
+
+/* A round is open, and this node is in it or about to be: how many are missing, or how long the last call runs. */
+static void add_gathering(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
 {
     const struct muster_rdzv_progress *progress = wait->progress;
     int64_t missing = progress->min_nodes - progress->joined, room = progress->max_nodes - progress->joined;
 
-    add_nodes_count(out, progress->joined);
-    mu_text_add(out, " in");
+    mu_text_add(out, "waiting for rendezvous ");
+    add_job(out, about);
+    mu_text_add(out, ": ");
+    add_joined(out, wait);
     if (missing > 0) {
         mu_text_add(out, ", %" PRId64 " more needed", missing);
     } else if (progress->last_call_left_ms >= 0) {
@@ -345,58 +360,78 @@ static void add_gathering(struct mu_text *out, const struct mu_join_wait *wait)
     }
 }
 
-/* How many are in the round that runs without us, where the back end tells. */
-static void add_running(struct mu_text *out, const struct mu_join_wait *wait)
+/* "round 3 is full (4 nodes)"; how many are in it is not known on every back end. */
+static void add_round_without_us(struct mu_text *out, const struct mu_join_wait *wait, const char *how)
 {
+    if (wait->round >= 0)
+        mu_text_add(out, "round %" PRId64 " is %s", wait->round, how);
+    else
+        mu_text_add(out, "the group is %s", how);
     if (wait->progress->joined > 0) {
-        mu_text_add(out, "; ");
+        mu_text_add(out, " (");
         add_nodes_count(out, wait->progress->joined);
-        mu_text_add(out, " in it");
+        mu_text_add(out, ")");
     }
 }
 
-static void add_progress(struct mu_text *out, const struct mu_join_wait *wait)
+static void add_spare(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
+{
+    mu_text_add(out, "waiting for a place in rendezvous ");
+    add_job(out, about);
+    mu_text_add(out, ": ");
+    add_round_without_us(out, wait, "full");
+    if (wait->progress->spares > 1) {
+        mu_text_add(out, "; ");
+        add_nodes_count(out, wait->progress->spares);
+        mu_text_add(out, " wait for a place");
+    }
+}
+
+static void add_next_round(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
+{
+    mu_text_add(out, "waiting for the next round of rendezvous ");
+    add_job(out, about);
+    mu_text_add(out, ": ");
+    add_round_without_us(out, wait, "running");
+    mu_text_add(out, "; ");
+    add_nodes_count(out, wait->progress->waiting);
+    mu_text_add(out, wait->progress->waiting == 1 ? " waits for the next" : " wait for the next");
+}
+
+static void add_progress(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
 {
     const struct muster_rdzv_progress *progress = wait->progress;
 
-    if (progress->spare) {
-        mu_text_add(out, "the round is full and this node is a spare, ");
-        mu_text_add(out, progress->spares == 1 ? "the only one" : "one of %" PRId64, progress->spares);
-        add_running(out, wait);
-    } else if (progress->waiting > 0) {
-        mu_text_add(out, "a round without this node is running, ");
-        add_nodes_count(out, progress->waiting);
-        mu_text_add(out, " waiting for the next");
-        add_running(out, wait);
-    } else {
-        add_gathering(out, wait);
-    }
+    if (progress->spare)
+        add_spare(out, about, wait);
+    else if (progress->waiting > 0)
+        add_next_round(out, about, wait);
+    else
+        add_gathering(out, about, wait);
     if (progress->join_left_ms >= 0) {
         mu_text_add(out, "; gives up in ");
         mu_text_add_duration(out, progress->join_left_ms - wait->progress_age_ms);
     }
-    if (wait->names[0] != '\0') /* last, so that a narrow terminal cuts off names and nothing else */
-        mu_text_add(out, "; in: %s", wait->names);
 }
 
 void mu_join_text_status(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
 {
-    mu_text_add(out, "waiting for ");
+    if (wait->progress != NULL && wait->down_ms < 0) {
+        add_progress(out, about, wait);
+        return;
+    }
+    mu_text_add(out, "waiting for rendezvous ");
     add_job(out, about);
-    if (wait->down_ms >= 0) {
-        mu_text_add(out, ": no connection to ");
-        mu_text_add_plain(out, about->endpoint);
-        mu_text_add(out, " for ");
-        mu_text_add_duration(out, wait->down_ms);
-        mu_text_add(out, ", trying again");
-    } else if (wait->progress == NULL) {
+    if (about->endpoint[0] != '\0') {
         mu_text_add(out, " at ");
         mu_text_add_plain(out, about->endpoint);
-        mu_text_add(out, ", for ");
-        mu_text_add_duration(out, wait->waited_ms);
-        mu_text_add(out, " so far");
+    }
+    if (wait->down_ms >= 0) {
+        mu_text_add(out, ": no connection for ");
+        mu_text_add_duration(out, wait->down_ms);
+        mu_text_add(out, "; trying again");
     } else {
-        mu_text_add(out, ": ");
-        add_progress(out, wait);
+        mu_text_add(out, ": no answer yet, after ");
+        mu_text_add_duration(out, wait->waited_ms);
     }
 }

@@ -35,6 +35,7 @@ void mu_join_text_json(struct mu_text *out, const struct mu_join_about *about, c
 /* What is known of a wait. */
 struct mu_join_wait {
     const struct muster_rdzv_progress *progress; /* NULL: nothing was heard yet */
+    int64_t round;                               /* of the progress; -1: the back end has none */
     const char *names;                           /* who is in, for people; "" if not known */
     int64_t waited_ms;                           /* since the join was asked for */
     int64_t progress_age_ms;                     /* since `progress` was told */

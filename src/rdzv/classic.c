@@ -2,6 +2,8 @@
  * known, and which takes the answer and says where to go. A pause is a state that is entered later. */
 #include "rdzv/classic.h"
 
+#include "rdzv/came.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -415,6 +417,12 @@ static void set_error(struct mu_classic *m, struct muster_error *to, const struc
 
 static void set_timeout_error(struct mu_classic *m)
 {
+    struct mu_came came = { .waited_ms = m->join_ms,
+                            .joined = m->in ? (int64_t)m->doc.participants : 0,
+                            .nodes_min = m->nodes_min,
+                            .nodes_max = m->nodes_max };
+    char text[MU_CAME_TEXT_MAX];
+
     if (m->last_error.code != 0)
         (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s; the last error was: %.700s",
                       m->join_ms / 1000, m->last_error.text);
@@ -423,9 +431,7 @@ static void set_timeout_error(struct mu_classic *m)
                       "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end",
                       m->join_ms / 1000, m->announced);
     else
-        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT,
-                      "timed out after %" PRIu64 " s: %zu of at least %" PRId64 " nodes have come (while it was to %s)",
-                      m->join_ms / 1000, m->in ? m->doc.participants : 0, m->nodes_min,
+        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s (step: %s)", mu_came_say(&came, text),
                       mu_classic_state_text(m->state));
 }
 

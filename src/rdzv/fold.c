@@ -4,6 +4,8 @@
  * way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
 #include "rdzv/fold.h"
 
+#include "rdzv/came.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -675,6 +677,7 @@ static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
 static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     struct mu_fold_progress seen;
+    char text[MU_CAME_TEXT_MAX];
 
     if (f->phase != MU_FOLD_JOINING)
         return;
@@ -691,20 +694,25 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
     if (f->down) {
         f->error = f->away;
         f->error.code = MUSTER_ERDZV_TIMEOUT;
-        (void)mu_wrap(&f->error, f->error.code, "no round within %" PRIu64 " s, and etcd cannot be used",
+        (void)mu_wrap(&f->error, f->error.code, "timed out after %" PRIu64 " s: etcd cannot be used",
                       f->settings.join_ms / 1000);
     } else if (!f->ever_heard) {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "no round within %" PRIu64 " s: etcd has not answered",
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: etcd has not answered",
                       f->settings.join_ms / 1000);
     } else if (seen.apart > 0) {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
-                      "no round within %" PRIu64 " s: nodes have limits that do not go together: %" PRId64
-                      " left out; this node's are %" PRId64 " to %" PRId64 " nodes",
-                      f->settings.join_ms / 1000, seen.apart, f->settings.nodes_min, f->settings.nodes_max);
+                      "timed out after %" PRIu64 " s: %" PRId64
+                      " %s started with an --nnodes that does not go together "
+                      "with that of the others; this node has --nnodes %" PRId64 ":%" PRId64,
+                      f->settings.join_ms / 1000, seen.apart, seen.apart == 1 ? "node was" : "nodes were",
+                      f->settings.nodes_min, f->settings.nodes_max);
     } else {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
-                      "no round within %" PRIu64 " s: %" PRId64 " of at least %" PRId64 " nodes came",
-                      f->settings.join_ms / 1000, seen.joined, f->settings.nodes_min);
+        struct mu_came came = { .waited_ms = f->settings.join_ms,
+                                .joined = seen.joined,
+                                .nodes_min = f->settings.nodes_min,
+                                .nodes_max = f->settings.nodes_max };
+
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s", mu_came_say(&came, text));
     }
     tell_failed(f, MU_FOLD_ON_JOIN, out);
 }

@@ -10,6 +10,7 @@
  * rules do not mind. A document that is gone is written again by a member that holds it. */
 #include "rdzv/rdzv.h"
 
+#include "rdzv/came.h"
 #include "rdzv/sight.h"
 
 #include <assert.h>
@@ -17,7 +18,8 @@
 #include <stdlib.h>
 
 #define ACTIONS_MAX 6 /* in one write: closed; out of the old round, into a list, into the new round, complete */
-#define PAST_MAX 8    /* rounds that we were in, and know when they come again */
+#define CAME_MAX (MU_CAME_TEXT_MAX + 64)
+#define PAST_MAX 8 /* rounds that we were in, and know when they come again */
 #define NEVER UINT64_MAX
 
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
@@ -98,8 +100,7 @@ struct mu_rdzv {
     bool want_read, looking, closing, told_closed;
     uint64_t op_start_ms, deadline_ms, close_deadline_ms;
     bool spare;            /* by the last document: then deadline_ms does not count */
-    size_t came, waited;   /* participants and waiting nodes, we included, while there was time */
-    bool came_late;        /* the last call was running then */
+    char came[CAME_MAX];   /* who had come, for people, when the document was last seen in time */
     int64_t exit_round;    /* that we were a member of and may still be in; -1: none */
     int64_t entered_round; /* into which we wrote ourselves, without having been its member since; -1: none */
     struct past_round past[PAST_MAX]; /* that we were a member of */
@@ -385,6 +386,30 @@ static bool is_joining(const struct mu_rdzv *r)
     return r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_JOINING || r->phase == MU_RDZV_PHASE_SETTLING;
 }
 
+/* By the document as it is now; once the time is up, this node takes itself out of it. */
+static void note_who_came(struct mu_rdzv *r)
+{
+    struct mu_node nodes[MU_CAME_NAMES_MAX];
+    struct mu_came came = { .waited_ms = r->settings.join_ms,
+                            .joined = (int64_t)r->doc.participants,
+                            .nodes_min = r->settings.nodes_min,
+                            .nodes_max = r->settings.nodes_max,
+                            .nodes = nodes,
+                            .nodes_count = r->doc.participants };
+    char text[MU_CAME_TEXT_MAX];
+
+    for (size_t i = 0, count = 0; i < r->doc.count && count < MU_CAME_NAMES_MAX; i++)
+        if ((r->doc.members[i].in & MU_DOC_PARTICIPANT) != 0)
+            nodes[count++] = r->doc.members[i].node;
+    (void)mu_came_say(&came, text);
+    if (r->doc.waiting > 0)
+        (void)snprintf(r->came, sizeof r->came, "%s; %zu %s for the next round", text, r->doc.waiting,
+                       r->doc.waiting == 1 ? "node waits" : "nodes wait");
+    else
+        (void)snprintf(r->came, sizeof r->came, "%s%s", text,
+                       r->doc.has_deadline ? "; the last call was not over" : "");
+}
+
 static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     assert(!is_joining(r) && r->phase != MU_RDZV_PHASE_LEAVING);
@@ -397,6 +422,8 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     become(r, MU_RDZV_PHASE_EXITING);
     r->op_start_ms = now_ms;
     r->deadline_ms = now_ms + r->settings.join_ms;
+    (void)snprintf(r->came, sizeof r->came, "timed out after %llu s: the store has shown no document",
+                   (unsigned long long)(r->settings.join_ms / 1000));
     r->spare = false;
     if (r->has_turns && r->turn_state == TURN_NONE && !r->down)
         take_turn(r, out); /* we will want to write; the document is read when it is our turn */
@@ -466,12 +493,7 @@ static void say_timeout(struct mu_rdzv *r)
         (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION, "the store was away when the time (%llu s) was up: %s",
                       (unsigned long long)(r->settings.join_ms / 1000), cause.text);
     else
-        (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT,
-                      "after %llu s %zu %s in round %lld, which takes %lld to %lld; %zu %s waiting%s",
-                      (unsigned long long)(r->settings.join_ms / 1000), r->came,
-                      r->came == 1 ? "node was" : "nodes were", (long long)r->doc.round,
-                      (long long)r->settings.nodes_min, (long long)r->settings.nodes_max, r->waited,
-                      r->waited == 1 ? "was" : "were", r->came_late ? "; the last call was not over" : "");
+        (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT, "%s", r->came);
 }
 
 static void fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
@@ -661,11 +683,8 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     for (size_t i = 0; i < r->sights.doc.count; i++)
         r->all_ours &= mu_node_is_ours(&r->sights.doc.members[i].node);
     r->spare = mu_doc_has(&r->sights.doc, &r->me, MU_DOC_SPARE);
-    if (event->now_ms <= r->deadline_ms) {
-        r->came = r->doc.participants;
-        r->waited = r->doc.waiting;
-        r->came_late = r->doc.has_deadline;
-    }
+    if (is_joining(r) && event->now_ms <= r->deadline_ms)
+        note_who_came(r);
     if (is_joining(r) && (!r->ever_seen || !same_progress(fresh, &r->sights.doc)))
         tell(out, MU_RDZV_TELL_PROGRESS);
     r->ever_seen = true;

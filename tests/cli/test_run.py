@@ -647,7 +647,8 @@ def test_below_the_minimum_survivors_wait_and_say_for_whom(scene, serve):
     kill_agent(victim)
     until(lambda: not scene.alive(), REGROUP, what="the survivor's stop")
     survivor.said("lost")
-    survivor.said("1 node in, 1 more needed")
+    survivor.said("waiting for rendezvous 'job': 1 of 2 nodes joined (")
+    survivor.said("), 1 more needed")
     lost = [line for line in survivor.err.splitlines() if " warning: " in line and "lost" in line]
     assert lost and f"(pid {victim_pid})" in lost[0]
     replacement = scene.node(endpoint, "--nnodes=2")

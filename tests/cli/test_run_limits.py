@@ -250,7 +250,7 @@ def test_on_a_terminal_one_line_tells_who_is_missing_and_goes_away(scene, serve)
         first = scene.node(endpoint, "--nnodes=2", stderr=slave)
         os.close(slave)
         reader.start()
-        until(lambda: b"1 node in, 1 more needed" in shown, what="the live line")
+        until(lambda: b"1 of 2 nodes joined" in shown, what="the live line")
         lines = shown.count(b"\n")  # whatever was said before
         second = scene.node(endpoint, "--nnodes=2")
         workers = scene.world(2)

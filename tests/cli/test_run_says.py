@@ -1,10 +1,12 @@
 """What `muster run` says by default while all is well: who waits for whom, and who is in the group that has formed."""
 
 import re
+import time
 
 import pytest
 
 from run_scene import free_port
+from serving import LIMIT, Imposter
 from test_run import end_all, local, one
 
 
@@ -87,3 +89,38 @@ def test_quiet_hides_it_and_verbose_adds_the_members(scene, option):
         else:
             members = re.search(r" info: round 0, ranks 0-1: \S+ \(pid (\d+)\), \S+ \(pid (\d+)\)\n", agent.err)
             assert members and len(set(members.groups())) == 2 and len(formed(agent)) == 1
+
+
+# ---- Waiting ----
+
+def waits(agent):
+    """The lines about the wait that are shown by default."""
+    return [line.partition(" notice: ")[2] for line in agent.err.splitlines() if " notice: waiting for " in line]
+
+
+def test_a_node_that_waits_says_for_whom_and_until_when(scene):
+    agent = scene.node(local(free_port()), "--nnodes=2", conf="join_timeout=600")
+    agent.said(" notice: waiting for rendezvous 'job': ")
+    line, = waits(agent)
+    assert re.fullmatch(r"waiting for rendezvous 'job': 1 of 2 nodes joined \(\S+ \(pid \d+\)\), 1 more needed; "
+                        r"gives up in 9 min \d+ s", line)
+
+
+def test_a_node_that_cannot_reach_the_store_says_that_it_waits_for_it(scene, imposters):
+    agent = scene.node(imposters(Imposter(lambda sock: time.sleep(LIMIT))).endpoint, "--nnodes=2", conf="join_timeout=600,is_host=false")
+    agent.said(" notice: waiting for rendezvous 'job' at ")
+    assert "no answer yet, after " in waits(agent)[0]
+
+
+def test_a_wait_in_vain_ends_with_who_came(scene):
+    agent = scene.node(local(free_port()), "--nnodes=2", conf="join_timeout=1")
+    assert agent.end() == 1
+    last = agent.err.splitlines()[-1]
+    assert "muster run: RendezvousTimeoutError: " in last
+    assert re.search(r"timed out after 1 s: 1 of 2 nodes joined \([^ ,()]+\)", last), last
+
+
+def test_a_static_node_that_waits_says_so_too(scene):
+    port = free_port()
+    agent = scene.actors("--nnodes=2", "--node-rank=0", f"--master-port={port}")
+    agent.said(" notice: waiting for rendezvous ")

@@ -363,7 +363,7 @@ def test_too_few_nodes_are_said_in_time(etcds, nodes):
     node = nodes(cluster, "2", conf="join_timeout=2")
     assert node.process.wait(LIMIT) == 4
     node.told("ended")
-    until(lambda: "1 of at least 2 nodes came" in "".join(node.stderr), LIMIT, node.stderr)
+    until(lambda: "1 of 2 nodes joined" in "".join(node.stderr), LIMIT, node.stderr)
     assert not [key for key in keys(cluster[0]) if "/nodes/" in key]
 
 
@@ -374,7 +374,7 @@ def test_other_limits_disturb_nobody_and_are_said(etcds, nodes):
     odd = nodes(cluster, "8", conf="join_timeout=4")
     assert odd.process.wait(LIMIT) == 4
     odd.told("ended")
-    until(lambda: "limits that do not go together" in "".join(odd.stderr), LIMIT, odd.stderr)
+    until(lambda: "--nnodes that does not go together" in "".join(odd.stderr), LIMIT, odd.stderr)
     calm(made, since)
 
 

@@ -292,7 +292,8 @@ def test_a_failed_job_is_reported_as_stock_does(both, script):
 
 # ---- Wrong command lines ----
 
-KIND = re.compile(r"^(?:torchrun: |muster launch: )?(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", re.MULTILINE)
+KIND = re.compile(r"^(?:\S+Z \S+ muster\[\d+\] error: )?(?:torchrun: |muster launch: )?"
+                  r"(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", re.MULTILINE)
 TALK = str(WORKERS / "talk.sh")
 WRONG = [
     [],

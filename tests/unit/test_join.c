@@ -58,6 +58,7 @@ static const char *step(struct scene *s, struct mu_join_event event, uint64_t af
     add(s, "out", effects.out);
     add(s, "warning", effects.warning);
     add(s, "notice", effects.notice);
+    add(s, "info", effects.info);
     add(s, "err", effects.err);
     add(s, "status", effects.status);
     add_if(s, effects.join, "join");
@@ -226,10 +227,9 @@ static void leaving_does_not_take_for_ever(void **state)
     joined(s, 20, 1);
     at(s, 20);
     assert_string_equal(at(s, 20 + MU_JOIN_LEAVE_MS - 1), "");
-    assert_string_equal(
-        at(s, 20 + MU_JOIN_LEAVE_MS),
-        "warning could not leave in good order: no answer within 2 s (c10d at n1:1); the other "
-        "members, if any, will miss its heartbeats\n[over]");
+    assert_string_equal(at(s, 20 + MU_JOIN_LEAVE_MS),
+                        "warning could not leave in good order: no answer within 2 s (c10d at n1:1); the other "
+                        "members, if any, will miss its heartbeats\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
 
@@ -241,9 +241,9 @@ static void leaving_a_store_that_is_away_says_since_when(void **state)
     joined(s, 20, 2);
     is(s, 1020, MUSTER_RDZV_BACKEND_DOWN);
     at(s, 5020);
-    assert_string_equal(
-        at(s, 7020), "warning could not leave in good order: the store has been away for 6 s (c10d at n1:1); "
-                     "the other members, if any, will miss its heartbeats\n[over]");
+    assert_string_equal(at(s, 7020),
+                        "warning could not leave in good order: the store has been away for 6 s (c10d at n1:1); "
+                        "the other members, if any, will miss its heartbeats\n[over]");
 }
 
 static void a_leave_that_fails_is_told_and_is_no_error(void **state)
@@ -359,28 +359,32 @@ static void without_a_terminal_there_is_a_line_now_and_then(void **state)
     struct scene *s = *state;
 
     start(s, 0, false, false);
-    assert_int_equal(deadline(s), MU_JOIN_STATUS_MS);
+    assert_int_equal(deadline(s), 5000);
     assert_string_equal(progress(s, 10, 1), ""); /* a quick join says nothing of the wait */
-    assert_int_equal(deadline(s), MU_JOIN_CHANGE_MS);
-    assert_string_equal(at(s, 1000), "notice waiting for 'job': 1 node in, 2 more needed\n");
+    assert_int_equal(deadline(s), 1010);
+    assert_string_equal(at(s, 1010), "info waiting for rendezvous 'job': 1 of 3 nodes joined, 2 more needed\n");
     assert_string_equal(progress(s, 1100, 1), "");
-    assert_int_equal(deadline(s), 1000 + MU_JOIN_STATUS_MS);
-    assert_string_equal(at(s, 6000), "notice waiting for 'job': 1 node in, 2 more needed\n");
-    assert_string_equal(progress(s, 6500, 2), "");
-    assert_string_equal(progress(s, 7100, 2), "notice waiting for 'job': 2 nodes in, 1 more needed\n");
+    assert_int_equal(deadline(s), 5000);
+    assert_string_equal(at(s, 5000), "notice waiting for rendezvous 'job': 1 of 3 nodes joined, 2 more needed\n");
+    assert_int_equal(deadline(s), 10000);
+    assert_string_equal(progress(s, 9500, 2), "");
+    assert_string_equal(at(s, 10000), "notice waiting for rendezvous 'job': 2 of 3 nodes joined, 1 more needed\n");
+    assert_int_equal(deadline(s), 20000);
 }
 
 static void a_terminal_always_shows_how_it_stands(void **state)
 {
     struct scene *s = *state;
 
-    assert_string_equal(start(s, 0, false, true), "status waiting for 'job' at n1:1, for 0 s so far[join]");
+    assert_string_equal(start(s, 0, false, true),
+                        "status waiting for rendezvous 'job' at n1:1: no answer yet, after 0 s[join]");
     assert_int_equal(deadline(s), 1000);
-    assert_string_equal(at(s, 1000), "status waiting for 'job' at n1:1, for 1 s so far");
-    assert_string_equal(progress(s, 1100, 1), "status waiting for 'job': 1 node in, 2 more needed");
+    assert_string_equal(at(s, 1000), "status waiting for rendezvous 'job' at n1:1: no answer yet, after 1 s");
+    assert_string_equal(progress(s, 1100, 1),
+                        "status waiting for rendezvous 'job': 1 of 3 nodes joined, 2 more needed");
     assert_string_equal(is(s, 1200, MUSTER_RDZV_BACKEND_DOWN),
-                        "warning gone (c10d at n1:1); trying again\nstatus waiting for 'job': no "
-                        "connection to n1:1 for 0 s, trying again");
+                        "warning gone (c10d at n1:1); trying again\nstatus waiting for rendezvous 'job' at n1:1: no "
+                        "connection for 0 s; trying again");
     assert_string_equal(joined(s, 1300, 1), ALONE);
 }
 

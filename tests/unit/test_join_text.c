@@ -245,9 +245,10 @@ static void before_anything_is_heard_the_status_counts_the_time(void **state)
     struct mu_join_wait wait = { .names = "", .waited_ms = 4200, .down_ms = -1 };
 
     (void)state;
-    assert_string_equal(status(&wait), "waiting for 'job' at node1:29400, for 5 s so far");
+    assert_string_equal(status(&wait), "waiting for rendezvous 'job' at node1:29400: no answer yet, after 5 s");
     wait.down_ms = 3000;
-    assert_string_equal(status(&wait), "waiting for 'job': no connection to node1:29400 for 3 s, trying again");
+    assert_string_equal(status(&wait),
+                        "waiting for rendezvous 'job' at node1:29400: no connection for 3 s; trying again");
 }
 
 static void the_status_tells_who_is_in_and_how_many_are_missing(void **state)
@@ -258,10 +259,12 @@ static void the_status_tells_who_is_in_and_how_many_are_missing(void **state)
     struct mu_join_wait wait = { .progress = &progress, .names = "", .progress_age_ms = 5000, .down_ms = -1 };
 
     (void)state;
-    assert_string_equal(status(&wait), "waiting for 'job': 1 node in, 2 more needed; gives up in 9 min 55 s");
+    assert_string_equal(
+        status(&wait), "waiting for rendezvous 'job': 1 of 3 to 4 nodes joined, 2 more needed; gives up in 9 min 55 s");
     wait.names = "node1 (pid 11)";
     progress.join_left_ms = -1;
-    assert_string_equal(status(&wait), "waiting for 'job': 1 node in, 2 more needed; in: node1 (pid 11)");
+    assert_string_equal(status(&wait),
+                        "waiting for rendezvous 'job': 1 of 3 to 4 nodes joined (node1 (pid 11)), 2 more needed");
 }
 
 static void the_status_tells_how_long_the_last_call_runs(void **state)
@@ -272,13 +275,16 @@ static void the_status_tells_how_long_the_last_call_runs(void **state)
     struct mu_join_wait wait = { .progress = &progress, .names = "a, b", .progress_age_ms = 2000, .down_ms = -1 };
 
     (void)state;
-    assert_string_equal(status(&wait),
-                        "waiting for 'job': 2 nodes in, room for 2 more; last call ends in 28 s; gives up "
-                        "in 9 min 58 s; in: a, b");
+    assert_string_equal(
+        status(&wait),
+        "waiting for rendezvous 'job': 2 of 2 to 4 nodes joined (a, b), room for 2 more; last call ends in "
+        "28 s; gives up in 9 min 58 s");
     wait.progress_age_ms = 40000;
     progress.join_left_ms = -1;
-    assert_string_equal(status(&wait),
-                        "waiting for 'job': 2 nodes in, room for 2 more; last call ends in 0 s; in: a, b");
+    assert_string_equal(
+        status(&wait),
+        "waiting for rendezvous 'job': 2 of 2 to 4 nodes joined (a, b), room for 2 more; last call ends in "
+        "0 s");
 }
 
 static void the_status_tells_a_spare_and_a_latecomer_what_they_are(void **state)
@@ -290,20 +296,23 @@ static void the_status_tells_a_spare_and_a_latecomer_what_they_are(void **state)
                                              .spare = true,
                                              .last_call_left_ms = -1,
                                              .join_left_ms = -1 };
-    struct mu_join_wait wait = { .progress = &progress, .names = "", .down_ms = -1 };
+    struct mu_join_wait wait = { .progress = &progress, .round = 3, .names = "", .down_ms = -1 };
 
     (void)state;
-    assert_string_equal(status(&wait), "waiting for 'job': the round is full and this node is a spare, the only one; "
-                                       "2 nodes in it");
+    assert_string_equal(status(&wait), "waiting for a place in rendezvous 'job': round 3 is full (2 nodes)");
     progress.joined = 0;
     progress.spares = 3;
-    assert_string_equal(status(&wait), "waiting for 'job': the round is full and this node is a spare, one of 3");
+    wait.round = -1;
+    assert_string_equal(status(&wait),
+                        "waiting for a place in rendezvous 'job': the group is full; 3 nodes wait for a place");
     progress = (struct muster_rdzv_progress){
         .joined = 2, .waiting = 1, .min_nodes = 2, .max_nodes = 4, .last_call_left_ms = -1, .join_left_ms = 1000
     };
-    assert_string_equal(status(&wait),
-                        "waiting for 'job': a round without this node is running, 1 node waiting for the "
-                        "next; 2 nodes in it; gives up in 1 s");
+    wait.round = 4;
+    assert_string_equal(
+        status(&wait),
+        "waiting for the next round of rendezvous 'job': round 4 is running (2 nodes); 1 node waits for the "
+        "next; gives up in 1 s");
 }
 
 /* ---- Memory ---- */
