@@ -324,7 +324,8 @@ int mu_children_list(struct mu_children *list, const char *root, pid_t parent, b
 
     list->count = 0;
     if (parent == getpid() && !shows_us(root))
-        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+        return mu_fail(reterr, MUSTER_ENOTSUP,
+                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
     if (!thorough)
         rc = read_lists(list, root, parent, skip);
     if (rc == MUSTER_ENOTSUP)
@@ -337,7 +338,8 @@ int mu_children_in_groups(struct mu_children *list, const char *root, const stru
 {
     list->count = 0;
     if (!shows_us(root))
-        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+        return mu_fail(reterr, MUSTER_ENOTSUP,
+                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
     return finish(list, root, scan_all(list, root, 0, NULL, pgids), reterr);
 }
 
@@ -423,7 +425,8 @@ int mu_children_below(struct mu_children *list, const char *root, struct muster_
         return 0;
     if (!shows_us(root)) {
         list->count = 0;
-        return mu_fail(reterr, MUSTER_ENOTSUP, "list processes in '%s': it does not show this pid namespace", root);
+        return mu_fail(reterr, MUSTER_ENOTSUP,
+                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
     }
     sort(list);
     rc = read_below(list, tops_count, root);

@@ -26,6 +26,7 @@ enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10, MANAGERS_LOOK_MS = 100 };
 static struct {
     pid_t pid, keeper;
     int fd;
+    int adopt_errnum; /* why the kernel does not let us adopt; 0: it does */
     struct mu_startup startup;
 } guard;
 
@@ -352,13 +353,8 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     if (pipe2(ends, O_CLOEXEC) < 0)
         return mu_fail_errno(reterr, errno, "start the agent: open a pipe");
     /* Kept by the keeper and set anew in the agent, for a fork does not inherit it. */
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
-        int rc = mu_fail_errno(reterr, errno, "start the agent: adopt its orphans");
-
-        (void)close(ends[0]);
-        (void)close(ends[1]);
-        return rc;
-    }
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        guard.adopt_errnum = errno;
     watch_all(&k);
     (void)mu_children_list(&k.earlier, MU_PROC_ROOT, getpid(), false, NULL, NULL);
     (void)sigaction(SIGCHLD, &chld, NULL); /* ignored, exit codes would be lost */
@@ -380,7 +376,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     }
     mu_children_done(&k.earlier);
     (void)close(ends[1]);
-    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* worked a moment ago */
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     become_agent(ends[0], keeper, startup);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     *ret_fd = ends[0];
@@ -390,6 +386,23 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
 bool mu_guarded(void)
 {
     return guard.pid != 0 && guard.pid == getpid();
+}
+
+bool mu_guard_adopts(void)
+{
+    return mu_guarded() && guard.adopt_errnum == 0;
+}
+
+int mu_guard_check(struct muster_error *reterr)
+{
+    struct mu_children list = { 0 };
+    int rc;
+
+    if (guard.adopt_errnum != 0)
+        return mu_fail_errno(reterr, guard.adopt_errnum, "become the parent of orphans (PR_SET_CHILD_SUBREAPER)");
+    rc = mu_children_list(&list, MU_PROC_ROOT, getpid(), false, NULL, reterr);
+    mu_children_done(&list);
+    return rc;
 }
 
 int mu_guard_fd(void)

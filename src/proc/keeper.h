@@ -28,6 +28,10 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
 
 /* Whether this process is the agent of a keeper: it adopts what its workers detach and may kill it. */
 bool mu_guarded(void);
+bool mu_guard_adopts(void); /* ... and the kernel lets it adopt */
+/* In a guarded process: whether what workers detach can be found and ended. An error says what is missing: a kernel that lets us
+ * adopt, or /proc. Keeper and agent do without, and processes may survive. */
+int mu_guard_check(struct muster_error *reterr);
 int mu_guard_fd(void);                           /* what *ret_fd was; -1: not guarded */
 pid_t mu_guard_keeper(void);                     /* the pid that the user sees: the keeper's; ours: not guarded */
 const struct mu_startup *mu_guard_startup(void); /* NULL: not guarded */

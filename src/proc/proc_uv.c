@@ -858,6 +858,7 @@ static bool chld_is_ignored(void)
 int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_group, struct muster_error *reterr)
 {
     const struct mu_startup *startup = config->startup != NULL ? config->startup : mu_guard_startup();
+    struct muster_error missing = { 0 };
     struct mu_group *group;
 
     assert(config->on_exit != NULL && config->on_stopped != NULL && (config->hang_ms == 0 || config->on_hang != NULL));
@@ -881,9 +882,11 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
     group->looker.data = group;
     group->handles = 3;
     mu_stop_init(&group->stop, 0);
-    group->guarded = mu_guarded();
-    if (!group->guarded)
+    group->guarded = mu_guard_adopts();
+    if (!mu_guarded())
         mu_log(MUSTER_LOG_INFO, "muster_guard() was not called: processes that workers detach will outlive them");
+    else if (mu_guard_check(&missing) < 0)
+        mu_log(MUSTER_LOG_WARNING, "%s; processes that workers detach may survive the job", missing.text);
     (void)pthread_once(&everybody.once, survive_forks);
     lock_everybody();
     mu_list_push(&everybody.groups, &group->link);

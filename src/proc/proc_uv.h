@@ -13,7 +13,7 @@
  * - A process may have several groups, each on a loop and thread of its own. A group leaves alone what is in the session or
  *   process group of another group's workers. What has left these could be anybody's: while other groups have workers, it is
  *   left alone; the last group that has workers ends it.
- * - Without a guard only the workers and their process groups are known: nothing is adopted, nobody else's child is waited
+ * - Without a guard, or where the kernel does not let it adopt, only the workers and their process groups are known: nothing is adopted, nobody else's child is waited
  *   for, and a pidfd, where there are any, tells of a death; else SIGCHLD does. */
 #ifndef MU_PROC_PROC_UV_H
 #define MU_PROC_PROC_UV_H

@@ -57,6 +57,17 @@ def test_a_worker_that_was_killed_for_want_of_memory_is_said_to_be(scene, group)
     assert re.search(r"rank 1 on \S+ \(local rank 1, pid \d+\) failed: killed by SIGKILL \(out of memory\)", above)
 
 
+def test_without_proc_it_says_that_detached_processes_may_survive(scene, absent):
+    wrap = ("unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"')
+    if os.geteuid() != 0 or subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode != 0:
+        absent("cannot mount")
+    agent = scene.shell("exit 0", program=(*wrap, MUSTER, "run"))
+    assert agent.end() == 0, agent.err
+    assert agent.err.count("processes that workers detach may survive") == 1
+    agent = scene.shell("exit 0")
+    assert agent.end() == 0 and "may survive" not in agent.err
+
+
 def test_the_kernel_takes_workers_before_the_launcher(scene):
     agent = scene.shell("cat /proc/self/oom_score_adj")
     own = int(pathlib.Path("/proc/self/oom_score_adj").read_text())

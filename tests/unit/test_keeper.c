@@ -12,12 +12,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,6 +117,23 @@ static void on_counted(int signal)
     (void)dprintf(STDOUT_FILENO, "got %d\n", signal);
 }
 
+/* As a kernel without sub-reapers does. */
+static void refuse_to_adopt(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_CHILD_SUBREAPER, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { .len = COUNT(filter), .filter = filter };
+
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    EXPECT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
 /* What the agent is to be: "exit N", "raise N", "listen", "deaf", or "run WORDS...". */
 static int launch(const char *const *words)
 {
@@ -122,12 +143,18 @@ static int launch(const char *const *words)
 
     mu_startup_take(&startup);
     (void)setpgid(0, 0);
+    if (strcmp(words[0], "weak") == 0)
+        refuse_to_adopt();
     if (mu_keeper_run(&startup, "launcher", &fd, &error) < 0) {
         (void)fprintf(stderr, "%s\n", error.text);
         return 97;
     }
     EXPECT(mu_guarded() && mu_guard_fd() == fd && mu_guard_startup() != NULL);
     EXPECT(getsid(0) == getpid());
+    if (strcmp(words[0], "weak") == 0) {
+        EXPECT(mu_guard_check(&error) < 0 && strstr(error.text, "PR_SET_CHILD_SUBREAPER") != NULL);
+        words++;
+    }
     if (strcmp(words[0], "exit") == 0)
         _exit(number);
     if (strcmp(words[0], "raise") == 0)
@@ -553,6 +580,20 @@ static void blocked_signals_are_no_harm(void **state)
     assert_nobody_is_left(s);
 }
 
+static void a_kernel_that_does_not_let_us_adopt_is_told_and_no_harm(void **state)
+{
+    struct scene *s = *state;
+
+    start(s, ARGV("weak", "run", "exit=0"));
+    assert_int_equal(end(s), 0);
+    again(s);
+    start_workers(s, ARGV("weak", "run", "fork", "say=up", "pause"));
+    assert_int_equal(kill(s->keeper, SIGTERM), 0);
+    assert_int_equal(kill(s->keeper, SIGINT), 0); /* who was forked does not heed SIGTERM */
+    assert_int_equal(end(s), EXIT_SIGNALLED);
+    assert_nobody_is_left(s);
+}
+
 /* As pid 1 of a container, with its own /proc or, as some do it, with a foreign one. */
 static int in_namespace(bool own_proc, const char *const *words, void (*then)(pid_t keeper))
 {
@@ -733,6 +774,7 @@ int main(int argc, char **argv)
         TEST(nohup_is_respected),
         TEST(an_ignored_sigchld_is_no_harm),
         TEST(blocked_signals_are_no_harm),
+        TEST(a_kernel_that_does_not_let_us_adopt_is_told_and_no_harm),
         cmocka_unit_test(as_pid_1_it_ends_with_128_and_the_signal),
         cmocka_unit_test(a_foreign_proc_does_no_harm),
         cmocka_unit_test(a_program_can_guard_itself),
