@@ -2,11 +2,22 @@
  * is counted, and rank 0 waits until all have come. There are no rounds and nothing is ever closed. Blocking, and on a
  * loop; both check their parameters in the same place.
  *
- * On a loop: IDLE --join--> CONNECTING --> COUNTING --(rank 0: GATHERING)--> OPEN. What was asked for and what has
- * happened is written down and told later, one thing at a time, from on_news(): whoever is told may ask for the next
- * thing or end the handler. A failure closes client and server and leads back to IDLE; a join that comes meanwhile waits
- * until they are closed. A connection that is lost in OPEN is a failed membership. */
+ * On a loop:
+ *
+ *   IDLE --join--> CONNECTING --> ASKING --rank 0 is ours--> CLAIMING --> COUNTING --> GATHERING --all are in--> OPEN
+ *                                    +------rank 0 is PyTorch's----------> COUNTING ---------------------------> OPEN
+ *
+ * Where rank 0 is ours it knows who is who (roster.h): a node announces itself and takes its rank by compare-and-set before
+ * it is counted, so a second node of the same rank is refused and told who has it. Rank 0 tells the others who is in while
+ * they wait, and when all are. A node says goodbye before it ends. A connection that ends without a goodbye is a node that
+ * was killed: it is told to all, and their membership has failed, for a static group cannot go on without one of its ranks.
+ * Before all are in, it is only no longer counted, and another node may take its rank.
+ *
+ * What was asked for and what has happened is written down and told later, one thing at a time, from on_news(): the listener
+ * may ask for the next thing or end the handler. A failure closes client and server and leads back to IDLE; a join that comes
+ * meanwhile waits until they are closed. A connection that is lost in OPEN is a failed membership. */
 #include "handler/handler.h"
+#include "handler/roster.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
 
@@ -17,12 +28,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #define TIMEOUT_S INT64_C(600)
 #define TIMEOUT_S_MAX INT64_C(1000000000)
 
 /* PyTorch's count of those who have come; a key of the wire, without the "/" that stands before others. */
 static const char count_key[] = "init/";
+
+enum {
+    PROGRESS_MS = 200, /* between two that rank 0 tells the others */
+    GOODBYE_MS = 1000, /* for the answer to it */
+    LINGER_MS = 2000,  /* of rank 0, for the others to hear of a loss */
+    KEY_MAX = MU_RDZV_RUN_ID_MAX + 64,
+};
 
 struct place { /* settled parameters */
     char host[sizeof((struct muster_store_info *)0)->master_addr];
@@ -291,11 +310,20 @@ int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params
 
 /* ---- On a loop ---- */
 
-enum state { IDLE, CONNECTING, COUNTING, GATHERING, OPEN };
+enum state { IDLE, CONNECTING, ASKING, CLAIMING, COUNTING, GATHERING, OPEN };
+
+struct hub { /* of rank 0 */
+    struct mu_server *server;
+    struct mu_server_watch *count_watch, *announce_watch;
+    struct mu_roster roster;
+    uv_timer_t timer; /* until the next progress */
+    uint64_t told;    /* how many were told */
+};
 
 struct handler {
     struct muster_handler base;
     struct place place;
+    char *name; /* of this node */
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
@@ -303,14 +331,21 @@ struct handler {
     bool member;
     uv_timer_t news;     /* fires at once, while there is something to tell or to begin */
     uv_timer_t deadline; /* while gathering */
-    struct mu_server *server;
-    struct mu_server_watch *watch;
+    struct hub hub;
     struct mu_client *client;
-    struct mu_call add;
-    int64_t opened_ms, seen; /* seen: how many have come */
+    struct mu_call call, goodbye; /* one at a time, and the last */
+    struct muster_slice keys[1];  /* of the call */
+    bool calling, claimed;
+    char record[MU_ROSTER_RECORD_MAX], announcement[MU_ROSTER_RECORD_MAX + 24], key[KEY_MAX], bye_key[KEY_MAX];
+    int64_t opened_ms;
+    uint64_t heard; /* how many of rank 0's progresses we have */
+    struct mu_roster_progress progress;
+    bool has_progress; /* that is still to be told */
+    bool all_in;
     bool join_asked, leave_asked, close_asked, look_asked;
     enum muster_rdzv_request failed; /* UNKNOWN: nothing that is still to be told */
     struct muster_error error;       /* with failed */
+    bool lost;                       /* a node: rank 0 serves on until it is freed, so that all hear of it */
     unsigned parts_closing;          /* client and server; while freeing also the timers */
     void (*freed)(void *ctx);
     void *freed_ctx;
@@ -326,10 +361,10 @@ static struct handler *on_loop(struct muster_handler *base)
 static bool has_news(const struct handler *h)
 {
     bool may_go_on = h->parts_closing == 0 && (h->state == IDLE || h->state == OPEN);
-    bool gathered = h->state == GATHERING && h->seen >= h->place.world_size;
+    bool gathered = h->state == GATHERING && h->all_in;
 
     return h->failed != MUSTER_RDZV_REQUEST_UNKNOWN || h->leave_asked || h->close_asked || h->look_asked || gathered ||
-           (h->join_asked && may_go_on);
+           h->has_progress || (h->join_asked && may_go_on);
 }
 
 static void check_news(struct handler *h)
@@ -349,6 +384,7 @@ static void part_closed(struct handler *h)
         void *ctx = h->freed_ctx;
 
         free(h->place.run_id);
+        free(h->name);
         free(h);
         freed(ctx);
     }
@@ -366,27 +402,39 @@ static void on_server_closed(struct mu_server *server, void *ctx)
     part_closed(ctx);
 }
 
+static void close_hub(struct handler *h)
+{
+    struct hub *hub = &h->hub;
+
+    if (hub->server == NULL)
+        return;
+    (void)uv_timer_stop(&hub->timer);
+    mu_server_on_gone(hub->server, NULL, NULL);
+    if (hub->count_watch != NULL)
+        mu_server_unwatch(hub->server, hub->count_watch);
+    if (hub->announce_watch != NULL)
+        mu_server_unwatch(hub->server, hub->announce_watch);
+    hub->count_watch = hub->announce_watch = NULL;
+    mu_roster_done(&hub->roster);
+    h->parts_closing++;
+    mu_server_close(hub->server, on_server_closed, h);
+    hub->server = NULL;
+}
+
 static void close_parts(struct handler *h)
 {
     h->state = IDLE;
+    h->claimed = h->lost = h->has_progress = h->all_in = false;
     (void)uv_timer_stop(&h->deadline);
-    if (h->watch != NULL)
-        mu_server_unwatch(h->server, h->watch);
-    h->watch = NULL;
     if (h->client != NULL) {
         h->parts_closing++;
         mu_client_close(h->client, on_client_closed, h);
     }
     h->client = NULL;
-    if (h->server != NULL) {
-        h->parts_closing++;
-        mu_server_close(h->server, on_server_closed, h);
-    }
-    h->server = NULL;
+    close_hub(h);
 }
 
-/* With h->error filled in. Nobody is waiting for it when an open store is lost after we have left. */
-static void fail_with(struct handler *h, int rc)
+static void set_failed(struct handler *h, int rc)
 {
     (void)as_rdzv_error(&h->place, rc, &h->error);
     if (h->join_asked)
@@ -394,8 +442,148 @@ static void fail_with(struct handler *h, int rc)
     else if (h->member)
         h->failed = MUSTER_RDZV_REQUEST_MEMBERSHIP;
     h->join_asked = h->member = false;
+}
+
+/* With h->error filled in. Nobody is waiting for it when an open store is lost after we have left. */
+static void fail_with(struct handler *h, int rc)
+{
+    set_failed(h, rc);
     close_parts(h);
     check_news(h);
+}
+
+/* The group has lost a node: `text` says which. */
+static int lost_node(struct handler *h, struct mu_slice text)
+{
+    return mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
+                   "lost %.*s; a static group cannot go on without one of its nodes",
+                   (int)(text.len < 400 ? text.len : 400), text.data);
+}
+
+/* ---- On a loop: rank 0, who knows of all ---- */
+
+/* A key that only nodes of ours use. */
+static struct mu_slice own_key(const struct handler *h, const char *what, int64_t number, char key[static KEY_MAX])
+{
+    int len = number < 0 ? snprintf(key, KEY_MAX, "muster.%s/static/%s", h->place.run_id, what)
+                         : snprintf(key, KEY_MAX, "muster.%s/static/%s/%" PRId64, h->place.run_id, what, number);
+
+    assert(len < KEY_MAX);
+    return mu_slice(key, (size_t)len);
+}
+
+/* As clients send it: with "/" in front. */
+static int hub_write(struct handler *h, const char *what, int64_t number, struct mu_slice expected,
+                     struct mu_slice value, struct muster_error *reterr)
+{
+    char key[KEY_MAX + 1] = "/";
+    size_t len = own_key(h, what, number, key + 1).len + 1;
+
+    return mu_server_compare_set(h->hub.server, mu_slice(key, len), expected, value, reterr);
+}
+
+static void on_progress_due(uv_timer_t *timer);
+
+static bool is_complete(const struct handler *h)
+{
+    return mu_roster_present(&h->hub.roster) >= h->place.world_size;
+}
+
+/* The first and the last are told at once. */
+static void note_progress(struct handler *h)
+{
+    bool now = h->hub.told == 0 || is_complete(h);
+
+    if (h->state != OPEN && (now || !uv_is_active((uv_handle_t *)&h->hub.timer)))
+        (void)uv_timer_start(&h->hub.timer, on_progress_due, now ? 0 : PROGRESS_MS, 0);
+}
+
+/* Tells the others, who wait for the next of these, and ourselves. */
+static void on_progress_due(uv_timer_t *timer)
+{
+    struct handler *h = timer->data;
+    bool open = h->state == OPEN || (h->state == GATHERING && is_complete(h));
+    char text[MU_ROSTER_TEXT_MAX];
+    struct muster_error error;
+    size_t len;
+
+    mu_roster_progress(&h->hub.roster, open, &h->progress);
+    len = mu_roster_write_progress(&h->progress, text);
+    if (hub_write(h, "progress", (int64_t)h->hub.told, mu_slice_str(""), mu_slice(text, len), &error) == 0)
+        h->hub.told++;
+    h->has_progress = true;
+    h->all_in = h->all_in || open;
+    check_news(h);
+}
+
+static void on_count(void *ctx, struct mu_slice value)
+{
+    struct handler *h = ctx;
+    char text[32];
+    size_t len = value.len < sizeof text - 1 ? value.len : sizeof text - 1;
+
+    memcpy(text, value.data, len);
+    text[len] = '\0';
+    mu_roster_counted(&h->hub.roster, mu_server_writer(h->hub.server), strtoll(text, NULL, 10));
+    note_progress(h);
+}
+
+static void on_announced(void *ctx, struct mu_slice value)
+{
+    struct handler *h = ctx;
+
+    /* Without memory for it, it is like a node of PyTorch's: counted, and without a name. */
+    (void)mu_roster_announced(&h->hub.roster, mu_server_writer(h->hub.server), value);
+}
+
+static void end_parts(struct handler *h);
+
+/* While lingering: our own connection is closed already. */
+static void on_gone(void *ctx, uint64_t connection)
+{
+    struct handler *h = ctx;
+    struct mu_roster_node *node = mu_roster_take(&h->hub.roster, connection);
+    struct muster_error error;
+    char text[MU_ROSTER_NAME_MAX + 64];
+
+    if (node == NULL)
+        return;
+    (void)hub_write(h, "node", node->rank, mu_slice_str(node->record), mu_slice_str(""), &error); /* free for another */
+    if (h->state == OPEN && node->counted && !node->left && node->rank != 0 && !h->lost) {
+        (void)snprintf(text, sizeof text, "%s (pid %" PRId64 "), rank %" PRId64, node->name, node->pid, node->rank);
+        h->lost = true;
+        (void)hub_write(h, "lost", -1, mu_slice_str(""), mu_slice_str(text), &error);
+        set_failed(h, lost_node(h, mu_slice_str(text)));
+        check_news(h);
+    }
+    free(node);
+    if (h->freed == NULL)
+        note_progress(h);
+    else if (mu_roster_is_empty(&h->hub.roster))
+        end_parts(h);
+}
+
+static int start_hub(struct handler *h)
+{
+    const struct muster_store_server_config config = { .size = sizeof config, .port = h->place.port };
+    struct hub *hub = &h->hub;
+    char key[KEY_MAX + 1] = "/";
+    int rc = mu_server_start_as(h->loop, &config, &hub->server, &h->error);
+
+    if (rc < 0)
+        return rc;
+    hub->told = 0;
+    mu_roster_init(&hub->roster);
+    mu_server_on_gone(hub->server, on_gone, h);
+    rc = hub_write(h, "host", -1, mu_slice_str(""), mu_slice_str("1"), &h->error);
+    if (rc == 0)
+        rc = mu_server_watch(hub->server, mu_slice_str(count_key), on_count, h, &hub->count_watch, &h->error);
+    if (rc == 0) {
+        size_t len = own_key(h, "announce", -1, key + 1).len + 1;
+
+        rc = mu_server_watch(hub->server, mu_slice(key, len), on_announced, h, &hub->announce_watch, &h->error);
+    }
+    return rc;
 }
 
 /* ---- On a loop: getting in ---- */
@@ -407,69 +595,220 @@ static uint64_t left_ms(const struct handler *h)
     return left > 0 ? (uint64_t)left : 0;
 }
 
-static void on_count(void *ctx, struct mu_slice value)
-{
-    struct handler *h = ctx;
-    char text[32];
-    size_t len = value.len < sizeof text - 1 ? value.len : sizeof text - 1;
+static void on_answer(struct mu_call *call);
 
-    memcpy(text, value.data, len);
-    text[len] = '\0';
-    h->seen = strtoll(text, NULL, 10);
-    check_news(h);
+static void make_call(struct handler *h, struct mu_call call, uint64_t timeout_ms)
+{
+    assert(!h->calling);
+    h->call = call;
+    h->call.done = on_answer;
+    h->call.ctx = h;
+    h->calling = true;
+    mu_client_call(h->client, &h->call, timeout_ms);
+}
+
+static struct muster_slice key_of(struct handler *h, const char *what, int64_t number)
+{
+    struct mu_slice key = own_key(h, what, number, h->key);
+
+    return (struct muster_slice){ key.data, key.len };
+}
+
+/* "2 of 4 nodes joined (a, b)". */
+static void add_who(const struct handler *h, char *text, size_t room)
+{
+    size_t used = (size_t)snprintf(text, room, "%" PRId64 " of %" PRId64 " nodes joined", h->progress.joined,
+                                   h->place.world_size);
+
+    for (size_t i = 0; i < h->progress.nodes_count && used < room; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%s", i == 0 ? " (" : ", ", h->progress.nodes[i].name);
+    if (h->progress.nodes_count > 0 && used < room)
+        (void)snprintf(text + used, room - used, ")");
+}
+
+static int timed_out(struct handler *h)
+{
+    char who[512];
+
+    add_who(h, who, sizeof who);
+    return mu_fail(&h->error, MUSTER_ETIMEOUT, "timed out after %" PRId64 " s: %s", h->place.timeout_ms / 1000, who);
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
     struct handler *h = timer->data;
 
-    fail_with(h, mu_fail(&h->error, MUSTER_ETIMEOUT,
-                         "timed out after %" PRId64 " s: %" PRId64 " of %" PRId64 " nodes have come",
-                         h->place.timeout_ms / 1000, h->seen, h->place.world_size));
+    if (h->hub.server != NULL)
+        mu_roster_progress(&h->hub.roster, false, &h->progress);
+    fail_with(h, timed_out(h));
 }
 
-static void gather(struct handler *h)
+static void count_ourselves(struct handler *h)
 {
-    int rc = mu_server_watch(h->server, mu_slice_str(count_key), on_count, h, &h->watch, &h->error);
-
-    if (rc < 0)
-        fail_with(h, rc);
-    else
-        (void)uv_timer_start(&h->deadline, on_deadline, left_ms(h), 0);
+    h->state = COUNTING;
+    make_call(h, (struct mu_call){ .kind = MU_CALL_ADD, .key = muster_str(count_key), .number = 1, .raw_key = true },
+              left_ms(h));
 }
 
-static void on_counted(struct mu_call *call)
+/* On the heels of each other: rank 0 has the announcement before the rank is ours. */
+static void claim_rank(struct handler *h)
+{
+    h->state = CLAIMING;
+    (void)snprintf(h->announcement, sizeof h->announcement, "%" PRId64 " %s", h->place.rank, h->record);
+    make_call(
+        h,
+        (struct mu_call){ .kind = MU_CALL_SET, .key = key_of(h, "announce", -1), .value = muster_str(h->announcement) },
+        left_ms(h));
+}
+
+static void take_rank(struct handler *h)
+{
+    make_call(h,
+              (struct mu_call){ .kind = MU_CALL_COMPARE_SET,
+                                .key = key_of(h, "node", h->place.rank),
+                                .value = muster_str(""),
+                                .desired = muster_str(h->record) },
+              left_ms(h));
+}
+
+static int rank_is_taken(struct handler *h, struct mu_slice holder)
+{
+    char name[MU_ROSTER_NAME_MAX];
+    int64_t pid;
+
+    if (!mu_roster_read_record(holder, &pid, name))
+        return mu_fail(&h->error, MUSTER_ERDZV_STATE, "rank %" PRId64 " is taken", h->place.rank);
+    return mu_fail(&h->error, MUSTER_ERDZV_STATE,
+                   "rank %" PRId64 " is taken by %s (pid %" PRId64 "); every node needs its own --node-rank",
+                   h->place.rank, name, pid);
+}
+
+static void claimed(struct handler *h, struct mu_slice holder)
+{
+    if (!mu_slice_equal(holder, mu_slice_str(h->record))) {
+        fail_with(h, rank_is_taken(h, holder));
+        return;
+    }
+    h->claimed = true;
+    count_ourselves(h);
+}
+
+static void hear_progress(struct handler *h)
+{
+    make_call(h, (struct mu_call){ .kind = MU_CALL_GET, .key = key_of(h, "progress", (int64_t)h->heard) }, left_ms(h));
+}
+
+static void hear_of_losses(struct handler *h)
+{
+    make_call(h, (struct mu_call){ .kind = MU_CALL_GET, .key = key_of(h, "lost", -1) }, (uint64_t)TIMEOUT_S_MAX * 1000);
+}
+
+static void be_open(struct handler *h)
+{
+    h->state = OPEN;
+    (void)uv_timer_stop(&h->deadline);
+    if (h->claimed)
+        hear_of_losses(h);
+    check_news(h);
+}
+
+static void counted(struct handler *h)
+{
+    if (h->hub.server == NULL && !h->claimed) { /* PyTorch's rank 0 tells nobody when all are in */
+        be_open(h);
+        return;
+    }
+    h->state = GATHERING;
+    (void)uv_timer_start(&h->deadline, on_deadline, left_ms(h), 0);
+    if (h->hub.server != NULL)
+        note_progress(h);
+    else
+        hear_progress(h);
+}
+
+static void on_progress(struct handler *h, struct mu_slice text)
+{
+    struct mu_roster_progress progress;
+
+    h->heard++;
+    if (mu_roster_read_progress(text, &progress)) {
+        h->progress = progress;
+        for (size_t i = 0; i < progress.nodes_count; i++)
+            h->progress.nodes[i].name = h->progress.names[i];
+        h->has_progress = true;
+        h->all_in = progress.open;
+    }
+    if (!h->all_in)
+        hear_progress(h);
+    check_news(h);
+}
+
+static void take_answer(struct handler *h, const struct mu_call *call)
+{
+    struct mu_slice bytes = mu_slice(call->bytes.data, call->bytes.len);
+
+    switch (h->state) {
+    case ASKING:
+        if (call->result == 1)
+            claim_rank(h);
+        else
+            count_ourselves(h);
+        break;
+    case CLAIMING:
+        if (call->kind == MU_CALL_SET)
+            take_rank(h);
+        else
+            claimed(h, bytes);
+        break;
+    case COUNTING:
+        counted(h);
+        break;
+    case GATHERING:
+        on_progress(h, bytes);
+        break;
+    case OPEN:
+        if (h->hub.server == NULL) /* rank 0 knows, and serves on */
+            fail_with(h, lost_node(h, bytes));
+        break;
+    case IDLE:
+    case CONNECTING:
+        assert(false);
+        break;
+    }
+}
+
+static void on_answer(struct mu_call *call)
 {
     struct handler *h = call->ctx;
+    struct mu_call answer = *call; /* the next one may take its place */
 
-    if (h->state != COUNTING)
-        return; /* given up */
-    if (call->rc < 0) {
-        h->error = call->error;
-        fail_with(h, call->rc);
-    } else if (h->place.rank == 0) {
-        h->state = GATHERING;
-        gather(h);
-    } else {
-        h->state = OPEN;
-        check_news(h);
+    h->calling = false;
+    if (h->client != NULL && h->freed == NULL) {
+        if (answer.rc == 0) {
+            take_answer(h, &answer);
+        } else if (answer.rc == MUSTER_ETIMEOUT && h->state == GATHERING) {
+            fail_with(h, timed_out(h));
+        } else {
+            h->error = answer.error;
+            fail_with(h, answer.rc);
+        }
     }
+    muster_bytes_done(&answer.bytes);
 }
 
 static void on_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
 {
     struct handler *h = ctx;
 
+    (void)client;
     if (error != NULL) {
         h->error = *error;
         fail_with(h, error->code);
         return;
     }
-    h->state = COUNTING;
-    h->add = (struct mu_call){
-        .kind = MU_CALL_ADD, .key = muster_str(count_key), .number = 1, .raw_key = true, .done = on_counted, .ctx = h
-    };
-    mu_client_call(client, &h->add, left_ms(h));
+    h->state = ASKING;
+    h->keys[0] = key_of(h, "host", -1);
+    make_call(h, (struct mu_call){ .kind = MU_CALL_CHECK, .keys = h->keys, .count = 1 }, left_ms(h));
 }
 
 static void on_lost(struct mu_client *client, const struct muster_error *error, void *ctx)
@@ -485,7 +824,6 @@ static void on_lost(struct mu_client *client, const struct muster_error *error, 
 
 static int start_parts(struct handler *h)
 {
-    const struct muster_store_server_config server = { .size = sizeof server, .port = h->place.port };
     struct mu_client_config client = { .host = h->place.host,
                                        .port = h->place.port,
                                        .connect_timeout_ms = (uint64_t)h->place.timeout_ms };
@@ -493,8 +831,9 @@ static int start_parts(struct handler *h)
 
     if (getrandom(&client.seed, sizeof client.seed, 0) != (ssize_t)sizeof client.seed)
         return mu_fail_errno(&h->error, errno, "get random bytes");
+    mu_roster_record(client.seed, getpid(), h->name, h->record);
     if (h->place.rank == 0)
-        rc = mu_server_start_as(h->loop, &server, &h->server, &h->error);
+        rc = start_hub(h);
     if (rc == 0)
         rc = mu_client_start(h->loop, &client, on_ready, on_lost, h, &h->client, &h->error);
     return rc;
@@ -505,7 +844,9 @@ static void open_parts(struct handler *h)
     int rc;
 
     h->state = CONNECTING;
-    h->seen = 0;
+    h->heard = 0;
+    h->progress = (struct mu_roster_progress){ .joined = 0 };
+    h->has_progress = true;
     h->opened_ms = (int64_t)uv_now(h->loop);
     rc = start_parts(h);
     if (rc < 0)
@@ -519,6 +860,21 @@ static void tell(struct handler *h, struct muster_rdzv_event event)
     event.size = sizeof event;
     event.round = -1;
     h->listener(h->ctx, &event);
+}
+
+static void tell_progress(struct handler *h)
+{
+    const struct muster_rdzv_progress progress = { .joined = h->progress.joined,
+                                                   .min_nodes = h->place.world_size,
+                                                   .max_nodes = h->place.world_size,
+                                                   .last_call_left_ms = -1,
+                                                   .join_left_ms = (int64_t)left_ms(h) };
+
+    h->has_progress = false;
+    tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
+                                        .progress = &progress,
+                                        .nodes = h->progress.nodes,
+                                        .nodes_count = h->progress.nodes_count });
 }
 
 static void tell_joined(struct handler *h)
@@ -539,20 +895,26 @@ static void tell_left(struct handler *h)
     tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT });
 }
 
+static void tell_failed(struct handler *h)
+{
+    enum muster_rdzv_request request = h->failed;
+
+    h->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
+    tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .request = request, .error = &h->error });
+}
+
 static void on_news(uv_timer_t *timer)
 {
     struct handler *h = timer->data;
 
-    if (h->state == GATHERING && h->seen >= h->place.world_size) {
-        (void)uv_timer_stop(&h->deadline);
-        mu_server_unwatch(h->server, h->watch);
-        h->watch = NULL;
-        h->state = OPEN;
+    if (h->has_progress && h->join_asked && h->state != IDLE && h->state != OPEN) {
+        tell_progress(h);
+    } else if (h->has_progress) {
+        h->has_progress = false;
+    } else if (h->state == GATHERING && h->all_in) {
+        be_open(h);
     } else if (h->failed != MUSTER_RDZV_REQUEST_UNKNOWN) {
-        enum muster_rdzv_request request = h->failed;
-
-        h->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
-        tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .request = request, .error = &h->error });
+        tell_failed(h);
     } else if (h->look_asked) {
         h->look_asked = false;
         tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LOOKED });
@@ -561,6 +923,8 @@ static void on_news(uv_timer_t *timer)
         tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED });
     } else if (h->leave_asked) {
         tell_left(h);
+    } else if (h->join_asked && h->state == OPEN && h->lost) {
+        close_parts(h); /* begins anew */
     } else if (h->join_asked && h->state == OPEN) {
         tell_joined(h);
     } else if (h->join_asked && h->state == IDLE && h->parts_closing == 0) {
@@ -606,6 +970,48 @@ static void on_timer_closed(uv_handle_t *timer)
     part_closed(timer->data);
 }
 
+static void end_parts(struct handler *h)
+{
+    close_parts(h);
+    uv_close((uv_handle_t *)&h->news, on_timer_closed);
+    uv_close((uv_handle_t *)&h->deadline, on_timer_closed);
+    uv_close((uv_handle_t *)&h->hub.timer, on_timer_closed);
+}
+
+static void on_lingered(uv_timer_t *timer)
+{
+    end_parts(timer->data);
+}
+
+/* The others have been woken, and ask now what is lost. They go when they know. */
+static void linger(struct handler *h)
+{
+    if (h->client != NULL) {
+        h->parts_closing++;
+        mu_client_close(h->client, on_client_closed, h);
+    }
+    h->client = NULL;
+    (void)uv_timer_start(&h->hub.timer, on_lingered, LINGER_MS, 0);
+}
+
+static void on_goodbye(struct mu_call *call)
+{
+    end_parts(call->ctx);
+}
+
+/* Rank 0 shall not take us for killed. */
+static void say_goodbye(struct handler *h)
+{
+    struct mu_slice key = own_key(h, "announce", -1, h->bye_key);
+
+    h->goodbye = (struct mu_call){
+        .kind = MU_CALL_SET, .key = { key.data, key.len }, .value = muster_str("left"), .done = on_goodbye, .ctx = h
+    };
+    if (h->calling)
+        mu_client_expire(h->client, &h->call);
+    mu_client_call(h->client, &h->goodbye, GOODBYE_MS);
+}
+
 static void free_handler(struct muster_handler *base, void (*done)(void *ctx), void *ctx)
 {
     struct handler *h = on_loop(base);
@@ -613,10 +1019,15 @@ static void free_handler(struct muster_handler *base, void (*done)(void *ctx), v
     assert(h->freed == NULL);
     h->freed = done;
     h->freed_ctx = ctx;
-    close_parts(h);
-    h->parts_closing += 2;
-    uv_close((uv_handle_t *)&h->news, on_timer_closed);
-    uv_close((uv_handle_t *)&h->deadline, on_timer_closed);
+    h->parts_closing += 3; /* the timers */
+    (void)uv_timer_stop(&h->news);
+    (void)uv_timer_stop(&h->deadline);
+    if (h->claimed && h->state == OPEN && h->hub.server == NULL)
+        say_goodbye(h);
+    else if (h->lost)
+        linger(h);
+    else
+        end_parts(h);
 }
 
 static bool loop_endpoint(const struct muster_handler *base, char *ret_host, size_t room, uint16_t *ret_port)
@@ -630,7 +1041,7 @@ static bool loop_endpoint(const struct muster_handler *base, char *ret_host, siz
 
 static bool loop_hosts(const struct muster_handler *base)
 {
-    return ((const struct handler *)base)->server != NULL;
+    return ((const struct handler *)base)->hub.server != NULL;
 }
 
 static const struct muster_handler_ops handler_ops = {
@@ -650,13 +1061,17 @@ int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
                     struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct place place = { .run_id = NULL };
+    char hostname[MU_HANDLER_NAME_MAX];
     struct handler *h;
     int rc = read_params(params, &place, reterr);
 
     if (rc < 0)
         return mu_wrap(reterr, rc, "make a static rendezvous");
     h = calloc(1, sizeof *h);
-    if (h == NULL) {
+    if (h != NULL)
+        h->name = strdup(mu_handler_node_name(muster_rdzv_params_local_addr(params), hostname));
+    if (h == NULL || h->name == NULL) {
+        free(h);
         free(place.run_id);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
@@ -667,7 +1082,8 @@ int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
     h->ctx = ctx;
     (void)uv_timer_init(loop, &h->news); /* these only fill in memory */
     (void)uv_timer_init(loop, &h->deadline);
-    h->news.data = h->deadline.data = h;
+    (void)uv_timer_init(loop, &h->hub.timer);
+    h->news.data = h->deadline.data = h->hub.timer.data = h;
     *ret_handler = &h->base;
     return 0;
 }

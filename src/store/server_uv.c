@@ -68,6 +68,7 @@ struct conn {
     struct mu_session session;
     struct era *era;
     union mu_addr addr;
+    uint64_t number;          /* in the order in which they were accepted, from 1 */
     uint64_t heard_ms;        /* when something last came from it */
     struct mu_origin *origin; /* NULL: it comes from this machine */
     struct mu_list link;      /* in server->conns */
@@ -85,6 +86,8 @@ struct mu_server {
     uv_timer_t alone_timer;   /* due when somebody may have been the last to go */
     void (*alone)(void *ctx); /* NULL: nobody wants to know */
     void *alone_ctx;
+    void (*gone)(void *ctx, uint64_t connection); /* NULL: nobody wants to know */
+    void *gone_ctx;
     unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
     union mu_addr addr;        /* of the first listener */
@@ -442,11 +445,14 @@ static void on_conn_closed(uv_handle_t *handle)
 {
     struct conn *conn = handle->data;
     struct mu_server *server = conn->server;
+    uint64_t number = conn->number;
 
     free_backlog(conn);
     end_era(conn->era);
     free(conn);
     server->conns_count--;
+    if (server->gone != NULL && !server->closing)
+        server->gone(server->gone_ctx, number);
     look_if_alone(server);
     close_if_over(server);
 }
@@ -747,7 +753,7 @@ static void admit(struct conn *conn)
     } else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0) {
         doom(conn);
     } else {
-        server->accepted++;
+        conn->number = ++server->accepted;
         mu_list_push(&server->silent, &conn->silent);
         note_arrival(conn);
     }
@@ -900,6 +906,42 @@ void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
     close_doomed(server);
     end_era(watch->era);
     free(watch);
+}
+
+/* ---- Writing from within the process ---- */
+
+static void send_nothing(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    (void)session;
+    (void)parts;
+    (void)count;
+}
+
+int mu_server_compare_set(struct mu_server *server, struct mu_slice key, struct mu_slice expected,
+                          struct mu_slice value, struct muster_error *reterr)
+{
+    struct mu_request request = { .op = MU_OP_COMPARE_SET, .key = key, .value = expected, .desired = value };
+    struct mu_answer answer;
+    struct mu_session session;
+
+    assert(server->current == NULL);
+    mu_session_init(&session, &server->era->service);
+    session.send = send_nothing;
+    mu_table_step(&server->era->service.table, &session.peer, &request, &answer, reterr);
+    mu_session_leave(&session); /* tells those who wait for the key */
+    close_doomed(server);
+    return answer.kind == MU_ANSWER_REFUSED ? MUSTER_ELIMIT : 0;
+}
+
+uint64_t mu_server_writer(const struct mu_server *server)
+{
+    return server->current == NULL ? 0 : server->current->number;
+}
+
+void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_t connection), void *ctx)
+{
+    server->gone = gone;
+    server->gone_ctx = ctx;
 }
 
 /* ---- Start and close ---- */

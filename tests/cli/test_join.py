@@ -318,7 +318,7 @@ def test_static_ranks_are_as_given(join):
 def test_static_gives_up_when_a_rank_does_not_come():
     ended = run("join", "--rdzv-id", "job", "--rdzv-backend", "static", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
                 "--nnodes", "2", "--rdzv-conf", "rank=0,timeout=1")
-    assert ended.code == 4 and "1 of 2 nodes have come" in ended.line
+    assert ended.code == 4 and "timed out after 1 s: 1 of 2 nodes joined (" in ended.err.splitlines()[-1], ended
 
 
 def test_without_a_shared_store_rank_0_names_a_free_port(serve):

@@ -408,6 +408,58 @@ def test_static_nodes_meet_where_they_are_told(scene):
     assert [agent.end() for agent in agents] == [0, 0]
 
 
+def static_node(scene, port, rank, *options, nodes=2):
+    return scene.actors(f"--nnodes={nodes}", f"--node-rank={rank}", f"--master-port={port}", *options)
+
+
+def test_a_second_static_node_of_the_same_rank_is_told_who_has_it(scene):
+    port = free_port()
+    agents = [static_node(scene, port, rank) for rank in (0, 1)]
+    workers = scene.world(2)
+    second = static_node(scene, port, 1)
+    assert second.end() == 1
+    assert re.search(rf"rank 1 is taken by \S+ \(pid {agents[1].agent}\); every node needs its own --node-rank", second.err)
+    assert len(scene.seen()) == 2  # and it has started no worker
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+@pytest.mark.parametrize("killed", [1, 2])
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_a_static_node_that_is_killed_ends_the_others(scene, killed, restarts):
+    port = free_port()
+    agents = [static_node(scene, port, rank, f"--max-restarts={restarts}", nodes=3) for rank in range(3)]
+    workers = scene.world(3)
+    pid = agents[killed].agent
+    os.kill(pid, signal.SIGKILL)
+    others = [agent for agent in agents if agent is not agents[killed]]
+    assert [agent.end() for agent in others] == [1, 1]
+    for agent in others:
+        assert re.search(rf"lost \S+ \(pid {pid}\), rank {killed}; a static group cannot go on", agent.err), agent.err
+    until(lambda: not any(worker.alive for worker in workers), what="the end of all workers")
+
+
+def test_a_static_rank_0_that_is_killed_ends_the_others(scene):
+    port = free_port()
+    agents = [static_node(scene, port, rank) for rank in (0, 1)]
+    workers = scene.world(2)
+    os.kill(agents[0].agent, signal.SIGKILL)
+    assert agents[1].end() == 1
+    assert f"port {port}" in agents[1].err
+    until(lambda: not any(worker.alive for worker in workers), what="the end of all workers")
+
+
+def test_a_static_node_that_is_done_is_not_lost(scene):
+    port = free_port()
+    agents = [static_node(scene, port, rank) for rank in (0, 1)]
+    workers = scene.world(2)
+    workers[1].succeed()
+    agents[1].said("")
+    os.kill(agents[1].agent, 0)  # it waits for the others
+    workers[0].succeed()
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_failure_on_one_node_restarts_both_with_one_count_and_costs_one(scene, rank):
     endpoint = local(free_port())

@@ -478,6 +478,74 @@ static void a_watch_stays_with_its_table(void **state)
     ask(after, "GET (/k)", "(3)");
 }
 
+/* ---- From within the process ---- */
+
+struct connections {
+    struct mu_server *server;
+    uint64_t writer, gone;
+    unsigned gone_count;
+};
+
+static void on_written_by(void *ctx, struct mu_slice value)
+{
+    struct connections *c = ctx;
+
+    (void)value;
+    c->writer = mu_server_writer(c->server);
+}
+
+static void on_gone(void *ctx, uint64_t connection)
+{
+    struct connections *c = ctx;
+
+    c->gone = connection;
+    c->gone_count++;
+}
+
+static void a_write_from_within_wakes_whoever_waits(void **state)
+{
+    struct scene *s = *state;
+    struct peer *waiting = meet(s, V);
+    struct mu_slice key = mu_slice_str("/k"), none = mu_slice_str(""), one = mu_slice_str("1"), two = mu_slice_str("2");
+
+    say(waiting, "WAIT #1 (/k)");
+    UNTIL(stats(s).requests >= 2);
+    assert_int_equal(mu_server_compare_set(s->server, key, two, one, NULL), 0); /* it does not hold that */
+    assert_true(peer_hears_nothing(waiting));
+    assert_int_equal(mu_server_compare_set(s->server, key, none, one, NULL), 0);
+    hear(waiting, "00");
+    assert_int_equal(mu_server_compare_set(s->server, key, none, two, NULL), 0);
+    ask(waiting, "GET (/k)", "(1)");
+    assert_int_equal(mu_server_compare_set(s->server, key, one, two, NULL), 0);
+    ask(waiting, "GET (/k)", "(2)");
+}
+
+static void whose_connection_wrote_and_has_gone_is_told(void **state)
+{
+    struct scene *s = *state;
+    struct connections c = { .server = s->server };
+    struct peer *first = meet(s, V), *second = meet(s, L0);
+    struct mu_server_watch *watch = NULL;
+    uint64_t writer;
+
+    mu_server_on_gone(s->server, on_gone, &c);
+    assert_int_equal(mu_server_watch(s->server, mu_slice_str("/k"), on_written_by, &c, &watch, NULL), 0);
+    ask(first, "SET (/k) (1) PING %1", "%1");
+    writer = c.writer;
+    assert_int_not_equal(writer, 0);
+    ask(second, "SET (/k) (2) CHECK #1 (/k)", "00");
+    assert_int_not_equal(c.writer, writer);
+    assert_int_equal(mu_server_writer(s->server), 0);
+    peer_close(first);
+    UNTIL(c.gone_count == 1);
+    assert_int_equal(c.gone, writer);
+    mu_server_unwatch(s->server, watch);
+    mu_server_on_gone(s->server, NULL, NULL);
+    peer_close(second);
+    UNTIL(stats(s).connections == 0);
+    assert_int_equal(c.gone_count, 1);
+}
+
 /* What an old table holds goes with its last connection; a sanitizer tells if not. */
 static void an_old_table_goes_with_its_last_user(void **state)
 {
@@ -1098,6 +1166,8 @@ int main(void)
         SCENE(after_a_renewal_newcomers_find_an_empty_table),
         SCENE(a_connection_belongs_to_the_table_it_was_accepted_at),
         SCENE(a_watch_stays_with_its_table),
+        SCENE(a_write_from_within_wakes_whoever_waits),
+        SCENE(whose_connection_wrote_and_has_gone_is_told),
         SCENE(an_old_table_goes_with_its_last_user),
         SCENE(without_memory_the_table_stays),
         SCENE(nobody_from_elsewhere_has_come),

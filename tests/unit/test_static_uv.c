@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -43,11 +44,12 @@ static struct muster_rdzv_params *params_of(const char *endpoint, int64_t nodes,
 
 static struct muster_rdzv_params *params_at(uint16_t port, int64_t rank, int64_t nodes, int64_t timeout_s)
 {
-    char endpoint[32];
-    struct muster_rdzv_params *params;
+    char endpoint[32], name[32];
+    struct muster_rdzv_params *params = NULL;
 
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", port);
-    params = params_of(endpoint, nodes, "");
+    (void)snprintf(name, sizeof name, "n%" PRId64, rank);
+    assert_int_equal(muster_rdzv_params_new("static", endpoint, "job", 1, nodes, name, &params, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_int(params, "rank", rank, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_int(params, "timeout", timeout_s, NULL), 0);
     return params;
@@ -285,7 +287,9 @@ struct watched {
     char trace[512];
     struct muster_rdzv_info info;
     struct muster_error error;
-    unsigned told;
+    enum muster_rdzv_request failed;
+    char progress[512];
+    unsigned told, progresses;
     bool joins_again, ends; /* from within the listener */
 };
 
@@ -312,6 +316,19 @@ static void end_node(struct watched *w)
     w->handler->ops->free(w->handler, on_freed, w);
 }
 
+/* "1 of 3 (7 a)": how many are in, and the pids and names that are known. */
+static void note_progress(struct watched *w, const struct muster_rdzv_event *event)
+{
+    size_t used = (size_t)snprintf(w->progress, sizeof w->progress, "%" PRId64 " of %" PRId64, event->progress->joined,
+                                   event->progress->max_nodes);
+
+    assert_int_equal(event->progress->min_nodes, event->progress->max_nodes);
+    assert_true(event->progress->join_left_ms >= 0);
+    for (size_t i = 0; i < event->nodes_count && used < sizeof w->progress; i++)
+        used += (size_t)snprintf(w->progress + used, sizeof w->progress - used, " %s", event->nodes[i].name);
+    w->progresses++;
+}
+
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct watched *w = ctx;
@@ -319,6 +336,11 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 
     assert_int_equal(event->round, -1);
     assert_int_equal(event->size, sizeof *event);
+    if (event->type == MUSTER_RDZV_PROGRESS) {
+        note_progress(w, event);
+        uv_stop(&w->scene->loop);
+        return;
+    }
     (void)snprintf(w->trace + used, sizeof w->trace - used, "%s%s", used > 0 ? " " : "",
                    muster_rdzv_event_name(event->type));
     w->told++;
@@ -326,6 +348,7 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
         w->info = *event->info;
     if (event->error != NULL)
         w->error = *event->error;
+    w->failed = event->request;
     if (event->type == MUSTER_RDZV_LOOKED) {
         assert_false(event->closed);
         assert_int_equal(event->count, 0);
@@ -357,15 +380,20 @@ static void run_until_told(struct watched *w, unsigned times)
     (void)uv_timer_stop(&s->watchdog);
 }
 
-static struct watched *start_node(struct scene *s, int64_t rank, int64_t nodes, int64_t timeout_s)
+static struct watched *start_as(struct scene *s, int index, int64_t rank, int64_t nodes, int64_t timeout_s)
 {
-    struct watched *w = &s->nodes[rank];
+    struct watched *w = &s->nodes[index];
     struct muster_rdzv_params *params = params_at(s->port, rank, nodes, timeout_s);
 
     *w = (struct watched){ .scene = s };
     assert_int_equal(mu_static_start(&s->loop, params, on_event, w, &w->handler, NULL), 0);
     muster_rdzv_params_free(params);
     return w;
+}
+
+static struct watched *start_node(struct scene *s, int64_t rank, int64_t nodes, int64_t timeout_s)
+{
+    return start_as(s, (int)rank, rank, nodes, timeout_s);
 }
 
 static int set_up(void **state)
@@ -486,7 +514,8 @@ static void a_node_that_is_missing_is_a_timeout(void **state)
     run_until_told(w, 1);
     assert_string_equal(w->trace, "failed");
     assert_int_equal(w->error.code, MUSTER_ERDZV_TIMEOUT);
-    assert_non_null(strstr(w->error.text, "as rank 0 of 2: timed out after 1 s: 1 of 2 nodes have come"));
+    assert_int_equal(w->failed, MUSTER_RDZV_REQUEST_JOIN);
+    assert_non_null(strstr(w->error.text, "as rank 0 of 2: timed out after 1 s: 1 of 2 nodes joined (n0)"));
 }
 
 static void a_rank_0_that_is_missing_is_a_failed_connection(void **state)
@@ -536,6 +565,182 @@ static void a_lost_rank_0_ends_the_membership(void **state)
     run_until_told(first, 1);
     run_until_told(second, 3);
     assert_string_equal(second->trace, "joined failed joined");
+}
+
+static void run_until_progress(struct watched *w, const char *expected)
+{
+    struct scene *s = w->scene;
+
+    assert_int_equal(uv_timer_start(&s->watchdog, on_watchdog, QUICK_S * 1000, 0), 0);
+    while (strcmp(w->progress, expected) != 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    (void)uv_timer_stop(&s->watchdog);
+}
+
+/* A node in a process of its own, which can be killed. */
+static pid_t fork_node(struct scene *s, int64_t rank, int64_t nodes)
+{
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct muster_rdzv_params *params = params_at(s->port, rank, nodes, QUICK_S);
+        struct muster_handler *handler = NULL;
+        uv_loop_t loop;
+
+        (void)alarm(2 * QUICK_S);
+        if (uv_loop_init(&loop) == 0 && mu_static_start(&loop, params, ignore_event, NULL, &handler, NULL) == 0)
+            handler->ops->join(handler);
+        for (;;)
+            (void)uv_run(&loop, UV_RUN_DEFAULT);
+    }
+    return pid;
+}
+
+static void kill_node(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void everybody_hears_who_is_in(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, NODES, QUICK_S), *second = start_node(s, 1, NODES, QUICK_S), *third;
+
+    second->handler->ops->join(second->handler);
+    run_until_progress(second, "0 of 3"); /* nobody is there yet */
+    first->handler->ops->join(first->handler);
+    run_until_progress(first, "2 of 3 n0 n1");
+    run_until_progress(second, "2 of 3 n0 n1");
+    assert_int_equal(first->told + second->told, 0);
+    third = start_node(s, 2, NODES, QUICK_S);
+    third->handler->ops->join(third->handler);
+    for (int i = 0; i < NODES; i++) {
+        run_until_told(&s->nodes[i], 1);
+        assert_string_equal(s->nodes[i].trace, "joined");
+    }
+}
+
+static void a_second_node_of_the_same_rank_is_told_who_has_it(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, NODES, QUICK_S), *second = start_node(s, 1, NODES, QUICK_S);
+    struct watched *again = start_as(s, 2, 1, NODES, QUICK_S);
+    char expected[100];
+
+    first->handler->ops->join(first->handler);
+    second->handler->ops->join(second->handler);
+    run_until_progress(first, "2 of 3 n0 n1");
+    again->handler->ops->join(again->handler);
+    run_until_told(again, 1);
+    assert_string_equal(again->trace, "failed");
+    assert_int_equal(again->failed, MUSTER_RDZV_REQUEST_JOIN);
+    assert_int_equal(again->error.code, MUSTER_ERDZV_STATE);
+    (void)snprintf(expected, sizeof expected, "rank 1 is taken by n1 (pid %ld)", (long)getpid());
+    assert_non_null(strstr(again->error.text, expected));
+    assert_int_equal(first->told + second->told, 0); /* it was not counted */
+}
+
+static void a_node_that_is_killed_is_told_to_all(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, NODES, QUICK_S), *second = start_node(s, 1, NODES, QUICK_S);
+    pid_t pid = fork_node(s, 2, NODES);
+    char expected[100];
+
+    first->handler->ops->join(first->handler);
+    second->handler->ops->join(second->handler);
+    run_until_told(first, 1);
+    run_until_told(second, 1);
+    kill_node(pid);
+    (void)snprintf(expected, sizeof expected, ": lost n2 (pid %ld), rank 2; ", (long)pid);
+    for (int i = 0; i < 2; i++) {
+        struct watched *w = &s->nodes[i];
+
+        run_until_told(w, 2);
+        assert_string_equal(w->trace, "joined failed");
+        assert_int_equal(w->failed, MUSTER_RDZV_REQUEST_MEMBERSHIP);
+        assert_int_equal(w->error.code, MUSTER_ERDZV_CONNECTION);
+        assert_non_null(strstr(w->error.text, expected));
+    }
+}
+
+static void after_a_loss_all_may_meet_again(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, 2, QUICK_S), *second;
+    pid_t pid = fork_node(s, 1, 2);
+
+    first->handler->ops->join(first->handler);
+    run_until_told(first, 1);
+    kill_node(pid);
+    run_until_told(first, 2);
+    first->handler->ops->join(first->handler);
+    second = start_node(s, 1, 2, QUICK_S);
+    second->handler->ops->join(second->handler);
+    run_until_told(first, 3);
+    run_until_told(second, 1);
+    assert_string_equal(first->trace, "joined failed joined");
+    assert_string_equal(second->trace, "joined");
+}
+
+static void a_node_that_is_killed_before_all_are_in_may_be_replaced(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, NODES, QUICK_S), *second, *third;
+    pid_t pid = fork_node(s, 1, NODES);
+
+    first->handler->ops->join(first->handler);
+    run_until_progress(first, "2 of 3 n0 n1");
+    kill_node(pid);
+    run_until_progress(first, "1 of 3 n0");
+    second = start_node(s, 1, NODES, QUICK_S);
+    second->handler->ops->join(second->handler);
+    run_until_progress(first, "2 of 3 n0 n1");
+    assert_int_equal(first->told + second->told, 0);
+    third = start_node(s, 2, NODES, QUICK_S);
+    third->handler->ops->join(third->handler);
+    for (int i = 0; i < NODES; i++)
+        run_until_told(&s->nodes[i], 1);
+    assert_string_equal(first->trace, "joined");
+}
+
+static void a_node_that_ends_by_itself_is_not_lost(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, 2, QUICK_S), *second = start_node(s, 1, 2, QUICK_S);
+
+    first->handler->ops->join(first->handler);
+    second->handler->ops->join(second->handler);
+    run_until_told(first, 1);
+    run_until_told(second, 1);
+    end_node(second);
+    while (s->freed == 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    second = start_node(s, 1, 2, QUICK_S); /* its rank is free again */
+    second->handler->ops->join(second->handler);
+    run_until_told(second, 1);
+    assert_string_equal(second->trace, "joined");
+    assert_string_equal(first->trace, "joined");
+}
+
+/* As PyTorch has it: nothing is registered, and nobody is refused. */
+static void where_rank_0_is_not_ours_nodes_are_only_counted(void **state)
+{
+    struct scene *s = *state;
+    const struct muster_store_server_config config = { .size = sizeof config, .port = s->port };
+    struct muster_store_server *server = NULL;
+    struct watched *w = start_as(s, 0, 1, NODES, QUICK_S), *again = start_as(s, 1, 1, NODES, QUICK_S);
+
+    assert_int_equal(muster_store_server_start(&config, &server, NULL), 0);
+    w->handler->ops->join(w->handler);
+    again->handler->ops->join(again->handler);
+    run_until_told(w, 1);
+    run_until_told(again, 1);
+    assert_string_equal(w->trace, "joined");
+    assert_string_equal(again->trace, "joined");
+    muster_store_server_stop(server);
 }
 
 static void a_handler_may_be_freed_at_any_time(void **state)
@@ -633,6 +838,13 @@ int main(void)
         SCENE(a_rank_0_that_is_missing_is_a_failed_connection),
         SCENE(a_port_that_is_taken_is_named),
         SCENE(a_lost_rank_0_ends_the_membership),
+        SCENE(everybody_hears_who_is_in),
+        SCENE(a_second_node_of_the_same_rank_is_told_who_has_it),
+        SCENE(a_node_that_is_killed_is_told_to_all),
+        SCENE(after_a_loss_all_may_meet_again),
+        SCENE(a_node_that_is_killed_before_all_are_in_may_be_replaced),
+        SCENE(a_node_that_ends_by_itself_is_not_lost),
+        SCENE(where_rank_0_is_not_ours_nodes_are_only_counted),
         SCENE(a_handler_may_be_freed_at_any_time),
         cmocka_unit_test(every_allocation_may_fail),
         SCENE(every_allocation_of_a_join_may_fail),
