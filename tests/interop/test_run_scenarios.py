@@ -480,10 +480,10 @@ def is_stopped(_, node):
 
 
 def is_stopped_twice(_, node):
-    """The second signal kills the workers, which had 30 s after the first; their managers have their time."""
+    """SIGQUIT kills the workers, which had 30 s after the first signal; their managers have their time."""
     node.signal(signal.SIGINT)
     until(lambda: "death signal" in node.err or node.ended(), what="the first signal's effect")
-    node.signal(signal.SIGINT)
+    node.signal(signal.SIGQUIT)
     assert node.end(25) == 1
 
 
