@@ -515,8 +515,8 @@ struct muster_node {
 
 #define MUSTER_RDZV_EVENTS(X)                                                                                          \
     X(JOINED, "joined")             /* info (without a store), nodes: the members by rank, if known */                 \
-    X(WAITING, "waiting")           /* count: nodes that want in */                                                    \
-    X(PEERS_LOST, "peers_lost")     /* nodes: who is gone from our round */                                            \
+    X(WAITING, "waiting")           /* count: nodes that want to join; nodes: who, if known */                         \
+    X(PEERS_LOST, "peers_lost")     /* nodes: who is gone; the last `count` wait for the next round; cause */          \
     X(REMOVED, "removed")           /* the others go on without us */                                                  \
     X(CLOSED, "closed")             /* nobody joins any more */                                                        \
     X(LEFT, "left")                 /* leave is done */                                                                \
@@ -563,7 +563,8 @@ struct muster_rdzv_event { /* borrows what it points to */
     const struct muster_rdzv_progress *progress;
     bool old_dialect;                 /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
     enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
-    const char *note; /* PROGRESS: a clause about nodes that cannot come together with this one; NULL: none is known */
+    const char *note;  /* PROGRESS: a clause about nodes that cannot come together with this one; NULL: none is known */
+    const char *cause; /* PEERS_LOST: how those who did not leave by themselves were lost; NULL: not known */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);

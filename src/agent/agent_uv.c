@@ -847,6 +847,7 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
     case MU_POLICY_DO_WATCH_STOP:
     case MU_POLICY_DO_LISTEN:
     case MU_POLICY_DO_TELL_FAILED:
+    case MU_POLICY_DO_NOTE:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:
@@ -942,7 +943,8 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
                                  .round = event->round,
                                  .request = event->request,
                                  .error = event->error,
-                                 .count = event->count };
+                                 .count = event->count,
+                                 .cause = event->cause };
 
     if (a->ended || a->freeing)
         return;

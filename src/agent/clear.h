@@ -1,8 +1,8 @@
 /* Keys of rounds that are long over: on a store that stands for a long time they would become ever more. Pure; one machine for
  * an agent's life.
  *
- * A round of ours alone leaves behind, with T as in rdzv/names.h: T role_info/<rank>, T ranks/<rank>, T done/<rank> of every
- * member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds
+ * A round of ours alone leaves behind, with T as in rdzv/names.h: T role_info/<rank>, T ranks/<rank>, T done/<rank>, T left/<rank> of
+ * every member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds
  * that it was in; when its workers have been started in a later one, it deletes what is of itself in those that are
  * MU_CLEAR_ROUNDS behind; who is rank 0, or was it then, deletes what is of the round as well. If the later one has the same
  * members (the tag says so), every key is deleted once. If not, some may have gone, and rank 0, or who was it then, deletes all

@@ -13,8 +13,9 @@
 #define MEMBERS "%storchelastic/agent/terminal_state/num_members"
 #define LAST "%storchelastic/agent/terminal_state/last_member"
 #define FAILED_KEY "%sfailed"
+#define NOTE "%sleft/%" PRId64
 #define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
-#define NOTHING "?"                   /* what a look at a verdict gets where there is none */
+#define NOTHING "?"                   /* what a look at a verdict or a note gets where there is none */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
@@ -34,6 +35,8 @@ enum what {
     CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
     PROBE,        /* is the store's host there? */
     CHECK_MARK,   /* was this one done? */
+    NOTE_LOOK,    /* has it left, and why? Index: in f->gone */
+    NOTE_SET,     /* our own */
     STOCK_COUNT,  /* how many have come to the barrier ... */
     OUR_COUNT,    /* ... and how many of them are ours */
     FAILED_GET,   /* has a worker of somebody's failed? */
@@ -59,8 +62,11 @@ struct mu_finish {
     int64_t foreign_count, marked_count, vanished_count;
     bool undone; /* one of them is lost */
     bool removed, closed, told_lost, told_failed;
-    bool said_failed; /* that a worker of ours has */
+    bool said_failed;        /* that a worker of ours has */
+    struct mu_vanished gone; /* the first of those who vanished, for people */
     char who[TEXT_MAX];
+    int64_t waiting; /* nodes that want to join, while it is not known yet who else is gone; 0: none */
+    char waiting_text[TEXT_MAX];
 
     /* Going through the marks. */
     bool sweeping, full, second_look; /* full: of all, not only of those who vanished */
@@ -211,9 +217,18 @@ static struct mu_finish_effect *emit(struct mu_finish_effects *out, enum mu_fini
     return &out->items[out->count++];
 }
 
-static const char *who(const struct mu_finish *f)
+static bool bit(const uint8_t *bits, int64_t rank)
 {
-    return f->who[0] == '\0' ? "a node" : f->who;
+    return bits != NULL && (bits[rank / 8] >> (rank % 8) & 1) != 0;
+}
+
+/* Who is missed, and what is known of it. */
+static const char *who(struct mu_finish *f)
+{
+    for (size_t i = 0; i < f->gone.count; i++)
+        f->gone.members[i].done = f->gone.members[i].rank >= 0 && bit(f->marked, f->gone.members[i].rank);
+    mu_vanished_say(&f->gone, f->who, sizeof f->who);
+    return f->who;
 }
 
 static void name_verdict(struct mu_finish *f)
@@ -254,11 +269,6 @@ static bool is_done(const struct mu_finish *f)
     return f->state == MU_FINISH_MARKING || f->state == MU_FINISH_WAITING;
 }
 
-static bool bit(const uint8_t *bits, int64_t rank)
-{
-    return bits != NULL && (bits[rank / 8] >> (rank % 8) & 1) != 0;
-}
-
 static void set_bit(uint8_t *bits, int64_t rank)
 {
     bits[rank / 8] |= (uint8_t)(1U << (rank % 8));
@@ -292,7 +302,7 @@ static void end_all_done(struct mu_finish *f, struct mu_finish_effects *out)
 
 static void end_behind(struct mu_finish *f, struct mu_finish_effects *out)
 {
-    (void)snprintf(f->text, sizeof f->text, "our workers are done; %.*s is lost and was not: the others regroup",
+    (void)snprintf(f->text, sizeof f->text, "our workers are done; %.*s before it was done: the others regroup",
                    WHO_SHOWN_MAX, who(f));
     end(f, MU_FINISH_END_BEHIND, out);
 }
@@ -417,8 +427,7 @@ static void judge_closed(struct mu_finish *f, struct mu_finish_effects *out)
     f->judging_closed = false;
     if (f->seen != NONE || f->closed_count != 0)
         return;
-    (void)snprintf(f->text, sizeof f->text, "the job was closed without a verdict, and %.*s is lost", WHO_SHOWN_MAX,
-                   who(f));
+    (void)snprintf(f->text, sizeof f->text, "the job was closed without a verdict; %.*s", WHO_SHOWN_MAX, who(f));
     tell_failed(f, out);
 }
 
@@ -491,6 +500,21 @@ static void on_closed(struct mu_finish *f, struct mu_finish_effects *out)
         look_at_verdict(f);
 }
 
+/* ---- Notes of those who leave ---- */
+
+static void write_note(struct mu_finish *f, const struct mu_finish_event *event)
+{
+    struct mu_ask_slot *slot;
+    char text[MU_VANISHED_NOTE_MAX];
+
+    if (f->state != MU_FINISH_WATCHING || !has_marks(f) || f->start.world_size == 1)
+        return;
+    mu_vanished_write_note(text, event->again, event->text == NULL ? "" : event->text);
+    mu_asks_drop_what(&f->asks, NOTE_SET);
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, NOTE, f->own_prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+}
+
 /* ---- Workers that fail ---- */
 
 static void listen(struct mu_finish *f)
@@ -512,6 +536,8 @@ static void tell_others(struct mu_finish *f, const struct mu_finish_event *event
     struct mu_verdict failure = { .rank = event->rank };
     int len;
 
+    if (f->state == MU_FINISH_WATCHING && !is_private(f))
+        write_note(f, &(struct mu_finish_event){ .again = true, .text = event->text }); /* where nobody listens */
     if (f->state != MU_FINISH_WATCHING || f->closed || !is_private(f) || f->start.world_size == 1 || f->said_failed)
         return;
     f->said_failed = true;
@@ -542,6 +568,81 @@ static void take_failed(struct mu_finish *f, const struct mu_answer *answer, str
         return;
     (void)snprintf(f->text, sizeof f->text, "%s", failure.cause); /* names rank and host */
     emit(out, MU_FINISH_DO_PEER_FAILED)->text = f->text;
+}
+
+/* ---- Notes of those who have left ---- */
+
+static bool may_have_note(const struct mu_finish *f, const struct mu_vanished_member *member)
+{
+    return has_marks(f) && member->ours && member->rank >= 0 && member->note == MU_NOTE_UNREAD;
+}
+
+static void read_notes(struct mu_finish *f)
+{
+    for (size_t i = 0; f->sweeping && i < f->gone.count && mu_asks_free(&f->asks) > SPARE_SLOTS; i++) {
+        struct mu_vanished_member *member = &f->gone.members[i];
+        struct mu_ask_slot *slot;
+
+        if (!may_have_note(f, member))
+            continue;
+        member->note = MU_NOTE_ASKED;
+        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, NOTE, f->own_prefix, member->rank);
+        slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+        slot->once = true;
+        mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+    }
+}
+
+/* Those that were not read, and those that were not there: they may be now. */
+static void forget_notes(struct mu_finish *f)
+{
+    mu_asks_drop_what(&f->asks, NOTE_LOOK);
+    for (size_t i = 0; i < f->gone.count; i++)
+        if (f->gone.members[i].note == MU_NOTE_ASKED || f->gone.members[i].note == MU_NOTE_NONE)
+            f->gone.members[i].note = MU_NOTE_UNREAD;
+}
+
+static void take_note(struct mu_finish *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
+{
+    mu_vanished_read_note(&f->gone.members[slot->index], answer->error == NULL ? answer->value : mu_slice("", 0));
+}
+
+static bool are_notes_read(const struct mu_finish *f)
+{
+    for (size_t i = 0; i < f->gone.count; i++)
+        if (may_have_note(f, &f->gone.members[i]))
+            return false;
+    return !mu_asks_has(&f->asks, NOTE_LOOK);
+}
+
+/* ---- Nodes that want to join ---- */
+
+/* Whether those who vanished were done is still being looked at. */
+static bool is_judging(const struct mu_finish *f)
+{
+    return f->sweeping || f->look_again_ms != UINT64_MAX;
+}
+
+static void on_waiting(struct mu_finish *f, const struct mu_finish_event *event)
+{
+    if (f->state != MU_FINISH_WATCHING)
+        return;
+    f->waiting = event->rank;
+    (void)snprintf(f->waiting_text, sizeof f->waiting_text, "%s", event->text == NULL ? "" : event->text);
+}
+
+static void tell_waiting(struct mu_finish *f, struct mu_finish_effects *out)
+{
+    struct mu_finish_effect *effect;
+
+    if (f->waiting == 0 || is_judging(f))
+        return;
+    if (f->state == MU_FINISH_WATCHING && !f->told_lost) {
+        effect = emit(out, MU_FINISH_DO_WAITING);
+        effect->number = f->waiting;
+        effect->text = f->waiting_text;
+    }
+    f->waiting = 0;
 }
 
 /* ---- Was this one done? ---- */
@@ -578,6 +679,7 @@ static void sweep_on(struct mu_finish *f)
                          : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK, f->own_prefix, f->cursor);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
     }
+    read_notes(f);
 }
 
 static void set_mark(struct mu_finish *f)
@@ -619,6 +721,7 @@ static void sweep(struct mu_finish *f)
     mu_asks_drop_what(&f->asks, CHECK_MARK);
     mu_asks_drop_what(&f->asks, STOCK_COUNT);
     mu_asks_drop_what(&f->asks, OUR_COUNT);
+    forget_notes(f);
     f->sweeping = true;
     f->cursor = 0;
     f->look_again_ms = f->scan_ms = UINT64_MAX;
@@ -653,7 +756,7 @@ static void doubt(struct mu_finish *f, uint64_t now_ms)
 static bool is_sweep_through(const struct mu_finish *f)
 {
     return f->sweeping && f->cursor >= f->start.world_size && !mu_asks_has(&f->asks, CHECK_MARK) &&
-           !mu_asks_has(&f->asks, STOCK_COUNT) && !mu_asks_has(&f->asks, OUR_COUNT);
+           !mu_asks_has(&f->asks, STOCK_COUNT) && !mu_asks_has(&f->asks, OUR_COUNT) && are_notes_read(f);
 }
 
 static bool has_unmarked(const struct mu_finish *f)
@@ -685,27 +788,18 @@ static void judge(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects
     }
 }
 
-static void add_who(struct mu_finish *f, const char *text)
-{
-    size_t used = strlen(f->who);
-
-    if (text == NULL || used + 3 >= sizeof f->who)
-        return;
-    if (used > 0)
-        used += (size_t)snprintf(f->who + used, sizeof f->who - used, ", ");
-    cut(f->who + used, sizeof f->who - used, text);
-}
-
 static void on_peers_lost(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
 {
     bool unknown = f->vanished == NULL || !f->start.has_store;
 
     if ((f->state != MU_FINISH_WATCHING && !is_done(f)) || !is_tracked(f))
         return;
-    add_who(f, event->text);
+    mu_vanished_set_cause(&f->gone, event->text);
     for (size_t i = 0; i < event->lost_count; i++) {
         int64_t rank = event->lost[i].rank;
 
+        if (event->lost[i].name[0] != '\0')
+            mu_vanished_add(&f->gone, rank, event->lost[i].name, event->lost[i].ours, event->lost[i].waits);
         if (rank < 0 || rank >= f->start.world_size || f->vanished == NULL) {
             unknown = true;
         } else if (!bit(f->vanished, rank)) {
@@ -851,7 +945,9 @@ static void start_round(struct mu_finish *f, const struct mu_finish_start *start
     f->undone = f->removed = f->closed = f->told_lost = f->told_failed = f->said_failed = false;
     f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
-    f->who[0] = f->text[0] = '\0';
+    f->text[0] = '\0';
+    f->gone = (struct mu_vanished){ .count = 0 };
+    f->waiting = 0;
     f->seen = UNSEEN;
 }
 
@@ -1013,6 +1109,10 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
     case FAILED_GET:
         take_failed(f, answer, out);
         break;
+    case NOTE_LOOK:
+        take_note(f, &slot, answer);
+        break;
+    case NOTE_SET:
     case FAILED_SET:
     case PROBE:
     case BARRIER_113:
@@ -1038,6 +1138,13 @@ static void take(struct mu_finish *f, const struct mu_finish_event *event, struc
         break;
     case MU_FINISH_ON_WORKER_FAILED:
         tell_others(f, event);
+        break;
+    case MU_FINISH_ON_NOTE:
+        write_note(f, event);
+        break;
+    case MU_FINISH_ON_WAITING:
+        if (of_this)
+            on_waiting(f, event);
         break;
     case MU_FINISH_ON_PEERS_LOST:
         if (of_this)
@@ -1091,6 +1198,7 @@ void mu_finish_step(struct mu_finish *f, const struct mu_finish_event *event, st
     barrier_113_on(f, event->now_ms, out);
     pass_time(f, event->now_ms, out);
     judge(f, event->now_ms, out); /* a sweep that has nothing to ask is over at once */
+    tell_waiting(f, out);
     while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
         emit(out, MU_FINISH_DO_ASK)->ask = ask;
 }

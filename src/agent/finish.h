@@ -12,6 +12,7 @@
  *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
  *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
+ *      +--nodes want to join: tells WAITING, unless a member is lost
  *
  * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back end
  *   without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
@@ -27,6 +28,9 @@
  *   when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint: who does not
  *   hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another reason writes
  *   something that says nothing, so that no wait of its own is left in the store.
+ * - Who leaves the round on purpose, for good or for the next one, leaves a note that says why (vanished.h). Who finds a
+ *   member missing reads it, and says the same. Nodes that want to join wait until it is known whether those who vanished at
+ *   the same time were done: if not, the round has ended for another reason than them.
  * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
  *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
  * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
@@ -35,7 +39,7 @@
  *   for PyTorch members there has nobody to wait for.
  *
  * Keys, with R, M and T as in rdzv/names.h:
- *   M verdict; T done/<rank>, T done_count, T last, T failed;
+ *   M verdict; T done/<rank>, T left/<rank>, T done_count, T last, T failed;
  *   with a PyTorch member also R torchelastic/agent/terminal_state/num_members, .../last_member instead of T last;
  *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */
 #ifndef MU_AGENT_FINISH_H
@@ -43,6 +47,7 @@
 
 #include "agent/asks.h"
 #include "agent/round.h"
+#include "agent/vanished.h"
 
 #define MU_FINISH_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
 #define MU_FINISH_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
@@ -99,7 +104,9 @@ struct mu_finish_start { /* borrowed */
 enum mu_finish_event_type {
     MU_FINISH_ON_START,         /* start: a round was joined */
     MU_FINISH_ON_STOP,          /* the round is over for us: nothing is under way any more */
-    MU_FINISH_ON_PEERS_LOST,    /* round, lost/lost_count; text: who, for people. May come several times a round */
+    MU_FINISH_ON_PEERS_LOST,    /* round, lost/lost_count; text: how the rendezvous lost them, or NULL. May come several
+                                   times a round */
+    MU_FINISH_ON_WAITING,       /* round, rank: so many nodes want to join; text: who, in whole words */
     MU_FINISH_ON_REMOVED,       /* round */
     MU_FINISH_ON_CLOSED,        /* seen, or the answer to CLOSE */
     MU_FINISH_ON_CLOSE_FAILED,  /* CLOSE's other answer: error */
@@ -109,6 +116,7 @@ enum mu_finish_event_type {
     MU_FINISH_ON_FAIL,          /* the job has failed (its budget is used up): text, the cause, for the verdict */
     MU_FINISH_ON_LISTEN,        /* our workers are up: from now on we want to hear if one of the others' fails */
     MU_FINISH_ON_WORKER_FAILED, /* one of ours has: rank, text; the round ends by it */
+    MU_FINISH_ON_NOTE,          /* we are about to leave the round: again (or for good), text: why */
     MU_FINISH_ON_ANSWER,        /* ASK's answer */
     MU_FINISH_ON_TIME,
 };
@@ -116,13 +124,16 @@ enum mu_finish_event_type {
 struct mu_finish_peer {
     int64_t rank; /* of the group; -1: not known, then it is lost */
     bool ours;    /* not PyTorch */
+    bool waits;   /* for the next round */
+    char name[MU_VANISHED_NAME_MAX];
 };
 
 struct mu_finish_event { /* borrows what it points to */
     enum mu_finish_event_type type;
     uint64_t now_ms;
     int64_t round; /* PEERS_LOST, REMOVED: one of another round is dropped; -1: of this one */
-    int64_t rank;  /* WORKER_FAILED: the worker's */
+    int64_t rank;  /* WORKER_FAILED: the worker's; WAITING: how many */
+    bool again;
     const struct mu_finish_start *start;
     const struct mu_finish_peer *lost;
     size_t lost_count;
@@ -153,7 +164,8 @@ const char *mu_finish_end_text(enum mu_finish_end end);
 enum mu_finish_effect_type {
     MU_FINISH_DO_ASK,         /* ask */
     MU_FINISH_DO_CLOSE,       /* the handler's close(); CLOSED or CLOSE_FAILED */
-    MU_FINISH_DO_LOST,        /* text: who is really lost; once a round, only while WATCHING. For the policy */
+    MU_FINISH_DO_LOST,        /* text: who is really lost, or has left; once a round, only while WATCHING */
+    MU_FINISH_DO_WAITING,     /* number, text, as they came; only while WATCHING */
     MU_FINISH_DO_JOB_FAILED,  /* text: the verdict of others, or that they vanished; once, only while WATCHING */
     MU_FINISH_DO_PEER_FAILED, /* text: whose worker has failed; once a round, only while WATCHING */
     MU_FINISH_DO_WARN,        /* text: for the log */
@@ -164,10 +176,11 @@ struct mu_finish_effect { /* borrows from the machine, until its next step */
     enum mu_finish_effect_type type;
     struct mu_ask ask;
     enum mu_finish_end end;
+    int64_t number;
     const char *text;
 };
 
-#define MU_FINISH_EFFECTS_MAX (MU_ASKS_MAX + 4)
+#define MU_FINISH_EFFECTS_MAX (MU_ASKS_MAX + 5)
 
 struct mu_finish_effects {
     struct mu_finish_effect items[MU_FINISH_EFFECTS_MAX];

@@ -230,31 +230,77 @@ static int64_t rank_of(const struct mu_job *j, const struct mu_node *node)
     return -1;
 }
 
+/* The host; with the pid, where a member is on the same one. */
+static void name_node(const struct mu_job *j, const struct mu_node *node, char *text, size_t room)
+{
+    bool confused = false;
+
+    for (size_t i = 0; i < j->members_count; i++)
+        confused |= mu_slice_equal(j->members[i].name, node->name) && !mu_node_equal(&j->members[i], node);
+    if (confused && node->pid >= 0)
+        (void)snprintf(text, room, "%.*s (pid %" PRId64 ")", (int)node->name.len, node->name.data, node->pid);
+    else
+        (void)snprintf(text, room, "%.*s", (int)node->name.len, node->name.data);
+}
+
 static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     struct mu_finish_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
     struct mu_finish_peer unknown = { .rank = -1 };
     bool known = lost != NULL && event->nodes_count > 0;
-    char text[MU_POLICY_TEXT_MAX] = "";
-    size_t len = 0;
 
-    for (size_t i = 0; i < event->nodes_count; i++) {
+    for (size_t i = 0; lost != NULL && i < event->nodes_count; i++) {
         const struct mu_node *node = &event->nodes[i];
 
-        if (lost != NULL)
-            lost[i] = (struct mu_finish_peer){ .rank = rank_of(j, node), .ours = mu_node_is_ours(node) };
-        if (len < sizeof text)
-            len += (size_t)snprintf(text + len, sizeof text - len, "%s%.*s (pid %" PRId64 ")", i > 0 ? ", " : "",
-                                    (int)node->name.len, node->name.data, node->pid);
+        lost[i] = (struct mu_finish_peer){ .rank = rank_of(j, node),
+                                           .ours = mu_node_is_ours(node),
+                                           .waits = (int64_t)(event->nodes_count - i) <= event->count };
+        name_node(j, node, lost[i].name, sizeof lost[i].name);
     }
     step_finish(j,
                 (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
                                           .round = event->round,
                                           .lost = known ? lost : &unknown,
                                           .lost_count = known ? event->nodes_count : 1,
-                                          .text = text },
+                                          .text = event->cause },
                 now_ms);
     free(lost);
+}
+
+/* "node8, node9 want to join". Members that wait for the next round are none of them. */
+static void name_waiting(const struct mu_job *j, const struct mu_job_event *event, char *text, size_t room)
+{
+    size_t named = 0, used = 0;
+    size_t more = event->count > (int64_t)event->nodes_count ? (size_t)event->count - event->nodes_count : 0;
+    char name[MU_VANISHED_NAME_MAX];
+
+    for (size_t i = 0; i < event->nodes_count; i++) {
+        if (rank_of(j, &event->nodes[i]) >= 0)
+            continue;
+        if (named == MU_VANISHED_NAMED_MAX) {
+            more++;
+            continue;
+        }
+        name_node(j, &event->nodes[i], name, sizeof name);
+        used += (size_t)snprintf(text + used, room - used, "%s%s", named++ > 0 ? ", " : "", name);
+    }
+    if (named == 0)
+        (void)snprintf(text, room, "%" PRId64 " node%s to join", event->count, event->count == 1 ? " wants" : "s want");
+    else if (more > 0)
+        (void)snprintf(text + used, room - used, " and %zu more want to join", more);
+    else
+        (void)snprintf(text + used, room - used, " want%s to join", named == 1 ? "s" : "");
+}
+
+static void hear_waiting(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+{
+    char text[MU_POLICY_TEXT_MAX];
+
+    name_waiting(j, event, text, sizeof text);
+    step_finish(j,
+                (struct mu_finish_event){
+                    .type = MU_FINISH_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
+                now_ms);
 }
 
 /* ---- Hearing ---- */
@@ -278,6 +324,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
     case MU_JOB_ON_RDZV:
         switch (event->rdzv) {
         case MUSTER_RDZV_PEERS_LOST:
+        case MUSTER_RDZV_WAITING:
             j->stages[j->stages_count++] = MU_JOB_FINISH;
             break;
         case MUSTER_RDZV_FAILED:
@@ -294,7 +341,6 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
             j->stages[j->stages_count++] = MU_JOB_POLICY;
             break;
         case MUSTER_RDZV_JOINED:
-        case MUSTER_RDZV_WAITING:
         case MUSTER_RDZV_LEFT:
             j->stages[j->stages_count++] = MU_JOB_POLICY;
             break;
@@ -314,6 +360,9 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
     case MUSTER_RDZV_PEERS_LOST:
         hear_peers_lost(j, event, now_ms);
         return;
+    case MUSTER_RDZV_WAITING:
+        hear_waiting(j, event, now_ms);
+        return;
     case MUSTER_RDZV_REMOVED:
         told.type = MU_FINISH_ON_REMOVED;
         told.round = event->round;
@@ -331,7 +380,6 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
         told.type = MU_FINISH_ON_BACKEND_UP;
         break;
     case MUSTER_RDZV_JOINED:
-    case MUSTER_RDZV_WAITING:
     case MUSTER_RDZV_LEFT:
     case MUSTER_RDZV_LOOKED:
     case MUSTER_RDZV_PROGRESS:
@@ -343,17 +391,12 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_policy_event told = {
-        .round = event->round, .request = event->request, .error = event->error, .number = event->count
-    };
+    struct mu_policy_event told = { .round = event->round, .request = event->request, .error = event->error };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_JOINED:
         hear_joined(j, event, now_ms);
         return;
-    case MUSTER_RDZV_WAITING:
-        told.type = MU_POLICY_ON_WAITING;
-        break;
     case MUSTER_RDZV_REMOVED:
         told.type = MU_POLICY_ON_REMOVED;
         break;
@@ -373,6 +416,7 @@ static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
         told.type = MU_POLICY_ON_BACKEND_UP;
         break;
     case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_WAITING:
     case MUSTER_RDZV_LOOKED:
     case MUSTER_RDZV_PROGRESS:
         assert(false);
@@ -522,6 +566,10 @@ static bool take_finish(struct mu_job *j, const struct mu_finish_effect *effect,
     case MU_FINISH_DO_LOST:
         told.type = MU_POLICY_ON_LOST;
         break;
+    case MU_FINISH_DO_WAITING:
+        told.type = MU_POLICY_ON_WAITING;
+        told.number = effect->number;
+        break;
     case MU_FINISH_DO_JOB_FAILED:
         told.type = MU_POLICY_ON_JOB_FAILED;
         break;
@@ -576,6 +624,12 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
         step_finish(j,
                     (struct mu_finish_event){
                         .type = MU_FINISH_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
+                    now_ms);
+        return false;
+    case MU_POLICY_DO_NOTE:
+        step_finish(j,
+                    (struct mu_finish_event){
+                        .type = MU_FINISH_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
                     now_ms);
         return false;
     case MU_POLICY_DO_FINISH:

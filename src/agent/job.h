@@ -6,8 +6,8 @@
  *       carry it out;                              which may mu_job_tell() and mu_job_refuse(): heard when its turn comes
  *
  * What comes from the rendezvous goes to
- *   policy                JOINED, WAITING, LEFT, FAILED of JOIN, LEAVE and the membership
- *   finish                PEERS_LOST, of which it tells the policy what is really lost; FAILED of CLOSE
+ *   policy                JOINED, LEFT, FAILED of JOIN, LEAVE and the membership
+ *   finish                PEERS_LOST and WAITING, of which it tells the policy what is really so; FAILED of CLOSE
  *   finish, then policy   REMOVED, CLOSED, BACKEND_DOWN, BACKEND_UP
  * All effects of one step of a machine are carried out before the next one is taken; what a machine has to say to the policy
  * meanwhile waits. */
@@ -40,10 +40,12 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
     enum muster_rdzv_event_type rdzv;
     int64_t round;
     const struct mu_job_joined *joined;
-    const struct mu_node *nodes; /* JOINED: the members by rank; PEERS_LOST: who. NULL: there was no memory for them */
-    size_t nodes_count;          /* JOINED: 0, if they are not known */
-    int64_t count;
+    const struct mu_node
+        *nodes; /* JOINED: the members by rank; PEERS_LOST, WAITING: who. NULL: there was no memory for them */
     enum muster_rdzv_request request; /* FAILED */
+    size_t nodes_count;               /* JOINED, WAITING: 0, if they are not known */
+    int64_t count;                    /* WAITING: how many; PEERS_LOST: the last so many wait for the next round */
+    const char *cause;                /* PEERS_LOST: how the others were lost; NULL: not known */
     const struct muster_error *error;
     enum mu_job_who who;
     struct mu_answer answer;

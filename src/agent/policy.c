@@ -1,6 +1,8 @@
 /* An agent's life. See the diagram in policy.h. */
 #include "agent/policy.h"
 
+#include "proc/signals.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -44,6 +46,7 @@ struct mu_policy {
     /* The rendezvous. */
     struct mu_policy_joined joined;
     bool in;                 /* we may be a member of something */
+    bool noted;              /* ... whose others can read why we leave it for good */
     uint64_t leave_until_ms; /* LEAVE was said; 0: it was not */
     bool closed;             /* no round can follow */
     bool down;
@@ -58,10 +61,11 @@ struct mu_policy {
     char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
     char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
     bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
-    bool signalled;                       /* by one of the handled signals, at least once */
-    uint64_t interrupt_ms;                /* when the first SIGINT came; UINT64_MAX: none has */
-    bool serve;                           /* after leaving: the store is in our process, and others still need it */
-    int64_t base_rank, failed_rank;       /* failed_rank: of the first that has */
+    char signal_name[MU_SIGNAL_NAME_MAX];
+    bool signalled;                 /* by one of the handled signals, at least once */
+    uint64_t interrupt_ms;          /* when the first SIGINT came; UINT64_MAX: none has */
+    bool serve;                     /* after leaving: the store is in our process, and others still need it */
+    int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
     char failure[MU_POLICY_TEXT_MAX];
 
     /* The budget. */
@@ -303,10 +307,22 @@ static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *
     emit(out, MU_POLICY_DO_END)->outcome = &p->outcome;
 }
 
+/* So that the others know why, before we are gone. */
+static void note(struct mu_policy *p, bool again, const char *why, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect = emit(out, MU_POLICY_DO_NOTE);
+
+    effect->ok = again;
+    effect->text = why;
+    p->noted = !again;
+}
+
 static void say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     if (p->leave_until_ms != 0)
         return;
+    if (!p->noted)
+        note(p, false, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
     (void)emit(out, MU_POLICY_DO_WATCH_STOP);
     (void)emit(out, MU_POLICY_DO_LEAVE);
     p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
@@ -386,6 +402,7 @@ static void on_joined(struct mu_policy *p, const struct mu_policy_event *event, 
     p->joined = *event->joined;
     p->closed = false;
     p->peer_failed[0] = '\0';
+    p->noted = false;
     (void)record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
     p->watch = (struct mu_finish_start){ .round = p->joined.round,
                                          .tag = p->joined.tag,
@@ -478,6 +495,7 @@ static void fail_with(struct mu_policy *p, const struct muster_error *error, uin
 {
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
+    note(p, false, p->outcome.error.text, out);
     stop(p, SIGTERM, p->grace_ms, now_ms, out);
 }
 
@@ -647,6 +665,7 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
     failed_with(p, event);
     p->fate = ILL;
     say_failure(p, out);
+    note(p, false, p->failure, out);
     measure_decision(p, event->now_ms, out);
     stop(p, SIGTERM, p->grace_ms, event->now_ms, out);
     tell_failed(p, out);
@@ -842,15 +861,24 @@ static bool is_old(const struct mu_policy *p, const struct mu_policy_event *even
     return event->round >= 0 && p->joined.round >= 0 && event->round < p->joined.round;
 }
 
+/* Those of the others who have not heard of it will find us gone, too, and say the same. */
+static void membership_changed(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase != MU_POLICY_ASSIGNING && !has_workers(p))
+        return;
+    (void)snprintf(p->text, sizeof p->text, "%s", why);
+    note(p, true, p->text, out);
+    if (p->phase == MU_POLICY_ASSIGNING) {
+        join_again(p, p->text, now_ms, out);
+        return;
+    }
+    (void)snprintf(p->why, sizeof p->why, "%s", p->text);
+    regroup(p, SIGTERM, now_ms, out);
+}
+
 static void on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    (void)snprintf(p->text, sizeof p->text, "lost %.*s", TEXT_SHOWN_MAX, event->text == NULL ? "a node" : event->text);
-    if (p->phase == MU_POLICY_ASSIGNING) {
-        join_again(p, p->text, event->now_ms, out);
-    } else if (has_workers(p)) {
-        (void)snprintf(p->why, sizeof p->why, "%s", p->text);
-        regroup(p, SIGTERM, event->now_ms, out);
-    }
+    membership_changed(p, event->text == NULL ? "lost a node" : event->text, event->now_ms, out);
 }
 
 static void on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
@@ -866,17 +894,11 @@ static void on_waiting(struct mu_policy *p, const struct mu_policy_event *event,
 {
     if (is_old(p, event) || p->closed)
         return;
-    (void)snprintf(p->text, sizeof p->text, "%" PRId64 " node%s in", event->number,
-                   event->number == 1 ? " wants" : "s want");
-    if (p->phase == MU_POLICY_ASSIGNING) {
-        join_again(p, p->text, event->now_ms, out);
-    } else if (has_workers(p)) {
-        (void)snprintf(p->why, sizeof p->why, "%s", p->text);
+    if (has_workers(p))
         say(p, out, MUSTER_LOG_INFO,
             "[%.200s] Detected %" PRId64 " new nodes from group_rank=%" PRId64 "; will restart worker group", p->role,
             event->number, p->joined.rank);
-        regroup(p, SIGTERM, event->now_ms, out);
-    }
+    membership_changed(p, event->text == NULL ? "nodes want to join" : event->text, event->now_ms, out);
 }
 
 static void on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
@@ -1169,6 +1191,8 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
                            : " workers at once");
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         decide_signal(p, signal);
+    if (p->outcome.signal == signal)
+        note(p, false, mu_signal_name(signal, p->signal_name), out);
     switch (p->phase) {
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
@@ -1209,6 +1233,7 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
     decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
     p->serve = false;
+    note(p, false, "its launcher was killed", out);
     if (p->workers == NONE) {
         if (p->phase == MU_POLICY_ASSIGNING)
             (void)emit(out, MU_POLICY_DO_ASSIGN_STOP);

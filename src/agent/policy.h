@@ -81,7 +81,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
 #define MU_POLICY_EVENTS(X)                                                                                            \
     X(RUN, "run")         /* begin */                                                                                  \
     X(JOINED, "joined")   /* joined */                                                                                 \
-    X(WAITING, "waiting") /* round, number: nodes that want in */                                                      \
+    X(WAITING, "waiting") /* of finish: number: nodes that want to join; text: who, in whole words */                  \
     X(REMOVED, "removed") /* round */                                                                                  \
     X(CLOSED, "closed")   /* round */                                                                                  \
     X(LEFT, "left")                                                                                                    \
@@ -91,7 +91,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
-    X(LOST, "lost")                   /* of finish: text, who */                                                       \
+    X(LOST, "lost")                   /* of finish: text, who and how, in whole words */                               \
     X(JOB_FAILED, "job failed")       /* of finish: text */                                                            \
     X(PEER_FAILED, "peer failed")     /* of finish: text, whose worker */                                              \
     X(FINISHED, "finished")           /* of finish: end, text */                                                       \
@@ -152,6 +152,7 @@ struct mu_policy_event { /* borrows what it points to */
     X(WATCH_STOP, "stop watching")                                                                                     \
     X(LISTEN, "listen")       /* the finish machine's LISTEN */                                                        \
     X(TELL_FAILED, "tell")    /* the finish machine's WORKER_FAILED: number, the worker's rank; text */                \
+    X(NOTE, "note")           /* the finish machine's NOTE: ok: we come again; text: why we leave the round */         \
     X(FINISH, "finish")       /* the finish machine's DONE */                                                          \
     X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                    \
     X(START_WORKERS, "start") /* with the ranks and the count of ASSIGNED. STARTED or START_FAILED */                  \

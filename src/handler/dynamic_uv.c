@@ -28,6 +28,7 @@
 
 #define PARK_TIMEOUT_MS 300000          /* then the bell is parked anew */
 #define PROGRESS_NODES_MAX 64           /* shown to a user who waits */
+#define WAITING_NAMED_MAX 16            /* of those who want to join, are named */
 #define REFUSED_MAX MU_RDZV_EFFECTS_MAX /* requests of one step that found no memory */
 
 struct dynamic {
@@ -140,6 +141,45 @@ static void tell_nodes(struct dynamic *d, struct muster_rdzv_event event, const 
     event.nodes_count = copy != NULL ? count : 0;
     tell(d, event);
     free(copy);
+}
+
+static void tell_waiting(struct dynamic *d, int64_t round, int64_t count)
+{
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    struct mu_node nodes[WAITING_NAMED_MAX];
+    size_t named = 0;
+
+    for (size_t i = 0; i < doc->count && named < WAITING_NAMED_MAX; i++)
+        if ((doc->members[i].in & MU_DOC_WAITING) != 0)
+            nodes[named++] = doc->members[i].node;
+    tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING, .round = round, .count = count }, nodes,
+               named);
+}
+
+/* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us or by
+ * another. One that is in it is lost because the store that it hosts is gone. */
+static void tell_lost(struct dynamic *d, int64_t round, struct mu_rdzv_nodes lost)
+{
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    struct muster_rdzv_event event = { .type = MUSTER_RDZV_PEERS_LOST, .round = round };
+    struct mu_node *nodes = calloc(lost.count + 1, sizeof *nodes);
+    size_t gone = 0, waiting = 0;
+    bool refused = false;
+    char cause[64];
+
+    for (size_t i = 0; nodes != NULL && i < lost.count; i++) {
+        refused |= mu_doc_has(doc, &lost.items[i], MU_DOC_PARTICIPANT);
+        if (mu_doc_has(doc, &lost.items[i], MU_DOC_WAITING))
+            nodes[lost.count - ++waiting] = lost.items[i];
+        else
+            nodes[gone++] = lost.items[i];
+    }
+    (void)snprintf(cause, sizeof cause, "no heartbeat for %llu s",
+                   (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
+    event.cause = refused ? "the store that it hosts refuses connections" : cause;
+    event.count = (int64_t)waiting;
+    tell_nodes(d, event, nodes != NULL ? nodes : lost.items, lost.count);
+    free(nodes);
 }
 
 static void tell_joined(struct dynamic *d)
@@ -457,8 +497,7 @@ static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
     if (d->freeing)
         return;
     if (waiting > 0)
-        tell(d, (struct muster_rdzv_event){
-                    .type = MUSTER_RDZV_WAITING, .round = mu_rdzv_doc(d->rdzv)->round, .count = waiting });
+        tell_waiting(d, mu_rdzv_doc(d->rdzv)->round, waiting);
     if (d->closed_seen)
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = d->round });
     d->closed_seen = false;
@@ -652,13 +691,11 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         if (mu_boot_uv_is_on(&d->boot))
             d->waiting_count = effect->count;
         else if (!d->joining)
-            tell(d, (struct muster_rdzv_event){
-                        .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
+            tell_waiting(d, effect->round, effect->count);
         break;
     case MU_RDZV_TELL_PEERS_LOST:
         if (ends_for_owner(d))
-            tell_nodes(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round },
-                       lost.items, lost.count);
+            tell_lost(d, effect->round, lost);
         break;
     case MU_RDZV_TELL_REMOVED:
         if (ends_for_owner(d))

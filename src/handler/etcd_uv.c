@@ -447,6 +447,11 @@ static void on_left(struct etcd *e)
     tell_failed(e, MUSTER_RDZV_REQUEST_JOIN, &e->boot_error);
 }
 
+/* Of those who have left no note for the agents. */
+#define TEXT(number) #number
+#define NO_KEEP_ALIVE(seconds) "no keep-alive for " TEXT(seconds) " s"
+static const char lost_cause[] = NO_KEEP_ALIVE(MU_CLASSIC_RANK_TTL_S);
+
 static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
 {
     struct muster_rdzv_event event = { .round = effect->round, .error = effect->error, .count = effect->count };
@@ -464,6 +469,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         break;
     case MU_CLASSIC_TELL_PEERS_LOST:
         event.type = MUSTER_RDZV_PEERS_LOST;
+        event.cause = lost_cause;
         round_over(e, event, effect->ranks, effect->ranks_count);
         break;
     case MU_CLASSIC_TELL_REMOVED:

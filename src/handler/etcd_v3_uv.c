@@ -72,6 +72,7 @@ struct v3 {
     uint64_t join_deadline_ms;
     struct muster_error boot_error;
     int64_t waiting_count; /* told while booting; 0: not told */
+    char waiting_who[MU_FOLD_NAME_MAX + 1];
     bool closed_seen;
     int64_t round; /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
@@ -159,6 +160,15 @@ static void tell_members(struct v3 *v, struct muster_rdzv_event event, bool only
     event.nodes_count = count;
     tell(v, event);
     free(nodes);
+}
+
+/* A member without a record has lost its lease, unless it has ended it, and left a note for the agents. */
+static void tell_lost(struct v3 *v, int64_t round)
+{
+    char cause[64];
+
+    (void)snprintf(cause, sizeof cause, "no keep-alive for %" PRIu64 " s", v->lease_s);
+    tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = round, .cause = cause }, true);
 }
 
 static void tell_joined(struct v3 *v)
@@ -801,6 +811,24 @@ static void meet_agents(struct v3 *v)
     mu_kv_job_meet(v->kv, here ? "127.0.0.1" : v->master.addr, v->master.agents_port);
 }
 
+static void tell_waiting(struct v3 *v, int64_t round, int64_t count, const char *who)
+{
+    struct muster_node node = { .name = who, .pid = -1, .local_id = -1 };
+
+    tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING,
+                                        .round = round,
+                                        .count = count,
+                                        .nodes = who != NULL ? &node : NULL,
+                                        .nodes_count = who != NULL ? 1 : 0 });
+}
+
+/* Until the owner has heard that it is in the round. */
+static void keep_waiting(struct v3 *v, const struct mu_fold_effect *effect)
+{
+    v->waiting_count = effect->count;
+    (void)snprintf(v->waiting_who, sizeof v->waiting_who, "%s", effect->who != NULL ? effect->who : "");
+}
+
 static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
 {
     struct v3 *v = ctx;
@@ -814,7 +842,7 @@ static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
     if (v->freeing)
         return;
     if (waiting > 0)
-        tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING, .round = v->round, .count = waiting });
+        tell_waiting(v, v->round, waiting, v->waiting_who[0] != '\0' ? v->waiting_who : NULL);
     if (v->closed_seen)
         tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = v->round });
     v->closed_seen = false;
@@ -972,14 +1000,13 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         break;
     case MU_FOLD_TELL_WAITING:
         if (mu_boot_uv_is_on(&v->boot))
-            v->waiting_count = effect->count;
+            keep_waiting(v, effect);
         else if (!v->joining)
-            tell(v, (struct muster_rdzv_event){
-                        .type = MUSTER_RDZV_WAITING, .round = effect->round, .count = effect->count });
+            tell_waiting(v, effect->round, effect->count, effect->who);
         break;
     case MU_FOLD_TELL_PEERS_LOST:
         if (ends_for_owner(v) && mu_fold_world(v->fold) != NULL)
-            tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PEERS_LOST, .round = effect->round }, true);
+            tell_lost(v, effect->round);
         break;
     case MU_FOLD_TELL_REMOVED:
         if (ends_for_owner(v))

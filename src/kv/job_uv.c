@@ -72,17 +72,27 @@ static void refuse(struct job *job, struct mu_kv_request *request, int rc)
 
 /* ---- The job's keys ---- */
 
+/* What others want to know of a member when the round's store may have gone with it. */
+static bool outlives_round(struct mu_slice key)
+{
+    static const char *const starts[] = { "/done/", "/left/" };
+    bool outlives = false;
+
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        outlives |= key.len > strlen(starts[i]) && memcmp(key.data, starts[i], strlen(starts[i])) == 0;
+    return outlives;
+}
+
 /* Without what is in front; data NULL: it is none of the job's. */
 static struct mu_slice job_key(const struct job *job, struct muster_slice key)
 {
-    static const char done[] = "/done/";
     size_t len = strlen(job->ours);
     const char *rest = (const char *)key.data + len, *end = (const char *)key.data + key.len, *slash;
 
     if (key.len <= len || memcmp(key.data, job->ours, len) != 0)
         return mu_slice(NULL, 0);
     slash = memchr(rest, '/', key.len - len);
-    if (slash != NULL && ((size_t)(end - slash) <= strlen(done) || memcmp(slash, done, strlen(done)) != 0))
+    if (slash != NULL && !outlives_round(mu_slice(slash, (size_t)(end - slash))))
         return mu_slice(NULL, 0);
     return mu_slice(rest, key.len - len);
 }

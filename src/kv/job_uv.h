@@ -1,7 +1,8 @@
 /* The store of agents whose rendezvous is in etcd: what is the job's (its verdict, its budget) is kept in etcd, by
  * transaction, under the job's lease, and so outlives every member; everything else is the round's, and goes to the store
  * that rank 0's agent serves for this round. The job's keys are those of `muster.<run id>/` without a further slash, and
- * the done marks of a round, `muster.<run id>/<round>/done/<rank>`: rank 0's agent may be the first that ends. */
+ * the done marks and notes of a round, `muster.<run id>/<round>/done/<rank>` and `.../left/<rank>`: rank 0's agent may
+ * be the first that ends. */
 #ifndef MU_KV_JOB_UV_H
 #define MU_KV_JOB_UV_H
 
@@ -11,7 +12,7 @@
 struct mu_kv_job_config {
     const char *run_id; /* copied, as is `prefix` */
     const char *prefix; /* in etcd: "/muster/<run id>/job/kv/" */
-    const char *marks;  /* of done marks: "/muster/<run id>/done/", which nobody watches; copied, too */
+    const char *marks;  /* of done marks and notes: "/muster/<run id>/done/", which nobody watches; copied, too */
     struct mu_etcd3 *etcd;
     int64_t (*lease)(void *ctx);   /* of the job; 0: not known at the moment */
     void (*on_closing)(void *ctx); /* once, unless it was detached: nothing of the below may be called any more */

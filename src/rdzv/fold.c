@@ -757,7 +757,8 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
 
         f->told_waiting = true;
         effect->round = f->world.round;
-        effect->count = f->news.waiting;
+        effect->count = f->news.newcomers > 0 ? f->news.newcomers : f->news.waiting;
+        effect->who = f->news.newcomers > 0 && f->news.who[0] != '\0' ? f->news.who : NULL;
     }
 }
 
@@ -1203,6 +1204,10 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
         news.spares += (int64_t)folded->count;
     else
         news.waiting = (int64_t)folded->count;
+    for (size_t i = 0; news.waiting > 0 && i < folded->count; i++) {
+        if (folded->candidates[i].place == INT64_MAX && news.newcomers++ == 0)
+            (void)snprintf(news.who, sizeof news.who, "%s", folded->candidates[i].entry->record.name);
+    }
     if (f->call_since_ms != UINT64_MAX) {
         uint64_t until_ms = f->call_since_ms + f->settings.last_call_ms;
 

@@ -135,7 +135,7 @@ enum mu_fold_effect_type {
 /* tell->... in mu_rdzv.h's sense */
 #define MU_FOLD_TELLS(X)                                                                                               \
     X(JOINED, "joined")         /* mu_fold_world() */                                                                  \
-    X(WAITING, "waiting")       /* count */                                                                            \
+    X(WAITING, "waiting")       /* count; who: the first of them, or NULL */                                           \
     X(PEERS_LOST, "peers_lost") /* mu_fold_lost(), all of them; again when there are more */                           \
     X(REMOVED, "removed")                                                                                              \
     X(CLOSED, "closed") /* seen, or done; once */                                                                      \
@@ -187,6 +187,7 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     enum mu_fold_tell tell;
     enum mu_fold_event_type asked;
     int64_t round, count;
+    const char *who;
     bool closed;
     const struct muster_error *error; /* FAILED, BACKEND_DOWN; LOOKED: NULL if it was possible */
 };

@@ -114,10 +114,12 @@ int mu_fold_news_write(const struct mu_fold_news *news, struct mu_buf *out)
     }
     if (gone == NULL)
         return MUSTER_ENOMEM;
-    return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:b}", "v", MU_FOLD_VERSION, "world", id_json(news->world),
-                          "gone", gone, "waiting", (json_int_t)news->waiting, "spares", (json_int_t)news->spares,
-                          "joined", (json_int_t)news->joined, "apart", (json_int_t)news->apart, "last_call_ms",
-                          (json_int_t)news->last_call_ms, "grace", (int)news->grace),
+    return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s*,s:I,s:b}", "v", MU_FOLD_VERSION, "world",
+                          id_json(news->world), "gone", gone, "waiting", (json_int_t)news->waiting, "spares",
+                          (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
+                          (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who",
+                          news->who[0] != '\0' ? news->who : NULL, "last_call_ms", (json_int_t)news->last_call_ms,
+                          "grace", (int)news->grace),
                 out);
 }
 
@@ -373,6 +375,10 @@ static int read_news(const json_t *json, struct mu_fold_news *news, struct muste
         rc = read_int(json, what, "joined", 0, INT64_MAX, &news->joined, reterr);
     if (rc == 0 && json_object_get(json, "apart") != NULL)
         rc = read_int(json, what, "apart", 0, INT64_MAX, &news->apart, reterr);
+    if (rc == 0 && json_object_get(json, "newcomers") != NULL)
+        rc = read_int(json, what, "newcomers", 0, INT64_MAX, &news->newcomers, reterr);
+    if (rc == 0 && json_is_string(json_object_get(json, "who")))
+        (void)snprintf(news->who, sizeof news->who, "%s", json_string_value(json_object_get(json, "who")));
     if (rc == 0)
         rc = read_int(json, what, "last_call_ms", -1, INT64_MAX / 2, &news->last_call_ms, reterr);
     if (rc == 0 && !json_is_boolean(json_object_get(json, "grace")))

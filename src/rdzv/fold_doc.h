@@ -58,9 +58,11 @@ struct mu_fold_news {
     uint32_t *gone; /* ranks, ascending */
     size_t gone_count;
     int64_t waiting, spares, joined;
-    int64_t apart; /* of the spares, have limits that do not go together with the others'; on the wire optional */
-    int64_t last_call_ms; /* left of it when this was written; -1: it has not begun */
-    bool grace;           /* the world was put back: its members have a lease's time to come back, too */
+    int64_t apart;     /* of the spares, have limits that do not go together with the others'; on the wire optional */
+    int64_t newcomers; /* of those who wait, were not in the last round; on the wire optional */
+    char who[MU_FOLD_NAME_MAX + 1]; /* the first of them; on the wire optional */
+    int64_t last_call_ms;           /* left of it when this was written; -1: it has not begun */
+    bool grace;                     /* the world was put back: its members have a lease's time to come back, too */
 };
 
 struct mu_fold_master {

@@ -24,7 +24,7 @@ import urllib.request
 
 import pytest
 
-from run_scene import ACTOR, REGROUP, children, default_signals, free_port, freezer, is_alive, stat
+from run_scene import ACTOR, DEATH_AGE, REGROUP, children, default_signals, free_port, freezer, is_alive, stat
 from serving import LIMIT, MUSTER, environment, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -686,6 +686,40 @@ def test_a_killed_process_group_leaves_nothing(scene):
     os.killpg(agent.keeper, signal.SIGKILL)
     assert agent.end() == -9
     until(lambda: not scene.left(), 20, what="the end of all")
+
+
+def why_restarted(agent):
+    """What it said made it restart the group, each time."""
+    return [line.partition(": ")[2].removesuffix("; restarting the group")
+            for line in agent.err.splitlines() if line.endswith("; restarting the group")]
+
+
+def test_nodes_that_join_leave_or_are_lost_are_told_apart(scene, serve):
+    """By all others alike. They are on one host, so their pids are added."""
+    endpoint, host = serve().endpoint, socket.gethostname()
+    for _ in range(3):
+        scene.node(endpoint, "--nnodes=1:4")
+    first = scene.world(3)
+    newcomer = scene.node(endpoint, "--nnodes=1:4")
+    second = scene.world(4, without=first)
+    newcomer_pid = newcomer.agent
+    left = agent_of(scene, second[2])
+    left_pid = left.agent
+    left.signal(signal.SIGTERM)
+    assert left.end() == 1
+    third = scene.world(3, without=first + second)
+    lost = agent_of(scene, third[1])
+    lost_pid = lost.agent
+    kill_agent(lost)
+    last = scene.world(2, without=first + second + third)
+    survivors = [agent_of(scene, worker) for worker in last]
+    end_all(last)
+    assert [agent.end() for agent in survivors] == [0, 0]
+    for agent in survivors:
+        *joined, gone, killed = why_restarted(agent)
+        assert joined == ([] if agent is newcomer else [f"{host} (pid {newcomer_pid}) wants to join"])
+        assert gone == f"{host} (pid {left_pid}) left (SIGTERM)"
+        assert killed == f"lost {host} (pid {lost_pid}): no heartbeat for {DEATH_AGE} s"
 
 
 def test_below_the_minimum_survivors_wait_and_say_for_whom(scene, serve):

@@ -246,6 +246,61 @@ def test_an_agent_whose_workers_failed_does_not_wait_for_the_others(places, back
     no_more(actors, 2)
 
 
+# ---- What the others say of a node that goes or comes ----
+
+def nodes_of_three(place, actors):
+    """Their workers, and the nodes in the order in which they were started; the second is 127.0.0.3."""
+    nodes = [place.node("1:4", *actors.words, number=number) for number in (2, 3, 4)]
+    return actors.world(3), nodes
+
+
+@on_every_backend_and_the_classic_one
+def test_a_node_that_a_signal_ends_is_said_to_have_left(places, backend):
+    place = places(backend)
+    actors = Actors(place.job)
+    before, (first, leaver, last) = nodes_of_three(place, actors)
+    leaver.signal(signal.SIGTERM)
+    assert leaver.end() == 1
+    after = actors.world(2, without=before)
+    for node in (first, last):
+        assert f": 127.0.0.3 left (SIGTERM); restarting the group\n" in node.err
+        assert "lost " not in node.err and "to join" not in node.err
+    for worker in after:
+        worker.succeed()
+    first.good(), last.good()
+
+
+@on_every_backend_and_the_classic_one
+def test_a_node_that_is_killed_is_said_to_be_lost(places, backend):
+    place = places(backend)
+    actors = Actors(place.job)
+    before, (first, victim, last) = nodes_of_three(place, actors)
+    os.kill(victim.agent(), signal.SIGKILL)
+    after = actors.world(2, without=before)
+    for node in (first, last):
+        told, = [line for line in node.err.splitlines() if line.endswith("; restarting the group")]
+        assert re.search(rf": lost 127\.0\.0\.3: no (heartbeat|keep-alive) for \d+ s; ", told), told
+    for worker in after:
+        worker.succeed()
+    first.good(), last.good()
+
+
+@on_every_backend
+def test_a_node_that_comes_is_named(places, backend):
+    place = places(backend)
+    actors = Actors(place.job)
+    before, members = nodes_of_three(place, actors)
+    newcomer = place.node("1:4", *actors.words, number=9)
+    after = actors.world(4, without=before)
+    for node in members:
+        told = [line.partition(": ")[2] for line in node.err.splitlines() if line.endswith("; restarting the group")]
+        assert told == ["127.0.0.9 wants to join; restarting the group"]
+    for worker in after:
+        worker.succeed()
+    for node in (*members, newcomer):
+        node.good()
+
+
 # In an argument $$ stands for a dollar.
 BIPOLAR = 'touch "$1/$TORCHELASTIC_RESTART_COUNT.$RANK"; case $RANK in 0|2) ;; *) exit 5;; esac; exec sleep 100'
 

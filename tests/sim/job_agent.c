@@ -80,6 +80,7 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *effec
     case MU_POLICY_DO_WATCH_STOP:
     case MU_POLICY_DO_LISTEN:
     case MU_POLICY_DO_TELL_FAILED:
+    case MU_POLICY_DO_NOTE:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:

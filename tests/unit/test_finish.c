@@ -56,7 +56,9 @@ static int show(char *text, size_t room, const struct mu_finish_effect *e)
     case MU_FINISH_DO_CLOSE:
         return snprintf(text, room, "close");
     case MU_FINISH_DO_LOST:
-        return snprintf(text, room, "lost %s", e->text);
+        return snprintf(text, room, "%s", e->text);
+    case MU_FINISH_DO_WAITING:
+        return snprintf(text, room, "%" PRId64 " wait: %s", e->number, e->text);
     case MU_FINISH_DO_JOB_FAILED:
         return snprintf(text, room, "job failed: %s", e->text);
     case MU_FINISH_DO_PEER_FAILED:
@@ -142,12 +144,25 @@ static const char *broken(struct scene *s, int code)
     return answer(s, (struct mu_answer){ .error = &error });
 }
 
-static const char *vanish(struct scene *s, int64_t rank, bool is_ours, const char *who)
+static const char *vanish(struct scene *s, int64_t rank, bool is_ours)
 {
     struct mu_finish_peer peer = { .rank = rank, .ours = is_ours };
 
-    return step(s, (struct mu_finish_event){
-                       .type = MU_FINISH_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1, .text = who });
+    return step(
+        s, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
+}
+
+/* One with a name, of which a note is looked for. */
+static const char *vanish_named(struct scene *s, int64_t rank, const char *name)
+{
+    struct mu_finish_peer peer = { .rank = rank, .ours = true };
+
+    (void)snprintf(peer.name, sizeof peer.name, "%s", name);
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
+                                             .round = 3,
+                                             .lost = &peer,
+                                             .lost_count = 1,
+                                             .text = "no heartbeat for 15 s" });
 }
 
 static struct mu_finish_start ours(int64_t world_size)
@@ -168,6 +183,74 @@ static struct mu_finish_start mixed(int64_t world_size)
 static const char *start(struct scene *s, struct mu_finish_start round)
 {
     return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .start = &round });
+}
+
+/* ---- Who has left, who is lost ---- */
+
+static const char *noting(struct scene *s, bool again, const char *why)
+{
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_NOTE, .round = -1, .again = again, .text = why });
+}
+
+static const char *waiting(struct scene *s, int64_t count, const char *who)
+{
+    return step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_WAITING, .round = 3, .rank = count, .text = who });
+}
+
+#define LOOKS(rank) "check " T "done/" #rank ", compare and set " T "left/" #rank "=?"
+
+static void who_leaves_a_round_says_why_first(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* there is no round yet */
+    (void)start(s, ours(2));
+    assert_string_equal(noting(s, true, "lost n7"), "set " T "left/1=again: lost n7");
+    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    (void)start(s, mixed(2));
+    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    (void)start(s, (struct mu_finish_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* nobody would read it */
+}
+
+static void a_member_that_left_a_note_has_left_and_another_one_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(vanish_named(s, 2, "node9"), LOOKS(2));
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ .found = false }), ""); /* the note may come yet */
+    assert_string_equal(value(s, "left: SIGTERM"), "node9 left (SIGTERM)");
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(broken(s, MUSTER_ELOST), "lost node9: no heartbeat for 15 s");
+    (void)start(s, ours(3)); /* another one has found out first, and has left the round for the next */
+    (void)vanish_named(s, 0, "node7");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "again: node9 left (SIGTERM)"), "node9 left (SIGTERM)");
+}
+
+static void nodes_that_want_to_join_do_not_hide_a_loss(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(waiting(s, 1, "node9 wants to join"), "1 wait: node9 wants to join");
+    (void)start(s, ours(3));
+    assert_string_equal(vanish_named(s, 2, "node7"), LOOKS(2));
+    assert_string_equal(waiting(s, 1, "node9 wants to join"), "");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node7: no heartbeat for 15 s");
+    (void)start(s, ours(3)); /* it was done */
+    (void)vanish_named(s, 2, "node7");
+    (void)waiting(s, 1, "node9 wants to join");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(value(s, "?"), "1 wait: node9 wants to join");
 }
 
 /* ---- Success ---- */
@@ -357,9 +440,9 @@ static void a_member_without_a_mark_is_lost_and_told_of_once(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(3));
-    assert_string_equal(vanish(s, 2, true, "b"), "check " T "done/2");
-    assert_string_equal(found(s, false), "lost b");
-    assert_string_equal(vanish(s, 0, true, "c"), "check " T "done/0, check " T "done/2");
+    assert_string_equal(vanish(s, 2, true), "check " T "done/2");
+    assert_string_equal(found(s, false), "lost a node");
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0, check " T "done/2");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(found(s, false), "");
 }
@@ -369,11 +452,11 @@ static void a_member_with_a_mark_is_not_lost(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(3));
-    (void)vanish(s, 2, true, "b");
+    (void)vanish(s, 2, true);
     assert_string_equal(found(s, true), "");
     assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WATCHING);
-    assert_string_equal(vanish(s, 0, true, "c"), "check " T "done/0"); /* marks stay */
-    assert_string_equal(found(s, false), "lost b, c");
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0"); /* marks stay */
+    assert_string_equal(found(s, false), "lost a node");
 }
 
 static void another_rounds_losses_and_unknown_members(void **state)
@@ -398,23 +481,23 @@ static void without_an_answer_a_member_is_lost(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(3));
-    (void)vanish(s, 2, true, "b");
-    assert_string_equal(broken(s, MUSTER_ECONNECT), "lost b");
+    (void)vanish(s, 2, true);
+    assert_string_equal(broken(s, MUSTER_ECONNECT), "lost a node");
 }
 
 static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
 {
     struct scene *s = *state;
-    const char *behind = "end behind: our workers are done; b is lost and was not: the others regroup";
+    const char *behind = "end behind: our workers are done; lost a node before it was done: the others regroup";
 
     (void)start(s, ours(3));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(vanish(s, 2, true, "b"), "check " T "done/0, check " T "done/2");
+    assert_string_equal(vanish(s, 2, true), "check " T "done/0, check " T "done/2");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(found(s, false), behind);
     (void)start(s, ours(3)); /* known before: first the mark, so that we are not lost ourselves */
-    (void)vanish(s, 2, true, "b");
+    (void)vanish(s, 2, true);
     (void)found(s, false);
     assert_string_equal(done(s), MARKS);
     assert_string_equal(number(s, 1), behind);
@@ -427,10 +510,10 @@ static void whoever_finds_all_marks_stands_in_for_a_last_that_died(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(vanish(s, 0, true, "a"), "check " T "done/0");
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0");
     assert_string_equal(found(s, true), LOOK);
     (void)start(s, ours(2)); /* it was counted nowhere, and went before we were done */
-    (void)vanish(s, 0, true, "a");
+    (void)vanish(s, 0, true);
     (void)found(s, true);
     (void)done(s);
     assert_string_equal(number(s, 1), LOOK);
@@ -441,7 +524,7 @@ static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **sta
     struct scene *s = *state;
 
     (void)start(s, mixed(3));
-    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add " T "done_count+0");
+    assert_string_equal(vanish(s, 2, false), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 2 });
     assert_string_equal(number(s, 1), "");
     assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
@@ -452,13 +535,13 @@ static void a_stock_member_is_lost_after_a_second_look(void **state)
     struct scene *s = *state;
 
     (void)start(s, mixed(3));
-    (void)vanish(s, 2, false, "b");
+    (void)vanish(s, 2, false);
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(number(s, 1), ""); /* that one is ours */
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SECOND_LOOK_MS);
     assert_string_equal(pass(s, T0 + MU_FINISH_SECOND_LOOK_MS), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
-    assert_string_equal(number(s, 1), "lost b");
+    assert_string_equal(number(s, 1), "lost a node");
 }
 
 static void a_1_13_member_is_asked_for_by_its_key(void **state)
@@ -469,10 +552,10 @@ static void a_1_13_member_is_asked_for_by_its_key(void **state)
     round.all_ours = false;
     round.old_dialect = true;
     (void)start(s, round);
-    assert_string_equal(vanish(s, 2, false, "b"), "check " R "2");
+    assert_string_equal(vanish(s, 2, false), "check " R "2");
     assert_string_equal(found(s, true), "");
-    (void)vanish(s, 0, false, "c");
-    assert_string_equal(found(s, false), "lost b, c");
+    (void)vanish(s, 0, false);
+    assert_string_equal(found(s, false), "lost a node");
 }
 
 /* ---- The end of others ---- */
@@ -520,7 +603,7 @@ static void losses_stop_nobody_in_a_closed_job_where_somebody_was_done(void **st
     (void)start(s, ours(3));
     (void)simple(s, MU_FINISH_ON_CLOSED);
     (void)value(s, "?");
-    (void)vanish(s, 2, true, "b");
+    (void)vanish(s, 2, true);
     assert_string_equal(found(s, false), "compare and set muster.job/verdict=?, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
     assert_string_equal(number(s, 1), "");
@@ -533,10 +616,10 @@ static void losses_fail_a_closed_job_that_nobody_finished(void **state)
     (void)start(s, ours(3));
     (void)simple(s, MU_FINISH_ON_CLOSED);
     (void)value(s, "?");
-    (void)vanish(s, 2, true, "b");
+    (void)vanish(s, 2, true);
     (void)found(s, false);
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
-    assert_string_equal(number(s, 0), "job failed: the job was closed without a verdict, and b is lost");
+    assert_string_equal(number(s, 0), "job failed: the job was closed without a verdict; lost a node");
 }
 
 static void a_done_agent_ends_with_the_verdict(void **state)
@@ -693,9 +776,9 @@ static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(voi
 {
     struct scene *s = *state;
 
-    (void)start(s, mixed(2)); /* what PyTorch sees stays as it is */
+    (void)start(s, mixed(2)); /* nobody listens where PyTorch is: only who finds us gone reads why */
     assert_string_equal(simple(s, MU_FINISH_ON_LISTEN), "");
-    assert_string_equal(worker_failed(s), "");
+    assert_string_equal(worker_failed(s), "set " T "left/1=again: exit code 3");
     (void)start(s, (struct mu_finish_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
     assert_string_equal(simple(s, MU_FINISH_ON_LISTEN), "");
     assert_string_equal(worker_failed(s), "");
@@ -808,7 +891,7 @@ static void with_pytorch_members_gone_the_marks_of_ours_are_enough(void **state)
     (void)done(s);
     (void)number(s, 2);
     (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
-    assert_string_equal(vanish(s, 2, false, "b"), "add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
+    assert_string_equal(vanish(s, 2, false), "add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
     (void)answer_id(s, s->id - 2, (struct mu_answer){ .number = 2 });
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(found(s, false), "");
@@ -937,7 +1020,7 @@ static void a_round_that_is_over_is_dropped(void **state)
     assert_string_equal(simple(s, MU_FINISH_ON_STOP), "");
     assert_string_equal(answer_id(s, old, (struct mu_answer){ .number = 2 }), "");
     assert_string_equal(done(s), "");
-    assert_string_equal(vanish(s, 0, true, "a"), "");
+    assert_string_equal(vanish(s, 0, true), "");
     assert_int_equal(mu_finish_deadline_ms(s->finish), UINT64_MAX);
 }
 
@@ -991,8 +1074,8 @@ static void any_allocation_may_fail(void **state)
             continue;
         }
         (void)start(&s, ours(2));
-        assert_string_equal(vanish(&s, 0, true, "a"),
-                            fail_alloc_hit() ? "lost a" : "check " T "done/0"); /* to be on the safe side */
+        assert_string_equal(vanish(&s, 0, true),
+                            fail_alloc_hit() ? "lost a node" : "check " T "done/0"); /* to be on the safe side */
         mu_finish_free(s.finish);
     }
 }
@@ -1161,6 +1244,9 @@ static void any_order_of_ends_and_deaths_ends_well(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        SCENE(who_leaves_a_round_says_why_first),
+        SCENE(a_member_that_left_a_note_has_left_and_another_one_is_lost),
+        SCENE(nodes_that_want_to_join_do_not_hide_a_loss),
         SCENE(the_last_writes_the_verdict_closes_and_then_lets_the_others_go),
         SCENE(among_us_the_last_looks_at_all_marks_first),
         SCENE(a_counter_alone_ends_nothing),

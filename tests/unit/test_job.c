@@ -18,7 +18,8 @@ static struct scene {
     bool refuses;        /* the next request cannot even be made */
     bool told;           /* STARTED was told while START_WORKERS was carried out */
     struct mu_node members[2];
-    char own[64]; /* the round's keys */
+    char own[64];    /* the round's keys */
+    char said[1024]; /* the last line for the log */
 } scene;
 
 static int set_up(void **state)
@@ -84,6 +85,8 @@ static const char *step(struct scene *s, struct mu_job_event event)
             used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", used > 0 ? ", " : "");
             used += (size_t)show(s, s->trace + used, sizeof s->trace - used, &effect);
         }
+        if (effect.type == MU_JOB_DO_POLICY && effect.policy->type == MU_POLICY_DO_SAY)
+            (void)snprintf(s->said, sizeof s->said, "%s", effect.policy->text);
         if (effect.type == MU_JOB_DO_ASK && s->refuses) {
             s->refuses = false;
             mu_job_refuse(s->job, effect.who, effect.ask.id, &error);
@@ -196,12 +199,49 @@ static void who_is_lost_is_found_by_its_rank(void **state)
     struct mu_job_event lost = { .round = 3, .nodes = &s->members[1], .nodes_count = 1 };
 
     run(s, 2);
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: check done/1");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: check done/1, finish: compare and set left/1");
+    (void)answer(s, (struct mu_answer){ .value = mu_slice_str("?") });
+    s->id--;
     assert_string_equal(answer(s, (struct mu_answer){ .found = true }), ""); /* it was done */
     lost.round = 2;
     assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), ""); /* of another round */
     lost = (struct mu_job_event){ .round = 3, .nodes = &stranger, .nodes_count = 1 };
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "stop");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: set left/0, stop");
+    assert_string_equal(s->said, "lost x; restarting the group");
+}
+
+/* The host is enough, unless two members are on it. */
+static void nodes_are_named_by_their_hosts(void **state)
+{
+    struct scene *s = *state;
+    struct mu_node newcomers[] = { { mu_slice_str("node8"), 7, mu_node_local_id(MU_NODE_VERSION, 7) },
+                                   { mu_slice_str("n"), 9, mu_node_local_id(MU_NODE_VERSION, 9) },
+                                   s->members[1] };
+    struct mu_job_event event = { .round = 3, .nodes = newcomers, .nodes_count = 1, .count = 1 };
+
+    run(s, 2);
+    (void)rdzv(s, MUSTER_RDZV_WAITING, event);
+    assert_string_equal(s->said, "node8 wants to join; restarting the group");
+    (void)tear_down(state);
+    (void)set_up(state);
+    run(s, 2);
+    event.nodes_count = 3; /* a member that waits for the next round is no newcomer */
+    (void)rdzv(s, MUSTER_RDZV_WAITING, event);
+    assert_string_equal(s->said, "node8, n (pid 9) want to join; restarting the group");
+    (void)tear_down(state);
+    (void)set_up(state);
+    run(s, 2);
+    (void)rdzv(s, MUSTER_RDZV_WAITING, (struct mu_job_event){ .round = 3, .count = 2 });
+    assert_string_equal(s->said, "2 nodes want to join; restarting the group");
+    (void)tear_down(state);
+    (void)set_up(state);
+    run(s, 2);
+    event = (struct mu_job_event){ .round = 3, .nodes = &s->members[1], .nodes_count = 1, .cause = "its lease ended" };
+    (void)rdzv(s, MUSTER_RDZV_PEERS_LOST, event);
+    (void)answer(s, (struct mu_answer){ .value = mu_slice_str("?") });
+    s->id--;
+    (void)answer(s, (struct mu_answer){ .found = false });
+    assert_string_equal(s->said, "lost n (pid 1): its lease ended; restarting the group");
 }
 
 static void losses_without_a_name_are_losses(void **state)
@@ -209,7 +249,8 @@ static void losses_without_a_name_are_losses(void **state)
     struct scene *s = *state;
 
     run(s, 2);
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3 }), "stop");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3 }),
+                        "finish: set left/0, stop");
 }
 
 static void what_concerns_two_is_heard_by_both(void **state)
@@ -266,7 +307,7 @@ static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
     struct scene *s = *state;
 
     s->refuses = true;
-    assert_string_equal(join(s, 2), "ranks: get role_info/1, leave");
+    assert_string_equal(join(s, 2), "ranks: get role_info/1, finish: set left/0, leave");
 }
 
 /* Its keys would be those of another round. */
@@ -301,7 +342,7 @@ static void time_passes_for_all_of_them(void **state)
     s->now_ms += MU_RANKS_TIMEOUT_MS - 1;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "");
     s->now_ms++;
-    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "leave");
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "finish: set left/0, leave");
     assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_POLICY_LEAVE_MS);
     s->now_ms += MU_POLICY_LEAVE_MS;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "end");
@@ -457,6 +498,7 @@ static void perform_policy(struct agent *a, const struct mu_policy_effect *e)
     case MU_POLICY_DO_WATCH_STOP:
     case MU_POLICY_DO_LISTEN:
     case MU_POLICY_DO_TELL_FAILED:
+    case MU_POLICY_DO_NOTE:
     case MU_POLICY_DO_FINISH:
     case MU_POLICY_DO_FAIL_JOB:
     case MU_POLICY_DO_ASK:
@@ -798,6 +840,7 @@ int main(void)
         SCENE(what_one_machine_says_the_next_one_hears),
         SCENE(a_failure_is_told_before_the_workers_are_gone_and_that_of_others_ends_the_round),
         SCENE(who_is_lost_is_found_by_its_rank),
+        SCENE(nodes_are_named_by_their_hosts),
         SCENE(losses_without_a_name_are_losses),
         SCENE(what_concerns_two_is_heard_by_both),
         SCENE(a_failure_of_the_rendezvous_is_for_whoever_asked),

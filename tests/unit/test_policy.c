@@ -86,7 +86,8 @@ static int show_record(char *text, size_t room, const struct mu_policy_effect *e
 static bool is_told(const struct mu_policy_effect *e)
 {
     return e->type == MU_POLICY_DO_STEP || e->type == MU_POLICY_DO_DECISION || e->type == MU_POLICY_DO_FINAL ||
-           e->type == MU_POLICY_DO_SAY || e->type == MU_POLICY_DO_RECORD || e->type == MU_POLICY_DO_STATE;
+           e->type == MU_POLICY_DO_SAY || e->type == MU_POLICY_DO_RECORD || e->type == MU_POLICY_DO_STATE ||
+           e->type == MU_POLICY_DO_NOTE;
 }
 
 static int show(char *text, size_t room, const struct mu_policy_effect *e)
@@ -98,6 +99,8 @@ static int show(char *text, size_t room, const struct mu_policy_effect *e)
         return snprintf(text, room, "fail job: %s", e->text);
     case MU_POLICY_DO_TELL_FAILED:
         return snprintf(text, room, "tell %" PRId64 ": %s", e->number, e->text);
+    case MU_POLICY_DO_NOTE:
+        return snprintf(text, room, "note %s: %s", e->ok ? "again" : "left", e->text);
     case MU_POLICY_DO_ASK:
         return show_ask(text, room, &e->ask);
     case MU_POLICY_DO_END:
@@ -1303,6 +1306,7 @@ static void world_perform(struct world *w, const struct mu_policy_effect *e)
     case MU_POLICY_DO_WATCH:
     case MU_POLICY_DO_LISTEN:
     case MU_POLICY_DO_TELL_FAILED:
+    case MU_POLICY_DO_NOTE:
     case MU_POLICY_DO_STATE:
     case MU_POLICY_DO_RECORD:
     case MU_POLICY_DO_STEP:

@@ -1,0 +1,154 @@
+/* Who has vanished from a round, and in which words. See vanished.h. */
+#include "agent/vanished.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LEFT "left: "
+#define AGAIN "again: "
+
+/* One line, whatever others put there. */
+static void copy_line(char *to, size_t room, struct mu_slice from)
+{
+    (void)snprintf(to, room, "%.*s", (int)(from.len < room ? from.len : room), from.data);
+    for (char *c = to; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = ' ';
+}
+
+void mu_vanished_add(struct mu_vanished *v, int64_t rank, const char *name, bool ours, bool waits)
+{
+    struct mu_vanished_member *member;
+
+    for (size_t i = 0; i < v->count; i++)
+        if (v->members[i].rank == rank && strcmp(v->members[i].name, name) == 0)
+            return;
+    if (v->count == MU_VANISHED_NAMED_MAX) {
+        v->unnamed++;
+        return;
+    }
+    member = &v->members[v->count++];
+    *member = (struct mu_vanished_member){ .rank = rank, .ours = ours, .waits = waits };
+    copy_line(member->name, sizeof member->name, mu_slice_str(name));
+}
+
+void mu_vanished_set_cause(struct mu_vanished *v, const char *cause)
+{
+    copy_line(v->cause, sizeof v->cause, mu_slice_str(cause == NULL ? "" : cause));
+}
+
+/* ---- Notes ---- */
+
+void mu_vanished_write_note(char *text, bool again, const char *why)
+{
+    (void)snprintf(text, MU_VANISHED_NOTE_MAX, "%s%s", again ? AGAIN : LEFT, why);
+}
+
+static bool starts_with(struct mu_slice text, const char *start)
+{
+    return text.len >= strlen(start) && memcmp(text.data, start, strlen(start)) == 0;
+}
+
+void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice text)
+{
+    size_t skip = 0;
+
+    member->note = MU_NOTE_NONE;
+    if (starts_with(text, LEFT)) {
+        member->note = MU_NOTE_LEFT;
+        skip = strlen(LEFT);
+    } else if (starts_with(text, AGAIN)) {
+        member->note = MU_NOTE_AGAIN;
+        skip = strlen(AGAIN);
+    }
+    copy_line(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
+}
+
+/* ---- Words ---- */
+
+struct words {
+    char *text;
+    size_t room, used;
+};
+
+static void put(struct words *w, const char *first, const char *second)
+{
+    int len = w->used >= w->room ? 0 : snprintf(w->text + w->used, w->room - w->used, "%s%s", first, second);
+
+    w->used += len > 0 ? (size_t)len : 0;
+}
+
+static bool is_lost(const struct mu_vanished_member *member)
+{
+    return !member->done && !member->waits && member->note != MU_NOTE_LEFT && member->note != MU_NOTE_AGAIN;
+}
+
+/* Whether the cause that the rendezvous knows is theirs: PyTorch's may as well have left. */
+static bool has_cause(const struct mu_vanished *v, const struct mu_vanished_member *member)
+{
+    return member->ours && v->cause[0] != '\0';
+}
+
+/* "lost node8, node9: no heartbeat for 15 s" */
+static void put_lost(const struct mu_vanished *v, bool with_cause, struct words *w)
+{
+    const char *before = w->used > 0 ? "; lost " : "lost ";
+    bool any = false;
+
+    for (size_t i = 0; i < v->count; i++) {
+        if (!is_lost(&v->members[i]) || has_cause(v, &v->members[i]) != with_cause)
+            continue;
+        put(w, any ? ", " : before, v->members[i].name);
+        any = true;
+    }
+    if (any && with_cause)
+        put(w, ": ", v->cause);
+}
+
+static void put_left(const struct mu_vanished *v, struct words *w)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        const struct mu_vanished_member *member = &v->members[i];
+
+        if (member->done || member->note != MU_NOTE_LEFT)
+            continue;
+        put(w, w->used > 0 ? ", " : "", member->name);
+        put(w, " left (", member->why);
+        put(w, ")", "");
+    }
+}
+
+/* Nobody has gone for good: what ended the round for the first of them. */
+static void put_again(const struct mu_vanished *v, struct words *w)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        if (v->members[i].note == MU_NOTE_AGAIN && v->members[i].why[0] != '\0') {
+            put(w, v->members[i].why, "");
+            return;
+        }
+    }
+    for (size_t i = 0; i < v->count; i++) {
+        if (!v->members[i].done) {
+            put(w, v->members[i].name, " waits for the next round");
+            return;
+        }
+    }
+}
+
+void mu_vanished_say(const struct mu_vanished *v, char *text, size_t room)
+{
+    struct words w = { .text = text, .room = room };
+    char more[48];
+
+    text[0] = '\0';
+    put_left(v, &w);
+    put_lost(v, true, &w);
+    put_lost(v, false, &w);
+    (void)snprintf(more, sizeof more, " (and %zu more)", v->unnamed);
+    if (v->unnamed > 0 && w.used > 0)
+        put(&w, more, "");
+    if (w.used == 0)
+        put_again(v, &w);
+    if (w.used == 0)
+        put(&w, "lost a node", "");
+}

@@ -1,0 +1,58 @@
+/* Who has vanished from a round, and in which words that is told: "node9 left (SIGTERM)", "lost node9: no heartbeat for 15 s".
+ * Pure; a part of finish.h's machine.
+ *
+ * A member that goes on purpose leaves a note in the job's store first, under its rank (T left/<rank>, see rdzv/names.h): that
+ * it leaves, and why; or that it comes again, in the next round, and what made it. A member that vanishes without a note is
+ * lost, unless the rendezvous says that it waits for the next round. PyTorch's leave no notes: of them no more is said than
+ * that they are gone. */
+#ifndef MU_AGENT_VANISHED_H
+#define MU_AGENT_VANISHED_H
+
+#include "base/slice.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MU_VANISHED_NAMED_MAX 8 /* of whom notes are read, and who are named; the rest is counted */
+#define MU_VANISHED_NAME_MAX 96
+#define MU_VANISHED_NOTE_MAX 320 /* of a note, with its NUL */
+#define MU_VANISHED_CAUSE_MAX 128
+
+enum mu_vanished_note {
+    MU_NOTE_UNREAD,
+    MU_NOTE_ASKED,
+    MU_NOTE_NONE,
+    MU_NOTE_LEFT,  /* why: what made it leave */
+    MU_NOTE_AGAIN, /* why: what ended the round for it, in whole words */
+};
+
+struct mu_vanished_member {
+    int64_t rank; /* -1: not known */
+    char name[MU_VANISHED_NAME_MAX];
+    bool ours;  /* not PyTorch */
+    bool waits; /* for the next round */
+    bool done;  /* its workers had succeeded: it is not missed */
+    enum mu_vanished_note note;
+    char why[MU_VANISHED_NOTE_MAX];
+};
+
+struct mu_vanished { /* zeroed memory: nobody */
+    struct mu_vanished_member members[MU_VANISHED_NAMED_MAX];
+    size_t count;
+    size_t unnamed;                    /* more of them */
+    char cause[MU_VANISHED_CAUSE_MAX]; /* what the rendezvous knows of those without a note; empty: nothing */
+};
+
+/* Those that are there already stay as they are. */
+void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *name, bool ours, bool waits);
+void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
+
+/* The text of a note; `text` has room for MU_VANISHED_NOTE_MAX bytes. */
+void mu_vanished_write_note(char *text, bool again, const char *why);
+/* What was found under a member's rank; nothing that we could read is no note. */
+void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice text);
+
+/* One sentence about all who are missed, without a full stop. */
+void mu_vanished_say(const struct mu_vanished *vanished, char *text, size_t room);
+
+#endif
