@@ -11,6 +11,7 @@
 #include "handler/boot_uv.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
+#include "rdzv/board.h"
 #include "rdzv/names.h"
 #include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
@@ -52,6 +53,8 @@ struct dynamic {
     bool closed_seen, ghost_told;
     int64_t round; /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
+    struct mu_board board;         /* while `joining` */
+    bool board_asked;              /* its compare-and-set is under way */
     uint64_t refused[REFUSED_MAX]; /* answered when the step is over */
     size_t refused_count;
     /* The end. */
@@ -66,12 +69,13 @@ struct order {
     struct mu_kv_request request;
     struct dynamic *d;
     uint64_t id;
-    enum { FOR_RDZV, FOR_NOBODY, FOR_HOST } who;
+    enum { FOR_RDZV, FOR_NOBODY, FOR_HOST, FOR_BOARD } who;
     struct mu_buf value, token;
 };
 
 static void feed(struct dynamic *d, struct mu_rdzv_event event);
 static void arm(struct dynamic *d);
+static void beat_board(struct dynamic *d);
 
 /* ---- Telling ---- */
 
@@ -232,6 +236,7 @@ static void tell_progress(struct dynamic *d)
     struct mu_rdzv_progress seen = mu_rdzv_progress(d->rdzv);
     const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
     struct mu_node nodes[PROGRESS_NODES_MAX];
+    char note[MU_BOARD_NOTE_MAX];
     size_t count = 0;
     uint64_t now_ms = uv_now(d->loop);
     struct muster_rdzv_progress progress = {
@@ -253,7 +258,10 @@ static void tell_progress(struct dynamic *d)
         if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0)
             nodes[count++] = doc->members[i].node;
     tell_nodes(d,
-               (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS, .round = seen.round, .progress = &progress },
+               (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
+                                           .round = seen.round,
+                                           .progress = &progress,
+                                           .note = mu_board_note(&d->board, note) },
                nodes, count);
 }
 
@@ -312,6 +320,8 @@ static void answer_rdzv(struct order *order)
         event.turns_done = request->done_count;
     }
     feed(order->d, event);
+    if (request->kind == MU_KV_READ && request->rc == 0) /* the store is there; and read again and again by who waits */
+        beat_board(order->d);
 }
 
 /* "NAME_PID_LOCAL-ID" */
@@ -362,6 +372,26 @@ static void answer_host(struct order *order)
         feed(order->d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = &node });
 }
 
+static void answer_board(struct order *order)
+{
+    struct dynamic *d = order->d;
+    struct mu_board_text wanted = { .len = order->value.len };
+    bool first = !d->board.looked;
+    char before[MU_BOARD_NOTE_MAX], after[MU_BOARD_NOTE_MAX];
+
+    d->board_asked = false;
+    if (order->request.rc < 0 || !d->board.on || wanted.len > sizeof wanted.bytes)
+        return; /* at the next beat again */
+    memcpy(wanted.bytes, order->value.data, wanted.len);
+    (void)mu_board_note(&d->board, before);
+    (void)mu_board_see(&d->board, slice_of(&order->request.bytes), &wanted);
+    (void)mu_board_note(&d->board, after);
+    if (strcmp(before, after) != 0)
+        tell_progress(d);
+    else if (first)
+        beat_board(d);
+}
+
 static void on_done(struct mu_kv_request *request)
 {
     struct order *order = request->ctx;
@@ -373,6 +403,9 @@ static void on_done(struct mu_kv_request *request)
             break;
         case FOR_HOST:
             answer_host(order);
+            break;
+        case FOR_BOARD:
+            answer_board(order);
             break;
         case FOR_NOBODY:
             break;
@@ -483,6 +516,53 @@ static void ask_for_host(struct dynamic *d)
     submit(d, order);
 }
 
+/* ---- The board of those who wait ---- */
+
+static void write_board(struct dynamic *d, const struct mu_board_text *text, int who)
+{
+    struct order *order = new_order(d, MU_KV_COMPARE_SET, 0, d->config.request_timeout_ms);
+
+    if (order == NULL || mu_buf_append(&order->value, text->bytes, text->len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->token, d->board.now.bytes, d->board.now.len, SIZE_MAX) < 0) {
+        if (order != NULL)
+            free_order(order);
+        return; /* it is only a hint */
+    }
+    order->who = who;
+    order->request.key = muster_str(MU_BOARD_KEY);
+    d->board_asked |= who == FOR_BOARD;
+    submit(d, order);
+}
+
+/* Also once a round is complete, until it is known to all: its members are on the board no longer than they wait. */
+static void beat_board(struct dynamic *d)
+{
+    struct mu_board_text text;
+
+    if (d->freeing || !d->joining || d->board_asked || !mu_board_is_due(&d->board, uv_now(d->loop)))
+        return;
+    mu_board_post(&d->board, uv_now(d->loop), &text);
+    write_board(d, &text, FOR_BOARD);
+}
+
+static void begin_wait(struct dynamic *d)
+{
+    d->joining = true;
+    d->join_deadline_ms = uv_now(d->loop) + d->config.settings.join_ms;
+    if (d->kv->ops->is_common)
+        mu_board_begin(&d->board, d->run_id, d->name, d->config.settings.nodes_min, d->config.settings.nodes_max,
+                       uv_now(d->loop));
+}
+
+static void end_wait(struct dynamic *d)
+{
+    struct mu_board_text text;
+
+    d->joining = false;
+    if (mu_board_end(&d->board, &text) && !d->freeing)
+        write_board(d, &text, FOR_NOBODY);
+}
+
 /* ---- Where the workers meet ---- */
 
 static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
@@ -491,7 +571,7 @@ static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
     int64_t waiting = d->waiting_count;
 
     d->bootstrap = *bootstrap;
-    d->joining = false;
+    end_wait(d);
     d->waiting_count = 0;
     tell_joined(d);
     if (d->freeing)
@@ -608,7 +688,7 @@ static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
     }
     request = request_of(d, asked);
     if (asked == MU_RDZV_JOIN || asked == MU_RDZV_TIME)
-        d->joining = false;
+        end_wait(d);
     if (asked == MU_RDZV_TIME) {
         d->boot_failed = false; /* that is told once */
         stop_boot(d);
@@ -621,7 +701,8 @@ static void on_failed(struct dynamic *d, enum mu_rdzv_event_type asked)
 static void on_left(struct dynamic *d)
 {
     if (d->boot_failed) {
-        d->boot_failed = d->joining = false;
+        d->boot_failed = false;
+        end_wait(d);
         tell_failed(d, MUSTER_RDZV_REQUEST_JOIN, &d->boot_error);
         return;
     }
@@ -804,8 +885,7 @@ static void dynamic_join(struct muster_handler *handler)
     struct dynamic *d = (struct dynamic *)handler;
 
     assert(!d->joining);
-    d->joining = true;
-    d->join_deadline_ms = uv_now(d->loop) + d->config.settings.join_ms;
+    begin_wait(d);
     mu_asking_put(&d->asking, MU_RDZV_JOIN);
 }
 
@@ -813,7 +893,8 @@ static void dynamic_leave(struct muster_handler *handler)
 {
     struct dynamic *d = (struct dynamic *)handler;
 
-    d->joining = d->join_after_leave = d->boot_failed = false;
+    d->join_after_leave = d->boot_failed = false;
+    end_wait(d);
     mu_asking_put(&d->asking, MU_RDZV_LEAVE);
 }
 

@@ -194,6 +194,7 @@ static void tell_progress(struct v3 *v)
 {
     struct mu_fold_progress seen = mu_fold_progress(v->fold);
     uint64_t now_ms = uv_now(v->loop);
+    char note[256];
     struct muster_rdzv_progress progress = {
         .joined = seen.joined,
         .waiting = seen.waiting,
@@ -209,7 +210,16 @@ static void tell_progress(struct v3 *v)
         progress.last_call_left_ms = seen.last_call_until_ms > now_ms ? (int64_t)(seen.last_call_until_ms - now_ms) : 0;
     if (seen.deadline_ms != UINT64_MAX)
         progress.join_left_ms = seen.deadline_ms > now_ms ? (int64_t)(seen.deadline_ms - now_ms) : 0;
-    tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS, .round = seen.round, .progress = &progress });
+    if (seen.apart > 0) /* whose they are, only the node that writes the document knows */
+        (void)snprintf(
+            note, sizeof note,
+            "%" PRId64 " %s started with an --nnodes that does not go together with that of the others; this node "
+            "has --nnodes %" PRId64 ":%" PRId64,
+            seen.apart, seen.apart == 1 ? "node was" : "nodes were", v->settings.nodes_min, v->settings.nodes_max);
+    tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
+                                        .round = seen.round,
+                                        .progress = &progress,
+                                        .note = seen.apart > 0 ? note : NULL });
 }
 
 /* ---- Answers that are there at once ---- */

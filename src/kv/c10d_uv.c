@@ -735,6 +735,7 @@ static const struct mu_kv_ops c10d_ops = {
     .has_bell = true,
     .has_turns = true,
     .has_settle = true,
+    .is_common = true,
     .submit = submit,
     .close = close_kv,
     .local_address = local_address,

@@ -735,6 +735,7 @@ static const struct mu_kv_ops etcd_v2_ops = {
     .name = "etcd-v2",
     .has_bell = true,
     .has_turns = true,
+    .is_common = true,
     .submit = submit,
     .close = close_kv,
     .local_address = local_address,

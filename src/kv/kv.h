@@ -73,6 +73,7 @@ typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
 struct mu_kv_ops {
     const char *name; /* "c10d" */
     bool has_bell, has_turns, has_settle;
+    bool is_common; /* COMPARE_SET reaches keys that all jobs at this endpoint share */
     void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
     /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes. */
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);

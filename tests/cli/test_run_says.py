@@ -1,6 +1,7 @@
 """What `muster run` says by default while all is well: who waits for whom, and who is in the group that has formed."""
 
 import re
+import socket
 import time
 
 import pytest
@@ -124,3 +125,34 @@ def test_a_static_node_that_waits_says_so_too(scene):
     port = free_port()
     agent = scene.actors("--nnodes=2", "--node-rank=0", f"--master-port={port}")
     agent.said(" notice: waiting for rendezvous ")
+
+
+# ---- Nodes that will never come together ----
+
+def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve):
+    endpoint = serve().endpoint
+    one_node, other = (scene.node(endpoint, "--nnodes=2", id=name) for name in ("job7", "job8"))
+    host = socket.gethostname()
+    one_node.said(f"; {host} waits at the same endpoint for rendezvous 'job8'")
+    other.said(f"; {host} waits at the same endpoint for rendezvous 'job7'")
+
+
+def test_nodes_with_another_nnodes_are_named(scene, serve):
+    endpoint = serve().endpoint
+    one_node, other = (scene.node(endpoint, f"--nnodes={nodes}") for nodes in ("3", "4"))
+    host = socket.gethostname()
+    one_node.said(f"; {host} was started with --nnodes 4, this node with --nnodes 3")
+    other.said(f"; {host} was started with --nnodes 3, this node with --nnodes 4")
+
+
+def test_nodes_that_agree_say_nothing_of_each_other_and_leave_nothing_behind(scene, serve):
+    server = serve()
+    first = scene.node(server.endpoint, "--nnodes=3")
+    second = scene.node(server.endpoint, "--nnodes=3")
+    for agent in (first, second):
+        agent.said(" notice: waiting for rendezvous 'job': 2 of 3 nodes joined ")
+    third = scene.node(server.endpoint, "--nnodes=3")
+    end_all(scene.world(3))
+    assert [agent.end() for agent in (first, second, third)] == [0, 0, 0]
+    assert "same endpoint" not in first.err + second.err and "was started with" not in first.err + second.err
+    assert server.call("get", "muster/waiting").out == b""
