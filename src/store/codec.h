@@ -75,6 +75,7 @@ struct mu_request {
     int64_t number;          /* ADD: delta; BARRIER: world size; VALIDATE, PING: the 32 bits */
     struct mu_slice list;    /* `count` items as they stand on the wire: walk them with mu_request_next() */
     uint64_t count;
+    bool has_earlier, has_more; /* the list is a part of a longer one; others of it came before, or follow */
 };
 
 enum mu_codec_result {

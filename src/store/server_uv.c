@@ -5,7 +5,9 @@
  * read has been carried out. Sends to other connections (woken waiters) are written at once.
  * Failures: a socket that takes no more gets its own queue, which uv_write() drains; past the limit the peer is dropped.
  * A session that fails, or a socket that does, puts its connection on the `doomed` list; it is closed when the event
- * that is being handled is over, never in the middle of it. */
+ * that is being handled is over, never in the middle of it.
+ * What would take long goes in turns: the connection is on the `busy` list, nothing is read from it, and each time round
+ * the loop the first of that list gets one turn. All others are read from, and answered, in between. */
 #include "store/server_uv.h"
 
 #include "base/error.h"
@@ -75,6 +77,7 @@ struct conn {
     struct mu_list doomed;    /* in server->doomed, or in no list */
     struct mu_list waiting;   /* in server->graces, or in no list */
     struct mu_list silent;    /* in server->silent, or in no list */
+    struct mu_list busy;      /* in server->busy, or in no list */
 };
 
 struct mu_server {
@@ -101,9 +104,12 @@ struct mu_server {
     struct mu_list conns, doomed, graces;
     struct mu_list silent; /* connections that have asked for nothing yet, those that came first in front */
     struct mu_origins origins;
-    size_t conns_count; /* not yet given back by the loop */
+    struct mu_list busy; /* connections with work that is done in turns, or that leave in turns */
+    uv_idle_t turns;     /* runs while there are some */
+    size_t conns_count;  /* not yet given back by the loop */
     uint64_t accepted, refused;
     struct mu_log_limit log_limit;
+    struct conn *sated;   /* has filled the buffer, and reads on when it is its turn again */
     struct conn *current; /* whose bytes are being carried out; its replies are gathered */
     size_t gathered;
     bool closing;
@@ -457,8 +463,18 @@ static void on_conn_closed(uv_handle_t *handle)
     close_if_over(server);
 }
 
+static void take_turns(struct conn *conn);
+
 static void close_conn(struct conn *conn)
 {
+    if (conn->server->sated == conn)
+        conn->server->sated = NULL;
+    if (!conn->server->closing && mu_peer_waits_long(&conn->session.peer)) {
+        mu_list_remove(&conn->doomed);
+        take_turns(conn); /* the last of which closes it */
+        return;
+    }
+    mu_list_remove(&conn->busy);
     mu_list_remove(&conn->link);
     mu_list_remove(&conn->doomed);
     mu_list_remove(&conn->waiting);
@@ -531,18 +547,64 @@ static void feed(struct conn *conn, struct mu_slice bytes)
 {
     struct mu_server *server = conn->server;
     struct muster_error error; /* a kilobyte, written only on failure */
+    bool was_busy = mu_session_is_busy(&conn->session);
     int rc;
 
     server->current = conn;
     conn->heard_ms = uv_now(server->loop);
-    rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
+    if (was_busy)
+        rc = mu_session_work(&conn->session, uv_now(server->loop), &error);
+    else
+        rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
     flush_gathered(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
     if (!mu_list_empty(&conn->silent) && conn->session.codec.any_request)
         mu_list_remove(&conn->silent);
     if (rc < 0)
         drop(conn, error.text);
+    else if (mu_session_is_busy(&conn->session))
+        take_turns(conn);
     update_grace(conn);
+}
+
+/* ---- Turns ---- */
+
+static void go_on_reading(struct conn *conn);
+
+static void take_turn(struct conn *conn)
+{
+    if (conn->session.dead) {
+        if (mu_session_leave_some(&conn->session))
+            take_turns(conn);
+        else
+            close_conn(conn);
+        return;
+    }
+    feed(conn, mu_slice("", 0));
+    if (!conn->session.dead && !mu_session_is_busy(&conn->session))
+        go_on_reading(conn);
+}
+
+static void on_turn(uv_idle_t *idle)
+{
+    struct mu_server *server = idle->data;
+    struct mu_list *link = mu_list_pop(&server->busy);
+
+    if (link != NULL)
+        take_turn(MU_LIST_ITEM(link, struct conn, busy));
+    close_doomed(server);
+    if (mu_list_empty(&server->busy))
+        (void)uv_idle_stop(&server->turns);
+}
+
+static void take_turns(struct conn *conn)
+{
+    struct mu_server *server = conn->server;
+
+    (void)uv_read_stop((uv_stream_t *)&conn->tcp);
+    mu_list_remove(&conn->busy);
+    mu_list_push(&server->busy, &conn->busy);
+    (void)uv_idle_start(&server->turns, on_turn);
 }
 
 static bool has_unread_bytes(const struct conn *conn)
@@ -577,20 +639,31 @@ static void on_grace_over(uv_timer_t *timer)
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
 {
     struct conn *conn = handle->data;
+    struct mu_server *server = conn->server;
 
     (void)suggested;
-    *ret_buf = uv_buf_init(conn->server->read_bytes, READ_BYTES);
+    /* libuv would go on reading from one socket, up to 32 times; without a buffer it turns to the others. */
+    *ret_buf = server->sated == conn ? uv_buf_init(NULL, 0) : uv_buf_init(server->read_bytes, READ_BYTES);
+    server->sated = NULL;
 }
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
 {
     struct conn *conn = stream->data;
 
+    if (count == READ_BYTES)
+        conn->server->sated = conn;
     if (count > 0)
         feed(conn, mu_slice(buf->base, (size_t)count));
-    else if (count < 0)
+    else if (count < 0 && count != UV_ENOBUFS)
         doom(conn); /* it hung up, or its network did */
     close_doomed(conn->server);
+}
+
+static void go_on_reading(struct conn *conn)
+{
+    if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) < 0)
+        doom(conn);
 }
 
 /* What this machine sends to itself has the same address at both ends. */
@@ -620,8 +693,8 @@ static bool may_be_closed(const struct conn *conn, uint64_t now_ms)
 {
     const struct mu_peer *peer = &conn->session.peer;
 
-    return !conn->session.dead && peer->missing == 0 && mu_list_empty(&peer->watches) && conn->backlog == NULL &&
-           now_ms - conn->heard_ms >= IDLE_MS;
+    return !conn->session.dead && !mu_session_is_busy(&conn->session) && peer->missing == 0 &&
+           mu_list_empty(&peer->watches) && conn->backlog == NULL && now_ms - conn->heard_ms >= IDLE_MS;
 }
 
 /* Those from outside go first, then the one that has been idle the longest. */
@@ -688,16 +761,6 @@ static bool has_room_for(const struct conn *conn)
     return true;
 }
 
-/* Does it come from another machine? Of this one are loopback and whatever address the connection came in at. */
-static bool is_from_outside(const struct conn *conn)
-{
-    union mu_addr here = { .any = { 0 } };
-    socklen_t len = sizeof here;
-
-    return !mu_addr_is_loopback(&conn->addr) &&
-           (getsockname(conn->fd, &here.any, &len) < 0 || !mu_addr_same_host(&here, &conn->addr));
-}
-
 /* Workers of several nodes may come from one address (NAT), so an address may have many: half of all, unless the limit
  * says otherwise. */
 static int count_origin(struct conn *conn, struct muster_error *reterr)
@@ -706,7 +769,7 @@ static int count_origin(struct conn *conn, struct muster_error *reterr)
     const struct muster_store_limits *limits = &server->era->service.limits;
     size_t room = mu_files_connections_max(), max = (size_t)limits->connections_per_address;
 
-    if (!is_from_outside(conn))
+    if (is_from_here(conn))
         return 0;
     if (max == 0)
         max = (room < limits->connections ? room : (size_t)limits->connections) / ADDRESS_SHARE;
@@ -778,6 +841,7 @@ static struct conn *new_conn(struct mu_server *server)
     mu_list_init(&conn->doomed);
     mu_list_init(&conn->waiting);
     mu_list_init(&conn->silent);
+    mu_list_init(&conn->busy);
     mu_list_init(&conn->link);
     mu_list_push(&server->conns, &conn->link);
     server->conns_count++;
@@ -970,6 +1034,7 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
     while ((link = mu_list_pop(&server->listeners)) != NULL)
         uv_close((uv_handle_t *)&MU_LIST_ITEM(link, struct listener, link)->tcp, on_listener_closed);
     uv_close((uv_handle_t *)&server->grace_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&server->turns, on_handle_closed);
     uv_close((uv_handle_t *)&server->log_timer, on_handle_closed);
     uv_close((uv_handle_t *)&server->alone_timer, on_handle_closed);
 }
@@ -1004,6 +1069,7 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     mu_list_init(&server->doomed);
     mu_list_init(&server->graces);
     mu_list_init(&server->silent);
+    mu_list_init(&server->busy);
     server->seed = server->origins.seed = seed;
     server->era = new_era(&config->limits, config->legacy, seed);
     if (server->era == NULL) {
@@ -1072,9 +1138,11 @@ static int start_on(uv_loop_t *loop, struct mu_listen_sockets *sockets, const st
     }
     (void)uv_timer_init(loop, &server->grace_timer); /* these only fill in memory */
     (void)uv_timer_init(loop, &server->log_timer);
+    (void)uv_idle_init(loop, &server->turns);
+    server->turns.data = server;
     (void)uv_timer_init(loop, &server->alone_timer);
     server->log_timer.data = server->alone_timer.data = server->grace_timer.data = server;
-    server->handles = 3;
+    server->handles = 4;
     rc = listen_on_all(server, sockets, reterr);
     if (rc < 0) {
         mu_server_close(server, ignore_closed, NULL);

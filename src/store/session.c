@@ -11,8 +11,10 @@
 #include <inttypes.h>
 
 enum {
-    CONN_SHARE = 4,    /* one connection may have a quarter of what all may have */
-    TRANSIT_SHARE = 2, /* what is half-read or unsent may take half as much again */
+    CONN_SHARE = 4,         /* one connection may have a quarter of what all may have */
+    TRANSIT_SHARE = 2,      /* what is half-read or unsent may take half as much again */
+    TURN_BYTES = 32 * 1024, /* of a list that are carried out in one turn: a millisecond or so */
+    TURN_KEYS = 4096,       /* as many keys may be listed at once */
 };
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
@@ -167,22 +169,37 @@ static int step(struct mu_session *session, const struct mu_request *request, st
     return answer.kind == MU_ANSWER_REFUSED ? reterr->code : 0;
 }
 
-static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
+static int set_all(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     struct mu_request one = { .op = MU_OP_SET };
     struct mu_slice list = request->list;
     int rc = 0;
 
-    session->service->requests++;
-    /* Peers before 2.2 take turns with their server: a request while a WAIT is pending means that its caller gave up
-     * on it. Its key coming later must not put a stray byte before the answers the peer expects by then. */
-    if (session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT)
-        mu_table_cancel_wait(&session->service->table, &session->peer);
-    if (request->op != MU_OP_MULTI_SET)
-        return step(session, request, reterr);
     while (rc == 0 && mu_request_next(&list, &one.key, &one.value))
         rc = step(session, &one, reterr);
     return rc;
+}
+
+/* Peers before 2.2 take turns with their server: a request while a WAIT is pending means that its caller gave up on it.
+ * Its key coming later must not put a stray byte before the answers the peer expects by then. */
+static bool ends_wait(const struct mu_session *session, const struct mu_request *request)
+{
+    return session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT;
+}
+
+static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
+{
+    session->service->requests++;
+    if (ends_wait(session, request))
+        mu_table_cancel_wait(&session->service->table, &session->peer);
+    return request->op == MU_OP_MULTI_SET ? set_all(session, request, reterr) : step(session, request, reterr);
+}
+
+/* Would it hold up others? Then it is carried out in turns. */
+static bool takes_long(const struct mu_session *session, const struct mu_request *request)
+{
+    return request->list.len > TURN_BYTES || (session->peer.regs != NULL && mu_peer_waits_long(&session->peer)) ||
+           (request->op == MU_OP_LIST_KEYS && session->service->table.keys > TURN_KEYS);
 }
 
 /* Carries out the whole requests at the start of `in`; *ret_used is how many bytes they were. */
@@ -204,6 +221,10 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
             return 0;
         case MU_CODEC_BAD:
             return reterr->code;
+        }
+        if (takes_long(session, &request)) {
+            session->state = MU_SESSION_FOUND; /* and read once more, where it can stay */
+            return 0;
         }
         rc = carry_out(session, &request, reterr);
         if (rc < 0)
@@ -257,6 +278,7 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
     size_t used;
     int rc;
 
+    assert(!mu_session_is_busy(session));
     if (session->codec.grace_until_ms != 0 && bytes.len == 0 && now_ms >= session->codec.grace_until_ms)
         mu_codec_grace_over(&session->codec);
     if (session->unread.len == 0) {
@@ -276,6 +298,107 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
     else
         keep_rest(session, used);
     return 0;
+}
+
+/* ---- Turns ---- */
+
+/* Takes the next items off a list, as many as one turn is for. */
+static struct mu_slice cut(const struct mu_request *request, struct mu_slice *list)
+{
+    struct mu_slice rest = *list, key, value;
+
+    while (list->len - rest.len < TURN_BYTES &&
+           mu_request_next(&rest, &key, request->op == MU_OP_MULTI_SET ? &value : NULL))
+        continue;
+    key = mu_slice(list->data, list->len - rest.len);
+    *list = rest;
+    return key;
+}
+
+/* CHECK ends with the first part that misses a key. */
+static int check_part(struct mu_session *session, const struct mu_request *part, bool *ret_done,
+                      struct muster_error *reterr)
+{
+    struct mu_answer answer;
+
+    mu_table_step(&session->service->table, &session->peer, part, &answer, reterr);
+    *ret_done = !part->has_more || answer.number != MU_CHECK_READY;
+    if (*ret_done)
+        send_answer(session, part, &answer);
+    tell_woken(session->service); /* it may have owed something */
+    return 0;
+}
+
+/* One turn of the request in hand. */
+static int work_part(struct mu_session *session, bool *ret_done, struct muster_error *reterr)
+{
+    struct mu_request part = session->work;
+    int rc;
+
+    part.list = cut(&part, &session->work.list);
+    part.has_more = session->work.list.len > 0;
+    *ret_done = !part.has_more;
+    if (part.op == MU_OP_CHECK)
+        rc = check_part(session, &part, ret_done, reterr);
+    else if (part.op == MU_OP_MULTI_SET)
+        rc = set_all(session, &part, reterr);
+    else
+        rc = step(session, &part, reterr);
+    session->work.has_earlier = true;
+    return rc;
+}
+
+static int begin_work(struct mu_session *session, uint64_t now_ms, struct muster_error *reterr)
+{
+    enum mu_codec_result result = mu_codec_next(&session->codec, mu_buf_slice(&session->unread), now_ms, &session->work,
+                                                &session->work_bytes, reterr);
+
+    assert(result == MU_CODEC_REQUEST); /* it was one before */
+    (void)result;
+    session->state = MU_SESSION_WORKING;
+    session->service->requests++;
+    return 0;
+}
+
+static bool ends_long_wait(const struct mu_session *session)
+{
+    const struct mu_request *work = &session->work;
+
+    return session->peer.regs != NULL && !work->has_earlier &&
+           (ends_wait(session, work) || work->op == MU_OP_WAIT || work->op == MU_OP_BARRIER ||
+            work->op == MU_OP_CANCEL_WAIT);
+}
+
+int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_error *reterr)
+{
+    struct mu_table *table = &session->service->table;
+    bool done = false;
+    int rc;
+
+    assert(mu_session_is_busy(session));
+    if (session->state == MU_SESSION_FOUND)
+        (void)begin_work(session, now_ms, reterr);
+    if (ends_long_wait(session)) {
+        (void)mu_table_cancel_some(table, &session->peer);
+        return 0;
+    }
+    if (!session->work.has_earlier && ends_wait(session, &session->work))
+        mu_table_cancel_wait(table, &session->peer);
+    rc = work_part(session, &done, reterr);
+    if (rc < 0 || !done)
+        return rc;
+    session->state = MU_SESSION_READING;
+    if (session->work_bytes == session->unread.len)
+        drop_unread(session);
+    else
+        keep_rest(session, session->work_bytes);
+    return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* what came behind it */
+}
+
+bool mu_session_leave_some(struct mu_session *session)
+{
+    session->dead = true;
+    return mu_table_cancel_some(&session->service->table, &session->peer);
 }
 
 void mu_session_leave(struct mu_session *session)

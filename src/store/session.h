@@ -23,6 +23,13 @@ struct mu_service {
     uint64_t requests; /* carried out so far */
 };
 
+/*   READING --a request that may take long is whole--> FOUND --its turn--> WORKING --done--> READING */
+enum mu_session_state {
+    MU_SESSION_READING, /* what is fed is carried out at once */
+    MU_SESSION_FOUND,   /* `unread` starts with a request that has to be carried out in turns */
+    MU_SESSION_WORKING, /* a part of it is done */
+};
+
 struct mu_session {
     struct mu_service *service;
     mu_session_send *send; /* the service's, unless the driver puts another here */
@@ -31,6 +38,9 @@ struct mu_session {
     struct mu_codec codec;
     struct mu_buf unread; /* the start of a request whose rest has not come yet */
     size_t charged;       /* what of the budget `unread` holds */
+    enum mu_session_state state;
+    struct mu_request work; /* WORKING: the request; its list is what is left of it */
+    size_t work_bytes;      /* WORKING: how long the request is, in `unread` */
 };
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
@@ -43,11 +53,24 @@ void mu_session_init(struct mu_session *session, struct mu_service *service);
  * left. */
 int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr);
 
+/* A request with a long list, or one that ends a wait for a long list, would hold up everybody else. It is carried out in
+ * turns: while this says so, the session must not be fed, and wants mu_session_work() again and again, with others served
+ * in between. A list is then not looked at in one moment: each of its keys is, one after the other. */
+static inline bool mu_session_is_busy(const struct mu_session *session)
+{
+    return session->state != MU_SESSION_READING;
+}
+int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_error *reterr); /* fails like feed */
+
 /* When the session wants mu_session_feed() with no bytes if none have come until then; 0: it does not. */
 static inline uint64_t mu_session_deadline_ms(const struct mu_session *session)
 {
     return session->codec.grace_until_ms;
 }
+
+/* A part of leaving, for one that waits for a long list: to be called in turns until it says that nothing is left but
+ * mu_session_leave(). Nothing is sent to the session from here on. */
+bool mu_session_leave_some(struct mu_session *session);
 
 /* The connection is gone: drops what it waited for and what it had half said. Call once, before freeing it. */
 void mu_session_leave(struct mu_session *session);

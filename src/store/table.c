@@ -24,6 +24,13 @@ struct item {
     char data[];
 };
 
+/* Keys that a peer waits for: those missing of one part of a WAIT's list. */
+struct mu_regs {
+    struct mu_regs *next;
+    size_t count;
+    struct mu_reg items[];
+};
+
 struct watch {
     struct mu_list by_entry, by_peer;
     struct mu_entry *entry;
@@ -40,7 +47,8 @@ struct mu_account {
 enum room { ROOM, OVER_SHARE, OVER_TOTAL, NO_MEMORY };
 
 struct mu_entry {
-    UT_hash_handle hh;
+    struct mu_bucket_item item; /* in table->buckets */
+    struct mu_list link;        /* in table->entries */
     struct mu_buf value;
     struct mu_account *account; /* of the connection that last made the entry larger */
     bool has_value;
@@ -57,6 +65,7 @@ void mu_table_init(struct mu_table *table, struct mu_budget *budget, uint64_t va
 {
     *table = (struct mu_table){ .budget = budget, .value_bytes_max = value_bytes_max, .seed = seed };
     mu_list_init(&table->woken);
+    mu_list_init(&table->entries);
 }
 
 void mu_peer_init(struct mu_peer *peer)
@@ -123,22 +132,30 @@ static size_t entry_cost(size_t key_len)
     return sizeof(struct mu_entry) + key_len;
 }
 
+static struct mu_entry *find_hashed(const struct mu_table *table, struct mu_slice key, unsigned hash)
+{
+    for (struct mu_bucket_item *item = mu_buckets_first(&table->buckets, hash); item != NULL; item = item->next) {
+        struct mu_entry *entry = MU_LIST_ITEM(item, struct mu_entry, item);
+
+        if (item->hash == hash && entry->key_len == key.len &&
+            (key.len == 0 || memcmp(entry->key, key.data, key.len) == 0))
+            return entry;
+    }
+    return NULL;
+}
+
 static struct mu_entry *find(const struct mu_table *table, struct mu_slice key)
 {
-    struct mu_entry *entry;
-
-    HASH_FIND_BYHASHVALUE(hh, table->entries, key.data, key.len, mu_hash(table->seed, key), entry);
-    return entry;
+    return find_hashed(table, key, mu_hash(table->seed, key));
 }
 
 static enum room find_or_make(struct mu_table *table, struct mu_peer *peer, struct mu_slice key,
                               struct mu_entry **ret_entry)
 {
     unsigned hash = mu_hash(table->seed, key);
-    struct mu_entry *entry;
+    struct mu_entry *entry = find_hashed(table, key, hash);
     enum room room;
 
-    HASH_FIND_BYHASHVALUE(hh, table->entries, key.data, key.len, hash, entry);
     *ret_entry = entry;
     if (entry != NULL)
         return ROOM;
@@ -155,9 +172,9 @@ static enum room find_or_make(struct mu_table *table, struct mu_peer *peer, stru
     entry->key_len = key.len;
     if (key.len > 0)
         memcpy(entry->key, key.data, key.len);
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, table->entries, entry->key, entry->key_len, hash, entry);
-    if (entry->hh.tbl == NULL)
+    if (!mu_buckets_add(&table->buckets, &entry->item, hash))
         goto no_memory;
+    mu_list_push(&table->entries, &entry->link);
     entry->account = hold(peer->account);
     *ret_entry = entry;
     return ROOM;
@@ -187,7 +204,8 @@ static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
         !mu_list_empty(&entry->watchers))
         return;
     assert(mu_list_empty(&entry->owing)); /* only a queue with an item has debtors */
-    HASH_DELETE(hh, table->entries, entry);
+    mu_buckets_remove(&table->buckets, &entry->item);
+    mu_list_remove(&entry->link);
     give(table, entry->account, entry_cost(entry->key_len) + entry->value.cap);
     release(entry->account);
     mu_buf_done(&entry->value);
@@ -216,11 +234,15 @@ struct mu_slice mu_table_get(const struct mu_table *table, struct mu_slice key)
 
 const struct mu_entry *mu_table_next(const struct mu_table *table, const struct mu_entry *after)
 {
-    const struct mu_entry *entry = after == NULL ? table->entries : after->hh.next;
+    const struct mu_list *link = after == NULL ? table->entries.next : after->link.next;
 
-    while (entry != NULL && !entry->has_value)
-        entry = entry->hh.next;
-    return entry;
+    for (; link != &table->entries; link = link->next) {
+        const struct mu_entry *entry = MU_LIST_ITEM(link, struct mu_entry, link);
+
+        if (entry->has_value)
+            return entry;
+    }
+    return NULL;
 }
 
 /* ---- Waking ---- */
@@ -276,15 +298,26 @@ static void pass_on(struct mu_table *table, struct mu_peer *peer)
         wake_one(table, entry);
 }
 
+static size_t regs_cost(size_t count)
+{
+    return sizeof(struct mu_regs) + count * sizeof(struct mu_reg);
+}
+
+static void free_first_regs(struct mu_table *table, struct mu_peer *peer)
+{
+    struct mu_regs *regs = peer->regs;
+
+    peer->regs = regs->next;
+    give(table, peer->account, regs_cost(regs->count));
+    free(regs);
+}
+
+/* All keys have come. */
 static void free_regs(struct mu_table *table, struct mu_peer *peer)
 {
-    if (peer->regs != &peer->reg && peer->regs != NULL) {
-        give(table, peer->account, peer->regs_count * sizeof *peer->regs);
-        free(peer->regs);
-    }
-    peer->regs = NULL;
-    peer->regs_count = 0;
-    peer->missing = 0;
+    assert(peer->missing == 0 && peer->reg.entry == NULL);
+    while (peer->regs != NULL)
+        free_first_regs(table, peer);
 }
 
 struct mu_peer *mu_table_pop_woken(struct mu_table *table)
@@ -299,48 +332,48 @@ struct mu_peer *mu_table_pop_woken(struct mu_table *table)
     return peer;
 }
 
+static void unhang(struct mu_table *table, struct mu_reg *reg)
+{
+    struct mu_entry *entry = reg->entry;
+
+    if (entry == NULL)
+        return;
+    mu_list_remove(&reg->link);
+    reg->entry = NULL;
+    drop_if_idle(table, entry);
+}
+
+/* The peer's count of missing keys stays, so that no key that comes meanwhile can wake it. */
+bool mu_table_cancel_some(struct mu_table *table, struct mu_peer *peer)
+{
+    if (peer->regs == NULL)
+        return false;
+    mu_list_remove(&peer->woken);
+    for (size_t i = 0; i < peer->regs->count; i++)
+        unhang(table, &peer->regs->items[i]);
+    free_first_regs(table, peer);
+    return peer->regs != NULL;
+}
+
+bool mu_peer_waits_long(const struct mu_peer *peer)
+{
+    return peer->regs != NULL && peer->regs->next != NULL;
+}
+
 void mu_table_cancel_wait(struct mu_table *table, struct mu_peer *peer)
 {
     mu_list_remove(&peer->woken);
-    for (size_t i = 0; i < peer->regs_count; i++) {
-        struct mu_entry *entry = peer->regs[i].entry;
-
-        if (entry == NULL)
-            continue;
-        mu_list_remove(&peer->regs[i].link);
-        peer->regs[i].entry = NULL;
-        drop_if_idle(table, entry);
-    }
-    free_regs(table, peer);
+    unhang(table, &peer->reg);
+    while (mu_table_cancel_some(table, peer))
+        continue;
+    peer->missing = 0;
 }
 
-static enum room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
+static void hang(struct mu_peer *peer, struct mu_reg *reg, struct mu_entry *entry)
 {
-    enum room room;
-
-    if (count == 1) {
-        peer->regs = &peer->reg;
-        peer->regs_count = 1;
-        return ROOM;
-    }
-    room = take(table, peer, count * sizeof *peer->regs);
-    if (room != ROOM)
-        return room;
-    peer->regs = calloc(count, sizeof *peer->regs);
-    if (peer->regs == NULL) {
-        give(table, peer->account, count * sizeof *peer->regs);
-        return NO_MEMORY;
-    }
-    peer->regs_count = count;
-    return ROOM;
-}
-
-static void hang(struct mu_peer *peer, struct mu_entry *entry)
-{
-    struct mu_reg *reg = &peer->regs[peer->missing++];
-
     *reg = (struct mu_reg){ .entry = entry, .peer = peer };
     mu_list_push(&entry->waiters, &reg->link);
+    peer->missing++;
 }
 
 /* ---- Answers ---- */
@@ -664,8 +697,7 @@ static void barrier(struct mu_table *table, struct mu_peer *peer, const struct m
         return;
     }
     out->kind = MU_ANSWER_NONE;
-    (void)make_regs(table, peer, 1); /* one registration needs no memory */
-    hang(peer, entry);
+    hang(peer, &peer->reg, entry);
 }
 
 static void delete_key(struct mu_table *table, const struct mu_request *request, struct mu_answer *out)
@@ -705,33 +737,75 @@ static size_t count_missing(const struct mu_table *table, const struct mu_reques
     return missing;
 }
 
-static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                     struct mu_answer *out, struct muster_error *reterr)
+static enum room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
 {
-    struct mu_slice list = request->list, key;
-    enum room room;
-    size_t missing;
+    enum room room = take(table, peer, regs_cost(count));
+    struct mu_regs *regs;
 
-    mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
-    missing = count_missing(table, request);
-    if (missing == 0) {
-        answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
-        return;
+    if (room != ROOM)
+        return room;
+    regs = calloc(1, regs_cost(count));
+    if (regs == NULL) {
+        give(table, peer->account, regs_cost(count));
+        return NO_MEMORY;
     }
-    room = make_regs(table, peer, missing);
+    regs->count = count;
+    regs->next = peer->regs;
+    peer->regs = regs;
+    return ROOM;
+}
+
+/* Registers for the keys of this list that are missing. */
+static enum room hang_missing(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                              size_t missing)
+{
+    bool in_parts = request->has_earlier || request->has_more;
+    struct mu_slice list = request->list, key;
+    struct mu_reg *reg = &peer->reg;
+    enum room room = ROOM;
+
+    if (missing > 1 || in_parts) {
+        room = make_regs(table, peer, missing);
+        if (room == ROOM)
+            reg = peer->regs->items;
+    }
     while (room == ROOM && mu_request_next(&list, &key, NULL)) {
         struct mu_entry *entry;
 
         room = find_or_make(table, peer, key, &entry);
         if (room == ROOM && !exists(entry))
-            hang(peer, entry);
+            hang(peer, reg++, entry);
     }
+    return room;
+}
+
+static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                     struct mu_answer *out, struct muster_error *reterr)
+{
+    size_t missing;
+    enum room room = ROOM;
+
+    if (!request->has_earlier) {
+        mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
+        peer->missing = 1;                 /* the request itself, until all of its keys have been looked at */
+    }
+    missing = count_missing(table, request);
+    if (missing > 0)
+        room = hang_missing(table, peer, request, missing);
     if (room != ROOM) {
         refuse_room(table, peer, request, room, out, reterr);
-        mu_table_cancel_wait(table, peer);
+        if (!request->has_earlier)
+            mu_table_cancel_wait(table, peer);
         return;
     }
-    assert(peer->missing == missing);
+    if (request->has_more)
+        return;
+    assert(peer->missing > 0);
+    peer->missing--;
+    if (peer->missing > 0)
+        return;
+    free_regs(table, peer);
+    answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
 }
 
 /* ---- Queues ---- */
@@ -971,10 +1045,10 @@ void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
 
 void mu_table_done(struct mu_table *table)
 {
-    struct mu_entry *entry, *next;
+    struct mu_list *first, *link;
 
-    HASH_ITER (hh, table->entries, entry, next) {
-        struct mu_list *link;
+    while ((first = mu_list_first(&table->entries)) != NULL) {
+        struct mu_entry *entry = MU_LIST_ITEM(first, struct mu_entry, link);
 
         assert(mu_list_empty(&entry->waiters) && mu_list_empty(&entry->watchers));
         while ((link = mu_list_pop(&entry->queue)) != NULL)
@@ -982,6 +1056,7 @@ void mu_table_done(struct mu_table *table)
         entry->has_value = false;
         drop_if_idle(table, entry);
     }
+    mu_buckets_done(&table->buckets);
     mu_buf_done(&table->spent);
     table->keys = 0;
 }

@@ -6,6 +6,7 @@
 #ifndef MU_STORE_TABLE_H
 #define MU_STORE_TABLE_H
 
+#include "base/buckets.h"
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/list.h"
@@ -14,6 +15,7 @@
 struct mu_account;
 struct mu_entry;
 struct mu_peer;
+struct mu_regs;
 
 /* One key that a peer waits for. */
 struct mu_reg {
@@ -25,10 +27,10 @@ struct mu_reg {
 /* A connection, as the table sees it. Embedded in whatever the caller knows of a connection. */
 struct mu_peer {
     struct mu_list woken; /* in table->woken, or in no list */
-    size_t missing;       /* keys its pending WAIT or BARRIER still misses; 0: nothing pending */
-    size_t regs_count;
-    struct mu_reg *regs;        /* &reg, or an array of regs_count; NULL: nothing pending */
-    struct mu_reg reg;          /* most waits are for one key: no allocation for those */
+    size_t missing;       /* keys its pending WAIT or BARRIER still misses, and one more while parts of its list are to
+                             follow; 0: nothing pending */
+    struct mu_reg reg;    /* most waits are for one key: no allocation for those */
+    struct mu_regs *regs; /* those of other waits, one array for each part of the list */
     struct mu_list watches;     /* of struct watch, by peer */
     struct mu_list owing;       /* in owes->owing: a queue's item woke this peer and it has not come for it yet */
     struct mu_entry *owes;      /* NULL: none */
@@ -36,10 +38,11 @@ struct mu_peer {
 };
 
 struct mu_table {
-    struct mu_entry *entries;
-    size_t keys;              /* entries with a value */
-    uint64_t value_bytes_max; /* what an APPEND may grow a value to */
-    struct mu_budget *budget; /* what everything here is charged to */
+    struct mu_buckets buckets; /* of entries */
+    struct mu_list entries;    /* in the order they were made */
+    size_t keys;               /* entries with a value */
+    uint64_t value_bytes_max;  /* what an APPEND may grow a value to */
+    struct mu_budget *budget;  /* what everything here is charged to */
     size_t share_max; /* what one peer may have of that; 0: all. Keys count as the peer's who last made them larger */
     struct mu_hash_seed seed;
     struct mu_list woken; /* peers to be told STOP_WAITING, in the order they registered */
@@ -55,7 +58,8 @@ enum mu_answer_kind {
     MU_ANSWER_POPPED,  /* number, as i64, and bytes if it is above 0 */
     MU_ANSWER_VALUES,  /* the values of the request's keys, in order: mu_table_get() for each */
     MU_ANSWER_KEYS,    /* number, as i64, and so many keys: walk them with mu_table_next() */
-    MU_ANSWER_REFUSED, /* close the connection; `error` says why. The table is as it was. */
+    MU_ANSWER_REFUSED, /* close the connection; `error` says why. The table is as it was, except for what the peer waits
+                          for if the request came in parts. */
 };
 
 /* What watchers of a key are told. `watchers` is NULL when there are none. */
@@ -79,11 +83,16 @@ void mu_table_done(struct mu_table *table); /* every peer must have left */
 
 void mu_peer_init(struct mu_peer *peer);
 
-/* Carries out one request. MULTI_SET is not one: it is its SETs, one after the other. `reterr` is set for REFUSED. */
+/* Carries out one request. MULTI_SET is not one: it is its SETs, one after the other. A WAIT may come in parts, and
+ * there must be no other request of the peer in between. `reterr` is set for REFUSED. */
 void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                    struct mu_answer *out, struct muster_error *reterr);
 void mu_table_leave(struct mu_table *table, struct mu_peer *peer);       /* the connection is gone; may wake others */
 void mu_table_cancel_wait(struct mu_table *table, struct mu_peer *peer); /* its WAIT was abandoned */
+
+/* A part of mu_table_cancel_wait(), which is to follow once this says that nothing is left for it. */
+bool mu_table_cancel_some(struct mu_table *table, struct mu_peer *peer);
+bool mu_peer_waits_long(const struct mu_peer *peer); /* for a list that came in parts */
 
 /* The value of a key; .data is NULL when there is none. Valid until the table changes. */
 struct mu_slice mu_table_get(const struct mu_table *table, struct mu_slice key);

@@ -265,11 +265,11 @@ static void request(struct scene *s, size_t who, struct input *in, unsigned part
         break;
     case MU_OP_CANCEL_WAIT:
         EXPECT(heard == 1 && peer->last == MU_WAIT_CANCELED);
-        EXPECT(peer->session.peer.regs == NULL);
+        EXPECT(peer->session.peer.missing == 0);
         break;
     case MU_OP_WAIT:
     case MU_OP_BARRIER:
-        EXPECT(heard == (peer->session.peer.regs == NULL));
+        EXPECT(heard == (peer->session.peer.missing == 0));
         break;
     case MU_OP_SET:
     case MU_OP_APPEND:

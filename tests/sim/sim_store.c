@@ -613,10 +613,10 @@ static void check_consumers(void)
         const struct mu_peer *peer = &w.conns[i].session.peer;
         struct mu_slice name;
 
-        if (!w.conns[i].used || w.conns[i].left || peer->regs_count != 1 || peer->regs[0].entry == NULL)
+        if (!w.conns[i].used || w.conns[i].left || peer->reg.entry == NULL)
             continue;
-        name = mu_entry_key(peer->regs[0].entry);
-        EXPECT(name.data[1] != role_letters[QUEUE] || queue_len(name) == 0 || somebody_comes_for(peer->regs[0].entry),
+        name = mu_entry_key(peer->reg.entry);
+        EXPECT(name.data[1] != role_letters[QUEUE] || queue_len(name) == 0 || somebody_comes_for(peer->reg.entry),
                "conn %u waits at %.*s, which has an item, and nobody else comes for it", i, (int)name.len, name.data);
     }
 }

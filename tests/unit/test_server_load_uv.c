@@ -114,6 +114,62 @@ static void lists_of_a_hundred_thousand_keys_are_served(void **state)
     ask(p, "NUM_KEYS", "#100000");
 }
 
+/* The request itself is 4 MiB at most while it is read, and what the wait holds in the end is 20 MiB or more. In between,
+ * the loop comes round to the one that asks again and again. */
+static void others_are_answered_between_the_turns_of_a_long_wait(void **state)
+{
+    enum { KEYS = 131072 };
+    struct scene *s = *state;
+    struct peer *other = meet(s, V), *waiter = meet(s, V);
+    struct mu_buf bytes = { 0 };
+    unsigned answers = 0;
+
+    put_list(&bytes, "WAIT", KEYS, false);
+    peer_send(waiter, mu_buf_slice(&bytes));
+    mu_buf_done(&bytes);
+    while (stats(s).bytes < 18 * MIB) {
+        works_for(other);
+        answers += stats(s).bytes > 5 * MIB && stats(s).bytes < 18 * MIB;
+    }
+    assert_true(answers > 10);
+    ask(waiter, "PING %1", "%1");
+    put_list(&bytes, "MULTI_SET", KEYS, true);
+    peer_send(other, mu_buf_slice(&bytes));
+    mu_buf_done(&bytes);
+    hear(waiter, "00");
+    works_for(other);
+}
+
+static void connections_that_wait_for_long_lists_leave_in_turns(void **state)
+{
+    enum { WAITERS = 10, KEYS = 20000 };
+    struct scene *s = *state;
+    struct peer *other = meet(s, V), *waiters[WAITERS];
+    struct mu_buf bytes = { 0 };
+    struct mu_server_stats before;
+    size_t steps = 0, held;
+
+    works_for(other);
+    before = stats(s);
+    put_list(&bytes, "WAIT", KEYS, false);
+    for (size_t i = 0; i < WAITERS; i++) {
+        waiters[i] = meet(s, V);
+        peer_send(waiters[i], mu_buf_slice(&bytes));
+        ask(waiters[i], "PING %1", "%1");
+    }
+    mu_buf_done(&bytes);
+    for (size_t i = 0; i < WAITERS; i++)
+        peer_reset(waiters[i]);
+    held = stats(s).bytes;
+    while (stats(s).connections > before.connections) {
+        works_for(other);
+        steps += stats(s).bytes != held;
+        held = stats(s).bytes;
+    }
+    assert_true(steps > WAITERS);
+    assert_as_before(s, before);
+}
+
 static void fifty_thousand_keys_are_listed(void **state)
 {
     enum { KEYS = 50000 };
@@ -304,6 +360,8 @@ int main(void)
         SCENE(a_large_value_reaches_a_slow_reader_whole),
         SCENE(ten_thousand_requests_in_one_go_are_answered_in_order),
         SCENE(lists_of_a_hundred_thousand_keys_are_served),
+        SCENE(others_are_answered_between_the_turns_of_a_long_wait),
+        SCENE(connections_that_wait_for_long_lists_leave_in_turns),
         SCENE(fifty_thousand_keys_are_listed),
         SCENE(ten_thousand_connections_that_come_and_go_leave_the_server_as_it_was),
         SCENE(connections_dropped_before_they_are_taken_do_no_harm),

@@ -5,6 +5,8 @@
 #include "store/session.h"
 #include "wire.h"
 
+#include <stdio.h>
+
 enum { PEERS = 6, HEARD_BYTES = 1 << 16 };
 
 #define VALIDATE "00 CE F7 85 3C"
@@ -55,6 +57,16 @@ static int feeds(struct scene *s, size_t who, struct mu_slice bytes)
 
     assert_true(s->service.budget.used <= s->service.budget.max);
     return rc;
+}
+
+/* Gives a busy session its turns until it is done. Returns how many. */
+static unsigned takes_turns(struct scene *s, size_t who)
+{
+    unsigned turns = 0;
+
+    for (; mu_session_is_busy(&s->peers[who].session); turns++)
+        assert_int_equal(mu_session_work(&s->peers[who].session, s->now_ms, &s->err), 0);
+    return turns;
 }
 
 /* One that announces nothing, as 1.13 to 2.1 do, unless it speaks V. */
@@ -903,10 +915,163 @@ static void a_wait_of_131072_keys_may_come_byte_by_byte(void **state)
     assert_says(s, 1, "SET (/here) ()");
     for (size_t i = 0; i < bytes.len; i++)
         assert_int_equal(feeds(s, 0, mu_slice(bytes.data + i, 1)), 0);
+    assert_in_range(takes_turns(s, 0), 10, 131072 / 100);
     assert_hears(s, 0, "");
     assert_says(s, 1, "SET (/k) ()");
     assert_hears(s, 0, "00");
     mu_buf_done(&bytes);
+}
+
+/* ---- What would take long ---- */
+
+enum { LONG_LIST = 30000 };
+
+/* A request about very many keys, /0 and so on. */
+static void says_long(struct scene *s, size_t who, const char *op, const char *item, const char *behind)
+{
+    enum mu_dialect speaks = s->peers[who].speaks;
+    struct mu_buf bytes = { 0 };
+    char text[64];
+
+    wire_put(&bytes, speaks, op);
+    wire_put_len(&bytes, LONG_LIST);
+    for (int i = 0; i < LONG_LIST; i++) {
+        (void)snprintf(text, sizeof text, item, i, i);
+        wire_put(&bytes, speaks, text);
+    }
+    wire_put(&bytes, speaks, behind);
+    assert_int_equal(feeds(s, who, mu_buf_slice(&bytes)), 0);
+    assert_true(mu_session_is_busy(&s->peers[who].session));
+    mu_buf_done(&bytes);
+}
+
+static void works_once(struct scene *s, size_t who)
+{
+    assert_true(mu_session_is_busy(&s->peers[who].session));
+    assert_int_equal(mu_session_work(&s->peers[who].session, s->now_ms, &s->err), 0);
+}
+
+static void a_long_wait_goes_in_turns_and_others_are_served_in_between(void **state)
+{
+    struct scene *s = *state;
+    size_t before = s->service.budget.used, used = 0;
+    char text[64];
+
+    says_long(s, 0, "WAIT", "(/%d)", "PING %7");
+    assert_int_equal(s->service.budget.used, before); /* nothing is done before its turn */
+    for (unsigned turn = 0; mu_session_is_busy(&s->peers[0].session); turn++) {
+        works_once(s, 0);
+        assert_true(s->service.budget.used > used);
+        used = s->service.budget.used;
+        (void)snprintf(text, sizeof text, "ADD (/n) #1 SET (/%u) () GET (/n)", turn); /* a key of the first part, too */
+        assert_says(s, 1, text);
+        (void)takes(s, 1);
+    }
+    assert_hears(s, 0, "%7"); /* what came behind it */
+    assert_says(s, 1, "DELETE_KEY (/0)");
+    (void)takes(s, 1);
+    says_long(s, 1, "MULTI_SET", "(/%d) (%d)", "");
+    while (mu_session_is_busy(&s->peers[1].session)) {
+        assert_hears(s, 0, "");
+        works_once(s, 1);
+    }
+    assert_hears(s, 0, "00");
+}
+
+static void a_long_wait_whose_keys_come_meanwhile_is_answered_at_its_end(void **state)
+{
+    struct scene *s = *state;
+
+    says_long(s, 0, "WAIT", "(/%d)", "");
+    works_once(s, 0);
+    says_long(s, 1, "MULTI_SET", "(/%d) (%d)", "");
+    (void)takes_turns(s, 1);
+    while (mu_session_is_busy(&s->peers[0].session)) {
+        assert_hears(s, 0, ""); /* all keys are there, but not all were looked at */
+        works_once(s, 0);
+    }
+    assert_hears(s, 0, "00");
+    assert_asks(s, 0, "PING %1", "%1");
+}
+
+static void long_lists_are_checked_read_and_written_in_turns(void **state)
+{
+    struct scene *s = *state;
+
+    says_long(s, 0, "MULTI_SET", "(/%d) (v)", "GET (/29999)");
+    assert_in_range(takes_turns(s, 0), 5, 1000);
+    assert_hears(s, 0, "(v)");
+    says_long(s, 0, "CHECK", "(/%d)", "PING %1");
+    assert_in_range(takes_turns(s, 0), 5, 1000);
+    assert_hears(s, 0, "00 %1");
+    assert_asks(s, 1, "DELETE_KEY (/5)", "#1");
+    says_long(s, 0, "CHECK", "(/%d)", "PING %2");
+    assert_int_equal(takes_turns(s, 0), 1); /* the first part says no */
+    assert_hears(s, 0, "01 %2");
+    says_long(s, 1, "WAIT", "(/%d)", "");
+    (void)takes_turns(s, 1);
+    assert_hears(s, 1, "");
+    assert_asks(s, 0, "SET (/5) () PING %3", "%3");
+    assert_hears(s, 1, "00");
+}
+
+static void who_leaves_in_the_middle_of_a_long_wait_leaves_nothing(void **state)
+{
+    struct scene *s = *state;
+    size_t before = s->service.budget.used;
+    unsigned turns = 0;
+
+    for (unsigned after = 0; after < 12; after += 3) {
+        says_long(s, 0, "WAIT", "(/%d)", "");
+        for (unsigned i = 0; i < after; i++)
+            works_once(s, 0);
+        while (mu_session_leave_some(&s->peers[0].session))
+            assert_asks(s, 1, after % 2 == 0 ? "SET (/3) () DELETE_KEY (/3)" : "PING %1 CHECK #0",
+                        after % 2 == 0 ? "#1" : "%1 00");
+        leaves(s, 0);
+        assert_int_equal(s->service.budget.used, before);
+        joins(s, 0, MU_DIALECT_V);
+        turns++;
+    }
+    assert_int_equal(turns, 4);
+}
+
+static void a_long_wait_is_canceled_in_turns(void **state)
+{
+    struct scene *s = *state;
+    size_t before = s->service.budget.used;
+
+    says_long(s, 0, "WAIT", "(/%d)", "");
+    (void)takes_turns(s, 0);
+    assert_says(s, 0, "CANCEL_WAIT PING %1");
+    assert_true(mu_session_is_busy(&s->peers[0].session));
+    assert_in_range(takes_turns(s, 0), 5, 1000);
+    assert_hears(s, 0, "01 %1");
+    assert_int_equal(s->service.budget.used, before);
+    says_long(s, 0, "WAIT", "(/%d)", "");
+    (void)takes_turns(s, 0);
+    assert_says(s, 0, "WAIT #1 (/k)"); /* replaces it */
+    (void)takes_turns(s, 0);
+    says_long(s, 1, "MULTI_SET", "(/%d) (v)", "");
+    (void)takes_turns(s, 1);
+    assert_hears(s, 0, "");
+    assert_says(s, 1, "SET (/k) (v)");
+    assert_hears(s, 0, "00");
+}
+
+static void a_long_wait_there_is_no_room_for_is_refused_and_given_back(void **state)
+{
+    struct scene *s = *state;
+    size_t before = s->service.budget.used;
+    int rc = 0;
+
+    says_long(s, 0, "WAIT", "(/%d)", "");
+    s->service.table.share_max = 2000000;
+    while (rc == 0 && mu_session_is_busy(&s->peers[0].session))
+        rc = mu_session_work(&s->peers[0].session, s->now_ms, &s->err);
+    assert_int_equal(rc, MUSTER_ELIMIT);
+    leaves(s, 0);
+    assert_int_equal(s->service.budget.used, before);
 }
 
 /* Whatever allocation fails: at most the connection that needed it is lost, and everything is given back. */
@@ -997,6 +1162,12 @@ int main(void)
         cmocka_unit_test(a_multi_set_that_does_not_fit_keeps_the_pairs_that_did),
         cmocka_unit_test(a_request_limit_of_every_bit_is_a_limit_too),
         test(a_wait_of_131072_keys_may_come_byte_by_byte),
+        test(a_long_wait_goes_in_turns_and_others_are_served_in_between),
+        test(a_long_wait_whose_keys_come_meanwhile_is_answered_at_its_end),
+        test(long_lists_are_checked_read_and_written_in_turns),
+        test(who_leaves_in_the_middle_of_a_long_wait_leaves_nothing),
+        test(a_long_wait_is_canceled_in_turns),
+        test(a_long_wait_there_is_no_room_for_is_refused_and_given_back),
         cmocka_unit_test(a_conversation_survives_any_allocation_that_fails),
     };
 
