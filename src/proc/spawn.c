@@ -2,7 +2,8 @@
  *
  * Everything that needs memory or can fail in an interesting way (files, the search path) is done before the child is
  * there. A command's child shares our memory until it has exec'ed, on a stack of its own, while our thread waits and all
- * signals are blocked; so it only makes system calls. It says what failed through a pipe, which exec closes: an empty pipe
+ * signals are blocked; so it only makes system calls. It begins in our table of descriptors, too, and leaves it before it
+ * touches one. It says what failed through a pipe, which exec closes: an empty pipe
  * means that the program runs. A function's child is a fork; its pipe carries the result. */
 #include "proc/spawn.h"
 
@@ -22,6 +23,9 @@
 
 #ifndef SYS_close_range
 #define SYS_close_range 436 /* the same everywhere */
+#endif
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE 2u
 #endif
 
 enum {
@@ -151,6 +155,18 @@ IN_CHILD static void close_one_by_one(int keep)
     (void)close(dir);
 }
 
+/* Out of the parent's table of descriptors, into one of our own, which lacks all that are higher than any we need. They are
+ * not closed, for they were never ours: closing a file that the parent writes would wait for its file system. */
+IN_CHILD static void leave_table(const struct child *c)
+{
+    int last = c->pipe_fd > 2 ? c->pipe_fd : 2;
+
+    for (int i = 0; i < 3; i++)
+        last = c->fds[i] > last ? c->fds[i] : last;
+    if (syscall(SYS_close_range, (unsigned)last + 1, ~0u, CLOSE_RANGE_UNSHARE) < 0 && unshare(CLONE_FILES) < 0)
+        _exit(MU_SPAWN_EXIT_SETUP); /* whatever we did would be done to the parent */
+}
+
 IN_CHILD static void close_others(int keep)
 {
     if ((keep > 3 && syscall(SYS_close_range, 3u, (unsigned)keep - 1, 0u) < 0) ||
@@ -263,6 +279,7 @@ IN_CHILD static int run_command(void *arg)
     struct child *c = &command->child;
     int errnum = ENOENT;
 
+    leave_table(c);
     set_up(c, &command->mask);
     for (char **path = c->paths; *path != NULL; path++) {
         (void)execve(*path, (char *const *)(uintptr_t)c->spec->argv, (char *const *)(uintptr_t)c->envp);
@@ -451,7 +468,7 @@ static pid_t clone_command(struct command *command)
     if (stack == MAP_FAILED)
         return -1;
     block_all(&command->mask);
-    pid = clone(run_command, stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, command);
+    pid = clone(run_command, stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, command);
     errnum = errno;
     (void)pthread_sigmask(SIG_SETMASK, &command->mask, NULL);
     (void)munmap(stack, STACK_BYTES);
