@@ -1,53 +1,80 @@
 /* Sinks of events, by name. A line goes out in one write, so that lines of several processes do not mix; what a full disk or a
- * closed stderr does not take is lost, and workers and agent go on. */
+ * closed stderr does not take is lost, and workers and agent go on. A file is written by a thread; what became of a line is
+ * looked at when the next one comes, and in the end. */
 #include "events/sinks.h"
 
 #include "base/error.h"
+#include "base/filethread.h"
 #include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #define FILE_PREFIX "file:"
 
 struct mu_event_sink {
-    int fd; /* -1: nothing to write to */
-    bool own_fd;
-    char *path; /* NULL: the console */
-    bool said;  /* that events are lost */
+    int fd;                       /* -1: nothing to write to */
+    char *path;                   /* NULL: the console */
+    struct mu_filethread *thread; /* of a file, which is closed with it; NULL: the console */
+    size_t waiting;               /* bytes in lines that are not written yet ... */
+    uint64_t lines;               /* ... and how many */
+    bool said;                    /* that events are lost */
     uint64_t lost;
 };
 
+/* A line on its way to a file. */
+struct line {
+    struct mu_file_job job;
+    struct mu_event_sink *sink;
+    int fd, errnum;
+    size_t len;
+    char text[]; /* and a line end */
+};
+
 /* False with errno set: not all of it went out. Only the rest is tried again, and only after an interruption. */
-static bool write_line(int fd, const char *text)
+static bool write_all(int fd, const char *text, size_t len)
 {
-    char end[] = "\n";
-    struct iovec parts[2] = { { .iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text) },
-                              { .iov_base = end, .iov_len = 1 } };
-    struct iovec *part = parts;
+    while (len > 0) {
+        ssize_t done = write(fd, text, len);
 
-    while (part < parts + 2) {
-        ssize_t len = writev(fd, part, (int)(parts + 2 - part));
-
-        if (len < 0 && errno == EINTR)
+        if (done < 0 && errno == EINTR)
             continue;
-        if (len < 0)
+        if (done < 0)
             return false;
-        while (part < parts + 2 && (size_t)len >= part->iov_len) {
-            len -= (ssize_t)part->iov_len;
-            part++;
-        }
-        if (part < parts + 2) {
-            part->iov_base = (char *)part->iov_base + len;
-            part->iov_len -= (size_t)len;
-        }
+        text += done;
+        len -= (size_t)done;
     }
     return true;
+}
+
+static struct line *new_line(const char *text)
+{
+    size_t len = strlen(text);
+    struct line *line = malloc(sizeof *line + len + 1);
+
+    if (line == NULL)
+        return NULL;
+    *line = (struct line){ .len = len + 1 };
+    memcpy(line->text, text, len);
+    line->text[len] = '\n';
+    return line;
+}
+
+/* Where there is no memory for a copy, line and line end go out one after the other. */
+static bool write_line(int fd, const char *text)
+{
+    struct line *line = new_line(text);
+    bool written = line != NULL ? write_all(fd, line->text, line->len)
+                                : write_all(fd, text, strlen(text)) && write_all(fd, "\n", 1);
+    int errnum = errno;
+
+    free(line);
+    errno = errnum;
+    return written;
 }
 
 void muster_events_console_all(void *ctx, const struct muster_event_record *record)
@@ -63,6 +90,8 @@ void muster_events_console(void *ctx, const struct muster_event_record *record)
         muster_events_console_all(ctx, record);
 }
 
+static const char silent[] = "the file system does not answer";
+
 static void lose(struct mu_event_sink *sink, const char *reason)
 {
     sink->lost++;
@@ -70,6 +99,54 @@ static void lose(struct mu_event_sink *sink, const char *reason)
         mu_log(MUSTER_LOG_WARNING, "write event to %s%s: %s; events are lost", sink->path != NULL ? "" : "the console",
                sink->path != NULL ? sink->path : "", reason);
     sink->said = true;
+}
+
+/* ---- A file */
+
+static void run_line(struct mu_file_job *job)
+{
+    struct line *line = MU_LIST_ITEM(job, struct line, job);
+
+    line->errnum = write_all(line->fd, line->text, line->len) ? 0 : errno;
+}
+
+static void drop_line(struct mu_file_job *job)
+{
+    free(MU_LIST_ITEM(job, struct line, job));
+}
+
+static void on_line(struct mu_file_job *job)
+{
+    struct line *line = MU_LIST_ITEM(job, struct line, job);
+    struct mu_event_sink *sink = line->sink;
+
+    sink->waiting -= line->len;
+    sink->lines--;
+    if (line->errnum != 0)
+        lose(sink, strerror(line->errnum));
+    drop_line(job);
+}
+
+static void submit(struct mu_event_sink *sink, const char *text)
+{
+    struct line *line;
+
+    mu_filethread_turn(sink->thread);
+    if (sink->waiting + strlen(text) >= MU_EVENT_SINK_BYTES_MAX) {
+        lose(sink, silent);
+        return;
+    }
+    line = new_line(text);
+    if (line == NULL) {
+        lose(sink, muster_error_text(MUSTER_ENOMEM));
+        return;
+    }
+    line->job = (struct mu_file_job){ .run = run_line, .done = on_line, .drop = drop_line };
+    line->sink = sink;
+    line->fd = sink->fd;
+    sink->waiting += line->len;
+    sink->lines++;
+    mu_filethread_submit(sink->thread, &line->job);
 }
 
 static void on_event(void *ctx, const struct muster_event_record *record)
@@ -80,22 +157,26 @@ static void on_event(void *ctx, const struct muster_event_record *record)
         return;
     if (record->json == NULL)
         lose(sink, muster_error_text(MUSTER_ENOMEM));
+    else if (sink->thread != NULL)
+        submit(sink, record->json);
     else if (!write_line(sink->fd, record->json))
         lose(sink, strerror(errno));
 }
 
 static int open_file(struct mu_event_sink *sink, const char *path, struct muster_error *reterr)
 {
+    struct mu_filethread_config config = { .wake = NULL };
+
     if (*path == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "event log handler '" FILE_PREFIX "': no path");
     sink->path = strdup(path);
-    if (sink->path == NULL)
+    sink->thread = mu_filethread_new(&config);
+    if (sink->path == NULL || sink->thread == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "event log '%s': no memory", path);
     /* Never waits: a FIFO that nobody reads is an error. */
     sink->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (sink->fd < 0)
         return mu_fail_errno(reterr, errno, "open event log '%s'", path);
-    sink->own_fd = true;
     return 0;
 }
 
@@ -122,6 +203,7 @@ int mu_event_sink_open(const char *name, struct mu_event_sink **ret_sink, struct
     *sink = (struct mu_event_sink){ .fd = -1 };
     rc = choose(sink, name, reterr);
     if (rc < 0) {
+        (void)mu_filethread_free(sink->thread);
         free(sink->path);
         free(sink);
         return rc;
@@ -132,19 +214,39 @@ int mu_event_sink_open(const char *name, struct mu_event_sink **ret_sink, struct
     return 0;
 }
 
+/* Whatever is not written when this returns hangs. */
+static void wait_for_lines(struct mu_event_sink *sink)
+{
+    if (sink->thread == NULL)
+        return;
+    (void)mu_filethread_wait(sink->thread, MU_EVENT_SINK_QUIET_MS);
+    mu_filethread_turn(sink->thread);
+}
+
 void mu_event_sink_close(struct mu_event_sink *sink)
 {
+    bool ended;
+
     if (sink == NULL)
         return;
     if (sink->fd >= 0)
         muster_events_set_sink(NULL, NULL);
-    if (sink->own_fd)
+    wait_for_lines(sink);
+    while (sink->lines > 0) {
+        lose(sink, silent);
+        sink->lines--;
+    }
+    if (sink->lost > 0 && sink->path != NULL)
+        mu_log(MUSTER_LOG_WARNING, "%s lacks %" PRIu64 " event%s", sink->path, sink->lost, sink->lost == 1 ? "" : "s");
+    ended = mu_filethread_free(sink->thread);
+    if (sink->path != NULL && ended)
         (void)close(sink->fd);
     free(sink->path);
     free(sink);
 }
 
-uint64_t mu_event_sink_lost(const struct mu_event_sink *sink)
+uint64_t mu_event_sink_lost(struct mu_event_sink *sink)
 {
+    wait_for_lines(sink);
     return sink->lost;
 }

@@ -157,7 +157,8 @@ static void count_lines(void *ctx, enum muster_log_level level, const char *line
 {
     (void)ctx;
     assert_int_equal(level, MUSTER_LOG_WARNING);
-    assert_string_equal(line, "write event to /dev/full: No space left on device; events are lost");
+    assert_string_equal(line, lines == 0 ? "write event to /dev/full: No space left on device; events are lost"
+                                         : "/dev/full lacks 2 events");
     lines++;
 }
 
@@ -174,7 +175,54 @@ static void a_full_disk_is_said_once(void **state)
     assert_int_equal(mu_event_sink_lost(sink), 2);
     mu_event_sink_close(sink);
     muster_log_set_sink(NULL, NULL);
-    assert_int_equal(lines, 1);
+    assert_int_equal(lines, 2);
+}
+
+/* A FIFO that is opened without blocking never hangs. This one is made to, as a file system that does not answer does. */
+static void block_sink(void)
+{
+    char link[64], target[128];
+
+    for (int fd = 3; fd < 1024; fd++) {
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        memset(target, 0, sizeof target);
+        if (readlink(link, target, sizeof target - 1) > 0 && strcmp(target, path) == 0 &&
+            (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY)
+            assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+    }
+}
+
+static char said[4096];
+
+static void keep_lines(void *ctx, enum muster_log_level level, const char *line)
+{
+    size_t used = strlen(said);
+
+    (void)ctx;
+    (void)level;
+    (void)snprintf(said + used, sizeof said - used, "%s\n", line);
+}
+
+static void a_file_that_does_not_answer_holds_up_nobody_and_events_are_counted(void **state)
+{
+    struct mu_event_sink *sink = NULL;
+    int reader;
+
+    (void)state;
+    said[0] = '\0';
+    assert_int_equal(mkfifo(path, 0600), 0);
+    reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    muster_log_set_sink(keep_lines, NULL);
+    assert_int_equal(mu_event_sink_open(name, &sink, NULL), 0);
+    block_sink();
+    for (size_t bytes = 0; bytes < 2 * MU_EVENT_SINK_BYTES_MAX; bytes += strlen(LINE))
+        record_one_of_each();
+    assert_non_null(strstr(said, "events.jsonl: the file system does not answer; events are lost\n"));
+    mu_event_sink_close(sink);
+    assert_non_null(strstr(said, "events.jsonl lacks "));
+    muster_log_set_sink(NULL, NULL);
+    (void)close(reader);
 }
 
 static void a_lack_of_memory_leaves_nothing(void **state)
@@ -192,9 +240,13 @@ static void a_lack_of_memory_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_DIRECTORY(a_file_is_appended_to),      WITH_DIRECTORY(the_console_is_stderr),
-        cmocka_unit_test(nothing_is_a_sink_too),    cmocka_unit_test(bad_names_are_errors),
-        cmocka_unit_test(a_full_disk_is_said_once), WITH_DIRECTORY(a_lack_of_memory_leaves_nothing),
+        WITH_DIRECTORY(a_file_is_appended_to),
+        WITH_DIRECTORY(the_console_is_stderr),
+        cmocka_unit_test(nothing_is_a_sink_too),
+        cmocka_unit_test(bad_names_are_errors),
+        cmocka_unit_test(a_full_disk_is_said_once),
+        WITH_DIRECTORY(a_lack_of_memory_leaves_nothing),
+        WITH_DIRECTORY(a_file_that_does_not_answer_holds_up_nobody_and_events_are_counted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
