@@ -18,6 +18,7 @@
 #include "events/agent_event.h"
 #include "handler/handler.h"
 #include "kv/c10d_uv.h"
+#include "logs/tail.h"
 #include "proc/keeper.h"
 #include "proc/signals_uv.h"
 #include "rdzv/doc.h"
@@ -32,6 +33,20 @@
 #include <unistd.h>
 
 #define KV_TIMEOUT_MS 60000
+#define READ_MS 2000 /* for what a worker that has failed left in files */
+#define DISK_CLOSE_MS                                                                                                  \
+    1000 /* in the end, for files that are being closed; what was written to them is waited for before */
+
+/* What a worker that has failed left in files. They may be on a file system that hangs: a thread reads them. */
+struct reading {
+    struct mu_file_job job;
+    struct mu_agent *agent;
+    struct mu_exit exit;          /* without a function's result */
+    bool stopping;                /* when it ended */
+    char *error_path, *tail_path; /* NULL: none */
+    struct mu_errfile error;
+    struct mu_buf tail;
+};
 
 enum {
     FILES_AGENT = 40, /* its own: connections to stores, consoles, signals, the file timer, what is open for a moment */
@@ -51,7 +66,8 @@ struct worker {
     char *error_path;
     struct mu_errfile error;
     struct mu_buf tail;
-    struct mu_buf value; /* what a function gave back */
+    struct reading *reading; /* until it is through, its end is not told; NULL: none */
+    struct mu_buf value;     /* what a function gave back */
 };
 
 struct mu_agent {
@@ -76,6 +92,13 @@ struct mu_agent {
     struct mu_group *group;
     struct worker *workers; /* of the last attempt */
     unsigned deaths;
+    struct mu_disk *disk; /* NULL: none were needed so far */
+    uv_timer_t read_timer;
+    size_t readings;   /* that are under way */
+    bool has_stopped;  /* all workers are stopped, and it is told when what they left is read ... */
+    size_t left_count; /* ... with what is left of them */
+    char *left;
+    bool opening; /* the output of an attempt is being opened; its workers are started then */
     struct mu_logs *logs;
     size_t logs_open; /* attempts whose output is still being read */
     struct mu_watchdog *watchdog;
@@ -437,29 +460,43 @@ static void say_where(struct mu_agent *a)
     }
 }
 
+/* Directories of our own in /tmp are trusted to answer: without files to write, no thread is worth its start. */
+static int start_disk(struct mu_agent *a, struct muster_error *reterr)
+{
+    const struct mu_logs_config *logs = &a->config.logs;
+    struct mu_disk_config config = { .at_once = a->config.tree->is_temporary };
+
+    for (uint32_t i = 0; i < (uint32_t)a->config.local_world_size && config.at_once; i++)
+        config.at_once =
+            mu_redirects_of(logs->redirects, i) == MU_STD_NONE && mu_redirects_of(logs->tees, i) == MU_STD_NONE;
+    return a->disk != NULL ? 0 : mu_disk_start(a->loop, &config, &a->disk, reterr);
+}
+
+static void on_logs_opened(void *ctx, const struct muster_error *error);
+
 static int open_logs(struct mu_agent *a, struct muster_error *reterr)
 {
     struct mu_logs_config config = a->config.logs;
     uint32_t count = (uint32_t)a->config.local_world_size;
     uint32_t *ranks = calloc(count, sizeof *ranks);
-    int rc = 0;
+    int rc = ranks == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers' output") : start_disk(a, reterr);
 
-    if (ranks == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "the workers' output");
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count && rc == 0; i++)
         ranks[i] = (uint32_t)(mu_job_assigned(a->job)->base_rank + i);
+    config.disk = a->disk;
     config.tree = a->config.tree;
     config.restart_count = (uint64_t)mu_job_assigned(a->job)->count;
     config.round = a->info.round >= 0 ? (uint64_t)a->info.round : 0;
     config.workers = count;
     config.ranks = ranks;
     config.role = a->role;
-    rc = mu_logs_open(a->loop, &config, &a->logs, reterr);
+    if (rc == 0)
+        rc = mu_logs_open(a->loop, &config, on_logs_opened, a, &a->logs, reterr);
     free(ranks);
     if (rc < 0)
         return rc;
     a->logs_open++;
-    say_where(a);
+    a->opening = true;
     return 0;
 }
 
@@ -512,7 +549,7 @@ static int start_all(struct mu_agent *a, struct muster_error *reterr)
 {
     uint32_t count = (uint32_t)a->config.local_world_size, prepared = 0;
     struct mu_spawn *specs = calloc(count, sizeof *specs);
-    int rc = specs == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers") : open_logs(a, reterr);
+    int rc = specs == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers") : 0;
 
     start_watchdog(a);
     for (; rc == 0 && prepared < count; prepared++)
@@ -520,7 +557,7 @@ static int start_all(struct mu_agent *a, struct muster_error *reterr)
     mu_oom_read("", &a->oom);
     if (rc == 0)
         rc = mu_group_start(a->group, specs, count, NULL, reterr);
-    for (uint32_t i = 0; i < count && a->logs != NULL; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         a->workers[i].pid = mu_group_pid(a->group, i);
         a->workers[i].id = a->workers[i].pid;
         a->workers[i].started = a->workers[i].pid > 0;
@@ -584,19 +621,149 @@ static void say_members(const struct muster_rdzv_event *event)
     }
 }
 
+/* What came of START_WORKERS. */
+static struct mu_policy_event started(struct mu_agent *a, const struct muster_error *error)
+{
+    return (struct mu_policy_event){ .type = error == NULL ? MU_POLICY_ON_STARTED : MU_POLICY_ON_START_FAILED,
+                                     .round = a->info.round,
+                                     .error = error };
+}
+
+static void on_logs_opened(void *ctx, const struct muster_error *error)
+{
+    struct mu_agent *a = ctx;
+    struct muster_error own = { 0 };
+
+    assert(a->opening);
+    a->opening = false;
+    if (error != NULL) { /* it has let go of everything by itself */
+        a->logs = NULL;
+        a->logs_open--;
+        tell(a, started(a, error));
+        return;
+    }
+    say_where(a);
+    tell(a, started(a, start_all(a, &own) < 0 ? &own : NULL));
+}
+
 static void start_workers(struct mu_agent *a)
 {
     struct muster_error error = { 0 };
+    int rc;
 
     finish_logs(a);
     forget_workers(a);
     a->stopping = false;
     say_formed(a); /* before the workers say anything */
-    if ((a->config.driver != NULL ? start_by_driver(a, &error) : start_all(a, &error)) < 0)
-        tell_later(
-            a, (struct mu_policy_event){ .type = MU_POLICY_ON_START_FAILED, .round = a->info.round, .error = &error });
-    else
-        tell_later(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STARTED, .round = a->info.round });
+    rc = a->config.driver != NULL ? start_by_driver(a, &error) : open_logs(a, &error);
+    if (rc < 0 || a->config.driver != NULL)
+        tell_later(a, started(a, rc < 0 ? &error : NULL));
+}
+
+/* ---- What a worker that has failed left in files ---- */
+
+static void run_reading(struct mu_file_job *job)
+{
+    struct reading *r = MU_LIST_ITEM(job, struct reading, job);
+
+    mu_errfile_read(r->error_path, &r->error);
+    if (r->tail_path != NULL)
+        (void)mu_tail_file(r->tail_path, &r->tail);
+}
+
+static void free_reading(struct mu_file_job *job)
+{
+    struct reading *r = MU_LIST_ITEM(job, struct reading, job);
+
+    free(r->error_path);
+    free(r->tail_path);
+    mu_errfile_done(&r->error);
+    mu_buf_done(&r->tail);
+    free(r);
+}
+
+static void tell_exited(struct mu_agent *a, const struct mu_exit *exit, bool stopping);
+static void tell_stopped(struct mu_agent *a);
+
+static void on_was_read(struct mu_file_job *job)
+{
+    struct reading *r = MU_LIST_ITEM(job, struct reading, job);
+    struct mu_agent *a = r->agent;
+    struct worker *worker = &a->workers[r->exit.rank];
+
+    worker->error = r->error;
+    r->error = (struct mu_errfile){ 0 };
+    if (worker->tail.len == 0) {
+        struct mu_buf empty = worker->tail;
+
+        worker->tail = r->tail;
+        r->tail = empty;
+    }
+    worker->reading = NULL;
+    a->readings--;
+    tell_exited(a, &r->exit, r->stopping);
+    free_reading(job);
+    tell_stopped(a);
+}
+
+static char *say_not_read(const char *path)
+{
+    char *text;
+
+    return asprintf(&text, "error file '%s' is not used: the file system does not answer", path) < 0 ? NULL : text;
+}
+
+/* They have had their time. */
+static void on_read_timer(uv_timer_t *timer)
+{
+    struct mu_agent *a = timer->data;
+
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++) {
+        struct worker *worker = &a->workers[i];
+        struct reading *r = worker->reading;
+
+        if (r == NULL)
+            continue;
+        worker->reading = NULL;
+        a->readings--;
+        if (worker->error_path != NULL)
+            worker->error.problem = say_not_read(worker->error_path);
+        tell_exited(a, &r->exit, r->stopping);
+        mu_filethread_cancel(&r->job);
+    }
+    tell_stopped(a);
+}
+
+static void stop_readings(struct mu_agent *a)
+{
+    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++) {
+        if (a->workers[i].reading != NULL)
+            mu_filethread_cancel(&a->workers[i].reading->job);
+        a->workers[i].reading = NULL;
+    }
+    a->readings = 0;
+}
+
+/* False: there is nothing to read, or no memory for it. */
+static bool start_reading(struct mu_agent *a, const struct mu_exit *exit)
+{
+    struct worker *worker = &a->workers[exit->rank];
+    const char *tail = a->logs != NULL && !worker->hung ? mu_logs_tail_file(a->logs, exit->rank) : NULL;
+    struct reading *r = worker->error_path != NULL || tail != NULL ? calloc(1, sizeof *r) : NULL;
+
+    if (r == NULL)
+        return false;
+    r->job = (struct mu_file_job){ .run = run_reading, .done = on_was_read, .drop = free_reading };
+    r->agent = a;
+    r->exit = (struct mu_exit){ .rank = exit->rank, .pid = exit->pid, .code = exit->code };
+    r->stopping = a->stopping;
+    r->error_path = worker->error_path != NULL ? strdup(worker->error_path) : NULL;
+    r->tail_path = tail != NULL ? strdup(tail) : NULL;
+    worker->reading = r;
+    if (a->readings++ == 0)
+        (void)uv_timer_start(&a->read_timer, on_read_timer, mu_disk_is_silent(a->disk) ? 0 : READ_MS, 0);
+    mu_disk_submit(a->disk, &r->job);
+    return true;
 }
 
 /* A function's value; of one that has failed, its last words. A value that did not come back is a failure. */
@@ -631,7 +798,7 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
     struct mu_agent *a = ctx;
     struct worker *worker = &a->workers[exit->rank];
     struct mu_oom oom;
-    char text[MU_POLICY_TEXT_MAX] = "";
+    bool reading = false;
 
     worker->exited = true;
     worker->code = exit->code;
@@ -648,12 +815,24 @@ static void on_worker_exit(void *ctx, const struct mu_exit *exit)
             mu_oom_read("", &oom);
             worker->out_of_memory = mu_oom_killed(&a->oom, &oom, exit->code);
         }
-        mu_errfile_read(worker->error_path, &worker->error);
         if (a->logs != NULL && !worker->hung)
             (void)mu_logs_tail(a->logs, exit->rank, &worker->tail);
+        reading = start_reading(a, exit);
     }
     keep_value(worker, exit);
-    if (worker->failed && !a->stopping)
+    if (!reading)
+        tell_exited(a, exit, a->stopping);
+}
+
+/* All that will be known of its end is known. */
+static void tell_exited(struct mu_agent *a, const struct mu_exit *exit, bool stopping)
+{
+    struct worker *worker = &a->workers[exit->rank];
+    char text[MU_POLICY_TEXT_MAX] = "";
+
+    if (a->ended)
+        return;
+    if (worker->failed && !stopping)
         describe_failure(a, exit->rank, text, sizeof text);
     tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED,
                                       .round = a->info.round,
@@ -701,17 +880,37 @@ static void give_up_on_the_rest(struct mu_agent *a, const char *left)
     }
 }
 
+/* When all is read that they have left. */
+static void tell_stopped(struct mu_agent *a)
+{
+    struct mu_policy_event event = {
+        .type = MU_POLICY_ON_STOPPED, .round = a->info.round, .number = (int64_t)a->left_count, .text = a->left
+    };
+    char *left = a->left;
+
+    if (a->readings > 0)
+        return;
+    (void)uv_timer_stop(&a->read_timer);
+    if (!a->has_stopped)
+        return;
+    a->has_stopped = false;
+    a->left = NULL;
+    stop_watchdog(a);
+    finish_logs(a);
+    if (!a->ended)
+        tell(a, event);
+    free(left);
+}
+
 static void on_workers_stopped(void *ctx, const struct mu_stopped *stopped)
 {
     struct mu_agent *a = ctx;
 
     give_up_on_the_rest(a, stopped->left);
-    stop_watchdog(a);
-    finish_logs(a);
-    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED,
-                                      .round = a->info.round,
-                                      .number = (int64_t)stopped->left_count,
-                                      .text = stopped->left });
+    a->has_stopped = true;
+    a->left_count = stopped->left_count;
+    a->left = strdup(stopped->left); /* NULL: it is not said what they are */
+    tell_stopped(a);
 }
 
 static bool all_ended(const struct mu_agent *a)
@@ -764,6 +963,10 @@ static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms)
         return;
     }
     a->stopping = true;
+    if (a->opening) { /* they are not started at all */
+        a->opening = false;
+        finish_logs(a);
+    }
     if (signal == SIGKILL)
         mu_group_kill(a->group);
     else
@@ -1055,7 +1258,14 @@ static void destroy(struct mu_agent *a)
     free(a->timer_file);
     free(a->node);
     mu_files_release(a->files);
+    free(a->left);
     free(a);
+}
+
+static void on_disk_closed(void *ctx, bool hangs)
+{
+    (void)hangs; /* whoever ends the process asks mu_filethread_hangs() */
+    handle_gone(ctx, 1);
 }
 
 /* One thing less that the loop has of ours. */
@@ -1067,6 +1277,14 @@ static void handle_gone(struct mu_agent *a, size_t handles)
     a->handles -= handles;
     if (!a->freeing || a->handles > 0 || a->logs_open > 0)
         return;
+    if (a->disk != NULL) {
+        struct mu_disk *disk = a->disk;
+
+        a->disk = NULL;
+        a->handles++;
+        mu_disk_close(disk, DISK_CLOSE_MS, on_disk_closed, a);
+        return;
+    }
     destroy(a);
     done(ctx);
 }
@@ -1095,7 +1313,10 @@ void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
     a->done_ctx = ctx;
     a->handles += 4;
     stop_watchdog(a);
+    stop_readings(a);
     finish_logs(a);
+    a->handles++;
+    uv_close((uv_handle_t *)&a->read_timer, on_handle_closed);
     uv_close((uv_handle_t *)&a->timer, on_handle_closed);
     if (a->group != NULL) {
         a->handles++;
@@ -1258,7 +1479,8 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
         return rc;
     }
     (void)uv_timer_init(loop, &a->timer);
-    a->timer.data = a;
+    (void)uv_timer_init(loop, &a->read_timer);
+    a->timer.data = a->read_timer.data = a;
     if (config->keeper_fd >= 0 && uv_poll_init(loop, &a->keeper, config->keeper_fd) == 0) {
         a->has_keeper = true;
         a->keeper.data = a;

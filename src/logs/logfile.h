@@ -1,27 +1,80 @@
-/* A log file that we write on behalf of a worker: when it cannot be written the worker goes on, the first failure is
- * said, and what is lost is counted and said in the end. */
+/* A log file that we write on behalf of a worker, by way of the thread that writes files. When it cannot be written the
+ * worker goes on, the first failure is said, and what is lost is counted and said in the end.
+ *
+ * One write is under way at a time; what comes meanwhile is gathered. When MU_LOGFILE_BYTES_MAX are gathered the file
+ * is full: its writer should wait for on_moved. It need not wait for a file system that is silent (logs/disk.h): what
+ * does not fit is then lost. What was written can be read again, from a mark on.
+ *
+ *   stream   ....written....|....under way....|....gathered....
+ *            0              settled                            accepted
+ */
 #ifndef MU_LOGS_LOGFILE_H
 #define MU_LOGS_LOGFILE_H
 
+#include "base/buf.h"
 #include "base/error.h"
-#include "base/slice.h"
+#include "logs/disk.h"
 
 #include <stdint.h>
+
+#define MU_LOGFILE_BYTES_MAX (1u << 20)      /* gathered */
+#define MU_LOGFILE_OVER_BYTES_MAX (4u << 20) /* gathered by who cannot wait: a dead worker's pipe is read at once */
+#define MU_LOGFILE_READ_BYTES 65536
+#define MU_LOGFILE_SILENT (-1) /* instead of an errno value: it does not answer */
+
+struct mu_logfile_write;
+struct mu_logfile_read;
 
 struct mu_logfile {
     int fd; /* -1: none */
     char *path;
-    uint64_t written, lost; /* bytes */
-    int why;                /* the first errno value */
+    struct mu_disk *disk;
+    struct mu_buf gathered;
+    struct mu_logfile_write *writing; /* its bytes are under way while `busy` */
+    struct mu_logfile_read *reading;  /* NULL: none */
+    struct mu_file_job *closing;
+    bool busy;
+    uint64_t accepted, settled;  /* bytes of the stream */
+    uint64_t written, lost;      /* bytes: in the file, and not */
+    uint64_t mark;               /* a place in the stream ... */
+    uint64_t mark_at;            /* ... and in the file, once it is settled */
+    int why;                     /* the first errno value, or MU_LOGFILE_SILENT */
+    void (*on_moved)(void *ctx); /* a write has come to its end; may be NULL. From the loop */
+    void *ctx;
 };
 
-/* A new file, to be written at its end and read, close-on-exec. 0 or an errno value, EEXIST when there is one already. */
+/* A new file, to be written at its end and read, close-on-exec. 0 or an errno value, EEXIST when there is one already. May
+ * block. */
 int mu_logfile_create(const char *path, int *ret_fd);
 
-/* Takes the descriptor, also on failure: MUSTER_ENOMEM. */
-int mu_logfile_init(struct mu_logfile *file, int fd, const char *path);
-void mu_logfile_write(struct mu_logfile *file, struct mu_slice bytes);   /* without a descriptor: nothing */
+/* Moves the descriptor of a file that we keep open above those that workers are started with: starting one then leaves it
+ * alone (proc/spawn.c). As it was, if that cannot be done. May block. */
+int mu_logfile_move_up(int fd);
+
+/* Takes the descriptor on success. MUSTER_ENOMEM: the file is as mu_logfile_done() leaves it. */
+int mu_logfile_init(struct mu_logfile *file, struct mu_disk *disk, int fd, const char *path);
+/* Without a descriptor: nothing. False: not all of it was accepted. */
+bool mu_logfile_write(struct mu_logfile *file, struct mu_slice bytes);
 void mu_logfile_lose(struct mu_logfile *file, size_t bytes, int errnum); /* they could not even be tried */
+bool mu_logfile_is_full(const struct mu_logfile *file);                  /* its writer should wait */
+uint64_t mu_logfile_waiting(const struct mu_logfile *file);              /* bytes that are accepted and not settled */
+
+/* Marks the place `back` bytes before the end of what was accepted. */
+void mu_logfile_set_mark(struct mu_logfile *file, uint64_t back);
+uint64_t mu_logfile_behind(const struct mu_logfile *file); /* bytes from the mark on */
+
+typedef void mu_logfile_on_read(void *ctx, struct mu_slice bytes);
+
+/* Whether there is something to read at the mark by now; else on_moved tells. */
+bool mu_logfile_can_read(const struct mu_logfile *file);
+/* What the file holds from the mark on, up to MU_LOGFILE_READ_BYTES; empty: somebody has cut it. One at a time; from the
+ * loop. MUSTER_ENOMEM. */
+int mu_logfile_start_read(struct mu_logfile *file, mu_logfile_on_read *on_read, void *ctx);
+void mu_logfile_stop_read(struct mu_logfile *file); /* nobody waits for it any more; none is fine */
+/* So much of what was read is done with. */
+void mu_logfile_advance(struct mu_logfile *file, size_t bytes);
+
+/* Counts what is still waiting as lost, says what was lost, and has the descriptor closed. */
 void mu_logfile_done(struct mu_logfile *file);
 
 #endif

@@ -1,15 +1,16 @@
 /* The output of one attempt: directories, files and pipes, and who of the workers gets which.
  *
- * Opened whole: every file and pipe is there before the first worker is. The ends that workers get are closed as they
- * are spawned; a tee's other end is read until the last writer is gone. The end: mu_logs_finish() waits for the ends of
- * all pipes, and for a console that lags behind as long as it moves; then, or when the time is up, tees and timer are
- * closed, and with the last of them everything is freed. A disk that is full when an attempt is opened costs files, not workers. */
+ * Opened whole: every file and pipe is there before the first worker is. A job on the thread that writes files makes the
+ * directories and files; then pipes are made, here. The ends that workers get are closed as they are spawned; a tee's other
+ * end is read until the last writer is gone. The end: mu_logs_finish() waits for the ends of all pipes, for a console that
+ * lags behind as long as it moves, and for files as long as they move; then, or when the time is up, tees and timer are
+ * closed, and with the last of them everything is freed. A disk that is full when an attempt is opened costs files, not
+ * workers; so does one that is silent. */
 #include "logs/logs_uv.h"
 
 #include "base/log.h"
 #include "logs/lines.h"
 #include "logs/logfile.h"
-#include "logs/tail.h"
 #include "logs/tee_uv.h"
 
 #include <assert.h>
@@ -32,29 +33,61 @@ static const struct {
 };
 
 struct stream {
-    int child_fd;           /* what the worker gets; -1: inherits, or is spawned */
-    bool shared;            /* child_fd is logs->null_fd */
-    char *path;             /* its file; NULL: none */
-    struct mu_logfile file; /* tee'd: what we write */
-    struct mu_tee *tee;     /* NULL: does not pass through us */
+    struct mu_logs *logs;
+    int child_fd;                /* what the worker gets; -1: inherits, or is spawned */
+    bool shared;                 /* child_fd is logs->null_fd */
+    struct mu_file_job *closing; /* child_fd is a file: closes it; NULL: it is a pipe */
+    char *path;                  /* its file; NULL: none */
+    struct mu_logfile file;      /* tee'd: what we write */
+    struct mu_tee *tee;          /* NULL: does not pass through us */
+};
+
+/* What the thread makes when an attempt is opened. */
+struct wanted {
+    int kind;
+    bool filtered;
+    bool ours;           /* we write it, and keep it open; else the worker does */
+    uint32_t local_rank; /* unless it is a filtered file */
+    int fd, errnum;      /* what came of it; -1 and 0: it was not tried */
+};
+
+struct opening {
+    struct mu_file_job job;
+    struct mu_logs *logs;
+    struct mu_logtree tree; /* a copy: the thread may hang in it */
+    uint64_t restart_count, round;
+    uint32_t workers;
+    char directory[MU_LOGTREE_PATH_MAX];
+    int rc, errnum; /* of the directory */
+    struct muster_error error;
+    size_t count;
+    struct wanted items[];
 };
 
 struct worker {
     struct stream streams[STREAMS];
+    uint32_t rank;
     char *error_file; /* NULL: none */
 };
 
 struct mu_logs {
     uv_loop_t *loop;
     uv_timer_t timer;
+    struct mu_logs_config config; /* for opening */
+    struct mu_disk *disk;
+    struct mu_disk_watcher watcher;
+    struct opening *opening; /* NULL: opened */
+    mu_logs_opened *on_opened;
     char directory[MU_LOGTREE_PATH_MAX];
     int null_fd;
     bool has_redirected; /* some worker writes to a file without us */
     uint32_t drain_ms;
     uint32_t tees_open; /* that are not read to the end and shown */
     struct mu_console *consoles[STREAMS];
-    uint64_t sent; /* by both consoles, when last looked at */
-    int handles;   /* to be closed before it can be freed */
+    uint64_t sent;  /* by both consoles, when last looked at */
+    uint64_t beats; /* of files, then */
+    unsigned quiet; /* looks since files have moved */
+    int handles;    /* to be closed before it can be freed */
     bool closing;
     bool full_said;
     struct mu_logs_stats final;
@@ -72,13 +105,22 @@ static bool is_full(int errnum)
 
 /* ---- Opening */
 
-static int join(const char *dir, const char *name, char path[static MU_LOGTREE_PATH_MAX], struct muster_error *reterr)
+static int join(const char *dir, const char *name, char path[static MU_LOGTREE_PATH_MAX])
 {
     int len = snprintf(path, MU_LOGTREE_PATH_MAX, "%s/%s", dir, name);
 
-    if (len < 0 || len >= MU_LOGTREE_PATH_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "path '%.100s...' is too long", dir);
-    return 0;
+    return len < 0 || len >= MU_LOGTREE_PATH_MAX ? ENAMETOOLONG : 0;
+}
+
+/* 0 or an errno value. */
+static int path_of(const char *dir, const struct wanted *item, char path[static MU_LOGTREE_PATH_MAX])
+{
+    char name[32];
+
+    if (item->filtered)
+        return join(dir, kinds[item->kind].filtered, path);
+    (void)snprintf(name, sizeof name, "%u/%s", (unsigned)item->local_rank, kinds[item->kind].file);
+    return join(dir, name, path);
 }
 
 static int fail_memory(struct muster_error *reterr)
@@ -86,20 +128,66 @@ static int fail_memory(struct muster_error *reterr)
     return mu_fail(reterr, MUSTER_ENOMEM, "out of memory");
 }
 
-/* A new file at `path`. *ret_fd is -1 when the disk is full, which is said for the first one. */
-static int create(struct mu_logs *logs, const char *path, int *ret_fd, struct muster_error *reterr)
+/* On the thread. */
+static void run_open(struct mu_file_job *job)
 {
-    int errnum;
+    struct opening *o = MU_LIST_ITEM(job, struct opening, job);
+    char path[MU_LOGTREE_PATH_MAX];
 
+    o->rc = mu_logtree_attempt(&o->tree, o->restart_count, o->round, o->workers, o->directory, &o->errnum, &o->error);
+    for (size_t i = 0; i < o->count && o->rc == 0; i++) {
+        struct wanted *item = &o->items[i];
+
+        item->errnum = path_of(o->directory, item, path);
+        if (item->errnum == 0)
+            item->errnum = mu_logfile_create(path, &item->fd);
+        if (item->errnum != 0 && !is_full(item->errnum))
+            return;
+        if (item->errnum == 0 && item->ours)
+            item->fd = mu_logfile_move_up(item->fd);
+        mu_filethread_beat(job);
+    }
+}
+
+static void close_rest(struct mu_file_job *job)
+{
+    struct opening *o = MU_LIST_ITEM(job, struct opening, job);
+
+    for (size_t i = 0; i < o->count; i++) {
+        if (o->items[i].fd >= 0)
+            (void)close(o->items[i].fd);
+        o->items[i].fd = -1;
+    }
+}
+
+static void free_opening(struct mu_file_job *job)
+{
+    free(MU_LIST_ITEM(job, struct opening, job));
+}
+
+static void drop_open(struct mu_file_job *job)
+{
+    close_rest(job);
+    free_opening(job);
+}
+
+/* The descriptor of a file that was made; -1 when the disk is full, which is said for the first one. It is the caller's. */
+static int take_file(struct mu_logs *logs, struct wanted *item, char path[static MU_LOGTREE_PATH_MAX], int *ret_fd,
+                     struct muster_error *reterr)
+{
     *ret_fd = -1;
-    errnum = mu_logfile_create(path, ret_fd);
-    if (errnum == 0)
+    if (logs->directory[0] == '\0')
         return 0;
-    if (!is_full(errnum))
-        return mu_fail_errno(reterr, errnum, "create '%s'", path);
+    (void)path_of(logs->directory, item, path);
+    *ret_fd = item->fd;
+    item->fd = -1;
+    if (item->errnum == 0)
+        return 0;
+    if (!is_full(item->errnum))
+        return mu_fail_errno(reterr, item->errnum, "create '%s'", path);
     if (!logs->full_said)
         mu_log(MUSTER_LOG_WARNING, "create '%s': %s; workers go on, but what they say is not kept in files", path,
-               strerror(errnum));
+               strerror(item->errnum));
     logs->full_said = true;
     return 0;
 }
@@ -137,7 +225,7 @@ static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, s
     };
 
     mu_prefix_format(config->prefix_template, config->role != NULL ? config->role : "default",
-                     config->ranks != NULL ? config->ranks[local_rank] : local_rank, local_rank, prefix);
+                     logs->workers[local_rank].rank, local_rank, prefix);
     (void)snprintf(label, sizeof label, "the %s of local rank %u", kinds[kind].name, (unsigned)local_rank);
     if (pipe2(ends, O_CLOEXEC) < 0)
         return mu_fail_errno(reterr, errno, "make a pipe for %s", label);
@@ -154,127 +242,248 @@ static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, s
     return 0;
 }
 
-/* The stream's file, if it can be made; `fd` is then what to write to. */
-static int open_file(struct mu_logs *logs, struct stream *stream, int kind, uint32_t local_rank, int *ret_fd,
-                     struct muster_error *reterr)
+static bool is_shown(const struct mu_logs_config *config, uint32_t local_rank)
 {
-    char path[MU_LOGTREE_PATH_MAX], name[32];
-    int rc;
-
-    *ret_fd = -1;
-    if (logs->directory[0] == '\0')
-        return 0;
-    (void)snprintf(name, sizeof name, "%u/%s", (unsigned)local_rank, kinds[kind].file);
-    rc = join(logs->directory, name, path, reterr);
-    if (rc == 0)
-        rc = create(logs, path, ret_fd, reterr);
-    if (rc < 0 || *ret_fd < 0)
-        return rc;
-    stream->path = strdup(path);
-    if (stream->path != NULL)
-        return 0;
-    (void)close(*ret_fd);
-    return fail_memory(reterr);
+    return config->shown == NULL || mu_ranks_shown_has(config->shown, local_rank);
 }
 
-static int open_stream(struct mu_logs *logs, const struct mu_logs_config *config, uint32_t local_rank, int kind,
-                       struct muster_error *reterr)
+static bool is_teed(const struct mu_logs_config *config, uint32_t local_rank, int kind)
+{
+    return config->tees != NULL && (mu_redirects_of(config->tees, local_rank) & kinds[kind].mask) != 0;
+}
+
+static bool is_redirected(const struct mu_logs_config *config, uint32_t local_rank, int kind)
+{
+    return config->redirects != NULL && (mu_redirects_of(config->redirects, local_rank) & kinds[kind].mask) != 0;
+}
+
+static bool is_filtered(const struct mu_logs_config *config, int kind)
+{
+    const struct mu_filters *filters = kind == OUT ? config->filters_out : config->filters_err;
+
+    return filters != NULL && filters->count > 0;
+}
+
+static bool is_ours(const struct mu_logs_config *config, uint32_t local_rank, int kind)
+{
+    return is_teed(config, local_rank, kind) && is_shown(config, local_rank);
+}
+
+static void on_file_moved(void *ctx);
+static void on_filtered_moved(void *ctx);
+
+/* A stream without a file and without a place in one. */
+static int open_without_file(struct mu_logs *logs, uint32_t local_rank, int kind, struct muster_error *reterr)
 {
     struct stream *stream = &logs->workers[local_rank].streams[kind];
-    bool shown = config->shown == NULL || mu_ranks_shown_has(config->shown, local_rank);
-    bool tee = config->tees != NULL && (mu_redirects_of(config->tees, local_rank) & kinds[kind].mask) != 0;
-    bool redirect =
-        config->redirects != NULL && (mu_redirects_of(config->redirects, local_rank) & kinds[kind].mask) != 0;
-    int rc, fd;
 
-    if (!tee && !redirect)
-        return shown ? 0 : open_null(logs, stream, reterr);
-    rc = open_file(logs, stream, kind, local_rank, &fd, reterr);
-    if (rc < 0)
-        return rc;
-    if (tee && shown) {
-        if (fd >= 0 && mu_logfile_init(&stream->file, fd, stream->path) < 0)
-            return fail_memory(reterr);
-        return open_tee(logs, config, stream, kind, local_rank, reterr);
-    }
-    if (fd < 0)
+    if (!is_shown(&logs->config, local_rank))
         return open_null(logs, stream, reterr);
+    if (is_teed(&logs->config, local_rank, kind))
+        return open_tee(logs, &logs->config, stream, kind, local_rank, reterr);
+    return is_redirected(&logs->config, local_rank, kind) ? open_null(logs, stream, reterr) : 0;
+}
+
+/* Takes the descriptor on success. */
+static int open_with_file(struct mu_logs *logs, uint32_t local_rank, int kind, int fd, const char *path,
+                          struct muster_error *reterr)
+{
+    struct stream *stream = &logs->workers[local_rank].streams[kind];
+
+    stream->path = strdup(path);
+    if (stream->path == NULL)
+        return fail_memory(reterr);
+    if (is_ours(&logs->config, local_rank, kind)) {
+        if (mu_logfile_init(&stream->file, logs->disk, fd, path) < 0)
+            return fail_memory(reterr);
+        stream->file.on_moved = on_file_moved;
+        stream->file.ctx = stream;
+        return 0;
+    }
+    stream->closing = mu_file_closing_new(fd);
+    if (stream->closing == NULL)
+        return fail_memory(reterr);
     stream->child_fd = fd;
     logs->has_redirected = true;
     return 0;
 }
 
-static int open_filtered(struct mu_logs *logs, const struct mu_filters *filters, int kind, struct muster_error *reterr)
+static int open_filtered(struct mu_logs *logs, int kind, int fd, const char *path, struct muster_error *reterr)
+{
+    if (mu_logfile_init(&logs->filtered[kind], logs->disk, fd, path) < 0)
+        return fail_memory(reterr);
+    logs->filtered[kind].on_moved = on_filtered_moved;
+    logs->filtered[kind].ctx = logs;
+    return 0;
+}
+
+/* Puts a file that was made to its use. */
+static int use_file(struct mu_logs *logs, struct wanted *item, struct muster_error *reterr)
 {
     char path[MU_LOGTREE_PATH_MAX];
-    int rc, fd = -1;
+    int fd, rc = take_file(logs, item, path, &fd, reterr);
 
-    if (filters == NULL || filters->count == 0 || logs->directory[0] == '\0')
-        return 0;
-    rc = join(logs->directory, kinds[kind].filtered, path, reterr);
-    if (rc == 0)
-        rc = create(logs, path, &fd, reterr);
     if (rc < 0 || fd < 0)
         return rc;
-    return mu_logfile_init(&logs->filtered[kind], fd, path) < 0 ? fail_memory(reterr) : 0;
+    if (item->filtered)
+        rc = open_filtered(logs, item->kind, fd, path, reterr);
+    else
+        rc = open_with_file(logs, item->local_rank, item->kind, fd, path, reterr);
+    if (rc < 0)
+        item->fd = fd; /* and is closed with the rest */
+    return rc;
 }
 
 static int name_error_file(struct mu_logs *logs, uint32_t local_rank, struct muster_error *reterr)
 {
     char path[MU_LOGTREE_PATH_MAX], name[32];
-    int rc;
 
     (void)snprintf(name, sizeof name, "%u/error.json", (unsigned)local_rank);
-    rc = join(logs->directory, name, path, reterr);
-    if (rc < 0)
-        return rc;
+    if (join(logs->directory, name, path) != 0)
+        return mu_fail(reterr, MUSTER_ELIMIT, "path '%.100s...' is too long", logs->directory);
     logs->workers[local_rank].error_file = strdup(path);
     return logs->workers[local_rank].error_file == NULL ? fail_memory(reterr) : 0;
 }
 
-static int open_directory(struct mu_logs *logs, const struct mu_logs_config *config, struct muster_error *reterr)
+static int use_directory(struct mu_logs *logs, const struct opening *o, struct muster_error *reterr)
 {
-    struct muster_error err;
-    int errnum, rc;
-
-    rc = mu_logtree_attempt(config->tree, config->restart_count, config->round, config->workers, logs->directory,
-                            &errnum, &err);
-    if (rc == 0)
-        return 0;
-    logs->directory[0] = '\0';
-    if (is_full(errnum)) {
-        mu_log(MUSTER_LOG_WARNING, "%s; workers go on without log files and error files", err.text);
+    *logs->config.tree = o->tree;
+    if (o->rc == 0) {
+        memcpy(logs->directory, o->directory, sizeof logs->directory);
         return 0;
     }
-    if (reterr != NULL)
-        *reterr = err;
-    return rc;
+    if (is_full(o->errnum)) {
+        mu_log(MUSTER_LOG_WARNING, "%s; workers go on without log files and error files", o->error.text);
+        return 0;
+    }
+    *reterr = o->error;
+    return o->rc;
 }
 
-static int open_all(struct mu_logs *logs, const struct mu_logs_config *config, struct muster_error *reterr)
+static int open_all(struct mu_logs *logs, struct opening *o, struct muster_error *reterr)
 {
-    int rc;
+    int rc = o != NULL ? use_directory(logs, o, reterr) : 0;
 
-    if (mu_logtree_is_null(config->tree))
-        return 0;
-    rc = open_directory(logs, config, reterr);
-    if (rc == 0)
-        rc = open_filtered(logs, config->filters_out, OUT, reterr);
-    if (rc == 0)
-        rc = open_filtered(logs, config->filters_err, ERR, reterr);
-    for (uint32_t i = 0; i < config->workers && rc == 0; i++) {
+    for (size_t i = 0; o != NULL && i < o->count && rc == 0; i++)
+        rc = use_file(logs, &o->items[i], reterr);
+    for (uint32_t i = 0; i < logs->workers_count && rc == 0; i++) {
         if (logs->directory[0] != '\0')
             rc = name_error_file(logs, i, reterr);
-        for (int kind = 0; kind < STREAMS && rc == 0; kind++)
-            rc = open_stream(logs, config, i, kind, reterr);
+        for (int kind = 0; kind < STREAMS && rc == 0; kind++) {
+            struct stream *stream = &logs->workers[i].streams[kind];
+
+            if (stream->path == NULL)
+                rc = open_without_file(logs, i, kind, reterr);
+            else if (stream->closing == NULL)
+                rc = open_tee(logs, &logs->config, stream, kind, i, reterr);
+        }
     }
     return rc;
 }
 
 static void close_down(struct mu_logs *logs);
 
-int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu_logs **ret_logs,
-                 struct muster_error *reterr)
+/* With what the thread has made, or without (NULL). */
+static void opened(struct mu_logs *logs, struct opening *o)
+{
+    struct muster_error error = { 0 };
+    mu_logs_opened *on_opened = logs->on_opened;
+    void *ctx = logs->ctx;
+    int rc = mu_logtree_is_null(logs->config.tree) ? 0 : open_all(logs, o, &error);
+
+    logs->opening = NULL;
+    if (rc < 0) {
+        close_down(logs);
+        (void)mu_wrap(&error, rc, "output of the workers");
+    }
+    on_opened(ctx, rc < 0 ? &error : NULL);
+}
+
+static void on_opening_done(struct mu_file_job *job)
+{
+    struct opening *o = MU_LIST_ITEM(job, struct opening, job);
+    struct mu_disk *disk = o->logs->disk;
+    bool left = false;
+
+    opened(o->logs, o);
+    for (size_t i = 0; i < o->count; i++)
+        left |= o->items[i].fd >= 0;
+    o->job = (struct mu_file_job){ .run = close_rest, .done = free_opening, .drop = drop_open };
+    if (left)
+        mu_disk_submit(disk, &o->job);
+    else
+        free_opening(&o->job);
+}
+
+/* NULL: no memory. */
+static struct opening *plan(struct mu_logs *logs)
+{
+    const struct mu_logs_config *config = &logs->config;
+    struct opening *o = calloc(1, sizeof *o + (STREAMS * ((size_t)config->workers + 1)) * sizeof o->items[0]);
+
+    if (o == NULL)
+        return NULL;
+    o->job = (struct mu_file_job){ .run = run_open, .done = on_opening_done, .drop = drop_open };
+    o->logs = logs;
+    o->tree = *config->tree;
+    o->restart_count = config->restart_count;
+    o->round = config->round;
+    o->workers = config->workers;
+    for (int kind = 0; kind < STREAMS; kind++)
+        if (is_filtered(config, kind))
+            o->items[o->count++] = (struct wanted){ .kind = kind, .filtered = true, .ours = true, .fd = -1 };
+    for (uint32_t i = 0; i < config->workers; i++)
+        for (int kind = 0; kind < STREAMS; kind++)
+            if (is_teed(config, i, kind) || is_redirected(config, i, kind))
+                o->items[o->count++] =
+                    (struct wanted){ .kind = kind, .local_rank = i, .ours = is_ours(config, i, kind), .fd = -1 };
+    return o;
+}
+
+/* Nothing is to be made, or nothing can be. */
+static void on_open_at_once(uv_timer_t *timer)
+{
+    opened(timer->data, NULL);
+}
+
+static void go_without_files(struct mu_logs *logs)
+{
+    mu_log(MUSTER_LOG_WARNING,
+           "log directory '%s' does not answer; workers go on without log files and error files until the next restart",
+           logs->config.tree->base);
+    opened(logs, NULL);
+}
+
+/* It was before: this attempt need not wait as long as the one that found out. */
+static void on_still_silent(uv_timer_t *timer)
+{
+    struct mu_logs *logs = timer->data;
+
+    if (logs->opening == NULL || !mu_disk_is_silent(logs->disk))
+        return;
+    mu_filethread_cancel(&logs->opening->job);
+    go_without_files(logs);
+}
+
+static void on_silent(struct mu_disk_watcher *watcher);
+
+static int start_opening(struct mu_logs *logs, struct muster_error *reterr)
+{
+    if (mu_logtree_is_null(logs->config.tree)) {
+        (void)uv_timer_start(&logs->timer, on_open_at_once, 0, 0);
+        return 0;
+    }
+    logs->opening = plan(logs);
+    if (logs->opening == NULL)
+        return fail_memory(reterr);
+    mu_disk_submit(logs->disk, &logs->opening->job);
+    if (mu_disk_is_silent(logs->disk))
+        (void)uv_timer_start(&logs->timer, on_still_silent, 0, 0);
+    return 0;
+}
+
+int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, mu_logs_opened *on_opened, void *ctx,
+                 struct mu_logs **ret_logs, struct muster_error *reterr)
 {
     struct mu_logs *logs;
     int rc;
@@ -284,6 +493,10 @@ int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu
     if (logs == NULL)
         return fail_memory(reterr);
     logs->loop = loop;
+    logs->config = *config;
+    logs->disk = config->disk;
+    logs->on_opened = on_opened;
+    logs->ctx = ctx;
     logs->null_fd = -1;
     logs->consoles[OUT] = config->out;
     logs->consoles[ERR] = config->err;
@@ -292,6 +505,8 @@ int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu
     for (int kind = 0; kind < STREAMS; kind++) {
         logs->filtered[kind].fd = -1;
         for (uint32_t i = 0; i < config->workers; i++) {
+            logs->workers[i].rank = config->ranks != NULL ? config->ranks[i] : i;
+            logs->workers[i].streams[kind].logs = logs;
             logs->workers[i].streams[kind].child_fd = -1;
             logs->workers[i].streams[kind].file.fd = -1;
         }
@@ -299,7 +514,9 @@ int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu
     (void)uv_timer_init(loop, &logs->timer);
     logs->timer.data = logs;
     logs->handles = 1;
-    rc = open_all(logs, config, reterr);
+    logs->watcher.on_silent = on_silent;
+    mu_disk_watch(logs->disk, &logs->watcher);
+    rc = start_opening(logs, reterr);
     if (rc < 0) {
         close_down(logs);
         return mu_wrap(reterr, rc, "output of the workers");
@@ -352,8 +569,11 @@ void mu_logs_spawned(struct mu_logs *logs, uint32_t local_rank)
     for (int kind = 0; kind < STREAMS; kind++) {
         struct stream *stream = &logs->workers[local_rank].streams[kind];
 
-        if (stream->child_fd >= 0 && !stream->shared)
+        if (stream->closing != NULL)
+            mu_disk_submit(logs->disk, stream->closing);
+        else if (stream->child_fd >= 0 && !stream->shared)
             (void)close(stream->child_fd);
+        stream->closing = NULL;
         stream->child_fd = -1;
     }
 }
@@ -372,11 +592,16 @@ int mu_logs_tail(const struct mu_logs *logs, uint32_t local_rank, struct mu_buf 
 
     assert(local_rank < logs->workers_count && !logs->closing);
     stream = &logs->workers[local_rank].streams[ERR];
-    if (stream->tee != NULL)
-        return mu_tee_tail(stream->tee, ret);
-    if (stream->path != NULL)
-        return mu_tail_file(stream->path, ret);
-    return mu_buf_assign(ret, mu_slice(NULL, 0));
+    return stream->tee != NULL ? mu_tee_tail(stream->tee, ret) : mu_buf_assign(ret, mu_slice(NULL, 0));
+}
+
+const char *mu_logs_tail_file(const struct mu_logs *logs, uint32_t local_rank)
+{
+    const struct stream *stream;
+
+    assert(local_rank < logs->workers_count && !logs->closing);
+    stream = &logs->workers[local_rank].streams[ERR];
+    return stream->tee != NULL ? NULL : stream->path;
 }
 
 struct mu_logs_stats mu_logs_stats(const struct mu_logs *logs)
@@ -400,6 +625,18 @@ struct mu_logs_stats mu_logs_stats(const struct mu_logs *logs)
 }
 
 /* ---- The end */
+
+static uint64_t bytes_waiting(const struct mu_logs *logs)
+{
+    uint64_t bytes = 0;
+
+    for (int kind = 0; kind < STREAMS; kind++) {
+        bytes += mu_logfile_waiting(&logs->filtered[kind]);
+        for (uint32_t i = 0; i < logs->workers_count; i++)
+            bytes += mu_logfile_waiting(&logs->workers[i].streams[kind].file);
+    }
+    return bytes;
+}
 
 static void free_logs(struct mu_logs *logs)
 {
@@ -446,6 +683,7 @@ static void close_down(struct mu_logs *logs)
 
     assert(!logs->closing);
     logs->closing = true;
+    mu_disk_unwatch(&logs->watcher);
     for (uint32_t i = 0; i < logs->workers_count; i++) {
         mu_logs_spawned(logs, i);
         for (int kind = 0; kind < STREAMS; kind++)
@@ -453,9 +691,21 @@ static void close_down(struct mu_logs *logs)
                 mu_tee_close(logs->workers[i].streams[kind].tee, on_tee_closed);
     }
     stats = mu_logs_stats(logs);
+    stats.file_bytes_lost += bytes_waiting(logs);
     stats.pipes_open += logs->final.pipes_open;
     logs->final = stats;
     uv_close((uv_handle_t *)&logs->timer, on_timer_closed);
+}
+
+static bool is_through(const struct mu_logs *logs)
+{
+    return logs->tees_open == 0 && (mu_disk_is_silent(logs->disk) || bytes_waiting(logs) == 0);
+}
+
+static void maybe_close_down(struct mu_logs *logs)
+{
+    if (logs->on_finished != NULL && !logs->closing && is_through(logs))
+        close_down(logs);
 }
 
 static void on_tee_ended(void *ctx)
@@ -463,8 +713,51 @@ static void on_tee_ended(void *ctx)
     struct mu_logs *logs = ctx;
 
     logs->tees_open--;
-    if (logs->tees_open == 0 && logs->on_finished != NULL && !logs->closing)
-        close_down(logs);
+    maybe_close_down(logs);
+}
+
+static void on_file_moved(void *ctx)
+{
+    struct stream *stream = ctx;
+
+    if (stream->logs->closing)
+        return;
+    if (stream->tee != NULL)
+        mu_tee_go_on(stream->tee);
+    maybe_close_down(stream->logs);
+}
+
+static void go_on(struct mu_logs *logs)
+{
+    for (uint32_t i = 0; i < logs->workers_count; i++)
+        for (int kind = 0; kind < STREAMS && !logs->closing; kind++)
+            if (logs->workers[i].streams[kind].tee != NULL)
+                mu_tee_go_on(logs->workers[i].streams[kind].tee);
+    maybe_close_down(logs);
+}
+
+static void on_filtered_moved(void *ctx)
+{
+    struct mu_logs *logs = ctx;
+
+    if (!logs->closing)
+        go_on(logs);
+}
+
+static void on_silent(struct mu_disk_watcher *watcher)
+{
+    struct mu_logs *logs = MU_LIST_ITEM(watcher, struct mu_logs, watcher);
+
+    if (logs->opening != NULL) {
+        mu_filethread_cancel(&logs->opening->job);
+        go_without_files(logs);
+        return;
+    }
+    if (bytes_waiting(logs) > 0)
+        mu_log(MUSTER_LOG_WARNING,
+               "log directory '%s' does not answer; workers go on, and output that does not fit is lost there",
+               logs->directory);
+    go_on(logs);
 }
 
 /* Processes that a worker has left behind may hold a pipe for ever. What they have said so far is still taken. */
@@ -493,41 +786,84 @@ static uint64_t sent_so_far(const struct mu_logs *logs)
 static void on_time_up(uv_timer_t *timer)
 {
     struct mu_logs *logs = timer->data;
-    uint64_t sent = sent_so_far(logs);
+    uint64_t sent = sent_so_far(logs), beats = mu_disk_beats(logs->disk);
 
     end_pipes(logs);
     if (logs->closing) /* that was all there was to wait for */
         return;
-    if (sent == logs->sent) { /* nor is the console going to take the rest */
+    logs->quiet = beats == logs->beats && bytes_waiting(logs) > 0 ? logs->quiet + 1 : 0;
+    /* Nor is the console going to take the rest, or the file system. */
+    if (logs->quiet >= MU_LOGS_QUIET_MAX || (sent == logs->sent && bytes_waiting(logs) == 0)) {
         close_down(logs);
         return;
     }
     logs->sent = sent;
+    logs->beats = beats;
     (void)uv_timer_start(&logs->timer, on_time_up, logs->drain_ms, 0);
 }
 
 /* Workers that write to a file without us are told of a full disk themselves; we only see that it is full. */
-static void say_if_full(const struct mu_logs *logs)
+struct fullness {
+    struct mu_file_job job;
+    bool full;
+    char directory[];
+};
+
+static void run_fullness(struct mu_file_job *job)
 {
+    struct fullness *f = MU_LIST_ITEM(job, struct fullness, job);
     struct statvfs st;
 
-    if (logs->has_redirected && statvfs(logs->directory, &st) == 0 && st.f_blocks > 0 && st.f_bavail == 0)
+    f->full = statvfs(f->directory, &st) == 0 && st.f_blocks > 0 && st.f_bavail == 0;
+}
+
+static void drop_fullness(struct mu_file_job *job)
+{
+    free(MU_LIST_ITEM(job, struct fullness, job));
+}
+
+static void on_fullness(struct mu_file_job *job)
+{
+    const struct fullness *f = MU_LIST_ITEM(job, struct fullness, job);
+
+    if (f->full)
         mu_log(MUSTER_LOG_WARNING, "the disk under '%s' is full: output that workers redirected there may be cut off",
-               logs->directory);
+               f->directory);
+    drop_fullness(job);
+}
+
+static void say_if_full(const struct mu_logs *logs)
+{
+    size_t len = strlen(logs->directory);
+    struct fullness *f = logs->has_redirected ? calloc(1, sizeof *f + len + 1) : NULL;
+
+    if (f == NULL)
+        return;
+    f->job = (struct mu_file_job){ .run = run_fullness, .done = on_fullness, .drop = drop_fullness };
+    memcpy(f->directory, logs->directory, len);
+    mu_disk_submit(logs->disk, &f->job);
 }
 
 void mu_logs_finish(struct mu_logs *logs, mu_logs_finished *on_finished, void *ctx)
 {
     assert(on_finished != NULL && logs->on_finished == NULL);
+    logs->on_finished = on_finished;
+    logs->ctx = ctx;
+    if (logs->opening != NULL) {
+        mu_filethread_cancel(&logs->opening->job);
+        logs->opening = NULL;
+        close_down(logs);
+        return;
+    }
+    (void)uv_timer_stop(&logs->timer);
     for (uint32_t i = 0; i < logs->workers_count; i++)
         mu_logs_spawned(logs, i);
     say_if_full(logs);
-    logs->on_finished = on_finished;
-    logs->ctx = ctx;
-    if (logs->tees_open == 0) {
+    if (is_through(logs)) {
         close_down(logs);
         return;
     }
     logs->sent = sent_so_far(logs);
+    logs->beats = mu_disk_beats(logs->disk);
     (void)uv_timer_start(&logs->timer, on_time_up, logs->drain_ms, 0);
 }

@@ -7,13 +7,19 @@
  *   tee'd                   a pipe to us: file and console      the file, without us
  *   any, log dir /dev/null  inherits ours, as in PyTorch        inherits ours, as in PyTorch
  *
- *   mu_logs_open()                directories, files and pipes are there
+ *   mu_logs_open()                on_opened: directories, files and pipes are there
  *   mu_logs_stdio(), spawn        for each worker; mu_logs_error_file() for its environment
  *   mu_logs_spawned()             for each worker, spawned or not: our copies of its ends are closed
  *   ... output flows ...
  *   mu_logs_worker_exited()       for each that was spawned and has died: what it wrote is read at once
  *   mu_logs_tail()                for the report
  *   mu_logs_finish()              waits for the ends of the pipes, bounded, then frees
+ *
+ * Files are made, written and closed by a thread (logs/disk.h), so that a file system that hangs stops nothing here:
+ *  - while it is slow, a worker whose output we write waits when MU_LOGFILE_BYTES_MAX of it are waiting to be written;
+ *  - when it is silent, output goes on to the console, and what does not fit is lost there, counted and said;
+ *  - an attempt that is opened then goes on without files, as on a full disk;
+ *  - in the end it is waited for while it moves; what is left after MU_LOGS_QUIET_MAX times drain_ms without that is lost.
  *
  * What goes wrong later stops no worker: a file that cannot be written (a full disk) is said once, the loss is counted,
  * writing is tried again with every further byte, and the console goes on; a console that does not keep up is given
@@ -24,6 +30,7 @@
 #define MU_LOGS_LOGS_UV_H
 
 #include "logs/console_uv.h"
+#include "logs/disk.h"
 #include "logs/filters.h"
 #include "logs/redirects.h"
 #include "logs/tree.h"
@@ -31,11 +38,13 @@
 #include "base/buf.h"
 
 #define MU_LOGS_DRAIN_MS 1000
+#define MU_LOGS_QUIET_MAX 5 /* times drain_ms, for files in the end */
 #define MU_LOGS_WORKERS_MAX 4096
 
 struct mu_logs;
 
-struct mu_logs_config {            /* zero it, then fill it in; borrowed for the call unless said otherwise */
+struct mu_logs_config {            /* zero it, then fill it in; what it points to must stay until on_opened */
+    struct mu_disk *disk;          /* must live until the end of mu_logs_finish() */
     struct mu_logtree *tree;       /* open */
     uint64_t restart_count, round; /* the attempt's name in the tree */
     uint32_t workers;              /* local ranks 0..workers-1 */
@@ -55,11 +64,15 @@ struct mu_logs_stdio {
     int in, out, err;
 };
 
-/* MUSTER_ESYSTEM and others when a directory, file or pipe cannot be made, naming it; the loop closes in its next
- * turn what was opened until then. A full disk is no error: what cannot be made is done without (tee'd streams go to
- * the console alone, redirected ones to /dev/null, there is no error file), and that is said. */
-int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, struct mu_logs **ret_logs,
-                 struct muster_error *reterr);
+/* NULL: all is there. Else MUSTER_ESYSTEM and others when a directory, file or pipe cannot be made, naming it; `logs` is
+ * gone then, and the loop closes in its next turns what was opened until then. A full disk is no error, nor is a file
+ * system that is silent: what cannot be made is done without (tee'd streams go to the console alone, redirected ones to
+ * /dev/null, there is no error file), and that is said. */
+typedef void mu_logs_opened(void *ctx, const struct muster_error *error);
+
+/* on_opened: once, from the loop, never from within this call; not at all after mu_logs_finish(). */
+int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, mu_logs_opened *on_opened, void *ctx,
+                 struct mu_logs **ret_logs, struct muster_error *reterr);
 
 /* How many descriptors that takes at most: for every stream its file and, if it passes through us, both ends of a pipe. */
 size_t mu_logs_files(const struct mu_logs_config *config, uint32_t workers);
@@ -77,9 +90,12 @@ void mu_logs_spawned(struct mu_logs *logs, uint32_t local_rank);
  * worker itself wrote them. */
 void mu_logs_worker_exited(struct mu_logs *logs, uint32_t local_rank);
 
-/* The last lines of a worker's standard error, or an empty text if it went past us. From what passed through us, else
- * from the end of the file. `ret` is emptied first. MUSTER_ENOMEM. */
+/* The last lines of a worker's standard error, from what passed through us; else an empty text. `ret` is emptied first.
+ * MUSTER_ENOMEM. */
 int mu_logs_tail(const struct mu_logs *logs, uint32_t local_rank, struct mu_buf *ret);
+/* A worker's standard error that went past us: the file that has it, for mu_tail_file(). NULL: none. Valid until
+ * mu_logs_finish(). */
+const char *mu_logs_tail_file(const struct mu_logs *logs, uint32_t local_rank);
 
 struct mu_logs_stats {
     uint64_t bytes;           /* that passed through us */
@@ -92,8 +108,8 @@ struct mu_logs_stats mu_logs_stats(const struct mu_logs *logs);
 
 typedef void mu_logs_finished(void *ctx, const struct mu_logs_stats *stats);
 
-/* All workers are dead, or nobody cares any more: once every pipe is at its end and given to the console, or the time is
- * up, files are closed, `logs` is freed and on_finished is called (from the loop, never from within this call). What
+/* All workers are dead, or nobody cares any more: once every pipe is at its end, given to the console and written, or the time
+ * is up, files are closed, `logs` is freed and on_finished is called (from the loop, never from within this call). What
  * waits in the consoles is theirs. From here on `logs` belongs to the loop. */
 void mu_logs_finish(struct mu_logs *logs, mu_logs_finished *on_finished, void *ctx);
 

@@ -3,7 +3,9 @@
  * The pipe is readable: its bytes are written to the file as they are, cut into lines for the console and, if they match,
  * for the filtered file; this goes on until the pipe is at its end, and what was left of a line is then shown as one.
  * The console has no room: its lines are left where they are, in the file, and read from there when it has; meanwhile
- * the pipe is read as ever. A worker that dies mid-line has written all it could: the pipe holds it, and is read to its
+ * the pipe is read as ever. A file has no room: the pipe is not read until it has, unless its file system is silent; then
+ * what the console has not seen of the file is not shown, which is said, and what comes from then on is shown as if there
+ * were no file. A worker that dies mid-line has written all it could: the pipe holds it, and is read to its
  * end. If somebody else holds the other end of the pipe there is no end; the owner then ends it when it has waited
  * enough. */
 #include "logs/tee_uv.h"
@@ -31,8 +33,8 @@ struct mu_tee {
     struct mu_console *console;
     struct mu_console_source *source;
     struct mu_lines lines, filter_lines; /* the latter keep up when the console does not */
-    uint64_t shown;                      /* lagging: up to where in the file the console has seen it */
-    bool lagging;
+    bool lagging;                        /* the console has seen the file up to its mark */
+    bool paused;                         /* the pipe is not read: a file is full */
     struct mu_tail *tail;
     struct mu_buf scratch; /* a line for the filtered file */
     bool matched;          /* the line that is given away in pieces */
@@ -59,7 +61,7 @@ static void filter_piece(struct mu_tee *tee, const struct mu_lines_piece *piece)
         mu_logfile_lose(tee->filtered, piece->text.len, ENOMEM);
         return;
     }
-    mu_logfile_write(tee->filtered, mu_buf_slice(&tee->scratch));
+    (void)mu_logfile_write(tee->filtered, mu_buf_slice(&tee->scratch));
 }
 
 static void filter(struct mu_tee *tee, struct mu_slice bytes)
@@ -89,23 +91,21 @@ static void catch_up(void *ctx);
 
 static void take(struct mu_tee *tee, struct mu_slice bytes)
 {
-    uint64_t lost = tee->file != NULL ? tee->file->lost : 0;
+    bool in_file = tee->file != NULL && mu_logfile_write(tee->file, bytes);
     size_t left;
 
     tee->bytes += bytes.len;
-    if (tee->file != NULL)
-        mu_logfile_write(tee->file, bytes);
     if (tee->tail != NULL)
         mu_tail_add(tee->tail, bytes);
     if (tee->filtered != NULL)
         filter(tee, bytes);
     if (tee->lagging) /* it has its turn; what is not in the file will not be shown either, and the file says so */
         return;
-    left = show(tee, bytes, tee->file != NULL && tee->file->lost == lost);
+    left = show(tee, bytes, in_file && !mu_disk_is_silent(tee->file->disk));
     if (left == 0)
         return;
     tee->lagging = true;
-    tee->shown = tee->file->written - left;
+    mu_logfile_set_mark(tee->file, left);
     mu_console_source_want_room(tee->source, catch_up, tee);
 }
 
@@ -118,26 +118,48 @@ static void show_rest(struct mu_tee *tee)
     mu_console_flush(tee->console);
 }
 
-/* The console has room: what the file holds meanwhile is shown, until it is full again or there is no more. */
+/* The console has seen all that it will see of the file. */
+static void end_lag(struct mu_tee *tee)
+{
+    tee->lagging = false;
+    if (!tee->ended)
+        return;
+    show_rest(tee);
+    tee->on_ended(tee->ctx);
+}
+
+static void say_not_shown(const struct mu_tee *tee, const char *why)
+{
+    mu_log(MUSTER_LOG_WARNING, "the last %" PRIu64 " bytes of '%s' were not shown: %s", mu_tee_lag(tee),
+           tee->file->path, why);
+}
+
+static void on_read_again(void *ctx, struct mu_slice bytes)
+{
+    struct mu_tee *tee = ctx;
+
+    mu_logfile_advance(tee->file, bytes.len - show(tee, bytes, true));
+    mu_console_flush(tee->console);
+    if (bytes.len == 0) /* somebody has cut the file */
+        end_lag(tee);
+    else
+        catch_up(tee);
+}
+
+/* The console has room, or the file has moved: what the file holds meanwhile is shown, until there is no more. */
 static void catch_up(void *ctx)
 {
     struct mu_tee *tee = ctx;
-    char chunk[MU_TEE_CHUNK_BYTES];
 
-    while (tee->lagging && mu_console_source_has_room(tee->source)) {
-        ssize_t got = pread(tee->file->fd, chunk, sizeof chunk, (off_t)tee->shown);
-
-        if (got > 0)
-            tee->shown += (size_t)got - show(tee, mu_slice(chunk, (size_t)got), true);
-        if (got <= 0 || tee->shown >= tee->file->written) /* also when somebody has cut the file */
-            tee->lagging = false;
-    }
-    mu_console_flush(tee->console);
-    if (tee->lagging) {
+    if (!tee->lagging || tee->file->reading != NULL)
+        return;
+    if (mu_tee_lag(tee) == 0) {
+        end_lag(tee);
+    } else if (!mu_console_source_has_room(tee->source)) {
         mu_console_source_want_room(tee->source, catch_up, tee);
-    } else if (tee->ended) {
-        show_rest(tee);
-        tee->on_ended(tee->ctx);
+    } else if (mu_logfile_can_read(tee->file) && mu_logfile_start_read(tee->file, on_read_again, tee) < 0) {
+        say_not_shown(tee, muster_error_text(MUSTER_ENOMEM));
+        end_lag(tee);
     }
 }
 
@@ -147,6 +169,7 @@ void mu_tee_end(struct mu_tee *tee)
 
     assert(!tee->ended);
     tee->ended = true;
+    tee->paused = false;
     (void)uv_poll_stop(&tee->poll);
     if (tee->filtered != NULL && mu_lines_end(&tee->filter_lines, &piece))
         filter_piece(tee, &piece);
@@ -157,13 +180,26 @@ void mu_tee_end(struct mu_tee *tee)
     tee->on_ended(tee->ctx);
 }
 
-/* Until there is nothing to read, or `bytes_max` have been read. */
-static void read_some(struct mu_tee *tee, size_t bytes_max)
+static bool has_full_file(const struct mu_tee *tee)
+{
+    return (tee->file != NULL && mu_logfile_is_full(tee->file)) ||
+           (tee->filtered != NULL && mu_logfile_is_full(tee->filtered));
+}
+
+/* Until there is nothing to read, or `bytes_max` have been read, or a file is full and somebody `waits` for it. */
+static void read_some(struct mu_tee *tee, size_t bytes_max, bool waits)
 {
     char chunk[MU_TEE_CHUNK_BYTES];
 
     for (size_t total = 0; total < bytes_max;) {
-        ssize_t got = read(tee->fd, chunk, sizeof chunk);
+        ssize_t got;
+
+        if (waits && has_full_file(tee)) {
+            tee->paused = true;
+            (void)uv_poll_stop(&tee->poll);
+            break;
+        }
+        got = read(tee->fd, chunk, sizeof chunk);
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -185,7 +221,29 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 {
     (void)status; /* whatever it is, the read tells */
     (void)events;
-    read_some(poll->data, MU_TEE_TURN_BYTES);
+    read_some(poll->data, MU_TEE_TURN_BYTES, true);
+}
+
+void mu_tee_go_on(struct mu_tee *tee)
+{
+    int rc;
+
+    if (tee->paused && !has_full_file(tee)) {
+        tee->paused = false;
+        /* Cannot fail: the descriptor is good, and nothing else watches it. */
+        rc = uv_poll_start(&tee->poll, UV_READABLE, on_readable);
+        assert(rc == 0);
+        (void)rc;
+    }
+    if (!tee->lagging)
+        return;
+    if (mu_disk_is_silent(tee->file->disk)) {
+        say_not_shown(tee, "the file system does not answer");
+        mu_logfile_stop_read(tee->file);
+        end_lag(tee);
+    } else {
+        catch_up(tee);
+    }
 }
 
 static void free_tee(struct mu_tee *tee)
@@ -242,7 +300,7 @@ int mu_tee_start(uv_loop_t *loop, const struct mu_tee_config *config, struct mu_
 void mu_tee_drain(struct mu_tee *tee)
 {
     if (!tee->ended)
-        read_some(tee, MU_TEE_DRAIN_BYTES);
+        read_some(tee, MU_TEE_DRAIN_BYTES, false);
 }
 
 bool mu_tee_has_ended(const struct mu_tee *tee)
@@ -252,7 +310,7 @@ bool mu_tee_has_ended(const struct mu_tee *tee)
 
 uint64_t mu_tee_lag(const struct mu_tee *tee)
 {
-    return tee->lagging ? tee->file->written - tee->shown : 0;
+    return tee->lagging ? mu_logfile_behind(tee->file) : 0;
 }
 
 uint64_t mu_tee_bytes(const struct mu_tee *tee)
@@ -280,10 +338,11 @@ void mu_tee_close(struct mu_tee *tee, mu_tee_closed *on_closed)
 {
     assert(tee->on_closed == NULL);
     tee->on_closed = on_closed;
-    if (tee->lagging)
-        mu_log(MUSTER_LOG_WARNING, "the last %" PRIu64 " bytes of '%s' were not shown: the console does not keep up",
-               mu_tee_lag(tee), tee->file->path);
-    else if (!tee->ended)
+    if (tee->lagging) {
+        say_not_shown(tee, "the console does not keep up");
+        mu_logfile_stop_read(tee->file);
+    } else if (!tee->ended) {
         show_rest(tee);
+    }
     uv_close((uv_handle_t *)&tee->poll, on_poll_closed);
 }

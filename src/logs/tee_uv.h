@@ -1,6 +1,7 @@
 /* One stream of one worker that passes through us: from a pipe to a file as the bytes arrive, and to the console in
  * whole lines. When the console does not keep up, neither the worker nor the file waits for it: it is shown later what
- * the file holds by then. Only without a file are lines dropped, see console_uv.h. */
+ * the file holds by then. Only without a file are lines dropped, see console_uv.h. When the file does not keep up, the
+ * pipe is not read until it does, so the worker waits; it does not wait for a file system that is silent. */
 #ifndef MU_LOGS_TEE_UV_H
 #define MU_LOGS_TEE_UV_H
 
@@ -20,7 +21,7 @@ typedef void mu_tee_ended(void *ctx);
 
 struct mu_tee_config {                /* borrowed for the call unless said otherwise */
     int fd;                           /* the pipe's reading end; taken on success */
-    struct mu_logfile *file;          /* NULL: none; lives longer than the tee */
+    struct mu_logfile *file;          /* NULL: none; outlives the tee; read by nobody else */
     struct mu_console *console;       /* lives longer than the tee */
     const char *label, *where;        /* see mu_console_source_new() */
     const char *prefix;               /* copied */
@@ -34,8 +35,11 @@ struct mu_tee_config {                /* borrowed for the call unless said other
 
 int mu_tee_start(uv_loop_t *loop, const struct mu_tee_config *config, struct mu_tee **ret_tee,
                  struct muster_error *reterr);
-void mu_tee_drain(struct mu_tee *tee);           /* reads what is there now, bounded */
-void mu_tee_end(struct mu_tee *tee);             /* as if the pipe were at its end: it is not read any more */
+void mu_tee_drain(struct mu_tee *tee); /* reads what is there now, bounded */
+void mu_tee_end(struct mu_tee *tee);   /* as if the pipe were at its end: it is not read any more */
+/* One of its files has moved, or the file system is silent: goes on with what waits for that. To be called by the owner
+ * of the files, from the loop. */
+void mu_tee_go_on(struct mu_tee *tee);
 bool mu_tee_has_ended(const struct mu_tee *tee); /* the pipe; the console may lag behind */
 uint64_t mu_tee_lag(const struct mu_tee *tee);   /* bytes in the file that are still to be shown */
 uint64_t mu_tee_bytes(const struct mu_tee *tee);

@@ -99,6 +99,7 @@ static int open_temporary(struct mu_logtree *tree, const char *tmp_dir, struct m
         if (dirs[i] == NULL || dirs[i][0] == '\0' || absolute(dirs[i], dir, reterr) < 0)
             continue;
         rc = make_random(tree, dir, "/torchelastic_", tree->base, reterr);
+        tree->is_temporary = rc == 0 && (strcmp(dir, "/tmp") == 0 || strcmp(dir, "/var/tmp") == 0);
     }
     return rc;
 }

@@ -28,6 +28,7 @@ struct mu_logtree {
     char base[MU_LOGTREE_PATH_MAX]; /* empty: /dev/null, nothing is made */
     char run[MU_LOGTREE_PATH_MAX];  /* empty until the first attempt */
     char run_id[MU_LOGTREE_RUN_ID_MAX + 1];
+    bool is_temporary; /* base is ours, in /tmp or /var/tmp */
     struct mu_rng rng;
     int errnum; /* of the last failure; 0 when it was not the system's */
 };

@@ -2,6 +2,7 @@
 #include "console_scene.h"
 #include "failmalloc.h"
 #include "logs/logs_uv.h"
+#include "logs/tail.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -24,7 +25,11 @@ struct scene {
     struct mu_ranks_shown shown;
     struct mu_filters filters;
     struct mu_logs_config config;
+    struct mu_disk *disk;
+    bool disk_closed;
     struct mu_logs *logs;
+    bool opened;
+    struct muster_error error;  /* of opening them */
     struct mu_logs_stats stats; /* in the end */
     pid_t pids[WORKERS_MAX];
     unsigned finished;
@@ -46,8 +51,10 @@ static int setup(void **state)
     config.name = "standard error";
     assert_int_equal(mu_console_start(&s->loop, &config, &s->consoles[1], NULL), 0);
     s->consoles_open = 2;
+    assert_int_equal(mu_disk_start(&s->loop, &(struct mu_disk_config){ 0 }, &s->disk, NULL), 0);
     listen_to_log();
     s->config = (struct mu_logs_config){
+        .disk = s->disk,
         .tree = &s->tree,
         .workers = 2,
         .redirects = &s->redirects,
@@ -67,13 +74,20 @@ static void on_console_closed(struct mu_console *console, void *ctx)
     ((struct scene *)ctx)->consoles_open--;
 }
 
+static void on_disk_closed(void *ctx, bool hangs)
+{
+    (void)hangs;
+    ((struct scene *)ctx)->disk_closed = true;
+}
+
 static int teardown(void **state)
 {
     struct scene *s = *state;
 
     mu_console_close(s->consoles[0], 0, on_console_closed, s);
     mu_console_close(s->consoles[1], 0, on_console_closed, s);
-    TURN_UNTIL(&s->loop, -1, s->consoles_open == 0);
+    mu_disk_close(s->disk, PATIENCE_MS, on_disk_closed, s);
+    TURN_UNTIL(&s->loop, -1, s->consoles_open == 0 && s->disk_closed);
     muster_log_set_sink(NULL, NULL);
     assert_int_equal(uv_loop_close(&s->loop), 0);
     far_end_close(&s->out);
@@ -91,17 +105,60 @@ static void open_tree_at(struct scene *s, const char *log_dir)
     assert_int_equal(mu_logtree_open(&s->tree, &config, NULL), 0);
 }
 
+static void on_opened(void *ctx, const struct muster_error *error)
+{
+    struct scene *s = ctx;
+
+    s->opened = true;
+    s->error = error != NULL ? *error : (struct muster_error){ 0 };
+}
+
+/* What came of it. */
+static int try_open(struct scene *s)
+{
+    int rc = mu_logs_open(&s->loop, &s->config, on_opened, s, &s->logs, &s->error);
+
+    s->opened = false;
+    if (rc < 0)
+        return rc;
+    TURN_UNTIL(&s->loop, -1, s->opened);
+    return s->error.code;
+}
+
+/* ---- What the thread has been given is done */
+
+struct marker {
+    struct mu_file_job job;
+    bool done;
+};
+
+static void run_marker(struct mu_file_job *job)
+{
+    (void)job;
+}
+
+static void on_marker(struct mu_file_job *job)
+{
+    MU_LIST_ITEM(job, struct marker, job)->done = true;
+}
+
+static void settle(struct scene *s)
+{
+    struct marker marker = { .job = { .run = run_marker, .done = on_marker, .drop = on_marker } };
+
+    mu_disk_submit(s->disk, &marker.job);
+    TURN_UNTIL(&s->loop, -1, marker.done);
+}
+
 /* `tees` and `redirects` as on the command line. */
 static void open_logs(struct scene *s, const char *redirects, const char *tees)
 {
-    struct muster_error err = { 0 };
-
     if (s->tree.run_id[0] == '\0')
         open_tree_at(s, s->dir.path);
     assert_int_equal(mu_redirects_parse("-r", redirects, &s->redirects, NULL), 0);
     assert_int_equal(mu_redirects_parse("-t", tees, &s->tees, NULL), 0);
-    if (mu_logs_open(&s->loop, &s->config, &s->logs, &err) < 0)
-        fail_msg("%s", err.text);
+    if (try_open(s) < 0)
+        fail_msg("%s", s->error.text);
 }
 
 /* Inherits what stands for our standard output and error. */
@@ -168,6 +225,7 @@ static void finish(struct scene *s)
         (turn_and_read(s), mu_console_stats(s->consoles[0]).waiting + mu_console_stats(s->consoles[1]).waiting == 0));
     turn_and_read(s);
     s->logs = NULL;
+    settle(s);
 }
 
 static void run(struct scene *s, work_fn *work)
@@ -366,6 +424,11 @@ static void a_worker_that_is_killed_mid_line_loses_nothing(void **state)
         assert_int_equal(WTERMSIG(reap(s, 0)), SIGKILL);
         assert_int_equal(mu_logs_stats(s->logs).pipes_open, 0); /* both are read to the end, at once */
         assert_int_equal(mu_logs_tail(s->logs, 0, &text), 0);
+        assert_int_equal(mu_logs_tail_file(s->logs, 0) == NULL, tee);
+        if (!tee) { /* it went past us */
+            assert_int_equal(text.len, 0);
+            assert_int_equal(mu_tail_file(mu_logs_tail_file(s->logs, 0), &text), 0);
+        }
         assert_int_equal(mu_buf_append(&text, "", 1, SIZE_MAX), 0);
         assert_non_null(strstr(text.data, "\nTraceback, line 4999\nlocal rank 0 dies in the midd"));
         assert_memory_equal(text.data, "Traceback, line 4981\n", 21); /* twenty lines */
@@ -573,7 +636,6 @@ static void too_few_descriptors_are_an_error_that_leaves_nothing_open(void **sta
 {
     struct scene *s = *state;
     struct rlimit before, low;
-    struct muster_error err = { 0 };
     unsigned open_before;
     int rc;
 
@@ -585,45 +647,46 @@ static void too_few_descriptors_are_an_error_that_leaves_nothing_open(void **sta
     low = before;
     low.rlim_cur = open_before + 20;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    rc = mu_logs_open(&s->loop, &s->config, &s->logs, &err);
+    rc = try_open(s);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(rc, MUSTER_ESYSTEM);
-    assert_non_null(strstr(err.text, "output of the workers: "));
-    assert_non_null(strstr(err.text, "Too many open files"));
+    assert_non_null(strstr(s->error.text, "output of the workers: "));
+    assert_non_null(strstr(s->error.text, "Too many open files"));
     TURN_UNTIL(&s->loop, -1, open_fds() == open_before);
 }
 
 static void a_log_directory_that_vanished_is_an_error(void **state)
 {
     struct scene *s = *state;
-    struct muster_error err = { 0 };
     char path[128];
 
     (void)snprintf(path, sizeof path, "%s/logs", s->dir.path);
     open_tree_at(s, path);
     assert_int_equal(rmdir(path), 0);
-    assert_int_equal(mu_logs_open(&s->loop, &s->config, &s->logs, &err), MUSTER_ESYSTEM);
-    assert_non_null(strstr(err.text, "output of the workers: log directory: make directory '"));
-    (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_int_equal(try_open(s), MUSTER_ESYSTEM);
+    assert_non_null(strstr(s->error.text, "output of the workers: log directory: make directory '"));
+    settle(s);
 }
 
 static void without_memory_there_is_an_error_and_nothing_left_open(void **state)
 {
     struct scene *s = *state;
-    unsigned open_before = open_fds();
+    unsigned open_before;
 
+    settle(s); /* the thread is there */
+    open_before = open_fds();
     open_tree_at(s, s->dir.path);
     assert_int_equal(mu_filters_parse("-", "x", &s->filters, NULL), 0);
     s->redirects.all = MU_STD_BOTH;
     assert_int_equal(mu_redirects_parse("-", "1:3", &s->tees, NULL), 0);
     FOR_EACH_FAILURE (n) {
-        int rc = mu_logs_open(&s->loop, &s->config, &s->logs, NULL);
+        int rc = try_open(s);
 
+        s->finished = 0;
         assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
         if (rc == 0)
             mu_logs_finish(s->logs, on_finished, s);
-        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
-        assert_int_equal(open_fds(), open_before);
+        TURN_UNTIL(&s->loop, -1, open_fds() == open_before && (rc < 0 || s->finished == 1));
     }
     assert_int_equal(s->finished, 1);
 }
@@ -640,8 +703,11 @@ static int write_much(uint32_t local_rank)
 /* A disk of 64 kB with so many files; false where we may not mount one. It goes with this process. */
 static bool mount_small_disk(struct scene *s, const char *options)
 {
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+    static bool is_apart; /* once is enough, and the thread that writes files comes along */
+
+    if (!is_apart && (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0))
         return false;
+    is_apart = true;
     return mount("tmpfs", s->dir.path, "tmpfs", 0, options) == 0;
 }
 
@@ -708,6 +774,133 @@ static void a_disk_that_is_full_from_the_start_costs_files_but_no_worker(void **
     }
 }
 
+/* ---- A file system that does not answer: a job in front of ours waits for the other end of a FIFO */
+
+struct hang {
+    struct mu_file_job job;
+    char path[128];
+};
+
+static void run_hang(struct mu_file_job *job)
+{
+    int fd = open(MU_LIST_ITEM(job, struct hang, job)->path, O_WRONLY | O_CLOEXEC);
+
+    if (fd >= 0)
+        (void)close(fd);
+}
+
+static void free_hang(struct mu_file_job *job)
+{
+    free(MU_LIST_ITEM(job, struct hang, job));
+}
+
+/* With files that are soon said to be silent. */
+static void setup_silence(struct scene *s)
+{
+    mu_disk_close(s->disk, PATIENCE_MS, on_disk_closed, s);
+    TURN_UNTIL(&s->loop, -1, s->disk_closed);
+    s->disk_closed = false;
+    assert_int_equal(mu_disk_start(&s->loop, &(struct mu_disk_config){ .silent_ms = 40 }, &s->disk, NULL), 0);
+    s->config.disk = s->disk;
+    s->config.workers = 1;
+    s->config.drain_ms = 10;
+}
+
+static void hang(struct scene *s)
+{
+    struct hang *h = calloc(1, sizeof *h);
+
+    h->job = (struct mu_file_job){ .run = run_hang, .done = free_hang, .drop = free_hang };
+    (void)snprintf(h->path, sizeof h->path, "%s/fifo", s->dir.path);
+    (void)mkfifo(h->path, 0600);
+    mu_disk_submit(s->disk, &h->job);
+}
+
+static void answer(struct scene *s)
+{
+    char path[128];
+    int fd;
+
+    (void)snprintf(path, sizeof path, "%s/fifo", s->dir.path);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    (void)close(fd);
+}
+
+static void an_attempt_whose_directory_does_not_answer_goes_on_without_files(void **state)
+{
+    struct scene *s = *state;
+
+    setup_silence(s);
+    hang(s);
+    for (int i = 0; i < 2; i++) { /* the second need not wait to find out */
+        s->out.got.len = 0;
+        open_logs(s, "2", "1");
+        assert_int_equal(times_said("' does not answer; workers go on without log files and error files"), i + 1);
+        assert_string_equal(mu_logs_directory(s->logs), "");
+        assert_string_equal(mu_logs_error_file(s->logs, 0), "");
+        spawn_all(s, talk);
+        assert_int_equal(reap(s, 0), 0);
+        mu_logs_finish(s->logs, on_finished, s);
+        s->finished = 0;
+        TURN_UNTIL(&s->loop, -1, (turn_and_read(s), s->finished == 1));
+        TURN_UNTIL(&s->loop, -1, (turn_and_read(s), mu_console_stats(s->consoles[0]).waiting == 0));
+        assert_string_equal(far_end_text(&s->out), "[default0]:out-0\n[default0]:no newline at end 0\n");
+    }
+    answer(s);
+    settle(s);
+    listen_to_log();
+    s->out.got.len = 0;
+    open_logs(s, "2", "1"); /* and the next one has files again */
+    assert_string_not_equal(mu_logs_directory(s->logs), "");
+    assert_int_equal(said.count, 0);
+    run(s, talk);
+    finish(s);
+}
+
+static void an_attempt_that_is_being_opened_can_be_given_up(void **state)
+{
+    struct scene *s = *state;
+    unsigned open_before = open_fds();
+
+    setup_silence(s);
+    open_tree_at(s, s->dir.path);
+    s->tees.all = MU_STD_BOTH;
+    for (int hung = 0; hung < 2; hung++) {
+        if (hung)
+            hang(s);
+        s->opened = false;
+        s->finished = 0;
+        assert_int_equal(mu_logs_open(&s->loop, &s->config, on_opened, s, &s->logs, NULL), 0);
+        mu_logs_finish(s->logs, on_finished, s);
+        TURN_UNTIL(&s->loop, -1, s->finished == 1);
+        assert_false(s->opened);
+    }
+    answer(s);
+    settle(s);
+    assert_false(s->opened);
+    TURN_UNTIL(&s->loop, -1, open_fds() <= open_before + 2); /* but what wakes the loop */
+}
+
+static void what_is_not_written_in_the_end_is_counted(void **state)
+{
+    struct scene *s = *state;
+
+    setup_silence(s);
+    open_logs(s, "0", "1");
+    hang(s);
+    spawn_all(s, talk);
+    assert_int_equal(reap(s, 0), 0);
+    mu_logs_finish(s->logs, on_finished, s);
+    TURN_UNTIL(&s->loop, -1, (turn_and_read(s), s->finished == 1));
+    TURN_UNTIL(&s->loop, -1, (turn_and_read(s), mu_console_stats(s->consoles[0]).waiting == 0));
+    assert_string_equal(far_end_text(&s->out), "[default0]:out-0\n[default0]:no newline at end 0\n");
+    assert_int_equal(s->stats.file_bytes_lost, strlen("out-0\nno newline at end 0"));
+    assert_said("/0/stdout.log' lacks 25 bytes: the file system does not answer");
+    answer(s);
+    settle(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -732,6 +925,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(on_a_full_disk_workers_go_on_and_the_console_is_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(on_a_full_disk_redirected_output_is_said_to_be_cut_off, setup, teardown),
         cmocka_unit_test_setup_teardown(a_disk_that_is_full_from_the_start_costs_files_but_no_worker, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_attempt_whose_directory_does_not_answer_goes_on_without_files, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(an_attempt_that_is_being_opened_can_be_given_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_not_written_in_the_end_is_counted, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,14 +13,23 @@ struct scene {
     uv_loop_t loop;
     struct far_end far;
     struct mu_console *console;
+    struct mu_disk *disk;
     struct mu_logfile file, filtered;
     struct mu_filters filters;
     struct mu_tee *tee;
     int writer; /* the worker's end; -1: closed */
     unsigned ended;
     bool no_file;
-    bool tee_closed, console_closed;
+    bool tee_closed, console_closed, disk_closed;
 };
+
+static void on_moved(void *ctx)
+{
+    struct scene *s = ctx;
+
+    if (s->tee != NULL)
+        mu_tee_go_on(s->tee);
+}
 
 static void make_file(struct scene *s, struct mu_logfile *file, const char *name)
 {
@@ -29,7 +38,9 @@ static void make_file(struct scene *s, struct mu_logfile *file, const char *name
 
     (void)snprintf(path, sizeof path, "%s/%s", s->dir.path, name);
     assert_int_equal(mu_logfile_create(path, &fd), 0);
-    assert_int_equal(mu_logfile_init(file, fd, path), 0);
+    assert_int_equal(mu_logfile_init(file, s->disk, fd, path), 0);
+    file->on_moved = on_moved;
+    file->ctx = s;
 }
 
 static int setup(void **state)
@@ -43,6 +54,7 @@ static int setup(void **state)
     far_end_open(&s->far, PIPE);
     config.fd = s->far.fd;
     assert_int_equal(mu_console_start(&s->loop, &config, &s->console, NULL), 0);
+    assert_int_equal(mu_disk_start(&s->loop, &(struct mu_disk_config){ 0 }, &s->disk, NULL), 0);
     make_file(s, &s->file, "stdout.log");
     s->filtered.fd = -1;
     s->writer = -1;
@@ -55,6 +67,12 @@ static void on_console_closed(struct mu_console *console, void *ctx)
 {
     (void)console;
     ((struct scene *)ctx)->console_closed = true;
+}
+
+static void on_disk_closed(void *ctx, bool hangs)
+{
+    assert_false(hangs);
+    ((struct scene *)ctx)->disk_closed = true;
 }
 
 static void on_tee_closed(void *ctx)
@@ -84,12 +102,13 @@ static int teardown(void **state)
     if (s->tee != NULL)
         close_tee(s);
     mu_console_close(s->console, 0, on_console_closed, s);
-    TURN_UNTIL(&s->loop, -1, s->console_closed);
+    mu_logfile_done(&s->file);
+    mu_logfile_done(&s->filtered);
+    mu_disk_close(s->disk, PATIENCE_MS, on_disk_closed, s);
+    TURN_UNTIL(&s->loop, -1, s->console_closed && s->disk_closed);
     muster_log_set_sink(NULL, NULL);
     assert_int_equal(uv_loop_close(&s->loop), 0);
     far_end_close(&s->far);
-    mu_logfile_done(&s->file);
-    mu_logfile_done(&s->filtered);
     mu_filters_done(&s->filters);
     own_dir_remove(&s->dir);
     free(s);
@@ -145,6 +164,18 @@ static void say(struct scene *s, const char *text)
     TURN_UNTIL(&s->loop, -1, mu_tee_bytes(s->tee) == before + strlen(text));
 }
 
+/* All that came is in the files. */
+static void settle(struct scene *s)
+{
+    TURN_UNTIL(&s->loop, -1, mu_logfile_waiting(&s->file) + mu_logfile_waiting(&s->filtered) == 0);
+}
+
+static void assert_written(struct scene *s, const char *name, const char *text)
+{
+    settle(s);
+    assert_file(s->dir.path, name, text);
+}
+
 static void hang_up(struct scene *s)
 {
     close_writer(s);
@@ -158,10 +189,10 @@ static void the_file_gets_bytes_and_the_console_gets_lines(void **state)
 
     start(s);
     say(s, "one\ntw");
-    assert_file(s->dir.path, "stdout.log", "one\ntw");
+    assert_written(s, "stdout.log", "one\ntw");
     assert_string_equal(far_end_text(&s->far), "[w0]:one\n");
     say(s, "o\n\n");
-    assert_file(s->dir.path, "stdout.log", "one\ntwo\n\n");
+    assert_written(s, "stdout.log", "one\ntwo\n\n");
     assert_string_equal(far_end_text(&s->far), "[w0]:one\n[w0]:two\n[w0]:\n");
 }
 
@@ -173,7 +204,7 @@ static void the_last_line_is_shown_at_the_end_of_the_pipe(void **state)
     say(s, "out\nno newline at end");
     hang_up(s);
     assert_int_equal(s->ended, 1);
-    assert_file(s->dir.path, "stdout.log", "out\nno newline at end");
+    assert_written(s, "stdout.log", "out\nno newline at end");
     assert_string_equal(far_end_text(&s->far), "[w0]:out\n[w0]:no newline at end\n");
 }
 
@@ -195,7 +226,7 @@ static void bytes_that_are_no_text_stay_as_they_are(void **state)
     assert_memory_equal(s->far.got.data + 21, all + 11, 246);
     {
         size_t len;
-        char *text = read_whole(s->file.path, &len);
+        char *text = (settle(s), read_whole(s->file.path, &len));
 
         assert_int_equal(len, sizeof all);
         assert_memory_equal(text, all, sizeof all);
@@ -210,7 +241,7 @@ static void what_a_dead_worker_left_is_read_at_once(void **state)
     start(s);
     assert_int_equal(write(s->writer, "dies mid-li", 11), 11);
     mu_tee_drain(s->tee);
-    assert_file(s->dir.path, "stdout.log", "dies mid-li");
+    assert_written(s, "stdout.log", "dies mid-li");
     assert_int_equal(s->ended, 0);
     close_writer(s);
     mu_tee_drain(s->tee);
@@ -243,9 +274,9 @@ static void lines_that_match_are_written_down_again(void **state)
     say(s, "step 1\nloss 0.5\nst");
     say(s, "ep 2\nac");
     say(s, "c 0.9");
-    assert_file(s->dir.path, "filtered_stdout.log", "[w0]:loss 0.5\n");
+    assert_written(s, "filtered_stdout.log", "[w0]:loss 0.5\n");
     hang_up(s);
-    assert_file(s->dir.path, "filtered_stdout.log", "[w0]:loss 0.5\n[w0]:acc 0.9\n");
+    assert_written(s, "filtered_stdout.log", "[w0]:loss 0.5\n[w0]:acc 0.9\n");
 }
 
 /* A child writes as fast as it can; here everything arrives, in the file to the byte, on the console to the line. */
@@ -294,6 +325,7 @@ static void nothing_is_lost_or_changed_on_the_way(void **state)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     TURN_UNTIL(&s->loop, -1, s->ended == 1);
     assert_memory_equal(s->far.got.data, expected.data, expected.len);
+    settle(s);
     file = read_whole(s->file.path, &len);
     assert_int_equal(len, BYTES);
     assert_memory_equal(file, text, BYTES);
@@ -403,8 +435,106 @@ static void a_full_disk_does_not_stop_the_console(void **state)
     say(s, "one\n");
     say(s, "two\n");
     assert_string_equal(far_end_text(&s->far), "[w0]:one\n[w0]:two\n");
+    settle(s);
     assert_int_equal(s->file.lost, 8);
     assert_int_equal(said.count, 1);
+}
+
+/* A FIFO is the file, and its file system answers when we read it. */
+static int make_fifo_file(struct scene *s)
+{
+    char path[128];
+    int reader, fd;
+
+    (void)snprintf(path, sizeof path, "%s/fifo", s->dir.path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(reader >= 0 && fd >= 0);
+    mu_logfile_done(&s->file);
+    assert_int_equal(mu_logfile_init(&s->file, s->disk, fd, path), 0);
+    s->file.on_moved = on_moved;
+    s->file.ctx = s;
+    return reader;
+}
+
+enum { CHUNK = 4096 };
+
+static void write_until_it_waits(struct scene *s)
+{
+    char chunk[CHUNK];
+
+    memset(chunk, '.', sizeof chunk);
+    chunk[CHUNK - 1] = '\n';
+    assert_int_equal(fcntl(s->writer, F_SETFL, O_NONBLOCK), 0);
+    while (!mu_logfile_is_full(&s->file)) {
+        (void)!write(s->writer, chunk, sizeof chunk);
+        (void)uv_run(&s->loop, UV_RUN_NOWAIT);
+        far_end_read(&s->far, SIZE_MAX);
+    }
+}
+
+static void a_file_that_is_full_makes_the_worker_wait_until_it_moves(void **state)
+{
+    struct scene *s = *state;
+    int reader = make_fifo_file(s);
+    char chunk[CHUNK] = "", room[65536];
+    uint64_t before;
+
+    start(s);
+    write_until_it_waits(s);
+    while (write(s->writer, chunk, sizeof chunk) > 0) { /* the pipe fills up */
+    }
+    before = mu_tee_bytes(s->tee);
+    for (int i = 0; i < 10; i++)
+        turn(&s->loop, -1);
+    assert_int_equal(mu_tee_bytes(s->tee), before);
+    close_writer(s);
+    TURN_UNTIL(&s->loop, s->far.reader,
+               (far_end_read(&s->far, SIZE_MAX), (void)!read(reader, room, sizeof room),
+                s->ended == 1 && mu_logfile_waiting(&s->file) == 0));
+    assert_true(mu_tee_bytes(s->tee) > before);
+    assert_int_equal(s->file.written, mu_tee_bytes(s->tee));
+    assert_int_equal(said.count, 0);
+    (void)close(reader);
+}
+
+static void on_silent(struct mu_disk_watcher *watcher)
+{
+    (void)watcher;
+}
+
+static void a_file_that_does_not_answer_is_left_behind_and_the_console_goes_on(void **state)
+{
+    struct scene *s = *state;
+    struct mu_disk_watcher watcher = { .on_silent = on_silent };
+    struct mu_disk *before = s->disk;
+    int reader;
+
+    mu_logfile_done(&s->file);
+    assert_int_equal(mu_disk_start(&s->loop, &(struct mu_disk_config){ .silent_ms = 40 }, &s->disk, NULL), 0);
+    s->file = (struct mu_logfile){ .fd = -1 };
+    reader = make_fifo_file(s);
+    mu_disk_watch(s->disk, &watcher);
+    start(s);
+    write_until_it_waits(s);
+    TURN_UNTIL(&s->loop, s->far.reader, (far_end_read(&s->far, SIZE_MAX), mu_disk_is_silent(s->disk)));
+    mu_tee_go_on(s->tee); /* as whoever hears of it does */
+    s->far.got.len = 0;
+    assert_int_equal(fcntl(s->writer, F_SETFL, 0), 0);
+    assert_int_equal(write(s->writer, "the end\n", 8), 8);
+    close_writer(s);
+    TURN_UNTIL(&s->loop, s->far.reader, (far_end_read(&s->far, SIZE_MAX), s->ended == 1));
+    TURN_UNTIL(&s->loop, s->far.reader, strstr(far_end_text(&s->far), "[w0]:the end\n") != NULL);
+    close_tee(s);
+    mu_logfile_done(&s->file);
+    assert_said("fifo' lacks ");
+    mu_disk_unwatch(&watcher);
+    (void)close(reader); /* EPIPE: the thread goes on */
+    mu_disk_close(s->disk, PATIENCE_MS, on_disk_closed, s);
+    TURN_UNTIL(&s->loop, -1, s->disk_closed);
+    s->disk = before;
+    s->disk_closed = false;
 }
 
 static void the_tail_is_what_came_last(void **state)
@@ -463,6 +593,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_console_that_is_gone_while_it_lags_ends_the_lag, setup, teardown),
         cmocka_unit_test_setup_teardown(closing_while_the_console_lags_says_what_was_not_shown, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_disk_does_not_stop_the_console, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_is_full_makes_the_worker_wait_until_it_moves, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_does_not_answer_is_left_behind_and_the_console_goes_on, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(the_tail_is_what_came_last, setup, teardown),
         cmocka_unit_test_setup_teardown(without_memory_it_does_not_start_or_loses_nothing, setup, teardown),
     };
