@@ -4,6 +4,7 @@
  * never comes back here, and the agent, which runs a loop until on_end, says what there is to say, and ends. */
 #include "agent/agent_uv.h"
 #include "base/files.h"
+#include "base/filethread.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "cli/cli.h"
@@ -23,9 +24,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_FIRST_MS 500 /* of waiting, before a terminal shows what for */
-#define LOOK_MS 1000      /* between two looks at the wait, for a terminal */
-#define CONSOLE_MS 5000   /* for what is still to be shown, in the end */
+#define LOOK_FIRST_MS 500  /* of waiting, before a terminal shows what for */
+#define LOOK_MS 1000       /* between two looks at the wait, for a terminal */
+#define CONSOLE_MS 5000    /* for what is still to be shown, in the end */
+#define ERROR_FILE_MS 3000 /* for our own error file, in the end */
 
 struct run {
     const char *program;
@@ -46,8 +48,9 @@ struct run {
     /* The end. */
     bool ended;
     struct mu_policy_outcome outcome;
-    struct mu_buf report; /* PyTorch's, to be printed when the consoles are empty */
-    char *final;          /* or one line that says why it ended; NULL: none, or no memory */
+    struct mu_buf error_bytes; /* for our own error file; empty: none */
+    struct mu_buf report;      /* PyTorch's, to be printed when the consoles are empty */
+    char *final;               /* or one line that says why it ended; NULL: none, or no memory */
     int exit_code;
 };
 
@@ -206,16 +209,12 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 
 /* ---- How it ended ---- */
 
-/* What the launcher leaves at its own TORCHELASTIC_ERROR_FILE. */
-static void write_error_file(const struct run *run, const struct mu_agent_result *result, const char *kind,
-                             const char *text)
+/* What the launcher leaves at its own TORCHELASTIC_ERROR_FILE; it is written when the loop has ended. */
+static void write_error_file(struct run *run, const struct mu_agent_result *result, const char *kind, const char *text)
 {
     const char *path = run->config->error_file;
-    struct mu_buf bytes = { 0 };
-    struct muster_error error = { 0 };
     const struct mu_failure *first =
         result->count > 0 ? &result->failures[mu_failure_first(result->failures, result->count)] : NULL;
-    bool replaced = false;
     int rc = 0;
 
     if (kind == NULL && (first == NULL || !first->error->present))
@@ -229,15 +228,75 @@ static void write_error_file(const struct run *run, const struct mu_agent_result
         }
         return;
     }
-    rc = kind == NULL ? mu_errfile_write_copy(first->error, first->exit_code, &bytes)
-                      : mu_errfile_write_own(kind, text, (int64_t)time(NULL), &bytes);
-    if (rc == 0)
-        rc = mu_errfile_save(path, mu_buf_slice(&bytes), &replaced, &error);
-    if (rc < 0)
-        mu_log(MUSTER_LOG_ERROR, "error file '%s': %s", path, error.text);
-    else if (replaced)
-        mu_log(MUSTER_LOG_WARNING, "error file '%s' was there already and is replaced", path);
-    mu_buf_done(&bytes);
+    rc = kind == NULL ? mu_errfile_write_copy(first->error, first->exit_code, &run->error_bytes)
+                      : mu_errfile_write_own(kind, text, (int64_t)time(NULL), &run->error_bytes);
+    if (rc < 0) {
+        mu_log(MUSTER_LOG_ERROR, "error file '%s': %s", path, muster_error_text(rc));
+        mu_buf_done(&run->error_bytes);
+    }
+}
+
+struct saving {
+    struct mu_file_job job;
+    char *path;
+    struct mu_buf bytes;
+    bool replaced;
+    int rc;
+    struct muster_error error;
+};
+
+static void run_saving(struct mu_file_job *job)
+{
+    struct saving *saving = MU_LIST_ITEM(job, struct saving, job);
+
+    saving->rc = mu_errfile_save(saving->path, mu_buf_slice(&saving->bytes), &saving->replaced, &saving->error);
+}
+
+static void free_saving(struct mu_file_job *job)
+{
+    struct saving *saving = MU_LIST_ITEM(job, struct saving, job);
+
+    mu_buf_done(&saving->bytes);
+    free(saving->path);
+    free(saving);
+}
+
+static void on_saved(struct mu_file_job *job)
+{
+    const struct saving *saving = MU_LIST_ITEM(job, struct saving, job);
+
+    if (saving->rc < 0)
+        mu_log(MUSTER_LOG_ERROR, "error file '%s': %s", saving->path, saving->error.text);
+    else if (saving->replaced)
+        mu_log(MUSTER_LOG_WARNING, "error file '%s' was there already and is replaced", saving->path);
+    free_saving(job);
+}
+
+/* When the loop has ended. The file may be on a file system that hangs. */
+static void save_error_file(struct run *run)
+{
+    struct mu_filethread_config config = { .wake = NULL };
+    struct mu_filethread *thread = mu_filethread_new(&config);
+    struct saving *saving = calloc(1, sizeof *saving);
+    char *path = strdup(run->config->error_file);
+
+    if (thread == NULL || saving == NULL || path == NULL) {
+        mu_log(MUSTER_LOG_ERROR, "error file '%s': no memory", run->config->error_file);
+        free(saving);
+        free(path);
+        (void)mu_filethread_free(thread);
+        return;
+    }
+    saving->job = (struct mu_file_job){ .run = run_saving, .done = on_saved, .drop = free_saving };
+    saving->path = path;
+    saving->bytes = run->error_bytes;
+    run->error_bytes = (struct mu_buf){ 0 };
+    mu_filethread_submit(thread, &saving->job);
+    if (!mu_filethread_wait(thread, ERROR_FILE_MS))
+        mu_log(MUSTER_LOG_ERROR, "error file '%s' could not be written within %d s: the file system does not answer",
+               run->config->error_file, ERROR_FILE_MS / 1000);
+    mu_filethread_turn(thread);
+    (void)mu_filethread_free(thread);
 }
 
 /* One line: what went wrong, after our name and what else comes first. */
@@ -461,6 +520,8 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
         _exit(fail(run, &error)); /* the process ends, and all that the loop still has with it */
     (void)uv_run(&run->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&run->loop);
+    if (run->error_bytes.len > 0)
+        save_error_file(run);
     if (run->report.len > 0)
         (void)fwrite(run->report.data, 1, run->report.len, stderr);
     if (run->final != NULL)
@@ -468,7 +529,6 @@ static int run_agent(struct run *run, const struct mu_startup *startup, int keep
     mu_buf_done(&run->report);
     free(run->final);
     free(run->timer_file);
-    end_as(run);
     return run->exit_code;
 }
 
@@ -499,6 +559,11 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
     else
         rc = run_agent(run, startup, keeper_fd);
     mu_event_sink_close(sink);
+    end_as(run);
+    if (mu_filethread_hangs()) { /* and exit() might wait for it */
+        (void)fflush(NULL);
+        _exit(rc);
+    }
     mu_run_config_free(config);
     free(run);
     return rc;
