@@ -64,12 +64,14 @@ struct dynamic {
     void *freed_ctx;
 };
 
+enum asker { FOR_RDZV, FOR_NOBODY, FOR_HOST, FOR_BOARD };
+
 /* A request to the back end; lives until it is answered, wanted or not. */
 struct order {
     struct mu_kv_request request;
     struct dynamic *d;
     uint64_t id;
-    enum { FOR_RDZV, FOR_NOBODY, FOR_HOST, FOR_BOARD } who;
+    enum asker who;
     struct mu_buf value, token;
 };
 
@@ -518,7 +520,7 @@ static void ask_for_host(struct dynamic *d)
 
 /* ---- The board of those who wait ---- */
 
-static void write_board(struct dynamic *d, const struct mu_board_text *text, int who)
+static void write_board(struct dynamic *d, const struct mu_board_text *text, enum asker who)
 {
     struct order *order = new_order(d, MU_KV_COMPARE_SET, 0, d->config.request_timeout_ms);
 

@@ -258,6 +258,23 @@ def test_one_of_three_etcds_may_die(scenes):
 # ---- What cannot be ----
 
 
+def test_a_wait_names_nodes_with_another_id_at_the_endpoint(etcds):
+    harness.need_program()
+    endpoint = etcds().endpoint
+    nodes = [subprocess.Popen([harness.program(), "join", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", endpoint,
+                               "--rdzv-id", name, "--nnodes", "2", "--rdzv-conf", "join_timeout=60"], text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              env=harness.quiet_environment()) for name in ("job7", "job8")]
+    try:
+        for node, other in zip(nodes, ("job8", "job7")):
+            said = next((line for line in node.stderr if "same endpoint" in line), "")  # ends with the join at the latest
+            assert said.endswith(f"; {socket.gethostname()} waits at the same endpoint for rendezvous '{other}'\n")
+    finally:
+        for node in nodes:
+            node.kill()
+            node.communicate()
+
+
 def join_fails(endpoint, conf=""):
     done = subprocess.run([harness.program(), "join", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", endpoint, "--rdzv-id",
                            "x", "--nnodes", "1", "--rdzv-conf", conf], capture_output=True, text=True, timeout=60,
@@ -315,7 +332,7 @@ def test_a_name_may_be_used_again_and_other_names_are_left_alone(etcds):
         assert said[0][0] == said[1][0] != "", said
         cluster_delete(cluster, f"/torch/elastic/rendezvous/{run_id}")  # as its time to live does
     left = {name.split("/")[0] for name in store_keys(cluster)}
-    assert left == {"muster.job", "muster.job.1", "muster.jo"}
+    assert left - {"muster"} == {"muster.job", "muster.job.1", "muster.jo"}  # the board of those who wait is nobody's own
     assert sum(name == "muster.job/verdict" for name in store_keys(cluster)) == 1
 
 
