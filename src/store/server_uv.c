@@ -29,6 +29,7 @@
 
 enum {
     READ_BYTES = 64 * 1024,
+    READS_AHEAD = 32, /* buffers that connections may fill, all together, before the others have their turn */
     GATHER_BYTES = 64 * 1024,
     PARTS_MAX = 8,
     FILES_KEPT_FREE = 4, /* past the last descriptor libuv would turn peers away without a word */
@@ -110,6 +111,8 @@ struct mu_server {
     uint64_t accepted, refused;
     struct mu_log_limit log_limit;
     struct conn *sated;   /* has filled the buffer, and reads on when it is its turn again */
+    uint64_t ahead_ms;    /* the loop's time at the last read ahead */
+    unsigned ahead;       /* buffers read ahead at that time */
     struct conn *current; /* whose bytes are being carried out; its replies are gathered */
     size_t gathered;
     bool closing;
@@ -647,11 +650,21 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
     server->sated = NULL;
 }
 
+/* One that sends much may do so in one go, but not several at once. */
+static bool may_read_ahead(struct mu_server *server)
+{
+    if (server->ahead_ms != uv_now(server->loop)) {
+        server->ahead_ms = uv_now(server->loop);
+        server->ahead = 0;
+    }
+    return server->ahead++ < READS_AHEAD;
+}
+
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
 {
     struct conn *conn = stream->data;
 
-    if (count == READ_BYTES)
+    if (count == READ_BYTES && !may_read_ahead(conn->server))
         conn->server->sated = conn;
     if (count > 0)
         feed(conn, mu_slice(buf->base, (size_t)count));

@@ -128,6 +128,7 @@ def test_add_refuses_what_is_no_number_and_keeps_it(watched, value, closes):
 
 def test_a_client_that_never_reads_holds_up_nobody(watched):
     watched.bystanders[2].set(b"/big", b"v" * (1 << 20))
+    assert watched.bystanders[2].exists(b"/big")  # the store has taken it
     with Raw(watched, receive_buffer=4096) as client:
         client.say_bytes(request("2.x", "GET", string(b"/big")) * 50)
         assert watched.bystanders_are_fine()
