@@ -46,18 +46,32 @@ int mu_logfile_create(const char *path, int *ret_fd)
     return 0;
 }
 
-int mu_logfile_move_up(int fd)
+static int dup_high(int fd)
 {
     struct rlimit limit;
-    int floor = HIGH_FD, moved;
+    int floor = HIGH_FD;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 < HIGH_FD)
         floor = (int)(limit.rlim_cur / 2);
-    moved = fcntl(fd, F_DUPFD_CLOEXEC, floor);
+    return fcntl(fd, F_DUPFD_CLOEXEC, floor);
+}
+
+int mu_logfile_move_up(int fd)
+{
+    int moved = dup_high(fd);
+
     if (moved < 0)
         return fd;
     (void)close(fd);
     return moved;
+}
+
+void mu_logfile_make_room(int fd)
+{
+    int high = dup_high(fd);
+
+    if (high >= 0)
+        (void)close(high);
 }
 
 /* ---- On the thread */

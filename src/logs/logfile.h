@@ -50,6 +50,9 @@ int mu_logfile_create(const char *path, int *ret_fd);
 /* Moves the descriptor of a file that we keep open above those that workers are started with: starting one then leaves it
  * alone (proc/spawn.c). As it was, if that cannot be done. May block. */
 int mu_logfile_move_up(int fd);
+/* Makes the table of descriptors large enough for that, by way of any descriptor that is open. While there is one thread
+ * this takes no time; with several the kernel lets some milliseconds pass. */
+void mu_logfile_make_room(int fd);
 
 /* Takes the descriptor on success. MUSTER_ENOMEM: the file is as mu_logfile_done() leaves it. */
 int mu_logfile_init(struct mu_logfile *file, struct mu_disk *disk, int fd, const char *path);

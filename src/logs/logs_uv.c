@@ -467,6 +467,15 @@ static void on_still_silent(uv_timer_t *timer)
 
 static void on_silent(struct mu_disk_watcher *watcher);
 
+static bool keeps_files(const struct opening *o)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < o->count; i++)
+        any |= o->items[i].ours;
+    return any;
+}
+
 static int start_opening(struct mu_logs *logs, struct muster_error *reterr)
 {
     if (mu_logtree_is_null(logs->config.tree)) {
@@ -476,6 +485,8 @@ static int start_opening(struct mu_logs *logs, struct muster_error *reterr)
     logs->opening = plan(logs);
     if (logs->opening == NULL)
         return fail_memory(reterr);
+    if (keeps_files(logs->opening))
+        mu_logfile_make_room(uv_backend_fd(logs->loop)); /* before there is a thread */
     mu_disk_submit(logs->disk, &logs->opening->job);
     if (mu_disk_is_silent(logs->disk))
         (void)uv_timer_start(&logs->timer, on_still_silent, 0, 0);

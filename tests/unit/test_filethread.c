@@ -25,7 +25,6 @@ struct scene {
     struct mu_filethread *thread;
     int woken[2];  /* a byte for each time */
     char told[16]; /* letters */
-    char _Atomic dropped[16];
     _Atomic unsigned dropped_count;
 };
 
@@ -91,9 +90,10 @@ static void done(struct mu_file_job *job)
 static void drop(struct mu_file_job *job)
 {
     struct job *j = (struct job *)job;
+    struct scene *s = j->scene;
 
-    j->scene->dropped[atomic_fetch_add(&j->scene->dropped_count, 1)] = j->letter;
     free(j);
+    atomic_fetch_add(&s->dropped_count, 1); /* the last word: the scene may end now */
 }
 
 static struct mu_file_job *submit(struct scene *s, char letter, const char *path)
