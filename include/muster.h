@@ -466,6 +466,9 @@ struct muster_rdzv_settings {
     int64_t min_nodes, max_nodes;
     struct muster_rdzv_timeout timeout;
     int64_t keep_alive_interval_ms, keep_alive_max_attempt; /* 0: 5 s, 3 */
+    const char
+        *bind; /* where the workers' store listens, "any" or "10.0.0.5,fd00::5"; NULL: MASTER_ADDR and loopback */
+    const char *allow; /* networks that may connect to it, "10.0.0.0/8,fd00::/8"; NULL: every network */
 };
 
 /* `store` is what the members of a round share; it and `backend` must outlive the handler. */

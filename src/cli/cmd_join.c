@@ -3,6 +3,7 @@
 #include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/join.h"
+#include "handler/bind.h"
 #include "handler/etcd_params.h"
 
 #include <errno.h>
@@ -34,6 +35,11 @@ static const char help[] = "muster join: joins a rendezvous and prints who is in
                            "  --rdzv-conf K=V,...    further options, for example join_timeout=60,\n"
                            "                         last_call_timeout=5, is_host=false; static needs rank=N\n"
                            "  --local-addr A         name and address that other nodes use for this node\n"
+                           "  --bind ADDR,...        listen on these addresses and loopback; any: on all\n"
+                           "                         (default: the address that other nodes use, and\n"
+                           "                         loopback)\n"
+                           "  --allow NET,...        accept connections only from these networks, such as\n"
+                           "                         10.0.0.0/8, and from this machine (default: from all)\n"
                            "  --backend-dir DIR      load more back ends from DIR; may be repeated\n"
                            "\n"
                            "After joining:\n"
@@ -55,7 +61,7 @@ static const char help[] = "muster join: joins a rendezvous and prints who is in
                            "      --nnodes 2 --rdzv-conf rank=0\n";
 
 struct words {
-    const char *backend, *endpoint, *run_id, *nodes, *conf, *local_addr;
+    const char *backend, *endpoint, *run_id, *nodes, *conf, *local_addr, *bind, *allow;
     char *url_run_id; /* if it is the endpoint's */
 };
 
@@ -119,6 +125,14 @@ static int check_words(const struct words *words, int64_t *ret_min, int64_t *ret
     return MU_EXIT_OK;
 }
 
+static int set_checked(struct muster_rdzv_params *params, const char *key, const char *text,
+                       int (*check)(const char *, struct muster_error *), struct muster_error *reterr)
+{
+    int rc = check(text, reterr);
+
+    return rc == 0 ? muster_rdzv_params_set_text(params, key, text, reterr) : rc;
+}
+
 static int make_params(const struct words *words, int64_t nodes_min, int64_t nodes_max,
                        struct muster_rdzv_params **ret_params)
 {
@@ -135,6 +149,14 @@ static int make_params(const struct words *words, int64_t nodes_min, int64_t nod
     if (rc == 0 && words->conf != NULL) {
         step = "option '--rdzv-conf': ";
         rc = muster_rdzv_params_set_options(params, words->conf, &error);
+    }
+    if (rc == 0 && words->bind != NULL) {
+        step = "option '--bind': ";
+        rc = set_checked(params, "bind", words->bind, mu_bind_check_hosts, &error);
+    }
+    if (rc == 0 && words->allow != NULL) {
+        step = "option '--allow': ";
+        rc = set_checked(params, "allow", words->allow, mu_bind_check_allow, &error);
     }
     if (rc == 0) {
         *ret_params = params;
@@ -217,6 +239,8 @@ int mu_cmd_join(char **argv)
         { "nnodes", MU_OPTION_TEXT, &words.nodes },
         { "rdzv-conf", MU_OPTION_TEXT, &words.conf },
         { "local-addr", MU_OPTION_TEXT, &words.local_addr },
+        { "bind", MU_OPTION_TEXT, &words.bind },
+        { "allow", MU_OPTION_TEXT, &words.allow },
         { "backend-dir", MU_OPTION_LIST, &dirs },
         { "hold", MU_OPTION_SECONDS, &config.hold_ms },
         { "json", MU_OPTION_FLAG, &config.json },
@@ -235,7 +259,8 @@ int mu_cmd_join(char **argv)
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
     if (!mu_cli_log(log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error", log_level);
+        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
+                            log_level);
     rc = join(&words, &dirs, &config);
     free(words.url_run_id);
     return rc;

@@ -100,9 +100,11 @@ static void on_state(void *ctx, enum mu_group_state state)
 
 static void start_health(struct run *run)
 {
-    struct mu_health_config config = {
-        .port = (uint16_t)run->config->health_port, .poke = poke, .ctx = run, .stuck_ms = run->config->health_timeout_ms
-    };
+    struct mu_health_config config = { .hosts = run->config->health_hosts,
+                                       .port = (uint16_t)run->config->health_port,
+                                       .poke = poke,
+                                       .ctx = run,
+                                       .stuck_ms = run->config->health_timeout_ms };
     struct muster_error error = { 0 };
 
     if (run->config->health_port < 0)

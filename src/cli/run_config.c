@@ -486,11 +486,30 @@ static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
         rc = muster_rdzv_params_set_bool(params, "use_agent_store", false, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_set_options(params, m->options->rdzv_conf, reterr);
+    if (rc == 0 && m->options->bind != NULL)
+        rc = muster_rdzv_params_set_text(params, "bind", m->options->bind, reterr);
+    if (rc == 0 && m->options->allow != NULL)
+        rc = muster_rdzv_params_set_text(params, "allow", m->options->allow, reterr);
     if (rc == 0 && strcmp(m->backend, backend_static) == 0)
         rc = muster_rdzv_params_set_int(params, "rank", m->options->node_rank.value, reterr);
     if (rc == 0 && !muster_rdzv_params_get(params, "timeout", &value))
         rc = muster_rdzv_params_set_int(params, "timeout", MU_RUN_RDZV_TIMEOUT_S, reterr);
     return rc;
+}
+
+/* Where to listen, and for whom: also if it came with --rdzv-conf. */
+static int check_bind(struct maker *m)
+{
+    struct muster_error error = { 0 };
+    struct mu_bind bind;
+
+    if (m->options->bind != NULL && mu_bind_check_hosts(m->options->bind, &error) < 0)
+        (void)mu_wrap(&error, error.code, "--bind");
+    else if (m->options->allow != NULL && mu_bind_check_allow(m->options->allow, &error) < 0)
+        (void)mu_wrap(&error, error.code, "--allow");
+    else if (mu_bind_from_params(m->config->params, &bind, &error) == 0)
+        return 0;
+    return bad_value(m, &error);
 }
 
 /* A URL of etcd names the job, if nobody else does. */
@@ -666,6 +685,24 @@ static const char *find_tmp_dir(const struct maker *m)
     return "/tmp";
 }
 
+/* --bind leaves loopback in, the variable does not: it is said for this server alone. */
+static int take_health_hosts(struct maker *m)
+{
+    const char *host = variable(m, "TORCHELASTIC_HEALTH_CHECK_HOST");
+    struct mu_bind bind = { 0 };
+
+    if (host != NULL && host[0] != '\0')
+        return keep(m, &m->config->health_hosts, host);
+    (void)mu_bind_from_params(m->config->params, &bind, NULL); /* it was checked before */
+    if (bind.hosts == NULL || strcmp(bind.hosts, "any") == 0)
+        return keep_if(m, &m->config->health_hosts, bind.hosts);
+    if (asprintf(&m->config->health_hosts, "%s,localhost", bind.hosts) < 0) {
+        m->config->health_hosts = NULL;
+        return mu_run_no_memory(m->problem);
+    }
+    return 0;
+}
+
 static int take_health_port(struct maker *m)
 {
     const char *text = variable(m, "TORCHELASTIC_HEALTH_CHECK_PORT");
@@ -677,7 +714,7 @@ static int take_health_port(struct maker *m)
     if (!mu_number_int(text, &port) || port < 0 || port > UINT16_MAX)
         return note(m, MUSTER_LOG_INFO, "TORCHELASTIC_HEALTH_CHECK_PORT=%s is no port; there is no health check", text);
     m->config->health_port = (int)port;
-    return 0;
+    return take_health_hosts(m);
 }
 
 static int take_rest(struct maker *m)
@@ -728,6 +765,7 @@ static step *const steps[] = {
     take_signals,
     check_module,
     take_params,
+    check_bind,
     check_endpoint,
     check_group,
     take_devices,
@@ -779,6 +817,7 @@ void mu_run_config_free(struct mu_run_config *config)
     free(config->event_log_handler);
     free(config->error_file);
     free(config->timer_file);
+    free(config->health_hosts);
     free(config);
 }
 
@@ -875,6 +914,7 @@ static void add_rendezvous(struct mu_text *out, const struct mu_run_config *conf
 {
     const struct muster_rdzv_params *params = config->params;
     char endpoint[ENDPOINT_BYTES];
+    struct mu_bind bind = { 0 };
     int64_t rank;
 
     add_line(out, "rdzv_backend", muster_rdzv_params_backend(params));
@@ -886,6 +926,11 @@ static void add_rendezvous(struct mu_text *out, const struct mu_run_config *conf
         add_number(out, "node_rank", rank);
     add_line(out, "local_addr",
              muster_rdzv_params_local_addr(params) != NULL ? muster_rdzv_params_local_addr(params) : "(found out)");
+    (void)mu_bind_from_params(params, &bind, NULL); /* it was checked before */
+    if (bind.hosts != NULL)
+        add_line(out, "bind", bind.hosts);
+    if (bind.allow != NULL)
+        add_line(out, "allow", bind.allow);
 }
 
 static void add_signals(struct mu_text *out, const struct mu_run_config *config)
@@ -931,6 +976,8 @@ static void add_configuration(struct mu_text *out, const struct mu_run_config *c
         add_seconds(out, "exit_barrier_timeout", config->exit_barrier_timeout_ms);
     if (config->health_port >= 0)
         add_number(out, "health_check_port", config->health_port);
+    if (config->health_hosts != NULL)
+        add_line(out, "health_check_host", config->health_hosts);
     if (config->virtual_local_rank)
         add_line(out, "virtual_local_rank", "true");
 }

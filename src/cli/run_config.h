@@ -81,6 +81,7 @@ struct mu_run_config {
     bool file_timer;           /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
     char *timer_file;          /* TORCHELASTIC_TIMER_FILE; NULL: not set */
     int health_port;           /* -1: none */
+    char *health_hosts;        /* where it listens: TORCHELASTIC_HEALTH_CHECK_HOST, --bind; NULL: loopback */
     int64_t health_timeout_ms; /* MUSTER_HEALTH_CHECK_TIMEOUT; 0: the library's own */
 
     struct mu_run_note notes[MU_RUN_NOTES_MAX];

@@ -110,6 +110,8 @@ static const struct rule rules[] = {
     { "virtual-local-rank", 0, FLAG, AT(virtual_local_rank), NULL, 0, NULL },
     { "use-env", 0, FLAG, AT(use_env), NULL, NO_VARIABLE | LAUNCH_ONLY, NULL },
     { "backend-dir", 0, DIRS, 0, NULL, NO_VARIABLE | OURS, NULL },
+    { "bind", 0, TEXT, AT(bind), NULL, OURS, NULL },
+    { "allow", 0, TEXT, AT(allow), NULL, OURS, NULL },
     { "exit-barrier-timeout", 0, FLOAT, AT(exit_barrier_timeout), NULL, NO_VARIABLE | OURS, NULL },
     { "quiet", 'q', FLAG, AT(quiet), NULL, NO_VARIABLE | OURS, NULL },
     { "verbose", 'v', COUNT, AT(verbose), NULL, NO_VARIABLE | OURS, NULL },
@@ -595,6 +597,10 @@ static const char help_options[] =
     "  --rdzv-id ID              name of the job, the same on every node\n"
     "  --rdzv-conf K=V,...       more options, such as join_timeout=60,last_call_timeout=5\n"
     "  --local-addr ADDR         name and address that other nodes use for this node\n"
+    "  --bind ADDR,...           listen on these addresses and loopback; any: on all\n"
+    "                            (default: the address that other nodes use, and loopback)\n"
+    "  --allow NET,...           accept connections only from these networks, such as\n"
+    "                            10.0.0.0/8, and from this machine (default: from all)\n"
     "  --backend-dir DIR         load more back ends from this directory; may be repeated\n"
     "  --node-rank N, --master-addr ADDR, --master-port PORT\n"
     "                            for back end static (defaults: 0, 127.0.0.1, 29500)\n"

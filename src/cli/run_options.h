@@ -80,6 +80,7 @@ struct mu_run_options {
     bool virtual_local_rank;
     bool use_env; /* only in the form of `python -m torch.distributed.launch` */
     /* Ours. */
+    const char *bind, *allow;                              /* NULL: not given */
     struct mu_run_float exit_barrier_timeout;              /* may be unset */
     const char *backend_dirs[MU_RUN_BACKEND_DIRS_MAX + 1]; /* NULL-terminated */
     size_t backend_dirs_count;

@@ -23,6 +23,18 @@ const char *mu_boot_state_text(enum mu_boot_state state)
     return "unknown";
 }
 
+/* NULL stays NULL. False: no memory. */
+static bool copy(const char *text, char **ret_copy)
+{
+    *ret_copy = text == NULL ? NULL : strdup(text);
+    return text == NULL || *ret_copy != NULL;
+}
+
+struct mu_bind mu_boot_bind(const struct mu_boot *boot)
+{
+    return (struct mu_bind){ .hosts = boot->bind_hosts, .allow = boot->bind_allow };
+}
+
 int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;
@@ -43,7 +55,8 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
     memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
     boot->run_id = strdup(config->run_id);
     boot->key = malloc(boot->key_room);
-    if (boot->run_id == NULL || boot->key == NULL) {
+    if (boot->run_id == NULL || boot->key == NULL || !copy(config->bind.hosts, &boot->bind_hosts) ||
+        !copy(config->bind.allow, &boot->bind_allow)) {
         mu_boot_done(boot);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the bootstrap of a rendezvous");
     }
@@ -54,6 +67,8 @@ void mu_boot_done(struct mu_boot *boot)
 {
     free(boot->run_id);
     free(boot->key);
+    free(boot->bind_hosts);
+    free(boot->bind_allow);
     *boot = (struct mu_boot){ .deadline_ms = UINT64_MAX, .retry_ms = UINT64_MAX };
 }
 
@@ -249,6 +264,27 @@ static void offer(struct mu_boot *boot, const char *addr)
     memcpy(boot->addrs[boot->addrs_count++], addr, strlen(addr) + 1);
 }
 
+/* An address at which we may listen. */
+static void offer_covered(struct mu_boot *boot, const char *text)
+{
+    const struct mu_bind bind = mu_boot_bind(boot);
+    union mu_addr addr;
+
+    if (text != NULL && mu_addr_parse(text, 0, &addr) && !mu_bind_covers(&bind, &addr))
+        return;
+    offer(boot, text);
+}
+
+/* The address that the user has named for listening, if there is one. */
+static void offer_bound(struct mu_boot *boot)
+{
+    const struct mu_bind bind = mu_boot_bind(boot);
+    char text[MU_BOOT_ADDR_MAX];
+
+    if (mu_bind_first(&bind, text, sizeof text))
+        offer(boot, text);
+}
+
 /* What others reached us at is better than what we see of ourselves, if that is only the loopback. */
 static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start)
 {
@@ -264,11 +300,14 @@ static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start
         return;
     }
     if (is_loopback(own)) {
-        offer(boot, start->accepted_on);
-        if (start->elsewhere)
+        offer_covered(boot, start->accepted_on);
+        if (start->elsewhere) {
+            offer_bound(boot);
             offer(boot, boot->hostname);
+        }
     }
-    offer(boot, own);
+    offer_covered(boot, own);
+    offer_bound(boot);
     offer(boot, boot->hostname);
 }
 
@@ -325,6 +364,7 @@ static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, 
     boot->state = MU_BOOT_OPENING;
     effect = emit(out, type);
     effect->id = ++boot->id;
+    effect->addr = boot->addrs[0];
     effect->wait_ms = boot->timeout_ms;
 }
 

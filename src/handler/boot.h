@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/slice.h"
+#include "handler/bind.h"
 
 #include <stdint.h>
 
@@ -89,17 +90,18 @@ struct mu_boot_event { /* borrows what it points to */
 };
 
 enum mu_boot_effect_type {
-    MU_BOOT_DO_OPEN_STORE, /* listen on a new port, every address, with a fresh table. Answer: LISTENING */
-    MU_BOOT_DO_KEEP_STORE, /* the listener that is there gets a fresh table; none is there: open one. The same answer */
-    MU_BOOT_DO_FREE_PORT,  /* find a free port by binding and closing. The same answer */
+    MU_BOOT_DO_OPEN_STORE,  /* addr: listen for it (bind.h) on a new port, with a fresh table. Answer: LISTENING */
+    MU_BOOT_DO_KEEP_STORE,  /* addr: the listener that is there gets a fresh table; none: open one. The same answer */
+    MU_BOOT_DO_FREE_PORT,   /* find a free port by binding and closing. addr: where others come. The same answer */
     MU_BOOT_DO_CLOSE_STORE, /* the listener that is there, or being opened; no answer */
-    MU_BOOT_DO_CHECK_SELF,  /* addr, port, wait_ms: connect to ourselves there and hang up. CHECKED or REQUEST_FAILED */
-    MU_BOOT_DO_GET,         /* key, wait_ms: GOT, MISSING or REQUEST_FAILED */
-    MU_BOOT_DO_CHECK,       /* key, wait_ms: FOUND (does not wait for the key) or REQUEST_FAILED */
-    MU_BOOT_DO_SET,         /* key, value, wait_ms: SET or REQUEST_FAILED */
-    MU_BOOT_DO_DONE,        /* addr, port; an empty address and 0: not known yet, see above */
-    MU_BOOT_DO_FAIL,        /* error */
-    MU_BOOT_DO_WARN,        /* text */
+    MU_BOOT_DO_CHECK_SELF, /* addr, port, wait_ms: listen for it as well, connect to ourselves there and hang up. CHECKED or
+                             * REQUEST_FAILED */
+    MU_BOOT_DO_GET,        /* key, wait_ms: GOT, MISSING or REQUEST_FAILED */
+    MU_BOOT_DO_CHECK,      /* key, wait_ms: FOUND (does not wait for the key) or REQUEST_FAILED */
+    MU_BOOT_DO_SET,        /* key, value, wait_ms: SET or REQUEST_FAILED */
+    MU_BOOT_DO_DONE,       /* addr, port; an empty address and 0: not known yet, see above */
+    MU_BOOT_DO_FAIL,       /* error */
+    MU_BOOT_DO_WARN,       /* text */
 };
 
 struct mu_boot_effect { /* borrows from the machine, until its next step */
@@ -124,6 +126,7 @@ struct mu_boot_config { /* copied */
     const char *run_id;
     const char *local_addr; /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
     const char *hostname;   /* of this machine: published if no better address is known */
+    struct mu_bind bind;    /* where the user wants us to listen, and for whom */
     bool use_agent_store;
     bool standalone;     /* nobody from elsewhere can be in: publish 127.0.0.1 */
     uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
@@ -139,6 +142,7 @@ struct mu_boot {
     char *run_id, *key; /* room for the longest key */
     size_t key_room;
     char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
+    char *bind_hosts, *bind_allow; /* NULL: not given */
     bool use_agent_store, standalone;
     uint64_t timeout_ms;
     /* Since the beginning. */
@@ -155,7 +159,7 @@ struct mu_boot {
     uint64_t start_ms, deadline_ms,
         retry_ms;                    /* retry_ms: when the request is made again; UINT64_MAX: it is under way */
     uint64_t id;                     /* of the request under way; ids only grow */
-    char addrs[3][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
+    char addrs[4][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
     size_t addrs_count, addr_index;
     char addr[MU_BOOT_ADDR_MAX];
     uint16_t port;
@@ -172,6 +176,8 @@ void mu_boot_done(struct mu_boot *boot);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out);
 uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted; UINT64_MAX: never */
+
+struct mu_bind mu_boot_bind(const struct mu_boot *boot); /* as the config has it; the texts are the machine's */
 
 const char *mu_boot_state_text(enum mu_boot_state state);
 

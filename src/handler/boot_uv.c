@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "handler/owns.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
@@ -141,40 +142,75 @@ static void close_store(struct mu_boot_uv *boot, struct mu_server **store)
     mu_server_close(server, on_store_closed, boot);
 }
 
-static int open_store(struct mu_boot_uv *boot, struct mu_server **store, struct muster_error *reterr)
+static void say_where(const struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
-    const struct muster_store_server_config config = { .size = sizeof config };
+    if (plan->reason == MU_BIND_NOT_OWN)
+        mu_log(
+            MUSTER_LOG_WARNING,
+            "rendezvous '%s': '%s' is not an address of this machine, so the workers' store listens on every address; "
+            "--bind ADDR limits that",
+            boot->machine.run_id, boot->place.addr);
+    else
+        mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': the workers' store listens on %s", boot->machine.run_id,
+               plan->hosts);
+}
 
+static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const struct mu_bind_plan *plan,
+                      struct muster_error *reterr)
+{
+    const struct mu_bind bind = mu_boot_bind(&boot->machine);
+    struct mu_bind_networks networks;
+    const struct muster_store_server_config config = {
+        .size = sizeof config, .host = plan->hosts, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+    };
+
+    say_where(boot, plan);
     close_store(boot, store);
     return mu_server_start_as(boot->loop, &config, store, reterr);
 }
 
-static int find_port(struct mu_boot_uv *boot, uint16_t *ret_port, struct muster_error *reterr)
+static void answer_listening(struct mu_boot_uv *boot, uint64_t id, int rc, uint16_t port,
+                             const struct muster_error *error)
 {
-    int rc = boot->config.agents_store ? open_store(boot, &boot->agents, reterr) : 0;
-
-    return rc == 0 ? mu_listen_free_port(ret_port, reterr) : rc;
+    mu_boot_uv_answer(boot, (struct mu_boot_event){ .type = rc == 0 ? MU_BOOT_ON_LISTENING : MU_BOOT_ON_LISTEN_FAILED,
+                                                    .id = id,
+                                                    .port = port,
+                                                    .error = rc == 0 ? NULL : error });
 }
+
+/* It is known where. */
+static void open_for(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    bool for_agents = boot->place.type == MU_BOOT_DO_FREE_PORT;
+    struct muster_error error = { 0 };
+    uint16_t port = 0;
+    int rc = open_store(boot, for_agents ? &boot->agents : &boot->workers, plan, &error);
+
+    if (rc == 0 && for_agents)
+        rc = mu_listen_free_port(&port, &error);
+    else if (rc == 0)
+        port = mu_addr_port(mu_server_address(boot->workers));
+    answer_listening(boot, boot->place.id, rc, port, &error);
+}
+
+static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect);
 
 static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
-    struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .id = effect->id };
     struct muster_error error = { 0 };
+    uint16_t port = 0;
     int rc;
 
-    if (effect->type == MU_BOOT_DO_FREE_PORT)
-        rc = find_port(boot, &event.port, &error);
-    else if (effect->type == MU_BOOT_DO_KEEP_STORE && boot->workers != NULL)
+    if (effect->type == MU_BOOT_DO_FREE_PORT && !boot->config.agents_store) { /* nobody listens here: worker 0 will */
+        rc = mu_listen_free_port(&port, &error);
+    } else if (effect->type == MU_BOOT_DO_KEEP_STORE && boot->workers != NULL) {
         rc = mu_server_renew(boot->workers, &error);
-    else
-        rc = open_store(boot, &boot->workers, &error);
-    if (rc == 0 && effect->type != MU_BOOT_DO_FREE_PORT)
-        event.port = mu_addr_port(mu_server_address(boot->workers));
-    if (rc < 0) {
-        event.type = MU_BOOT_ON_LISTEN_FAILED;
-        event.error = &error;
+        port = mu_addr_port(mu_server_address(boot->workers));
+    } else {
+        find_place(boot, effect);
+        return;
     }
-    mu_boot_uv_answer(boot, event);
+    answer_listening(boot, effect->id, rc, port, &error);
 }
 
 struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
@@ -214,20 +250,109 @@ static void on_self_ready(struct mu_client *client, const struct muster_error *e
                                               .error = error });
 }
 
-static void check_self(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+static void connect_to_self(struct mu_boot_uv *boot)
 {
-    struct mu_client_config config = { .host = effect->addr,
-                                       .port = effect->port,
-                                       .connect_timeout_ms = effect->wait_ms };
+    const struct mu_boot_uv_place *place = &boot->place;
+    struct mu_client_config config = { .host = place->addr, .port = place->port, .connect_timeout_ms = place->wait_ms };
     struct muster_error error = { 0 };
 
     drop_self(boot);
-    boot->self_id = effect->id;
+    boot->self_id = place->id;
     if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
-        config.seed = effect->id; /* it only spreads tries */
+        config.seed = place->id; /* it only spreads tries */
     if (mu_client_start(boot->loop, &config, on_self_ready, NULL, boot, &boot->self, &error) < 0)
         mu_boot_uv_answer(
-            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &error });
+            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = place->id, .error = &error });
+}
+
+/* Another address than the one for which the store was opened: it may have to listen there, too. Every address means those
+ * of all interfaces, for it cannot be had where a single one is taken already. What fails here is found by connecting. */
+static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan, struct muster_error *reterr)
+{
+    union mu_addr addrs[MU_BIND_INTERFACES_MAX];
+    bool single = strcmp(plan->hosts, MU_LISTEN_ANY) != 0;
+    size_t count = single ? 0 : mu_own_addresses(addrs, MU_BIND_INTERFACES_MAX);
+    char text[MU_BIND_TEXT_MAX];
+    char *rest = text;
+    int rc = 0;
+
+    memcpy(text, plan->hosts, sizeof text);
+    for (const char *host; single && rc == 0 && (host = strsep(&rest, ",")) != NULL;) {
+        if (!mu_addr_parse(host, 0, &addrs[0]))
+            continue;
+        rc = mu_server_listen_also(boot->workers, &addrs[0], reterr);
+        if (mu_addr_is_loopback(&addrs[0]) || plan->reason == MU_BIND_INTERFACES)
+            rc = 0;
+    }
+    for (size_t i = 0; i < count; i++)
+        (void)mu_server_listen_also(boot->workers, &addrs[i], reterr);
+    return rc;
+}
+
+static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    struct muster_error error = { 0 };
+
+    if (boot->workers != NULL && listen_also(boot, plan, &error) < 0)
+        mu_boot_uv_answer(
+            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = boot->place.id, .error = &error });
+    else
+        connect_to_self(boot);
+}
+
+/* ---- Where to listen ---- */
+
+static void go_there(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    boot->place.wanted = false;
+    if (boot->place.type == MU_BOOT_DO_CHECK_SELF)
+        check_self(boot, plan);
+    else
+        open_for(boot, plan);
+}
+
+static void ask_for_place(struct mu_boot_uv *boot);
+
+static void on_planned(void *ctx, const struct mu_bind_plan *plan)
+{
+    struct mu_boot_uv *boot = ctx;
+
+    if (boot->place.wanted && !boot->closing) {
+        if (plan != NULL && boot->asked_id == boot->place.id)
+            go_there(boot, plan);
+        else
+            ask_for_place(boot); /* it was another one's */
+    }
+    part_gone(boot);
+}
+
+static void ask_for_place(struct mu_boot_uv *boot)
+{
+    const struct mu_bind bind = mu_boot_bind(&boot->machine);
+    struct mu_bind_plan plan;
+
+    if (mu_bind_uv_ask(&boot->ask, boot->loop, &bind, boot->place.addr, &plan, on_planned, boot)) {
+        go_there(boot, &plan);
+        return;
+    }
+    boot->asked_id = boot->place.id;
+    boot->parts++;
+}
+
+static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    boot->place = (struct mu_boot_uv_place){
+        .wanted = true, .type = effect->type, .id = effect->id, .wait_ms = effect->wait_ms, .port = effect->port
+    };
+    (void)snprintf(boot->place.addr, sizeof boot->place.addr, "%s", effect->addr);
+    if (!boot->ask.busy)
+        ask_for_place(boot);
+}
+
+static void forget_place(struct mu_boot_uv *boot)
+{
+    boot->place.wanted = false;
+    mu_bind_uv_cancel(&boot->ask);
 }
 
 /* ---- Steps ---- */
@@ -261,7 +386,7 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
         close_store(boot, &boot->workers);
         break;
     case MU_BOOT_DO_CHECK_SELF:
-        check_self(boot, effect);
+        find_place(boot, effect);
         break;
     case MU_BOOT_DO_GET:
     case MU_BOOT_DO_CHECK:
@@ -339,6 +464,7 @@ void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event)
 /* The store of the workers goes when the machine says so. */
 static void forget_round(struct mu_boot_uv *boot)
 {
+    forget_place(boot);
     drop_self(boot);
     close_store(boot, &boot->agents);
 }
@@ -399,6 +525,7 @@ void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx))
     assert(!boot->closing);
     boot->closing = true;
     boot->closed = closed;
+    forget_place(boot);
     drop_self(boot);
     close_store(boot, &boot->workers);
     close_store(boot, &boot->agents);

@@ -4,6 +4,7 @@
 #ifndef MU_HANDLER_BOOT_UV_H
 #define MU_HANDLER_BOOT_UV_H
 
+#include "handler/bind_uv.h"
 #include "handler/boot.h"
 #include "kv/kv.h"
 
@@ -28,6 +29,15 @@ struct mu_boot_uv_config {
     void *ctx;
 };
 
+/* What is to be done once it is known where to listen for `addr`. */
+struct mu_boot_uv_place {
+    bool wanted;
+    enum mu_boot_effect_type type; /* OPEN_STORE, KEEP_STORE, FREE_PORT or CHECK_SELF */
+    uint64_t id, wait_ms;
+    uint16_t port;
+    char addr[MU_BOOT_ADDR_MAX];
+};
+
 struct mu_boot_uv {
     struct mu_boot machine;
     uv_loop_t *loop;
@@ -37,6 +47,9 @@ struct mu_boot_uv {
     struct mu_server *agents;  /* the agents' own, if it is not the workers' */
     struct mu_client *self;    /* the connection to ourselves */
     uint64_t self_id;
+    struct mu_boot_uv_place place;
+    struct mu_bind_uv ask; /* where to listen for place.addr, or for one that is no longer wanted */
+    uint64_t asked_id;
     bool stepping; /* an answer that comes now waits until the step that wanted it is over */
     bool has_answer;
     struct mu_boot_event answer;

@@ -5,13 +5,15 @@
  *       |            v time is up                   v no store there
  *       +--next ask-- FAILED <----------------------+
  *
- * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port; if
- * that works we host the store and connect to it through loopback, else somebody else here does, and we join. What is
+ * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port there and
+ * on loopback (bind.h); if that works we host the store and connect to it through loopback, else another process here does,
+ * and we join. What is
  * asked meanwhile waits. Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that
  * is taken, but not by a store that answers, is tried again as well, for it may become free; what answers and is no store
  * ends it at once. All of that is told as the failure of what was asked. Names are never compared to find the host. */
 #include "kv/c10d_uv.h"
 #include "base/log.h"
+#include "handler/bind_uv.h"
 #include "handler/front_uv.h"
 #include "handler/owns.h"
 #include "store/dial.h"
@@ -31,6 +33,8 @@ enum {
     STORE_TYPE_MAX = 16,
 };
 
+static const char loopback[] = "127.0.0.1"; /* hosts listen there, whatever else they do */
+
 struct c10d {
     struct mu_front front;
     /* By the parameters. */
@@ -44,6 +48,7 @@ struct c10d {
     /* Starting up. */
     uv_getaddrinfo_t resolver;
     bool resolving, warned, told_taken;
+    bool by_loopback;       /* the port is taken here, and nothing answers at the endpoint: try loopback next */
     unsigned resolve_count; /* tries */
     uint64_t deadline_ms;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
@@ -108,6 +113,7 @@ static void run(struct c10d *c)
         .backend = "c10d",
         .run_id = c->front.run_id,
         .local_addr = c->front.local_addr,
+        .bind = mu_front_bind(&c->front),
         .settings = c->settings,
         .dialect = c->dialect,
         .local_id = c->front.local_id,
@@ -156,7 +162,8 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
                    "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
                    c->front.run_id, c->port, error->text);
         c->told_taken = true;
-        step(c); /* with the addresses we have: is the port still taken? */
+        c->by_loopback = !c->by_loopback; /* its host may have named it localhost */
+        step(c);                          /* with the addresses we have: is the port still taken? */
         return;
     }
     why = *error;
@@ -187,12 +194,17 @@ static void connect_to(struct c10d *c, const char *host, uint16_t port, const ch
         fail_all(c, rc, &error);
 }
 
+static const char *host_to_dial(const struct c10d *c)
+{
+    return c->by_loopback ? loopback : c->host;
+}
+
 static void connect_elsewhere(struct c10d *c)
 {
     struct muster_error error;
 
     if (c->port != 0) {
-        connect_to(c, c->host, c->port, NULL);
+        connect_to(c, host_to_dial(c), c->port, NULL);
         return;
     }
     if (c->not_hosting.code == 0)
@@ -206,40 +218,73 @@ static void connect_elsewhere(struct c10d *c)
 
 /* ---- Hosting ---- */
 
-/* Every address, as PyTorch does: others may come by another name. */
+static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
+{
+    const char *run_id = c->front.run_id;
+
+    if (plan->reason == MU_BIND_NOT_OWN)
+        mu_log(
+            MUSTER_LOG_WARNING,
+            "rendezvous '%s': '%s' is not an address of this machine, so its store listens on every address; --bind ADDR "
+            "limits that",
+            run_id, c->host);
+    else if (plan->reason == MU_BIND_INTERFACES && c->settings.nodes_max > 1)
+        mu_log(
+            MUSTER_LOG_WARNING,
+            "rendezvous '%s': '%s' is a loopback address on this machine, so its store also listens on the addresses of "
+            "all interfaces; --bind ADDR limits that",
+            run_id, c->host);
+    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u of %s", run_id,
+           (unsigned)mu_addr_port(mu_server_address(c->server)), plan->hosts);
+}
+
 static int host(struct c10d *c)
 {
-    const struct muster_store_server_config config = { .size = sizeof config, .port = c->port };
+    const struct mu_bind bind = mu_front_bind(&c->front);
+    struct mu_bind_networks networks;
+    struct mu_bind_plan plan;
+    struct muster_store_server_config config = {
+        .size = sizeof config, .port = c->port, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+    };
     char hostname[MU_HANDLER_NAME_MAX], text[MU_NODE_TEXT_MAX];
     struct mu_node me;
     int rc;
 
+    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->front.local_addr, &plan);
+    config.host = plan.hosts;
     c->not_hosting = (struct muster_error){ 0 };
     rc = mu_server_start_as(c->front.loop, &config, &c->server, &c->not_hosting);
     if (rc < 0)
         return mu_wrap(&c->not_hosting, rc, "host the store");
     me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
                            c->front.local_id };
-    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u", c->front.run_id,
-           (unsigned)mu_addr_port(mu_server_address(c->server)));
-    connect_to(c, "127.0.0.1", mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
+    say_where(c, &plan);
+    connect_to(c, loopback, mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
     return 0;
+}
+
+/* Other nodes cannot come to a loopback address, unless we listen elsewhere, too. */
+static void warn_of_loopback(struct c10d *c)
+{
+    bool only_loopback = c->addrs_count > 0;
+
+    for (size_t i = 0; i < c->addrs_count; i++)
+        only_loopback = only_loopback && mu_addr_is_loopback(&c->addrs[i]);
+    if (!only_loopback || c->warned || c->settings.nodes_max == 1 || c->front.bind_hosts != NULL ||
+        !mu_bind_is_universal(c->host))
+        return;
+    c->warned = true;
+    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it",
+           c->front.run_id, c->host);
 }
 
 static void decide(struct c10d *c)
 {
-    bool ours = false, loopback = true;
+    bool ours = false;
 
-    for (size_t i = 0; i < c->addrs_count; i++) {
+    for (size_t i = 0; i < c->addrs_count; i++)
         ours = ours || mu_owns_address(&c->addrs[i]);
-        loopback = loopback && mu_addr_is_loopback(&c->addrs[i]);
-    }
-    if (loopback && c->settings.nodes_max > 1 && !c->warned) {
-        c->warned = true;
-        mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->front.run_id,
-               c->host);
-    }
+    warn_of_loopback(c);
     if (c->hosting == HOST_NEVER || (c->hosting == HOST_IF_OURS && !ours)) {
         connect_elsewhere(c);
         return;
@@ -284,7 +329,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
             memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
     }
     uv_freeaddrinfo(list);
-    if (!c->front.freeing && (status < 0 || c->addrs_count == 0))
+    if (!c->front.freeing && c->addrs_count == 0 && c->hosting == HOST_IF_OURS)
         unresolved(c, status < 0 ? status : UV_EAI_NODATA);
     else if (!c->front.freeing)
         decide(c);
@@ -299,10 +344,12 @@ static void resolve(struct c10d *c)
     c->resolve_count++;
     c->resolver.data = c;
     rc = uv_getaddrinfo(c->front.loop, &c->resolver, on_resolved, c->host, NULL, &hints);
-    if (rc < 0) {
+    if (rc < 0 && c->hosting == HOST_IF_OURS)
         unresolved(c, rc);
+    else if (rc < 0)
+        decide(c); /* we host, whatever the name is */
+    if (rc < 0)
         return;
-    }
     c->resolving = true;
     mu_front_hold(&c->front);
 }
@@ -310,7 +357,7 @@ static void resolve(struct c10d *c)
 /* The next step of starting up. */
 static void step(struct c10d *c)
 {
-    if (c->addrs_count > 0 || c->hosting != HOST_IF_OURS) /* the client resolves for itself, and nobody else needs it */
+    if (c->addrs_count > 0 || c->hosting == HOST_NEVER) /* the client resolves for itself */
         decide(c);
     else
         resolve(c);
@@ -324,6 +371,7 @@ static void begin(struct mu_front *front)
         uv_now(front->loop) + (c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms);
     c->not_hosting = (struct muster_error){ 0 };
     c->resolve_count = 0;
+    c->by_loopback = false;
     c->addrs_count = mu_dial_known(c->host, c->port, c->addrs);
     step(c);
 }
@@ -345,7 +393,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 
     if (c->front.inner == NULL)
         return false;
-    (void)snprintf(ret_host, room, "%s", c->server != NULL ? "127.0.0.1" : c->host);
+    (void)snprintf(ret_host, room, "%s", c->server != NULL ? loopback : host_to_dial(c));
     *ret_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
     return true;
 }
@@ -469,7 +517,9 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
         rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &c->front.use_agent_store, reterr);
     if (rc == 0)
         rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
-    return rc == 0 ? copy_texts(c, params, reterr) : rc;
+    if (rc == 0)
+        rc = copy_texts(c, params, reterr);
+    return rc == 0 ? mu_front_take_bind(&c->front, params, reterr) : rc;
 }
 
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
@@ -486,8 +536,7 @@ int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *param
     if (rc == 0)
         rc = mu_front_draw(&c->front, &c->seed, reterr);
     if (rc < 0) {
-        free(c->front.run_id);
-        free(c->front.local_addr);
+        mu_front_free_texts(&c->front);
         free(c);
         return mu_wrap(reterr, rc, "rendezvous c10d");
     }

@@ -995,14 +995,16 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
     d->config.backend = d->backend;
     d->config.run_id = d->run_id;
     d->config.local_addr = d->local_addr;
+    d->config.bind = (struct mu_bind){ 0 }; /* the boot machine has its own */
     return 0;
 }
 
-static int start_boot_machine(struct dynamic *d, struct muster_error *reterr)
+static int start_boot_machine(struct dynamic *d, struct mu_bind bind, struct muster_error *reterr)
 {
     struct mu_boot_config config = {
         .run_id = d->run_id,
         .local_addr = d->local_addr,
+        .bind = bind,
         .use_agent_store = d->config.use_agent_store,
         .standalone = d->config.settings.nodes_max == 1,
     };
@@ -1067,7 +1069,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
     if (rc == 0 && copy_texts(d, config) < 0)
         rc = mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     if (rc == 0)
-        rc = start_boot_machine(d, reterr);
+        rc = start_boot_machine(d, config->bind, reterr);
     if (rc == 0)
         rc = start_rdzv_machine(d, reterr);
     if (rc < 0) {

@@ -56,6 +56,7 @@ static void run(struct etcd_v2 *e)
         .backend = "etcd-v2",
         .run_id = e->front.run_id,
         .local_addr = e->front.local_addr,
+        .bind = mu_front_bind(&e->front),
         .settings = e->settings,
         .dialect = e->dialect,
         .local_id = e->front.local_id,
@@ -224,14 +225,15 @@ static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *param
         rc = mu_rdzv_settings_from_params(params, &e->settings, reterr);
     if (rc == 0)
         rc = copy(muster_rdzv_params_run_id(params), &e->front.run_id, reterr);
-    return rc == 0 ? copy(muster_rdzv_params_local_addr(params), &e->front.local_addr, reterr) : rc;
+    if (rc == 0)
+        rc = copy(muster_rdzv_params_local_addr(params), &e->front.local_addr, reterr);
+    return rc == 0 ? mu_front_take_bind(&e->front, params, reterr) : rc;
 }
 
 static void free_all(struct etcd_v2 *e)
 {
     free_texts(e);
-    free(e->front.run_id);
-    free(e->front.local_addr);
+    mu_front_free_texts(&e->front);
 }
 
 int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,

@@ -1389,12 +1389,13 @@ static int copy_texts(struct v3 *v, const struct muster_rdzv_params *params, str
     return 0;
 }
 
-static int start_machines(struct v3 *v, uint64_t first_s, struct muster_error *reterr)
+static int start_machines(struct v3 *v, struct mu_bind bind, uint64_t first_s, struct muster_error *reterr)
 {
     uint64_t random[3] = { 0 };
     struct mu_boot_config boot = {
         .run_id = v->run_id,
         .local_addr = v->local_addr,
+        .bind = bind,
         .use_agent_store = v->use_agent_store,
         .standalone = v->settings.nodes_max == 1,
     };
@@ -1422,6 +1423,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
                      void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct v3 *v = calloc(1, sizeof *v);
+    struct mu_bind bind = { 0 };
     uint64_t first_s = 0;
     int rc;
 
@@ -1437,7 +1439,9 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     if (rc == 0)
         rc = copy_texts(v, params, reterr);
     if (rc == 0)
-        rc = start_machines(v, first_s, reterr);
+        rc = mu_bind_from_params(params, &bind, reterr);
+    if (rc == 0)
+        rc = start_machines(v, bind, first_s, reterr);
     if (rc == 0)
         rc = start_client(v, params, reterr);
     if (rc < 0) {

@@ -689,7 +689,7 @@ static uint64_t or_default(int64_t value, uint64_t fallback)
 
 /* What an older program's shorter structs lack is zero, and zero is the default. */
 static int settle(const struct muster_rdzv_settings *given, struct mu_rdzv_settings *ret_settings,
-                  const char **ret_run_id, struct muster_error *reterr)
+                  const char **ret_run_id, struct mu_bind *ret_bind, struct muster_error *reterr)
 {
     struct muster_rdzv_settings whole = { .size = 0 };
     struct muster_rdzv_timeout timeout = { .size = 0 };
@@ -715,6 +715,11 @@ static int settle(const struct muster_rdzv_settings *given, struct mu_rdzv_setti
         settings.keep_alive_attempts = (unsigned)whole.keep_alive_max_attempt;
     *ret_run_id = whole.run_id;
     *ret_settings = settings;
+    *ret_bind = (struct mu_bind){ .hosts = whole.bind, .allow = whole.allow };
+    if (whole.bind != NULL && mu_bind_check_hosts(whole.bind, reterr) < 0)
+        return mu_wrap(reterr, MUSTER_EINVAL, "bind");
+    if (whole.allow != NULL && mu_bind_check_allow(whole.allow, reterr) < 0)
+        return mu_wrap(reterr, MUSTER_EINVAL, "allow");
     return mu_rdzv_settings_check(whole.run_id, &settings, reterr);
 }
 
@@ -728,7 +733,7 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
                                         .use_agent_store = true,
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
     struct muster_error error = { .code = 0 };
-    int rc = settle(settings, &config.settings, &config.run_id, &error);
+    int rc = settle(settings, &config.settings, &config.run_id, &config.bind, &error);
 
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
@@ -750,6 +755,8 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
         rc = mu_rdzv_dialect_from_params(params, &config.dialect, &error);
     if (rc == 0)
         rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &config.use_agent_store, &error);
+    if (rc == 0)
+        rc = mu_bind_from_params(params, &config.bind, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(config.backend, config.run_id, rc, &error, reterr) : 0;

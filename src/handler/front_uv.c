@@ -46,6 +46,25 @@ int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_erro
     return 0;
 }
 
+int mu_front_take_bind(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    struct mu_bind bind;
+    int rc = mu_bind_from_params(params, &bind, reterr);
+
+    if (rc < 0)
+        return rc;
+    front->bind_hosts = bind.hosts == NULL ? NULL : strdup(bind.hosts);
+    front->bind_allow = bind.allow == NULL ? NULL : strdup(bind.allow);
+    if ((bind.hosts != NULL && front->bind_hosts == NULL) || (bind.allow != NULL && front->bind_allow == NULL))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
+    return 0;
+}
+
+struct mu_bind mu_front_bind(const struct mu_front *front)
+{
+    return (struct mu_bind){ .hosts = front->bind_hosts, .allow = front->bind_allow };
+}
+
 struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_front_ops *ops, uv_loop_t *loop,
                                      muster_rdzv_listener *listener, void *ctx)
 {
@@ -151,13 +170,20 @@ void mu_front_drop(struct mu_front *front)
         front->ops->over(front);
 }
 
+void mu_front_free_texts(struct mu_front *front)
+{
+    free(front->run_id);
+    free(front->local_addr);
+    free(front->bind_hosts);
+    free(front->bind_allow);
+}
+
 void mu_front_free(struct mu_front *front)
 {
     void (*done)(void *ctx) = front->on_freed;
     void *ctx = front->freed_ctx;
 
-    free(front->run_id);
-    free(front->local_addr);
+    mu_front_free_texts(front);
     free(front);
     done(ctx);
 }

@@ -20,8 +20,9 @@ struct mu_front_ops {
 
 struct mu_front { /* first member of its handler, which fills in the first part */
     struct muster_handler handler;
-    char *run_id, *local_addr; /* its own */
-    int64_t local_id;          /* by mu_front_draw() */
+    char *run_id, *local_addr;     /* its own */
+    char *bind_hosts, *bind_allow; /* by mu_front_take_bind() */
+    int64_t local_id;              /* by mu_front_draw() */
     bool use_agent_store;
     /* The rest is its own. */
     const struct mu_front_ops *ops;
@@ -43,6 +44,10 @@ struct mu_front { /* first member of its handler, which fills in the first part 
 /* Who this node is, and a seed for whatever else is random. */
 int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_error *reterr);
 
+/* The options `bind` and `allow`. */
+int mu_front_take_bind(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr);
+struct mu_bind mu_front_bind(const struct mu_front *front);
+
 /* Nothing is told before this has returned; it begins by itself. What it returns is its handler. */
 struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_front_ops *ops, uv_loop_t *loop,
                                      muster_rdzv_listener *listener, void *ctx);
@@ -56,6 +61,7 @@ void mu_front_close_kv(struct mu_front *front); /* if there is one */
 /* Something of its handler's is the loop's from now on, and until mu_front_drop(), which may be the last thing it does. */
 void mu_front_hold(struct mu_front *front);
 void mu_front_drop(struct mu_front *front);
+void mu_front_free_texts(struct mu_front *front); /* for a handler that was not opened */
 /* Frees the texts and the handler, and tells its owner. */
 void mu_front_free(struct mu_front *front);
 

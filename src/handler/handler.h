@@ -4,6 +4,7 @@
 #define MU_HANDLER_HANDLER_H
 
 #include "base/error.h"
+#include "handler/bind.h"
 #include "rdzv/rules.h"
 
 struct uv_loop_s;
@@ -95,6 +96,7 @@ struct mu_kv;
 struct mu_dynamic_config {
     const char *backend, *run_id; /* copied */
     const char *local_addr;       /* NULL: none */
+    struct mu_bind bind;          /* where the workers' store listens */
     struct mu_rdzv_settings settings;
     struct mu_doc_dialect dialect;
     int64_t local_id; /* 0: a new one */

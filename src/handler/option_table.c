@@ -56,6 +56,8 @@ static const struct {
     { "password", ETCD_V3, 0 },
     { "token", ETCD_V3, 0 },
     { "rank", STATIC, 0 },
+    { "bind", C10D | ETCD_V2 | ETCD_V3 | STATIC, ETCD },
+    { "allow", C10D | ETCD_V2 | ETCD_V3 | STATIC, ETCD },
     /* The commands set these two for every back end. */
     { "timeout", ETCD | STATIC, DYNAMIC | ETCD_V3 },
     { "use_agent_store", DYNAMIC | ETCD_V3, ETCD | STATIC },

@@ -68,3 +68,24 @@ bool mu_owns_address(const union mu_addr *addr)
 
     return can_bind(&bare) && (mu_addr_is_loopback(&bare) || mu_addr_is_any(&bare) || is_of_an_interface(&bare));
 }
+
+size_t mu_own_addresses(union mu_addr *ret_addrs, size_t room)
+{
+    struct ifaddrs *list;
+    size_t count = 0;
+
+    if (getifaddrs(&list) < 0)
+        return 0;
+    for (const struct ifaddrs *at = list; at != NULL && count < room; at = at->ifa_next) {
+        union mu_addr addr = { 0 };
+
+        if (at->ifa_addr == NULL || (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
+            continue;
+        memcpy(&addr, at->ifa_addr, at->ifa_addr->sa_family == AF_INET ? sizeof addr.v4 : sizeof addr.v6);
+        mu_addr_set_port(&addr, 0);
+        if (!mu_addr_is_loopback(&addr) && !mu_addr_is_link_local(&addr) && can_bind(&addr))
+            ret_addrs[count++] = addr;
+    }
+    freeifaddrs(list);
+    return count;
+}

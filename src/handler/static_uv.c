@@ -4,8 +4,8 @@
  *
  * On a loop:
  *
- *   IDLE --join--> CONNECTING --> ASKING --rank 0 is ours--> CLAIMING --> COUNTING --> GATHERING --all are in--> OPEN
- *                                    +------rank 0 is PyTorch's----------> COUNTING ---------------------------> OPEN
+ *   IDLE --join--> (rank 0: PLANNING) --> CONNECTING --> ASKING --rank 0 is ours--> CLAIMING --> COUNTING --> GATHERING --all are in--> OPEN
+ *                                                           +------rank 0 is PyTorch's----------> COUNTING ---------------------------> OPEN
  *
  * Where rank 0 is ours it knows who is who (roster.h): a node announces itself and takes its rank by compare-and-set before
  * it is counted, so a second node of the same rank is refused and told who has it. Rank 0 tells the others who is in while
@@ -16,6 +16,8 @@
  * What was asked for and what has happened is written down and told later, one thing at a time, from on_news(): the listener
  * may ask for the next thing or end the handler. A failure closes client and server and leads back to IDLE; a join that comes
  * meanwhile waits until they are closed. A connection that is lost in OPEN is a failed membership. */
+#include "base/log.h"
+#include "handler/bind_uv.h"
 #include "handler/handler.h"
 #include "handler/roster.h"
 #include "store/client_uv.h"
@@ -48,11 +50,24 @@ struct place { /* settled parameters */
     uint16_t port;
     int64_t rank, world_size, timeout_ms;
     char *run_id;
+    char *bind_hosts, *bind_allow; /* where rank 0 listens, and for whom; NULL: not given */
 };
+
+static void place_done(struct place *place)
+{
+    free(place->run_id);
+    free(place->bind_hosts);
+    free(place->bind_allow);
+}
+
+static struct mu_bind place_bind(const struct place *place)
+{
+    return (struct mu_bind){ .hosts = place->bind_hosts, .allow = place->bind_allow };
+}
 
 /* ---- Parameters ---- */
 
-/* Takes what has been read and checks it. The caller owns place->run_id. */
+/* Takes what has been read and checks it. The caller owns what is in it, and calls place_done(). */
 static int place_init(struct place *place, const char *host, int64_t port, int64_t rank, int64_t world_size,
                       int64_t timeout_ms, const char *run_id, struct muster_error *reterr)
 {
@@ -74,6 +89,15 @@ static int place_init(struct place *place, const char *host, int64_t port, int64
     return place->run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous") : 0;
 }
 
+static int take_bind(struct place *place, struct mu_bind bind, struct muster_error *reterr)
+{
+    place->bind_hosts = bind.hosts == NULL ? NULL : strdup(bind.hosts);
+    place->bind_allow = bind.allow == NULL ? NULL : strdup(bind.allow);
+    if ((bind.hosts != NULL && place->bind_hosts == NULL) || (bind.allow != NULL && place->bind_allow == NULL))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    return 0;
+}
+
 static bool is_blank(const char *text)
 {
     return text[strspn(text, " \t\n\v\f\r")] == '\0';
@@ -85,6 +109,7 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
     const char *endpoint = muster_rdzv_params_endpoint(params);
     char host[MU_RDZV_HOST_MAX];
     int64_t rank = 0, timeout_s = 0;
+    struct mu_bind bind = { 0 };
     struct muster_value value;
     int port, rc = mu_rdzv_check_options("static", params, reterr);
 
@@ -103,13 +128,16 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
     rc = muster_rdzv_params_get_as_int(params, "rank", 0, &rank, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_get_as_int(params, "timeout", TIMEOUT_S, &timeout_s, reterr);
+    if (rc == 0)
+        rc = mu_bind_from_params(params, &bind, reterr);
     if (rc < 0)
         return rc;
     if (timeout_s < 1 || timeout_s > TIMEOUT_S_MAX)
         return mu_fail(reterr, MUSTER_EINVAL, "option 'timeout': %" PRId64 " s is not in 1..%" PRId64, timeout_s,
                        TIMEOUT_S_MAX);
-    return place_init(ret_place, host, port, rank, muster_rdzv_params_max_nodes(params), timeout_s * 1000,
-                      muster_rdzv_params_run_id(params), reterr);
+    rc = place_init(ret_place, host, port, rank, muster_rdzv_params_max_nodes(params), timeout_s * 1000,
+                    muster_rdzv_params_run_id(params), reterr);
+    return rc == 0 ? take_bind(ret_place, bind, reterr) : rc;
 }
 
 /* ---- What both have in common ---- */
@@ -136,6 +164,16 @@ static int as_rdzv_error(const struct place *place, int rc, struct muster_error 
         reterr->code = code;
     return mu_wrap(reterr, code, "static rendezvous at %s, port %u, as rank %" PRId64 " of %" PRId64, place->host,
                    (unsigned)place->port, place->rank, place->world_size);
+}
+
+static void say_where(const struct place *place, const struct mu_bind_plan *plan)
+{
+    if (plan->reason == MU_BIND_NOT_OWN)
+        mu_log(
+            MUSTER_LOG_WARNING,
+            "static rendezvous: '%s' is not an address of this machine, so its store listens on every address; --bind "
+            "ADDR limits that",
+            place->host);
 }
 
 /* ---- Blocking ---- */
@@ -171,6 +209,12 @@ static bool shares_store(const struct muster_rdzv *rdzv)
 
 static int open_stores(struct blocking *b, struct muster_error *reterr)
 {
+    const struct mu_bind bind = place_bind(&b->place);
+    struct mu_bind_networks networks;
+    struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
+    const struct muster_store_server_config server = {
+        .size = sizeof server, .host = plan.hosts, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+    };
     const struct muster_store_tcp_config config = {
         .size = sizeof config,
         .host = b->place.host,
@@ -181,9 +225,15 @@ static int open_stores(struct blocking *b, struct muster_error *reterr)
         .world_size = (uint32_t)b->place.world_size,
         .connect_timeout_ms = b->place.timeout_ms,
         .timeout_ms = b->place.timeout_ms,
+        .server = &server,
     };
-    int rc = muster_store_tcp_new(&config, &b->store, reterr);
+    int rc;
 
+    if (b->place.rank == 0) {
+        mu_bind_ask_blocking(&bind, b->place.host, &plan);
+        say_where(&b->place, &plan);
+    }
+    rc = muster_store_tcp_new(&config, &b->store, reterr);
     if (rc == 0)
         rc = muster_store_prefix_new(muster_str(b->place.run_id), b->store, &b->view, reterr);
     if (rc < 0) {
@@ -246,7 +296,7 @@ static void free_blocking(struct muster_rdzv *rdzv)
     muster_store_free(b->view);
     muster_store_free(b->store);
     (void)pthread_mutex_destroy(&b->lock);
-    free(b->place.run_id);
+    place_done(&b->place);
     free(b);
 }
 
@@ -286,7 +336,7 @@ int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_
     if (rc == 0)
         rc = new_blocking(&place, ret_rdzv, reterr);
     if (rc < 0) {
-        free(place.run_id);
+        place_done(&place);
         return mu_wrap(reterr, rc, "make a static rendezvous");
     }
     return 0;
@@ -302,7 +352,7 @@ int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params
     if (rc == 0)
         rc = new_blocking(&place, ret_rdzv, reterr);
     if (rc < 0) {
-        free(place.run_id);
+        place_done(&place);
         return mu_wrap(reterr, rc, "make a static rendezvous");
     }
     return 0;
@@ -310,7 +360,7 @@ int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params
 
 /* ---- On a loop ---- */
 
-enum state { IDLE, CONNECTING, ASKING, CLAIMING, COUNTING, GATHERING, OPEN };
+enum state { IDLE, PLANNING, CONNECTING, ASKING, CLAIMING, COUNTING, GATHERING, OPEN };
 
 struct hub { /* of rank 0 */
     struct mu_server *server;
@@ -329,8 +379,9 @@ struct handler {
     void *ctx;
     enum state state;
     bool member;
-    uv_timer_t news;     /* fires at once, while there is something to tell or to begin */
-    uv_timer_t deadline; /* while gathering */
+    uv_timer_t news;       /* fires at once, while there is something to tell or to begin */
+    uv_timer_t deadline;   /* while gathering */
+    struct mu_bind_uv ask; /* where rank 0 listens */
     struct hub hub;
     struct mu_client *client;
     struct mu_call call, goodbye; /* one at a time, and the last */
@@ -383,7 +434,7 @@ static void part_closed(struct handler *h)
         void (*freed)(void *) = h->freed;
         void *ctx = h->freed_ctx;
 
-        free(h->place.run_id);
+        place_done(&h->place);
         free(h->name);
         free(h);
         freed(ctx);
@@ -425,6 +476,10 @@ static void close_parts(struct handler *h)
 {
     h->state = IDLE;
     h->claimed = h->lost = h->has_progress = h->all_in = false;
+    if (h->ask.busy && !h->ask.cancelled) {
+        h->parts_closing++;
+        mu_bind_uv_cancel(&h->ask);
+    }
     (void)uv_timer_stop(&h->deadline);
     if (h->client != NULL) {
         h->parts_closing++;
@@ -563,13 +618,21 @@ static void on_gone(void *ctx, uint64_t connection)
         end_parts(h);
 }
 
-static int start_hub(struct handler *h)
+static int start_hub(struct handler *h, const struct mu_bind_plan *plan)
 {
-    const struct muster_store_server_config config = { .size = sizeof config, .port = h->place.port };
+    const struct mu_bind bind = place_bind(&h->place);
+    struct mu_bind_networks networks;
+    const struct muster_store_server_config config = { .size = sizeof config,
+                                                       .host = plan->hosts,
+                                                       .port = h->place.port,
+                                                       .allow = mu_bind_networks(&bind, &networks),
+                                                       .allow_own = true };
     struct hub *hub = &h->hub;
     char key[KEY_MAX + 1] = "/";
-    int rc = mu_server_start_as(h->loop, &config, &hub->server, &h->error);
+    int rc;
 
+    say_where(&h->place, plan);
+    rc = mu_server_start_as(h->loop, &config, &hub->server, &h->error);
     if (rc < 0)
         return rc;
     hub->told = 0;
@@ -771,6 +834,7 @@ static void take_answer(struct handler *h, const struct mu_call *call)
             fail_with(h, lost_node(h, bytes));
         break;
     case IDLE:
+    case PLANNING:
     case CONNECTING:
         assert(false);
         break;
@@ -822,35 +886,60 @@ static void on_lost(struct mu_client *client, const struct muster_error *error, 
     fail_with(h, error->code);
 }
 
-static int start_parts(struct handler *h)
+static int start_client(struct handler *h, uint64_t seed)
 {
-    struct mu_client_config client = { .host = h->place.host,
-                                       .port = h->place.port,
-                                       .connect_timeout_ms = (uint64_t)h->place.timeout_ms };
+    const struct mu_client_config config = {
+        .host = h->place.host, .port = h->place.port, .connect_timeout_ms = (uint64_t)h->place.timeout_ms, .seed = seed
+    };
+
+    return mu_client_start(h->loop, &config, on_ready, on_lost, h, &h->client, &h->error);
+}
+
+/* `plan`: where to listen; NULL: this is not rank 0. */
+static void start_parts(struct handler *h, const struct mu_bind_plan *plan)
+{
+    uint64_t seed;
     int rc = 0;
 
-    if (getrandom(&client.seed, sizeof client.seed, 0) != (ssize_t)sizeof client.seed)
-        return mu_fail_errno(&h->error, errno, "get random bytes");
-    mu_roster_record(client.seed, getpid(), h->name, h->record);
-    if (h->place.rank == 0)
-        rc = start_hub(h);
+    h->state = CONNECTING;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        rc = mu_fail_errno(&h->error, errno, "get random bytes");
     if (rc == 0)
-        rc = mu_client_start(h->loop, &client, on_ready, on_lost, h, &h->client, &h->error);
-    return rc;
+        mu_roster_record(seed, getpid(), h->name, h->record);
+    if (rc == 0 && plan != NULL)
+        rc = start_hub(h, plan);
+    if (rc == 0)
+        rc = start_client(h, seed);
+    if (rc < 0)
+        fail_with(h, rc);
+}
+
+static void on_planned(void *ctx, const struct mu_bind_plan *plan)
+{
+    struct handler *h = ctx;
+
+    if (plan == NULL) {
+        part_closed(h);
+        return;
+    }
+    assert(h->state == PLANNING);
+    start_parts(h, plan);
 }
 
 static void open_parts(struct handler *h)
 {
-    int rc;
+    const struct mu_bind bind = place_bind(&h->place);
+    struct mu_bind_plan plan;
 
-    h->state = CONNECTING;
     h->heard = 0;
     h->progress = (struct mu_roster_progress){ .joined = 0 };
     h->has_progress = true;
     h->opened_ms = (int64_t)uv_now(h->loop);
-    rc = start_parts(h);
-    if (rc < 0)
-        fail_with(h, rc);
+    h->state = PLANNING;
+    if (h->place.rank != 0)
+        start_parts(h, NULL);
+    else if (mu_bind_uv_ask(&h->ask, h->loop, &bind, h->place.host, &plan, on_planned, h))
+        start_parts(h, &plan);
 }
 
 /* ---- On a loop: telling ---- */
@@ -1072,7 +1161,7 @@ int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
         h->name = strdup(mu_handler_node_name(muster_rdzv_params_local_addr(params), hostname));
     if (h == NULL || h->name == NULL) {
         free(h);
-        free(place.run_id);
+        place_done(&place);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
     h->base.ops = &handler_ops;

@@ -28,7 +28,7 @@
 
 MU_DLOPEN_NOTE(note, "health", "HTTP health check", LIBRARY);
 
-enum { BODY_MAX = 128, MEMORY_PER_CONNECTION = 16384, BACKLOG = 64 };
+enum { BODY_MAX = 128, MEMORY_PER_CONNECTION = 16384, DAEMONS_MAX = 8 };
 
 /* ---- libmicrohttpd ---- */
 
@@ -99,7 +99,8 @@ static int load(const char *name, struct functions *ret_functions, struct muster
 
 struct mu_health {
     struct functions http;
-    struct MHD_Daemon *daemon;
+    struct MHD_Daemon *daemons[DAEMONS_MAX]; /* one for each address */
+    size_t daemons_count;
     struct mu_health_config config;
     uint16_t port;
     pthread_mutex_t lock;
@@ -207,27 +208,6 @@ static void on_library_log(void *ctx, const char *format, va_list args)
 
 /* ---- Start and end ---- */
 
-static int listen_on(uint16_t port, int *ret_fd, uint16_t *ret_port, struct muster_error *reterr)
-{
-    union mu_addr addr;
-    int fd, flags, rc = mu_listen_open(NULL, port, &fd, reterr);
-
-    if (rc < 0)
-        return rc;
-    flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || listen(fd, BACKLOG) < 0)
-        rc = mu_fail_errno(reterr, errno, "listen on port %u", (unsigned)port);
-    else
-        rc = mu_listen_address(fd, &addr, reterr);
-    if (rc < 0) {
-        (void)close(fd);
-        return rc;
-    }
-    *ret_fd = fd;
-    *ret_port = mu_addr_port(&addr);
-    return 0;
-}
-
 /* Its thread takes no signals: those are the program's. */
 static struct MHD_Daemon *start_daemon(struct mu_health *h, int fd)
 {
@@ -245,21 +225,48 @@ static struct MHD_Daemon *start_daemon(struct mu_health *h, int fd)
     return daemon;
 }
 
-static int start(struct mu_health *h, struct muster_error *reterr)
+static void stop_daemons(struct mu_health *h)
 {
-    int fd, rc = load(h->config.library != NULL ? h->config.library : LIBRARY, &h->http, reterr);
+    while (h->daemons_count > 0)
+        h->http.stop(h->daemons[--h->daemons_count]); /* and closes its socket */
+}
 
-    if (rc < 0)
-        return rc;
-    rc = listen_on(h->config.port, &fd, &h->port, reterr);
-    if (rc < 0)
-        return rc;
-    h->daemon = start_daemon(h, fd);
-    if (h->daemon == NULL) {
-        (void)close(fd);
-        return mu_fail(reterr, MUSTER_ESYSTEM, "libmicrohttpd does not start");
+static int start_daemons(struct mu_health *h, struct mu_listen_sockets *sockets, struct muster_error *reterr)
+{
+    while (sockets->count > 0) {
+        struct MHD_Daemon *daemon = start_daemon(h, sockets->fds[sockets->count - 1]);
+
+        if (daemon == NULL) {
+            mu_listen_close_all(sockets);
+            stop_daemons(h);
+            return mu_fail(reterr, MUSTER_ESYSTEM, "libmicrohttpd does not start");
+        }
+        h->daemons[h->daemons_count++] = daemon;
+        sockets->count--;
     }
     return 0;
+}
+
+static int start(struct mu_health *h, struct muster_error *reterr)
+{
+    struct mu_listen_sockets sockets;
+    union mu_addr addr;
+    int rc = load(h->config.library != NULL ? h->config.library : LIBRARY, &h->http, reterr);
+
+    if (rc == 0)
+        rc = mu_listen_open_all(h->config.hosts != NULL ? h->config.hosts : "localhost", h->config.port, &sockets,
+                                reterr);
+    if (rc < 0)
+        return rc;
+    rc = mu_listen_address(sockets.fds[0], &addr, reterr);
+    if (rc == 0 && sockets.count > DAEMONS_MAX)
+        rc = mu_fail(reterr, MUSTER_ELIMIT, "%zu addresses are more than %d", sockets.count, DAEMONS_MAX);
+    if (rc < 0) {
+        mu_listen_close_all(&sockets);
+        return rc;
+    }
+    h->port = mu_addr_port(&addr);
+    return start_daemons(h, &sockets, reterr);
 }
 
 static void release(struct mu_health *h)
@@ -328,6 +335,6 @@ void mu_health_stop(struct mu_health *health)
     health->stopping = true; /* nobody waits for the loop, which is here */
     (void)pthread_cond_broadcast(&health->turned);
     (void)pthread_mutex_unlock(&health->lock);
-    health->http.stop(health->daemon);
+    stop_daemons(health);
     release(health);
 }

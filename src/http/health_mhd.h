@@ -15,6 +15,7 @@
 #define MU_HEALTH_IDLE_S 10 /* then a connection is closed */
 
 struct mu_health_config {
+    const char *hosts;       /* addresses to listen on, as mu_listen_open_all() takes them; NULL: loopback */
     uint16_t port;           /* 0: any free one */
     void (*poke)(void *ctx); /* from the other thread: make the loop call mu_health_turned() (uv_async_send()) */
     void *ctx;

@@ -10,7 +10,7 @@ BACKENDS = ["etcd", "etcd-v2", "etcd-v3"]
 ALL_BACKENDS = [*BACKENDS, "c10d", "static"]
 SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_uv.c", "c10d": "c10d_uv.c",
            "static": "static_uv.c"}
-BY_ALL = {"timeout", "use_agent_store"}  # set by the commands themselves, and so known to every back end
+BY_ALL = {"timeout", "use_agent_store", "bind", "allow"}  # set by the commands themselves, and so known to every back end
 COMMANDS = {"join": (["join"], [], 2), "run": (["run", "--no-python"], ["false"], 1)}  # and the code of a wrong value
 HANDLER = ROOT / "src" / "handler"
 NOBODY = "127.0.0.1:1"

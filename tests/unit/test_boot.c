@@ -311,6 +311,41 @@ static void the_address_is_the_best_that_is_known(void **state)
     }
 }
 
+static void the_address_is_one_that_we_listen_on(void **state)
+{
+    static const struct {
+        const char *bind, *own, *accepted_on;
+        bool elsewhere;
+        const char *first, *second;
+    } rows[] = {
+        { "10.0.0.5", "10.0.0.1", NULL, false, "10.0.0.5", "here" },
+        { "10.0.0.5,10.0.0.1", "10.0.0.1", NULL, false, "10.0.0.1", "10.0.0.5" },
+        { "any", "10.0.0.1", NULL, false, "10.0.0.1", "here" },
+        { "localhost", "10.0.0.1", NULL, false, "127.0.0.1", "here" },
+        { "10.0.0.5", "127.0.0.1", "10.0.0.7", true, "10.0.0.5", "here" },
+        { "10.0.0.5", "127.0.0.1", NULL, true, "10.0.0.5", "here" },
+        { "10.0.0.5", "127.0.0.1", NULL, false, "127.0.0.1", "10.0.0.5" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_boot_start round = ours(0, 0);
+        char expected[64];
+
+        configure(s, (struct mu_boot_config){ .use_agent_store = true, .bind = { .hosts = rows[i].bind } });
+        assert_string_equal(mu_boot_bind(&s->boot).hosts, rows[i].bind);
+        round.own_addr = rows[i].own;
+        round.accepted_on = rows[i].accepted_on;
+        round.elsewhere = rows[i].elsewhere;
+        assert_string_equal(start(s, T0, round), "open");
+        (void)snprintf(expected, sizeof expected, "self %s 1 5000", rows[i].first);
+        assert_string_equal(listening(s, T0, 1), expected);
+        (void)failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, MUSTER_ECONNECT, "refused");
+        (void)snprintf(expected, sizeof expected, "; trying %s, self", rows[i].second);
+        assert_non_null(strstr(s->trace, expected));
+    }
+}
+
 static void without_any_address_it_says_so(void **state)
 {
     struct mu_boot_config config = { .run_id = "job", .hostname = "", .use_agent_store = true };
@@ -659,6 +694,7 @@ int main(void)
         SCENE(an_old_document_gets_a_free_port_too),
         SCENE(a_free_port_leaves_the_kept_listener_alone),
         SCENE(the_address_is_the_best_that_is_known),
+        SCENE(the_address_is_one_that_we_listen_on),
         SCENE(without_any_address_it_says_so),
         SCENE(a_store_that_does_not_open_is_the_end),
         SCENE(publishing_is_tried_again_while_the_store_is_away),

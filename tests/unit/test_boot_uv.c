@@ -98,9 +98,11 @@ static void on_request(void *ctx, const struct mu_boot_effect *effect)
 
 static const struct mu_boot_uv_ops ops = { .on_done = on_done, .on_failed = on_failed, .request = on_request };
 
-static int open_boot(bool use_agent_store, bool agents_store)
+static int open_boot_at(const char *local_addr, bool use_agent_store, bool agents_store)
 {
-    const struct mu_boot_config machine = { .run_id = "job", .use_agent_store = use_agent_store, .standalone = true };
+    const struct mu_boot_config machine = {
+        .run_id = "job", .local_addr = local_addr, .use_agent_store = use_agent_store, .standalone = true
+    };
     const struct mu_boot_uv_config config = {
         .kv = s.own_keys ? NULL : &s.keys.kv, .agents_store = agents_store, .ops = &ops, .ctx = &s
     };
@@ -109,6 +111,11 @@ static int open_boot(bool use_agent_store, bool agents_store)
     if (rc == 0)
         mu_boot_uv_open(&s.boot, &s.loop, &config);
     return rc;
+}
+
+static int open_boot(bool use_agent_store, bool agents_store)
+{
+    return open_boot_at(NULL, use_agent_store, agents_store);
 }
 
 static int start(void **state)
@@ -195,7 +202,7 @@ static uint16_t published(int64_t round)
     UNTIL(s.keys.request != NULL);
     (void)snprintf(key, sizeof key, "torch.rendezvous.job.%lld/MASTER_ADDR", (long long)round);
     assert_string_equal(s.keys.key, key);
-    assert_string_equal(s.keys.value, "127.0.0.1");
+    assert_string_equal(s.keys.value, s.boot.machine.local_addr[0] == '\0' ? "127.0.0.1" : s.boot.machine.local_addr);
     answer(0, NULL);
     (void)snprintf(key, sizeof key, "torch.rendezvous.job.%lld/MASTER_PORT", (long long)round);
     assert_string_equal(s.keys.key, key);
@@ -225,6 +232,63 @@ static void rank_0_opens_a_store_and_publishes_it(void **state)
     assert_true(first == second || !answers(first));
     begin(2, 1); /* somebody else's turn */
     assert_null(mu_boot_uv_agents_store(&s.boot));
+    end();
+}
+
+/* No address to the parser, so the resolver is asked; which needs no network for it. */
+#define A_NAME "127.2"
+
+static void a_name_is_resolved_before_anybody_listens(void **state)
+{
+    uint16_t port;
+
+    (void)state;
+    assert_int_equal(open_boot_at(A_NAME, true, false), 0);
+    begin(0, 0);
+    assert_null(mu_boot_uv_agents_store(&s.boot)); /* not yet */
+    port = published(0);
+    assert_string_equal(s.bootstrap.master_addr, A_NAME);
+    assert_true(answers(port));
+    end();
+}
+
+static void a_round_may_end_while_a_name_is_resolved(void **state)
+{
+    (void)state;
+    assert_int_equal(open_boot_at(A_NAME, true, false), 0);
+    begin(0, 0);
+    mu_boot_uv_stop(&s.boot);
+    assert_false(mu_boot_uv_is_on(&s.boot));
+    begin(1, 0); /* the first answer is nobody's */
+    assert_true(answers(published(1)));
+    assert_int_equal(s.done, 1);
+    begin(2, 0);
+    end(); /* also while it is resolved */
+    assert_int_equal(s.done + s.failed, 1);
+}
+
+static void an_address_of_another_machine_opens_every_address(void **state)
+{
+    (void)state;
+    assert_int_equal(open_boot_at("192.0.2.77", true, false), 0);
+    begin(0, 0);
+    assert_true(mu_addr_is_any(mu_server_address(mu_boot_uv_agents_store(&s.boot))));
+    end();
+}
+
+static void agents_listen_where_workers_will(void **state)
+{
+    const union mu_addr *addr;
+    char text[MU_ADDR_TEXT_MAX];
+
+    (void)state;
+    assert_int_equal(open_boot_at("127.0.0.9", false, true), 0);
+    begin(0, 0);
+    (void)published(0);
+    addr = mu_server_address(mu_boot_uv_agents_store(&s.boot));
+    assert_true(mu_addr_host(addr, text, sizeof text));
+    assert_string_equal(text, "127.0.0.9");
+    assert_true(answers(mu_addr_port(addr))); /* by loopback */
     end();
 }
 
@@ -377,6 +441,10 @@ int main(void)
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, start, stop)
     const struct CMUnitTest tests[] = {
         SCENE(rank_0_opens_a_store_and_publishes_it),
+        SCENE(a_name_is_resolved_before_anybody_listens),
+        SCENE(a_round_may_end_while_a_name_is_resolved),
+        SCENE(an_address_of_another_machine_opens_every_address),
+        SCENE(agents_listen_where_workers_will),
         SCENE(a_round_that_ends_before_it_began_leaves_nothing),
         SCENE(without_an_agents_store_only_a_port_is_found),
         SCENE(agents_may_have_a_store_where_workers_have_none),

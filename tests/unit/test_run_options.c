@@ -367,7 +367,7 @@ static void options_of_ours_make_nothing_ambiguous_that_was_clear(void **state)
     struct scene scene;
 
     (void)state;
-    assert_int_equal(scene_parse(&scene, "--v|--e=console|--ver|--ex=3|--q|--dr|--b=x|s", ""), 0);
+    assert_int_equal(scene_parse(&scene, "--v|--e=console|--ver|--ex=3|--q|--dr|--ba=x|s", ""), 0);
     assert_true(scene.options.virtual_local_rank);
     assert_string_equal(scene.options.event_log_handler, "console");
     assert_int_equal(scene.options.verbose, 1);

@@ -1,0 +1,104 @@
+/* Where to listen for a host: known at once, or by way of the resolver, and then by the plan of bind.c. A host that cannot be
+ * resolved has no address that is this machine's: it is not looked up again, for a server must not wait for names. */
+#include "handler/bind_uv.h"
+
+#include "handler/owns.h"
+#include "store/dial.h"
+
+#include <assert.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+
+void mu_bind_ask_known(const struct mu_bind *bind, const char *host, const union mu_addr *addrs, size_t count,
+                       const char *also, struct mu_bind_plan *ret_plan)
+{
+    union mu_addr interfaces[MU_BIND_INTERFACES_MAX], more;
+    bool owned[MU_DIAL_ADDRS_MAX] = { false }, only_loopback = true;
+    struct mu_bind_question question = {
+        .given = bind->hosts, .host = host, .addrs = addrs, .owned = owned, .addrs_count = count
+    };
+
+    assert(count <= MU_DIAL_ADDRS_MAX);
+    for (size_t i = 0; i < count && bind->hosts == NULL; i++) {
+        owned[i] = mu_addr_is_loopback(&addrs[i]) || mu_owns_address(&addrs[i]);
+        only_loopback = only_loopback && mu_addr_is_loopback(&addrs[i]);
+    }
+    if (also != NULL && mu_addr_parse(also, 0, &more) && !mu_addr_is_any(&more) && mu_owns_address(&more))
+        question.also = &more;
+    if (bind->hosts == NULL && only_loopback && count > 0 && mu_dial_known(host, 0, interfaces) == 0) {
+        question.interfaces = interfaces;
+        question.interfaces_count = mu_own_addresses(interfaces, MU_BIND_INTERFACES_MAX);
+    }
+    mu_bind_plan(&question, ret_plan);
+}
+
+static size_t take_addrs(const struct addrinfo *list, union mu_addr addrs[static MU_DIAL_ADDRS_MAX])
+{
+    size_t count = 0;
+
+    for (const struct addrinfo *ai = list; ai != NULL && count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
+        if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
+            memcpy(&addrs[count++], ai->ai_addr, ai->ai_addrlen);
+    }
+    return count;
+}
+
+static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
+{
+    struct mu_bind_uv *ask = req->data;
+    union mu_addr addrs[MU_DIAL_ADDRS_MAX];
+    struct mu_bind_plan plan;
+
+    (void)status; /* without addresses it has failed, for whatever reason */
+    ask->busy = false;
+    if (!ask->cancelled)
+        mu_bind_ask_known(&ask->bind, ask->host, addrs, take_addrs(list, addrs), NULL, &plan);
+    uv_freeaddrinfo(list);
+    ask->on_planned(ask->ctx, ask->cancelled ? NULL : &plan);
+}
+
+bool mu_bind_uv_ask(struct mu_bind_uv *ask, uv_loop_t *loop, const struct mu_bind *bind, const char *host,
+                    struct mu_bind_plan *ret_plan, mu_bind_planned *on_planned, void *ctx)
+{
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    union mu_addr addrs[MU_DIAL_ADDRS_MAX];
+    size_t count = mu_dial_known(host, 0, addrs);
+
+    assert(!ask->busy);
+    if (bind->hosts == NULL && count == 0 && strlen(host) < sizeof ask->host) {
+        ask->cancelled = false;
+        ask->bind = *bind;
+        ask->on_planned = on_planned;
+        ask->ctx = ctx;
+        ask->resolver.data = ask;
+        memcpy(ask->host, host, strlen(host) + 1);
+        ask->busy = uv_getaddrinfo(loop, &ask->resolver, on_resolved, ask->host, NULL, &hints) == 0;
+        if (ask->busy)
+            return false;
+    }
+    mu_bind_ask_known(bind, host, addrs, count, NULL, ret_plan);
+    return true;
+}
+
+void mu_bind_uv_cancel(struct mu_bind_uv *ask)
+{
+    if (!ask->busy)
+        return;
+    ask->cancelled = true;
+    (void)uv_cancel((uv_req_t *)&ask->resolver); /* one that has begun is waited for */
+}
+
+void mu_bind_ask_blocking(const struct mu_bind *bind, const char *host, struct mu_bind_plan *ret_plan)
+{
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    union mu_addr addrs[MU_DIAL_ADDRS_MAX];
+    size_t count = mu_dial_known(host, 0, addrs);
+    struct addrinfo *list = NULL;
+
+    if (bind->hosts == NULL && count == 0 && getaddrinfo(host, NULL, &hints, &list) == 0) {
+        count = take_addrs(list, addrs);
+        freeaddrinfo(list);
+    }
+    mu_bind_ask_known(bind, host, addrs, count, NULL, ret_plan);
+}
