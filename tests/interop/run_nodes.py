@@ -116,11 +116,13 @@ class Node:
 
 
 class MusterNode(Node):
-    def __init__(self, directory, words, environment, older):
+    def __init__(self, directory, words, environment, older, inside=(), stock=None):
+        """`inside`: what stands in front of the command. `stock`: the interpreter whose torchrun it is, instead of ours."""
         super().__init__(directory)
         program = directory / "torchrun"  # how it will be called
         program.symlink_to(harness.program())
         command = [harness.program(), "launch"] if older else [program]
+        command = [*inside, *(command if stock is None else [stock, "-m", "torch.distributed.run"])]
         with open(directory / "out", "ab") as out, open(directory / "err", "ab") as err:
             self.process = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                             env=environment, cwd=directory)
@@ -185,6 +187,11 @@ class Job:
 
     def stock(self, *words, environment=None, older=False):
         return self._start(lambda *how: StockNode(self._launchers, self.which, *how), "stock", words, environment, older)
+
+    def inside(self, place, kind, *words, environment=None):
+        """The same in another network: `place` stands in front of the command."""
+        stock = harness.interpreter(self.which) if kind == "stock" else None
+        return self._start(lambda *how: MusterNode(*how, inside=place, stock=stock), kind, words, environment, False)
 
     def launch(self, kind, *words, **how):
         return getattr(self, kind)(*words, **how)
