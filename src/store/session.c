@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 enum {
     CONN_SHARE = 4,         /* one connection may have a quarter of what all may have */
@@ -332,11 +333,11 @@ static int check_part(struct mu_session *session, const struct mu_request *part,
 /* One turn of the request in hand. */
 static int work_part(struct mu_session *session, bool *ret_done, struct muster_error *reterr)
 {
-    struct mu_request part = session->work;
+    struct mu_request part = *session->work;
     int rc;
 
-    part.list = cut(&part, &session->work.list);
-    part.has_more = session->work.list.len > 0;
+    part.list = cut(&part, &session->work->list);
+    part.has_more = session->work->list.len > 0;
     *ret_done = !part.has_more;
     if (part.op == MU_OP_CHECK)
         rc = check_part(session, &part, ret_done, reterr);
@@ -344,15 +345,20 @@ static int work_part(struct mu_session *session, bool *ret_done, struct muster_e
         rc = set_all(session, &part, reterr);
     else
         rc = step(session, &part, reterr);
-    session->work.has_earlier = true;
+    session->work->has_earlier = true;
     return rc;
 }
 
+/* Reads the request once more. Few connections ever have one like it, so there is memory for it only meanwhile. */
 static int begin_work(struct mu_session *session, uint64_t now_ms, struct muster_error *reterr)
 {
-    enum mu_codec_result result = mu_codec_next(&session->codec, mu_buf_slice(&session->unread), now_ms, &session->work,
-                                                &session->work_bytes, reterr);
+    enum mu_codec_result result;
+    size_t used;
 
+    session->work = calloc(1, sizeof *session->work);
+    if (session->work == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request with a long list");
+    result = mu_codec_next(&session->codec, mu_buf_slice(&session->unread), now_ms, session->work, &used, reterr);
     assert(result == MU_CODEC_REQUEST); /* it was one before */
     (void)result;
     session->state = MU_SESSION_WORKING;
@@ -360,9 +366,16 @@ static int begin_work(struct mu_session *session, uint64_t now_ms, struct muster
     return 0;
 }
 
+static void end_work(struct mu_session *session)
+{
+    free(session->work);
+    session->work = NULL;
+    session->state = MU_SESSION_READING;
+}
+
 static bool ends_long_wait(const struct mu_session *session)
 {
-    const struct mu_request *work = &session->work;
+    const struct mu_request *work = session->work;
 
     return session->peer.regs != NULL && !work->has_earlier &&
            (ends_wait(session, work) || work->op == MU_OP_WAIT || work->op == MU_OP_BARRIER ||
@@ -373,25 +386,27 @@ int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_e
 {
     struct mu_table *table = &session->service->table;
     bool done = false;
-    int rc;
+    int rc = 0;
 
     assert(mu_session_is_busy(session));
     if (session->state == MU_SESSION_FOUND)
-        (void)begin_work(session, now_ms, reterr);
+        rc = begin_work(session, now_ms, reterr);
+    if (rc < 0)
+        return rc;
     if (ends_long_wait(session)) {
         (void)mu_table_cancel_some(table, &session->peer);
         return 0;
     }
-    if (!session->work.has_earlier && ends_wait(session, &session->work))
+    if (!session->work->has_earlier && ends_wait(session, session->work))
         mu_table_cancel_wait(table, &session->peer);
     rc = work_part(session, &done, reterr);
     if (rc < 0 || !done)
         return rc;
-    session->state = MU_SESSION_READING;
-    if (session->work_bytes == session->unread.len)
+    end_work(session);
+    if (session->codec.pos == session->unread.len)
         drop_unread(session);
     else
-        keep_rest(session, session->work_bytes);
+        keep_rest(session, session->codec.pos);
     return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* what came behind it */
 }
 
@@ -405,6 +420,7 @@ void mu_session_leave(struct mu_session *session)
 {
     session->dead = true;
     mu_table_leave(&session->service->table, &session->peer);
+    end_work(session);
     drop_unread(session);
     tell_woken(session->service);
 }

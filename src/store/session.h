@@ -39,8 +39,7 @@ struct mu_session {
     struct mu_buf unread; /* the start of a request whose rest has not come yet */
     size_t charged;       /* what of the budget `unread` holds */
     enum mu_session_state state;
-    struct mu_request work; /* WORKING: the request; its list is what is left of it */
-    size_t work_bytes;      /* WORKING: how long the request is, in `unread` */
+    struct mu_request *work; /* WORKING: the request, whose list is what is left of it; else NULL */
 };
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
