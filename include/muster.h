@@ -525,7 +525,7 @@ struct muster_node {
     X(LEFT, "left")                 /* leave is done */                                                                \
     X(FAILED, "failed")             /* request, error: what was asked for failed, or our membership did */             \
     X(LOOKED, "looked")             /* closed, count: nodes that want in; or error */                                  \
-    X(BACKEND_DOWN, "backend_down") /* error; it is being tried again */                                               \
+    X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms; tried again, and told again if more is known */    \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* progress, while joining; nodes: who is in, the first of them */
 
@@ -568,6 +568,8 @@ struct muster_rdzv_event { /* borrows what it points to */
     enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
     const char *note;  /* PROGRESS: a clause about nodes that cannot come together with this one; NULL: none is known */
     const char *cause; /* PEERS_LOST: how those who did not leave by themselves were lost; NULL: not known */
+    int64_t away_ms;   /* BACKEND_DOWN: how long the store has not answered */
+    int64_t give_up_in_ms; /* BACKEND_DOWN: how long it is still waited for; 0: without a limit, or not known */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);
@@ -589,7 +591,8 @@ struct muster_handler_ops {
      * NULL. */
     bool (*endpoint)(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port);
     bool (*hosts)(const struct muster_handler *handler); /* that store runs in this process. May be NULL: it does not */
-    /* `alone` once, as soon as no other process is connected to the store that this one hosts. May be NULL: not known. */
+    /* `alone` once, as soon as no other process is connected to the stores that this one hosts (the group's, the workers'); not
+     * at all if it hosts none. May be NULL: not known. */
     void (*when_alone)(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
 };
 

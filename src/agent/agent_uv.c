@@ -1131,8 +1131,9 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
         .has_store = mu_handler_has_kv(a->handler) || (a->handler->ops->endpoint != NULL &&
                                                        a->handler->ops->endpoint(a->handler, host, sizeof host, &port)),
         .needs_master = event->info->bootstrap.master_port == 0,
-        .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler) &&
-                  muster_rdzv_params_max_nodes(a->config.params) > 1,
+        .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler),
+        .serves_workers = event->info->rank == 0 && event->info->world_size > 1 && !event->old_dialect &&
+                          a->handler->ops->when_alone != NULL && a->handler->ops->use_agent_store(a->handler),
     };
 }
 
@@ -1151,6 +1152,10 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 
     if (a->ended || a->freeing)
         return;
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN) {
+        told.away_ms = event->away_ms > 0 ? (uint64_t)event->away_ms : 0;
+        told.give_up_in_ms = event->give_up_in_ms > 0 ? (uint64_t)event->give_up_in_ms : 0;
+    }
     if (a->config.on_rdzv != NULL)
         a->config.on_rdzv(a->config.ctx, event);
     nodes = nodes_of(event);
@@ -1376,6 +1381,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .local_world_size = a->config.local_world_size,
         .max_restarts = a->config.max_restarts,
         .grace_ms = a->config.grace_ms,
+        .barrier_ms = a->config.barrier_ms,
         .store_ms = store_ms(a),
     };
     struct mu_ranks_config ranks = {

@@ -109,8 +109,7 @@ void mu_asks_drop_what(struct mu_asks *asks, unsigned what)
     }
 }
 
-/* The store may come back; and a key that was not there in time may still come. */
-static bool may_mend(int code)
+bool mu_ask_may_mend(int code)
 {
     return code == MUSTER_ETIMEOUT || code == MUSTER_ECONNECT || code == MUSTER_ELOST || code == MUSTER_ERESOLVE ||
            code == MUSTER_ERDZV_CONNECTION;
@@ -158,7 +157,7 @@ bool mu_asks_answer(struct mu_asks *asks, const struct mu_answer *answer, uint64
 
         if (slot->ask.id != answer->id || !slot->sent)
             continue;
-        if (answer->error != NULL && !slot->once && may_mend(answer->error->code)) {
+        if (answer->error != NULL && !slot->once && mu_ask_may_mend(answer->error->code)) {
             slot->last = *answer->error;
             slot->sent = false;
             slot->due_ms = now_ms + slot->retry_ms;

@@ -34,6 +34,8 @@ enum mu_ask_kind {
 };
 
 const char *mu_ask_kind_text(enum mu_ask_kind kind);
+/* An error of a store that may come back; and a key that was not there in time may still come. */
+bool mu_ask_may_mend(int code);
 
 struct mu_ask { /* an effect; borrows from the machine, until its next step */
     enum mu_ask_kind kind;

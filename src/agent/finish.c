@@ -86,9 +86,9 @@ struct mu_finish {
     bool has_verdict;       /* it is written, or somebody else's is there */
     bool fins;              /* 1.13: all marks are there */
     uint64_t fin_ms;        /* ... and so long everybody has to say that it has seen them */
-    bool down;              /* the rendezvous says so */
-    uint64_t
-        gone_ms; /* when the store's host was found gone, without it having been there since; UINT64_MAX: it is not */
+    bool down;              /* the rendezvous says that the store is away */
+    uint64_t away_ms;       /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
+    uint64_t gone_ms;       /* since when its host refuses connections; UINT64_MAX: it does not */
     char verdict_text[MU_VERDICT_TEXT_MAX];
     char text[TEXT_MAX], warning[TEXT_MAX];
 };
@@ -182,7 +182,7 @@ int mu_finish_new(const struct mu_finish_config *config, struct mu_finish **ret_
     f->job_prefix = malloc(f->prefix_room);
     f->own_prefix = malloc(f->prefix_room);
     f->barrier_ms = config->barrier_ms;
-    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = f->away_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     cut(f->node, sizeof f->node, config->node);
     cut(f->host, sizeof f->host, config->host != NULL ? config->host : config->node);
     if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
@@ -338,10 +338,11 @@ static void let_go(struct mu_finish *f, struct mu_finish_effects *out)
     mu_asks_value(&f->asks, slot, mu_slice_str("<val_ignored>"));
 }
 
-/* The rendezvous closes, and says no more than that its store is away. */
+/* The rendezvous says no more than that its store is away: is somebody there, and when does it answer again? */
 static void probe(struct mu_finish *f)
 {
-    if (f->state == MU_FINISH_CLOSING && f->down && f->start.has_store && !mu_asks_has(&f->asks, PROBE))
+    if ((f->state == MU_FINISH_CLOSING || f->state == MU_FINISH_WAITING) && f->start.has_store &&
+        !mu_asks_has(&f->asks, PROBE))
         (void)mu_asks_add(&f->asks, MU_ASK_CHECK, PROBE, -1, "%sverdict", f->job_prefix);
 }
 
@@ -349,7 +350,8 @@ static void close_job(struct mu_finish *f, struct mu_finish_effects *out)
 {
     f->state = MU_FINISH_CLOSING;
     (void)emit(out, MU_FINISH_DO_CLOSE);
-    probe(f);
+    if (f->down)
+        probe(f);
 }
 
 static void write_verdict(struct mu_finish *f)
@@ -834,6 +836,10 @@ static void begin_waiting(struct mu_finish *f, bool look_now, uint64_t now_ms, s
         (void)mu_asks_add(&f->asks, MU_ASK_GET, LAST_GET, -1, LAST, f->prefix);
     if (has_marks(f))
         f->scan_ms = now_ms + (f->uncounted ? MU_FINISH_SCAN_MS : MU_FINISH_SCAN_SLOW_MS);
+    else if (!is_tracked(f))
+        f->scan_ms = now_ms + MU_FINISH_PROBE_MS;
+    if (f->away_ms != UINT64_MAX)
+        probe(f);
     if (look_now || (f->vanished_count > 0 && has_marks(f)))
         sweep(f);
 }
@@ -871,6 +877,8 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
     f->wait_until_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + limit_ms;
     f->deadline_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + (limit_ms < MARK_MS ? MARK_MS : limit_ms);
     f->gone_ms = UINT64_MAX; /* what a wait has met while the workers ran says nothing about now */
+    if (f->away_ms != UINT64_MAX)
+        f->away_ms = now_ms; /* it has as long as any other */
     f->state = MU_FINISH_MARKING;
     if (f->vanished != NULL) {
         set_bit(f->marked, f->start.rank);
@@ -949,6 +957,7 @@ static void start_round(struct mu_finish *f, const struct mu_finish_start *start
     f->gone = (struct mu_vanished){ .count = 0 };
     f->waiting = 0;
     f->seen = UNSEEN;
+    f->away_ms = UINT64_MAX; /* the round was joined there */
 }
 
 static void on_fail(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
@@ -971,41 +980,77 @@ static bool is_closing(const struct mu_finish *f)
     return f->state == MU_FINISH_VERDICT || f->state == MU_FINISH_CLOSING || f->state == MU_FINISH_FREEING;
 }
 
-/* Its answers say that the store's host is there, or that it is not; silence says nothing. */
-static void note_host(struct mu_finish *f, const struct mu_answer *answer, uint64_t now_ms)
+/* Answers say that the store is there, or that nobody listens. Silence about a key that is waited for says nothing, and
+ * neither does a SET, which a store does not answer. */
+static void note_host(struct mu_finish *f, const struct mu_ask *ask, const struct mu_answer *answer, uint64_t now_ms)
 {
+    bool timed_out = answer->error != NULL && answer->error->code == MUSTER_ETIMEOUT;
+
     if (answer->error == NULL)
         f->gone_ms = UINT64_MAX;
     else if (answer->gone && f->gone_ms == UINT64_MAX)
         f->gone_ms = now_ms;
+    if (answer->error == NULL && ask->kind != MU_ASK_SET)
+        f->away_ms = UINT64_MAX;
+    if (answer->error == NULL || !mu_ask_may_mend(answer->error->code) || (timed_out && ask->kind == MU_ASK_GET) ||
+        f->away_ms != UINT64_MAX)
+        return;
+    f->away_ms = timed_out && now_ms > ask->timeout_ms ? now_ms - ask->timeout_ms : now_ms;
 }
 
-/* When there is nothing more to be expected of it. A PyTorch host goes as soon as it may; else it is a store that stands
- * alone and may be started again, or one of us: if that is a member, we hear of its end. */
-static uint64_t gone_until_ms(const struct mu_finish *f)
+/* When there is nothing more to be expected of a store that is away. A PyTorch host goes as soon as it may; else it is a
+ * store that stands alone and may be started again, or one of us: if that is a member, we hear of its end. */
+static uint64_t away_until_ms(const struct mu_finish *f)
 {
     bool closing = is_closing(f) && f->end == MU_FINISH_END_ALL_DONE;
-    bool waiting = f->state == MU_FINISH_WAITING && is_tracked(f);
+    uint64_t refused_ms = UINT64_MAX, silent_ms = UINT64_MAX;
 
-    if (f->gone_ms == UINT64_MAX || (!closing && !waiting))
-        return UINT64_MAX;
-    if (closing)
+    if (closing && f->gone_ms != UINT64_MAX)
         return f->gone_ms + (f->start.all_ours ? MU_FINISH_GONE_MS : 0);
-    return f->gone_ms + (f->closed || !f->start.all_ours ? MU_FINISH_GONE_MS : MU_FINISH_STORE_MS);
+    if (!is_done(f))
+        return UINT64_MAX;
+    if (f->gone_ms != UINT64_MAX)
+        refused_ms = f->gone_ms +
+                     (f->closed || (is_tracked(f) && !f->start.all_ours) ? MU_FINISH_GONE_MS : MU_FINISH_REFUSED_MS);
+    if (f->away_ms != UINT64_MAX)
+        silent_ms = f->away_ms + MU_FINISH_SILENT_MS;
+    return refused_ms < silent_ms ? refused_ms : silent_ms;
 }
 
-static void end_gone(struct mu_finish *f, struct mu_finish_effects *out)
+static void end_away(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
 {
-    if (is_closing(f))
+    bool refused = f->gone_ms != UINT64_MAX;
+
+    if (is_closing(f)) {
         end_written(f, out);
-    else
-        end_over(f, "our workers are done; the process in which the store was has ended", out);
+        return;
+    }
+    (void)snprintf(f->text, sizeof f->text,
+                   "the workers of this node have succeeded, and the store has %s for %" PRIu64
+                   " s: ending without waiting for the other nodes",
+                   refused ? "refused connections" : "not answered",
+                   (now_ms - (refused ? f->gone_ms : f->away_ms)) / 1000);
+    end(f, MU_FINISH_END_AWAY, out);
+}
+
+static void look_again(struct mu_finish *f, uint64_t now_ms)
+{
+    if (!is_tracked(f)) { /* there are no marks: is the store there? */
+        f->scan_ms = now_ms + MU_FINISH_PROBE_MS;
+        probe(f);
+        return;
+    }
+    if (f->down)
+        probe(f);
+    if (f->state == MU_FINISH_WAITING && has_marks(f))
+        set_mark(f);
+    sweep(f);
 }
 
 static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects *out)
 {
-    if (now_ms >= gone_until_ms(f)) {
-        end_gone(f, out);
+    if (now_ms >= away_until_ms(f)) {
+        end_away(f, now_ms, out);
     } else if (now_ms >= f->fin_ms) {
         be_last(f, now_ms, out);
     } else if (now_ms >= f->deadline_ms && is_done(f)) {
@@ -1017,9 +1062,7 @@ static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_eff
         emit(out, MU_FINISH_DO_WARN)->text = f->warning;
         end_written(f, out);
     } else if (now_ms >= f->look_again_ms || now_ms >= f->scan_ms) {
-        if (f->state == MU_FINISH_WAITING && has_marks(f))
-            set_mark(f);
-        sweep(f);
+        look_again(f, now_ms);
     }
 }
 
@@ -1059,9 +1102,11 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
 
     if (asked == NULL)
         return;
-    note_host(f, answer, event->now_ms);
+    note_host(f, &asked->ask, answer, event->now_ms);
     if (answer->error != NULL && answer->error->code != MUSTER_ETIMEOUT && asked->ask.kind == MU_ASK_GET)
         doubt(f, event->now_ms);
+    if (f->away_ms != UINT64_MAX)
+        probe(f);
     if (!mu_asks_answer(&f->asks, answer, event->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
@@ -1112,9 +1157,12 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
     case NOTE_LOOK:
         take_note(f, &slot, answer);
         break;
+    case PROBE:
+        if (f->down && f->state == MU_FINISH_WAITING && f->scan_ms > event->now_ms + MU_FINISH_PROBE_MS)
+            f->scan_ms = event->now_ms + MU_FINISH_PROBE_MS; /* it answers us, and not the rendezvous: look again */
+        break;
     case NOTE_SET:
     case FAILED_SET:
-    case PROBE:
     case BARRIER_113:
     case FIN_SET:
     case FIN_113:
@@ -1166,10 +1214,13 @@ static void take(struct mu_finish *f, const struct mu_finish_event *event, struc
         break;
     case MU_FINISH_ON_BACKEND_DOWN:
         f->down = true;
+        if (f->away_ms == UINT64_MAX)
+            f->away_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
         probe(f);
         break;
     case MU_FINISH_ON_BACKEND_UP:
         f->down = false;
+        f->away_ms = UINT64_MAX;
         doubt(f, event->now_ms);
         break;
     case MU_FINISH_ON_DONE:
@@ -1210,7 +1261,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 
 uint64_t mu_finish_deadline_ms(const struct mu_finish *f)
 {
-    return sooner(sooner(sooner(f->deadline_ms, gone_until_ms(f)), mu_asks_due_ms(&f->asks)),
+    return sooner(sooner(sooner(f->deadline_ms, away_until_ms(f)), mu_asks_due_ms(&f->asks)),
                   sooner(f->fin_ms, sooner(f->look_again_ms, f->scan_ms)));
 }
 

@@ -9,6 +9,7 @@
  *      |                                    +--an un-done member is lost: ENDED (BEHIND: leave, they regroup)
  *      |                                    +--removed, or the verdict is there: ENDED (OVER)
  *      |                                    +--the limit: ENDED (TIMEOUT)
+ *      |                                    +--the store is silent or refuses connections: ENDED (AWAY)
  *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
  *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
@@ -37,6 +38,8 @@
  *   job's, we were removed, and do not know it yet.
  * - All are done, and the process in which the store was refuses connections: there is nothing left to close. Who waits
  *   for PyTorch members there has nobody to wait for.
+ * - A done agent that cannot reach the store ends: after MU_FINISH_REFUSED_MS when connections are refused, after
+ *   MU_FINISH_SILENT_MS otherwise. Its work is done, and whatever the others do, it would not hear of it.
  *
  * Keys, with R, M and T as in rdzv/names.h:
  *   M verdict; T done/<rank>, T left/<rank>, T done_count, T last, T failed;
@@ -52,12 +55,15 @@
 #define MU_FINISH_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
 #define MU_FINISH_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
 #define MU_FINISH_SCAN_SLOW_MS 60000 /* ... and when there is no reason to doubt it */
-#define MU_FINISH_GONE_MS 2000       /* for a store whose host has gone, and is none of PyTorch's, to come back */
-#define MU_FINISH_STORE_MS 600000    /* the same, while others may still be at work */
-#define MU_FINISH_FIN_MS 10000       /* of 1.13's rank 0, for all to have seen that all are done */
-#define MU_FINISH_CLOSE_MS 30000     /* for verdict and close */
-#define MU_FINISH_BARRIER_MS 300000  /* of PyTorch; where we know nothing of the members */
-#define MU_FINISH_CAUSE_MAX 512      /* with its NUL; longer ones are cut */
+#define MU_FINISH_GONE_MS                                                                                              \
+    2000 /* for a store whose host has gone to come back, when the job is over or has a PyTorch node */
+#define MU_FINISH_REFUSED_MS 5000   /* the same, while others may still be at work */
+#define MU_FINISH_SILENT_MS 30000   /* for a store that does not answer a done agent */
+#define MU_FINISH_PROBE_MS 10000    /* between looks whether it does, where nobody else looks */
+#define MU_FINISH_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
+#define MU_FINISH_CLOSE_MS 30000    /* for verdict and close */
+#define MU_FINISH_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
+#define MU_FINISH_CAUSE_MAX 512     /* with its NUL; longer ones are cut */
 #define MU_FINISH_NODE_MAX 320
 
 /* ---- The verdict ---- */
@@ -110,7 +116,7 @@ enum mu_finish_event_type {
     MU_FINISH_ON_REMOVED,       /* round */
     MU_FINISH_ON_CLOSED,        /* seen, or the answer to CLOSE */
     MU_FINISH_ON_CLOSE_FAILED,  /* CLOSE's other answer: error */
-    MU_FINISH_ON_BACKEND_DOWN,  /* the store is away: for whoever closes */
+    MU_FINISH_ON_BACKEND_DOWN,  /* the store is away, since away_ms */
     MU_FINISH_ON_BACKEND_UP,    /* ... and back: it may have forgotten our mark */
     MU_FINISH_ON_DONE,          /* all our workers have succeeded and nothing of them is left */
     MU_FINISH_ON_FAIL,          /* the job has failed (its budget is used up): text, the cause, for the verdict */
@@ -139,6 +145,7 @@ struct mu_finish_event { /* borrows what it points to */
     size_t lost_count;
     const char *text;
     const struct muster_error *error;
+    uint64_t away_ms;
     struct mu_answer answer;
 };
 
@@ -149,6 +156,7 @@ struct mu_finish_event { /* borrows what it points to */
     X(BEHIND, "behind")     /* we are done, but a member that was not is lost: leave, so that the rest regroups */     \
     X(OVER, "over")         /* we are done, and the others have ended or gone on without us */                         \
     X(TIMEOUT, "timeout")   /* we are done; the others were not, in the time that there was */                         \
+    X(AWAY, "away")         /* we are done; the store is away, and nobody knows about the others */                    \
     X(FAILED, "failed")     /* FAIL: there is a verdict, and the job is closed, as far as it can be */                 \
     X(OUTDATED, "outdated") /* FAIL: the round was over for the job, which goes on without us: nothing is said */      \
     X(UNSAID, "unsaid")     /* FAIL: the verdict could not be written, or not in time */

@@ -204,6 +204,7 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
         .has_store = from->has_store,
         .needs_master = from->needs_master,
         .serves = from->serves,
+        .serves_workers = from->serves_workers,
     };
 
     j->round = from->round;
@@ -354,7 +355,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
 
 static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_finish_event told = { .round = -1, .error = event->error };
+    struct mu_finish_event told = { .round = -1, .error = event->error, .away_ms = event->away_ms };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_PEERS_LOST:
@@ -391,7 +392,11 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_policy_event told = { .round = event->round, .request = event->request, .error = event->error };
+    struct mu_policy_event told = { .round = event->round,
+                                    .request = event->request,
+                                    .error = event->error,
+                                    .away_ms = event->away_ms,
+                                    .give_up_in_ms = event->give_up_in_ms };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_JOINED:

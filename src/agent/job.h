@@ -25,7 +25,7 @@ enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_FINISH, MU_JOB_CLEAR };
 struct mu_job_joined {
     int64_t round; /* -1: the back end has no rounds */
     int64_t rank, world_size;
-    bool all_ours, old_dialect, has_store, needs_master, serves; /* as in struct mu_policy_joined */
+    bool all_ours, old_dialect, has_store, needs_master, serves, serves_workers; /* as in struct mu_policy_joined */
 };
 
 enum mu_job_event_type {
@@ -47,6 +47,7 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
     int64_t count;                    /* WAITING: how many; PEERS_LOST: the last so many wait for the next round */
     const char *cause;                /* PEERS_LOST: how the others were lost; NULL: not known */
     const struct muster_error *error;
+    uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN: as in struct mu_policy_event */
     enum mu_job_who who;
     struct mu_answer answer;
     struct mu_policy_event told;

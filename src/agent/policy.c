@@ -33,7 +33,7 @@ enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store 
 struct mu_policy {
     char *job_prefix, *role, *node;
     int64_t size, max_restarts;
-    uint64_t grace_ms, store_ms;
+    uint64_t grace_ms, store_ms, barrier_ms;
 
     enum mu_policy_phase phase;
     enum mu_group_state state;
@@ -49,8 +49,11 @@ struct mu_policy {
     bool noted;              /* ... whose others can read why we leave it for good */
     uint64_t leave_until_ms; /* LEAVE was said; 0: it was not */
     bool closed;             /* no round can follow */
-    bool down;
-    uint64_t down_ms;
+    bool down;               /* the store is away */
+    uint64_t down_ms;        /* ... since then */
+    uint64_t down_until_ms;  /* ... and is waited for until then; 0: nobody knows */
+    uint64_t down_say_ms;    /* when that is said again; UINT64_MAX: never */
+    char down_why[MU_POLICY_TEXT_MAX];
     struct mu_ranks_start assign;
     struct mu_finish_start watch;
 
@@ -64,7 +67,9 @@ struct mu_policy {
     char signal_name[MU_SIGNAL_NAME_MAX];
     bool signalled;                 /* by one of the handled signals, at least once */
     uint64_t interrupt_ms;          /* when the first SIGINT came; UINT64_MAX: none has */
-    bool serve;                     /* after leaving: the store is in our process, and others still need it */
+    bool serve;                     /* after leaving: a store is in our process, and others still need it */
+    uint64_t serve_until_ms;        /* ... but no longer than until then; 0: MU_POLICY_SERVE_MS */
+    uint64_t done_ms;               /* when our workers had succeeded */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
     char failure[MU_POLICY_TEXT_MAX];
 
@@ -162,7 +167,8 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->interrupt_ms = UINT64_MAX;
     p->store_ms = config->store_ms == 0 ? MU_POLICY_STORE_MS : config->store_ms;
     p->state = MU_GROUP_INIT;
-    p->deadline_ms = p->charge_until_ms = UINT64_MAX;
+    p->barrier_ms = config->barrier_ms == 0 ? UINT64_MAX : config->barrier_ms;
+    p->deadline_ms = p->charge_until_ms = p->down_say_ms = UINT64_MAX;
     p->joined.round = -1;
     *ret_policy = p;
     return 0;
@@ -260,6 +266,7 @@ static void decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc
     p->outcome.rc = rc;
     p->outcome.signal = signal;
     p->fate = END;
+    p->down_say_ms = UINT64_MAX; /* what is left to be done does not depend on the store */
 }
 
 static void decide_signal(struct mu_policy *p, int signal)
@@ -287,7 +294,7 @@ static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *
     assert(kind != MU_POLICY_OUTCOME_NONE);
     be_stopped(p, out);
     enter(p, MU_POLICY_ENDED, UINT64_MAX);
-    p->charge_until_ms = UINT64_MAX;
+    p->charge_until_ms = p->down_say_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
     (void)emit(out, MU_POLICY_DO_WATCH_STOP);
     p->outcome.state = p->state;
@@ -351,12 +358,15 @@ static void linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effect
     enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
 }
 
+/* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it. */
 static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    say(p, out, MUSTER_LOG_INFO, "done; serving the rendezvous store until the others have ended");
+    say(p, out, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
+        p->joined.serves ? "rendezvous" : "workers'");
     (void)emit(out, MU_POLICY_DO_LINGER);
-    (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
-    enter(p, MU_POLICY_SERVING, now_ms + MU_POLICY_SERVE_MS);
+    if (p->joined.serves)
+        (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
+    enter(p, MU_POLICY_SERVING, p->serve_until_ms != 0 ? p->serve_until_ms : now_ms + MU_POLICY_SERVE_MS);
 }
 
 static void left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -482,6 +492,7 @@ static bool has_workers(const struct mu_policy *p) /* of a round that goes on */
 /* The round is over, and nobody's fault. */
 static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_policy_effects *out)
 {
+    p->failure[0] = '\0'; /* of a worker, while the others were being started: it did not end the round */
     p->fate = REJOIN;
     p->restarting = true;
     p->restart_ms = now_ms;
@@ -537,13 +548,19 @@ static void charge(struct mu_policy *p, uint64_t now_ms)
     mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
 }
 
-/* The others have gone on without us: what our workers write from now on is in their way. */
-static void be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+/* The round that a worker's failure ended costs nothing. */
+static void uncharge(struct mu_policy *p)
 {
     p->charge = UNCHARGED;
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
     p->fate = REJOIN;
+}
+
+/* The others have gone on without us: what our workers write from now on is in their way. */
+static void be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    uncharge(p);
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
     say(p, out, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
     stop(p, SIGKILL, 0, now_ms, out);
@@ -731,9 +748,10 @@ static void on_stopped(struct mu_policy *p, const struct mu_policy_event *event,
 
 /* ---- When nothing of the workers is left ---- */
 
-static void finish(struct mu_policy *p, struct mu_policy_effects *out)
+static void finish(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     p->leftovers = 0;
+    p->done_ms = now_ms;
     enter_state(p, MU_GROUP_SUCCEEDED, out);
     enter(p, MU_POLICY_FINISHING, UINT64_MAX);
     (void)emit(out, MU_POLICY_DO_FINISH);
@@ -816,7 +834,7 @@ static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
     }
     switch (p->fate) {
     case DONE:
-        finish(p, out);
+        finish(p, now_ms, out);
         break;
     case REJOIN:
         restart(p, now_ms, out);
@@ -876,9 +894,24 @@ static void membership_changed(struct mu_policy *p, const char *why, uint64_t no
     regroup(p, SIGTERM, now_ms, out);
 }
 
+/* The budget went with the member in whose process it was: that loss ends the round, and not what our worker made of it. */
+static void be_free(struct mu_policy *p, const char *why, struct mu_policy_effects *out)
+{
+    uncharge(p);
+    (void)snprintf(p->why, sizeof p->why, "%s", why);
+    say(p, out, MUSTER_LOG_WARNING, "%.*s; %.*s, and the store with it: no restart is counted; restarting the group",
+        TEXT_SHOWN_MAX, p->failure, TEXT_SHOWN_MAX, p->why);
+    p->failure[0] = '\0';
+}
+
 static void on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    membership_changed(p, event->text == NULL ? "lost a node" : event->text, event->now_ms, out);
+    const char *why = event->text == NULL ? "lost a node" : event->text;
+
+    if (p->fate == BUDGET && p->charge == CHARGING && (p->down || p->gone))
+        be_free(p, why, out);
+    else
+        membership_changed(p, why, event->now_ms, out);
 }
 
 static void on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
@@ -973,7 +1006,7 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
     time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
-    if (p->down)
+    if (p->down && p->down_until_ms == 0) /* else the rendezvous has said it */
         (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
                       (now_ms - p->down_ms) / 1000);
     if (error->code == MUSTER_ERDZV_CLOSED)
@@ -1063,23 +1096,53 @@ static void on_failed(struct mu_policy *p, const struct mu_policy_event *event, 
     }
 }
 
+static void note_away(struct mu_policy *p, const struct mu_policy_event *event)
+{
+    p->down_until_ms = event->give_up_in_ms == 0 ? 0 : event->now_ms + event->give_up_in_ms;
+    (void)snprintf(p->down_why, sizeof p->down_why, "%s", event->error->text);
+}
+
 static void on_backend(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     bool down = event->type == MU_POLICY_ON_BACKEND_DOWN;
 
-    if (down == p->down || p->phase == MU_POLICY_ENDED)
+    if (p->phase == MU_POLICY_ENDED)
+        return;
+    if (down)
+        note_away(p, event); /* what changed is in the next line */
+    if (down == p->down)
         return;
     p->down = down;
     if (down) {
-        p->down_ms = event->now_ms;
-        say(p, out, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, event->error->text,
+        p->down_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
+        if (p->outcome.kind == MU_POLICY_OUTCOME_NONE)
+            p->down_say_ms = event->now_ms + MU_POLICY_AWAY_SAY_MS;
+        say(p, out, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, p->down_why,
             p->workers == UP ? "the workers run on; " : "");
     } else {
         uint64_t away_ms = event->now_ms - p->down_ms;
 
+        p->down_say_ms = UINT64_MAX;
         say(p, out, MUSTER_LOG_INFO, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
             away_ms % 1000 / 100);
     }
+}
+
+/* Every few seconds, and then less often. */
+static void say_away(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    uint64_t away_ms = now_ms - p->down_ms;
+    char limit[64] = "";
+
+    if (now_ms < p->down_say_ms)
+        return;
+    assert(p->down);
+    p->down_say_ms =
+        now_ms + (away_ms < MU_POLICY_AWAY_SAY_LATER_MS ? MU_POLICY_AWAY_SAY_MS : MU_POLICY_AWAY_SAY_LATER_MS);
+    if (p->down_until_ms > now_ms)
+        (void)snprintf(limit, sizeof limit, " for up to %" PRIu64 " s", (p->down_until_ms - now_ms + 999) / 1000);
+    say(p, out, MUSTER_LOG_WARNING, "the store has been away for %" PRIu64 " s (%.*s); %strying again%s",
+        away_ms / 1000, TEXT_SHOWN_MAX, p->down_why, p->workers == UP ? "the workers run on; " : "", limit);
 }
 
 /* ---- The other machines ---- */
@@ -1149,6 +1212,10 @@ static void on_finished(struct mu_policy *p, const struct mu_policy_event *event
         return;
     }
     p->serve = p->joined.serves && event->end != MU_FINISH_END_TIMEOUT;
+    if (event->end == MU_FINISH_END_AWAY && !p->joined.serves && p->joined.serves_workers) {
+        p->serve = true;
+        p->serve_until_ms = p->barrier_ms == UINT64_MAX ? UINT64_MAX : p->done_ms + p->barrier_ms;
+    }
     leave(p, event->now_ms, out);
 }
 
@@ -1276,6 +1343,7 @@ static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, 
 static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     await_budget(p, now_ms, out);
+    say_away(p, now_ms, out);
     if (now_ms < p->deadline_ms)
         return;
     if (p->phase == MU_POLICY_LEAVING)
@@ -1400,6 +1468,7 @@ uint64_t mu_policy_deadline_ms(const struct mu_policy *p)
     uint64_t due_ms = mu_asks_due_ms(&p->asks);
 
     due_ms = due_ms < p->deadline_ms ? due_ms : p->deadline_ms;
+    due_ms = due_ms < p->down_say_ms ? due_ms : p->down_say_ms;
     return due_ms < p->charge_until_ms ? due_ms : p->charge_until_ms;
 }
 

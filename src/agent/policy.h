@@ -11,7 +11,7 @@
  *                   +---lost, waiting, removed, restarts left-----+--> CHARGING (is a restart left?) --no--> FAILING
  *                                                                 +--success--> FINISHING (the others)        |
  *                                                                 +--error, signal--> LEAVING                 v
- *   FINISHING --all done--> LINGERING --> ENDED;  --behind--> LEAVING --> SERVING --> ENDED               LINGERING
+ *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED               LINGERING
  *                                                                            FAILING --the round was over--> JOINING
  *
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
@@ -26,7 +26,9 @@
  * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change nothing. A
  *   SIGINT more than MU_POLICY_INTERRUPT_MS after the first SIGINT, and a SIGQUIT that is not the first signal, end the
  *   grace: the workers are killed.
- * - A store that is away stops nobody.
+ * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member of the round, that
+ *   member is lost; a restart that was about to be counted there is free then.
+ * - Who is done and ends because the store is away serves the workers of others until they have gone.
  * - Nothing local closes the job: an error or a signal leaves.
  * - Done is done: workers that have succeeded are never run again.
  * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
@@ -47,9 +49,11 @@
 #define MU_POLICY_SERVE_MS 900000 /* of a host that is done, for others who regroup; they may also end without a word */
 #define MU_POLICY_CHARGE_MS                                                                                            \
     10000 /* for the budget's key; then we say that we wait, or see that there is nothing to wait for */
-#define MU_POLICY_STORE_MS 600000   /* for a silent store, if the config says nothing else */
-#define MU_POLICY_INTERRUPT_MS 1000 /* a SIGINT that comes later than this after the first one means: at once */
-#define MU_POLICY_WHY_MS 1000       /* for the verdict of a job that was closed before we came */
+#define MU_POLICY_STORE_MS 600000         /* for a silent store, if the config says nothing else */
+#define MU_POLICY_INTERRUPT_MS 1000       /* a SIGINT that comes later than this after the first one means: at once */
+#define MU_POLICY_WHY_MS 1000             /* for the verdict of a job that was closed before we came */
+#define MU_POLICY_AWAY_SAY_MS 5000        /* between lines about a store that is away ... */
+#define MU_POLICY_AWAY_SAY_LATER_MS 30000 /* ... and when it has been away for so long */
 #define MU_POLICY_TEXT_MAX 1024
 
 #define MU_POLICY_PHASES(X)                                                                                            \
@@ -86,7 +90,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(CLOSED, "closed")   /* round */                                                                                  \
     X(LEFT, "left")                                                                                                    \
     X(FAILED, "failed")             /* error: of JOIN, of LEAVE, or of our membership */                               \
-    X(BACKEND_DOWN, "backend down") /* error */                                                                        \
+    X(BACKEND_DOWN, "backend down") /* error, away_ms, give_up_in_ms; also again, when more is known */                \
     X(BACKEND_UP, "backend up")                                                                                        \
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
@@ -119,11 +123,12 @@ struct mu_policy_joined {
     int64_t round; /* -1: the back end has no rounds */
     uint64_t tag;  /* of its members */
     int64_t rank, world_size;
-    bool all_ours;     /* no PyTorch member in the round; false if not known */
-    bool old_dialect;  /* the document is of 1.13 */
-    bool has_store;    /* there is a store for the agents of the round */
-    bool needs_master; /* it came without MASTER_ADDR and MASTER_PORT */
-    bool serves;       /* the rendezvous store runs in our process, and other nodes may use it (max nodes > 1) */
+    bool all_ours;       /* no PyTorch member in the round; false if not known */
+    bool old_dialect;    /* the document is of 1.13 */
+    bool has_store;      /* there is a store for the agents of the round */
+    bool needs_master;   /* it came without MASTER_ADDR and MASTER_PORT */
+    bool serves;         /* the rendezvous store runs in our process; LINGER is answered */
+    bool serves_workers; /* the same of the workers' store, which other nodes use */
 };
 
 struct mu_policy_event { /* borrows what it points to */
@@ -138,6 +143,7 @@ struct mu_policy_event { /* borrows what it points to */
     const char *text;                 /* NULL: nothing is known */
     enum muster_rdzv_request request; /* FAILED */
     const struct muster_error *error;
+    uint64_t away_ms, give_up_in_ms; /* 0: it is waited for without a limit, or nobody knows */
     struct mu_answer answer;
 };
 
@@ -160,7 +166,7 @@ struct mu_policy_event { /* borrows what it points to */
                                      stopping: this signal as well, and the sooner of both ends. While starting: no    \
                                      STARTED comes any more. All have ended: only what they left behind is stopped */   \
     X(KILL_WORKERS, "kill")   /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */       \
-    X(LINGER, "linger")       /* ALONE when, or as soon as, no other node is connected to the store we serve */        \
+    X(LINGER, "linger")       /* ALONE when, or as soon as, no other node is connected to the stores we serve */       \
     X(ASK, "ask")             /* ask */                                                                                \
     X(STATE, "state")         /* state: the group's, from now on */                                                    \
     X(RECORD, "record")       /* record, duration_ms (-1: none), error (NULL: it worked) */                            \
@@ -246,6 +252,7 @@ struct mu_policy_config { /* copied */
     int64_t local_world_size; /* above 0 */
     int64_t max_restarts;     /* 0 or more */
     uint64_t grace_ms;        /* what workers have to end, whatever they are stopped for */
+    uint64_t barrier_ms;      /* so long a done agent waits for the others: as finish.h; 0: without a limit */
     uint64_t store_ms; /* so long a silent store is waited for, as it is by whoever joins; 0: MU_POLICY_STORE_MS */
 };
 

@@ -70,6 +70,8 @@ static void say_status(struct mu_join *join, uint64_t now_ms)
 
 static void backend_down(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
 {
+    if (join->is_down)
+        return; /* it was said */
     join->is_down = true;
     join->down_ms = now_ms;
     add_error(&join->warning, &join->config.about, told->error);
@@ -217,7 +219,7 @@ static void staying_told(struct mu_join *join, const struct muster_rdzv_event *t
         fail(join, told);
         break;
     case MUSTER_RDZV_BACKEND_DOWN:
-        if (holds && join->config.json)
+        if (holds && join->config.json && !join->is_down)
             tell(join, told);
         if (holds)
             backend_down(join, told, now_ms);

@@ -213,6 +213,11 @@ static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *eff
     answer_listening(boot, effect->id, rc, port, &error);
 }
 
+struct mu_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot)
+{
+    return boot->workers;
+}
+
 struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
 {
     return boot->workers != NULL ? boot->workers : boot->agents;

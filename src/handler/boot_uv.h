@@ -77,6 +77,8 @@ bool mu_boot_uv_is_on(const struct mu_boot_uv *boot); /* started, and neither do
 /* GOT, MISSING, FOUND, SET or REQUEST_FAILED, with the id of the request. */
 void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event);
 
+/* The workers' store, if it is here; NULL: it is not. */
+struct mu_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot);
 /* The store that the agents meet at, if it is here; NULL: it is not. */
 struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot);
 

@@ -55,6 +55,8 @@ struct c10d {
     size_t addrs_count;
     struct muster_error not_hosting; /* why not, though the address is ours; code 0: it is not, or we do */
     struct mu_server *server;
+    void (*alone)(void *ctx); /* is told when nobody else is connected any more */
+    void *alone_ctx;
 };
 
 static void step(struct c10d *c);
@@ -109,6 +111,7 @@ static bool accepted_on(void *ctx, char *text, size_t room)
 
 static void run(struct c10d *c)
 {
+    char endpoint[MU_HOST_MAX + 8];
     const struct mu_dynamic_config config = {
         .backend = "c10d",
         .run_id = c->front.run_id,
@@ -119,11 +122,13 @@ static void run(struct c10d *c)
         .local_id = c->front.local_id,
         .use_agent_store = c->front.use_agent_store,
         .request_timeout_ms = c->read_timeout_ms,
+        .endpoint = endpoint,
         .store_host = c->host,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
         .accepted_on_ctx = c,
     };
 
+    (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
     mu_front_run(&c->front, &config);
     if (c->front.inner == NULL)
         close_server(c);
@@ -403,12 +408,27 @@ static bool c10d_hosts(const struct muster_handler *handler)
     return ((const struct c10d *)handler)->server != NULL;
 }
 
+/* Nobody else is connected to the rendezvous store. To the workers' store, if it is here as well? */
+static void on_server_alone(void *ctx)
+{
+    struct c10d *c = ctx;
+
+    if (mu_front_hosts_workers(&c->front))
+        mu_front_when_alone(&c->front.handler, c->alone, c->alone_ctx);
+    else
+        c->alone(c->alone_ctx);
+}
+
 static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
 {
     struct c10d *c = (struct c10d *)handler;
 
+    c->alone = alone;
+    c->alone_ctx = ctx;
     if (c->server != NULL)
-        mu_server_when_alone(c->server, alone, ctx);
+        mu_server_when_alone(c->server, on_server_alone, c);
+    else
+        mu_front_when_alone(handler, alone, ctx);
 }
 
 static const struct muster_handler_ops c10d_ops = {

@@ -16,6 +16,7 @@
 #include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
 #include "store/net.h"
+#include "store/server_uv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,7 +38,7 @@ struct dynamic {
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
-    char *backend, *run_id, *name, *local_addr, *store_host;
+    char *backend, *run_id, *name, *local_addr, *store_host, *endpoint;
     struct mu_dynamic_config config; /* its texts are the above */
     struct mu_rdzv *rdzv;
     struct mu_boot_uv boot; /* while it is on we have joined, but the owner does not know yet */
@@ -51,7 +52,8 @@ struct dynamic {
     struct muster_error boot_error;
     int64_t waiting_count; /* told while booting; 0: not told */
     bool closed_seen, ghost_told;
-    int64_t round; /* that was joined last; -1: none */
+    bool asking_host, host_known; /* in whose process the store is */
+    int64_t round;                /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
     struct mu_board board;         /* while `joining` */
     bool board_asked;              /* its compare-and-set is under way */
@@ -352,12 +354,14 @@ static bool parse_node(struct mu_slice text, struct mu_node *ret_node)
 /* PyTorch does not say who hosts the store. If a member of it has the endpoint's own name, it is the one. */
 static bool find_stock_host(const struct dynamic *d, struct mu_node *ret_node)
 {
-    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
+    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
 
-    for (size_t i = 0; d->store_host != NULL && world != NULL && i < world->count; i++) {
-        if (!mu_node_is_ours(&world->members[i]) &&
-            mu_slice_equal(world->members[i].name, mu_slice_str(d->store_host))) {
-            *ret_node = world->members[i];
+    for (size_t i = 0; d->store_host != NULL && i < doc->count; i++) {
+        const struct mu_node *node = &doc->members[i].node;
+
+        if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0 && !mu_node_is_ours(node) &&
+            mu_slice_equal(node->name, mu_slice_str(d->store_host))) {
+            *ret_node = *node;
             return true;
         }
     }
@@ -366,12 +370,16 @@ static bool find_stock_host(const struct dynamic *d, struct mu_node *ret_node)
 
 static void answer_host(struct order *order)
 {
+    struct dynamic *d = order->d;
     struct mu_node node = { .pid = 0 };
+    bool known;
 
+    d->asking_host = false;
     if (order->request.rc != 0 || (order->request.found && !parse_node(slice_of(&order->request.bytes), &node)))
         return;
-    if (order->request.found || find_stock_host(order->d, &node))
-        feed(order->d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = &node });
+    known = order->request.found || find_stock_host(d, &node);
+    d->host_known = known;
+    feed(d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = known ? &node : NULL });
 }
 
 static void answer_board(struct order *order)
@@ -510,10 +518,11 @@ static void order_effect(struct dynamic *d, const struct mu_rdzv_effect *effect)
 
 static void ask_for_host(struct dynamic *d)
 {
-    struct order *order = new_order(d, MU_KV_HOST, 0, d->config.request_timeout_ms);
+    struct order *order = d->asking_host ? NULL : new_order(d, MU_KV_HOST, 0, d->config.request_timeout_ms);
 
     if (order == NULL)
         return; /* asked again after the next round */
+    d->asking_host = true;
     order->who = FOR_HOST;
     submit(d, order);
 }
@@ -753,12 +762,19 @@ static void on_closed(struct dynamic *d)
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_CLOSED, .round = d->round });
 }
 
-static void on_down(struct dynamic *d)
+static void on_down(struct dynamic *d, const struct mu_rdzv_effect *effect)
 {
     struct muster_error told = with_context(d, "keep to", mu_rdzv_error(d->rdzv));
+    uint64_t left_ms = effect->give_up_in_ms;
 
     record(d, "keep alive", MUSTER_NODE_FAILED, told.text);
-    tell_error(d, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, &told);
+    tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN,
+                                        .round = d->round,
+                                        .error = &told,
+                                        .away_ms = (int64_t)effect->away_ms,
+                                        .give_up_in_ms = left_ms == UINT64_MAX ? 0
+                                                         : left_ms == 0        ? 1
+                                                                               : (int64_t)left_ms });
 }
 
 static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
@@ -797,12 +813,14 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         on_looked(d);
         break;
     case MU_RDZV_TELL_BACKEND_DOWN:
-        on_down(d);
+        on_down(d, effect);
         break;
     case MU_RDZV_TELL_BACKEND_UP:
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = d->round });
         break;
     case MU_RDZV_TELL_PROGRESS:
+        if (!d->host_known)
+            ask_for_host(d);
         note_ghost(d);
         tell_progress(d);
         break;
@@ -915,6 +933,20 @@ static bool dynamic_use_agent_store(const struct muster_handler *handler)
     return ((const struct dynamic *)handler)->config.use_agent_store;
 }
 
+/* Of the store that we host for the workers. */
+static void dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
+{
+    struct mu_server *workers = mu_boot_uv_workers_store(&((struct dynamic *)handler)->boot);
+
+    if (workers != NULL)
+        mu_server_when_alone(workers, alone, ctx);
+}
+
+static bool dynamic_hosts(const struct muster_handler *handler)
+{
+    return mu_boot_uv_workers_store(&((const struct dynamic *)handler)->boot) != NULL;
+}
+
 /* ---- The end ---- */
 
 static void destroy(struct dynamic *d)
@@ -926,6 +958,7 @@ static void destroy(struct dynamic *d)
     free(d->name);
     free(d->local_addr);
     free(d->store_host);
+    free(d->endpoint);
     free(d);
 }
 
@@ -977,6 +1010,8 @@ static const struct muster_handler_ops dynamic_ops = {
     .look = dynamic_look,
     .use_agent_store = dynamic_use_agent_store,
     .free = dynamic_free,
+    .hosts = dynamic_hosts,
+    .when_alone = dynamic_when_alone,
 };
 
 static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
@@ -988,14 +1023,17 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
     d->name = strdup(mu_handler_node_name(config->local_addr, hostname));
     d->local_addr = config->local_addr != NULL ? strdup(config->local_addr) : NULL;
     d->store_host = config->store_host != NULL ? strdup(config->store_host) : NULL;
+    d->endpoint = config->endpoint != NULL ? strdup(config->endpoint) : NULL;
     if (d->backend == NULL || d->run_id == NULL || d->name == NULL ||
-        (config->local_addr != NULL && d->local_addr == NULL) || (config->store_host != NULL && d->store_host == NULL))
+        (config->local_addr != NULL && d->local_addr == NULL) ||
+        (config->store_host != NULL && d->store_host == NULL) || (config->endpoint != NULL && d->endpoint == NULL))
         return MUSTER_ENOMEM;
     d->config = *config;
     d->config.backend = d->backend;
     d->config.run_id = d->run_id;
     d->config.local_addr = d->local_addr;
     d->config.bind = (struct mu_bind){ 0 }; /* the boot machine has its own */
+    d->config.endpoint = d->endpoint;
     return 0;
 }
 
@@ -1017,6 +1055,7 @@ static int start_rdzv_machine(struct dynamic *d, struct muster_error *reterr)
     struct mu_rdzv_config config = {
         .settings = d->config.settings,
         .me = { mu_slice_str(d->name), getpid(), d->config.local_id },
+        .endpoint = d->config.endpoint,
         .dialect = d->config.dialect,
         .has_bell = d->kv->ops->has_bell,
         .has_turns = d->kv->ops->has_turns,

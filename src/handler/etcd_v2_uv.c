@@ -113,6 +113,7 @@ const struct muster_handler_ops mu_etcd_v2_handler_ops = {
     .look = mu_front_look,
     .use_agent_store = mu_front_use_agent_store,
     .free = mu_front_end,
+    .when_alone = mu_front_when_alone,
 };
 
 static const struct mu_front_ops front_ops = { .handler = &mu_etcd_v2_handler_ops, .begin = begin, .over = over };

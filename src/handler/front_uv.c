@@ -155,6 +155,19 @@ bool mu_front_use_agent_store(const struct muster_handler *handler)
     return ((const struct mu_front *)handler)->use_agent_store;
 }
 
+bool mu_front_hosts_workers(const struct mu_front *front)
+{
+    return front->inner != NULL && front->inner->ops->hosts(front->inner);
+}
+
+void mu_front_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
+{
+    struct mu_front *front = (struct mu_front *)handler;
+
+    if (mu_front_hosts_workers(front))
+        front->inner->ops->when_alone(front->inner, alone, ctx);
+}
+
 /* ---- The end ---- */
 
 void mu_front_hold(struct mu_front *front)

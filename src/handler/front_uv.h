@@ -71,6 +71,9 @@ void mu_front_leave(struct muster_handler *handler);
 void mu_front_close(struct muster_handler *handler);
 void mu_front_look(struct muster_handler *handler);
 bool mu_front_use_agent_store(const struct muster_handler *handler);
+/* `alone` when no other process is connected to the workers' store; not at all where it is not here. */
+void mu_front_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
+bool mu_front_hosts_workers(const struct mu_front *front); /* their store is here */
 void mu_front_end(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);
 
 #endif

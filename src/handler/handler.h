@@ -102,6 +102,7 @@ struct mu_dynamic_config {
     int64_t local_id; /* 0: a new one */
     bool use_agent_store;
     uint64_t request_timeout_ms;
+    const char *endpoint;   /* of the store, for people; NULL: not known */
     const char *store_host; /* as the user named it; NULL: not known. A PyTorch member of that name hosts the store */
     /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
     bool (*accepted_on)(void *ctx, char *text, size_t room);

@@ -41,6 +41,7 @@ static const struct {
     { "dialect", DYNAMIC | ETCD, ETCD_V3 },
     { "store_type", C10D, ETCD_V3 },
     { "is_host", C10D, ETCD_V3 },
+    { "store_lost_timeout", C10D, ETCD_V2 | ETCD_V3 },
     { "use_libuv", 0, C10D }, /* PyTorch 2.2 to 2.5 choose the store's server with it; ours has only one */
     { "lease", ETCD_V3, 0 },
     { "job_lease", ETCD_V3, 0 },

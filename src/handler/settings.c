@@ -77,6 +77,7 @@ int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *se
         { "heartbeat_timeout", settings->heartbeat_ms, false },
         { "keep_alive_interval", settings->keep_alive_ms, false },
         { "lost_node_wait", settings->lost_node_wait_ms, true },
+        { "store_lost_timeout", settings->store_lost_ms, true },
     };
     int rc = check_run_id(run_id, reterr);
 
@@ -135,6 +136,7 @@ int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct
         { "heartbeat_timeout", &settings.heartbeat_ms },
         { "keep_alive_interval", &settings.keep_alive_ms },
         { "lost_node_wait", &settings.lost_node_wait_ms },
+        { "store_lost_timeout", &settings.store_lost_ms },
     };
     int rc = 0;
 

@@ -22,6 +22,15 @@
 #define PAST_MAX 8 /* rounds that we were in, and know when they come again */
 #define NEVER UINT64_MAX
 
+/* HERE --request fails--> SILENT --request is refused--> REFUSED; back to HERE with the first answer. */
+enum store_state { STORE_HERE, STORE_SILENT, STORE_REFUSED };
+
+enum host_state {
+    HOST_UNKNOWN,
+    HOST_NODE,
+    HOST_OUTSIDE /* a store that stands alone, or a PyTorch node that is not known */
+};
+
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
 
 /* A write that is prepared or under way. */
@@ -43,7 +52,7 @@ struct past_round {
 struct mu_rdzv {
     struct mu_rdzv_settings settings;
     struct mu_node me;
-    char *name;
+    char *name, *endpoint;
     const struct mu_doc_codec *codec;
     struct mu_doc_dialect dialect;
     bool has_bell, has_turns, has_settle;
@@ -90,7 +99,9 @@ struct mu_rdzv {
     bool held_back; /* a write waits for write_after_ms */
 
     /* The back end. */
-    bool down, told_down;
+    enum store_state store;
+    uint64_t away_since_ms, refused_since_ms; /* unless it is HERE; if it is REFUSED */
+    bool told_down;
     uint64_t retry_ms, retry_at_ms, corrupt_since_ms;
     bool corrupt;
     struct muster_error error;
@@ -117,7 +128,9 @@ struct mu_rdzv {
     bool told_waiting;
     struct mu_node *lost;
     size_t lost_count;
-    struct mu_node host;
+    enum host_state host_state; /* what was said last of who hosts the store */
+    struct mu_node host;        /* HOST_NODE */
+    bool host_was_seen;         /* ... in the document */
     char *host_name;
 
     /* Heartbeats. */
@@ -213,8 +226,9 @@ int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, 
     if (r == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     r->name = copy_name(config->me.name);
-    if (r->name == NULL) {
-        free(r);
+    r->endpoint = config->endpoint != NULL ? strdup(config->endpoint) : NULL;
+    if (r->name == NULL || (config->endpoint != NULL && r->endpoint == NULL)) {
+        mu_rdzv_free(r);
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     }
     r->me = config->me;
@@ -250,6 +264,7 @@ void mu_rdzv_free(struct mu_rdzv *r)
     free(r->removed);
     free(r->host_name);
     free(r->name);
+    free(r->endpoint);
     free(r);
 }
 
@@ -298,6 +313,11 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 static uint64_t later(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
+}
+
+static bool is_away(const struct mu_rdzv *r)
+{
+    return r->store != STORE_HERE;
 }
 
 /* So many members that their heartbeats would get into each other's way. */
@@ -425,7 +445,7 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     (void)snprintf(r->came, sizeof r->came, "timed out after %llu s: the store has shown no document",
                    (unsigned long long)(r->settings.join_ms / 1000));
     r->spare = false;
-    if (r->has_turns && r->turn_state == TURN_NONE && !r->down)
+    if (r->has_turns && r->turn_state == TURN_NONE && !is_away(r))
         take_turn(r, out); /* we will want to write; the document is read when it is our turn */
     else
         r->want_read = true;
@@ -458,7 +478,7 @@ static void on_close(struct mu_rdzv *r, uint64_t now_ms)
 
 static void on_look(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    if (r->ever_seen && !r->down && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
+    if (r->ever_seen && !is_away(r) && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
         r->error = (struct muster_error){ 0 };
         tell(out, MU_RDZV_TELL_LOOKED);
         return;
@@ -485,13 +505,15 @@ static void fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     tell_failed(out, MU_RDZV_JOIN);
 }
 
-static void say_timeout(struct mu_rdzv *r)
+static void say_timeout(struct mu_rdzv *r, uint64_t now_ms)
 {
     struct muster_error cause = r->error;
 
-    if (r->down)
-        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION, "the store was away when the time (%llu s) was up: %s",
-                      (unsigned long long)(r->settings.join_ms / 1000), cause.text);
+    if (is_away(r))
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "timed out after %llu s: the store has not answered for %llu s: %s",
+                      (unsigned long long)(r->settings.join_ms / 1000),
+                      (unsigned long long)((now_ms - r->away_since_ms) / 1000), cause.text);
     else
         (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT, "%s", r->came);
 }
@@ -501,8 +523,9 @@ static void fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     struct muster_error cause = r->error;
 
     r->closing = false;
-    (void)mu_fail(&r->error, r->down ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT, "not closed within %llu s%s%s",
-                  (unsigned long long)(r->settings.close_ms / 1000), r->down ? ": " : "", r->down ? cause.text : "");
+    (void)mu_fail(&r->error, is_away(r) ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT,
+                  "not closed within %llu s%s%s", (unsigned long long)(r->settings.close_ms / 1000),
+                  is_away(r) ? ": " : "", is_away(r) ? cause.text : "");
     tell_failed(out, MU_RDZV_CLOSE);
 }
 
@@ -510,9 +533,9 @@ static void fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     struct muster_error cause = r->error;
 
-    (void)mu_fail(&r->error, r->down ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT,
+    (void)mu_fail(&r->error, is_away(r) ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT,
                   "not out of the document within %llu s%s%s", (unsigned long long)(r->settings.close_ms / 1000),
-                  r->down ? ": " : "", r->down ? cause.text : "");
+                  is_away(r) ? ": " : "", is_away(r) ? cause.text : "");
     abandon(r, out);
     become(r, MU_RDZV_PHASE_IDLE);
     tell_failed(out, MU_RDZV_LEAVE);
@@ -563,10 +586,147 @@ static void tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     tell(out, MU_RDZV_TELL_PEERS_LOST)->round = r->world.round;
 }
 
+/* ---- A store that is lost ---- */
+
+/* The store goes with a node that is, or was, one of the job: we saw it in the document. It may have left before it ended. */
+static bool host_is_member(const struct mu_rdzv *r)
+{
+    return r->host_state == HOST_NODE && r->host_was_seen && !mu_node_equal(&r->host, &r->me);
+}
+
+static void look_for_host(struct mu_rdzv *r)
+{
+    r->host_was_seen = r->host_was_seen || (r->host_state == HOST_NODE &&
+                                            (in_world(r, &r->host) || mu_doc_find(&r->sights.doc, &r->host) != NULL));
+}
+
+/* We want to join, and the round is complete and full without us. */
+static bool is_surplus(const struct mu_rdzv *r)
+{
+    const struct mu_doc *doc = &r->sights.doc;
+
+    return is_joining(r) && r->from_store && doc->complete && !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
+           (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
+}
+
+/* When the store is lost for good; NEVER: it is waited for without a limit. A PyTorch node does not say that it hosts the
+ * store; where one is in the round and no node of ours hosts it, a PyTorch node does. */
+static uint64_t store_lost_ms(const struct mu_rdzv *r)
+{
+    bool with_stock = r->host_state == HOST_OUTSIDE && r->ever_seen && !r->all_ours;
+
+    if (r->store == STORE_REFUSED && is_surplus(r) && (host_is_member(r) || with_stock))
+        return r->refused_since_ms + MU_RDZV_SURPLUS_MS;
+    if (!is_away(r) || !host_is_member(r))
+        return NEVER;
+    if (r->store == STORE_REFUSED)
+        return r->refused_since_ms + r->settings.store_lost_ms;
+    return r->away_since_ms + mu_rdzv_death_age_ms(&r->settings) + r->settings.store_lost_ms;
+}
+
+/* Who begins to join a lost store has a moment, for it may be back. */
+static uint64_t join_lost_ms(const struct mu_rdzv *r)
+{
+    uint64_t lost_ms = is_joining(r) ? store_lost_ms(r) : NEVER;
+
+    return lost_ms == NEVER ? NEVER : later(lost_ms, r->op_start_ms + MU_RDZV_LAST_TRY_MS);
+}
+
+static bool is_told_lost(const struct mu_rdzv *r, const struct mu_node *node)
+{
+    for (size_t i = 0; i < r->lost_count && i < r->told_lost; i++)
+        if (mu_node_equal(&r->lost[i], node))
+            return true;
+    return false;
+}
+
+/* When the host of a store that is away is lost to the members of its round; NEVER: it is not, or they know. */
+static uint64_t host_lost_ms(const struct mu_rdzv *r)
+{
+    if (r->phase != MU_RDZV_PHASE_MEMBER || !is_away(r) || !host_is_member(r) || !in_world(r, &r->host) ||
+        is_told_lost(r, &r->host))
+        return NEVER;
+    return r->store == STORE_REFUSED ? r->refused_since_ms : store_lost_ms(r);
+}
+
+static void judge_host(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    if (now_ms < host_lost_ms(r))
+        return;
+    assert(r->lost_count < r->world.count); /* we are in it, and are not lost */
+    for (size_t i = 0; i < r->world.count; i++)
+        if (mu_node_equal(&r->world.members[i], &r->host))
+            r->lost[r->lost_count++] = r->world.members[i];
+    tell_lost(r, out);
+}
+
+static void say_store_lost(struct mu_rdzv *r, uint64_t now_ms)
+{
+    const char *how = r->store == STORE_REFUSED ? "refused connections" : "not answered";
+    unsigned long long seconds = (now_ms - (r->store == STORE_REFUSED ? r->refused_since_ms : r->away_since_ms)) / 1000;
+    const char *where = r->endpoint != NULL ? r->endpoint : "its address";
+
+    if (is_surplus(r))
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "the store at %s has %s for %llu s: the job has ended, or the host of its store has; whether the "
+                      "job succeeded is not known, and this node had no place in it",
+                      where, how, seconds);
+    else
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "the store at %s is lost: its host %.*s (pid %lld) has %s for %llu s; jobs with --rdzv-backend "
+                      "etcd-v3 survive this",
+                      where, (int)sooner(r->host.name.len, MU_RDZV_HOST_SHOWN_MAX), r->host.name.data,
+                      (long long)r->host.pid, how, seconds);
+}
+
 /* When the store is back, we must be back before others have looked for us too long. */
 static uint64_t retry_max_ms(const struct mu_rdzv *r)
 {
     return sooner(MU_RDZV_RETRY_MAX_MS, r->settings.keep_alive_ms / 2 + 1);
+}
+
+static uint64_t left_ms(uint64_t until_ms, uint64_t now_ms)
+{
+    return until_ms == NEVER ? NEVER : until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
+/* Something that was due then comes only now: we did not look, and what was not answered meanwhile says nothing. */
+static bool was_paused(const struct mu_rdzv *r, uint64_t now_ms, uint64_t due_ms)
+{
+    return due_ms != NEVER && now_ms > due_ms + r->settings.keep_alive_ms;
+}
+
+static void note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event)
+{
+    uint64_t due_ms = mu_rdzv_deadline_ms(r);
+
+    if (event->type == MU_RDZV_REQUEST_FAILED && event->id != 0 && event->id == r->main_id)
+        due_ms = sooner(due_ms, r->main_sent_ms + 2 * r->settings.heartbeat_ms);
+    if (is_away(r) && was_paused(r, event->now_ms, due_ms))
+        r->away_since_ms = r->refused_since_ms = event->now_ms;
+}
+
+/* Tells that the store is away, and once more when it turns out that nobody listens there. */
+static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    enum store_state before = r->store;
+    struct mu_rdzv_effect *effect = NULL;
+
+    if (before == STORE_HERE) {
+        r->store = STORE_SILENT;
+        r->away_since_ms = event->now_ms; /* and not since it was asked: we may have paused in between */
+    }
+    if (event->gone && before != STORE_REFUSED) {
+        r->store = STORE_REFUSED;
+        r->refused_since_ms = event->now_ms;
+    }
+    if ((r->told_down && r->store == before) || r->phase == MU_RDZV_PHASE_IDLE)
+        return;
+    r->told_down = true;
+    effect = tell(out, MU_RDZV_TELL_BACKEND_DOWN);
+    effect->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
+                                           : event->now_ms - r->away_since_ms;
+    effect->give_up_in_ms = left_ms(is_joining(r) ? join_lost_ms(r) : store_lost_ms(r), event->now_ms);
 }
 
 static void on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
@@ -582,24 +742,14 @@ static void on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *eve
     r->error = *event->error;
     if (r->phase == MU_RDZV_PHASE_SETTLING)
         become(r, MU_RDZV_PHASE_JOINING); /* look again; the round may be another one by then */
-    if (!r->told_down && r->phase != MU_RDZV_PHASE_IDLE) {
-        r->told_down = true;
-        tell(out, MU_RDZV_TELL_BACKEND_DOWN);
-    }
-    r->down = true;
-    if (event->gone && is_joining(r) && r->spare) { /* of what? Unless the store is back in time, and lists us */
-        r->spare = false;
+    note_away(r, event, out);
+    if (is_joining(r) && r->spare && store_lost_ms(r) == NEVER) {
+        r->spare = false; /* of what? Unless the store is back in time, and lists us */
         r->deadline_ms = event->now_ms + r->settings.join_ms;
     }
     if (r->looking) {
         r->looking = false;
         tell(out, MU_RDZV_TELL_LOOKED);
-    }
-    if (event->gone && r->phase == MU_RDZV_PHASE_MEMBER && r->told_lost == 0 && r->host_name != NULL &&
-        !mu_node_equal(&r->host, &r->me) && in_world(r, &r->host)) {
-        r->lost[0] = r->host;
-        r->lost_count = 1;
-        tell_lost(r, out);
     }
 }
 
@@ -679,6 +829,7 @@ static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_eve
     if (rc < 0)
         return rc;
     note_absent(r, event->now_ms);
+    look_for_host(r);
     r->all_ours = true;
     for (size_t i = 0; i < r->sights.doc.count; i++)
         r->all_ours &= mu_node_is_ours(&r->sights.doc.members[i].node);
@@ -1060,7 +1211,7 @@ static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now
                           "the rendezvous was closed while this node was a spare");
             fail_join(r, out);
         } else if (action == MU_RDZV_ERROR_TIMEOUT) {
-            say_timeout(r);
+            say_timeout(r, now_ms);
             fail_join(r, out);
         }
         break;
@@ -1210,7 +1361,8 @@ static void is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     if (r->told_down)
         tell(out, MU_RDZV_TELL_BACKEND_UP);
-    r->down = r->told_down = false;
+    r->store = STORE_HERE;
+    r->told_down = false;
     r->retry_ms = MU_RDZV_RETRY_MS;
     r->retry_at_ms = 0;
 }
@@ -1451,8 +1603,8 @@ static bool must_beat(const struct mu_rdzv *r)
 /* In a crowd a heartbeat begins with a turn; the document is read when it has come. NEVER: not now. */
 static uint64_t next_turn_ms(const struct mu_rdzv *r)
 {
-    return must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !r->down && !r->corrupt ? r->beat_due_ms
-                                                                                                : NEVER;
+    return must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !is_away(r) && !r->corrupt ? r->beat_due_ms
+                                                                                                   : NEVER;
 }
 
 /* When the document has to be looked at next, if nothing else happens. */
@@ -1462,7 +1614,7 @@ static uint64_t next_look_ms(const struct mu_rdzv *r)
     uint64_t base = r->sights.any && r->sights.seen_ms > r->op_start_ms ? r->sights.seen_ms : r->op_start_ms;
     uint64_t when = base + poll_ms(r);
 
-    if (r->down || r->corrupt || r->retry_at_ms != 0)
+    if (is_away(r) || r->corrupt || r->retry_at_ms != 0)
         return r->retry_at_ms;
     if (r->want_read)
         return 0;
@@ -1490,13 +1642,13 @@ static bool is_active(const struct mu_rdzv *r)
     return r->phase != MU_RDZV_PHASE_IDLE || r->closing || r->looking;
 }
 
-/* The moment after which what was asked has failed, whatever is under way. */
+/* The moment after which what was asked has failed, or the host is lost, whatever is under way. */
 static uint64_t give_up_ms(const struct mu_rdzv *r)
 {
-    uint64_t when = NEVER;
+    uint64_t when = sooner(join_lost_ms(r), host_lost_ms(r));
 
     if (is_joining(r) && !r->spare)
-        when = r->deadline_ms + MU_RDZV_ROLL_BACK_MS;
+        when = sooner(when, r->deadline_ms + MU_RDZV_ROLL_BACK_MS);
     if (r->phase == MU_RDZV_PHASE_LEAVING)
         when = r->deadline_ms;
     if (r->closing)
@@ -1519,8 +1671,12 @@ static void give_up(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
 {
     if (r->closing && now_ms > r->close_deadline_ms)
         fail_close(r, out);
-    if (is_joining(r) && !r->spare && now_ms > r->deadline_ms + MU_RDZV_ROLL_BACK_MS) {
-        say_timeout(r);
+    judge_host(r, now_ms, out);
+    if (now_ms >= join_lost_ms(r)) {
+        say_store_lost(r, now_ms);
+        fail_join(r, out);
+    } else if (is_joining(r) && !r->spare && now_ms > r->deadline_ms + MU_RDZV_ROLL_BACK_MS) {
+        say_timeout(r, now_ms);
         fail_join(r, out);
     } else if (r->phase == MU_RDZV_PHASE_LEAVING && now_ms > r->deadline_ms) {
         fail_leave(r, out);
@@ -1540,7 +1696,7 @@ static void pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out
         r->retry_at_ms = 0;
         (void)request(r, MU_RDZV_DO_READ, now_ms, out);
     }
-    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && r->ever_seen && !r->down &&
+    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && r->ever_seen && !is_away(r) &&
         (r->park_id == 0 || r->park_bell != r->bell) && !r->park_later && r->main_id == 0) {
         struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_PARK);
 
@@ -1570,6 +1726,16 @@ static bool takes_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event)
     return true;
 }
 
+/* A store that answers on another connection is not silent, though we cannot get at the document. */
+static void note_life(struct mu_rdzv *r, const struct mu_rdzv_event *event)
+{
+    bool answered = event->type == MU_RDZV_RUNG || event->type == MU_RDZV_TURN ||
+                    (event->type == MU_RDZV_TURN_CAME && event->found);
+
+    if (answered && r->store == STORE_SILENT)
+        r->away_since_ms = event->now_ms;
+}
+
 static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     bool main = event->id == r->main_id, turn = event->id == r->turn_id;
@@ -1581,6 +1747,7 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
             push(out, MU_RDZV_DO_TURN_GIVE)->turn = event->turn;
         return;
     }
+    note_life(r, event);
     switch (event->type) {
     case MU_RDZV_STATE:
         on_state(r, event, out);
@@ -1614,18 +1781,25 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 
 static void on_host(struct mu_rdzv *r, const struct mu_node *host)
 {
+    char *name = host != NULL ? copy_name(host->name) : NULL;
+    bool same = host != NULL && r->host_state == HOST_NODE && mu_node_equal(&r->host, host);
+
     free(r->host_name);
-    r->host_name = host != NULL ? copy_name(host->name) : NULL;
-    if (r->host_name == NULL)
+    r->host_name = name;
+    r->host_state = name != NULL ? HOST_NODE : host == NULL ? HOST_OUTSIDE : HOST_UNKNOWN;
+    if (r->host_state != HOST_NODE)
         return;
     r->host = *host;
     r->host.name.data = r->host_name;
+    r->host_was_seen = r->host_was_seen && same;
+    look_for_host(r);
 }
 
 void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     out->count = 0;
     r->removed_count = 0;
+    note_pause(r, event);
     switch (event->type) {
     case MU_RDZV_JOIN:
         on_join(r, event->now_ms, out);

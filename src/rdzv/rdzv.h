@@ -15,6 +15,9 @@
  *    saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
  *  - Times that we write are the document's own: those of the PyTorch members if there are any.
  *  - A bell tells members of changes at once; turns keep a crowd from overwriting each other. Both are hints.
+ *  - A store that is away judges nobody, and is waited for. If a member hosts it, that member is lost with it: at once when
+ *    connections are refused, after the death age and store_lost_ms when there is silence. Who joins waits for store_lost_ms,
+ *    and for MU_RDZV_SURPLUS_MS where it has no place in the round.
  *  - Rank and world are those of the complete document as written, and of nobody else's idea of it: the first member that
  *    sees the complete document puts down its digest, and whoever saw another one does not start but joins anew. */
 #ifndef MU_RDZV_RDZV_H
@@ -43,6 +46,9 @@
 #define MU_RDZV_HOLD_MS 1000
 #define MU_RDZV_HOLD_MAX_MS 60000
 #define MU_RDZV_HOLD_STOCK_MS 1500 /* a PyTorch member looks once a second, and must have seen the round */
+#define MU_RDZV_SURPLUS_MS 2000    /* for a refused store to come back, of a node that has no place in the round */
+#define MU_RDZV_LAST_TRY_MS 1000   /* that a join has at least, if the store was lost before it began */
+#define MU_RDZV_HOST_SHOWN_MAX 200
 #define MU_RDZV_DIGEST_MAX 64
 
 /* ---- What the document is written as ---- */
@@ -70,7 +76,7 @@ extern const struct mu_doc_codec mu_doc_codec_pickle;
     X(TURN_CAME, "turn came")           /* TURN_WAIT's answer: found; false: its time was up. turns_done */            \
     X(SETTLED, "settled")               /* SETTLE's answer: bytes, the digest that was first */                        \
     X(REQUEST_FAILED, "request failed") /* any of them: error, gone */                                                 \
-    X(HOST, "host")                     /* node: the member in whose process the store is, or NULL */                  \
+    X(HOST, "host")                     /* node: in whose process the store is; NULL: in none of ours */               \
     X(TIME, "time")
 
 enum mu_rdzv_event_type {
@@ -113,15 +119,17 @@ enum mu_rdzv_effect_type {
 };
 
 #define MU_RDZV_TELLS(X)                                                                                               \
-    X(JOINED, "joined")             /* rdzv->joined */                                                                 \
-    X(WAITING, "waiting")           /* count: nodes that want in; once a round, after the hold-down */                 \
-    X(PEERS_LOST, "peers_lost")     /* rdzv->lost, all of them; again when there are more */                           \
-    X(REMOVED, "removed")           /* the others go on without us; once a round. We are no member any more */         \
-    X(CLOSED, "closed")             /* seen closed, or CLOSE done; once */                                             \
-    X(LEFT, "left")                 /* LEAVE or STOP done */                                                           \
-    X(FAILED, "failed")             /* `asked` (JOIN, LEAVE, CLOSE; TIME: the membership): rdzv->error */              \
-    X(LOOKED, "looked")             /* rdzv->doc is fresh; or rdzv->error has a code */                                \
-    X(BACKEND_DOWN, "backend_down") /* the first failed request of a row: rdzv->error; it is tried again */            \
+    X(JOINED, "joined")         /* rdzv->joined */                                                                     \
+    X(WAITING, "waiting")       /* count: nodes that want in; once a round, after the hold-down */                     \
+    X(PEERS_LOST, "peers_lost") /* rdzv->lost, all of them; again when there are more */                               \
+    X(REMOVED, "removed")       /* the others go on without us; once a round. We are no member any more */             \
+    X(CLOSED, "closed")         /* seen closed, or CLOSE done; once */                                                 \
+    X(LEFT, "left")             /* LEAVE or STOP done */                                                               \
+    X(FAILED, "failed")         /* `asked` (JOIN, LEAVE, CLOSE; TIME: the membership): rdzv->error */                  \
+    X(LOOKED, "looked")         /* rdzv->doc is fresh; or rdzv->error has a code */                                    \
+    X(BACKEND_DOWN,                                                                                                    \
+      "backend_down") /* the first failed request of a row, and the first that was refused: rdzv->error; \
+                                        away_ms, give_up_in_ms; it is tried again */             \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* while joining: the document has changed, see mu_rdzv_progress() */                      \
     X(RECORD, "record")     /* `action` was written, for the record of events; dead: rdzv->removed */
@@ -143,6 +151,8 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     enum mu_rdzv_action action;
     enum mu_rdzv_event_type asked;
     int64_t count;
+    uint64_t away_ms;       /* BACKEND_DOWN: so long the store has not answered */
+    uint64_t give_up_in_ms; /* BACKEND_DOWN: so long it is still waited for; UINT64_MAX: without a limit */
 };
 
 #define MU_RDZV_EFFECTS_MAX 16
@@ -157,6 +167,7 @@ struct mu_rdzv_effects {
 struct mu_rdzv_config { /* copied, the names included */
     struct mu_rdzv_settings settings;
     struct mu_node me;
+    const char *endpoint;                 /* of the store, for people; NULL: not known */
     struct mu_doc_dialect dialect;        /* of a document that we are the first to write */
     const struct mu_doc_codec *codec;     /* NULL: pickle */
     bool has_bell, has_turns, has_settle; /* what the back end can do */

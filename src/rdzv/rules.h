@@ -20,6 +20,7 @@ struct mu_rdzv_settings {
     uint64_t keep_alive_ms;       /* between two heartbeats of a node */
     unsigned keep_alive_attempts; /* so many of them missing: dead */
     uint64_t lost_node_wait_ms;   /* how long a round is held open for the replacement of a lost member */
+    uint64_t store_lost_ms;       /* how long a store is waited for whose host was a member and has gone */
 };
 #define MU_RDZV_SETTINGS_DEFAULT                                                                                       \
     ((struct mu_rdzv_settings){ .nodes_min = 1,                                                                        \
@@ -29,7 +30,8 @@ struct mu_rdzv_settings {
                                 .close_ms = 30000,                                                                     \
                                 .heartbeat_ms = 5000,                                                                  \
                                 .keep_alive_ms = 5000,                                                                 \
-                                .keep_alive_attempts = 3 })
+                                .keep_alive_attempts = 3,                                                              \
+                                .store_lost_ms = 30000 })
 
 static inline uint64_t mu_rdzv_death_age_ms(const struct mu_rdzv_settings *settings)
 {

@@ -39,6 +39,7 @@ enum {
     OWN_CONNS_MAX = 32,    /* of our process to our own server; more belong to others */
     IDLE_MS = 1000,        /* a connection that has asked for something since then is not idle */
     ADDRESS_SHARE = 2,     /* one address outside may have half of the connections that there is room for */
+    KEEPALIVE_S = 60,
 };
 
 /* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
@@ -1121,6 +1122,8 @@ static int listen_on(struct mu_server *server, int fd, struct muster_error *rete
         (void)close(fd);
     else
         rc = uv_listen((uv_stream_t *)&listener->tcp, MU_LISTEN_BACKLOG, on_connection);
+    if (rc == 0) /* accepted sockets inherit it: peers whose host vanished are not waited for without end */
+        (void)uv_tcp_keepalive(&listener->tcp, 1, KEEPALIVE_S);
     return rc < 0 ? mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&listener->addr, text)) : 0;
 }
 

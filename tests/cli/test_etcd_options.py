@@ -143,7 +143,8 @@ def test_a_part_of_a_password_is_not_named(command):
 
 
 TIMES = ["join_timeout", "last_call_timeout", "close_timeout"]
-DYNAMIC = [*TIMES, "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "lost_node_wait", "read_timeout"]
+DYNAMIC = [*TIMES, "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "lost_node_wait", "read_timeout",
+           "store_lost_timeout"]
 FILES = {"etcd": ["cacert", "cert"], "etcd-v2": ["ca_cert", "ssl_cert"], "etcd-v3": ["cacert", "cert", "key"]}
 WRONG = {  # of each back end: options, a wrong value, and what else is said beside the option's name
     "etcd": [*((option, "-1", "-1 s is not in") for option in ("timeout", "last_call_timeout", "close_timeout")),

@@ -135,6 +135,7 @@ static void on_step(void *ctx, const struct mu_policy_event *event, enum mu_poli
             TELL("%s: %s", a->name, mu_policy_effect_text(type));
         if (type == MU_POLICY_DO_FINISH) {
             a->done = true;
+            a->done_us = w.now_us;
             job.done_round[a->node->id] = a->round;
         } else if (type == MU_POLICY_DO_FAIL_JOB) {
             check_fail_job(a);
@@ -271,7 +272,7 @@ static void on_news(struct agent *a, void *what, uint64_t number)
         .all_ours = !job.on[T_MIXED],
         .old_dialect = news->old_dialect,
         .has_store = true,
-        .serves = (int)a->node->slot == w.host_slot && a->node->settings.nodes_max > 1,
+        .serves = (int)a->node->slot == w.host_slot,
     };
     struct mu_job_event told = {
         .type = MU_JOB_ON_RDZV,
@@ -283,6 +284,8 @@ static void on_news(struct agent *a, void *what, uint64_t number)
         .count = news->count,
         .request = news->request,
         .error = &news->error,
+        .away_ms = news->away_ms,
+        .give_up_in_ms = news->give_up_in_ms == UINT64_MAX ? 0 : news->give_up_in_ms,
     };
 
     (void)number;
@@ -326,6 +329,8 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
                            .request = request_of(effect->asked),
                            .round = effect->round,
                            .count = effect->count,
+                           .away_ms = effect->away_ms,
+                           .give_up_in_ms = effect->give_up_in_ms,
                            .incarnation = store_incarnation(),
                            .error = *mu_rdzv_error(node->rdzv) };
     if (effect->tell == MU_RDZV_TELL_JOINED) {

@@ -180,7 +180,8 @@ static void check_failed(const struct agent *a, const struct boot *b)
     const struct offer *offer = offer_of(news->round, news->tag, news->ids[0], 0);
     uint64_t since = later_of(later_of(b->start_us, b->failed_us), a->node->paused_until_us);
 
-    EXPECT("M", w.calm == false || b->start_us <= job.calm_us || job.wiped_us != 0 || w.host_slot >= 0,
+    EXPECT("M",
+           w.calm == false || b->start_us <= job.calm_us || job.wiped_us != 0 || job.dark_us != 0 || w.host_slot >= 0,
            "%s cannot finish a boot that began in calm: %s", a->name, b->error.text);
     if (b->hindered || job.wiped_us != 0)
         return;

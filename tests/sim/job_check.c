@@ -463,7 +463,7 @@ static void check_told(const struct agent *a)
         if (w.on[harmful[i]])
             return;
     }
-    if (job.on[T_MIXED] || a->closed || mu_policy_phase(mu_job_policy(a->job)) != MU_POLICY_RUNNING)
+    if (job.on[T_MIXED] || job.dark_us != 0 || a->closed || mu_policy_phase(mu_job_policy(a->job)) != MU_POLICY_RUNNING)
         return;
     seen = round_of(a);
     if (!seen->failed || (job.died_us[seen->failed_id] != 0 && job.died_us[seen->failed_id] < seen->failed_us + SECOND))
@@ -471,6 +471,18 @@ static void check_told(const struct agent *a)
     EXPECT("T", w.now_us < later_of(seen->failed_us, a->running_us) + 2 * SECOND,
            "%s runs on %.1f s after a worker of its round has failed", a->name,
            (double)(w.now_us - seen->failed_us) / 1e6);
+}
+
+/* Without a store nobody hears of the others any more: who is done ends. */
+static void check_dark(const struct agent *a)
+{
+    enum mu_policy_phase phase = mu_policy_phase(mu_job_policy(a->job));
+    uint64_t since = later_of(later_of(job.dark_us, a->done_us), a->node->paused_until_us);
+
+    EXPECT("E",
+           job.dark_us == 0 || phase != MU_POLICY_FINISHING ||
+               w.now_us < since + MU_FINISH_SILENT_MS * MS + 20 * SECOND,
+           "%s is done, has no store for %.1f s, and does not end", a->name, (double)(w.now_us - since) / 1e6);
 }
 
 void check_each_second(void)
@@ -484,6 +496,7 @@ void check_each_second(void)
             continue;
         check_regroups(a);
         check_told(a);
+        check_dark(a);
         since = later_of(a->signal_us, a->node->paused_until_us);
         EXPECT("E", a->signal_us == 0 || w.now_us < since + a->grace_ms * MS + 45 * SECOND,
                "%s has got a signal and does not end", a->name);
@@ -509,7 +522,7 @@ void check_calm(void)
         stopped |= a->job != NULL && !a->ended && a->done && a->node->paused_until_us > w.now_us;
     }
     c.must_end_as_one = undone >= w.settings.nodes_min && !closed && job.wiped_us == 0 && !job.on[T_IMPATIENT] &&
-                        !job.on[T_UNKILLABLE] && !stopped && w.host_slot < 0;
+                        !job.on[T_UNKILLABLE] && !job.on[T_DARK] && !stopped && w.host_slot < 0;
 }
 
 void check_over(void)

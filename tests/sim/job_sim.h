@@ -44,7 +44,8 @@ enum {
     X(SELF, "self")             /* some addresses do not lead back to who has them */                                  \
     X(ASLEEP, "asleep")         /* some sleep in the kernel for a while before they die of a signal */                 \
     X(KEEPER, "keeper")         /* some agents lose their keeper */                                                    \
-    X(BELOW, "below")           /* what nobody can kill has children */
+    X(BELOW, "below")           /* what nobody can kill has children */                                                \
+    X(DARK, "dark")             /* after the storm the store is away for good, with its host if it has one */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -97,6 +98,7 @@ struct news { /* of the rendezvous */
     uint64_t tag; /* of a round that was joined */
     bool old_dialect;
     unsigned incarnation;
+    uint64_t away_ms, give_up_in_ms;
     unsigned ids[AGENTS_MAX]; /* the world's, or the lost */
     size_t ids_count;
     struct muster_error error;
@@ -122,7 +124,8 @@ struct agent {
     struct processes procs;
     enum mu_group_state state;
     /* For the checks. */
-    bool ended, personal;         /* personal: it has a reason of its own to end */
+    bool ended, personal; /* personal: it has a reason of its own to end */
+    uint64_t done_us;
     bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
     uint64_t kv_failed_us, running_us, lost_us, signal_us, keeper_us;
 };
@@ -139,6 +142,7 @@ struct job {
     uint64_t died_us[IDS_MAX];
     int64_t done_round[IDS_MAX]; /* -1: it was not */
     uint64_t wiped_us;           /* when data were last lost; 0: never */
+    uint64_t dark_us;            /* when the store went for good; 0: it has not */
     struct mu_rng other;         /* for processes */
     pid_t pids;
     /* Figures. */

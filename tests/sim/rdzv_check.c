@@ -439,7 +439,8 @@ static bool gone_for(const struct node *node, const struct mu_node *peer)
 
     if (member == NULL || (member->in & MU_DOC_PARTICIPANT) == 0 || node->seen->doc.round != node->joined_round)
         return true;
-    if (host != NULL && !store_is_up())
+    if (host != NULL &&
+        (!store_is_up() || (node->down && w.now_us - node->down_us >= node->settings.store_lost_ms * MS)))
         return true;
     return is_silent(node, id_of(peer));
 }
@@ -493,6 +494,17 @@ static bool is_spare(const struct node *node)
            (int64_t)doc->participants == node->settings.nodes_max;
 }
 
+/* A join may end before its time if the store was lost with a member that hosts it. */
+static bool lost_the_store(const struct node *node, int code)
+{
+    uint64_t least_ms = node->settings.store_lost_ms;
+
+    if (least_ms > MU_RDZV_SURPLUS_MS && node->seen != NULL && node->seen->doc.complete)
+        least_ms = MU_RDZV_SURPLUS_MS;
+    return code == MUSTER_ERDZV_CONNECTION && (w.host_slot >= 0 || w.on[F_STOCK]) && node->down &&
+           w.now_us - node->down_us >= least_ms * MS;
+}
+
 static void failed(struct node *node, const struct mu_rdzv_effect *effect)
 {
     const struct muster_error *error = mu_rdzv_error(node->rdzv);
@@ -507,8 +519,9 @@ static void failed(struct node *node, const struct mu_rdzv_effect *effect)
             EXPECT("I5", node->saw_closed, "%s did not see that it is closed", node->name);
         else
             EXPECT("ask",
-                   took_ms >= node->settings.join_ms &&
-                       (!is_spare(node) || w.now_us - node->spare_seen_us >= node->settings.join_ms * MS),
+                   lost_the_store(node, error->code) ||
+                       (took_ms >= node->settings.join_ms &&
+                        (!is_spare(node) || w.now_us - node->spare_seen_us >= node->settings.join_ms * MS)),
                    "%s gives up after %" PRIu64 " ms: %s", node->name, took_ms, error->text);
         break;
     case MU_RDZV_LEAVE:
@@ -560,7 +573,9 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
         EXPECT("ask", node->looking, "%s has looked, but was not asked", node->name);
         break;
     case MU_RDZV_TELL_BACKEND_DOWN:
-        EXPECT("ask", !node->down, "%s: the back end is down twice", node->name);
+        EXPECT("ask", !node->down || node->refused, "%s: the back end is down twice", node->name);
+        if (!node->down)
+            node->down_us = w.now_us;
         node->down = true;
         break;
     case MU_RDZV_TELL_BACKEND_UP:

@@ -367,7 +367,7 @@ void node_answer(struct node *node, struct request *request)
         (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "simulated");
         event.type = MU_RDZV_REQUEST_FAILED;
         event.error = &error;
-        event.gone = request->gone;
+        event.gone = node->refused = request->gone;
         node->impaired_us = w.now_us;
     } else {
         event.found = request->found;

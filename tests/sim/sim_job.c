@@ -253,7 +253,8 @@ static void dispatch(const struct event *event)
         mishap();
         break;
     case EV_STORE:
-        store_up();
+        if (job.dark_us == 0)
+            store_up();
         break;
     case EV_CHECK:
         reap();
@@ -351,6 +352,7 @@ static void choose_faults(void)
     job.on[T_KEEPER] = mu_rng_below(&more, 100) < density;
     job.percent[T_KEEPER] = 1 + (unsigned)mu_rng_below(&more, 60);
     job.on[T_BELOW] = mu_rng_below(&more, 100) < density;
+    job.on[T_DARK] = mu_rng_below(&more, 100) < density / 2;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
@@ -373,6 +375,7 @@ static void choose_settings(void)
     w.settings.join_ms = chance(50) ? 300000 : 600000;
     w.settings.close_ms = chance(50) ? 5000 : 30000;
     w.settings.lost_node_wait_ms = chance(80) ? 0 : below(5000);
+    w.settings.store_lost_ms = UINT64_C(1000) << w.seed % 6;
     w.settings.nodes_max = (int64_t)(w.on[F_SPARES] && n > 1 ? 1 + below(n - 1) : n + below(3));
     w.settings.nodes_min = 1 + (int64_t)below((uint64_t)w.settings.nodes_max);
     if (w.settings.nodes_min > (int64_t)n)
@@ -388,7 +391,7 @@ static void choose_job(void)
     job.barrier_ms = job.on[T_IMPATIENT] ? below(30000) : UINT64_MAX;
     job.grace_ms = (chance(50) ? 500u : 10000u) * (chance(50) ? 1u : 3u);
     job.wiped_us = 0;
-    job.clean = !job.on[T_KEEPER];
+    job.clean = !job.on[T_KEEPER] && !job.on[T_DARK];
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         job.clean &= !w.on[i] || i == F_CLOCK || i == F_JUMP || i == F_LATE || i == F_SPARES || i == F_LAZY ||
                      i == F_REORDER || i == F_STALE;
@@ -409,6 +412,7 @@ static void prepare(uint64_t seed)
     w.ids_count = w.births = 0;
     w.trace_len = 0;
     w.calm = false;
+    job.dark_us = 0;
     w.checking = true;
     w.hear = agent_hear;
     choose_faults();
@@ -474,12 +478,26 @@ static unsigned living(void)
     return count;
 }
 
+/* Nobody will ever hear of the store again. */
+static void go_dark(void)
+{
+    job.dark_us = w.now_us;
+    if (w.host_slot < 0) {
+        store_down(w.seed % 2 == 0, false);
+        return;
+    }
+    job.retired[w.host_slot] = true;
+    node_die(&w.nodes[w.host_slot]);
+}
+
 static void calm_down(void)
 {
     TELL("calm");
     w.calm = true;
     job.calm_us = w.now_us;
-    if (w.host_slot < 0)
+    if (job.on[T_DARK])
+        go_dark();
+    else if (w.host_slot < 0)
         store_up();
     for (unsigned i = 0; i < w.nodes_count; i++) {
         struct node *node = &w.nodes[i];

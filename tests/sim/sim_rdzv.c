@@ -309,6 +309,7 @@ static void choose_settings(void)
     w.settings.join_ms = joins_ms[below(4)];
     w.settings.close_ms = chance(50) ? 5000 : 30000;
     w.settings.lost_node_wait_ms = chance(80) ? 0 : below(5000);
+    w.settings.store_lost_ms = UINT64_C(1000) << w.seed % 6;
     w.settings.nodes_max = (int64_t)(w.on[F_SPARES] && n > 1 ? 1 + below(n - 1) : n + below(3));
     w.settings.nodes_min = 1 + (int64_t)below((uint64_t)w.settings.nodes_max);
     if (chance(70) && w.settings.nodes_min > (int64_t)n)

@@ -11,6 +11,7 @@ enum { T0 = 1000 };
 #define T "muster.job/3.00000000000000ab/"
 #define MARKS "set " T "done/1=me, add " T "done_count+1"
 #define MIXED_MARKS MARKS ", add " R "/num_members+1"
+#define PROBE "check muster.job/verdict"
 #define LOOK "compare and set muster.job/budget=?"
 #define GOOD "{\"verdict\": \"succeeded\", \"node\": \"h1\", \"rank\": 1, \"cause\": \"all workers have succeeded\"}"
 
@@ -390,7 +391,7 @@ static void back_ends_without_rounds_have_the_barrier_only(void **state)
     (void)start(s, round);
     (void)done(s);
     assert_string_equal(number(s, 1), "get job/torchelastic/agent/terminal_state/last_member");
-    assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_BARRIER_MS); /* nobody tells who is lost */
+    assert_non_null(strstr(pass(s, T0 + MU_FINISH_BARRIER_MS), "end timeout")); /* nobody tells who is lost */
 }
 
 static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
@@ -795,8 +796,10 @@ static void a_count_is_never_repeated_marks_are_read_instead(void **state)
 
     (void)start(s, ours(2));
     (void)done(s);
-    assert_string_equal(broken(s, MUSTER_ELOST), "warn: the exit barrier: broken; going on without, get " T "last");
-    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(broken(s, MUSTER_ELOST),
+                        "warn: the exit barrier: broken; going on without, get " T "last, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_SCAN_MS);
     assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/0");
     assert_string_equal(found(s, false), "");
@@ -827,8 +830,9 @@ static void a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark(void **st
     (void)done(s);
     (void)number(s, 1);
     (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
-    assert_string_equal(broken(s, MUSTER_ELOST), "set " T "done/1=me");
-    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " T "done/1=me, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "last");
     assert_string_equal(pass(s, T0 + MU_FINISH_SCAN_MS), "set " T "done/1=me, check " T "done/0, check " T "done/2");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
@@ -869,8 +873,9 @@ static void in_1_13_marks_are_set_again_as_well(void **state)
     (void)start(s, round);
     (void)done(s);
     assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " R "1, get " R "2");
-    assert_string_equal(broken(s, MUSTER_ELOST), "set " R "0=0");
-    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " R "0=0, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
     assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " R "2");
     (void)answer(s, (struct mu_answer){ 0 });
     assert_string_equal(answer_id(s, 3, (struct mu_answer){ 0 }), "");
@@ -924,13 +929,13 @@ static void a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it(void
     (void)done(s);
     (void)number(s, 2);
     assert_string_equal(value(s, GOOD), "close");
-    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_DOWN), "check muster.job/verdict");
+    assert_string_equal(simple(s, MU_FINISH_ON_BACKEND_DOWN), PROBE);
     assert_string_equal(refused(s), end);
     (void)start(s, mixed(2));
     (void)done(s);
     (void)number(s, 2);
     (void)simple(s, MU_FINISH_ON_BACKEND_DOWN);
-    assert_string_equal(value(s, GOOD), "close, check muster.job/verdict");
+    assert_string_equal(value(s, GOOD), "close, " PROBE);
     assert_string_equal(found(s, true), ""); /* it is there: close on */
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + MU_FINISH_CLOSE_MS);
     (void)start(s, mixed(2)); /* and when the others are to be let go */
@@ -961,32 +966,121 @@ static void a_store_of_its_own_may_be_started_again(void **state)
     assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS + MU_FINISH_GONE_MS), "end all done: all 1 nodes are done");
 }
 
-static void whoever_waits_for_pytorch_members_in_vain_ends(void **state)
+#define AWAY(how)                                                                                                      \
+    "end away: the workers of this node have succeeded, and the store has " how                                        \
+    ": ending without waiting for the other nodes"
+
+/* All requests that are under way are refused, and made again, until that time. */
+static const char *refuse_until(struct scene *s, uint64_t until_ms)
+{
+    while (mu_finish_deadline_ms(s->finish) < until_ms) {
+        (void)pass(s, mu_finish_deadline_ms(s->finish));
+        (void)refused(s);
+    }
+    return pass(s, until_ms);
+}
+
+static void a_done_agent_whose_store_is_refused_ends_soon(void **state)
 {
     struct scene *s = *state;
-    const char *over = "end over: our workers are done; the process in which the store was has ended";
 
-    (void)start(s, mixed(2));
+    (void)start(s, mixed(2)); /* a PyTorch host goes as soon as it may */
     (void)done(s);
     (void)number(s, 1);
     (void)refused(s);
-    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), over);
+    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), AWAY("refused connections for 2 s"));
     s->now_ms = T0;
     (void)start(s, ours(2)); /* others may be at work, and the store come back */
     (void)done(s);
     (void)number(s, 1);
     (void)refused(s);
+    (void)refuse_until(s, T0 + MU_FINISH_REFUSED_MS - 1);
     assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
-    (void)pass(s, T0 + MU_FINISH_STORE_MS - 1);
-    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
-    assert_string_equal(pass(s, T0 + MU_FINISH_STORE_MS), over);
+    assert_string_equal(pass(s, T0 + MU_FINISH_REFUSED_MS), AWAY("refused connections for 5 s"));
     s->now_ms = T0;
     (void)start(s, ours(2)); /* no round follows: whatever the verdict was */
     (void)done(s);
     (void)number(s, 1);
     (void)simple(s, MU_FINISH_ON_CLOSED);
     (void)refused(s);
-    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), over);
+    assert_string_equal(pass(s, T0 + MU_FINISH_GONE_MS), AWAY("refused connections for 2 s"));
+}
+
+static void a_store_that_is_back_in_time_is_waited_at(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(refused(s), PROBE);
+    s->now_ms = T0 + MU_FINISH_REFUSED_MS - 1;
+    (void)found(s, false);
+    (void)pass(s, T0 + 10 * MU_FINISH_SILENT_MS);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+}
+
+/* Whose host has lost its power: nothing is refused, and nothing answered. */
+static void a_done_agent_whose_store_is_silent_ends_after_half_a_minute(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(pass(s, T0 + 20000), "");
+    assert_string_equal(
+        step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_BACKEND_DOWN, .round = -1, .away_ms = 10000 }), PROBE);
+    (void)pass(s, T0 + 10000 + MU_FINISH_SILENT_MS - 1);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    assert_string_equal(pass(s, T0 + 10000 + MU_FINISH_SILENT_MS), AWAY("not answered for 30 s"));
+}
+
+static void a_store_that_was_silent_before_has_as_long_once_we_are_done(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_BACKEND_DOWN);
+    s->now_ms = T0 + 10 * MU_FINISH_SILENT_MS;
+    assert_string_equal(done(s), MARKS);
+    (void)pass(s, s->now_ms + MU_FINISH_SILENT_MS - 1);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_MARKING);
+    assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
+}
+
+/* Of a back end without rounds nobody tells that the store is away. */
+static void where_nobody_tells_of_the_store_it_is_looked_at(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = mixed(2);
+
+    round.round = -1;
+    (void)start(s, round);
+    (void)done(s);
+    (void)number(s, 1);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    assert_string_equal(pass(s, T0 + MU_FINISH_PROBE_MS), PROBE);
+    assert_string_equal(found(s, false), "");
+    assert_string_equal(pass(s, T0 + 2 * MU_FINISH_PROBE_MS), PROBE);
+    s->now_ms += MU_ASK_TIMEOUT_MS;
+    (void)broken(s, MUSTER_ETIMEOUT); /* a question of ten seconds */
+    (void)pass(s, T0 + 2 * MU_FINISH_PROBE_MS + MU_FINISH_SILENT_MS - 1);
+    assert_int_equal(mu_finish_state(s->finish), MU_FINISH_WAITING);
+    assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
+}
+
+static void the_limit_of_the_wait_counts_while_the_store_is_away(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 12000);
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_FINISH_ON_BACKEND_DOWN);
+    assert_non_null(strstr(pass(s, T0 + 12000), "end timeout"));
 }
 
 static void a_failed_job_is_not_given_up_so_soon(void **state)
@@ -1289,7 +1383,12 @@ int main(void)
         SCENE(with_pytorch_members_gone_the_marks_of_ours_are_enough),
         SCENE(a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it),
         SCENE(a_store_of_its_own_may_be_started_again),
-        SCENE(whoever_waits_for_pytorch_members_in_vain_ends),
+        SCENE(a_done_agent_whose_store_is_refused_ends_soon),
+        SCENE(a_store_that_is_back_in_time_is_waited_at),
+        SCENE(a_done_agent_whose_store_is_silent_ends_after_half_a_minute),
+        SCENE(a_store_that_was_silent_before_has_as_long_once_we_are_done),
+        SCENE(where_nobody_tells_of_the_store_it_is_looked_at),
+        SCENE(the_limit_of_the_wait_counts_while_the_store_is_away),
         SCENE(a_failed_job_is_not_given_up_so_soon),
         SCENE(a_broken_barrier_ends_the_wait),
         SCENE(a_round_that_is_over_is_dropped),

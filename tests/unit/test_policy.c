@@ -718,6 +718,79 @@ static void a_store_that_is_away_stops_nobody(void **state)
     assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_RUNNING);
 }
 
+static const char *away(struct scene *s, uint64_t away_ms, uint64_t give_up_in_ms)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connect to a:1: refused" };
+
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_BACKEND_DOWN,
+                                             .round = -1,
+                                             .error = &error,
+                                             .away_ms = away_ms,
+                                             .give_up_in_ms = give_up_in_ms });
+}
+
+static void a_store_that_is_away_is_talked_about_every_five_seconds_and_then_every_thirty(void **state)
+{
+    static const unsigned at_s[] = { 5, 10, 15, 20, 25, 30, 60, 90 };
+    struct scene *s = *state;
+    char line[200];
+
+    run(s);
+    (void)away(s, 0, 0);
+    for (size_t i = 0; i < sizeof at_s / sizeof at_s[0]; i++) {
+        assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + at_s[i] * 1000);
+        (void)pass(s, T0 + at_s[i] * 1000);
+        (void)snprintf(line, sizeof line,
+                       "'the store has been away for %u s (connect to a:1: refused); the workers run on; trying again'",
+                       at_s[i]);
+        assert_string_equal(s->told, line);
+    }
+    (void)simple(s, MU_POLICY_ON_BACKEND_UP);
+    assert_int_equal(mu_policy_deadline_ms(s->policy), UINT64_MAX);
+}
+
+static void a_line_about_a_store_that_is_away_says_for_how_long_it_is_tried(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)away(s, 1000, 0);
+    s->now_ms += 100;
+    (void)away(s, 1100, 30000); /* more is known */
+    assert_string_equal(s->told, "");
+    (void)pass(s, T0 + 5000);
+    assert_string_equal(s->told,
+                        "'the store has been away for 6 s (connect to a:1: refused); trying again for up to 26 s'");
+    s->now_ms = T0 + 30100;
+    assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CONNECTION, "refused for 30 s"), "leave");
+    (void)simple(s, MU_POLICY_ON_LEFT);
+    assert_string_equal(s->outcome.error.text, "refused for 30 s"); /* which says it all */
+}
+
+/* A worker of ours fails because its peer is gone, and the budget went with the peer. */
+static void a_failure_in_a_round_whose_store_went_with_a_member_is_free(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(stopped(s), "");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_CHARGING);
+    assert_string_equal(lost(s), ""); /* the store is there, and will say it */
+    (void)away(s, 0, 30000);
+    assert_string_equal(lost(s), "join");
+    assert_non_null(strstr(s->told,
+                           "'local rank 1 exited with 3; b, and the store with it: no restart is counted; "
+                           "restarting the group'"));
+    configure(s, 0); /* the same, while the other workers are being stopped */
+    run(s);
+    (void)exited(s, 1, false);
+    (void)away(s, 0, 30000);
+    assert_string_equal(lost(s), "");
+    assert_string_equal(stopped(s), "join");
+}
+
 static void no_new_round_beside_what_cannot_be_killed(void **state)
 {
     struct scene *s = *state;
@@ -1135,6 +1208,45 @@ static void who_is_behind_leaves_and_has_succeeded(void **state)
     assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
 }
 
+static void finish_as(struct scene *s, struct mu_policy_joined joined)
+{
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined_as(s, joined);
+    (void)assigned(s, 0, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true);
+    assert_string_equal(stopped(s), "finish");
+}
+
+static void who_is_done_and_cannot_reach_the_store_has_succeeded(void **state)
+{
+    struct scene *s = *state;
+
+    finish(s);
+    assert_string_equal(finished(s, MU_FINISH_END_AWAY), "leave");
+    assert_non_null(strstr(s->told, "'so it is'"));
+    assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
+}
+
+static void who_serves_the_workers_of_others_stays_until_they_have_gone(void **state)
+{
+    const struct mu_policy_joined joined = {
+        .tag = 0xab, .world_size = 2, .all_ours = true, .has_store = true, .serves_workers = true
+    };
+    struct scene *s = *state;
+
+    finish_as(s, joined);
+    assert_string_equal(finished(s, MU_FINISH_END_AWAY), "leave");
+    assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "linger");
+    assert_string_equal(pass(s, T0 + 10 * MU_POLICY_SERVE_MS), ""); /* they may take their time */
+    assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end succeeded rc 0");
+    configure(s, 1);
+    finish_as(s, joined);
+    assert_string_equal(finished(s, MU_FINISH_END_BEHIND), "leave"); /* they begin anew, elsewhere */
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end succeeded rc 0");
+}
+
 static void the_stores_host_serves_on_when_it_is_behind(void **state)
 {
     struct scene *s = *state;
@@ -1337,9 +1449,12 @@ static void world_join_ends(struct world *w)
 {
     static const int codes[] = { MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CLOSED, MUSTER_ERDZV_GRACEFUL_EXIT };
     struct muster_error error = { .code = codes[dice(w, 3)], .text = "no" };
-    struct mu_policy_joined in = {
-        .round = ++w->round, .world_size = 2, .all_ours = dice(w, 2) == 0, .has_store = true, .serves = dice(w, 2) == 0
-    };
+    struct mu_policy_joined in = { .round = ++w->round,
+                                   .world_size = 2,
+                                   .all_ours = dice(w, 2) == 0,
+                                   .has_store = true,
+                                   .serves = dice(w, 2) == 0,
+                                   .serves_workers = dice(w, 2) == 0 };
 
     w->joining = false;
     if (dice(w, 12) == 0)
@@ -1552,6 +1667,9 @@ int main(void)
         SCENE(the_first_of_a_round_decides_and_the_rest_is_dropped),
         SCENE(a_round_may_be_over_before_its_workers_are_started),
         SCENE(a_store_that_is_away_stops_nobody),
+        SCENE(a_store_that_is_away_is_talked_about_every_five_seconds_and_then_every_thirty),
+        SCENE(a_line_about_a_store_that_is_away_says_for_how_long_it_is_tried),
+        SCENE(a_failure_in_a_round_whose_store_went_with_a_member_is_free),
         SCENE(no_new_round_beside_what_cannot_be_killed),
         SCENE(a_worker_that_hangs_in_the_kernel_has_failed),
         SCENE(what_ended_before_all_were_started_counts_once_they_are),
@@ -1574,6 +1692,8 @@ int main(void)
         SCENE(the_stores_host_lets_the_others_read_how_it_ended),
         SCENE(who_is_behind_leaves_and_has_succeeded),
         SCENE(the_stores_host_serves_on_when_it_is_behind),
+        SCENE(who_is_done_and_cannot_reach_the_store_has_succeeded),
+        SCENE(who_serves_the_workers_of_others_stays_until_they_have_gone),
         SCENE(a_life_is_recorded_in_the_order_that_pytorch_has),
         SCENE(a_failed_run_is_one_that_the_agent_survived),
         SCENE(names_are_there_for_all),

@@ -12,6 +12,7 @@ enum {
     CLOSE_MS = 30000,
     INTERVAL_MS = 5000,
     AGE_MS = 15000,
+    LOST_MS = 30000, /* store_lost_timeout */
 };
 
 /* ---- The document as text ---- */
@@ -2069,12 +2070,148 @@ static void when_the_hosts_process_is_gone_it_is_lost(void **unused)
     T(wake(s), "read");
     T(fails(s), "backend_down"); /* mere silence */
     T(wake(s), "read");
-    T(is_gone(s), "peers_lost c");
+    T(is_gone(s), "backend_down; peers_lost c"); /* more is known */
     T(wake(s), "read");
     T(is_gone(s), "");
     T(wake(s), "read");
     T(state(s, "0 complete a=0@ b=1@"), s->trace.text); /* it is back: nothing is told twice */
     assert_null(strstr(s->trace.text, "peers_lost"));
+}
+
+/* Tries again and again, and is refused or not answered; until something else happens. */
+static const char *keep_failing(struct scene *s, bool gone, uint64_t limit_ms)
+{
+    uint64_t end_ms = s->now_ms + limit_ms;
+
+    while (strcmp(wake(s), "read") == 0 && s->now_ms < end_ms) {
+        if (gone)
+            (void)is_gone(s);
+        else
+            (void)fails(s);
+    }
+    return s->trace.text;
+}
+
+static void a_store_whose_host_was_a_member_is_waited_for_store_lost_timeout(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN, .endpoint = "c:29400");
+    uint64_t gone_ms = 0;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    gone_ms = s->now_ms;
+    T(is_gone(s), "backend_down; peers_lost c");
+    T(ask(s, MU_RDZV_JOIN), "");
+    T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
+    assert_in_range(s->now_ms, gone_ms + LOST_MS, gone_ms + LOST_MS + 1);
+    assert_string_equal(mu_rdzv_error(s->r)->text,
+                        "the store at c:29400 is lost: its host c (pid 1) has refused connections for 30 s; jobs with "
+                        "--rdzv-backend etcd-v3 survive this");
+}
+
+static void what_answers_there_again_in_time_is_joined(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down; peers_lost c");
+    T(ask(s, MU_RDZV_JOIN), "");
+    while (s->now_ms < START_MS + LOST_MS - 3000) {
+        T(wake(s), "read");
+        T(is_gone(s), "");
+    }
+    T(wake(s), "read");
+    T(state(s, NULL), "backend_up; write 1 a=0 as new");
+    T(written(s), "");
+    T(watch(s, 2 * LOST_MS, "1 a=0@"), "");
+}
+
+static void a_silent_host_is_lost_after_its_death_age_and_store_lost_timeout(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+    uint64_t silent_ms = 0, lost_ms = 0;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    silent_ms = s->now_ms;
+    T(fails(s), "backend_down");
+    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    lost_ms = s->now_ms;
+    assert_in_range(lost_ms, silent_ms + AGE_MS + LOST_MS, silent_ms + AGE_MS + LOST_MS + 1);
+    T(ask(s, MU_RDZV_JOIN), "");
+    T(keep_failing(s, false, JOIN_MS), "failed to join: ERDZV_CONNECTION"); /* it had a moment to come back */
+    assert_in_range(s->now_ms, lost_ms + MU_RDZV_LAST_TRY_MS, lost_ms + MU_RDZV_LAST_TRY_MS + 1);
+    assert_non_null(strstr(mu_rdzv_error(s->r)->text, "its host c (pid 1) has not answered for 46 s"));
+}
+
+static void a_host_that_goes_after_another_is_lost_as_well(void **unused)
+{
+    struct scene *s = START(1, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    T(state(s, "0 complete a=0@ c=2@"), "peers_lost b"); /* it may have been done */
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down; peers_lost b c");
+    T(wake(s), "read");
+    T(is_gone(s), "");
+}
+
+static void who_waits_for_a_round_whose_host_goes_does_not_wait_for_the_join_timeout(void **unused)
+{
+    struct scene *s = START(3, 3, PLAIN);
+    uint64_t gone_ms = 0;
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 c=0@"), "write 0 c=0 a=0");
+    T(written(s), "");
+    T(host_is(s, 'c'), "");
+    T(pass(s, 1000), "read");
+    gone_ms = s->now_ms;
+    T(is_gone(s), "backend_down");
+    T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
+    assert_in_range(s->now_ms, gone_ms + LOST_MS, gone_ms + LOST_MS + 1);
+}
+
+/* The job is over or has no store any more, and nobody will call us. */
+static void a_spare_whose_host_has_gone_ends_soon(void **unused)
+{
+    static const struct {
+        const char *doc, *with_us;
+        char host; /* NUL: no node of ours */
+    } cases[] = {
+        { "0 complete b=0@ c=1@", "0 complete b=0@ c=1@ a+@", 'b' },
+        { "0 complete S=0@ c=1@", "0 complete S=0@ c=1@ a+@", '\0' }, /* a PyTorch node, then */
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct scene *s = START(2, 2, PLAIN, .endpoint = "b:1");
+        uint64_t gone_ms = 0;
+
+        T(ask(s, MU_RDZV_JOIN), "read");
+        (void)state(s, cases[i].doc);
+        (void)written(s);
+        assert_true(mu_rdzv_progress(s->r).me_spare);
+        T(host_is(s, cases[i].host), "");
+        T(watch(s, 2 * JOIN_MS, cases[i].with_us), "");
+        T(wake(s), "read");
+        gone_ms = s->now_ms;
+        T(is_gone(s), "backend_down");
+        T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
+        assert_in_range(s->now_ms, gone_ms + MU_RDZV_SURPLUS_MS, gone_ms + MU_RDZV_SURPLUS_MS + 2000);
+        assert_non_null(strstr(mu_rdzv_error(s->r)->text, "the store at b:1 has refused connections for 2 s"));
+    }
 }
 
 static void a_host_that_is_no_member_is_nobodys_loss(void **unused)
@@ -2864,6 +3001,12 @@ int main(void)
         SCENE(a_number_that_comes_again_with_the_same_members_is_not_joined_again),
         SCENE(only_a_member_puts_it_back),
         SCENE(when_the_hosts_process_is_gone_it_is_lost),
+        SCENE(a_store_whose_host_was_a_member_is_waited_for_store_lost_timeout),
+        SCENE(what_answers_there_again_in_time_is_joined),
+        SCENE(a_silent_host_is_lost_after_its_death_age_and_store_lost_timeout),
+        SCENE(a_host_that_goes_after_another_is_lost_as_well),
+        SCENE(who_waits_for_a_round_whose_host_goes_does_not_wait_for_the_join_timeout),
+        SCENE(a_spare_whose_host_has_gone_ends_soon),
         SCENE(a_host_that_is_no_member_is_nobodys_loss),
         SCENE(a_store_that_is_away_is_tried_with_growing_delays),
         SCENE(a_join_while_the_store_is_away_asks_when_it_is_tried_again),

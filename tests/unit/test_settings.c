@@ -94,6 +94,16 @@ static void a_round_can_be_held_open_for_a_lost_node(void **state)
     are_refused("lost_node_wait=-1", "lost_node_wait", "-1 day, 23:59:59");
 }
 
+static void a_lost_store_is_waited_for_half_a_minute_unless_one_says_otherwise(void **state)
+{
+    (void)state;
+    assert_int_equal(settings_of("lost_node_wait=0").store_lost_ms, 30000);
+    assert_int_equal(settings_of("store_lost_timeout=2").store_lost_ms, 2000);
+    assert_int_equal(settings_of("store_lost_timeout=0").store_lost_ms, 0);
+    are_refused("store_lost_timeout=-1", "store_lost_timeout", "-1 day, 23:59:59");
+    are_refused("store_lost_timeout=x", "store_lost_timeout", "whole number");
+}
+
 static void options_of_other_kinds_than_text_count_too(void **state)
 {
     struct muster_rdzv_params *params = params_of("job", 1, 1, "");
@@ -291,6 +301,7 @@ int main(void)
         cmocka_unit_test(heartbeat_timeout_is_in_whole_seconds),
         cmocka_unit_test(keep_alives_can_be_tuned),
         cmocka_unit_test(a_round_can_be_held_open_for_a_lost_node),
+        cmocka_unit_test(a_lost_store_is_waited_for_half_a_minute_unless_one_says_otherwise),
         cmocka_unit_test(options_of_other_kinds_than_text_count_too),
         cmocka_unit_test(times_that_are_not_above_0_are_refused_as_python_shows_them),
         cmocka_unit_test(attempts_that_are_not_above_0_are_refused),

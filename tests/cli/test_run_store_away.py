@@ -1,0 +1,140 @@
+"""`muster run` when the store is away: who goes on, who ends, and what is said meanwhile."""
+
+import base64
+import os
+import re
+import signal
+import socket
+import struct
+
+import pytest
+
+from run_scene import free_port, stat
+from serving import run, until
+
+
+def local(port):
+    return f"127.0.0.1:{port}"
+
+
+def agent_of(scene, worker):
+    parent = int(stat(worker.pid)[1])
+    return next(agent for agent in scene.agents if agent.agent == parent)
+
+
+def marks(server):
+    """Of nodes that are done."""
+    return [key for key in server.call("list", "--prefix", "muster.job").out.decode().split() if "/done/" in key]
+
+
+def host_and_guest(scene, *options, conf=""):
+    """Two nodes with one worker each; the first hosts the store."""
+    endpoint = local(free_port())
+    host = scene.node(endpoint, *options, "-v", conf=f"last_call_timeout=1,is_host=true{conf}")
+    host.said("hosting its store")
+    return host, scene.node(endpoint, *options, conf=f"last_call_timeout=1,is_host=false{conf}"), endpoint
+
+
+def test_the_job_ends_when_the_host_of_its_store_stays_away(scene):
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", conf=",store_lost_timeout=2")
+    scene.world(2)
+    host_pid = host.agent
+    host.signal(signal.SIGKILL)
+    assert guest.end() == 1
+    last = guest.err.splitlines()[-1]
+    assert re.search(rf"the store at {endpoint} is lost: its host .* \(pid {host_pid}\) has refused connections for \d+ s", last)
+    assert "--rdzv-backend etcd-v3" in last
+
+
+def test_a_host_that_is_back_in_time_is_joined(scene):
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", "--max-restarts=1", conf=",store_lost_timeout=60")
+    workers = scene.world(2)
+    host.signal(signal.SIGKILL)
+    guest.said("connection refused")
+    again = scene.node(endpoint, "--nnodes=2", "--max-restarts=1", conf="last_call_timeout=1,is_host=true")
+    for worker in scene.world(2, without=workers):
+        worker.succeed()
+    assert (guest.end(), again.end()) == (0, 0)
+
+
+def test_a_store_that_no_node_hosts_is_tried_without_limit_and_workers_run_on(scene, serve):
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=2", conf="last_call_timeout=1,store_lost_timeout=1") for _ in range(2)]
+    workers = scene.world(2)
+    server.stop()
+    for agent in agents:
+        agent.said("the store has been away for 5 s")  # far more than the time after which a member is lost
+        agent.said("the workers run on; trying again\n")
+    assert all(worker.alive for worker in workers)
+    serve("--port", str(server.port))
+    for worker in workers:
+        worker.succeed()
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_a_node_that_is_done_ends_when_the_store_is_refused(scene, serve):
+    server = serve()
+    for _ in range(2):
+        scene.node(server.endpoint, "--nnodes=2")
+    first, second = scene.world(2)
+    running, done = agent_of(scene, first), agent_of(scene, second)
+    second.succeed()
+    until(lambda: marks(server), what="the mark of the one that is done")
+    server.stop()
+    assert done.end() == 0
+    assert re.search(r"the workers of this node have succeeded, and the store has refused connections for \d+ s: "
+                     "ending without waiting for the other nodes\n", done.err), done.err
+    assert first.alive and running.process.poll() is None
+    first.succeed()
+    assert running.end() == 0
+
+
+def test_a_done_node_stays_while_workers_of_others_use_its_store(scene, serve):
+    server = serve()
+    for _ in range(2):
+        scene.node(server.endpoint, "--nnodes=2", "-v")
+    first, second = scene.world(2)
+    done, running = agent_of(scene, first), agent_of(scene, second)
+    with socket.create_connection((first.env["MASTER_ADDR"], int(first.env["MASTER_PORT"]))):  # as a worker elsewhere
+        first.succeed()
+        until(lambda: marks(server), what="the mark of the one that is done")
+        server.stop()
+        done.said("done; serving the workers' store until the other nodes have ended")
+        assert done.process.poll() is None
+    assert done.end() == 0
+    second.succeed()
+    assert running.end() == 0
+
+
+def spare_of(scene, endpoint, *options):
+    """One more node than there is room for, once it is in the document."""
+    spare = scene.node(endpoint, *options, conf="last_call_timeout=1,is_host=false")
+    pid = spare.agent
+    pickled = b"M" + struct.pack("<H", pid) if pid < 65536 else b"J" + struct.pack("<i", pid)
+    until(lambda: pickled in base64.b64decode(run("store", "get", "--endpoint", endpoint, "torch.rendezvous.job").out),
+          what="a document with the spare in it")
+    return spare
+
+
+def test_a_spare_of_a_job_of_one_node_ends_with_it(scene):
+    endpoint = local(free_port())
+    host = scene.node(endpoint, "--nnodes=1")
+    worker, = scene.world(1)
+    spare = spare_of(scene, endpoint, "--nnodes=1")
+    worker.succeed()
+    assert (host.end(), spare.end()) == (0, 0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_spare_whose_host_was_killed_ends_and_says_why(scene, nodes):
+    endpoint = local(free_port())
+    host = scene.node(endpoint, f"--nnodes={nodes}", "-v")
+    host.said("hosting its store")
+    for _ in range(nodes - 1):
+        scene.node(endpoint, f"--nnodes={nodes}", conf="last_call_timeout=1,store_lost_timeout=1")
+    scene.world(nodes)
+    spare = spare_of(scene, endpoint, f"--nnodes={nodes}")
+    os.kill(host.agent, signal.SIGKILL)
+    assert spare.end() == 1
+    assert re.search(rf"the store at {endpoint} has refused connections for \d+ s: the job has ended, or the host of its "
+                     "store has", spare.err), spare.err
