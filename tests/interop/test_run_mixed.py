@@ -5,10 +5,15 @@ later round meet in it depends on who looks first, stock alone or not.  Where wo
 workers have a store of their own.
 """
 
+import base64
+import signal
+import subprocess
+
 import pytest
 
+from harness import program
 from rdzv_nodes import side_by_side, until
-from run_nodes import RUN_LIMIT, Training
+from run_nodes import RUN_LIMIT, Actors, Training
 
 CONF = "join_timeout=60,last_call_timeout=1"
 END_LIMIT = 15  # nobody waits for who has ended, or for a store that went with it
@@ -89,4 +94,26 @@ def test_a_static_job_of_both_launchers_trains_to_its_end(jobs, host):
         node.good()
     training.whole()
     assert set(training.worlds()) == {3}
+    until(lambda: not job.left(), what="no process is left")
+
+
+def waits_in_document(job):
+    """Whether the document has two nodes: the one that works, and one without a place."""
+    told = subprocess.run([program(), "store", "get", "--endpoint", f"127.0.0.1:{job.port}", f"torch.rendezvous.{job.run_id}"],
+                          capture_output=True, check=False, timeout=RUN_LIMIT)
+    document = base64.b64decode(told.stdout)
+    return all(address in document for address in (b"127.0.0.1", b"127.0.0.2"))
+
+
+def test_a_surplus_node_of_ours_ends_soon_when_a_host_of_stock_s_is_gone(jobs):
+    job = jobs("2.13.0")
+    actors = Actors(job)
+    stock = job.launch("stock", *job.meeting(1, 1, CONF), *actors.words)
+    worker, = actors.world(1)
+    surplus = job.launch("muster", *job.meeting(1, 2, f"{CONF},is_host=false"), *actors.words)
+    until(lambda: waits_in_document(job), RUN_LIMIT, "a document with both nodes")
+    stock.kill()
+    assert surplus.end(END_LIMIT) == 1
+    assert "has refused connections for " in surplus.err and "whether the job succeeded is not known" in surplus.err
+    worker.signal(signal.SIGKILL)  # stock leaves it behind
     until(lambda: not job.left(), what="no process is left")
