@@ -593,7 +593,7 @@ static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
     return rc;
 }
 
-static void say_formed(const struct mu_agent *a)
+static void say_formed(const struct mu_agent *a, int64_t regroup_ms)
 {
     struct mu_agent_worker first = about_worker(a, 0);
     struct mu_formed formed = { .round = a->info.round,
@@ -603,7 +603,10 @@ static void say_formed(const struct mu_agent *a)
                                 .first_worker = first.rank,
                                 .local_workers = first.local_world_size,
                                 .master_addr = first.master_addr,
-                                .master_port = first.master_port };
+                                .master_port = first.master_port,
+                                .regroup_ms = regroup_ms,
+                                .restarts = first.restart_count,
+                                .max_restarts = a->config.max_restarts };
     char line[MU_FORMED_LINE_MAX];
 
     mu_formed_say(&formed, line);
@@ -646,7 +649,8 @@ static void on_logs_opened(void *ctx, const struct muster_error *error)
     tell(a, started(a, start_all(a, &own) < 0 ? &own : NULL));
 }
 
-static void start_workers(struct mu_agent *a)
+/* `regroup_ms`: since the group before it ended; -1: it is the first. */
+static void start_workers(struct mu_agent *a, int64_t regroup_ms)
 {
     struct muster_error error = { 0 };
     int rc;
@@ -654,7 +658,7 @@ static void start_workers(struct mu_agent *a)
     finish_logs(a);
     forget_workers(a);
     a->stopping = false;
-    say_formed(a); /* before the workers say anything */
+    say_formed(a, regroup_ms); /* before the workers say anything */
     rc = a->config.driver != NULL ? start_by_driver(a, &error) : open_logs(a, &error);
     if (rc < 0 || a->config.driver != NULL)
         tell_later(a, started(a, rc < 0 ? &error : NULL));
@@ -1009,7 +1013,7 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
         a->handler->ops->leave(a->handler);
         break;
     case MU_POLICY_DO_START_WORKERS:
-        start_workers(a);
+        start_workers(a, effect->ok ? effect->number : -1);
         break;
     case MU_POLICY_DO_STOP_WORKERS:
         stop_workers(a, effect->signal, effect->grace_ms);

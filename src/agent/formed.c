@@ -41,6 +41,9 @@ void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LI
 
         add(line, "; master %s%s%s:%u", is_v6 ? "[" : "", formed->master_addr, is_v6 ? "]" : "", formed->master_port);
     }
+    if (formed->regroup_ms >= 0)
+        add(line, "; regrouped in %" PRId64 ".%03" PRId64 " s, restarts used: %" PRId64 " of %" PRId64,
+            formed->regroup_ms / 1000, formed->regroup_ms % 1000, formed->restarts, formed->max_restarts);
 }
 
 size_t mu_formed_say_members(int64_t round, const struct muster_node *nodes, size_t count, size_t first,

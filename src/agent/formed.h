@@ -15,9 +15,12 @@ struct mu_formed {           /* borrows the address */
     int64_t local_workers;   /* how many they are; nodes may differ */
     const char *master_addr; /* "": not known */
     uint16_t master_port;
+    int64_t regroup_ms; /* since the group before it ended; -1: it is the first */
+    int64_t restarts, max_restarts;
 };
 
-/* "group formed: 4 nodes, 32 workers, round 0; this node: rank 2 (workers 16-23); master 10.0.0.5:41233" */
+/* "group formed: 4 nodes, 32 workers, round 0; this node: rank 2 (workers 16-23); master 10.0.0.5:41233". After
+ * another group: "...; regrouped in 1.500 s, restarts used: 1 of 3" */
 void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LINE_MAX]);
 
 /* The next members in the order of their ranks, beginning with that of rank `first`: "round 0, ranks 8-15: node1 (pid 7), ...".

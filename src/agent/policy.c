@@ -444,6 +444,8 @@ static int64_t larger(int64_t a, int64_t b)
 
 static void on_assigned(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
+    struct mu_policy_effect *start;
+
     if (p->phase != MU_POLICY_ASSIGNING)
         return;
     p->count = event->ranks->count;
@@ -461,7 +463,9 @@ static void on_assigned(struct mu_policy *p, const struct mu_policy_event *event
     p->succeeded = 0;
     p->failure[0] = '\0';
     enter(p, MU_POLICY_STARTING, UINT64_MAX);
-    (void)emit(out, MU_POLICY_DO_START_WORKERS);
+    start = emit(out, MU_POLICY_DO_START_WORKERS);
+    start->ok = p->restarting;
+    start->number = p->restarting ? (int64_t)(event->now_ms - p->restart_ms) : 0;
 }
 
 /* ---- Stopping ---- */
@@ -699,16 +703,8 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
     enter_state(p, MU_GROUP_HEALTHY, out);
     enter(p, MU_POLICY_RUNNING, UINT64_MAX);
     (void)emit(out, MU_POLICY_DO_LISTEN);
-    if (p->restarting) {
-        uint64_t took_ms = now_ms - p->restart_ms;
-
+    if (p->restarting)
         time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
-        say(p, out, MUSTER_LOG_WARNING,
-            "regrouped in %" PRIu64 ".%03" PRIu64 " s: %" PRId64 " node%s, round %" PRId64 ", restart %" PRId64
-            " of %" PRId64,
-            took_ms / 1000, took_ms % 1000, p->joined.world_size, p->joined.world_size == 1 ? "" : "s", p->joined.round,
-            p->count, p->max_restarts);
-    }
     p->restarting = false;
     p->restart_ms = 0;
     measure_decision(p, now_ms, out);

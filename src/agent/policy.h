@@ -161,7 +161,7 @@ struct mu_policy_event { /* borrows what it points to */
     X(NOTE, "note")           /* the finish machine's NOTE: ok: we come again; text: why we leave the round */         \
     X(FINISH, "finish")       /* the finish machine's DONE */                                                          \
     X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                    \
-    X(START_WORKERS, "start") /* with the ranks and the count of ASSIGNED. STARTED or START_FAILED */                  \
+    X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */           \
     X(STOP_WORKERS, "stop")   /* signal, grace_ms, then SIGKILL; STOPPED, once, however often it is said. While    \
                                      stopping: this signal as well, and the sooner of both ends. While starting: no    \
                                      STARTED comes any more. All have ended: only what they left behind is stopped */   \

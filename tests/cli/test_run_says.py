@@ -52,7 +52,10 @@ def test_a_group_that_forms_again_is_said_again(scene):
     workers = scene.world(2, without=old)
     for agent in agents:
         agent.said(", round 1; ")
-        assert formed(agent)[1:] == [expected(2, workers, workers_of(workers, agent), ", round 1")]
+        line, = formed(agent)[1:]
+        again = expected(2, workers, workers_of(workers, agent), ", round 1")
+        assert re.fullmatch(re.escape(again) + r"; regrouped in \d+\.\d{3} s, restarts used: 1 of 1", line), line
+        assert agent.err.count("regrouped in") == 1
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]
 

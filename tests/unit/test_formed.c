@@ -8,15 +8,19 @@ static void a_group_that_has_formed_is_one_line(void **state)
         struct mu_formed formed;
         const char *line;
     } cases[] = {
-        { { 0, 4, 32, 2, 16, 8, "10.0.0.5", 41233 },
+        { { 0, 4, 32, 2, 16, 8, "10.0.0.5", 41233, -1, 0, 0 },
           "group formed: 4 nodes, 32 workers, round 0; this node: rank 2 (workers 16-23); master 10.0.0.5:41233" },
-        { { 0, 1, 1, 0, 0, 1, "127.0.0.1", 1 },
+        { { 0, 1, 1, 0, 0, 1, "127.0.0.1", 1, -1, 0, 3 },
           "group formed: 1 node, 1 worker, round 0; this node: rank 0 (worker 0); master 127.0.0.1:1" },
-        { { 7, 2, 5, 1, 3, 2, "fd00::5", 65535 }, /* three workers there, two here */
+        { { 7, 2, 5, 1, 3, 2, "fd00::5", 65535, -1, 0, 0 }, /* three workers there, two here */
           "group formed: 2 nodes, 5 workers, round 7; this node: rank 1 (workers 3-4); master [fd00::5]:65535" },
-        { { -1, 2, 2, 0, 0, 1, "node1.example", 29500 }, /* static */
+        { { -1, 2, 2, 0, 0, 1, "node1.example", 29500, -1, 0, 0 }, /* static */
           "group formed: 2 nodes, 2 workers; this node: rank 0 (worker 0); master node1.example:29500" },
-        { { 3, 2, 4, 1, 2, 2, "", 0 }, "group formed: 2 nodes, 4 workers, round 3; this node: rank 1 (workers 2-3)" },
+        { { 3, 2, 4, 1, 2, 2, "", 0, -1, 0, 0 },
+          "group formed: 2 nodes, 4 workers, round 3; this node: rank 1 (workers 2-3)" },
+        { { 1, 2, 2, 0, 0, 1, "10.0.0.5", 41234, 1500, 1, 3 }, /* the second group */
+          "group formed: 2 nodes, 2 workers, round 1; this node: rank 0 (worker 0); master 10.0.0.5:41234; "
+          "regrouped in 1.500 s, restarts used: 1 of 3" },
     };
 
     (void)state;
