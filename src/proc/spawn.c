@@ -3,8 +3,8 @@
  * Everything that needs memory or can fail in an interesting way (files, the search path) is done before the child is
  * there. A command's child shares our memory until it has exec'ed, on a stack of its own, while our thread waits and all
  * signals are blocked; so it only makes system calls. It begins in our table of descriptors, too, and leaves it before it
- * touches one. It says what failed through a pipe, which exec closes: an empty pipe
- * means that the program runs. A function's child is a fork; its pipe carries the result. */
+ * touches one; where that is forbidden, a second child begins with a copy. It says what failed through a pipe, which exec
+ * closes: an empty pipe means that the program runs. A function's child is a fork; its pipe carries the result. */
 #include "proc/spawn.h"
 
 #include <assert.h>
@@ -156,15 +156,15 @@ IN_CHILD static void close_one_by_one(int keep)
 }
 
 /* Out of the parent's table of descriptors, into one of our own, which lacks all that are higher than any we need. They are
- * not closed, for they were never ours: closing a file that the parent writes would wait for its file system. */
-IN_CHILD static void leave_table(const struct child *c)
+ * not closed, for they were never ours: closing a file that the parent writes would wait for its file system. False: not
+ * possible (an old kernel, in a container that forbids unshare). */
+IN_CHILD static bool leave_table(const struct child *c)
 {
     int last = c->pipe_fd > 2 ? c->pipe_fd : 2;
 
     for (int i = 0; i < 3; i++)
         last = c->fds[i] > last ? c->fds[i] : last;
-    if (syscall(SYS_close_range, (unsigned)last + 1, ~0u, CLOSE_RANGE_UNSHARE) < 0 && unshare(CLONE_FILES) < 0)
-        _exit(MU_SPAWN_EXIT_SETUP); /* whatever we did would be done to the parent */
+    return syscall(SYS_close_range, (unsigned)last + 1, ~0u, CLOSE_RANGE_UNSHARE) == 0 || unshare(CLONE_FILES) == 0;
 }
 
 IN_CHILD static void close_others(int keep)
@@ -267,9 +267,16 @@ IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
     (void)sigprocmask(SIG_SETMASK, c->startup != NULL ? &c->startup->mask : mask, NULL);
 }
 
+enum table {
+    SHARED,    /* the child begins in our table of descriptors */
+    FORBIDDEN, /* it could not leave it, and has ended */
+    COPIED,    /* it has a copy of our table from the start */
+};
+
 struct command {
     struct child child;
     sigset_t mask;
+    enum table table;
 };
 
 /* What execvp() does: a candidate that is not there, or may not be used, is passed over. */
@@ -279,7 +286,10 @@ IN_CHILD static int run_command(void *arg)
     struct child *c = &command->child;
     int errnum = ENOENT;
 
-    leave_table(c);
+    if (command->table == SHARED && !leave_table(c)) {
+        command->table = FORBIDDEN;
+        _exit(MU_SPAWN_EXIT_SETUP); /* whatever we did would be done to the parent */
+    }
     set_up(c, &command->mask);
     for (char **path = c->paths; *path != NULL; path++) {
         (void)execve(*path, (char *const *)(uintptr_t)c->spec->argv, (char *const *)(uintptr_t)c->envp);
@@ -458,8 +468,9 @@ static void block_all(sigset_t *ret_before)
     (void)pthread_sigmask(SIG_SETMASK, &all, ret_before);
 }
 
-static pid_t clone_command(struct command *command)
+static pid_t clone_once(struct command *command)
 {
+    int flags = CLONE_VM | CLONE_VFORK | SIGCHLD | (command->table == SHARED ? CLONE_FILES : 0);
     char *stack =
         mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
     int errnum;
@@ -468,12 +479,33 @@ static pid_t clone_command(struct command *command)
     if (stack == MAP_FAILED)
         return -1;
     block_all(&command->mask);
-    pid = clone(run_command, stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, command);
+    pid = clone(run_command, stack + STACK_BYTES, flags, command);
     errnum = errno;
     (void)pthread_sigmask(SIG_SETMASK, &command->mask, NULL);
     (void)munmap(stack, STACK_BYTES);
     errno = errnum;
     return pid;
+}
+
+static void reap(pid_t pid)
+{
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) { /* it has ended */
+    }
+}
+
+static pid_t clone_command(struct command *command)
+{
+    static _Atomic bool is_forbidden;
+    pid_t pid;
+
+    command->table = is_forbidden ? COPIED : SHARED;
+    pid = clone_once(command);
+    if (command->table != FORBIDDEN)
+        return pid;
+    reap(pid);
+    is_forbidden = true;
+    command->table = COPIED;
+    return clone_once(command);
 }
 
 static int say_why(const struct mu_spawn *spec, const char *step, int errnum, struct muster_error *reterr)
@@ -520,8 +552,7 @@ static int start_command(struct command *command, struct mu_spawned *ret_spawned
     if (pid < 0)
         return mu_fail_errno(reterr, *ret_errno, "start '%s': make a process", program);
     if (*ret_errno != 0) {
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) { /* it has ended */
-        }
+        reap(pid);
         return say_why(c->spec, step, *ret_errno, reterr);
     }
     *ret_spawned = (struct mu_spawned){ .pid = pid, .result_fd = -1 };

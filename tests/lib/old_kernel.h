@@ -5,4 +5,7 @@
 
 void old_kernel_if_asked(void);
 
+/* unshare and close_range answer EPERM, as in a container of an older Docker, for this process and everything it starts. */
+void old_container(void);
+
 #endif

@@ -181,6 +181,23 @@ static void when_memory_runs_out_the_kernel_takes_workers_first(void **state)
     }
 }
 
+static void workers_start_in_containers_that_forbid_a_table_of_descriptors(void **state)
+{
+    struct scene *s = *state;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        old_container();
+        for (int i = 0; i < 2; i++) {
+            if (start(s, ARGV(WORKER, "report", "exit=0")) < 0 || status_of(s->spawned.pid) != 0 ||
+                strstr(line(s), " fds=0,1,2,") == NULL)
+                _exit(1);
+        }
+        _exit(0);
+    }
+    assert_int_equal(status_of(pid), 0);
+}
+
 static void write_script(struct scene *s, const char *name, const char *text, mode_t mode)
 {
     FILE *file;
@@ -524,6 +541,7 @@ int main(void)
         TEST(a_worker_gets_back_what_we_were_started_with),
         TEST(without_a_startup_it_gets_what_we_have),
         TEST(when_memory_runs_out_the_kernel_takes_workers_first),
+        TEST(workers_start_in_containers_that_forbid_a_table_of_descriptors),
         TEST(what_cannot_be_started_is_said_with_its_reason),
         TEST(the_path_is_searched_as_the_workers_environment_says),
         TEST(a_directory_that_is_not_there_is_said),
