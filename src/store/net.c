@@ -94,20 +94,27 @@ const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_T
     return text;
 }
 
+/* "%eth0" for an address that is one only on that link, else "". */
+static void format_scope(const union mu_addr *addr, char text[static IF_NAMESIZE + 1])
+{
+    text[0] = '\0';
+    if (addr->any.sa_family != AF_INET6 || addr->v6.sin6_scope_id == 0)
+        return;
+    if (if_indextoname(addr->v6.sin6_scope_id, text + 1) != NULL)
+        text[0] = '%';
+}
+
 bool mu_addr_host(const union mu_addr *addr, char *text, size_t room)
 {
-    char whole[MU_ADDR_TEXT_MAX];
+    char whole[MU_ADDR_TEXT_MAX], scope[IF_NAMESIZE + 1];
     const char *start = mu_addr_format(addr, whole), *end = strrchr(whole, ':');
 
     if (*start == '[') {
         start++;
         end--;
     }
-    if ((size_t)(end - start) >= room)
-        return false;
-    memcpy(text, start, (size_t)(end - start));
-    text[end - start] = '\0';
-    return true;
+    format_scope(addr, scope);
+    return (size_t)snprintf(text, room, "%.*s%s", (int)(end - start), start, scope) < room;
 }
 
 bool mu_addr_parse(const char *host, uint16_t port, union mu_addr *ret_addr)

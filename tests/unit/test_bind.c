@@ -40,6 +40,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         { NULL, "::ffff:10.0.0.5", "::ffff:10.0.0.5+", NULL, MU_BIND_OWN, "10.0.0.5,127.0.0.1,::1" },
         /* Of several those that are ours. */
         { NULL, "jobs", "10.0.0.4- 10.0.0.5+ fd00::5+", NULL, MU_BIND_OWN, "10.0.0.5,fd00::5,127.0.0.1,::1" },
+        /* systemd resolves a machine's own name to all of its addresses, those of single links among them. */
+        { NULL, "node1", "10.0.0.5+ fe80::5%lo+", NULL, MU_BIND_OWN, "10.0.0.5,fe80::5%lo,127.0.0.1,::1" },
         /* The node's own address for others. */
         { NULL, "localhost", "127.0.0.1+", "10.1.0.5", MU_BIND_OWN, "127.0.0.1,10.1.0.5,127.0.0.1,::1" },
         /* A name that is loopback here may be another address elsewhere; localhost and addresses are not. */

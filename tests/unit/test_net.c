@@ -36,6 +36,7 @@ static void a_host_is_written_without_its_port(void **state)
     static const char *const rows[][2] = { { "192.0.2.1", "192.0.2.1" },
                                            { "2001:db8::1", "2001:db8::1" },
                                            { "::", "::" },
+                                           { "fe80::1%lo", "fe80::1%lo" },
                                            { "::ffff:10.1.2.3", "10.1.2.3" } };
 
     (void)state;
