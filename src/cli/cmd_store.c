@@ -129,7 +129,8 @@ static int serve(char **argv)
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
     if (!mu_cli_log(log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error", log_level);
+        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
+                            log_level);
     config.allow = allow.items;
     config.use_listen_fd = listen_fd >= 0;
     config.listen_fd = listen_fd;

@@ -158,15 +158,17 @@ static size_t final_line(const char *text, char out[static MU_LOG_LINE_MAX])
 void mu_cli_say(const char *text)
 {
     char line[MU_LOG_LINE_MAX];
+    size_t len = final_line(text, line);
 
-    (void)write_lines(line, final_line(text, line));
+    (void)write_lines(line, len);
 }
 
 void mu_cli_final(const char *text)
 {
     char line[MU_LOG_LINE_MAX];
+    size_t len = final_line(text, line);
 
-    (void)fwrite(line, 1, final_line(text, line), stderr);
+    (void)fwrite(line, 1, len, stderr);
 }
 
 static void choose_style(void)

@@ -249,7 +249,7 @@ static int start_daemons(struct mu_health *h, struct mu_listen_sockets *sockets,
 
 static int start(struct mu_health *h, struct muster_error *reterr)
 {
-    struct mu_listen_sockets sockets;
+    struct mu_listen_sockets sockets = { .count = 0 };
     union mu_addr addr;
     int rc = load(h->config.library != NULL ? h->config.library : LIBRARY, &h->http, reterr);
 

@@ -1252,7 +1252,7 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
     struct mu_server_config settled = { .limits = config->limits,
                                         .legacy = MU_DIALECT_L,
                                         .allow_own = config->allow_own };
-    struct mu_listen_sockets sockets;
+    struct mu_listen_sockets sockets = { .count = 0 };
     struct mu_network *allow = NULL;
     enum mu_dialect legacy;
     int rc;

@@ -780,9 +780,8 @@ static void a_failure_in_a_round_whose_store_went_with_a_member_is_free(void **s
     assert_string_equal(lost(s), ""); /* the store is there, and will say it */
     (void)away(s, 0, 30000);
     assert_string_equal(lost(s), "join");
-    assert_non_null(strstr(s->told,
-                           "'local rank 1 exited with 3; b, and the store with it: no restart is counted; "
-                           "restarting the group'"));
+    assert_non_null(strstr(s->told, "'local rank 1 exited with 3; b, and the store with it: no restart is counted; "
+                                    "restarting the group'"));
     configure(s, 0); /* the same, while the other workers are being stopped */
     run(s);
     (void)exited(s, 1, false);
