@@ -163,9 +163,24 @@ static bool asks_for_all(const struct mu_bind_question *question)
     return false;
 }
 
+/* 0.0.0.0 and :: mean what `any` does, as they do in an endpoint. */
+static bool gives_all(const char *given)
+{
+    char item[MU_HOST_MAX];
+    union mu_addr addr;
+
+    if (strcmp(given, MU_LISTEN_ANY) == 0)
+        return true;
+    while (next_item(&given, item, sizeof item)) {
+        if (mu_addr_parse(item, 0, &addr) && mu_addr_is_any(&addr))
+            return true;
+    }
+    return false;
+}
+
 static void as_given(const char *given, struct mu_bind_plan *plan)
 {
-    if (strcmp(given, MU_LISTEN_ANY) == 0) {
+    if (gives_all(given)) {
         every_address(plan, MU_BIND_ASKED);
         return;
     }

@@ -66,12 +66,27 @@ struct places {
     size_t count;
 };
 
+/* 0.0.0.0 has all addresses of IPv4, :: those of IPv6: beside it none of them can be bound. */
+static bool has_place(const union mu_addr *place, const union mu_addr *addr)
+{
+    return mu_addr_same_host(place, addr) || (mu_addr_is_any(place) && place->any.sa_family == addr->any.sa_family);
+}
+
 static int add_place(struct places *places, const union mu_addr *addr, bool of_name, struct muster_error *reterr)
 {
+    size_t kept = 0;
+
     for (size_t i = 0; i < places->count; i++) {
-        if (mu_addr_same_host(&places->addrs[i], addr))
+        if (has_place(&places->addrs[i], addr))
             return 0;
     }
+    for (size_t i = 0; i < places->count; i++) {
+        if (has_place(addr, &places->addrs[i]))
+            continue;
+        places->addrs[kept] = places->addrs[i];
+        places->may_lack[kept++] = places->may_lack[i];
+    }
+    places->count = kept;
     if (places->count == MU_LISTEN_MAX)
         return mu_fail(reterr, MUSTER_ELIMIT, "more than %d addresses to listen on", MU_LISTEN_MAX);
     places->may_lack[places->count] = of_name || mu_addr_is_loopback(addr);

@@ -14,7 +14,8 @@ struct mu_listen_sockets {
 };
 
 /* Opens listening sockets on one port for every address in `hosts`, which is a list with commas: addresses, names (every
- * address of a name), "localhost" (both loopback addresses). NULL or "any" is every address. With port 0 a port is found
+ * address of a name), "localhost" (both loopback addresses). NULL or "any" is every address; 0.0.0.0 is every one of IPv4
+ * and :: of IPv6, and includes the others that are named. With port 0 a port is found
  * that is free on all of them. What this machine lacks is left out where it comes from a name or is a loopback address,
  * while there is another address. The caller owns the sockets, and none of them on failure. */
 int mu_listen_open_all(const char *hosts, uint16_t port, struct mu_listen_sockets *ret_sockets,

@@ -56,8 +56,9 @@ def test_a_job_of_one_node_listens_on_loopback_alone(scene, options):
     assert (agent.end(), agent.trouble) == (0, "")
 
 
-def test_bind_overrides_where_a_job_listens(scene):
-    agent = scene.actors("--standalone", "--bind", "any")
+@pytest.mark.parametrize("bind", ["any", "0.0.0.0", "::"])
+def test_bind_overrides_where_a_job_listens(scene, bind):
+    agent = scene.actors("--standalone", "--bind", bind)
     (worker,) = scene.world(1)
     assert all(addresses in ({"::"}, {"0.0.0.0"}) for addresses in listening(agent.agent).values())
     worker.succeed()
@@ -173,6 +174,7 @@ def test_the_health_check_listens_where_its_variable_says(scene):
 def test_the_health_check_listens_where_the_job_does(scene):
     assert health_addresses(scene, "--bind", "127.0.0.9") == loopback() | {"127.0.0.9"}
     assert health_addresses(scene, "--bind", "any") in ({"::"}, {"0.0.0.0"})
+    assert "0.0.0.0" in health_addresses(scene, "--bind", "0.0.0.0")
 
 
 # ---- Several machines

@@ -59,6 +59,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         { NULL, "0.0.0.0", "0.0.0.0+", NULL, MU_BIND_ASKED, "any" },
         { NULL, "::", "::+", NULL, MU_BIND_ASKED, "any" },
         { "any", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "any" },
+        { "0.0.0.0", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "any" },
+        { "10.0.0.5,::", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "any" },
         { "10.0.0.5", "service", "10.9.9.9-", NULL, MU_BIND_ASKED, "10.0.0.5,127.0.0.1,::1" },
         { "localhost", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "localhost,127.0.0.1,::1" },
     };

@@ -250,6 +250,27 @@ static void any_is_every_address(void **state)
     mu_listen_close_all(&sockets);
 }
 
+static void every_address_of_a_family_includes_the_others(void **state)
+{
+    static const char *const lists[] = { "0.0.0.0,127.0.0.1", "127.0.0.1,127.0.0.3,0.0.0.0", "0.0.0.0,0.0.0.0" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(lists); i++) {
+        struct mu_listen_sockets sockets = opened_all(lists[i], 0);
+
+        assert_int_equal(sockets.count, 1);
+        assert_true(reachable("127.0.0.2", port_of(sockets.fds[0])));
+        mu_listen_close_all(&sockets);
+    }
+    if (has_v6()) {
+        struct mu_listen_sockets sockets = opened_all("127.0.0.1,::1,::", 0);
+
+        assert_int_equal(sockets.count, 2);
+        assert_true(reachable("127.0.0.1", port_of(sockets.fds[0])) && reachable("::1", port_of(sockets.fds[0])));
+        mu_listen_close_all(&sockets);
+    }
+}
+
 /* A port that is free on the first address may be taken on the second: another one is found. The kernel gives out the
  * ports of this range at random, and all but a few of them are taken on 127.0.0.3. */
 static void port_0_is_a_port_that_is_free_on_all_addresses(void **state)
@@ -385,6 +406,7 @@ int main(void)
         cmocka_unit_test(several_addresses_have_one_port),
         cmocka_unit_test(localhost_is_both_loopback_addresses),
         cmocka_unit_test(any_is_every_address),
+        cmocka_unit_test(every_address_of_a_family_includes_the_others),
         cmocka_unit_test(port_0_is_a_port_that_is_free_on_all_addresses),
         cmocka_unit_test(a_port_that_one_address_lacks_opens_none),
         cmocka_unit_test(an_address_of_nobody_here_opens_none),
