@@ -343,12 +343,12 @@ static void unhang(struct mu_table *table, struct mu_reg *reg)
     drop_if_idle(table, entry);
 }
 
-/* The peer's count of missing keys stays, so that no key that comes meanwhile can wake it. */
 bool mu_table_cancel_some(struct mu_table *table, struct mu_peer *peer)
 {
     if (peer->regs == NULL)
         return false;
     mu_list_remove(&peer->woken);
+    peer->missing = SIZE_MAX; /* no key that comes before all parts are cancelled can wake it */
     for (size_t i = 0; i < peer->regs->count; i++)
         unhang(table, &peer->regs->items[i]);
     free_first_regs(table, peer);

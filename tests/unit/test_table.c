@@ -586,6 +586,31 @@ static void a_canceled_wait_is_forgotten(void **state)
     play(*state, rows, COUNT(rows));
 }
 
+/* One part of a WAIT's list. */
+static void wait_for_part(struct scene *s, size_t who, const char *text, bool has_earlier, bool has_more)
+{
+    struct mu_request request = request_of(text);
+    struct mu_answer answer;
+
+    request.has_earlier = has_earlier;
+    request.has_more = has_more;
+    mu_table_step(&s->table, &s->peers[who], &request, &answer, NULL);
+    assert_int_equal(answer.kind, MU_ANSWER_NONE);
+}
+
+static void nobody_is_woken_while_a_wait_is_cancelled_in_parts(void **state)
+{
+    struct scene *s = *state;
+
+    wait_for_part(s, 0, "WAIT #1 (/a)", false, true);
+    wait_for_part(s, 0, "WAIT #1 (/b)", true, false);
+    assert_asks(s, 1, "SET (/b) ()", "-"); /* the part that is cancelled first has come */
+    assert_true(mu_table_cancel_some(&s->table, &s->peers[0]));
+    assert_asks(s, 1, "SET (/a) ()", "-");
+    mu_table_cancel_wait(&s->table, &s->peers[0]);
+    assert_asks(s, 0, "WAIT #1 (/a)", "byte 0");
+}
+
 static void an_abandoned_wait_leaves_no_trace(void **state)
 {
     struct scene *s = *state;
@@ -1325,6 +1350,7 @@ int main(void)
         test(a_queue_with_an_item_counts_as_present),
         test(a_second_wait_replaces_the_first_whole),
         test(a_canceled_wait_is_forgotten),
+        test(nobody_is_woken_while_a_wait_is_cancelled_in_parts),
         test(an_abandoned_wait_leaves_no_trace),
         test(a_peer_that_leaves_is_not_woken),
         test(ten_thousand_waiters_are_woken_in_order_by_one_set),
