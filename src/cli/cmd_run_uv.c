@@ -27,6 +27,7 @@
 #define LOOK_FIRST_MS 500  /* of waiting, before a terminal shows what for */
 #define LOOK_MS 1000       /* between two looks at the wait, for a terminal */
 #define CONSOLE_MS 5000    /* for what is still to be shown, in the end */
+#define LOG_DIR_MS 10000   /* for the log directory, in the beginning */
 #define ERROR_FILE_MS 3000 /* for our own error file, in the end */
 
 struct run {
@@ -420,6 +421,69 @@ static int make_timer_file(struct run *run)
     return run->timer_file != NULL ? 0 : -1;
 }
 
+/* The log directory, which may be on a file system that hangs. */
+struct opening {
+    struct mu_file_job job;
+    struct mu_logtree_config config; /* the texts live as long as the process */
+    struct mu_logtree tree;
+    struct mu_logtree *ret_tree;
+    int rc, *ret_rc;
+    struct muster_error error, *reterr;
+};
+
+static void run_opening(struct mu_file_job *job)
+{
+    struct opening *opening = MU_LIST_ITEM(job, struct opening, job);
+
+    opening->rc = mu_logtree_open(&opening->tree, &opening->config, &opening->error);
+}
+
+static void free_opening(struct mu_file_job *job)
+{
+    free(MU_LIST_ITEM(job, struct opening, job));
+}
+
+static void on_opened(struct mu_file_job *job)
+{
+    struct opening *opening = MU_LIST_ITEM(job, struct opening, job);
+
+    *opening->ret_tree = opening->tree;
+    *opening->ret_rc = opening->rc;
+    if (opening->rc < 0)
+        *opening->reterr = opening->error;
+    free_opening(job);
+}
+
+/* Directories of our own in /tmp are trusted to answer. One that the user has named and that does not is done without. */
+static int open_tree(struct run *run, const struct mu_logtree_config *config, struct muster_error *reterr)
+{
+    const struct mu_filethread_config thread_config = { .at_once = config->log_dir == NULL };
+    const struct mu_logtree_config none = { .log_dir = "/dev/null", .run_id = config->run_id };
+    struct mu_filethread *thread = mu_filethread_new(&thread_config);
+    struct opening *opening = calloc(1, sizeof *opening);
+    int rc = 1; /* it has not answered */
+
+    if (thread == NULL || opening == NULL) {
+        free(opening);
+        (void)mu_filethread_free(thread);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the log directory");
+    }
+    opening->job = (struct mu_file_job){ .run = run_opening, .done = on_opened, .drop = free_opening };
+    opening->config = *config;
+    opening->ret_tree = &run->tree;
+    opening->ret_rc = &rc;
+    opening->reterr = reterr;
+    mu_filethread_submit(thread, &opening->job);
+    (void)mu_filethread_wait(thread, LOG_DIR_MS);
+    mu_filethread_turn(thread);
+    (void)mu_filethread_free(thread);
+    if (rc <= 0)
+        return rc;
+    mu_log(MUSTER_LOG_WARNING, "log directory '%s' does not answer; workers go on without log files and error files",
+           config->log_dir);
+    return mu_logtree_open(&run->tree, &none, reterr);
+}
+
 static int open_output(struct run *run, struct muster_error *reterr)
 {
     const struct mu_run_config *config = run->config;
@@ -432,7 +496,7 @@ static int open_output(struct run *run, struct muster_error *reterr)
 
     if (getrandom(&tree.seed, sizeof tree.seed, 0) < 0)
         tree.seed = (uint64_t)getpid();
-    rc = mu_logtree_open(&run->tree, &tree, reterr);
+    rc = open_tree(run, &tree, reterr);
     if (rc == 0)
         rc = mu_console_start(&run->loop, &out, &run->out, reterr);
     if (rc == 0)

@@ -111,6 +111,15 @@ def test_a_worker_that_dies_is_restarted_without_files(scene, hung_fs, options, 
     assert "workers go on without log files and error files" in agent.err
 
 
+def test_a_log_directory_that_does_not_answer_at_the_start_is_done_without(scene, hung_fs):
+    files = hung_fs()
+    files.tell("hang")
+    agent = scene.shell("echo there", "-t", "3", "--log-dir", files.path)
+    assert agent.end(PATIENCE) == 0, agent.err
+    assert agent.out.endswith(b"there\n")
+    assert f"log directory '{files.path}' does not answer; workers go on without log files and error files" in agent.err
+
+
 def test_a_signal_ends_it_all_the_same(scene, hung_fs):
     files = hung_fs()
     agent = scene.shell('touch "$STAGE/up"; seq 10; exec sleep 1000', "-t", "3", "--log-dir", files.path)
