@@ -547,7 +547,8 @@ enum muster_rdzv_request {                              /* what has failed */
 };
 
 struct muster_rdzv_progress {
-    int64_t joined, waiting, spares, min_nodes, max_nodes;
+    int64_t joined; /* -1: not known, the back end has not answered yet */
+    int64_t waiting, spares, min_nodes, max_nodes;
     bool spare;                /* we are one */
     int64_t last_call_left_ms; /* -1: it has not begun */
     int64_t join_left_ms;      /* -1: no limit */

@@ -351,6 +351,12 @@ static void add_gathering(struct mu_text *out, const struct mu_join_about *about
     mu_text_add(out, "waiting for rendezvous ");
     add_job(out, about);
     mu_text_add(out, ": ");
+    if (progress->joined < 0) {
+        mu_text_add(out, "the store at ");
+        mu_text_add_plain(out, about->endpoint);
+        mu_text_add(out, " has not answered yet");
+        return;
+    }
     add_joined(out, wait);
     if (missing > 0) {
         mu_text_add(out, ", %" PRId64 " more needed", missing);

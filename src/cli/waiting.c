@@ -2,6 +2,7 @@
 #include "cli/waiting.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 uint64_t mu_waiting_next_ms(uint64_t waited_ms)
 {
@@ -59,6 +60,18 @@ static bool take_note(struct mu_waiting *waiting, const char *note)
     return note[0] != '\0';
 }
 
+/* Not all of a large group are in the event. */
+static void add_names(struct mu_text *names, const struct muster_rdzv_event *event)
+{
+    size_t shown = event->nodes_count < MU_JOIN_NAMES_MAX ? event->nodes_count : MU_JOIN_NAMES_MAX;
+    int64_t more = event->progress->joined > (int64_t)event->nodes_count ? event->progress->joined - (int64_t)shown
+                                                                         : (int64_t)(event->nodes_count - shown);
+
+    mu_text_add_nodes(names, event->nodes, shown);
+    if (shown == MU_JOIN_NAMES_MAX && more > 0)
+        mu_text_add(names, " and %" PRId64 " more", more);
+}
+
 static void take_progress(struct mu_waiting *waiting, const struct muster_rdzv_event *event, uint64_t now_ms)
 {
     bool changed = differs(waiting, event->progress);
@@ -68,7 +81,7 @@ static void take_progress(struct mu_waiting *waiting, const struct muster_rdzv_e
     waiting->has_progress = true;
     waiting->progress_ms = now_ms;
     waiting->names.buf.len = 0;
-    mu_text_add_nodes(&waiting->names, event->nodes, event->nodes_count);
+    add_names(&waiting->names, event);
     mu_text_add(&waiting->names, "%c", '\0');
     changed |= take_note(waiting, event->note);
     if (changed && waiting->changed_ms == UINT64_MAX)

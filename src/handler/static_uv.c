@@ -20,6 +20,7 @@
 #include "handler/bind_uv.h"
 #include "handler/handler.h"
 #include "handler/roster.h"
+#include "rdzv/came.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
 
@@ -677,24 +678,22 @@ static struct muster_slice key_of(struct handler *h, const char *what, int64_t n
     return (struct muster_slice){ key.data, key.len };
 }
 
-/* "2 of 4 nodes joined (a, b)". */
-static void add_who(const struct handler *h, char *text, size_t room)
-{
-    size_t used = (size_t)snprintf(text, room, "%" PRId64 " of %" PRId64 " nodes joined", h->progress.joined,
-                                   h->place.world_size);
-
-    for (size_t i = 0; i < h->progress.nodes_count && used < room; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%s", i == 0 ? " (" : ", ", h->progress.nodes[i].name);
-    if (h->progress.nodes_count > 0 && used < room)
-        (void)snprintf(text + used, room - used, ")");
-}
-
 static int timed_out(struct handler *h)
 {
-    char who[512];
+    struct mu_node nodes[MU_ROSTER_SHOWN_MAX];
+    struct mu_came came = { .waited_ms = (uint64_t)h->place.timeout_ms,
+                            .joined = h->progress.joined,
+                            .nodes_min = h->place.world_size,
+                            .nodes_max = h->place.world_size,
+                            .nodes = nodes,
+                            .nodes_count = h->progress.nodes_count };
+    char text[MU_CAME_TEXT_MAX];
 
-    add_who(h, who, sizeof who);
-    return mu_fail(&h->error, MUSTER_ETIMEOUT, "timed out after %" PRId64 " s: %s", h->place.timeout_ms / 1000, who);
+    for (size_t i = 0; i < h->progress.nodes_count; i++)
+        nodes[i] = (struct mu_node){ .name = mu_slice_str(h->progress.nodes[i].name) };
+    if (came.nodes_count >= MU_CAME_NAMES_MAX && came.joined > (int64_t)came.nodes_count)
+        came.nodes_count = (size_t)came.joined; /* so many more are counted */
+    return mu_fail(&h->error, MUSTER_ETIMEOUT, "%s", mu_came_say(&came, text));
 }
 
 static void on_deadline(uv_timer_t *timer)
@@ -871,6 +870,11 @@ static void on_ready(struct mu_client *client, const struct muster_error *error,
         return;
     }
     h->state = ASKING;
+    if (h->progress.joined < 0) {
+        h->progress.joined = 0;
+        h->has_progress = true;
+        check_news(h);
+    }
     h->keys[0] = key_of(h, "host", -1);
     make_call(h, (struct mu_call){ .kind = MU_CALL_CHECK, .keys = h->keys, .count = 1 }, left_ms(h));
 }
@@ -932,7 +936,7 @@ static void open_parts(struct handler *h)
     struct mu_bind_plan plan;
 
     h->heard = 0;
-    h->progress = (struct mu_roster_progress){ .joined = 0 };
+    h->progress = (struct mu_roster_progress){ .joined = h->place.rank == 0 ? 0 : -1 }; /* till rank 0 answers */
     h->has_progress = true;
     h->opened_ms = (int64_t)uv_now(h->loop);
     h->state = PLANNING;

@@ -130,6 +130,14 @@ def test_a_static_node_that_waits_says_so_too(scene):
     agent.said(" notice: waiting for rendezvous ")
 
 
+def test_a_static_node_whose_rank_0_is_not_there_says_so(scene):
+    port = free_port()
+    agent = scene.actors("--nnodes=2", "--node-rank=1", f"--master-port={port}")
+    agent.said(" notice: waiting for rendezvous ")
+    [line] = waits(agent)
+    assert re.search(rf": the store at 127\.0\.0\.1:{port} has not answered yet; gives up in 14 min \d+ s$", line), line
+
+
 # ---- Nodes that will never come together ----
 
 def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve):

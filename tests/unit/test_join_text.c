@@ -267,6 +267,18 @@ static void the_status_tells_who_is_in_and_how_many_are_missing(void **state)
                         "waiting for rendezvous 'job': 1 of 3 to 4 nodes joined (node1 (pid 11)), 2 more needed");
 }
 
+static void the_status_tells_that_the_store_has_not_answered(void **state)
+{
+    struct muster_rdzv_progress progress = {
+        .joined = -1, .min_nodes = 2, .max_nodes = 2, .last_call_left_ms = -1, .join_left_ms = 900000
+    };
+    struct mu_join_wait wait = { .progress = &progress, .names = "", .progress_age_ms = 5000, .down_ms = -1 };
+
+    (void)state;
+    assert_string_equal(
+        status(&wait), "waiting for rendezvous 'job': the store at node1:29400 has not answered yet; gives up in 14 min 55 s");
+}
+
 static void the_status_tells_how_long_the_last_call_runs(void **state)
 {
     struct muster_rdzv_progress progress = {
@@ -349,6 +361,7 @@ int main(void)
         cmocka_unit_test(programs_get_every_event_with_what_belongs_to_it),
         cmocka_unit_test(before_anything_is_heard_the_status_counts_the_time),
         cmocka_unit_test(the_status_tells_who_is_in_and_how_many_are_missing),
+        cmocka_unit_test(the_status_tells_that_the_store_has_not_answered),
         cmocka_unit_test(the_status_tells_how_long_the_last_call_runs),
         cmocka_unit_test(the_status_tells_a_spare_and_a_latecomer_what_they_are),
         cmocka_unit_test(missing_memory_is_noticed),

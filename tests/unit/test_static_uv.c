@@ -609,7 +609,7 @@ static void everybody_hears_who_is_in(void **state)
     struct watched *first = start_node(s, 0, NODES, QUICK_S), *second = start_node(s, 1, NODES, QUICK_S), *third;
 
     second->handler->ops->join(second->handler);
-    run_until_progress(second, "0 of 3"); /* nobody is there yet */
+    run_until_progress(second, "-1 of 3"); /* rank 0 is not there yet */
     first->handler->ops->join(first->handler);
     run_until_progress(first, "2 of 3 n0 n1");
     run_until_progress(second, "2 of 3 n0 n1");

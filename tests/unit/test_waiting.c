@@ -92,6 +92,28 @@ static void a_line_says_who_is_in_how_many_are_missing_and_until_when(void **sta
     assert_int_equal(due(), 10000);
 }
 
+static void a_large_group_is_named_in_part_and_counted_whole(void **state)
+{
+    static const struct muster_node nodes[] = { { "a", -1, -1 }, { "b", -1, -1 }, { "c", -1, -1 },
+                                                { "d", -1, -1 }, { "e", -1, -1 }, { "f", -1, -1 },
+                                                { "g", -1, -1 }, { "h", -1, -1 }, { "i", -1, -1 } };
+    struct muster_rdzv_progress progress = {
+        .joined = 30, .min_nodes = 32, .max_nodes = 32, .last_call_left_ms = -1, .join_left_ms = -1
+    };
+    struct muster_rdzv_event event = {
+        .type = MUSTER_RDZV_PROGRESS, .progress = &progress, .nodes = nodes, .nodes_count = 8
+    };
+
+    (void)state;
+    for (; event.nodes_count <= 9; event.nodes_count++) {
+        mu_waiting_take(&waiting, &event, START_MS + 100);
+        mu_waiting_status(&waiting, &about, START_MS + 100, &text);
+        mu_text_add(&text, "%c", '\0');
+        assert_non_null(strstr(text.buf.data, "30 of 32 nodes joined (a, b, c, d, e, f, g, h and 22 more), 2 more"));
+        text.buf.len = 0;
+    }
+}
+
 static void a_wait_of_which_nothing_is_heard_is_told_too(void **state)
 {
     (void)state;
@@ -142,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(it_is_told_after_5_10_20_40_and_60_s_and_then_every_minute),
         TEST(a_line_says_who_is_in_how_many_are_missing_and_until_when),
+        TEST(a_large_group_is_named_in_part_and_counted_whole),
         TEST(a_wait_of_which_nothing_is_heard_is_told_too),
         TEST(moments_that_were_missed_are_told_once),
         TEST(a_note_is_in_the_first_line_and_not_again),
