@@ -36,6 +36,7 @@
 #define PATIENCE_MAX 16 /* a request that got no answer in time is given twice as long the next time, up to so often */
 #define LATER_MAX                                                                                                      \
     MU_FOLD_EFFECTS_MAX /* answers that are there at once, and wait until the step that wanted them is over */
+#define WAITING_PREFIX "/muster//waiting/" /* no run id is empty: no job's keys begin like this */
 #define PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)
 
 struct v3 {
@@ -57,7 +58,8 @@ struct v3 {
     uint64_t loads[2];                 /* the newest load of each: an older one says nothing any more */
     struct mu_etcd3_lease *lease;
     uint64_t lease_take;
-    struct mu_kv *kv; /* of an agent; NULL: none */
+    bool looking_around; /* the answer is not there yet */
+    struct mu_kv *kv;    /* of an agent; NULL: none */
     uv_timer_t timer;
     struct mu_asking asking; /* enum mu_fold_event_type */
     struct {
@@ -97,6 +99,7 @@ struct order {
     uint64_t id;
     enum mu_fold_effect_type type;
     enum mu_fold_scope scope;
+    int64_t lease; /* LOOK_AROUND: that our mark is to be put under; 0: none is */
     bool for_boot;
 };
 
@@ -194,7 +197,10 @@ static void tell_progress(struct v3 *v)
 {
     struct mu_fold_progress seen = mu_fold_progress(v->fold);
     uint64_t now_ms = uv_now(v->loop);
-    char note[256];
+    const struct mu_crowd *crowd = mu_fold_crowd(v->fold);
+    struct muster_node nodes[MU_CROWD_NAMES_MAX];
+    char text[MU_CROWD_NOTE_MAX];
+    const char *note = mu_crowd_note(crowd, text);
     struct muster_rdzv_progress progress = {
         .joined = seen.joined,
         .waiting = seen.waiting,
@@ -210,16 +216,22 @@ static void tell_progress(struct v3 *v)
         progress.last_call_left_ms = seen.last_call_until_ms > now_ms ? (int64_t)(seen.last_call_until_ms - now_ms) : 0;
     if (seen.deadline_ms != UINT64_MAX)
         progress.join_left_ms = seen.deadline_ms > now_ms ? (int64_t)(seen.deadline_ms - now_ms) : 0;
-    if (seen.apart > 0) /* whose they are, only the node that writes the document knows */
+    for (size_t i = 0; i < crowd->count; i++)
+        nodes[i] = (struct muster_node){ crowd->nodes[i].name.data, crowd->nodes[i].pid, crowd->nodes[i].local_id };
+    if (seen.apart > 0 && note == NULL) { /* whose they are is not known yet, or too many have come */
         (void)snprintf(
-            note, sizeof note,
+            text, sizeof text,
             "%" PRId64 " %s started with an --nnodes that does not go together with that of the others; this node "
             "has --nnodes %" PRId64 ":%" PRId64,
             seen.apart, seen.apart == 1 ? "node was" : "nodes were", v->settings.nodes_min, v->settings.nodes_max);
+        note = text;
+    }
     tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
                                         .round = seen.round,
                                         .progress = &progress,
-                                        .note = seen.apart > 0 ? note : NULL });
+                                        .nodes = nodes,
+                                        .nodes_count = crowd->count,
+                                        .note = note });
 }
 
 /* ---- Answers that are there at once ---- */
@@ -253,6 +265,16 @@ static struct mu_slice without_prefix(const struct v3 *v, struct mu_slice key)
     if (key.len < len || memcmp(key.data, v->prefix, len) != 0)
         return mu_slice("", 0);
     return mu_slice(key.data + len, key.len - len);
+}
+
+#define WAITING_KEY_MAX (PREFIX_MAX + sizeof WAITING_PREFIX)
+
+/* "/muster//waiting/<run id>", the run id as in the prefix. */
+static void waiting_key(const struct v3 *v, char ret_key[static WAITING_KEY_MAX])
+{
+    const char *run_id = v->prefix + sizeof "/muster/" - 1;
+
+    (void)snprintf(ret_key, WAITING_KEY_MAX, WAITING_PREFIX "%.*s", (int)strlen(run_id) - 1, run_id);
 }
 
 /* What of job/ is ours and not the fold machine's. */
@@ -432,6 +454,32 @@ static void answer_fold(struct v3 *v, struct order *order)
         feed(v, (struct mu_fold_event){ .type = MU_FOLD_ON_KEPT, .id = order->id, .held = answer->ttl_s > 0 });
 }
 
+/* What was read to look around; our own mark is no news. */
+static void answer_look(struct v3 *v, const struct order *order)
+{
+    static const char beside[] = "/muster//";
+    const struct mu_etcd3_answer *answer = &order->call.answer;
+    struct mu_fold_kv kvs[MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX];
+    struct mu_fold_event event = {
+        .type = MU_FOLD_ON_CROWD, .kvs = kvs, .held = order->lease != 0 && answer->succeeded, .lease = order->lease
+    };
+    char own[WAITING_KEY_MAX];
+
+    waiting_key(v, own);
+    for (size_t i = 0; i < answer->results_count; i++)
+        for (size_t k = 0; k < answer->results[i].kvs_count && event.count < sizeof kvs / sizeof kvs[0]; k++) {
+            const struct mu_etcd3_kv *kv = &answer->results[i].kvs[k];
+            struct mu_slice key = without_prefix(v, kv->key);
+
+            if (kv->key.len > sizeof WAITING_PREFIX - 1 &&
+                memcmp(kv->key.data, WAITING_PREFIX, sizeof WAITING_PREFIX - 1) == 0)
+                key = mu_slice(kv->key.data + sizeof beside - 1, kv->key.len - (sizeof beside - 1));
+            if (!mu_slice_equal(kv->key, mu_slice_str(own)))
+                kvs[event.count++] = (struct mu_fold_kv){ key, false, kv->value, kv->create, kv->mod, kv->lease };
+        }
+    feed(v, event);
+}
+
 static void answer_published(struct v3 *v, const struct order *order)
 {
     struct muster_error error = order->call.error;
@@ -449,9 +497,15 @@ static void on_done(struct mu_etcd3_call *call)
     struct order *order = call->ctx;
 
     learn_patience(order->v, call->rc);
+    if (order->type == MU_FOLD_DO_LOOK_AROUND && !order->for_boot)
+        order->v->looking_around = false;
     if (!order->v->freeing) {
         if (order->for_boot)
             answer_published(order->v, order);
+        else if (order->type == MU_FOLD_DO_LOOK_AROUND && call->rc == 0)
+            answer_look(order->v, order);
+        else if (order->type == MU_FOLD_DO_LOOK_AROUND || order->type == MU_FOLD_DO_UNMARK)
+            ; /* for people only: what cannot be read is not told, and the mark goes with its lease */
         else if (call->rc < 0)
             answer_failed(order->v, order);
         else
@@ -546,6 +600,67 @@ static void perform_write(struct v3 *v, const struct mu_fold_effect *effect)
                  .failure = else_puts,
                  .failure_count = make_puts(v, &keys, write->else_puts, write->else_count, else_puts) },
     };
+    mu_etcd3_call(v->etcd, &order->call);
+}
+
+/* One transaction. The mark is put only if the document is still the one that we know: so a mark that arrives late is not put
+ * after the round has begun, and what takes the mark away then leaves none behind. */
+static void perform_look(struct v3 *v, const struct mu_fold_effect *effect)
+{
+    struct order *order = v->looking_around ? NULL : new_order(v, effect);
+    struct mu_etcd3_compare compare = { .target = MU_ETCD3_MOD, .number = mu_fold_doc_mod(v->fold) };
+    struct keys keys = { .count = 0 };
+    char own[WAITING_KEY_MAX];
+    struct mu_etcd3_op ops[] = {
+        { .kind = MU_ETCD3_OP_RANGE,
+          .prefix = true,
+          .limit = MU_CROWD_RECORDS_MAX,
+          .sort = true,
+          .sort_by = MU_ETCD3_BY_CREATE },
+        { .kind = MU_ETCD3_OP_RANGE,
+          .key = mu_slice_str(WAITING_PREFIX),
+          .prefix = true,
+          .limit = MU_CROWD_MARKS_MAX,
+          .sort = true,
+          .descending = true,
+          .sort_by = MU_ETCD3_BY_MOD },
+        { .kind = MU_ETCD3_OP_PUT, .value = effect->value, .lease = effect->lease },
+    };
+
+    if (order == NULL)
+        return;
+    v->looking_around = true;
+    waiting_key(v, own);
+    compare.key = whole_key(v, &keys, mu_slice_str("job/doc"));
+    ops[0].key = whole_key(v, &keys, mu_slice_str("nodes/"));
+    ops[2].key = mu_slice_str(own);
+    order->lease = effect->value.len > 0 ? effect->lease : 0;
+    order->call.repeatable = true;
+    order->call.request = (struct mu_etcd3_request){
+        .kind = MU_ETCD3_TXN,
+        .txn = { .compares = &compare,
+                 .compares_count = 1,
+                 .success = ops,
+                 .success_count = order->lease != 0 ? 3 : 2,
+                 .failure = ops,
+                 .failure_count = 2 },
+    };
+    mu_etcd3_call(v->etcd, &order->call);
+}
+
+static void perform_unmark(struct v3 *v, const struct mu_fold_effect *effect)
+{
+    struct order *order = new_order(v, effect);
+    struct mu_etcd3_op op = { .kind = MU_ETCD3_OP_DELETE };
+    char own[WAITING_KEY_MAX];
+
+    if (order == NULL)
+        return;
+    waiting_key(v, own);
+    op.key = mu_slice_str(own);
+    order->call.repeatable = true;
+    order->call.request =
+        (struct mu_etcd3_request){ .kind = MU_ETCD3_TXN, .txn = { .success = &op, .success_count = 1 } };
     mu_etcd3_call(v->etcd, &order->call);
 }
 
@@ -1077,6 +1192,12 @@ static void perform(struct v3 *v, const struct mu_fold_effect *effect)
     case MU_FOLD_DO_GRANT_JOB:
     case MU_FOLD_DO_KEEP_JOB:
         perform_job_lease(v, effect);
+        break;
+    case MU_FOLD_DO_LOOK_AROUND:
+        perform_look(v, effect);
+        break;
+    case MU_FOLD_DO_UNMARK:
+        perform_unmark(v, effect);
         break;
     case MU_FOLD_DO_WRITE:
         perform_write(v, effect);

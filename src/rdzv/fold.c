@@ -68,6 +68,11 @@ struct mu_fold {
     bool closing, looking, told_closed, told_waiting, was_folder, down;
     struct mu_fold_progress told;
     bool has_told;
+    /* Who else waits, while we join. */
+    struct mu_crowd crowd;
+    uint64_t join_since_ms, look_at_ms; /* when the join was asked for; when we look around next */
+    int64_t marked_lease;               /* under which our mark was put; 0: it was not */
+    bool may_be_marked;
     /* Requests. */
     uint64_t write_id, grant_id, keep_id; /* 0: none is under way */
     enum written writing;
@@ -88,7 +93,7 @@ struct mu_fold {
     uint64_t news_at_ms; /* not before this, if they bring only numbers */
     /* What effects point to. */
     struct mu_fold_write write;
-    struct mu_buf value, mark;
+    struct mu_buf value, mark, waiting;
     char key[MU_FOLD_KEY_MAX];
     struct muster_error error, away;
 };
@@ -225,6 +230,8 @@ static void drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *o
     f->lease_take = 0;
     f->lease = 0;
     f->record_written = false;
+    f->marked_lease = 0; /* the mark goes with it */
+    f->may_be_marked = false;
 }
 
 static void become_idle(struct mu_fold *f, struct mu_fold_effects *out)
@@ -644,6 +651,10 @@ static void enter_world(struct mu_fold *f, int64_t rank, uint64_t now_ms, struct
     f->phase = MU_FOLD_MEMBER;
     f->joined_ms = now_ms;
     f->told_waiting = false;
+    if (f->may_be_marked)
+        (void)emit(out, MU_FOLD_DO_UNMARK);
+    f->marked_lease = 0;
+    f->may_be_marked = false;
     tell(out, MU_FOLD_TELL_JOINED)->round = f->world.round;
 }
 
@@ -699,7 +710,7 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
     } else if (!f->ever_heard) {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: etcd has not answered",
                       f->settings.join_ms / 1000);
-    } else if (seen.apart > 0) {
+    } else if (seen.apart > 0 && f->crowd.apart[0] == '\0') {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
                       "timed out after %" PRIu64 " s: %" PRId64
                       " %s started with an --nnodes that does not go together "
@@ -710,9 +721,15 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
         struct mu_came came = { .waited_ms = f->settings.join_ms,
                                 .joined = seen.joined,
                                 .nodes_min = f->settings.nodes_min,
-                                .nodes_max = f->settings.nodes_max };
+                                .nodes_max = f->settings.nodes_max,
+                                .nodes = f->crowd.nodes,
+                                .nodes_count = f->crowd.count };
+        char note[MU_CROWD_NOTE_MAX];
+        bool has_note = mu_crowd_note(&f->crowd, note) != NULL;
 
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s", mu_came_say(&came, text));
+        if (f->crowd.count == MU_CROWD_NAMES_MAX && seen.joined > MU_CROWD_NAMES_MAX)
+            came.nodes_count = (size_t)seen.joined; /* so many more are counted */
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_came_say(&came, text), has_note ? "; " : "", note);
     }
     tell_failed(f, MU_FOLD_ON_JOIN, out);
 }
@@ -1385,9 +1402,28 @@ static void drive_folder(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
     }
 }
 
+/* The folder's mark speaks for all who wait with it. */
+static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    struct mu_fold_effect *effect;
+
+    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || is_spare(f) || !is_due(f, now_ms, f->look_at_ms))
+        return;
+    f->look_at_ms = f->join_since_ms + mu_crowd_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
+    (void)is_due(f, now_ms, f->look_at_ms);
+    effect = emit(out, MU_FOLD_DO_LOOK_AROUND);
+    if (!mu_fold_is_folder(f) || f->lease == 0 || f->marked_lease == f->lease ||
+        mu_fold_record_write(&f->record, &f->waiting) < 0)
+        return;
+    f->may_be_marked = true;
+    effect->value = mu_buf_slice(&f->waiting);
+    effect->lease = f->lease;
+}
+
 static void drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     drive_folder(f, now_ms, out);
+    look_around(f, now_ms, out);
     if (!f->active || !is_due(f, now_ms, f->retry_at_ms))
         return;
     if (!f->job.loaded && f->job.load_id == 0)
@@ -1409,6 +1445,9 @@ static void on_join(struct mu_fold *f, uint64_t now_ms)
     f->deadline_ms = now_ms + f->settings.join_ms;
     f->has_told = false;
     f->first_until_ms = now_ms + f->first_ms;
+    f->crowd = (struct mu_crowd){ .count = 0 };
+    f->join_since_ms = now_ms;
+    f->look_at_ms = now_ms + mu_crowd_next_ms(0, f->settings.join_ms);
 }
 
 static void on_leave(struct mu_fold *f, struct mu_fold_effects *out)
@@ -1568,6 +1607,41 @@ static void on_kept(struct mu_fold *f, const struct mu_fold_event *event, struct
     distrust(&f->job);
 }
 
+/* One thing that was read; false: it is none. */
+static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, struct mu_crowd_item *ret_item)
+{
+    static const char waiting[] = "waiting/";
+    uint64_t under = 0;
+
+    ret_item->id = 0;
+    if (kv->key.len > sizeof waiting - 1 && memcmp(kv->key.data, waiting, sizeof waiting - 1) == 0)
+        ret_item->run_id = mu_slice(kv->key.data + sizeof waiting - 1, kv->key.len - (sizeof waiting - 1));
+    else if (!parse_key(kv->key, &ret_item->id, &under) || ret_item->id == 0)
+        return false;
+    if (mu_fold_record_read(kv->value, &ret_item->record, NULL) < 0)
+        return false;
+    if (f->has_doc && ret_item->record.world != f->doc.id && mu_fold_world_rank(&f->doc, ret_item->id) >= 0)
+        ret_item->record.joining = false; /* it has joined */
+    return true;
+}
+
+static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
+{
+    struct mu_crowd_item *items;
+    size_t count = 0;
+
+    if (event->held && event->lease == f->lease && f->may_be_marked)
+        f->marked_lease = event->lease;
+    if (f->phase != MU_FOLD_JOINING || event->count > MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX)
+        return;
+    items = calloc(event->count + 1, sizeof *items);
+    for (size_t i = 0; items != NULL && i < event->count; i++)
+        count += read_item(f, &event->kvs[i], &items[count]);
+    if (items != NULL && mu_crowd_see(&f->crowd, &f->record, items, count))
+        f->has_told = false; /* that is told again */
+    free(items);
+}
+
 static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
 {
     if (event->error != NULL)
@@ -1626,6 +1700,9 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event, struct 
         break;
     case MU_FOLD_ON_KEPT:
         on_kept(f, event, out);
+        break;
+    case MU_FOLD_ON_CROWD:
+        on_crowd(f, event);
         break;
     case MU_FOLD_ON_REQUEST_FAILED:
         on_failed(f, event, out);
@@ -1689,6 +1766,11 @@ int64_t mu_fold_lease(const struct mu_fold *f)
     return f->lease;
 }
 
+const struct mu_crowd *mu_fold_crowd(const struct mu_fold *f)
+{
+    return &f->crowd;
+}
+
 bool mu_fold_is_lost(const struct mu_fold *f, size_t rank)
 {
     return f->lost != NULL && rank < f->world.count && f->lost[rank];
@@ -1736,5 +1818,6 @@ void mu_fold_free(struct mu_fold *f)
     mu_fold_news_done(&f->news);
     mu_buf_done(&f->value);
     mu_buf_done(&f->mark);
+    mu_buf_done(&f->waiting);
     free(f);
 }

@@ -7,6 +7,8 @@
  *   job/news              what has become of it: who is gone, who waits
  *   job/closed            nobody joins any more
  *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
+ * and, below /muster//, where no job is:
+ *   waiting/<run id>      the record of a folder that waits for a round, under its own lease, for people (crowd.h)
  * Everything is under a lease: a node's own, or the job's, which the folder keeps alive; when nobody is left, all of it goes.
  *
  * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node, the
@@ -47,6 +49,7 @@
 #define MU_RDZV_FOLD_H
 
 #include "base/rng.h"
+#include "rdzv/crowd.h"
 #include "rdzv/fold_doc.h"
 #include "rdzv/rules.h"
 
@@ -90,6 +93,7 @@ struct mu_fold_kv {
     X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and puts were made; revision */     \
     X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
     X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
+    X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark was put under `lease` */          \
     X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */     \
     X(TIME, "time")
 
@@ -123,7 +127,11 @@ struct mu_fold_event { /* borrows what it points to */
     X(DROP_LEASE, "drop lease") /* `lease_take`: end the one of that TAKE_LEASE; id 0: no answer is wanted */          \
     X(GRANT_JOB, "grant job")   /* a lease for the job; not kept alive by itself */                                    \
     X(KEEP_JOB, "keep job")     /* lease */                                                                            \
-    X(WRITE, "write")           /* write */                                                                            \
+    X(LOOK_AROUND,                                                                                                     \
+      "look around")    /* read some of nodes/ and waiting/ (not our own); value: our mark, put there first,    \
+                                   under `lease`, if the document is still the same; empty: none. May go unanswered */      \
+    X(UNMARK, "unmark") /* take our mark away */                                                                       \
+    X(WRITE, "write")   /* write */                                                                                    \
     X(TELL, "tell")
 
 enum mu_fold_effect_type {
@@ -184,6 +192,7 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     uint64_t lease_take;
     int64_t lease;
     const struct mu_fold_write *write;
+    struct mu_slice value;
     enum mu_fold_tell tell;
     enum mu_fold_event_type asked;
     int64_t round, count;
@@ -258,6 +267,7 @@ struct mu_fold_progress {
 };
 
 struct mu_fold_progress mu_fold_progress(const struct mu_fold *fold);
+const struct mu_crowd *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
 
 const char *mu_fold_event_text(enum mu_fold_event_type type);
 const char *mu_fold_effect_text(enum mu_fold_effect_type type);

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -20,6 +21,7 @@ from rdzv_nodes import Ours, need_rdzv, until
 
 LEASE = 5
 LIMIT = 60  # for what takes a moment when nothing is in the way
+HOST = socket.gethostname()
 
 
 class Node:
@@ -363,7 +365,7 @@ def test_too_few_nodes_are_said_in_time(etcds, nodes):
     node = nodes(cluster, "2", conf="join_timeout=2")
     assert node.process.wait(LIMIT) == 4
     node.told("ended")
-    until(lambda: "1 of 2 nodes joined" in "".join(node.stderr), LIMIT, node.stderr)
+    until(lambda: f"timed out after 2 s: 1 of 2 nodes joined ({HOST})" in "".join(node.stderr), LIMIT, node.stderr)
     assert not [key for key in keys(cluster[0]) if "/nodes/" in key]
 
 
@@ -374,8 +376,65 @@ def test_other_limits_disturb_nobody_and_are_said(etcds, nodes):
     odd = nodes(cluster, "8", conf="join_timeout=4")
     assert odd.process.wait(LIMIT) == 4
     odd.told("ended")
-    until(lambda: "--nnodes that does not go together" in "".join(odd.stderr), LIMIT, odd.stderr)
+    until(lambda: f"0 of 8 nodes joined; {HOST} was started with --nnodes 2:4, this node with --nnodes 8" in
+          "".join(odd.stderr), LIMIT, odd.stderr)
     calm(made, since)
+
+
+@pytest.fixture
+def waiters():
+    """waiters(cluster, "3", id) is one more node for people, whose lines are read with said()."""
+    harness.need_program()
+    made = []
+
+    def make(cluster, nnodes, run_id="job"):
+        made.append(subprocess.Popen(
+            [harness.program(), "join", "--rdzv-backend", "etcd-v3", "--rdzv-endpoint", cluster.endpoints, "--rdzv-id", run_id,
+             "--nnodes", nnodes, "--hold", "600", "--rdzv-conf", f"lease={LEASE},join_timeout={LIMIT}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=harness.quiet_environment()))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.kill()
+        node.communicate()
+
+
+def said(node, text):
+    """The first line that has it; the join's end is the latest that is waited for."""
+    return next((line for line in node.stderr if text in line), "")
+
+
+def test_every_node_that_waits_names_who_is_in(etcds, waiters):
+    cluster = etcds(1)
+    for node in [waiters(cluster, "3") for _ in range(2)]:
+        assert f"2 of 3 nodes joined ({HOST}" in said(node, "2 of 3 nodes joined ("), "nobody is named"
+
+
+def test_nodes_with_another_nnodes_are_named(etcds, waiters):
+    cluster = etcds(1)
+    first, odd = waiters(cluster, "3"), waiters(cluster, "4")
+    assert said(first, "was started").endswith(f"; {HOST} was started with --nnodes 4, this node with --nnodes 3\n")
+    assert said(odd, "was started").endswith(f"; {HOST} was started with --nnodes 3, this node with --nnodes 4\n")
+
+
+def test_nodes_with_another_id_at_the_endpoint_are_named_until_their_round_begins(etcds, waiters):
+    cluster = etcds(1)
+    first, other = waiters(cluster, "2", "job7"), waiters(cluster, "2", "job/8")
+    assert said(first, "same endpoint").endswith(f"; {HOST} waits at the same endpoint for rendezvous 'job%2F8'\n")
+    assert said(other, "same endpoint").endswith(f"; {HOST} waits at the same endpoint for rendezvous 'job7'\n")
+    assert set(keys(cluster[0], "/muster//")) == {"/muster//waiting/job7", "/muster//waiting/job%2F8"}
+    waiters(cluster, "2", "job7")
+    until(lambda: set(keys(cluster[0], "/muster//")) == {"/muster//waiting/job%2F8"}, LIMIT, lambda: keys(cluster[0]))
+
+
+def test_a_round_that_forms_at_once_leaves_no_mark(etcds, nodes):
+    cluster = etcds(1)
+    group(nodes, cluster, 2)
+    assert not keys(cluster[0], "/muster//")
+    versions = call(cluster[0], "/v3/kv/range", key=base64.b64encode(b"/muster//waiting/job").decode())
+    assert "kvs" not in versions
 
 
 def test_a_wrong_password_is_said_at_once(etcds, nodes):

@@ -381,6 +381,8 @@ static void carry_out(struct request *r)
         s->proposals++;
         etcd_revoke(r->lease);
         break;
+    case MU_FOLD_DO_LOOK_AROUND: /* on_look(): at once */
+    case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TELL:
         break;
@@ -463,6 +465,8 @@ static void answer(struct request *r)
     case MU_FOLD_DO_DROP_LEASE:
         event.type = MU_FOLD_ON_DROPPED;
         break;
+    case MU_FOLD_DO_LOOK_AROUND:
+    case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TELL:
         return;
@@ -570,6 +574,22 @@ static void on_arrival(void *arg)
            strikes(F_LOST, 5) ? on_timeout : on_answer, r);
 }
 
+/* For people only: it takes no random numbers, or fails, so that what is tested goes on as it would without. */
+static void on_look(void *arg)
+{
+    struct request *r = arg;
+    struct mu_fold_kv kvs[MU_CROWD_RECORDS_MAX];
+    struct mu_fold_event event = { .type = MU_FOLD_ON_CROWD, .kvs = kvs, .held = r->lease != 0, .lease = r->lease };
+
+    carry_out_load(r);
+    for (; event.count < r->keys_count && event.count < MU_CROWD_RECORDS_MAX; event.count++)
+        kvs[event.count] = (struct mu_fold_kv){ .key = mu_slice_str(r->keys[event.count].name),
+                                                .value = mu_buf_slice(&r->keys[event.count].value) };
+    if (s->up && is_current(r) && r->node->paused_until_us <= s->now_us && !is_cut(r->node))
+        feed(r->node, event);
+    free_request(r);
+}
+
 static struct mu_slice keep(struct request *r, struct mu_slice bytes)
 {
     struct mu_slice kept = mu_slice(r->bytes.data + r->bytes.len, bytes.len);
@@ -615,6 +635,8 @@ void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
         if (effect->type == MU_FOLD_DO_UNWATCH)
             return;
     }
+    if (effect->type == MU_FOLD_DO_UNMARK)
+        return;
     r = calloc(1, sizeof *r);
     if (r == NULL)
         abort();
@@ -624,6 +646,11 @@ void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
     r->id = effect->id;
     r->scope = effect->scope;
     r->lease = effect->lease;
+    if (effect->type == MU_FOLD_DO_LOOK_AROUND) {
+        r->scope = MU_FOLD_NODES;
+        sim_at(s->now_us + MS, on_look, r);
+        return;
+    }
     if (effect->type == MU_FOLD_DO_WRITE)
         copy_write(r, effect->write);
     if (effect->type == MU_FOLD_DO_TAKE_LEASE)

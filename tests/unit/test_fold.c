@@ -149,6 +149,12 @@ static void say_effect(struct scene *s, const struct mu_fold_effect *effect)
         s->drop_id = effect->id;
         say(s, "drop lease");
         break;
+    case MU_FOLD_DO_LOOK_AROUND:
+        say(s, effect->value.len > 0 ? "look around with a mark" : "look around");
+        break;
+    case MU_FOLD_DO_UNMARK:
+        say(s, "unmark");
+        break;
     case MU_FOLD_DO_UNWATCH:
         say(s, "unwatch nodes");
         break;
@@ -533,8 +539,70 @@ static void too_few_nodes_are_a_timeout(void **state)
     struct scene *s = *state;
 
     join_beside_a_folder(s);
-    assert_true(mu_fold_deadline_ms(s->fold) == 1000 + 600000);
+    assert_true(mu_fold_deadline_ms(s->fold) <= 1000 + 600000);
     assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+}
+
+static void a_wait_that_lasts_looks_around_and_a_timeout_names_who_came(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    assert_string_equal(passes(s, MU_CROWD_FIRST_MS - 1), "");
+    assert_string_equal(passes(s, 1), "look around");
+    assert_string_equal(passes(s, 1), "");
+    add_record(s, OTHER, 4, 1, true, 0);
+    assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
+    add_record(s, OTHER, 4, 1, true, 0);
+    assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), ""); /* nothing is new */
+    assert_int_equal(mu_fold_crowd(s->fold)->count, 1);
+    add_full_news(s, 20, &(struct mu_fold_news){ .joined = 1, .last_call_ms = -1 });
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+    assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+    assert_string_equal(s->why.text, "timed out after 600 s: 1 of 2 to 3 nodes joined (host)");
+}
+
+static void a_timeout_names_who_has_other_limits_or_waits_for_another_job(void **state)
+{
+    struct scene *s = *state;
+    struct mu_fold_record other = { .name = "node7", .nodes_min = 2, .nodes_max = 2, .joining = true };
+
+    join_beside_a_folder(s);
+    add_full_record(s, OTHER, 4, (struct mu_fold_record){ .nodes_min = 8, .nodes_max = 8, .joining = true });
+    assert_int_equal(mu_fold_record_write(&other, add(s, "waiting/job8", 9, 9, 9)), 0);
+    assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
+    assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
+    assert_non_null(strstr(s->why.text, "; host was started with --nnodes 8, this node with --nnodes 2:3; "
+                                        "node7 waits at the same endpoint for rendezvous 'job8'"));
+}
+
+static void members_of_a_round_that_runs_are_not_among_those_who_wait(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_folder(s);
+    add_doc(s, 7, 20, them, 2);
+    (void)changed(s, MU_FOLD_JOB);
+    add_record(s, OTHER, 4, 1, true, 0); /* as it was when it joined */
+    add_record(s, THIRD, 5, 2, true, 7); /* has left it since, and waits again */
+    assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
+    assert_int_equal(mu_fold_crowd(s->fold)->count, 1);
+}
+
+/* A group that is there at once writes nothing of the kind. */
+static void a_folder_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_folder(s);
+    (void)loaded(s, MU_FOLD_NODES);
+    assert_non_null(strstr(passes(s, MU_CROWD_FIRST_MS), "look around with a mark"));
+    assert_non_null(strstr(passes(s, MU_CROWD_FIRST_MS), "look around with a mark")); /* no answer has come */
+    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_CROWD, .held = true, .lease = 11 });
+    assert_null(strstr(passes(s, 5000), "with a mark"));
+    assert_non_null(strstr(s->trace, "look around"));
+    add_doc(s, 7, 20, us, 2);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "unmark"));
 }
 
 static void an_etcd_that_was_never_heard_is_given_up_early(void **state)
@@ -1319,6 +1387,10 @@ int main(void)
         TEST(a_closed_job_is_not_joined),
         TEST(a_spare_of_a_closed_job_ends_well),
         TEST(too_few_nodes_are_a_timeout),
+        TEST(a_wait_that_lasts_looks_around_and_a_timeout_names_who_came),
+        TEST(a_timeout_names_who_has_other_limits_or_waits_for_another_job),
+        TEST(members_of_a_round_that_runs_are_not_among_those_who_wait),
+        TEST(a_folder_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins),
         TEST(an_etcd_that_was_never_heard_is_given_up_early),
         TEST(the_time_for_the_first_answer_ends_with_it),
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),

@@ -1,0 +1,43 @@
+/* The crowd: who waits for a round of an etcd-v3 rendezvous, as a node knows that waits, too. For people; nothing is decided by
+ * it. Pure.
+ *
+ * Only the folder watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
+ * a while, and always before the wait is told. The folder leaves a mark beside all jobs meanwhile, by which nodes that wait at the
+ * same etcd for another rendezvous learn of it; a round that forms at once has neither. */
+#ifndef MU_RDZV_CROWD_H
+#define MU_RDZV_CROWD_H
+
+#include "rdzv/fold_doc.h"
+
+#define MU_CROWD_FIRST_MS 2000    /* so long a wait is nobody's business */
+#define MU_CROWD_NAMES_MAX 8      /* nodes that are named; the others are counted */
+#define MU_CROWD_RECORDS_MAX 64   /* records that are read, the oldest first */
+#define MU_CROWD_MARKS_MAX 16     /* marks that are read, the newest first */
+#define MU_CROWD_CLAUSES_MAX 3    /* contradictions and other rendezvous that are named, each */
+#define MU_CROWD_CLAUSES_SIZE 512 /* bytes of their text, the NUL included */
+#define MU_CROWD_NOTE_MAX (2 * MU_CROWD_CLAUSES_SIZE + 2)
+
+/* Something to be read: a record of nodes/, or (id 0) the mark of another rendezvous. */
+struct mu_crowd_item {
+    uint64_t id;            /* of the node */
+    struct mu_slice run_id; /* of a mark, as in its key */
+    struct mu_fold_record record;
+};
+
+struct mu_crowd {                             /* zeroed memory is empty */
+    struct mu_node nodes[MU_CROWD_NAMES_MAX]; /* that have come and go together, in the order of their coming */
+    char names[MU_CROWD_NAMES_MAX][MU_FOLD_NAME_MAX + 1];
+    size_t count;
+    char apart[MU_CROWD_CLAUSES_SIZE];  /* whose --nnodes contradicts ours; "": nobody's that we know of */
+    char others[MU_CROWD_CLAUSES_SIZE]; /* who waits for another rendezvous; "": nobody */
+};
+
+/* When a wait that has lasted for `waited_ms`, and ends after `join_ms`, looks around next. */
+uint64_t mu_crowd_next_ms(uint64_t waited_ms, uint64_t join_ms);
+/* What was read, records in the order of their creation; `own` is this node's. True: something is new. */
+bool mu_crowd_see(struct mu_crowd *crowd, const struct mu_fold_record *own, const struct mu_crowd_item *items,
+                  size_t count);
+/* What is to be told besides the names; NULL: nothing. */
+const char *mu_crowd_note(const struct mu_crowd *crowd, char note[static MU_CROWD_NOTE_MAX]);
+
+#endif
