@@ -1,8 +1,8 @@
 /* Two processes for one launcher. The keeper sits in sigwaitinfo() with every signal blocked that can be: one thing at a
  * time, and nothing is lost in between. Happy path: the agent ends, nothing is left, the keeper ends the same way. The agent
  * is killed: its workers die with it (PDEATHSIG), what they had detached comes to us, is given a moment and is killed,
- * generation by generation, and with whoever does not end everybody below it; managers of shared memory last. The keeper is
- * killed: the agent reads the end of the pipe. */
+ * generation by generation, and with whoever does not end everybody below it; managers of shared memory last. Only then is the
+ * agent's last will sent. The keeper is killed: the agent reads the end of the pipe. */
 #include "proc/keeper.h"
 
 #include "base/clock.h"
@@ -26,7 +26,8 @@ enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10, MANAGERS_LOOK_MS = 100 };
 static struct {
     pid_t pid, keeper;
     int fd;
-    int adopt_errnum; /* why the kernel does not let us adopt; 0: it does */
+    struct mu_wills *wills; /* NULL: there was no memory */
+    int adopt_errnum;       /* why the kernel does not let us adopt; 0: it does */
     struct mu_startup startup;
 } guard;
 
@@ -36,8 +37,9 @@ struct keeper {
     pid_t agent;
     sigset_t watched;
     struct mu_children
-        earlier;      /* children that were there before us: a shell's, such as `> >(tee log)`; not ours to kill */
-    siginfo_t end;    /* the agent's, once si_pid is its pid */
+        earlier;   /* children that were there before us: a shell's, such as `> >(tee log)`; not ours to kill */
+    siginfo_t end; /* the agent's, once si_pid is its pid */
+    const struct mu_wills *wills;
     bool suspending;  /* the agent was told to stop */
     int64_t until_ms; /* ... and has time until then */
     /* What was left. */
@@ -327,14 +329,16 @@ static _Noreturn void keep(struct keeper *k)
         _exit(k->end.si_status);
     if (k->killed_count == 0 && k->end.si_status == SIGKILL)
         say(k, "the agent was killed by SIGKILL; nothing of it is left");
+    (void)mu_wills_send(k->wills, mu_clock_ms() + MU_WILLS_SEND_MS);
     mu_die_of(k->end.si_status);
 }
 
 /* ---- The fork -------------------------------------------------------------------------------------------------- */
 
-static void become_agent(int fd, pid_t keeper, const struct mu_startup *startup)
+static void become_agent(int fd, pid_t keeper, const struct mu_startup *startup, struct mu_wills *wills)
 {
     guard.fd = fd;
+    guard.wills = wills;
     guard.keeper = keeper;
     guard.pid = getpid();
     guard.startup = *startup;
@@ -346,6 +350,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     struct keeper k = { .startup = startup };
     struct sigaction chld = { .sa_handler = SIG_DFL };
     pid_t pid, keeper = getpid();
+    struct mu_wills *wills;
     sigset_t before;
     int ends[2];
 
@@ -355,6 +360,8 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     /* Kept by the keeper and set anew in the agent, for a fork does not inherit it. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         guard.adopt_errnum = errno;
+    wills = mu_wills_new(); /* none: the others learn less of how we ended */
+    k.wills = wills;
     watch_all(&k);
     (void)mu_children_list(&k.earlier, MU_PROC_ROOT, getpid(), false, NULL, NULL);
     (void)sigaction(SIGCHLD, &chld, NULL); /* ignored, exit codes would be lost */
@@ -364,6 +371,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
         int rc = mu_fail_errno(reterr, errno, "start the agent: make a process");
 
         mu_children_done(&k.earlier);
+        mu_wills_free(wills);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
         (void)close(ends[0]);
         (void)close(ends[1]);
@@ -377,7 +385,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     mu_children_done(&k.earlier);
     (void)close(ends[1]);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-    become_agent(ends[0], keeper, startup);
+    become_agent(ends[0], keeper, startup, wills);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     *ret_fd = ends[0];
     return 0;
@@ -413,6 +421,11 @@ int mu_guard_fd(void)
 pid_t mu_guard_keeper(void)
 {
     return mu_guarded() ? guard.keeper : getpid();
+}
+
+struct mu_will *mu_guard_will(void)
+{
+    return mu_guarded() ? mu_will_claim(guard.wills) : NULL;
 }
 
 const struct mu_startup *mu_guard_startup(void)

@@ -9,12 +9,16 @@
  * kill its workers and end. A torch_shm_manager that is left has the time that a stop gives it, MU_STOP_SHARED_MS, when the
  * agent was killed; it has none when the keeper was.
  *
+ * An agent that is killed can no longer say so to anybody. It may leave a last will with its keeper (will.h), who sends it when
+ * the agent has died of a signal, after everything that was left is gone.
+ *
  * Ctrl-Z: the agent gets SIGTSTP (it should call mu_group_suspend()); when it has stopped, or 500 ms later, the keeper
  * stops itself. SIGCONT goes on to the agent. SIGHUP is not forwarded if it was ignored at the start (nohup). */
 #ifndef MU_PROC_KEEPER_H
 #define MU_PROC_KEEPER_H
 
 #include "proc/signals.h"
+#include "proc/will.h"
 
 #define MU_KEEPER_DRAIN_MS 100   /* for what is left when the agent is gone, to end by itself */
 #define MU_KEEPER_STUCK_MS 5000  /* for what does not end after SIGKILL */
@@ -32,7 +36,9 @@ bool mu_guard_adopts(void); /* ... and the kernel lets it adopt */
 /* In a guarded process: whether what workers detach can be found and ended. An error says what is missing: a kernel that lets us
  * adopt, or /proc. Keeper and agent do without, and processes may survive. */
 int mu_guard_check(struct muster_error *reterr);
-int mu_guard_fd(void);                           /* what *ret_fd was; -1: not guarded */
+int mu_guard_fd(void); /* what *ret_fd was; -1: not guarded */
+/* A place for the last will of an agent of this process, to be released; NULL: not guarded, or no place is free. */
+struct mu_will *mu_guard_will(void);
 pid_t mu_guard_keeper(void);                     /* the pid that the user sees: the keeper's; ours: not guarded */
 const struct mu_startup *mu_guard_startup(void); /* NULL: not guarded */
 

@@ -14,12 +14,15 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -134,11 +137,33 @@ static void refuse_to_adopt(void)
     EXPECT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-/* What the agent is to be: "exit N", "raise N", "listen", "deaf", or "run WORDS...". */
+static struct sockaddr_in loopback(int port)
+{
+    return (struct sockaddr_in){ .sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)port),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+}
+
+enum { WILL_LONG = 1000, WILL_SHORT = 300 };
+
+/* One of two, which cannot be taken for each other, nor a part of one for the whole. */
+static void leave_will(struct mu_will *will, int port, bool longer)
+{
+    struct sockaddr_in address = loopback(port);
+    char bytes[WILL_LONG];
+
+    memset(bytes, longer ? 'l' : 's', sizeof bytes);
+    EXPECT(mu_will_set(will, (struct sockaddr *)&address, sizeof address,
+                       mu_slice(bytes, longer ? WILL_LONG : WILL_SHORT)));
+}
+
+/* What the agent is to be: "exit N", "raise N", "listen", "deaf", "rewrite PORT" its last will, or "run WORDS...". Before that:
+ * "weak", as on a kernel that does not let us adopt; "will PORT", with a last will; "withdraw", without it. */
 static int launch(const char *const *words)
 {
     struct mu_startup startup;
     struct muster_error error;
+    struct mu_will *will = NULL;
     int fd, number = words[1] != NULL ? atoi(words[1]) : 0;
 
     mu_startup_take(&startup);
@@ -155,6 +180,16 @@ static int launch(const char *const *words)
         EXPECT(mu_guard_check(&error) < 0 && strstr(error.text, "PR_SET_CHILD_SUBREAPER") != NULL);
         words++;
     }
+    if (strcmp(words[0], "will") == 0) {
+        will = mu_guard_will();
+        leave_will(will, number, false);
+        words += 2;
+        number = words[1] != NULL ? atoi(words[1]) : 0;
+    }
+    if (strcmp(words[0], "withdraw") == 0) {
+        mu_will_withdraw(will);
+        words++;
+    }
     if (strcmp(words[0], "exit") == 0)
         _exit(number);
     if (strcmp(words[0], "raise") == 0)
@@ -163,9 +198,15 @@ static int launch(const char *const *words)
         if (i != SIGCHLD && i != SIGUSR1)
             (void)signal(i, on_counted);
     }
+    if (strcmp(words[0], "rewrite") == 0) {
+        will = mu_guard_will();
+        leave_will(will, number, true);
+    }
     (void)dprintf(STDOUT_FILENO, "agent %d\n", (int)getpid());
     if (strcmp(words[0], "run") == 0)
         run_agent(fd, &startup, words + 1);
+    for (unsigned i = 0; strcmp(words[0], "rewrite") == 0; i++)
+        leave_will(will, number, i % 2 == 0);
     for (;;)
         (void)pause();
 }
@@ -675,6 +716,130 @@ static void a_foreign_proc_does_no_harm(void **state)
     assert_int_equal(in_namespace(false, ARGV("run", "pause"), give_it_a_moment_then_term), EXIT_SIGNALLED);
 }
 
+/* ---- The last will --------------------------------------------------------------------------------------------- */
+
+static int listen_for_wills(char port[static 8])
+{
+    struct sockaddr_in address = loopback(0);
+    socklen_t len = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, len), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+    (void)snprintf(port, 8, "%u", (unsigned)ntohs(address.sin_port));
+    return fd;
+}
+
+static void await_readable(int fd)
+{
+    struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+
+    assert_int_equal(poll(&poll_fd, 1, LONG_MS), 1);
+}
+
+/* A whole one came, and nobody of the job is there any more but the keeper that sends it. */
+static void assert_will(struct scene *s, int listener)
+{
+    char bytes[2 * WILL_LONG], first;
+    size_t len = 0;
+    ssize_t count;
+    int fd;
+
+    await_readable(listener);
+    fd = accept(listener, NULL, NULL);
+    assert_true(fd >= 0);
+    assert_int_equal(family_count(s->mark), 1);
+    do {
+        await_readable(fd);
+        count = recv(fd, bytes + len, sizeof bytes - len, 0);
+        assert_true(count >= 0);
+        len += (size_t)count;
+    } while (count > 0);
+    (void)close(fd);
+    assert_true(len > 0);
+    first = bytes[0];
+    assert_int_equal(len, first == 'l' ? WILL_LONG : WILL_SHORT);
+    for (size_t i = 0; i < len; i++)
+        assert_int_equal(bytes[i], first);
+}
+
+static void assert_no_will(int listener)
+{
+    assert_int_equal(accept(listener, NULL, NULL), -1);
+    assert_int_equal(errno, EAGAIN);
+}
+
+static void a_killed_agents_will_is_sent_when_nobody_else_is_left(void **state)
+{
+    struct scene *s = *state;
+    char port[8];
+    int listener = listen_for_wills(port);
+
+    start_workers(s, ARGV("will", port, "run", "ignore=15", "detach", "chain=3", "fork", "say=up", "pause"));
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_will(s, listener);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_int_equal(family_count(s->mark), 0);
+    again(s);
+
+    start(s, ARGV("will", port, "raise", "6"));
+    assert_will(s, listener);
+    assert_int_equal(end(s), -SIGABRT);
+    (void)close(listener);
+}
+
+static void nothing_is_sent_for_an_agent_that_exits_or_has_withdrawn_its_will(void **state)
+{
+    struct scene *s = *state;
+    char port[8];
+    int listener = listen_for_wills(port);
+
+    start(s, ARGV("will", port, "exit", "3"));
+    assert_int_equal(end(s), 3);
+    assert_no_will(listener);
+    again(s);
+
+    start(s, ARGV("will", port, "withdraw", "deaf"));
+    await_agent(s);
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_no_will(listener);
+    (void)close(listener);
+}
+
+static void an_agent_killed_while_it_changes_its_will_leaves_a_whole_one(void **state)
+{
+    struct scene *s = *state;
+    char port[8];
+    int listener = listen_for_wills(port);
+
+    for (unsigned i = 0; i < 20; i++) {
+        start(s, ARGV("rewrite", port));
+        await_agent(s);
+        (void)usleep(i * 7919 % 2000);
+        assert_int_equal(kill(s->agent, SIGKILL), 0);
+        assert_will(s, listener);
+        assert_int_equal(end(s), -SIGKILL);
+        again(s);
+    }
+    s->out = s->err = -1;
+    (void)close(listener);
+}
+
+static void a_store_that_is_gone_too_is_no_harm(void **state)
+{
+    struct scene *s = *state;
+    char port[8];
+
+    (void)close(listen_for_wills(port));
+    start_workers(s, ARGV("will", port, "run", "detach", "say=up", "pause"));
+    assert_int_equal(kill(s->agent, SIGKILL), 0);
+    assert_int_equal(end(s), -SIGKILL);
+    assert_int_equal(family_count(s->mark), 0);
+}
+
 /* ---- For users of the library ---------------------------------------------------------------------------------- */
 
 static void *idle(void *arg)
@@ -777,6 +942,10 @@ int main(int argc, char **argv)
         TEST(a_kernel_that_does_not_let_us_adopt_is_told_and_no_harm),
         cmocka_unit_test(as_pid_1_it_ends_with_128_and_the_signal),
         cmocka_unit_test(a_foreign_proc_does_no_harm),
+        TEST(a_killed_agents_will_is_sent_when_nobody_else_is_left),
+        TEST(nothing_is_sent_for_an_agent_that_exits_or_has_withdrawn_its_will),
+        TEST(an_agent_killed_while_it_changes_its_will_leaves_a_whole_one),
+        TEST(a_store_that_is_gone_too_is_no_harm),
         cmocka_unit_test(a_program_can_guard_itself),
         cmocka_unit_test(a_program_with_threads_is_too_late),
         TEST(whenever_somebody_is_killed_nobody_is_left),
