@@ -730,6 +730,19 @@ static bool local_address(const struct mu_kv *kv, char *text, size_t room)
            mu_addr_host(&addr, text, room);
 }
 
+static bool lone_set(const struct mu_kv *kv, struct mu_slice key, struct mu_slice value, struct mu_kv_lone *ret_lone)
+{
+    const struct driver *driver = (const struct driver *)kv;
+    union mu_addr addr;
+
+    *ret_lone = (struct mu_kv_lone){ .address_len = 0 };
+    if (driver->main.client == NULL || !mu_client_lone_set(driver->main.client, key, value, &addr, &ret_lone->bytes))
+        return false;
+    ret_lone->address_len = mu_addr_len(&addr);
+    memcpy(&ret_lone->address, &addr, ret_lone->address_len);
+    return true;
+}
+
 static const struct mu_kv_ops c10d_ops = {
     .name = "c10d",
     .has_bell = true,
@@ -739,6 +752,7 @@ static const struct mu_kv_ops c10d_ops = {
     .submit = submit,
     .close = close_kv,
     .local_address = local_address,
+    .lone_set = lone_set,
 };
 
 static void on_published(struct mu_call *call)

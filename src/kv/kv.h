@@ -4,10 +4,12 @@
 #ifndef MU_KV_KV_H
 #define MU_KV_KV_H
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/list.h"
 
 #include <stdint.h>
+#include <sys/socket.h>
 
 #define MU_KV_KINDS(X)                                                                                                 \
     X(READ, "read the document") /* found, bytes, token; number: the bell's counter */                                 \
@@ -70,6 +72,12 @@ void mu_kv_tell(struct mu_list *link);
 struct mu_kv;
 typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
 
+struct mu_kv_lone {
+    struct sockaddr_storage address;
+    socklen_t address_len;
+    struct mu_buf bytes; /* the receiver's to free */
+};
+
 struct mu_kv_ops {
     const char *name; /* "c10d" */
     bool has_bell, has_turns, has_settle;
@@ -79,6 +87,9 @@ struct mu_kv_ops {
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
     /* Our address as the store's host sees us, numeric; false: not known. May be NULL. */
     bool (*local_address)(const struct mu_kv *kv, char *text, size_t room);
+    /* For another process, which knows nothing of stores: what it has to send where to set a key, by itself. False: there is no
+     * connection at the moment. NULL where that takes more than a few bytes: etcd wants HTTP, perhaps TLS and a password. */
+    bool (*lone_set)(const struct mu_kv *kv, struct mu_slice key, struct mu_slice value, struct mu_kv_lone *ret_lone);
 };
 
 struct mu_kv { /* first member of every driver's own */

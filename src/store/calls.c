@@ -971,6 +971,19 @@ struct mu_slice mu_greeting(enum mu_dialect dialect)
     return mu_slice(l0, sizeof l0 - 1);
 }
 
+int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out)
+{
+    struct mu_calls alone = { .dialect = calls->dialect, .raw_keys = calls->raw_keys, .out = *out };
+    struct mu_call call = { .kind = MU_CALL_SET, .key = { key.data, key.len }, .value = { value.data, value.len } };
+    struct mu_slice greeting = mu_greeting(calls->dialect);
+    int rc = put(&alone, greeting.data, greeting.len);
+
+    if (rc == 0)
+        rc = put_request(&alone, &call, MU_OP_SET, call.key, &call.value);
+    *out = alone.out;
+    return rc;
+}
+
 bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool answered, enum mu_dialect *ret_next)
 {
     *ret_next = MU_DIALECT_UNKNOWN;

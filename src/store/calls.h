@@ -132,6 +132,9 @@ bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool ans
 
 /* Each probe goes on a connection of its own, in one piece. */
 struct mu_slice mu_greeting(enum mu_dialect dialect); /* L0, L1 or V */
+/* All that a new connection has to send to set one key, in one piece, as this connection would: the greeting and the request.
+ * Appended to `out`. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out);
 
 enum mu_greeting_result { MU_GREETING_MORE, MU_GREETING_YES, MU_GREETING_WRONG };
 /* What the bytes answered so far mean. A closed connection means: not this dialect. */

@@ -748,6 +748,22 @@ bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_
     return client->link != NULL && uv_tcp_getsockname(&client->link->tcp, &ret_addr->any, &len) == 0;
 }
 
+bool mu_client_lone_set(const struct mu_client *client, struct mu_slice key, struct mu_slice value,
+                        union mu_addr *ret_addr, struct mu_buf *ret_bytes)
+{
+    struct mu_buf bytes = { 0 };
+
+    if (client->link == NULL)
+        return false;
+    if (mu_calls_lone_set(&client->calls, key, value, &bytes) < 0) {
+        mu_buf_done(&bytes);
+        return false;
+    }
+    *ret_addr = client->addr;
+    *ret_bytes = bytes;
+    return true;
+}
+
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct mu_client *client = handle->data;

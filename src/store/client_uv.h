@@ -39,6 +39,10 @@ bool mu_client_is_lost(const struct mu_client *client);            /* there is n
 bool mu_client_refused(const struct mu_client *client);            /* there is none because the other end said no */
 enum mu_dialect mu_client_dialect(const struct mu_client *client); /* UNKNOWN before it is ready */
 bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_addr); /* our end of the connection */
+/* What somebody else would have to send where, on a connection of its own, to set a key in this store. False: we are not connected, or
+ * there is no memory. */
+bool mu_client_lone_set(const struct mu_client *client, struct mu_slice key, struct mu_slice value,
+                        union mu_addr *ret_addr, struct mu_buf *ret_bytes);
 
 /* Pending calls are done with MUSTER_ECANCELED first, from the loop; then on_closed, then the memory goes. */
 void mu_client_close(struct mu_client *client, mu_client_closed *on_closed, void *ctx);

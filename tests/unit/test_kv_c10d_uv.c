@@ -11,6 +11,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define MARKER "Y2FuaW1hZGFt"
 #define DOCUMENT "torch.rendezvous.job"
@@ -599,6 +601,37 @@ static void our_end_of_the_connection_is_known_once_there_is_one(void **state)
     end(&s);
 }
 
+/* As a keeper does, which knows nothing of stores. */
+static void anybody_can_set_a_key_with_the_bytes_for_it(void **state)
+{
+    static const struct {
+        enum mu_dialect legacy, dialect;
+    } cases[] = { { MU_DIALECT_L, MU_DIALECT_V }, { MU_DIALECT_L1, MU_DIALECT_L1 }, { MU_DIALECT_L0, MU_DIALECT_L0 } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct mu_kv_lone lone;
+        struct scene s;
+        int fd;
+
+        begin_speaking(&s, cases[i].legacy, cases[i].dialect);
+        assert_false(
+            s.a.kv->ops->lone_set(s.a.kv, mu_slice_str("k"), mu_slice_str("v"), &lone)); /* not connected yet */
+        (void)ask_kind(&s, MU_KV_READ, 0);
+        assert_true(s.a.kv->ops->lone_set(s.a.kv, mu_slice_str("muster.job/3/left/1"), mu_slice_str("lost"), &lone));
+        fd = socket(lone.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fd, (struct sockaddr *)&lone.address, lone.address_len), 0);
+        assert_int_equal(send(fd, lone.bytes.data, lone.bytes.len, MSG_NOSIGNAL), lone.bytes.len);
+        assert_int_equal(shutdown(fd, SHUT_WR), 0);
+        assert_bytes(
+            &ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_GET, .key = muster_str("muster.job/3/left/1") })->bytes,
+            "lost");
+        (void)close(fd);
+        mu_buf_done(&lone.bytes);
+        end(&s);
+    }
+}
+
 /* ---- When the store goes ---- */
 
 static void a_store_that_goes_fails_what_is_pending_and_is_found_again(void **state)
@@ -848,6 +881,7 @@ int main(void)
         cmocka_unit_test(plain_calls_use_the_key_as_it_is),
         cmocka_unit_test(everything_works_in_every_dialect),
         cmocka_unit_test(our_end_of_the_connection_is_known_once_there_is_one),
+        cmocka_unit_test(anybody_can_set_a_key_with_the_bytes_for_it),
         cmocka_unit_test(a_store_that_goes_fails_what_is_pending_and_is_found_again),
         cmocka_unit_test(a_request_under_way_fails_with_its_connection),
         cmocka_unit_test(a_store_that_never_was_is_told_with_what_was_tried),
