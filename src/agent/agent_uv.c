@@ -84,6 +84,8 @@ struct mu_agent {
     uv_timer_t timer;
     uv_poll_t keeper;
     bool has_keeper;
+    struct mu_will *will;             /* what the keeper sends if we are killed; NULL: it sends nothing */
+    char will_key[MU_WILL_BYTES_MAX]; /* that it sets; empty: to be made, if there is to be one */
     struct mu_watch *signals, *stop_signal;
     /* The round. */
     struct muster_rdzv_info info;
@@ -1081,12 +1083,38 @@ static void perform(struct mu_agent *a, const struct mu_job_effect *effect)
     }
 }
 
+/* ---- The last will ---- */
+
+/* Derived whenever something has happened, so that it is never forgotten. Only a TCPStore can be written to by a keeper. On etcd
+ * there is no will: the others learn of a killed node what they learn of every lost one, that its lease has run out. */
+static void renew_will(struct mu_agent *a)
+{
+    char key[sizeof a->will_key], text[MU_VANISHED_NOTE_MAX];
+    struct mu_kv_lone lone;
+
+    if (a->will == NULL)
+        return;
+    if (a->ended || !mu_job_will(a->job, key, sizeof key, text)) {
+        a->will_key[0] = '\0';
+        mu_will_withdraw(a->will);
+        return;
+    }
+    if (strcmp(key, a->will_key) == 0)
+        return;
+    if (a->kv == NULL || a->kv->ops->lone_set == NULL ||
+        !a->kv->ops->lone_set(a->kv, mu_slice_str(key), mu_slice_str(text), &lone))
+        return; /* not connected at the moment; what comes next brings us here again */
+    (void)mu_will_set(a->will, (const struct sockaddr *)&lone.address, lone.address_len, mu_buf_slice(&lone.bytes));
+    memcpy(a->will_key, key, strlen(key) + 1); /* also if it is too long: it stays so */
+    mu_buf_done(&lone.bytes);
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     feed(timer->data, (struct mu_job_event){ .type = MU_JOB_ON_TIME });
 }
 
-/* Does what the job wants then, until it wants nothing more; and sets the timer anew. */
+/* Does what the job wants then, until it wants nothing more; and sets last will and timer anew. */
 static void feed(struct mu_agent *a, struct mu_job_event event)
 {
     struct mu_job_effect effect;
@@ -1095,6 +1123,7 @@ static void feed(struct mu_agent *a, struct mu_job_event event)
     mu_job_step(a->job, &event);
     while (mu_job_next(a->job, uv_now(a->loop), &effect))
         perform(a, &effect);
+    renew_will(a);
     if (a->ended)
         return;
     when_ms = mu_job_deadline_ms(a->job);
@@ -1165,6 +1194,8 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
     nodes = nodes_of(event);
     told.nodes = nodes;
     told.nodes_count = nodes != NULL || event->type == MUSTER_RDZV_JOINED ? event->nodes_count : 0;
+    if (event->type == MUSTER_RDZV_BACKEND_UP)
+        a->will_key[0] = '\0'; /* to be made anew, for the store may have moved; the old will counts until then */
     if (event->type == MUSTER_RDZV_JOINED) {
         end_waits(a);
         joined = joined_of(a, event, told.nodes, told.nodes_count);
@@ -1256,6 +1287,7 @@ static void on_ended(uv_timer_t *timer)
 
 static void destroy(struct mu_agent *a)
 {
+    mu_will_release(a->will);
     mu_job_free(a->job);
     if (a->workers != NULL)
         forget_workers(a);
@@ -1493,6 +1525,7 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
     a->timer.data = a->read_timer.data = a;
     if (config->keeper_fd >= 0 && uv_poll_init(loop, &a->keeper, config->keeper_fd) == 0) {
         a->has_keeper = true;
+        a->will = mu_guard_will();
         a->keeper.data = a;
         (void)uv_poll_start(&a->keeper, UV_READABLE | UV_DISCONNECT, on_keeper);
     }

@@ -62,6 +62,7 @@ struct mu_finish {
     int64_t foreign_count, marked_count, vanished_count;
     bool undone; /* one of them is lost */
     bool removed, closed, told_lost, told_failed;
+    bool noted;              /* that we leave the round */
     bool said_failed;        /* that a worker of ours has */
     struct mu_vanished gone; /* the first of those who vanished, for people */
     char who[TEXT_MAX];
@@ -504,14 +505,21 @@ static void on_closed(struct mu_finish *f, struct mu_finish_effects *out)
 
 /* ---- Notes of those who leave ---- */
 
+/* Somebody may look for a note of ours. */
+static bool is_missed(const struct mu_finish *f)
+{
+    return f->state == MU_FINISH_WATCHING && has_marks(f) && f->start.world_size > 1;
+}
+
 static void write_note(struct mu_finish *f, const struct mu_finish_event *event)
 {
     struct mu_ask_slot *slot;
     char text[MU_VANISHED_NOTE_MAX];
 
-    if (f->state != MU_FINISH_WATCHING || !has_marks(f) || f->start.world_size == 1)
+    if (!is_missed(f))
         return;
-    mu_vanished_write_note(text, event->again, event->text == NULL ? "" : event->text);
+    f->noted = true;
+    mu_vanished_write_note(text, event->again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, event->text == NULL ? "" : event->text);
     mu_asks_drop_what(&f->asks, NOTE_SET);
     slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, NOTE, f->own_prefix, f->start.rank);
     mu_asks_value(&f->asks, slot, mu_slice_str(text));
@@ -950,7 +958,7 @@ static void start_round(struct mu_finish *f, const struct mu_finish_start *start
     mu_round_own_prefix(f->own_prefix, f->prefix_room, f->run_id, start->round, start->tag);
     (void)reserve(f, start->world_size); /* without, whoever vanishes is lost */
     f->foreign_count = f->marked_count = f->vanished_count = 0;
-    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = f->said_failed = false;
+    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = f->said_failed = f->noted = false;
     f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->text[0] = '\0';
@@ -1268,4 +1276,15 @@ uint64_t mu_finish_deadline_ms(const struct mu_finish *f)
 enum mu_finish_state mu_finish_state(const struct mu_finish *f)
 {
     return f->state;
+}
+
+bool mu_finish_will(const struct mu_finish *f, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])
+{
+    int len;
+
+    if (!is_missed(f) || f->noted)
+        return false;
+    len = snprintf(key, key_room, NOTE, f->own_prefix, f->start.rank);
+    mu_vanished_write_note(text, MU_NOTE_LOST, MU_FINISH_KILLED);
+    return len > 0 && (size_t)len < key_room;
 }

@@ -32,6 +32,7 @@
  * - Who leaves the round on purpose, for good or for the next one, leaves a note that says why (vanished.h). Who finds a
  *   member missing reads it, and says the same. Nodes that want to join wait until it is known whether those who vanished at
  *   the same time were done: if not, the round has ended for another reason than them.
+ * - Who is killed cannot leave one. While we watch a round, somebody else keeps the note that says so (mu_finish_will()).
  * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
  *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
  * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
@@ -211,5 +212,10 @@ void mu_finish_free(struct mu_finish *finish);
 void mu_finish_step(struct mu_finish *finish, const struct mu_finish_event *event, struct mu_finish_effects *out);
 uint64_t mu_finish_deadline_ms(const struct mu_finish *finish); /* when TIME is wanted; UINT64_MAX: never */
 enum mu_finish_state mu_finish_state(const struct mu_finish *finish);
+
+#define MU_FINISH_KILLED "its agent was killed"
+/* The note that is to be written for us if we are killed now. False: none; nobody would miss us, or we have said ourselves what
+ * becomes of us: that we are done, or leave, or have failed. Also if `key` is too long. */
+bool mu_finish_will(const struct mu_finish *finish, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX]);
 
 #endif

@@ -701,6 +701,11 @@ uint64_t mu_job_deadline_ms(const struct mu_job *j)
                   sooner(mu_ranks_deadline_ms(j->ranks), mu_finish_deadline_ms(j->finish)));
 }
 
+bool mu_job_will(const struct mu_job *j, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])
+{
+    return mu_finish_will(j->finish, key, key_room, text);
+}
+
 bool mu_job_is_busy(const struct mu_job *j)
 {
     return j->busy;

@@ -91,7 +91,9 @@ void mu_job_tell(struct mu_job *job, const struct mu_policy_event *event);
 void mu_job_refuse(struct mu_job *job, enum mu_job_who who, uint64_t id, const struct muster_error *error);
 
 uint64_t mu_job_deadline_ms(const struct mu_job *job); /* when TIME is wanted; UINT64_MAX: never */
-bool mu_job_is_busy(const struct mu_job *job);         /* effects are being carried out */
+/* As mu_finish_will(). */
+bool mu_job_will(const struct mu_job *job, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX]);
+bool mu_job_is_busy(const struct mu_job *job); /* effects are being carried out */
 const struct mu_policy *mu_job_policy(const struct mu_job *job);
 const struct mu_ranks_result *mu_job_assigned(const struct mu_job *job); /* world_size 0: no ranks were yet */
 

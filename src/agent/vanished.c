@@ -6,6 +6,7 @@
 
 #define LEFT "left: "
 #define AGAIN "again: "
+#define LOST "lost: "
 
 /* One line, whatever others put there. */
 static void copy_line(char *to, size_t room, struct mu_slice from)
@@ -39,9 +40,17 @@ void mu_vanished_set_cause(struct mu_vanished *v, const char *cause)
 
 /* ---- Notes ---- */
 
-void mu_vanished_write_note(char *text, bool again, const char *why)
+static const struct kind {
+    enum mu_vanished_note note;
+    const char *start; /* of its text */
+} kinds[] = { { MU_NOTE_LEFT, LEFT }, { MU_NOTE_AGAIN, AGAIN }, { MU_NOTE_LOST, LOST } };
+
+void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *why)
 {
-    (void)snprintf(text, MU_VANISHED_NOTE_MAX, "%s%s", again ? AGAIN : LEFT, why);
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].note == note)
+            (void)snprintf(text, MU_VANISHED_NOTE_MAX, "%s%s", kinds[i].start, why);
 }
 
 static bool starts_with(struct mu_slice text, const char *start)
@@ -54,12 +63,11 @@ void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice te
     size_t skip = 0;
 
     member->note = MU_NOTE_NONE;
-    if (starts_with(text, LEFT)) {
-        member->note = MU_NOTE_LEFT;
-        skip = strlen(LEFT);
-    } else if (starts_with(text, AGAIN)) {
-        member->note = MU_NOTE_AGAIN;
-        skip = strlen(AGAIN);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (!starts_with(text, kinds[i].start))
+            continue;
+        member->note = kinds[i].note;
+        skip = strlen(kinds[i].start);
     }
     copy_line(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
 }
@@ -83,26 +91,43 @@ static bool is_lost(const struct mu_vanished_member *member)
     return !member->done && !member->waits && member->note != MU_NOTE_LEFT && member->note != MU_NOTE_AGAIN;
 }
 
-/* Whether the cause that the rendezvous knows is theirs: PyTorch's may as well have left. */
-static bool has_cause(const struct mu_vanished *v, const struct mu_vanished_member *member)
+/* Its own; or the one that the rendezvous knows, which says nothing of PyTorch's: they may as well have left. Empty: not known. */
+static const char *cause_of(const struct mu_vanished *v, const struct mu_vanished_member *member)
 {
-    return member->ours && v->cause[0] != '\0';
+    if (member->note == MU_NOTE_LOST)
+        return member->why;
+    return member->ours ? v->cause : "";
 }
 
-/* "lost node8, node9: no heartbeat for 15 s" */
-static void put_lost(const struct mu_vanished *v, bool with_cause, struct words *w)
+/* "lost node8, node9: no heartbeat for 15 s": all with the same cause as the one at `first`. */
+static void put_lost(const struct mu_vanished *v, size_t first, struct words *w)
 {
-    const char *before = w->used > 0 ? "; lost " : "lost ";
-    bool any = false;
+    const char *cause = cause_of(v, &v->members[first]);
 
-    for (size_t i = 0; i < v->count; i++) {
-        if (!is_lost(&v->members[i]) || has_cause(v, &v->members[i]) != with_cause)
+    for (size_t i = first; i < v->count; i++) {
+        if (!is_lost(&v->members[i]) || strcmp(cause_of(v, &v->members[i]), cause) != 0)
             continue;
-        put(w, any ? ", " : before, v->members[i].name);
-        any = true;
+        put(w, i > first ? ", " : w->used > 0 ? "; lost " : "lost ", v->members[i].name);
     }
-    if (any && with_cause)
-        put(w, ": ", v->cause);
+    if (cause[0] != '\0')
+        put(w, ": ", cause);
+}
+
+/* Whether one before it is lost by the same cause: then it was named with that one. */
+static bool is_named(const struct mu_vanished *v, size_t index)
+{
+    for (size_t i = 0; i < index; i++)
+        if (is_lost(&v->members[i]) && strcmp(cause_of(v, &v->members[i]), cause_of(v, &v->members[index])) == 0)
+            return true;
+    return false;
+}
+
+/* Those of whom nothing is known come last. */
+static void put_all_lost(const struct mu_vanished *v, bool with_cause, struct words *w)
+{
+    for (size_t i = 0; i < v->count; i++)
+        if (is_lost(&v->members[i]) && (cause_of(v, &v->members[i])[0] != '\0') == with_cause && !is_named(v, i))
+            put_lost(v, i, w);
 }
 
 static void put_left(const struct mu_vanished *v, struct words *w)
@@ -142,8 +167,8 @@ void mu_vanished_say(const struct mu_vanished *v, char *text, size_t room)
 
     text[0] = '\0';
     put_left(v, &w);
-    put_lost(v, true, &w);
-    put_lost(v, false, &w);
+    put_all_lost(v, true, &w);
+    put_all_lost(v, false, &w);
     (void)snprintf(more, sizeof more, " (and %zu more)", v->unnamed);
     if (v->unnamed > 0 && w.used > 0)
         put(&w, more, "");

@@ -1,9 +1,10 @@
-/* Who has vanished from a round, and in which words that is told: "node9 left (SIGTERM)", "lost node9: no heartbeat for 15 s".
- * Pure; a part of finish.h's machine.
+/* Who has vanished from a round, and in which words that is told: "node9 left (SIGTERM)", "lost node9: no heartbeat for 15 s",
+ * "lost node9: its agent was killed". Pure; a part of finish.h's machine.
  *
  * A member that goes on purpose leaves a note in the job's store first, under its rank (T left/<rank>, see rdzv/names.h): that
  * it leaves, and why; or that it comes again, in the next round, and what made it. A member that vanishes without a note is
- * lost, unless the rendezvous says that it waits for the next round. PyTorch's leave no notes: of them no more is said than
+ * lost, unless the rendezvous says that it waits for the next round. The note of a member whose agent was killed is written by its
+ * keeper (proc/will.h): that member is lost too, and the note says how. PyTorch's leave no notes: of them no more is said than
  * that they are gone. */
 #ifndef MU_AGENT_VANISHED_H
 #define MU_AGENT_VANISHED_H
@@ -24,6 +25,7 @@ enum mu_vanished_note {
     MU_NOTE_NONE,
     MU_NOTE_LEFT,  /* why: what made it leave */
     MU_NOTE_AGAIN, /* why: what ended the round for it, in whole words */
+    MU_NOTE_LOST,  /* why: how it was lost */
 };
 
 struct mu_vanished_member {
@@ -48,7 +50,7 @@ void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *nam
 void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
 
 /* The text of a note; `text` has room for MU_VANISHED_NOTE_MAX bytes. */
-void mu_vanished_write_note(char *text, bool again, const char *why);
+void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *why); /* LEFT, AGAIN or LOST */
 /* What was found under a member's rank; nothing that we could read is no note. */
 void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice text);
 

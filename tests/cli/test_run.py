@@ -719,7 +719,36 @@ def test_nodes_that_join_leave_or_are_lost_are_told_apart(scene, serve):
         *joined, gone, killed = why_restarted(agent)
         assert joined == ([] if agent is newcomer else [f"{host} (pid {newcomer_pid}) wants to join"])
         assert gone == f"{host} (pid {left_pid}) left (SIGTERM)"
-        assert killed == f"lost {host} (pid {lost_pid}): no heartbeat for {DEATH_AGE} s"
+        assert killed == f"lost {host} (pid {lost_pid}): its agent was killed"
+
+
+def test_a_node_that_is_lost_without_a_last_will_has_no_heartbeat(scene, serve):
+    """Its keeper was killed too, as when the power fails."""
+    endpoint, host = serve().endpoint, socket.gethostname()
+    for _ in range(2):
+        scene.node(endpoint, "--nnodes=1:2")
+    both = scene.world(2)
+    lost = agent_of(scene, both[1])
+    lost_pid = lost.agent
+    kill_both(lost)
+    alone = scene.world(1, without=both, limit=REGROUP)
+    survivor = agent_of(scene, alone[0])
+    end_all(alone)
+    assert survivor.end() == 0
+    assert why_restarted(survivor) == [f"lost {host} (pid {lost_pid}): no heartbeat for {DEATH_AGE} s"]
+
+
+def test_the_killed_host_of_a_store_takes_its_last_will_with_it_and_ends_at_once(scene):
+    """There is nobody any more who could read it."""
+    endpoint = local(free_port())
+    host = scene.node(endpoint, "--nnodes=2")
+    other = scene.node(endpoint, "--nnodes=2")
+    scene.world(2)
+    kill_agent(host)
+    assert host.end() == -9
+    assert "nothing of it is left" in host.err or "killed what was left" in host.err
+    other.signal(signal.SIGTERM)
+    assert other.end() != 0
 
 
 def test_below_the_minimum_survivors_wait_and_say_for_whom(scene, serve):

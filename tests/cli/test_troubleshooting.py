@@ -96,19 +96,32 @@ def killed(scene):
     return agent.err
 
 
-def lost(scene):
+def two_nodes(scene):
+    """The host of the store, the other one, and their workers."""
     endpoint = f"127.0.0.1:{free_port()}"
     host = scene.node(endpoint, "--nnodes=1:2", conf="last_call_timeout=10")
     host.said("loopback")  # it is about to serve the store
     until(lambda: listens(endpoint), what="the store")
     other = scene.node(endpoint, "--nnodes=1:2", conf="last_call_timeout=10")
-    workers = scene.world(2)
+    return host, other, scene.world(2)
+
+
+def lost(scene):
+    host, other, workers = two_nodes(scene)
     agent = other.agent
     os.kill(agent, signal.SIGSTOP)
     host.said("lost ", 40)
     os.kill(agent, signal.SIGKILL)
     other.end()
     scene.world(1, without=workers)[0].succeed()
+    assert host.end() == 0
+    return host.err
+
+
+def agent_killed(scene):
+    host, other, workers = two_nodes(scene)
+    os.kill(other.agent, signal.SIGKILL)
+    scene.world(1, without=workers, limit=40)[0].succeed()
     assert host.end() == 0
     return host.err
 
@@ -158,6 +171,7 @@ SCENES = {
     "A worker fails": fails,
     "A worker is killed": killed,
     "A node is lost": lost,
+    "A node's launcher is killed": agent_killed,
     "Two nodes have the same rank": same_rank,
     "An option is misspelt": misspelt,
     "The script is not there": no_script,

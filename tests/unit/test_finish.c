@@ -236,6 +236,66 @@ static void a_member_that_left_a_note_has_left_and_another_one_is_lost(void **st
     assert_string_equal(value(s, "again: node9 left (SIGTERM)"), "node9 left (SIGTERM)");
 }
 
+static void a_member_whose_agent_was_killed_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "lost: its agent was killed"), "lost node9: its agent was killed");
+    (void)start(s, ours(2)); /* and so for who is done, and waits */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)vanish_named(s, 0, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "lost: its agent was killed"),
+                        "end behind: our workers are done; lost node9: its agent was killed before it was done: the "
+                        "others regroup");
+}
+
+/* What a keeper is to write for us; "": nothing. */
+static const char *will(struct scene *s)
+{
+    static char all[512];
+    char key[128], text[MU_VANISHED_NOTE_MAX];
+
+    all[0] = '\0';
+    if (mu_finish_will(s->finish, key, sizeof key, text))
+        (void)snprintf(all, sizeof all, "%s=%s", key, text);
+    return all;
+}
+
+static void a_will_is_there_while_the_others_would_miss_us(void **state)
+{
+    struct scene *s = *state;
+    char tiny[8], text[MU_VANISHED_NOTE_MAX];
+
+    assert_string_equal(will(s), ""); /* there is no round yet */
+    (void)start(s, ours(2));
+    assert_string_equal(will(s), T "left/1=lost: its agent was killed");
+    assert_false(mu_finish_will(s->finish, tiny, sizeof tiny, text));
+    (void)noting(s, false, "SIGTERM"); /* we have said it ourselves */
+    assert_string_equal(will(s), "");
+    (void)start(s, mixed(2)); /* the next round */
+    assert_string_equal(will(s), T "left/1=lost: its agent was killed");
+    (void)noting(s, true, "exit code 3");
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_STOP);
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_FINISH_ON_FAIL);
+    assert_string_equal(will(s), "");
+    (void)start(s, (struct mu_finish_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(will(s), ""); /* nobody would read it */
+    (void)start(s, (struct mu_finish_start){ .round = -1, .world_size = 2, .all_ours = true, .has_store = true });
+    assert_string_equal(will(s), ""); /* there are no notes without rounds */
+}
+
 static void nodes_that_want_to_join_do_not_hide_a_loss(void **state)
 {
     struct scene *s = *state;
@@ -1340,6 +1400,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(who_leaves_a_round_says_why_first),
         SCENE(a_member_that_left_a_note_has_left_and_another_one_is_lost),
+        SCENE(a_member_whose_agent_was_killed_is_lost),
+        SCENE(a_will_is_there_while_the_others_would_miss_us),
         SCENE(nodes_that_want_to_join_do_not_hide_a_loss),
         SCENE(the_last_writes_the_verdict_closes_and_then_lets_the_others_go),
         SCENE(among_us_the_last_looks_at_all_marks_first),

@@ -52,7 +52,7 @@ static void a_note_says_who_left_and_why(void **state)
 
     (void)state;
     begin("no heartbeat for 15 s");
-    mu_vanished_write_note(note, false, "SIGTERM");
+    mu_vanished_write_note(note, MU_NOTE_LEFT, "SIGTERM");
     found(add(3, "node9"), note);
     assert_string_equal(said(), "node9 left (SIGTERM)");
     (void)add(4, "node8");
@@ -61,13 +61,33 @@ static void a_note_says_who_left_and_why(void **state)
     assert_string_equal(said(), "node9 left (SIGTERM)");
 }
 
+static void the_note_of_a_killed_agent_says_how_it_was_lost(void **state)
+{
+    char note[MU_VANISHED_NOTE_MAX];
+
+    (void)state;
+    begin("no heartbeat for 15 s");
+    mu_vanished_write_note(note, MU_NOTE_LOST, "its agent was killed");
+    found(add(3, "node9"), note);
+    assert_string_equal(said(), "lost node9: its agent was killed");
+    (void)add(4, "node8");
+    found(add(5, "node7"), note);
+    assert_string_equal(said(), "lost node9, node7: its agent was killed; lost node8: no heartbeat for 15 s");
+    mu_vanished_write_note(note, MU_NOTE_LEFT, "SIGTERM");
+    found(&vanished.members[2], note);
+    assert_string_equal(said(),
+                        "node7 left (SIGTERM); lost node9: its agent was killed; lost node8: no heartbeat for 15 s");
+    vanished.members[0].done = true; /* when it was killed its workers had succeeded */
+    assert_string_equal(said(), "node7 left (SIGTERM); lost node8: no heartbeat for 15 s");
+}
+
 static void members_that_come_again_pass_on_what_made_them(void **state)
 {
     char note[MU_VANISHED_NOTE_MAX];
 
     (void)state;
     begin("no heartbeat for 15 s");
-    mu_vanished_write_note(note, true, "lost node9: no heartbeat for 15 s");
+    mu_vanished_write_note(note, MU_NOTE_AGAIN, "lost node9: no heartbeat for 15 s");
     found(add(1, "node7"), note);
     assert_string_equal(said(), "lost node9: no heartbeat for 15 s");
     (void)add(3, "node9"); /* now seen by ourselves; node7 is not mentioned */
@@ -124,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_note_a_member_is_lost),
         cmocka_unit_test(a_note_says_who_left_and_why),
+        cmocka_unit_test(the_note_of_a_killed_agent_says_how_it_was_lost),
         cmocka_unit_test(members_that_come_again_pass_on_what_made_them),
         cmocka_unit_test(of_pytorch_members_the_cause_is_not_known),
         cmocka_unit_test(a_crowd_is_counted),
