@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
