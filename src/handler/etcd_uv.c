@@ -191,6 +191,7 @@ static void tell_joined(struct etcd *e)
 static void tell_progress(struct etcd *e)
 {
     struct mu_classic_progress seen = mu_classic_progress(e->classic);
+    const struct muster_node self = { e->name, getpid(), e->local_id };
     uint64_t now_ms = uv_now(e->loop);
     struct muster_rdzv_progress progress = {
         .joined = (int64_t)seen.joined,
@@ -203,7 +204,11 @@ static void tell_progress(struct etcd *e)
 
     if (seen.last_call)
         progress.last_call_left_ms = seen.last_call_until_ms > now_ms ? (int64_t)(seen.last_call_until_ms - now_ms) : 0;
-    tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS, .round = -1, .progress = &progress });
+    tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
+                                        .round = -1,
+                                        .progress = &progress,
+                                        .nodes = &self,
+                                        .nodes_count = seen.only_us });
 }
 
 /* ---- Requests to etcd ---- */
@@ -759,6 +764,7 @@ static int make_machines(struct etcd *e, struct muster_error *reterr)
         .last_call_ms = e->place.last_call_ms,
         .close_ms = e->place.close_ms,
         .node = e->node,
+        .name = e->name,
         .seed = e->seed,
     };
     const struct mu_boot_config boot = { .run_id = e->place.run_id,

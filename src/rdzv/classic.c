@@ -18,6 +18,7 @@
 #define ROOT_EVERY_MS (MU_CLASSIC_ROOT_TTL_S * UINT64_C(500))
 #define RANK_EVERY_MS (MU_CLASSIC_RANK_TTL_S * UINT64_C(500))
 #define ROOT "%.2048s" /* no root is longer: the compiler is told */
+#define NAME_MAX_SHOWN 256
 #define SELF "/muster/nodes/%016" PRIx64
 #define NODES_LIMIT INT64_C(0x7fffffff)
 
@@ -71,7 +72,8 @@ struct mu_classic {
     uint64_t ended_ms;    /* the pause after the last watch, which ended with its connection; 0: it did not */
     int64_t counter;
     uint64_t counter_index;
-    bool joining; /* a join was asked for and is not answered */
+    bool joining;              /* a join was asked for and is not answered */
+    char name[NAME_MAX_SHOWN]; /* of this node, for people */
     uint64_t join_deadline_ms;
     struct muster_error last_error; /* of a request that is tried again; code 0: none */
     /* What may have to be taken back. */
@@ -415,12 +417,20 @@ static void set_error(struct mu_classic *m, struct muster_error *to, const struc
         to->code = MUSTER_ERDZV_CONNECTION;
 }
 
+static bool only_we_came(const struct mu_classic *m)
+{
+    return m->in && m->doc.participants == 1 && m->doc.version == m->in_version;
+}
+
 static void set_timeout_error(struct mu_classic *m)
 {
+    const struct mu_node self = { .name = mu_slice_str(m->name) };
     struct mu_came came = { .waited_ms = m->join_ms,
                             .joined = m->in ? (int64_t)m->doc.participants : 0,
                             .nodes_min = m->nodes_min,
-                            .nodes_max = m->nodes_max };
+                            .nodes_max = m->nodes_max,
+                            .nodes = &self,
+                            .nodes_count = only_we_came(m) && m->name[0] != '\0' };
     char text[MU_CAME_TEXT_MAX];
 
     if (m->last_error.code != 0)
@@ -431,7 +441,7 @@ static void set_timeout_error(struct mu_classic *m)
                       "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end",
                       m->join_ms / 1000, m->announced);
     else
-        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s (step: %s)", mu_came_say(&came, text),
+        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s; the last step: %s", mu_came_say(&came, text),
                       mu_classic_state_text(m->state));
 }
 
@@ -2379,6 +2389,7 @@ struct mu_classic_progress mu_classic_progress(const struct mu_classic *m)
 {
     return (struct mu_classic_progress){
         .joined = m->doc.status == MU_CLASSIC_SETUP ? 0 : m->doc.participants,
+        .only_us = only_we_came(m),
         .waiting = m->doc.status == MU_CLASSIC_FINAL ? m->doc.waiting : 0,
         .last_call = m->last_caller,
         .last_call_until_ms = m->last_call_until_ms,
@@ -2424,6 +2435,7 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
     m->nodes_min = config->nodes_min;
     m->nodes_max = config->nodes_max;
     m->join_ms = config->join_ms;
+    (void)snprintf(m->name, sizeof m->name, "%s", config->name != NULL ? config->name : "");
     m->last_call_ms = config->last_call_ms;
     m->close_ms = config->close_ms;
     m->rng = mu_rng_seeded(config->seed);

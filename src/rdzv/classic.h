@@ -226,6 +226,7 @@ struct mu_classic_config { /* copied */
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
     const char *node; /* who we are, for the other nodes of our kind */
+    const char *name; /* and for people; NULL: a node without a name */
     uint64_t seed;
 };
 
@@ -239,6 +240,8 @@ struct mu_classic_world {
 
 struct mu_classic_progress {
     size_t joined;
+    bool
+        only_us; /* we are the one that has joined. Who others are, the documents do not tell before the group is complete */
     int64_t waiting;
     bool last_call;
     uint64_t last_call_until_ms, deadline_ms;

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import socket
 import subprocess
 import time
 import urllib.parse
@@ -237,6 +238,17 @@ def test_whoever_gives_up_takes_itself_out(scenes):
     assert scene.document()["participants"] == []
     a, b = scene.node("ours", timeout=60), scene.node("ours", timeout=60)
     agree(meet(a, b))
+
+
+def test_a_wait_says_who_came_and_how_many_are_missing(etcds):
+    harness.need_program()
+    node = subprocess.run([harness.program(), "join", "--rdzv-backend", "etcd", "--rdzv-endpoint", etcds(1).endpoint, "--rdzv-id",
+                           "job", "--nnodes", "2", "--rdzv-conf", "timeout=6"], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, env=harness.quiet_environment(), timeout=LIMIT)
+    name = socket.gethostname()
+    assert f": 1 of 2 nodes joined ({name} (pid " in node.stderr, node.stderr
+    assert ", 1 more needed; gives up in " in node.stderr, node.stderr
+    assert f"timed out after 6 s: 1 of 2 nodes joined ({name})" in node.stderr, node.stderr
 
 
 def test_a_prefix_that_is_not_as_etcd_writes_it(scenes):

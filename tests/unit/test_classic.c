@@ -38,6 +38,7 @@ struct scene {
     char trace[8192];
     size_t used;
     int error;
+    char why[1024]; /* of that error */
 };
 
 static struct scene *make(int64_t min, int64_t max)
@@ -51,6 +52,7 @@ static struct scene *make(int64_t min, int64_t max)
                                               .last_call_ms = 30000,
                                               .close_ms = 30000,
                                               .node = "me_1_2",
+                                              .name = "me",
                                               .seed = 1 };
     struct muster_error error;
 
@@ -146,8 +148,10 @@ static void note_tell(struct scene *s, const struct mu_classic_effect *effect)
         note(s, " %" PRId64 "%s", effect->count, effect->closed ? " closed" : "");
     for (size_t i = 0; i < effect->ranks_count; i++)
         note(s, " %zu", effect->ranks[i]);
-    if (effect->error != NULL)
+    if (effect->error != NULL) {
         s->error = effect->error->code;
+        (void)snprintf(s->why, sizeof s->why, "%s", effect->error->text);
+    }
     if (effect->tell == MU_CLASSIC_TELL_FAILED || (effect->tell == MU_CLASSIC_TELL_LOOKED && effect->error != NULL))
         note(s, " %s", muster_error_name(effect->error->code));
 }
@@ -1064,6 +1068,19 @@ static void an_announcement_that_may_be_another_s_is_not_taken_back(void **state
 }
 
 /* ---- Giving up ---- */
+
+static void a_timeout_says_how_many_came_and_names_this_node_if_it_is_alone(void **state)
+{
+    struct scene *s = waiting_for_peers(3);
+
+    (void)state;
+    assert_true(mu_classic_progress(s->classic).only_us);
+    (void)times_out(s);
+    (void)gets(s, IN_1("0"), 15);
+    SAYS(done(s, 16), "failed ERDZV_TIMEOUT");
+    assert_ptr_equal(strstr(s->why, "timed out after 600 s: 1 of 3 nodes joined (me); the last step: "), s->why);
+    end(s);
+}
 
 static void the_last_participant_takes_itself_out(void **state)
 {
@@ -2301,6 +2318,7 @@ int main(void)
         cmocka_unit_test(a_waiting_node_that_leaves_takes_its_announcement_back),
         cmocka_unit_test(an_announcement_whose_answer_was_lost_is_not_made_twice),
         cmocka_unit_test(an_announcement_that_may_be_another_s_is_not_taken_back),
+        cmocka_unit_test(a_timeout_says_how_many_came_and_names_this_node_if_it_is_alone),
         cmocka_unit_test(the_last_participant_takes_itself_out),
         cmocka_unit_test(a_frozen_version_is_removed_by_whoever_gives_up),
         cmocka_unit_test(leaving_does_not_take_longer_than_its_time),
