@@ -630,6 +630,10 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
         return;
     }
     memcpy(&whole, event, event->size < sizeof whole ? event->size : sizeof whole); /* it may be an older one */
+    /* Older events end before `note`, with padding in the place of `request`. A value that we do not know is no better. */
+    if (event->size <= offsetof(struct muster_rdzv_event, note) ||
+        (unsigned)whole.request > MUSTER_RDZV_REQUEST_MEMBERSHIP)
+        whole.request = MUSTER_RDZV_REQUEST_UNKNOWN;
     whole.size = sizeof whole;
     if (whole.type == MUSTER_RDZV_FAILED && whole.request == MUSTER_RDZV_REQUEST_UNKNOWN)
         whole.request = oldest_ask(w);

@@ -27,11 +27,13 @@ static void tell(struct solo *solo, enum muster_rdzv_event_type type)
 {
     struct muster_rdzv_info info = { .world_size = 1, .round = solo->round };
     struct muster_error error = { 0 };
-    struct muster_rdzv_event event = { /* as of a header that had no `request` yet */
-                                       .size = offsetof(struct muster_rdzv_event, request),
-                                       .type = type,
-                                       .round = solo->round,
-                                       .closed = solo->closed
+    struct muster_rdzv_event event = {
+        /* as of a header that had no `request` yet: it ended with bytes that meant nothing */
+        .size = offsetof(struct muster_rdzv_event, note),
+        .type = type,
+        .round = solo->round,
+        .closed = solo->closed,
+        .request = (enum muster_rdzv_request)0x5A5A5A5A
     };
 
     if (type == MUSTER_RDZV_JOINED)
