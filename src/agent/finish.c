@@ -297,14 +297,16 @@ static void end(struct mu_finish *f, enum mu_finish_end how, struct mu_finish_ef
 
 static void end_all_done(struct mu_finish *f, struct mu_finish_effects *out)
 {
-    (void)snprintf(f->text, sizeof f->text, "all %" PRId64 " nodes are done", f->start.world_size);
+    (void)snprintf(f->text, sizeof f->text, "%s%" PRId64 " node%s done", f->start.world_size == 1 ? "" : "all ",
+                   f->start.world_size, f->start.world_size == 1 ? " is" : "s are");
     end(f, MU_FINISH_END_ALL_DONE, out);
 }
 
 static void end_behind(struct mu_finish *f, struct mu_finish_effects *out)
 {
-    (void)snprintf(f->text, sizeof f->text, "our workers are done; %.*s before it was done: the others regroup",
-                   WHO_SHOWN_MAX, who(f));
+    (void)snprintf(f->text, sizeof f->text,
+                   "%.*s; this node's workers have succeeded, so it ends and the other nodes regroup", WHO_SHOWN_MAX,
+                   who(f));
     end(f, MU_FINISH_END_BEHIND, out);
 }
 
@@ -472,7 +474,7 @@ static void take_budget(struct mu_finish *f, const struct mu_answer *answer, str
                 (found.round != f->start.round || found.tag != f->start.tag);
 
     if (over && f->end == MU_FINISH_END_ALL_DONE)
-        end_over(f, "our workers are done; the others go on without us", out);
+        end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
     else if (over)
         end(f, MU_FINISH_END_OUTDATED, out);
     else
@@ -877,7 +879,7 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
     if (f->state != MU_FINISH_WATCHING)
         return;
     if (f->removed) {
-        end_over(f, "our workers are done; the others go on without us", out);
+        end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
         return;
     }
     if (limit_ms == UINT64_MAX && !is_tracked(f))
@@ -895,7 +897,7 @@ static void on_done(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effec
     if (!f->start.has_store && f->start.world_size == 1)
         be_last(f, now_ms, out);
     else if (!f->start.has_store)
-        end_over(f, "our workers are done; the back end has no store in which the others could be waited for", out);
+        end_over(f, "this node's workers have succeeded; the back end has no store to wait for the other nodes", out);
     else if (is_old(f))
         set_mark_113(f);
     else
@@ -1062,7 +1064,8 @@ static void pass_time(struct mu_finish *f, uint64_t now_ms, struct mu_finish_eff
     } else if (now_ms >= f->fin_ms) {
         be_last(f, now_ms, out);
     } else if (now_ms >= f->deadline_ms && is_done(f)) {
-        (void)snprintf(f->text, sizeof f->text, "our workers are done; the others were not within the time there was");
+        (void)snprintf(f->text, sizeof f->text,
+                       "this node's workers have succeeded; the other nodes were not done in time");
         end(f, MU_FINISH_END_TIMEOUT, out);
     } else if (now_ms >= f->deadline_ms) {
         (void)snprintf(f->warning, sizeof f->warning, "the job's end: %s was not done within %d s",
@@ -1133,7 +1136,7 @@ static void answered(struct mu_finish *f, const struct mu_finish_event *event, s
         if (answer->error == NULL)
             end_all_done(f, out);
         else
-            end_over(f, "our workers are done; the exit barrier is broken", out);
+            end_over(f, "this node's workers have succeeded; the exit barrier is broken", out);
         break;
     case BUDGET_LOOK:
         take_budget(f, answer, out);
@@ -1209,7 +1212,7 @@ static void take(struct mu_finish *f, const struct mu_finish_event *event, struc
     case MU_FINISH_ON_REMOVED:
         f->removed = f->removed || of_this;
         if (of_this && is_done(f))
-            end_over(f, "our workers are done; the others go on without us", out);
+            end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
         break;
     case MU_FINISH_ON_CLOSED:
         on_closed(f, out);

@@ -1011,6 +1011,14 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
         leave(p, now_ms, out);
 }
 
+/* "join rendezvous 'job': the rendezvous is closed: the job has succeeded" */
+static void add_reason(struct muster_error *error, const char *reason, const char *cause)
+{
+    size_t used = strlen(error->text);
+
+    (void)snprintf(error->text + used, sizeof error->text - used, ": %s%s", reason, cause);
+}
+
 /* The job is closed: was it a failure of ours that we could not come back from? */
 static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                      struct mu_policy_effects *out)
@@ -1020,11 +1028,12 @@ static void told_why(struct mu_policy *p, const struct mu_answer *answer, uint64
 
     p->in = false;
     mu_asks_drop(&p->asks);
-    if (known)
-        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job has %s: %.*s",
-                      verdict.succeeded ? "succeeded" : "failed", TEXT_SHOWN_MAX, untold_cause(p, &verdict));
+    if (known && verdict.succeeded)
+        add_reason(&p->outcome.error, "the job has succeeded", "");
+    else if (known)
+        add_reason(&p->outcome.error, "the job has failed: ", untold_cause(p, &verdict));
     else if (p->peer_failed[0] != '\0')
-        (void)mu_wrap(&p->outcome.error, p->outcome.error.code, "the job did not restart");
+        add_reason(&p->outcome.error, "the job did not restart", "");
     if (known && verdict.succeeded && p->graceful) /* a spare after all */
         decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {

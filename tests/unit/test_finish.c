@@ -388,7 +388,7 @@ static void a_round_that_is_not_the_jobs_any_more_does_not_end_it(void **state)
     (void)number(s, 2);
     assert_string_equal(found(s, true), LOOK);
     assert_string_equal(value(s, "1 4.00000000000000cd"),
-                        "end over: our workers are done; the others go on without us");
+                        "end over: this node's workers have succeeded; the other nodes go on without it");
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 2);
@@ -425,7 +425,7 @@ static void a_limit_ends_the_wait(void **state)
     (void)number(s, 1);
     assert_int_equal(mu_finish_deadline_ms(s->finish), T0 + 5000);
     assert_string_equal(pass(s, T0 + 5000),
-                        "end timeout: our workers are done; the others were not within the time there was");
+                        "end timeout: this node's workers have succeeded; the other nodes were not done in time");
 }
 
 static void without_any_wait_the_mark_is_written_all_the_same(void **state)
@@ -461,7 +461,7 @@ static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
 
     (void)start(s, round);
     assert_string_equal(done(s), "close");
-    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end all done: all 1 nodes are done");
+    assert_string_equal(simple(s, MU_FINISH_ON_CLOSED), "end all done: 1 node is done");
     round.world_size = 2;
     (void)start(s, round);
     assert_non_null(strstr(done(s), "end over: "));
@@ -549,7 +549,8 @@ static void without_an_answer_a_member_is_lost(void **state)
 static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
 {
     struct scene *s = *state;
-    const char *behind = "end behind: our workers are done; lost a node before it was done: the others regroup";
+    const char *behind =
+        "end behind: lost a node; this node's workers have succeeded, so it ends and the other nodes regroup";
 
     (void)start(s, ours(3));
     (void)done(s);
@@ -628,7 +629,8 @@ static void removed_is_over_for_a_done_agent(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "end over: our workers are done; the others go on without us");
+    assert_string_equal(simple(s, MU_FINISH_ON_REMOVED),
+                        "end over: this node's workers have succeeded; the other nodes go on without it");
     (void)start(s, ours(2));
     assert_string_equal(simple(s, MU_FINISH_ON_REMOVED), "");
     assert_non_null(strstr(done(s), "end over: "));
@@ -1023,7 +1025,7 @@ static void a_store_of_its_own_may_be_started_again(void **state)
     assert_string_equal(refused(s), "");
     (void)pass(s, s->now_ms + MU_ASK_RETRY_MS);
     assert_string_equal(refused(s), "");
-    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS + MU_FINISH_GONE_MS), "end all done: all 1 nodes are done");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS + MU_FINISH_GONE_MS), "end all done: 1 node is done");
 }
 
 #define AWAY(how)                                                                                                      \
@@ -1160,7 +1162,8 @@ static void a_broken_barrier_ends_the_wait(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 1);
-    assert_string_equal(broken(s, MUSTER_ENOTSUP), "end over: our workers are done; the exit barrier is broken");
+    assert_string_equal(broken(s, MUSTER_ENOTSUP),
+                        "end over: this node's workers have succeeded; the exit barrier is broken");
 }
 
 static void a_round_that_is_over_is_dropped(void **state)

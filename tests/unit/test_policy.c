@@ -1094,7 +1094,7 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
     assert_string_equal(
         value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 2, \"cause\": \"exit code 3\"}"),
         "end error rc 1");
-    assert_string_equal(s->outcome.error.text, "the job has failed: exit code 3: closed");
+    assert_string_equal(s->outcome.error.text, "closed: the job has failed: exit code 3");
     configure(s, 1);
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
@@ -1128,7 +1128,7 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)stopped(s);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "?"), "end error rc 1");
-    assert_string_equal(s->outcome.error.text, "the job did not restart: the job was closed");
+    assert_string_equal(s->outcome.error.text, "the job was closed: the job did not restart");
     configure(s, 1); /* the failure was told when it happened */
     run(s);
     (void)peer_failed(s);
@@ -1137,7 +1137,7 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     assert_string_equal(value(s, "{\"verdict\":\"failed\",\"node\":\"n7\",\"rank\":0,"
                                  "\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
                         "end error rc 1");
-    assert_string_equal(s->outcome.error.text, "the job has failed: no restarts left: the job was closed");
+    assert_string_equal(s->outcome.error.text, "the job was closed: the job has failed: no restarts left");
     configure(s, 1); /* the others have gone on without it, and are done */
     run(s);
     (void)peer_failed(s);
