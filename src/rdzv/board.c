@@ -33,6 +33,28 @@ static bool encode(const char *text, char *out, size_t room)
     return len > 0;
 }
 
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* As it was before encode(), except that control characters stay encoded: people see it. A text that has no room is cut. */
+static void decode(struct mu_slice word, char *out, size_t room)
+{
+    size_t len = 0;
+
+    for (size_t i = 0; i < word.len && len + 1 < room; i++) {
+        bool coded = word.data[i] == '%' && i + 2 < word.len && digit_of(word.data[i + 1]) >= 0 &&
+                     digit_of(word.data[i + 2]) >= 0;
+        int byte = coded ? digit_of(word.data[i + 1]) * 16 + digit_of(word.data[i + 2]) : 0;
+
+        coded = byte >= ' ' && byte != 0x7f;
+        out[len++] = coded ? (char)byte : word.data[i];
+        i += coded ? 2 : 0;
+    }
+    out[len] = '\0';
+}
+
 /* The next line, without its end; false: there is none. */
 static bool next_line(struct mu_slice *rest, struct mu_slice *ret_line)
 {
@@ -181,13 +203,15 @@ bool mu_board_end(struct mu_board *board, struct mu_board_text *ret_text)
 static void add_clause(struct mu_slice mine[static WORDS], struct mu_slice theirs[static WORDS], char *note)
 {
     size_t used = strlen(note);
-    char nodes[2][64];
+    char nodes[2][64], name[LINE_BYTES_MAX], id[LINE_BYTES_MAX];
     struct mu_slice *both[] = { theirs, mine };
 
+    decode(theirs[NAME], name, sizeof name);
+    decode(theirs[ID], id, sizeof id);
+
     if (!mu_slice_equal(mine[ID], theirs[ID])) {
-        (void)snprintf(note + used, MU_BOARD_NOTE_MAX - used, "%s%.*s waits at the same endpoint for rendezvous '%.*s'",
-                       used > 0 ? "; " : "", (int)theirs[NAME].len, theirs[NAME].data, (int)theirs[ID].len,
-                       theirs[ID].data);
+        (void)snprintf(note + used, MU_BOARD_NOTE_MAX - used, "%s%s waits at the same endpoint for rendezvous '%s'",
+                       used > 0 ? "; " : "", name, id);
         return;
     }
     for (size_t i = 0; i < 2; i++) {
@@ -197,13 +221,23 @@ static void add_clause(struct mu_slice mine[static WORDS], struct mu_slice their
                        fixed ? "" : ":", fixed ? 0 : (int)both[i][MAX].len, both[i][MAX].data);
     }
     (void)snprintf(note + used, MU_BOARD_NOTE_MAX - used,
-                   "%s%.*s was started with --nnodes %s, this node with --nnodes %s", used > 0 ? "; " : "",
-                   (int)theirs[NAME].len, theirs[NAME].data, nodes[0], nodes[1]);
+                   "%s%s was started with --nnodes %s, this node with --nnodes %s", used > 0 ? "; " : "", name,
+                   nodes[0], nodes[1]);
+}
+
+/* Another rendezvous is told of once, whatever --nnodes its nodes have. */
+static bool is_told(const struct mu_slice told[], size_t count, struct mu_slice id, struct mu_slice own_id)
+{
+    for (size_t i = 0; i < count; i++)
+        if (mu_slice_equal(told[i], id) && !mu_slice_equal(id, own_id))
+            return true;
+    return false;
 }
 
 const char *mu_board_note(const struct mu_board *board, char note[static MU_BOARD_NOTE_MAX])
 {
     struct mu_slice rest = mu_slice(board->now.bytes, board->now.len), line, words[WORDS], mine[WORDS];
+    struct mu_slice told[MU_BOARD_NAMED_MAX];
     char own[LINE_BYTES_MAX];
     size_t named = 0;
 
@@ -214,10 +248,11 @@ const char *mu_board_note(const struct mu_board *board, char note[static MU_BOAR
     if (!parse(mu_slice_str(own), mine))
         return NULL;
     while (named < MU_BOARD_NAMED_MAX && next_line(&rest, &line)) {
-        if (is_ours(board, line) || has_line(&board->first, line) || !parse(line, words))
+        if (is_ours(board, line) || has_line(&board->first, line) || !parse(line, words) ||
+            is_told(told, named, words[ID], mine[ID]))
             continue;
         add_clause(mine, words, note);
-        named++;
+        told[named++] = words[ID];
     }
     return named > 0 ? note : NULL;
 }

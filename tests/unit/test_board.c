@@ -69,6 +69,23 @@ static void nodes_with_another_id_are_named(void **state)
     assert_string_equal(note(&b), "node1 waits at the same endpoint for rendezvous 'job7'");
 }
 
+static void another_rendezvous_is_told_of_once_and_as_it_was_written(void **state)
+{
+    struct mu_board a, b, c;
+
+    (void)state;
+    begin(&a, "job7", "node1", 4, 4);
+    begin(&b, "my 100%25 job", "node 7", 4, 4);
+    begin(&c, "my 100%25 job", "node 7", 2, 2);
+    for (uint64_t ms = 1000; ms <= 3000; ms += 2000) {
+        beat(&b, ms);
+        beat(&c, ms);
+        beat(&a, ms);
+    }
+    beat(&a, 5000);
+    assert_string_equal(note(&a), "node 7 waits at the same endpoint for rendezvous 'my 100%25 job'");
+}
+
 static void nodes_with_another_nnodes_are_named(void **state)
 {
     struct mu_board a, b;
@@ -135,7 +152,7 @@ static void who_waits_no_longer_takes_its_line_away(void **state)
     assert_false(mu_board_end(&b, &wanted)); /* a short wait leaves nothing behind */
 }
 
-static void ids_of_any_bytes_are_shown_as_printable_ones(void **state)
+static void control_characters_of_an_id_are_shown_as_codes(void **state)
 {
     struct mu_board a, b;
 
@@ -145,7 +162,7 @@ static void ids_of_any_bytes_are_shown_as_printable_ones(void **state)
     beat(&a, 1000);
     beat(&b, 1000);
     beat(&a, 3000);
-    assert_string_equal(note(&a), "n%C3%A9 waits at the same endpoint for rendezvous 'a%20b%0A%25%1B[2J'");
+    assert_string_equal(note(&a), "n\xC3\xA9 waits at the same endpoint for rendezvous 'a b%0A%%1B[2J'");
 }
 
 static void the_board_is_bounded_and_the_newest_stay(void **state)
@@ -219,11 +236,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(nodes_with_another_id_are_named),
+        TEST(another_rendezvous_is_told_of_once_and_as_it_was_written),
         TEST(nodes_with_another_nnodes_are_named),
         TEST(nodes_that_agree_have_one_line_and_no_note),
         TEST(what_a_killed_node_left_is_not_believed),
         TEST(who_waits_no_longer_takes_its_line_away),
-        TEST(ids_of_any_bytes_are_shown_as_printable_ones),
+        TEST(control_characters_of_an_id_are_shown_as_codes),
         TEST(the_board_is_bounded_and_the_newest_stay),
         TEST(nonsense_is_passed_over_and_swept_away),
         TEST(an_id_that_is_too_long_is_left_out),
