@@ -367,6 +367,7 @@ static void a_console_that_blocks_costs_neither_the_worker_time_nor_us_a_line(vo
     struct stat st;
 
     say_a_lot(s);
+    settle(s);
     assert_int_equal(stat(s->file.path, &st), 0);
     assert_int_equal(st.st_size, LINES * 100);
     assert_int_equal(s->ended, 0); /* not shown yet */
@@ -440,17 +441,21 @@ static void a_full_disk_does_not_stop_the_console(void **state)
     assert_int_equal(said.count, 1);
 }
 
-/* A FIFO is the file, and its file system answers when we read it. */
+/* A FIFO is the file. It is full, so that its file system answers only when we read it. */
 static int make_fifo_file(struct scene *s)
 {
     char path[128];
-    int reader, fd;
+    int reader, filler, fd;
 
     (void)snprintf(path, sizeof path, "%s/fifo", s->dir.path);
     assert_int_equal(mkfifo(path, 0600), 0);
     reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    filler = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     fd = open(path, O_WRONLY | O_CLOEXEC);
-    assert_true(reader >= 0 && fd >= 0);
+    assert_true(reader >= 0 && filler >= 0 && fd >= 0);
+    while (write(filler, "x", 1) == 1) {
+    }
+    (void)close(filler);
     mu_logfile_done(&s->file);
     assert_int_equal(mu_logfile_init(&s->file, s->disk, fd, path), 0);
     s->file.on_moved = on_moved;
