@@ -34,6 +34,16 @@ void muster_log_set_sink(muster_log_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
+bool mu_log_has_sink(void)
+{
+    bool has;
+
+    (void)pthread_mutex_lock(&out.lock);
+    has = out.sink != NULL;
+    (void)pthread_mutex_unlock(&out.lock);
+    return has;
+}
+
 void mu_log_make_plain(char *line)
 {
     for (char *c = line; *c != '\0'; c++) {

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 void mu_log(enum muster_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool mu_log_has_sink(void);
 /* Names and texts of others are in lines: whatever would end a line or a terminal would act on becomes a question mark.
  * mu_log() does it; for lines that go elsewhere. */
 void mu_log_make_plain(char *line);

@@ -6,6 +6,7 @@
 #include "proc/keeper.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "proc/children.h"
 #include "proc/die.h"
 #include "proc/stop.h"
@@ -59,11 +60,17 @@ static void watch_all(struct keeper *k)
         (void)sigdelset(&k->watched, own[i]);
 }
 
+/* A command's line of the log, like those of its agent. A program that has no sink gets a plain line. */
 static void say(const struct keeper *k, const char *text)
 {
     char line[1024];
-    int len = snprintf(line, sizeof line, "%s: %s\n", k->name, text);
+    int len;
 
+    if (mu_log_has_sink()) {
+        mu_log(MUSTER_LOG_ERROR, "%s: %s", k->name, text);
+        return;
+    }
+    len = snprintf(line, sizeof line, "%s: %s\n", k->name, text);
     if (len >= (int)sizeof line) {
         len = (int)sizeof line;
         line[len - 1] = '\n';

@@ -8,7 +8,7 @@ import pytest
 
 from run_scene import free_port
 from serving import LIMIT, Imposter
-from test_run import end_all, local, one
+from test_run import end_all, kill_agent, local, one
 
 
 def formed(agent):
@@ -167,3 +167,12 @@ def test_nodes_that_agree_say_nothing_of_each_other_and_leave_nothing_behind(sce
     assert [agent.end() for agent in (first, second, third)] == [0, 0, 0]
     assert "same endpoint" not in first.err + second.err and "was started with" not in first.err + second.err
     assert server.call("get", "muster/waiting").out == b""
+
+
+def test_what_the_keeper_says_has_the_form_of_every_line(scene):
+    agent = scene.actors()
+    scene.world(1)
+    kill_agent(agent)
+    assert agent.end() == -9
+    said = agent.err.splitlines()[-1]
+    assert re.fullmatch(r"[-\dT:.]+Z \S+ muster\[\d+\] error: muster run: the agent .*was killed by SIGKILL; .*", said), said
