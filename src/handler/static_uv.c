@@ -13,6 +13,8 @@
  * was killed: it is told to all, and their membership has failed, for a static group cannot go on without one of its ranks.
  * Before all are in, it is only no longer counted, and another node may take its rank.
  *
+ * A rank 0 whose port is taken is DISPUTED: it asks there whether another node has that rank already, to name it, and fails.
+ *
  * What was asked for and what has happened is written down and told later, one thing at a time, from on_news(): the listener
  * may ask for the next thing or end the handler. A failure closes client and server and leads back to IDLE; a join that comes
  * meanwhile waits until they are closed. A connection that is lost in OPEN is a failed membership. */
@@ -43,6 +45,7 @@ enum {
     PROGRESS_MS = 200, /* between two that rank 0 tells the others */
     GOODBYE_MS = 1000, /* for the answer to it */
     LINGER_MS = 2000,  /* of rank 0, for the others to hear of a loss */
+    DISPUTE_MS = 2000, /* for whatever has rank 0's port to connect, and again to tell who it is */
     KEY_MAX = MU_RDZV_RUN_ID_MAX + 64,
 };
 
@@ -361,7 +364,7 @@ int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params
 
 /* ---- On a loop ---- */
 
-enum state { IDLE, PLANNING, CONNECTING, ASKING, CLAIMING, COUNTING, GATHERING, OPEN };
+enum state { IDLE, PLANNING, DISPUTED, CONNECTING, ASKING, CLAIMING, COUNTING, GATHERING, OPEN };
 
 struct hub { /* of rank 0 */
     struct mu_server *server;
@@ -397,6 +400,7 @@ struct handler {
     bool join_asked, leave_asked, close_asked, look_asked;
     enum muster_rdzv_request failed; /* UNKNOWN: nothing that is still to be told */
     struct muster_error error;       /* with failed */
+    struct muster_error taken;       /* in DISPUTED: what is wrong with the port, if no other rank 0 has it */
     bool lost;                       /* a node: rank 0 serves on until it is freed, so that all hear of it */
     unsigned parts_closing;          /* client and server; while freeing also the timers */
     void (*freed)(void *ctx);
@@ -503,6 +507,10 @@ static void set_failed(struct handler *h, int rc)
 /* With h->error filled in. Nobody is waiting for it when an open store is lost after we have left. */
 static void fail_with(struct handler *h, int rc)
 {
+    if (h->state == DISPUTED && rc != MUSTER_ERDZV_STATE) {
+        h->error = h->taken;
+        rc = h->taken.code;
+    }
     set_failed(h, rc);
     close_parts(h);
     check_news(h);
@@ -810,6 +818,9 @@ static void take_answer(struct handler *h, const struct mu_call *call)
     struct mu_slice bytes = mu_slice(call->bytes.data, call->bytes.len);
 
     switch (h->state) {
+    case DISPUTED:
+        fail_with(h, bytes.len > 0 ? rank_is_taken(h, bytes) : h->taken.code);
+        break;
     case ASKING:
         if (call->result == 1)
             claim_rank(h);
@@ -869,6 +880,10 @@ static void on_ready(struct mu_client *client, const struct muster_error *error,
         fail_with(h, error->code);
         return;
     }
+    if (h->state == DISPUTED) {
+        make_call(h, (struct mu_call){ .kind = MU_CALL_GET, .key = key_of(h, "node", 0) }, DISPUTE_MS);
+        return;
+    }
     h->state = ASKING;
     if (h->progress.joined < 0) {
         h->progress.joined = 0;
@@ -893,7 +908,10 @@ static void on_lost(struct mu_client *client, const struct muster_error *error, 
 static int start_client(struct handler *h, uint64_t seed)
 {
     const struct mu_client_config config = {
-        .host = h->place.host, .port = h->place.port, .connect_timeout_ms = (uint64_t)h->place.timeout_ms, .seed = seed
+        .host = h->place.host,
+        .port = h->place.port,
+        .connect_timeout_ms = h->state == DISPUTED ? DISPUTE_MS : (uint64_t)h->place.timeout_ms,
+        .seed = seed,
     };
 
     return mu_client_start(h->loop, &config, on_ready, on_lost, h, &h->client, &h->error);
@@ -912,6 +930,11 @@ static void start_parts(struct handler *h, const struct mu_bind_plan *plan)
         mu_roster_record(seed, getpid(), h->name, h->record);
     if (rc == 0 && plan != NULL)
         rc = start_hub(h, plan);
+    if (rc == MUSTER_EADDRINUSE) {
+        h->taken = h->error;
+        h->state = DISPUTED;
+        rc = 0;
+    }
     if (rc == 0)
         rc = start_client(h, seed);
     if (rc < 0)

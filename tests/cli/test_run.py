@@ -412,6 +412,27 @@ def static_node(scene, port, rank, *options, nodes=2):
     return scene.actors(f"--nnodes={nodes}", f"--node-rank={rank}", f"--master-port={port}", *options)
 
 
+def test_a_second_static_rank_0_is_told_who_has_its_port(scene):
+    port = free_port()
+    first = static_node(scene, port, 0)
+    first.said("waiting for rendezvous")
+    second = static_node(scene, port, 0)
+    assert second.end() == 1
+    assert re.search(rf"rank 0 is taken by \S+ \(pid {first.agent}\); every node needs its own --node-rank", second.err)
+    other = static_node(scene, port, 1)
+    workers = scene.world(2)
+    end_all(workers)
+    assert [first.end(), other.end()] == [0, 0]
+
+
+def test_a_static_rank_0_whose_port_another_program_has_says_so(scene, serve):
+    endpoint = serve().endpoint
+    agent = static_node(scene, endpoint.rpartition(":")[2], 0)
+    assert agent.end() == 1
+    assert "cannot bind: Address already in use" in agent.err
+    assert "is taken" not in agent.err
+
+
 def test_a_second_static_node_of_the_same_rank_is_told_who_has_it(scene):
     port = free_port()
     agents = [static_node(scene, port, rank) for rank in (0, 1)]
