@@ -449,6 +449,8 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
         take_turn(r, out); /* we will want to write; the document is read when it is our turn */
     else
         r->want_read = true;
+    if (is_away(r)) /* it is tried before it is given up, however long the pause between tries has become */
+        r->retry_at_ms = sooner(r->retry_at_ms, now_ms + MU_RDZV_LAST_TRY_MS / 2);
 }
 
 static void on_leave(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
@@ -600,12 +602,13 @@ static void look_for_host(struct mu_rdzv *r)
                                             (in_world(r, &r->host) || mu_doc_find(&r->sights.doc, &r->host) != NULL));
 }
 
-/* We want to join, and the round is complete and full without us. */
+/* We want to join, and the round is complete and full without us. Where the document is missing, there is no such round. */
 static bool is_surplus(const struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
 
-    return is_joining(r) && r->from_store && doc->complete && !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
+    return is_joining(r) && r->from_store && !r->missing && doc->complete &&
+           !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
            (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
 }
 

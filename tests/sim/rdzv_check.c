@@ -432,6 +432,12 @@ static void joined(struct node *node)
 
 /* ---- Events ---- */
 
+/* So long, in the milliseconds that nodes count, a node has said that the store is away. */
+static bool is_down_for(const struct node *node, uint64_t ms)
+{
+    return node->down && w.now_us / MS - node->down_us / MS >= ms;
+}
+
 static bool gone_for(const struct node *node, const struct mu_node *peer)
 {
     const struct mu_doc_member *member = find(node->seen, peer);
@@ -439,8 +445,7 @@ static bool gone_for(const struct node *node, const struct mu_node *peer)
 
     if (member == NULL || (member->in & MU_DOC_PARTICIPANT) == 0 || node->seen->doc.round != node->joined_round)
         return true;
-    if (host != NULL &&
-        (!store_is_up() || (node->down && w.now_us - node->down_us >= node->settings.store_lost_ms * MS)))
+    if (host != NULL && (!store_is_up() || is_down_for(node, node->settings.store_lost_ms)))
         return true;
     return is_silent(node, id_of(peer));
 }
@@ -501,8 +506,7 @@ static bool lost_the_store(const struct node *node, int code)
 
     if (least_ms > MU_RDZV_SURPLUS_MS && node->seen != NULL && node->seen->doc.complete)
         least_ms = MU_RDZV_SURPLUS_MS;
-    return code == MUSTER_ERDZV_CONNECTION && (w.host_slot >= 0 || w.on[F_STOCK]) && node->down &&
-           w.now_us - node->down_us >= least_ms * MS;
+    return code == MUSTER_ERDZV_CONNECTION && (w.host_slot >= 0 || w.on[F_STOCK]) && is_down_for(node, least_ms);
 }
 
 static void failed(struct node *node, const struct mu_rdzv_effect *effect)

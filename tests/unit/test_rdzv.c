@@ -2214,6 +2214,86 @@ static void a_spare_whose_host_has_gone_ends_soon(void **unused)
     }
 }
 
+/* It is a new beginning, and whoever comes first has a place. */
+static void who_has_seen_the_store_empty_is_no_spare_of_what_was_there(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    (void)state(s, "0 complete S=0@ c=1@");
+    (void)written(s);
+    T(host_is(s, '\0'), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(wake(s), "read");
+    T(state(s, NULL), "backend_up"); /* its members may put the document back */
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(keep_failing(s, true, 10 * MU_RDZV_SURPLUS_MS), "read");
+}
+
+/* The workers took longer to stop than the store is waited for. */
+static void a_join_after_the_store_was_lost_tries_it_once_more(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down; peers_lost c");
+    T(keep_failing(s, true, LOST_MS + 10000), "read");
+    T(is_gone(s), "");
+    T(ask(s, MU_RDZV_JOIN), "");
+    T(wake(s), "read");
+    T(state(s, NULL), "backend_up; write 1 a=0 as new");
+}
+
+static void a_pause_of_ours_is_no_time_that_the_store_was_away(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+    uint64_t since_ms = 0;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    T(fails(s), "backend_down");
+    T(pass(s, 2 * (AGE_MS + LOST_MS)), "read"); /* due long ago */
+    s->now_ms += 2 * (AGE_MS + LOST_MS);        /* while it is under way */
+    since_ms = s->now_ms;
+    T(fails(s), "");
+    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    assert_in_range(s->now_ms, since_ms + AGE_MS + LOST_MS, since_ms + AGE_MS + LOST_MS + 1);
+    T(ask(s, MU_RDZV_JOIN), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(pass(s, 2 * LOST_MS), "read");
+    since_ms = s->now_ms;
+    T(is_gone(s), "");
+    T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
+    assert_in_range(s->now_ms, since_ms + LOST_MS, since_ms + LOST_MS + 1);
+}
+
+static void a_store_that_answers_on_another_connection_is_not_silent(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN, .has_bell = true);
+    uint64_t rung_ms = 0;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@ c=2@");
+    T(host_is(s, 'c'), "");
+    T(wake(s), "read");
+    T(fails(s), "backend_down");
+    T(keep_failing(s, false, AGE_MS), "read");
+    T(fails(s), "");
+    rung_ms = s->now_ms;
+    (void)rung(s);
+    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    assert_in_range(s->now_ms, rung_ms + AGE_MS + LOST_MS, rung_ms + AGE_MS + LOST_MS + 1);
+}
+
 static void a_host_that_is_no_member_is_nobodys_loss(void **unused)
 {
     static const char hosts[] = { '\0', 'z', 'a' }; /* unknown, somebody else, ourselves */
@@ -3007,6 +3087,10 @@ int main(void)
         SCENE(a_host_that_goes_after_another_is_lost_as_well),
         SCENE(who_waits_for_a_round_whose_host_goes_does_not_wait_for_the_join_timeout),
         SCENE(a_spare_whose_host_has_gone_ends_soon),
+        SCENE(who_has_seen_the_store_empty_is_no_spare_of_what_was_there),
+        SCENE(a_join_after_the_store_was_lost_tries_it_once_more),
+        SCENE(a_pause_of_ours_is_no_time_that_the_store_was_away),
+        SCENE(a_store_that_answers_on_another_connection_is_not_silent),
         SCENE(a_host_that_is_no_member_is_nobodys_loss),
         SCENE(a_store_that_is_away_is_tried_with_growing_delays),
         SCENE(a_join_while_the_store_is_away_asks_when_it_is_tried_again),
