@@ -172,11 +172,11 @@ static void tell_lost(struct dynamic *d, int64_t round, struct mu_rdzv_nodes los
     struct muster_rdzv_event event = { .type = MUSTER_RDZV_PEERS_LOST, .round = round };
     struct mu_node *nodes = calloc(lost.count + 1, sizeof *nodes);
     size_t gone = 0, waiting = 0;
-    bool refused = false;
+    bool hosts = false; /* one of them, the store */
     char cause[64];
 
     for (size_t i = 0; nodes != NULL && i < lost.count; i++) {
-        refused |= mu_doc_has(doc, &lost.items[i], MU_DOC_PARTICIPANT);
+        hosts |= mu_doc_has(doc, &lost.items[i], MU_DOC_PARTICIPANT);
         if (mu_doc_has(doc, &lost.items[i], MU_DOC_WAITING))
             nodes[lost.count - ++waiting] = lost.items[i];
         else
@@ -184,7 +184,9 @@ static void tell_lost(struct dynamic *d, int64_t round, struct mu_rdzv_nodes los
     }
     (void)snprintf(cause, sizeof cause, "no heartbeat for %llu s",
                    (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
-    event.cause = refused ? "the store that it hosts refuses connections" : cause;
+    event.cause = !hosts                           ? cause
+                  : mu_rdzv_store_refuses(d->rdzv) ? "the store that it hosts refuses connections"
+                                                   : "the store that it hosts does not answer";
     event.count = (int64_t)waiting;
     tell_nodes(d, event, nodes != NULL ? nodes : lost.items, lost.count);
     free(nodes);
@@ -816,6 +818,7 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         on_down(d, effect);
         break;
     case MU_RDZV_TELL_BACKEND_UP:
+        ask_for_host(d); /* it may be another one now */
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = d->round });
         break;
     case MU_RDZV_TELL_PROGRESS:

@@ -1861,6 +1861,11 @@ const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *r)
     return r->phase == MU_RDZV_PHASE_MEMBER ? &r->world : NULL;
 }
 
+bool mu_rdzv_store_refuses(const struct mu_rdzv *r)
+{
+    return r->store == STORE_REFUSED;
+}
+
 struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *r)
 {
     return (struct mu_rdzv_nodes){ r->lost, r->lost_count };

@@ -219,6 +219,7 @@ const struct mu_node *mu_rdzv_me(const struct mu_rdzv *rdzv);
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv);          /* our copy, without those we think dead */
 const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
 struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* PEERS_LOST */
+bool mu_rdzv_store_refuses(const struct mu_rdzv *rdzv);                /* connections; else it answers, or is silent */
 struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* RECORD: whom the write removed as dead */
 const struct muster_error *mu_rdzv_error(const struct mu_rdzv *rdzv);  /* FAILED, BACKEND_DOWN, LOOKED */
 

@@ -1,11 +1,13 @@
 """`muster run` when the store is away: who goes on, who ends, and what is said meanwhile."""
 
 import base64
+import contextlib
 import os
 import re
 import signal
 import socket
 import struct
+import time
 
 import pytest
 
@@ -27,6 +29,16 @@ def marks(server):
     return [key for key in server.call("list", "--prefix", "muster.job").out.decode().split() if "/done/" in key]
 
 
+@contextlib.contextmanager
+def paused(pid):
+    """It holds its connections, and answers nothing."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def host_and_guest(scene, *options, conf=""):
     """Two nodes with one worker each; the first hosts the store."""
     endpoint = local(free_port())
@@ -44,6 +56,29 @@ def test_the_job_ends_when_the_host_of_its_store_stays_away(scene):
     last = guest.err.splitlines()[-1]
     assert re.search(rf"the store at {endpoint} is lost: its host .* \(pid {host_pid}\) has refused connections for \d+ s", last)
     assert "--rdzv-backend etcd-v3" in last
+
+
+def test_the_job_ends_when_the_host_of_its_store_stays_silent(scene):
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", conf=",store_lost_timeout=2,heartbeat_timeout=1")
+    scene.world(2)
+    with paused(host.agent):
+        assert guest.end(limit=90) == 1
+    assert re.search(rf"lost .* \(pid {host.agent}\): the store that it hosts does not answer", guest.err), guest.err
+    last = guest.err.splitlines()[-1]
+    assert re.search(rf"the store at {endpoint} is lost: its host .* \(pid {host.agent}\) has not answered for \d+ s", last)
+    assert "--rdzv-backend etcd-v3" in last
+
+
+def test_a_host_that_pauses_for_less_than_its_time_ends_nothing(scene):
+    host, guest, _ = host_and_guest(scene, "--nnodes=2", conf=",heartbeat_timeout=1")
+    workers = scene.world(2)
+    with paused(host.agent):
+        guest.said("the store has been away for 1")  # many times its death age
+    guest.said("the store is back after")
+    assert all(worker.alive for worker in workers)
+    for worker in workers:
+        worker.succeed()
+    assert (host.end(), guest.end()) == (0, 0)
 
 
 def test_a_host_that_is_back_in_time_is_joined(scene):
@@ -85,6 +120,27 @@ def test_a_node_that_is_done_ends_when_the_store_is_refused(scene, serve):
     assert re.search(r"the workers of this node have succeeded, and the store has refused connections for \d+ s: "
                      "ending without waiting for the other nodes\n", done.err), done.err
     assert first.alive and running.process.poll() is None
+    first.succeed()
+    assert running.end() == 0
+
+
+def test_a_node_that_is_done_ends_when_the_store_is_silent(scene, serve):
+    server = serve()
+    for _ in range(2):
+        scene.node(server.endpoint, "--nnodes=2", conf="last_call_timeout=1,heartbeat_timeout=1")
+    first, second = scene.world(2)
+    running, done = agent_of(scene, first), agent_of(scene, second)
+    second.succeed()
+    until(lambda: marks(server), what="the mark of the one that is done")
+    with paused(server.pid):
+        began = time.monotonic()
+        assert done.end(limit=90) == 0
+        assert time.monotonic() - began > 25  # a store that is only slow has its time
+        assert re.search(r"the workers of this node have succeeded, and the store has not answered for 3\d s: "
+                         "ending without waiting for the other nodes\n", done.err), done.err
+        running.said("the workers run on; trying again\n")
+        assert first.alive and running.process.poll() is None
+    running.said("the store is back after")
     first.succeed()
     assert running.end() == 0
 
@@ -138,3 +194,22 @@ def test_a_spare_whose_host_was_killed_ends_and_says_why(scene, nodes):
     assert spare.end() == 1
     assert re.search(rf"the store at {endpoint} has refused connections for \d+ s: the job has ended, or the host of its "
                      "store has", spare.err), spare.err
+
+
+def test_a_store_that_takes_the_place_of_a_host_is_tried_without_limit(scene, serve):
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", conf=",store_lost_timeout=3")
+    workers = scene.world(2)
+    host.signal(signal.SIGKILL)
+    guest.said("trying again")
+    port = endpoint.rpartition(":")[2]
+    server = serve("--port", port)
+    guest.said("the store is back after")
+    until(lambda: b"torch.rendezvous.job" in server.call("list").out, what="the guest's document")
+    server.stop()
+    guest.said("the store has been away for 5 s")
+    serve("--port", port)
+    until(lambda: guest.err.count("the store is back after") == 2, what="its return")
+    scene.node(endpoint, "--nnodes=2")
+    for worker in scene.world(2, without=workers):
+        worker.succeed()
+    assert [agent.end() for agent in scene.agents[1:]] == [0, 0]
