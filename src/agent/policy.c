@@ -1128,7 +1128,7 @@ static void on_backend(struct mu_policy *p, const struct mu_policy_event *event,
         uint64_t away_ms = event->now_ms - p->down_ms;
 
         p->down_say_ms = UINT64_MAX;
-        say(p, out, MUSTER_LOG_INFO, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
+        say(p, out, MUSTER_LOG_NOTICE, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
             away_ms % 1000 / 100);
     }
 }
