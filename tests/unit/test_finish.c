@@ -250,8 +250,8 @@ static void a_member_whose_agent_was_killed_is_lost(void **state)
     (void)vanish_named(s, 0, "node9");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
     assert_string_equal(value(s, "lost: its agent was killed"),
-                        "end behind: our workers are done; lost node9: its agent was killed before it was done: the "
-                        "others regroup");
+                        "end behind: lost node9: its agent was killed; this node's workers have succeeded, so it ends "
+                        "and the other nodes regroup");
 }
 
 /* What a keeper is to write for us; "": nothing. */
