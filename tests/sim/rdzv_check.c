@@ -432,10 +432,10 @@ static void joined(struct node *node)
 
 /* ---- Events ---- */
 
-/* So long, in the milliseconds that nodes count, a node has said that the store is away. */
+/* So long, by its own clock, a node has said that the store is away. */
 static bool is_down_for(const struct node *node, uint64_t ms)
 {
-    return node->down && w.now_us / MS - node->down_us / MS >= ms;
+    return node->down && node_ms(node) - node->down_ms >= ms;
 }
 
 static bool gone_for(const struct node *node, const struct mu_node *peer)
@@ -579,7 +579,7 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_BACKEND_DOWN:
         EXPECT("ask", !node->down || node->refused, "%s: the back end is down twice", node->name);
         if (!node->down)
-            node->down_us = w.now_us;
+            node->down_ms = node_ms(node);
         node->down = true;
         break;
     case MU_RDZV_TELL_BACKEND_UP:

@@ -123,7 +123,7 @@ struct node {
     uint64_t mono_offset_us;
     uint64_t paused_until_us, cut_until_us;
     uint64_t impaired_us; /* when it last was paused, cut off or refused */
-    uint64_t down_us;     /* when it was told that the store is away */
+    uint64_t down_ms;     /* by its clock: when it was told that the store is away */
     bool refused;         /* its last request that failed was */
     uint64_t hindered_us; /* the same, but for outages of the store */
     uint64_t conn_up_us[CONNS], conn_down_us[CONNS];
