@@ -552,10 +552,14 @@ static int check_files(const struct mu_run_config *config, struct muster_error *
     return mu_agent_check_files(config->nproc, &logs, reterr);
 }
 
+/* One node of many may lack descriptors, or a directory: the line says which. */
 static int fail(const struct run *run, struct muster_error *error)
 {
+    char text[sizeof error->text + 256];
+
     mu_log_make_plain(error->text);
-    (void)fprintf(stderr, "%s: %s: %s\n", run->program, mu_run_error_kind(error), error->text);
+    (void)snprintf(text, sizeof text, "%s: %s: %s", run->program, mu_run_error_kind(error), error->text);
+    mu_cli_final(text);
     return MU_EXIT_ERROR;
 }
 

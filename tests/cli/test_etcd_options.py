@@ -64,7 +64,10 @@ def attempt(command, backend, *conf, endpoint=NOBODY, env=None):
 def assert_refused(ended, command, said):
     assert ended.code == COMMANDS[command][2], ended
     last = ended.err.splitlines()[-1]
-    assert last.startswith("muster run: ValueError: " if command == "run" else "muster join: ")
+    if command == "run":
+        assert " error: muster run: ValueError: " in last
+    else:
+        assert last.startswith("muster join: ")
     assert said in last, last
 
 

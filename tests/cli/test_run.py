@@ -1353,7 +1353,7 @@ def test_a_log_directory_that_cannot_be_is_an_error(scene, below):
     agent = scene.actors(f"--log-dir={scene.path}/file{below}")
     assert agent.end() == 1
     assert agent.err.count("\n") == 1 and f"{scene.path}/file" in agent.err
-    assert agent.err.startswith("muster run: NotADirectoryError: ")
+    assert " error: muster run: NotADirectoryError: " in agent.err  # on which of many nodes
     assert (scene.path / "file").read_text() == "kept" and not scene.seen()
 
 

@@ -119,7 +119,7 @@ def test_a_limit_of_open_files_that_is_far_too_low_is_one_line(scene, count):
     agent = scene.start("--no-python", "true", program=limited(count, MUSTER, "run"))
     assert agent.end() == 1
     line, = agent.err.splitlines()
-    assert line.startswith(f"muster run: OSError: the limit of open files (ulimit -n) is {count}, and ")
+    assert f" error: muster run: OSError: the limit of open files (ulimit -n) is {count}, and " in line
     assert line.endswith(" are needed: Too many open files")
 
 
