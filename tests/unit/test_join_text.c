@@ -276,7 +276,8 @@ static void the_status_tells_that_the_store_has_not_answered(void **state)
 
     (void)state;
     assert_string_equal(
-        status(&wait), "waiting for rendezvous 'job': the store at node1:29400 has not answered yet; gives up in 14 min 55 s");
+        status(&wait),
+        "waiting for rendezvous 'job': the store at node1:29400 has not answered yet; gives up in 14 min 55 s");
 }
 
 static void the_status_tells_how_long_the_last_call_runs(void **state)
