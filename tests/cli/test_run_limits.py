@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from run_scene import cgroup, free_port
-from serving import LIMIT, MUSTER, environment, until
+from serving import LIMIT, MUSTER, environment, is_sanitized, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
 
@@ -57,12 +57,12 @@ def test_a_worker_that_was_killed_for_want_of_memory_is_said_to_be(scene, group)
     assert re.search(r"rank 1 on \S+ \(local rank 1, pid \d+\) failed: killed by SIGKILL \(out of memory\)", above)
 
 
+@pytest.mark.skipif(is_sanitized(), reason="ASan does not go without /proc")
 def test_without_proc_it_says_that_detached_processes_may_survive(scene, absent):
     wrap = ("unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"')
     if os.geteuid() != 0 or subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode != 0:
         absent("cannot mount")
-    asan = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}  # which needs /proc
-    agent = scene.shell("exit 0", program=(*wrap, MUSTER, "run"), env=asan)
+    agent = scene.shell("exit 0", program=(*wrap, MUSTER, "run"))
     assert agent.end() == 0, agent.err
     assert agent.err.count("processes that workers detach may survive") == 1
     agent = scene.shell("exit 0")
@@ -102,8 +102,8 @@ def test_an_agent_that_there_is_no_process_for_is_an_error(scene, group):
     box.limit("pids.max", 1)
     agent = scene.shell("exit 0", program=box.wrap(MUSTER, "run"))
     assert agent.end() == 1
-    assert agent.err.splitlines()[0] == ("muster run: BlockingIOError: start the agent: make a process: "
-                                         "Resource temporarily unavailable")  # below it a leak checker may complain
+    assert agent.err.splitlines()[0].endswith("muster run: BlockingIOError: start the agent: make a process: "
+                                              "Resource temporarily unavailable")  # below it a leak checker may complain
 
 
 def test_more_workers_than_descriptors_is_an_error(scene):
