@@ -89,7 +89,6 @@ def test_root_hears_what_will_be_installed_before_anything_is(tmp_path):
     assert log.read_text().splitlines()[-1].endswith("install meson")
 
 
-@needs_root
 def test_headers_and_libraries_of_a_private_prefix_are_found(tmp_path):
     include, pc = tmp_path / "include", tmp_path / "pkgconfig"
     include.mkdir()
@@ -179,7 +178,7 @@ def test_the_libraries_of_subprojects_are_inside_of_the_program(bundled):
     assert symbols.returncode == 0, symbols.stdout
 
 
-def test_what_install_brings_uninstall_takes_away(bundled, tmp_path):
+def test_what_install_brings_uninstall_takes_away(bundled):
     prefix = bundled / "prefix"  # where that user may write
     said = make(bundled, "install", f"PREFIX={prefix}")
     assert said.returncode == 0, said.stdout
