@@ -5,12 +5,13 @@
  *       |            v time is up                   v no store there
  *       +--next ask-- FAILED <----------------------+
  *
- * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port there and
- * on loopback (bind.h); if that works we host the store and connect to it through loopback, else another process here does,
- * and we join. What is
- * asked meanwhile waits. Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that
- * is taken, but not by a store that answers, is tried again as well, for it may become free; what answers and is no store
- * ends it at once. All of that is told as the failure of what was asked. Names are never compared to find the host. */
+ * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port there
+ * and on loopback (bind.h). If that works we host the store and connect to it through loopback; else another process here
+ * hosts it, and we join. Requests that come meanwhile wait.
+ *
+ * Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that is taken, but where no
+ * store answers, is tried again as well, because it may become free. Something that answers and is no store ends it at once.
+ * Each of these is told as the failure of the request. Names are never compared to find the host. */
 #include "kv/c10d_uv.h"
 #include "base/log.h"
 #include "handler/bind_uv.h"
