@@ -9,8 +9,10 @@ RUN_BENCH_ARGS ?=
 
 SUBPROJECTS ?=
 TORCHRUN ?=
+NEWEST ?=
+TORCH ?= $(if $(NEWEST),newest)
 
-export FUZZ_RUNS SUBPROJECTS TORCHRUN
+export FUZZ_RUNS SUBPROJECTS TORCHRUN TORCH
 
 all: ## build/muster and build/libmuster.so
 	@scripts/setup build
@@ -23,7 +25,7 @@ test: ## unit, simulator, corpus and command-line tests, plain and under ASan + 
 	@scripts/setup test
 	@scripts/run-tests
 
-interop: ## our programs and library with real PyTorch, 1.13 and 2.13, and real etcd
+interop: ## our programs and library with real PyTorch, 1.13 and 2.13, and real etcd; TORCH=2.9.1 or NEWEST=1: only with that PyTorch
 	@scripts/setup interop
 	@scripts/run-tests interop
 

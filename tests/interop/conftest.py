@@ -11,6 +11,25 @@ import run_nodes
 from harness import absent, need_program
 
 
+def uses_new(item):
+    """Whether a test has to do with the newer PyTorch. All take its name, or what goes by it, from the same places."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    versions = {value.split()[0] for value in values if isinstance(value, str) and value[:1].isdigit()}
+    return (any(hasattr(item.module, name) for name in ("NEW", "VERSIONS", "side_by_side"))
+            and versions != {"1.13.1"})
+
+
+def pytest_collection_modifyitems(config, items):
+    """With another PyTorch than the usual one, only what uses it tells anything new."""
+    if harness.NEW != harness.USUAL:
+        config.hook.pytest_deselected(items=[item for item in items if not uses_new(item)])
+        items[:] = [item for item in items if uses_new(item)]
+
+
+def pytest_report_header():
+    return f"PyTorch 1.13.1 and {harness.NEW}"
+
+
 class Pool:
     """Keeps PyTorch processes between tests, for importing it costs seconds each time."""
 
@@ -66,7 +85,7 @@ def pool():
 
 @pytest.fixture
 def torch(pool):
-    """torch("2.13.0") is a process of that PyTorch for the length of a test."""
+    """torch(NEW) is a process of that PyTorch for the length of a test."""
     taken = []
 
     def take(which):
@@ -127,7 +146,7 @@ def stock_pool():
 
 @pytest.fixture
 def scenes(stock_pool):
-    """scenes("2.13.0", nodes=(2, 4), store="stock") is a rendezvous for the length of a test."""
+    """scenes(NEW, nodes=(2, 4), store="stock") is a rendezvous for the length of a test."""
     made = []
 
     def make(which, **what):
@@ -149,7 +168,7 @@ def launchers():
 
 @pytest.fixture
 def jobs(launchers, tmp_path):
-    """jobs("2.13.0") is a job to start launchers in, for the length of a test."""
+    """jobs(NEW) is a job to start launchers in, for the length of a test."""
     made = []
 
     def make(which, name=""):

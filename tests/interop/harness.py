@@ -22,6 +22,20 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FIXTURES = ROOT / "tests" / "fixtures" / "tcpstore"
 
+# The newer of the two stock versions that most tests take: the usual one, or the one that `make interop TORCH=` names.
+USUAL = "2.13.0"
+
+
+def chosen_version():
+    chosen = os.environ.get("TORCH") or USUAL
+    if chosen == "newest":  # scripts/setup has found out which that is, and left a link
+        link = ROOT / "build" / "venv-torch-newest"
+        chosen = link.resolve().name.removeprefix("venv-torch-") if link.exists() else chosen
+    return chosen
+
+
+NEW = chosen_version()
+
 # Generous, because several PyTorch processes may be importing on few cores at once.
 START_LIMIT = 120
 CALL_LIMIT = 60
@@ -39,12 +53,12 @@ def client_program():
 
 
 def interpreter(which):
-    """The Python of one of the two stock versions, "1.13.1" or "2.13.0"."""
+    """The Python of one of the two stock versions, "1.13.1" or NEW."""
     if which == "1.13.1":
         chosen = os.environ.get("MUSTER_TORCH1_PYTHON", "/usr/bin/python3")
     else:
-        default = ROOT / "build" / "venv-torch2" / "bin" / "python"
-        chosen = os.environ.get("MUSTER_TORCH2_PYTHON", str(default))
+        environment = "venv-torch2" if which == USUAL else f"venv-torch-{which}"
+        chosen = os.environ.get("MUSTER_TORCH2_PYTHON", str(ROOT / "build" / environment / "bin" / "python"))
     return os.path.abspath(chosen)  # not resolved: a venv's python is a link
 
 

@@ -8,14 +8,14 @@ import subprocess
 import pytest
 
 import harness
-from harness import absent, need_program
+from harness import NEW, absent, need_program
 
 LIMIT = 60
 
 STOCK = {
     "1.13.1": ("1.13.1", {}),
-    "2.13.0 libuv": ("2.13.0", {"use_libuv": True}),
-    "2.13.0 legacy": ("2.13.0", {"use_libuv": False}),
+    f"{NEW} libuv": (NEW, {"use_libuv": True}),
+    f"{NEW} legacy": (NEW, {"use_libuv": False}),
 }
 
 

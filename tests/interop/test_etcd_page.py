@@ -20,6 +20,7 @@ import pytest
 import etcd_servers
 import harness
 import run_nodes
+from harness import NEW
 from rdzv_nodes import free_port, until
 from run_nodes import RUN_LIMIT, Actors, Training
 
@@ -306,8 +307,8 @@ class Here:
                          ids=["first-leader", "second-follower"])
 def test_the_job_of_one_machine(machines, launchers, number, how, leads):
     """With real training: either of the two is killed, and one of the etcds."""
-    launchers.need("2.13.0")
-    machine = machines(harness.interpreter("2.13.0"))
+    launchers.need(NEW)
+    machine = machines(harness.interpreter(NEW))
     cluster = Here(machine)
     training = Training(machine.directory / "training", epochs=6)
     words = [str(word) for word in training.words("--hold", 2, "--hold", 4)]

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 import test_etcd_v3
+from harness import NEW
 from rdzv_nodes import until
 from run_nodes import Training
 
@@ -17,8 +18,8 @@ WORKERS_EACH = 2
 LIMIT = 120  # a keep-alive's 10 s, and what follows, on a machine with other things to do
 BACKENDS = {  # the PyTorch whose workers train, and what the agents are told
     "etcd": ("1.13.1", "last_call_timeout=2,timeout=120"),
-    "etcd-v2": ("2.13.0", "last_call_timeout=1,join_timeout=120,keep_alive_interval=1,keep_alive_max_attempt=10"),
-    "etcd-v3": ("2.13.0", "last_call_timeout=1,join_timeout=120,lease=10,job_lease=40"),
+    "etcd-v2": (NEW, "last_call_timeout=1,join_timeout=120,keep_alive_interval=1,keep_alive_max_attempt=10"),
+    "etcd-v3": (NEW, "last_call_timeout=1,join_timeout=120,lease=10,job_lease=40"),
 }
 
 

@@ -7,10 +7,11 @@ import time
 
 import pytest
 
+from harness import NEW
 from rdzv_nodes import until
 from run_nodes import Training
 
-WHICH = "2.13.0"
+WHICH = NEW
 WORKERS_EACH = 2
 LEASE = 5
 CONF = f"lease={LEASE},job_lease={4 * LEASE},last_call_timeout=1,join_timeout=60"

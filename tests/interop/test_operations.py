@@ -7,21 +7,21 @@ import pytest
 
 import harness
 import scenario
-from harness import need_program
+from harness import NEW, need_program
 
 # The stock servers, each with the PyTorch it belongs to.
 STOCK = {
     "1.13.1": ("1.13.1", {}),
-    "2.13.0 libuv": ("2.13.0", {"use_libuv": True}),
-    "2.13.0 legacy": ("2.13.0", {"use_libuv": False}),
+    f"{NEW} libuv": (NEW, {"use_libuv": True}),
+    f"{NEW} legacy": (NEW, {"use_libuv": False}),
 }
 
 # Which recordings tell what a conversation must have given, besides the stock server itself.
 RECORDINGS = [
     ("1.13.1", "tcpstore-1.13.1.jsonl"),
-    ("2.13.0 libuv", "tcpstore-2.11.0-libuv.jsonl"),
-    ("2.13.0 libuv", "tcpstore-2.13.0-libuv.jsonl"),
-    ("2.13.0 legacy", "tcpstore-2.13.0-legacy.jsonl"),
+    (f"{NEW} libuv", "tcpstore-2.11.0-libuv.jsonl"),
+    (f"{NEW} libuv", "tcpstore-2.13.0-libuv.jsonl"),
+    (f"{NEW} legacy", "tcpstore-2.13.0-legacy.jsonl"),
 ]
 
 
@@ -87,7 +87,7 @@ def test_every_call_returns_or_raises_what_it_does_on_the_stock_server(runs, sto
         label: (theirs[label], ours[label]) for label in theirs
         if unordered(label, theirs[label]) != unordered(label, ours[label])
     }
-    if stock == "2.13.0 legacy":
+    if stock == f"{NEW} legacy":
         # The only thing its server refuses: ours has queues for every client.
         assert ours["queue_len q"] == "1"
         del differences["queue_len q"]
@@ -107,7 +107,7 @@ def test_the_bytes_of_every_call_are_those_of_the_stock_server(runs, stock):
                 data = len(data)
             elif "list_keys" in label and direction == "<":
                 data = (len(data), bytes(sorted(data)))
-            elif label == "queue_len q" and stock == "2.13.0 legacy":
+            elif label == "queue_len q" and stock == f"{NEW} legacy":
                 continue  # refused there, answered here
             kept[label, connection, direction] = data
         return kept
@@ -126,7 +126,7 @@ def test_every_call_gives_what_was_recorded(runs, stock, recording):
         if result == "absent in this version":
             assert label not in ours
             continue
-        if stock == "2.13.0 legacy" and label.startswith("queue"):
+        if stock == f"{NEW} legacy" and label.startswith("queue"):
             continue  # refused there, answered here
         assert unordered(label, ours[label]) == unordered(label, result), label
         compared += 1
@@ -170,7 +170,7 @@ def test_a_refused_call_raises_what_it_does_on_the_stock_server(torch, muster, s
 SIZES = [1, 1430, 1439, 1440, 1441, 4096, 65535, 65536, 1 << 20, 8 << 20]
 
 
-@pytest.mark.parametrize("which", ["1.13.1", "2.13.0"])
+@pytest.mark.parametrize("which", ["1.13.1", NEW])
 def test_values_of_any_size_come_back_whole(torch, muster, which):
     """Newer clients flush every 1440 bytes and older ones send the code byte alone."""
     client = torch(which)

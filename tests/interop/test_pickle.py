@@ -6,6 +6,7 @@ import io
 import pickle
 import time
 
+from harness import NEW
 from rdzv_nodes import meet, side_by_side
 
 MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
@@ -94,7 +95,7 @@ def test_every_document_that_ours_write_is_read_by_stock_and_says_the_same(scene
     again = a.begin("next")
     assert {again.good()["world_size"], coming.good()["world_size"]} == {2}
     spare = c.begin("next")
-    if which == "2.13.0":
+    if which == NEW:
         scene.until(lambda d: len(d["redundancy_list"]) == 1, what="a spare")
     time.sleep(2.5)  # a few heartbeats
     b.leave()
@@ -110,7 +111,7 @@ def test_every_document_that_ours_write_is_read_by_stock_and_says_the_same(scene
         assert said == wanted
     assert any(d["deadline"] for d in told) and any(d["complete"] for d in told)
     assert any(d["wait_list"] for d in told) and told[-1]["closed"] | told[-2]["closed"]
-    zoned = which == "2.13.0"
+    zoned = which == NEW
     assert all(("redundancy_list" in d) == zoned for d in told)
     assert all(h[3].endswith("+00:00") == zoned for d in told for h in d["last_heartbeats"])
     # Names of every width, and what they belong to is in the map of heartbeats too.
@@ -148,7 +149,7 @@ def test_a_document_of_stock_goes_through_our_hands_without_a_change(scenes, whi
     for count in (1, 2, 1001, 4000):
         scene = scenes(which, store=None, nodes=(1, 5000), join_timeout=3,
                        keep_alive_interval=30, keep_alive_max_attempt=10).on(base)
-        document = crowd(count, datetime.datetime.now(datetime.timezone.utc), which == "2.13.0")
+        document = crowd(count, datetime.datetime.now(datetime.timezone.utc), which == NEW)
         scene.put(document=document)
         if which == "1.13.1":
             del document["redundancy_list"]

@@ -4,7 +4,9 @@ import ast
 
 import pytest
 
-BOTH = ["1.13.1", "2.13.0"]
+from harness import NEW
+
+BOTH = ["1.13.1", NEW]
 
 
 def nest(driver, prefixes):
@@ -40,7 +42,7 @@ def test_a_prefixed_key_is_a_plain_key_with_a_longer_name(torch, muster, which, 
     assert driver.call("a", "num_keys") == "1"
 
 
-@pytest.mark.parametrize("writer, reader", [("1.13.1", "2.13.0"), ("2.13.0", "1.13.1")])
+@pytest.mark.parametrize("writer, reader", [("1.13.1", NEW), (NEW, "1.13.1")])
 def test_equal_prefixes_of_both_versions_meet(torch, muster, writer, reader):
     one, other = torch(writer), torch(reader)
     inner = {}
@@ -54,7 +56,7 @@ def test_equal_prefixes_of_both_versions_meet(torch, muster, writer, reader):
 
 
 def test_list_keys_of_a_prefix_shows_its_own_keys_only(torch, muster):
-    driver = torch("2.13.0")
+    driver = torch(NEW)
     driver.open("a", muster.port)
     driver.prefix("p", "pre", "a")
     driver.prefix("q", "other", "a")
@@ -71,7 +73,7 @@ def test_list_keys_of_a_prefix_shows_its_own_keys_only(torch, muster):
 
 def test_a_barrier_behind_a_prefix_completes(torch, muster, proxies):
     """There it is made of other requests: a counter, and a key the last one writes."""
-    driver = torch("2.13.0")
+    driver = torch(NEW)
     proxy = proxies(muster.port)
     for number in range(3):
         driver.open(f"a{number}", proxy.port)

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import harness
+from harness import NEW
 
 LIMIT = 150
 
@@ -70,7 +71,7 @@ def test_a_group_of_1_13_comes_up_with_its_usual_requests(torch, muster, proxies
 
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_a_group_of_2_13_comes_up_with_the_recorded_requests(torch, muster, proxies, world):
-    proxy = bring_up(torch, muster, proxies, "2.13.0", world)
+    proxy = bring_up(torch, muster, proxies, NEW, world)
     with open(harness.FIXTURES / "pg-init-gloo-2.11.0.json", encoding="utf-8") as recording:
         recorded = next(one for one in json.load(recording) if one["world"] == world)
     assert totals(proxy) == recorded["by_op"]
@@ -86,5 +87,5 @@ def test_groups_of_both_versions_follow_each_other_on_one_server(torch, muster, 
 
     They do share the count of workers, which only a hosting rank would read.
     """
-    for which in ("1.13.1", "2.13.0"):
+    for which in ("1.13.1", NEW):
         bring_up(torch, muster, proxies, which, 2)

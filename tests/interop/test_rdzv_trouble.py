@@ -6,6 +6,7 @@ import pickle
 import signal
 import time
 
+from harness import NEW
 from rdzv_nodes import free_port, meet, side_by_side, until
 
 QUICK = {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
@@ -68,7 +69,7 @@ def test_a_document_that_breaks_under_a_member_is_told(scenes, which):
 
 def test_a_document_of_the_versions_between_is_refused_with_the_reason(scenes):
     """2.3 to 2.5: spares, but times without a zone, which 2.13 cannot compare with its own."""
-    scene = scenes("2.13.0")
+    scene = scenes(NEW)
     scene.put(document={"round": 0, "complete": False, "closed": False, "deadline": None,
                         "participants": [["a", 1, 0, 0]], "wait_list": [], "redundancy_list": [],
                         "last_heartbeats": [["a", 1, 0, "2026-01-01T00:00:00.000001"]]})

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from harness import NEW
 from rdzv_nodes import side_by_side
 from run_nodes import WORKERS, report_of
 
@@ -32,7 +33,7 @@ def test_a_group_over_two_nodes_comes_up(jobs, which, method, shared):
 
 def test_the_report_of_a_recorded_error_is_what_stock_prints(jobs):
     reports, files = {}, {}
-    jobs_of = {kind: jobs("2.13.0", kind) for kind in ("stock", "muster")}
+    jobs_of = {kind: jobs(NEW, kind) for kind in ("stock", "muster")}
     for kind, job in jobs_of.items():
         job.launch(kind, "--nproc-per-node", 2, "--log-dir", job.directory / "logs", WORKERS / "recorded.py",
                    environment={"TORCHELASTIC_ERROR_FILE": str(job.directory / "error.json")})

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from harness import program
+from harness import NEW, program
 from rdzv_nodes import side_by_side, until
 from run_nodes import RUN_LIMIT, Actors, Training
 
@@ -68,12 +68,12 @@ def test_ours_ends_when_a_host_of_stock_s_has_ended(jobs, which):
 
 
 def test_rank_0_of_stock_s_serves_ours(jobs):
-    training = run(jobs("2.13.0"), ("muster", 2), ("stock", 1))
+    training = run(jobs(NEW), ("muster", 2), ("stock", 1))
     assert [start["epoch"] for start in training.starts()] == [0]
 
 
 def test_rank_0_of_stock_s_restarts_with_stores_of_the_workers(jobs):
-    training = run(jobs("2.13.0"), ("stock", 1), ("muster", 2), *BOTH_FAIL,
+    training = run(jobs(NEW), ("stock", 1), ("muster", 2), *BOTH_FAIL,
                    environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     assert {start["epoch"] for start in training.starts()} == {0, 1, 2}
     assert {start["agent_store"] for start in training.starts()} == {"False"}
@@ -83,7 +83,7 @@ def test_rank_0_of_stock_s_restarts_with_stores_of_the_workers(jobs):
 def test_a_static_job_of_both_launchers_trains_to_its_end(jobs, host):
     """Stock nodes do not register with a rank 0 of ours, and ours register with nobody where rank 0 is stock's.  (1.13
     exchanges ranks by other keys, and nothing tells a static node of ours that it is there.)"""
-    job = jobs("2.13.0")
+    job = jobs(NEW)
     training = Training(job.directory / "training")
     kinds = ("muster", "stock", "muster") if host == "muster" else ("stock", "muster", "muster")
     for rank, kind in enumerate(kinds):
@@ -106,7 +106,7 @@ def waits_in_document(job):
 
 
 def test_a_surplus_node_of_ours_ends_soon_when_a_host_of_stock_s_is_gone(jobs):
-    job = jobs("2.13.0")
+    job = jobs(NEW)
     actors = Actors(job)
     stock = job.launch("stock", *job.meeting(1, 1, CONF), *actors.words)
     worker, = actors.world(1)

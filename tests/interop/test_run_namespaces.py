@@ -3,7 +3,7 @@
 import pytest
 
 import namespaces
-from harness import absent
+from harness import NEW, absent
 from rdzv_nodes import side_by_side
 from run_nodes import QUICK, Training
 
@@ -50,4 +50,4 @@ def test_a_job_of_two_machines_trains(jobs, nets, which):
 @pytest.mark.parametrize("kinds", [("muster", "stock"), ("stock", "muster")])
 def test_a_machine_with_pytorchs_launcher_trains_with_one_of_ours(jobs, nets, kinds):
     """Each of them resolves and reaches the endpoint by itself."""
-    train(jobs, nets, "2.13.0", kinds)
+    train(jobs, nets, NEW, kinds)

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 
 import harness
+from harness import NEW
 
 SEED = int(os.environ.get("MUSTER_SEED", "1"))
 LINES = 500
@@ -90,9 +91,9 @@ def is_same(stock, mine, words):
 
 def test_both_read_the_same_command_lines():
     harness.need_program()
-    python = harness.interpreter("2.13.0")
+    python = harness.interpreter(NEW)
     if not pathlib.Path(python).exists():
-        harness.absent(f"PyTorch 2.13.0 is absent: there is no {python}")
+        harness.absent(f"PyTorch {NEW} is absent: there is no {python}")
     rng = random.Random(SEED)
     lines = [one_line(rng) for _ in range(LINES)]
     stock = subprocess.run([python, "-c", STOCK], input=json.dumps(lines), capture_output=True, text=True, check=False,

@@ -19,10 +19,11 @@ import pytest
 
 import etcd_servers
 import harness
+from harness import NEW
 from rdzv_nodes import all_at_once, side_by_side, until
 from run_nodes import QUICK, RUN_LIMIT, WORKERS, Actors, report_of
 
-WHICH = "2.13.0"
+WHICH = NEW
 BACKENDS = ("c10d", "etcd-v2", "etcd-v3")
 CONF = {
     "c10d": QUICK,
@@ -505,7 +506,7 @@ class Sharers:
 
 @pytest.fixture
 def sharers(jobs):
-    """sharers("2.13.0", "name") is such a job, in a directory with a name so short that a socket's fits in."""
+    """sharers(NEW, "name") is such a job, in a directory with a name so short that a socket's fits in."""
     made = []
     with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as directory:
         def make(which, name, *words):

@@ -1,4 +1,4 @@
-"""`muster run` beside stock torchrun 2.13.0, the same words to both: environment, output, files, errors."""
+"""`muster run` beside stock torchrun, the same words to both: environment, output, files, errors."""
 
 import concurrent.futures
 import itertools
@@ -8,10 +8,11 @@ import stat
 
 import pytest
 
+from harness import NEW
 from rdzv_nodes import free_port
 from run_nodes import MARK, WORKERS, report_of
 
-WHICH = "2.13.0"
+WHICH = NEW
 KINDS = ("stock", "muster")
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness import seconds
+from harness import NEW, seconds
 
-PAIRS = [("1.13.1", "2.13.0"), ("2.13.0", "1.13.1")]
+PAIRS = [("1.13.1", NEW), (NEW, "1.13.1")]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_get_in_one_version_blocks_until_the_other_writes(two, first, second):
 
 
 def test_requests_only_the_new_version_has_wake_the_old_one(two):
-    _, new, park = two("1.13.1", "2.13.0")
+    _, new, park = two("1.13.1", NEW)
     waiting = park("wait", ["appended"], seconds(60))
     new.call("b", "append", "appended", "x")
     assert waiting.result() == "None"
@@ -84,7 +84,7 @@ def test_requests_only_the_new_version_has_wake_the_old_one(two):
 
 def test_a_write_of_the_old_version_releases_a_barrier_of_the_new_one(two):
     """What a barrier stores is an ordinary decimal key, so an old client can take part."""
-    _, old, park = two("2.13.0", "1.13.1")
+    _, old, park = two(NEW, "1.13.1")
     arrived = park("barrier", "gate", 2)
     assert old.call("b", "get", "gate") == "b'1'"
     assert old.call("b", "add", "gate", 1) == "2"
@@ -92,7 +92,7 @@ def test_a_write_of_the_old_version_releases_a_barrier_of_the_new_one(two):
 
 
 def test_both_versions_count_on_one_key_without_losing_any(torch, muster):
-    old, new = torch("1.13.1"), torch("2.13.0")
+    old, new = torch("1.13.1"), torch(NEW)
     stores = []
     for driver in (old, new):
         for name in ("a", "b"):
@@ -105,7 +105,7 @@ def test_both_versions_count_on_one_key_without_losing_any(torch, muster):
 
 def test_both_versions_are_counted_as_workers(torch, muster):
     """A client told a world size adds itself to the same key whatever its version."""
-    old, new = torch("1.13.1"), torch("2.13.0")
+    old, new = torch("1.13.1"), torch(NEW)
     old.open("a", muster.port, 2, wait_for_workers=True)
     new.open("b", muster.port, 2, wait_for_workers=True)
     assert new.call("b", "num_keys") == "1"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness import seconds
+from harness import NEW, seconds
 
-BOTH = ["1.13.1", "2.13.0"]
+BOTH = ["1.13.1", NEW]
 
 
 @pytest.mark.parametrize("which", BOTH)
@@ -19,7 +19,7 @@ def test_a_connection_is_usable_after_a_wait_that_timed_out(torch, muster, pulse
     client.open("b", muster.port)
     timeout = client.call("a", "wait", ["late"], seconds(0.3))
     expected = {"1.13.1": "RuntimeError: Socket Timeout",
-                "2.13.0": "DistStoreError: wait timeout after 300ms, keys: /late"}
+                NEW: "DistStoreError: wait timeout after 300ms, keys: /late"}
     assert timeout == expected[which]
     assert client.call("a", "num_keys") == "0"
     client.call("b", "set", "late", "x")
@@ -47,7 +47,7 @@ def test_a_connection_is_usable_after_a_get_that_timed_out(torch, muster, pulses
 def test_a_key_written_before_the_client_has_moved_on_disturbs_no_new_client(
         torch, muster, pulses):
     """From 2.1 on a client takes its wait back, so the order does not matter to it."""
-    client, pulse = torch("2.13.0"), pulses(muster.port)
+    client, pulse = torch(NEW), pulses(muster.port)
     client.open("a", muster.port)
     client.open("b", muster.port)
     assert "timeout" in client.call("a", "wait", ["late"], seconds(0.3))
@@ -59,7 +59,7 @@ def test_a_key_written_before_the_client_has_moved_on_disturbs_no_new_client(
 
 def test_waits_that_race_with_the_write_leave_the_connection_in_step(torch, muster):
     """The cancellation may cross the wake-up on its way: two replies, then order again."""
-    client = torch("2.13.0")
+    client = torch(NEW)
     client.open("a", muster.port)
     client.open("b", muster.port)
     for turn in range(200):
@@ -72,7 +72,7 @@ def test_waits_that_race_with_the_write_leave_the_connection_in_step(torch, must
 
 
 def test_barriers_that_race_with_the_last_arrival_leave_the_connection_in_step(torch, muster):
-    client = torch("2.13.0")
+    client = torch(NEW)
     client.open("a", muster.port)
     client.open("b", muster.port)
     for turn in range(200):
