@@ -76,6 +76,8 @@ static void put_own(struct block *block, const struct mu_worker_job *job, const 
         put(block, "OMP_NUM_THREADS=1");
     if (job->devices != NULL)
         put(block, "CUDA_VISIBLE_DEVICES=%s", job->devices);
+    if (job->devices != NULL && job->devices_of_hip)
+        put(block, "HIP_VISIBLE_DEVICES=%s", job->devices);
 }
 
 static bool is_own(const struct block *block, const char *var)

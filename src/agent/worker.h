@@ -24,6 +24,7 @@ struct mu_worker_job {
     bool one_thread;         /* OMP_NUM_THREADS=1 */
     bool virtual_local_rank; /* LOCAL_RANK=0 for each */
     const char *devices;     /* CUDA_VISIBLE_DEVICES of this worker; NULL: as inherited */
+    bool devices_of_hip;     /* HIP_VISIBLE_DEVICES gets the same value */
 };
 
 /* `inherited` (NULL-terminated; its texts are borrowed) with a worker's variables on top, for execve(). `own_only`: what is

@@ -301,6 +301,7 @@ static char **environment(const struct mu_run_config *config, const struct mu_ag
         .signals = config->signals_text,
         .one_thread = config->set_omp,
         .virtual_local_rank = config->virtual_local_rank,
+        .devices_of_hip = config->visible_devices_of_hip,
     };
     char device[24];
 

@@ -360,10 +360,12 @@ static int take_shown(struct maker *m)
 
 static int check_logs_specs(struct maker *m)
 {
-    if (m->options->logs_specs == NULL)
+    if (m->options->logs_specs == NULL || strcmp(m->options->logs_specs, "default") == 0)
         return 0;
     return mu_run_problem(m->problem, MU_RUN_VALUE,
-                          "--logs-specs=%s: Could not find entrypoint: Python's entry points are not supported",
+                          "--logs-specs=%s: Could not find entrypoint: only 'default' is possible, for muster loads no "
+                          "Python classes; use --log-dir, --redirects, --tee, --local-ranks-filter and the "
+                          "--duplicate-*-filters instead",
                           m->options->logs_specs);
 }
 
@@ -623,19 +625,22 @@ static char **split(const char *list, size_t *ret_count)
 
 static int take_devices(struct maker *m)
 {
-    const char *list = variable(m, "CUDA_VISIBLE_DEVICES");
+    const char *hip = variable(m, "HIP_VISIBLE_DEVICES");
+    bool is_hip = hip != NULL && hip[0] != '\0'; /* to ROCm it comes before CUDA_VISIBLE_DEVICES, unless it is empty */
+    const char *list = is_hip ? hip : variable(m, "CUDA_VISIBLE_DEVICES");
     size_t count = 0;
 
     m->config->virtual_local_rank = m->options->virtual_local_rank;
     if (!m->options->virtual_local_rank || list == NULL)
         return 0;
+    m->config->visible_devices_of_hip = is_hip;
     m->config->visible_devices = split(list, &count);
     if (m->config->visible_devices == NULL)
         return mu_run_no_memory(m->problem);
     if (count < (size_t)m->config->nproc)
         return mu_run_problem(m->problem, MU_RUN_VALUE,
-                              "--virtual-local-rank: local_rank %zu exceeds available GPUs in CUDA_VISIBLE_DEVICES=%s",
-                              count, list);
+                              "--virtual-local-rank: local_rank %zu exceeds available GPUs in %s_VISIBLE_DEVICES=%s",
+                              count, is_hip ? "HIP" : "CUDA", list);
     return 0;
 }
 

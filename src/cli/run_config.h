@@ -53,8 +53,9 @@ struct mu_run_config {
     struct mu_run_command command;
     bool set_omp; /* OMP_NUM_THREADS=1 for the workers */
     bool virtual_local_rank;
-    /* With virtual_local_rank, of CUDA_VISIBLE_DEVICES: as many as there are workers, or more. NULL: there is no list. */
+    /* With virtual_local_rank: the list of devices, at least one for each worker. NULL: there is no list. */
     char **visible_devices;
+    bool visible_devices_of_hip; /* it is HIP_VISIBLE_DEVICES, which then is set for the workers too */
     bool workers_identical; /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
 
     /* Ends. */

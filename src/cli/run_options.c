@@ -633,9 +633,9 @@ static const char help_options[] =
     "\n"
     "Others:\n"
     "  --virtual-local-rank      every worker sees its own GPU as the only one\n"
-    "  --monitor-interval, --start-method\n"
+    "  --monitor-interval, --start-method, --logs-specs default\n"
     "                            accepted for compatibility, without effect\n"
-    "  --numa-binding, --logs-specs\n"
+    "  --numa-binding\n"
     "                            not supported yet\n";
 
 void mu_run_options_help(struct mu_text *out, const char *program, bool is_launch)

@@ -114,6 +114,16 @@ def test_workers_may_be_told_to_see_one_device_each(scene):
     assert agent.end() == 0
 
 
+def test_workers_with_one_device_each_get_it_from_hip_s_list_first(scene):
+    agent = scene.actors("--nproc-per-node=2", "--virtual-local-rank", "--logs-specs=default",
+                         env={"CUDA_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "1, 3"})
+    workers = scene.world(2)
+    assert values(workers, "CUDA_VISIBLE_DEVICES") == values(workers, "HIP_VISIBLE_DEVICES") == ["1", "3"]
+    for worker in workers:
+        worker.succeed()
+    assert agent.end() == 0
+
+
 def test_without_a_shared_store_worker_0_is_to_host_one(scene):
     agent = scene.actors("--nproc-per-node=2", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     workers = scene.world(2)

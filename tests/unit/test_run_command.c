@@ -448,6 +448,48 @@ static void virtual_ranks_see_one_device(void **state)
     scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", "");
     vars = mu_run_environment(scene.config, &worker);
     assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), "1");
+    assert_null(value_of(vars, "HIP_VISIBLE_DEVICES"));
+    free(vars);
+    scene_done(&scene);
+}
+
+static void virtual_ranks_take_their_device_from_hip_s_list_first(void **state)
+{
+    static const struct {
+        const char *variables, *cuda, *hip;
+    } rows[] = {
+        { "HIP_VISIBLE_DEVICES=2, 3", "3", "3" },
+        { "HIP_VISIBLE_DEVICES=2,3|CUDA_VISIBLE_DEVICES=6,7", "3", "3" },
+        { "HIP_VISIBLE_DEVICES=2,3|CUDA_VISIBLE_DEVICES=6", "3", "3" }, /* the other list may be too short */
+        { "HIP_VISIBLE_DEVICES=|CUDA_VISIBLE_DEVICES=6,7", "7", "" },   /* an empty one is as good as none */
+        { "HIP_VISIBLE_DEVICES=", "1", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene scene;
+        char **vars;
+
+        scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", rows[i].variables);
+        vars = mu_run_environment(scene.config, &worker);
+        assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), rows[i].cuda);
+        assert_string_equal(value_of(vars, "HIP_VISIBLE_DEVICES"), rows[i].hip);
+        assert_int_equal(count_of(vars, "HIP_VISIBLE_DEVICES"), 1);
+        free(vars);
+        scene_done(&scene);
+    }
+}
+
+static void ordinary_ranks_see_hip_s_list_as_it_is(void **state)
+{
+    struct scene scene;
+    char **vars;
+
+    (void)state;
+    scene_config(&scene, LINE "--no-python|/bin/sh", "HIP_VISIBLE_DEVICES=2,3");
+    vars = mu_run_environment(scene.config, &worker);
+    assert_string_equal(value_of(vars, "HIP_VISIBLE_DEVICES"), "2,3");
+    assert_null(value_of(vars, "CUDA_VISIBLE_DEVICES"));
     free(vars);
     scene_done(&scene);
 }
@@ -517,6 +559,8 @@ int main(void)
         cmocka_unit_test(odd_workers_get_odd_values),
         cmocka_unit_test(one_worker_keeps_its_threads),
         cmocka_unit_test(virtual_ranks_see_one_device),
+        cmocka_unit_test(virtual_ranks_take_their_device_from_hip_s_list_first),
+        cmocka_unit_test(ordinary_ranks_see_hip_s_list_as_it_is),
         cmocka_unit_test(an_environment_of_a_megabyte_is_passed_on),
         cmocka_unit_test(missing_memory_gives_nothing),
     };

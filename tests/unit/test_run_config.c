@@ -61,7 +61,8 @@ static const struct {
     { "--local-ranks-filter=x", "", MU_RUN_VALUE, "--local-ranks-filter" },
     { "--local-ranks-filter=0,", "", MU_RUN_VALUE, "--local-ranks-filter" },
     { "--local-ranks-filter= ", "", MU_RUN_VALUE, "--local-ranks-filter" },
-    { "--logs-specs=foo", "", MU_RUN_VALUE, "foo" },
+    { "--logs-specs=foo", "", MU_RUN_VALUE, "--logs-specs=foo: Could not find entrypoint: only 'default' is possible" },
+    { "--logs-specs=", "", MU_RUN_VALUE, "only 'default' is possible" },
     { "--redirects=4", "", MU_RUN_VALUE, "4" },
     { "--redirects=10:1", "", MU_RUN_VALUE, "10:1" },
     { "--redirects=", "", MU_RUN_VALUE, "--redirects" },
@@ -95,6 +96,8 @@ static const struct {
     { "--virtual-local-rank|--nproc-per-node=2", "CUDA_VISIBLE_DEVICES=3", MU_RUN_VALUE,
       "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=3" },
     { "--virtual-local-rank|--nproc-per-node=2", "CUDA_VISIBLE_DEVICES=", MU_RUN_VALUE, "local_rank 1" },
+    { "--virtual-local-rank|--nproc-per-node=2", "HIP_VISIBLE_DEVICES=3|CUDA_VISIBLE_DEVICES=1,2", MU_RUN_VALUE,
+      "local_rank 1 exceeds available GPUs in HIP_VISIBLE_DEVICES=3" },
     { "--event-log-handler=foo", "", MU_RUN_KEY, "'foo'" },
     { "--event-log-handler=file:", "", MU_RUN_KEY, "'file:'" },
     { "--numa-binding=node", "", MU_RUN_NOT_YET, "not supported yet" },
@@ -443,6 +446,15 @@ static void virtual_ranks_take_devices_from_the_list(void **state)
 
 /* ---- Ends, output, variables ---- */
 
+static void the_default_kind_of_logs_may_be_named(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    configured(&scene, "--logs-specs=default", "");
+    scene_done(&scene);
+}
+
 static void times_are_options_variables_or_defaults(void **state)
 {
     static const struct {
@@ -701,6 +713,7 @@ int main(void)
         cmocka_unit_test(workers_are_counted_or_given),
         cmocka_unit_test(several_workers_get_one_thread_each_unless_told_otherwise),
         cmocka_unit_test(virtual_ranks_take_devices_from_the_list),
+        cmocka_unit_test(the_default_kind_of_logs_may_be_named),
         cmocka_unit_test(times_are_options_variables_or_defaults),
         cmocka_unit_test(signals_are_those_that_can_be_handled),
         cmocka_unit_test(output_goes_where_it_is_told),
