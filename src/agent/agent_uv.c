@@ -105,7 +105,6 @@ struct mu_agent {
     size_t logs_open; /* attempts whose output is still being read */
     struct mu_watchdog *watchdog;
     struct mu_oom oom;
-    enum mu_group_state state;
     bool stopping; /* what dies now dies of us */
     bool said_where;
     bool traits;
@@ -950,20 +949,8 @@ void mu_agent_worker_ended(struct mu_agent *a, const struct mu_exit *exit)
         on_workers_stopped(a, &(struct mu_stopped){ .left = "" });
 }
 
-/* A group that has failed is not well while what is left of it is being stopped. */
-static void tell_failed(struct mu_agent *a)
-{
-    bool failed = false;
-
-    for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
-        failed |= a->workers[i].failed;
-    if (failed && !a->stopping && a->state == MU_GROUP_HEALTHY && a->config.on_state != NULL)
-        a->config.on_state(a->config.ctx, MU_GROUP_FAILED);
-}
-
 static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms)
 {
-    tell_failed(a);
     if (a->config.driver != NULL) {
         stop_by_driver(a, signal, grace_ms);
         return;
@@ -1028,7 +1015,6 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
             a->handler->ops->when_alone(a->handler, on_alone, a);
         break;
     case MU_POLICY_DO_STATE:
-        a->state = effect->state;
         if (a->config.on_state != NULL)
             a->config.on_state(a->config.ctx, effect->state);
         break;

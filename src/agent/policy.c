@@ -241,11 +241,13 @@ static struct mu_policy_effect *record(struct mu_policy *p, enum mu_policy_recor
     return effect;
 }
 
-/* At every decision about the workers. */
-static void measure_decision(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+/* A look at the workers has found the group in this state: as PyTorch does after each of its polls, the state is first
+ * changed and then measured. Nothing else is measured as a decision. */
+static void observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out)
 {
     struct mu_policy_effect *effect;
 
+    enter_state(p, state, out);
     time_step(MU_METRICS_MONITOR_WORKERS, true, now_ms, now_ms, out);
     effect = emit(out, MU_POLICY_DO_DECISION);
     effect->state = p->state;
@@ -282,6 +284,14 @@ static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
     assert(p->workers == NONE);
     if (mu_group_state_is_running(p->state))
         enter_state(p, MU_GROUP_STOPPED, out);
+}
+
+/* Another round may follow, also after a failure. */
+static void be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    if (p->state == MU_GROUP_FAILED)
+        enter_state(p, MU_GROUP_STOPPED, out);
+    be_stopped(p, out);
 }
 
 static void end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -501,7 +511,8 @@ static void regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_
     p->restarting = true;
     p->restart_ms = now_ms;
     say(p, out, MUSTER_LOG_WARNING, "%.*s; restarting the group", TEXT_SHOWN_MAX * 2, p->why);
-    measure_decision(p, now_ms, out);
+    if (p->phase == MU_POLICY_RUNNING) /* else there is no group yet */
+        observe(p, MU_GROUP_HEALTHY, now_ms, out);
     stop(p, signal, p->grace_ms, now_ms, out);
 }
 
@@ -642,7 +653,7 @@ static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy
     (void)snprintf(p->why, sizeof p->why, "%s", p->failure);
     p->restarting = true;
     p->restart_ms = now_ms;
-    measure_decision(p, now_ms, out);
+    observe(p, MU_GROUP_FAILED, now_ms, out);
     stop(p, SIGTERM, p->grace_ms, now_ms, out);
     tell_failed(p, out);
     if (p->closed)
@@ -656,7 +667,7 @@ static void check_success(struct mu_policy *p, uint64_t now_ms, struct mu_policy
     if (p->phase != MU_POLICY_RUNNING || p->succeeded < p->size)
         return;
     p->fate = DONE;
-    measure_decision(p, now_ms, out);
+    observe(p, MU_GROUP_SUCCEEDED, now_ms, out);
     stop(p, SIGTERM, p->grace_ms, now_ms, out); /* whatever they have left behind */
 }
 
@@ -682,12 +693,11 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
 {
     if (p->phase != MU_POLICY_RUNNING)
         return;
-    enter_state(p, MU_GROUP_UNHEALTHY, out);
     failed_with(p, event);
     p->fate = ILL;
     say_failure(p, out);
     note(p, false, p->failure, out);
-    measure_decision(p, event->now_ms, out);
+    observe(p, MU_GROUP_UNHEALTHY, event->now_ms, out);
     stop(p, SIGTERM, p->grace_ms, event->now_ms, out);
     tell_failed(p, out);
 }
@@ -700,14 +710,13 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
     time_step(MU_METRICS_START_WORKERS, true, p->start_ms, now_ms, out);
     time_step(MU_METRICS_INITIALIZE_WORKERS, true, p->initialize_ms, now_ms, out);
     (void)record(p, MU_POLICY_RECORD_WORKERS_START, -1, out);
-    enter_state(p, MU_GROUP_HEALTHY, out);
     enter(p, MU_POLICY_RUNNING, UINT64_MAX);
     (void)emit(out, MU_POLICY_DO_LISTEN);
     if (p->restarting)
         time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
     p->restarting = false;
     p->restart_ms = 0;
-    measure_decision(p, now_ms, out);
+    observe(p, MU_GROUP_HEALTHY, now_ms, out);
     if (p->failure[0] != '\0')
         worker_failed(p, now_ms, out);
     else
@@ -748,7 +757,6 @@ static void finish(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effect
 {
     p->leftovers = 0;
     p->done_ms = now_ms;
-    enter_state(p, MU_GROUP_SUCCEEDED, out);
     enter(p, MU_POLICY_FINISHING, UINT64_MAX);
     (void)emit(out, MU_POLICY_DO_FINISH);
 }
@@ -777,14 +785,13 @@ static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effe
     }
     (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
                    p->failure, p->max_restarts);
-    be_stopped(p, out);
     emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
     enter(p, MU_POLICY_FAILING, UINT64_MAX);
 }
 
 static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    be_stopped(p, out);
+    be_between_rounds(p, out);
     (void)emit(out, MU_POLICY_DO_WATCH_STOP);
     if (p->fate == BUDGET) {
         int64_t remaining = mu_policy_remaining_restarts(p);
@@ -837,7 +844,7 @@ static void after_stop(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
         break;
     case BUDGET:
         if (p->charge == CHARGING) {
-            be_stopped(p, out);
+            be_between_rounds(p, out);
             enter(p, MU_POLICY_CHARGING, UINT64_MAX);
         } else if (p->charge == USED_UP)
             fail_job(p, now_ms, out);

@@ -35,17 +35,12 @@ static const unsigned followers[MU_GROUP_STATES_COUNT] = {
     [MU_GROUP_UNHEALTHY] = BIT(FAILED) | BIT(STOPPED) | BIT(UNKNOWN), /* stopped after all, it may be started again */
     [MU_GROUP_STOPPED] = BIT(HEALTHY) | BIT(FAILED) | BIT(UNKNOWN),   /* failed: there is no next round */
     [MU_GROUP_SUCCEEDED] = 0,
-    [MU_GROUP_FAILED] = 0,
+    [MU_GROUP_FAILED] = BIT(STOPPED), /* restarts are left, or the store may know of some */
 };
 
 bool mu_group_state_is_running(enum mu_group_state state)
 {
     return state == MU_GROUP_HEALTHY || state == MU_GROUP_UNHEALTHY;
-}
-
-bool mu_group_state_is_final(enum mu_group_state state)
-{
-    return followers[state] == 0;
 }
 
 bool mu_group_state_may_follow(enum mu_group_state from, enum mu_group_state to)

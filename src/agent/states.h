@@ -11,8 +11,8 @@
     X(HEALTHY, "HEALTHY")     /* all are running, or have succeeded */                                                 \
     X(UNHEALTHY, "UNHEALTHY") /* one hangs where no signal reaches it; ends as FAILED */                               \
     X(STOPPED, "STOPPED")     /* between two rounds */                                                                 \
-    X(SUCCEEDED, "SUCCEEDED")                                                                                          \
-    X(FAILED, "FAILED")
+    X(SUCCEEDED, "SUCCEEDED") /* all have; what they left behind may still be stopped */                               \
+    X(FAILED, "FAILED")       /* one has, and the others are being stopped; or it was the job's last failure */
 
 enum mu_group_state {
 #define X(name, text) MU_GROUP_##name,
@@ -24,7 +24,6 @@ enum mu_group_state {
 
 const char *mu_group_state_name(enum mu_group_state state);
 bool mu_group_state_is_running(enum mu_group_state state); /* HEALTHY, UNHEALTHY */
-bool mu_group_state_is_final(enum mu_group_state state);   /* none may follow */
 /* A state may always follow itself. */
 bool mu_group_state_may_follow(enum mu_group_state from, enum mu_group_state to);
 

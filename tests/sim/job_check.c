@@ -425,10 +425,11 @@ static bool fits(enum mu_policy_phase phase, enum mu_group_state state)
     case MU_POLICY_RUNNING:
         return state == MU_GROUP_HEALTHY;
     case MU_POLICY_STOPPING:
-        return state != MU_GROUP_SUCCEEDED && state != MU_GROUP_FAILED;
+        return true;
     case MU_POLICY_CHARGING:
-    case MU_POLICY_FAILING:
         return state == MU_GROUP_STOPPED;
+    case MU_POLICY_FAILING: /* stopped: the store was asked whether restarts are left */
+        return state == MU_GROUP_STOPPED || state == MU_GROUP_FAILED;
     case MU_POLICY_FINISHING:
     case MU_POLICY_SERVING:
         return state == MU_GROUP_SUCCEEDED;

@@ -657,6 +657,53 @@ static void an_agent_can_be_looked_at_at_any_time(void **state)
     muster_agent_free(running.agent);
 }
 
+/* What metrics tell. */
+struct metrics {
+    char ends[512];      /* those of the end, "name=value " */
+    char decisions[512]; /* "restarts left, state; " */
+    unsigned restarts, runs;
+};
+
+/* "healthy" of "workers.default.healthy"; NULL: another metric */
+static const char *state_in(const char *name)
+{
+    static const char *const states[] = { "unknown", "init", "healthy", "unhealthy", "stopped", "succeeded", "failed" };
+
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strcmp(name + strlen("workers.default."), states[i]) == 0)
+            return states[i];
+    return NULL;
+}
+
+static void note_decision(struct metrics *metrics, const struct muster_metric *metric)
+{
+    size_t used = strlen(metrics->decisions), room = sizeof metrics->decisions - used;
+
+    if (strncmp(metric->name, "workers.default.", strlen("workers.default.")) != 0)
+        return;
+    if (strcmp(metric->name, "workers.default.remaining_restarts") == 0)
+        (void)snprintf(metrics->decisions + used, room, "%lld ", (long long)metric->value);
+    if (state_in(metric->name) != NULL) {
+        assert_int_equal(metric->value, 1);
+        (void)snprintf(metrics->decisions + used, room, "%s; ", state_in(metric->name));
+    }
+}
+
+static void count_metric(void *ctx, const struct muster_metric *metric)
+{
+    struct metrics *metrics = ctx;
+    size_t used = strlen(metrics->ends);
+
+    assert_string_equal(metric->group, "torchelastic");
+    note_decision(metrics, metric);
+    metrics->restarts += strcmp(metric->name, "SimpleElasticAgent._restart_workers.success") == 0;
+    metrics->runs += strcmp(metric->name, "SimpleElasticAgent.run.success") == 0;
+    if (strncmp(metric->name, "workers.default.run_", 20) == 0 ||
+        strcmp(metric->name, "workers.default.flakiness") == 0)
+        (void)snprintf(metrics->ends + used, sizeof metrics->ends - used, "%s=%lld ",
+                       metric->name + strlen("workers.default."), (long long)metric->value);
+}
+
 /* In state D until the file is there: a parent whose vfork's child has not gone on. No signal but SIGKILL ends it. */
 static int hang(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value)
 {
@@ -675,6 +722,7 @@ static void a_worker_that_hangs_is_seen_and_has_failed_however_it_ends(void **st
 {
     struct muster_worker_spec spec = make_spec(alone(), 1);
     const struct muster_failure *failure;
+    struct metrics metrics = { .restarts = 0 };
     struct running running;
     char gate[128];
     FILE *file;
@@ -685,12 +733,15 @@ static void a_worker_that_hangs_is_seen_and_has_failed_however_it_ends(void **st
     spec.function_name = "hang";
     spec.function_ctx = gate;
     spec.uninterruptible_timeout_ms = 50;
+    muster_metrics_set_sink(count_metric, &metrics);
     start_running(&running, spec);
     muster_worker_group_free(wait_for(running.agent, MUSTER_WORKER_UNHEALTHY, 1));
     file = fopen(gate, "w");
     assert_non_null(file);
     (void)fclose(file);
     assert_int_equal(pthread_join(running.thread, NULL), 0);
+    muster_metrics_set_sink(NULL, NULL);
+    assert_string_equal(metrics.decisions, "3 healthy; 3 unhealthy; ");
     assert_int_equal(running.rc, 0);
     assert_true(muster_run_result_is_failed(running.result));
     failure = muster_run_result_failure(running.result, 0);
@@ -1259,46 +1310,27 @@ static void a_signal_stops_a_drivers_workers(void **state)
 
 /* ---- Metrics ---- */
 
-struct metrics {
-    char ends[512]; /* those of the end, "name=value " */
-    unsigned restarts, runs;
-};
-
-static void count_metric(void *ctx, const struct muster_metric *metric)
-{
-    struct metrics *metrics = ctx;
-    size_t used = strlen(metrics->ends);
-
-    assert_string_equal(metric->group, "torchelastic");
-    metrics->restarts += strcmp(metric->name, "SimpleElasticAgent._restart_workers.success") == 0;
-    metrics->runs += strcmp(metric->name, "SimpleElasticAgent.run.success") == 0;
-    if (strncmp(metric->name, "workers.default.run_", 20) == 0 ||
-        strcmp(metric->name, "workers.default.flakiness") == 0)
-        (void)snprintf(metrics->ends + used, sizeof metrics->ends - used, "%s=%lld ",
-                       metric->name + strlen("workers.default."), (long long)metric->value);
-}
-
 static void metrics_tell_how_a_run_ended(void **state)
 {
     static const struct {
         const char *script;
         int64_t max_restarts;
         unsigned restarts;
-        const char *ends;
+        const char *decisions, *ends;
     } rows[] = {
-        { "true", 0, 0,
+        { "true", 0, 0, "0 healthy; 0 succeeded; ",
           "flakiness=0 run_total=1 run_success_with_retries=0 run_success_no_retries=1 run_failed_with_retries=0 "
           "run_failed_no_retries=0 " },
-        { "true", 3, 0,
+        { "true", 3, 0, "3 healthy; 3 succeeded; ",
           "flakiness=0 run_total=1 run_success_with_retries=0 run_success_no_retries=1 run_failed_with_retries=0 "
           "run_failed_no_retries=0 " },
-        { "test $TORCHELASTIC_RESTART_COUNT = 1", 3, 1,
+        { "test $TORCHELASTIC_RESTART_COUNT = 1", 3, 1, "3 healthy; 3 failed; 2 healthy; 2 succeeded; ",
           "flakiness=25 run_total=1 run_success_with_retries=1 run_success_no_retries=0 run_failed_with_retries=0 "
           "run_failed_no_retries=0 " },
-        { "false", 0, 0,
+        { "false", 0, 0, "0 healthy; 0 failed; ",
           "flakiness=100 run_total=1 run_success_with_retries=0 run_success_no_retries=0 run_failed_with_retries=0 "
           "run_failed_no_retries=1 " },
-        { "false", 3, 3,
+        { "false", 3, 3, "3 healthy; 3 failed; 2 healthy; 2 failed; 1 healthy; 1 failed; 0 healthy; 0 failed; ",
           "flakiness=100 run_total=1 run_success_with_retries=0 run_success_no_retries=0 run_failed_with_retries=1 "
           "run_failed_no_retries=0 " },
     };
@@ -1312,6 +1344,7 @@ static void metrics_tell_how_a_run_ended(void **state)
         muster_metrics_set_sink(count_metric, &metrics);
         muster_run_result_free(run_well(spec));
         muster_metrics_set_sink(NULL, NULL);
+        assert_string_equal(metrics.decisions, rows[i].decisions);
         assert_string_equal(metrics.ends, rows[i].ends);
         assert_int_equal(metrics.restarts, rows[i].restarts);
         assert_int_equal(metrics.runs, 1);

@@ -322,7 +322,7 @@ static void a_used_up_budget_fails_and_closes_the_job(void **state)
     assert_non_null(strstr(s->told, "'local rank 1 exited with 3'")); /* once, when it happens */
     (void)value(s, PAID(1, 0) " me");
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; no restarts left (max restarts: 0)");
-    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
     assert_null(strstr(s->told, "closed")); /* which is said when it is */
     assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
     assert_non_null(strstr(s->told, "'no restarts left: the job has failed and is closed'"));
@@ -1285,8 +1285,9 @@ static void a_life_is_recorded_in_the_order_that_pytorch_has(void **state)
                         "step 5 ok, step 3 ok, record workers start, state HEALTHY, step 7 ok, decision HEALTHY 1");
     (void)exited(s, 0, true);
     (void)exited(s, 1, true);
+    assert_string_equal(s->told, "state SUCCEEDED, step 7 ok, decision SUCCEEDED 1");
     (void)stopped(s);
-    assert_string_equal(s->told, "step 6 ok, state SUCCEEDED");
+    assert_string_equal(s->told, "step 6 ok");
     (void)finished(s, MU_FINISH_END_ALL_DONE);
     assert_string_equal(s->told,
                         "'so it is', final ok 1, record workers end SUCCEEDED, step 0 ok, record agent SUCCEEDED");
@@ -1304,7 +1305,54 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     (void)finished(s, MU_FINISH_END_FAILED);
     assert_string_equal(
         s->told,
-        "state FAILED, 'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+        "'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+}
+
+/* Whether what was told has this text in it, as a decision's state and restarts left. */
+static void assert_decided(const struct scene *s, const char *decision)
+{
+    char wanted[64];
+
+    (void)snprintf(wanted, sizeof wanted, "step 7 ok, decision %s", decision);
+    assert_non_null(strstr(s->told, wanted));
+}
+
+static void every_decision_is_measured_with_the_state_that_it_led_to(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 3);
+    run(s);
+    assert_decided(s, "HEALTHY 3");
+    (void)exited(s, 0, true); /* one of two: nothing is decided */
+    assert_string_equal(s->told, "");
+    (void)exited(s, 1, false);
+    assert_decided(s, "FAILED 3");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
+    (void)value(s, PAID(1, 0) " me");
+    (void)stopped(s);
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    run_from(s, 1, 1, true);
+    assert_decided(s, "HEALTHY 2");
+    (void)waiting(s, 1); /* looked at, and well: the group is stopped for others */
+    assert_decided(s, "HEALTHY 2");
+    (void)stopped(s);
+    run_from(s, 2, 1, true);
+    (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY, .text = "stuck" });
+    assert_decided(s, "UNHEALTHY 2");
+    (void)stopped(s); /* its end as FAILED is no second decision */
+    assert_null(strstr(s->told, "decision"));
+}
+
+static void a_group_that_was_not_started_is_not_measured(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    (void)assigned(s, 0, true);
+    (void)lost(s);
+    assert_string_equal(s->told, "note again: b, 'b; restarting the group'");
 }
 
 static void names_are_there_for_all(void **state)
@@ -1695,6 +1743,8 @@ int main(void)
         SCENE(who_serves_the_workers_of_others_stays_until_they_have_gone),
         SCENE(a_life_is_recorded_in_the_order_that_pytorch_has),
         SCENE(a_failed_run_is_one_that_the_agent_survived),
+        SCENE(every_decision_is_measured_with_the_state_that_it_led_to),
+        SCENE(a_group_that_was_not_started_is_not_measured),
         SCENE(names_are_there_for_all),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(any_life_has_one_end),

@@ -26,21 +26,14 @@ static void only_these_states_follow_each_other(void **state)
         /* UNHEALTHY */ "x..xx.x",
         /* STOPPED   */ "x.x.x.x",
         /* SUCCEEDED */ ".....x.",
-        /* FAILED    */ "......x",
+        /* FAILED    */ "....x.x",
     };
 
     (void)state;
-    for (size_t from = 0; from < MU_GROUP_STATES_COUNT; from++) {
-        bool final = true;
-
-        for (size_t to = 0; to < MU_GROUP_STATES_COUNT; to++) {
-            bool may = mu_group_state_may_follow((enum mu_group_state)from, (enum mu_group_state)to);
-
-            assert_int_equal(may, table[from][to] == 'x');
-            final = final && (!may || from == to);
-        }
-        assert_int_equal(mu_group_state_is_final((enum mu_group_state)from), final);
-    }
+    for (size_t from = 0; from < MU_GROUP_STATES_COUNT; from++)
+        for (size_t to = 0; to < MU_GROUP_STATES_COUNT; to++)
+            assert_int_equal(mu_group_state_may_follow((enum mu_group_state)from, (enum mu_group_state)to),
+                             table[from][to] == 'x');
 }
 
 static void healthy_and_unhealthy_groups_are_running(void **state)
