@@ -74,6 +74,7 @@ struct mu_agent {
     uv_loop_t *loop;
     struct mu_agent_config config;
     char *run_id, *backend, *role, *entry_point, *timer_file, *node;
+    char *start_method; /* NULL: workers are programs */
     char hostname[256];
     struct muster_handler *handler;
     struct mu_job *job;
@@ -456,7 +457,11 @@ static void say_where(struct mu_agent *a)
         mu_log(MUSTER_LOG_INFO, "%s", line);
     }
     for (uint32_t i = 0; i < (uint32_t)a->config.local_world_size; i++) {
-        mu_say_error_file(line, sizeof line, i, mu_logs_error_file(a->logs, i));
+        const char *path = mu_logs_error_file(a->logs, i);
+
+        if (path[0] == '\0')
+            continue; /* there is none without a log directory */
+        mu_say_error_file(line, sizeof line, i, path);
         mu_log(MUSTER_LOG_INFO, "%s", line);
     }
 }
@@ -794,7 +799,7 @@ static void describe_failure(const struct mu_agent *a, uint32_t rank, char *text
     if (mu_failure_write_line(&failure, a->hostname, &line) == 0)
         (void)snprintf(text, room, "%.*s", (int)line.len, line.data);
     mu_buf_done(&line);
-    mu_say_failed(stock, sizeof stock, &failure, a->entry_point);
+    mu_say_failed(stock, sizeof stock, &failure, a->entry_point, a->start_method);
     mu_log(MUSTER_LOG_DEBUG, "%s", stock);
 }
 
@@ -1282,6 +1287,7 @@ static void destroy(struct mu_agent *a)
     free(a->backend);
     free(a->role);
     free(a->entry_point);
+    free(a->start_method);
     free(a->timer_file);
     free(a->node);
     mu_files_release(a->files);
@@ -1377,11 +1383,13 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
     a->role = strdup(config->role);
     a->entry_point = strdup(config->entry_point);
     a->timer_file = config->timer_file != NULL ? strdup(config->timer_file) : NULL;
+    a->start_method = config->start_method != NULL ? strdup(config->start_method) : NULL;
     if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), random) < 0)
         a->node = NULL;
     a->workers = calloc((size_t)config->local_world_size, sizeof *a->workers);
     return a->run_id != NULL && a->backend != NULL && a->role != NULL && a->entry_point != NULL && a->node != NULL &&
-                   a->workers != NULL && (config->timer_file == NULL || a->timer_file != NULL)
+                   a->workers != NULL && (config->timer_file == NULL || a->timer_file != NULL) &&
+                   (config->start_method == NULL || a->start_method != NULL)
                ? 0
                : MUSTER_ENOMEM;
 }

@@ -1,4 +1,4 @@
-/* Reports of failures: the line, torchrun's box, and the lines of the log that scripts look for. */
+/* Reports of failures: the line in the log, torchrun's box, and lines of the log that scripts look for. */
 #include "agent/report.h"
 
 #include "base/utf8.h"
@@ -51,7 +51,7 @@ static void put(struct text *t, const char *text)
     put_bytes(t, text, strlen(text));
 }
 
-/* Nothing that a terminal would act on: control characters, and what is no text at all, are written as \xNN. */
+/* Control characters and bytes that are not UTF-8 are written as \xNN, so that a terminal does not act on them. */
 static void put_visible_character(struct text *t, const char *bytes, size_t len)
 {
     uint32_t point = len > 0 ? mu_utf8_point(bytes, len) : (unsigned char)bytes[0];
@@ -65,7 +65,7 @@ static void put_visible_character(struct text *t, const char *bytes, size_t len)
     put(t, escape);
 }
 
-/* Lines stay lines, with a margin behind every line end. */
+/* Keeps line ends, and puts the margin after each of them. */
 static void put_visible(struct text *t, const char *text, const char *margin)
 {
     const char *end = text + strlen(text);
@@ -171,7 +171,7 @@ int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct m
     rc = mu_errfile_write(failure->error, out);
     if (rc < 0 || has_message(failure) || failure->exit_code < 0)
         return rc;
-    out->len--; /* the brace; such a file has a key at least */
+    out->len--; /* the closing brace; the object has at least one key */
     return mu_json_raw(out, TRAITS);
 }
 
@@ -253,7 +253,7 @@ static void put_failure(struct text *t, const struct mu_report *report, size_t i
     put(t, has_file(f) ? f->error_path : NOT_AVAILABLE);
     put(t, "\n  traceback : ");
     if (has_file(f) && f->error->structured)
-        put_visible(t, f->error->traceback, "  "); /* also behind the last line end: as in Python */
+        put_visible(t, f->error->traceback, "  "); /* Python indents after the last line end as well */
     else
         put_message(t, f);
     put(t, "\n");
@@ -319,7 +319,7 @@ static struct mu_slice cut(struct mu_slice text, size_t len_max)
     return mu_slice(text.data, len_max);
 }
 
-/* On one line: what a terminal would act on becomes blanks, and blanks in a row become one. */
+/* On one line: control characters become blanks, and several blanks become one. */
 static void put_flat(struct text *t, struct mu_slice text)
 {
     bool blank = true;
@@ -347,7 +347,7 @@ static struct mu_slice trim(struct mu_slice text)
     return text;
 }
 
-/* Python points at a part of the line above with a line of carets and tildes, which says nothing by itself. */
+/* Python marks a part of the line above with a line of carets and tildes; alone that line says nothing. */
 static bool points_only(struct mu_slice line)
 {
     for (size_t i = 0; i < line.len; i++)
@@ -374,7 +374,7 @@ static struct mu_slice last_line(struct mu_slice text)
     return text;
 }
 
-/* What the worker said: in its error file, or at last on its stderr. */
+/* What the worker said: the message of its error file, or else the last line of its stderr. */
 static void put_last_words(struct text *t, const struct mu_failure *f)
 {
     struct mu_slice words = has_message(f) ? trim(mu_slice_str(f->error->message)) : mu_slice("", 0);
@@ -475,44 +475,15 @@ const char *mu_report_entry_point(const char *program)
 
 /* ---- Lines of the log ---- */
 
-void mu_say_closing(char *line, size_t room, pid_t pid, int signal)
+void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *entry_point,
+                   const char *start_method)
 {
-    (void)snprintf(line, room, "Sending process %ld closing signal %s", (long)pid, mu_report_signal_name(signal));
-}
+    int used = snprintf(line, room, "failed (exitcode: %d) local_rank: %lld (pid: %ld) of %s: %s", failure->exit_code,
+                        (long long)failure->local_rank, (long)failure->pid, start_method == NULL ? "binary" : "fn",
+                        entry_point);
 
-void mu_say_forced(char *line, size_t room, pid_t pid, int signal)
-{
-    (void)snprintf(line, room, "Unable to shutdown process %ld via %d, forcefully exiting via 9", (long)pid, signal);
-}
-
-void mu_say_signal(char *line, size_t room, int signal)
-{
-    (void)snprintf(line, room, "Received %d death signal, shutting down workers", signal);
-}
-
-void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program)
-{
-    (void)snprintf(line, room, "failed (exitcode: %d) local_rank: %lld (pid: %ld) of binary: %s", failure->exit_code,
-                   (long long)failure->local_rank, (long)failure->pid, program);
-}
-
-void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method)
-{
-    (void)snprintf(line, room,
-                   "failed (exitcode: %d) local_rank: %lld (pid: %ld) of fn: run_script_path (start_method: %s)",
-                   failure->exit_code, (long long)failure->local_rank, (long)failure->pid, method);
-}
-
-void mu_say_retry(char *line, size_t room, const char *role, const char *state, int64_t left, int64_t max)
-{
-    (void)snprintf(line, room, "[%s] Worker group %s. %lld/%lld attempts left; will restart worker group", role, state,
-                   (long long)left, (long long)max);
-}
-
-void mu_say_waiting(char *line, size_t room, const char *role, int64_t nodes, int64_t group_rank)
-{
-    (void)snprintf(line, room, "[%s] Detected %lld new nodes from group_rank=%lld; will restart worker group", role,
-                   (long long)nodes, (long long)group_rank);
+    if (start_method != NULL && used > 0 && (size_t)used < room)
+        (void)snprintf(line + used, room - (size_t)used, " (start_method: %s)", start_method);
 }
 
 void mu_say_log_dir(char *line, size_t room, const char *directory)

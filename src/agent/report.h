@@ -1,5 +1,5 @@
-/* What people read after a failure: one line in the log that says what happened, when it happens; in the end the box that
- * torchrun prints, in its form; and the lines of the log that scripts look for. Pure: texts in, texts out. */
+/* What people read after a failure: a line in the log as soon as it happens, and at the end of the run the box that torchrun
+ * prints. Also some lines of the log that scripts look for. Pure: texts in, texts out. */
 #ifndef MU_AGENT_REPORT_H
 #define MU_AGENT_REPORT_H
 
@@ -36,24 +36,23 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count);
  * goes through us. Appends. */
 int mu_failure_write_line(const struct mu_failure *failure, const char *host, struct mu_buf *out);
 
-/* "traceback" of the box and, in the first column of torchrun's table, the made-up message of a failure without error file:
- * "Signal 11 (SIGSEGV) received by PID 42" or where to read about tracebacks. Appends; not indented. */
+/* The text behind "traceback" in the box. Without an error file: "Signal 11 (SIGSEGV) received by PID 42", or where to read about
+ * tracebacks. Appends; not indented. */
 int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out);
 
 /* raw_error of its event: the error file's content or {"message": "<NONE>"}, with PyTorch's errorTraits if `traits`.
  * Appends. */
 int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out);
-/* Whether any of them ended with an exit code and no message. From then on, and to the end of the launcher's life, PyTorch
- * puts errorTraits on every failure without an error file: or this over all attempts. */
+/* Whether any of them ended with an exit code and without an error file. After the first such failure PyTorch puts errorTraits on
+ * every failure without an error file, as long as the launcher lives: remember a true answer over all attempts. */
 bool mu_failures_have_traits(const struct mu_failure *failures, size_t count);
 
-struct mu_report {     /* borrows */
-    const char *job;   /* mu_report_job() */
-    const char *host;  /* gethostname() */
-    bool signal_names; /* 2.13: also name the signal behind the exit code; false: as 1.13 to 2.11 */
-    struct mu_failure
-        *failures; /* by the order in which they were found; in local rank order among those found together */
-    size_t count;  /* above 0 */
+struct mu_report {               /* borrows */
+    const char *job;             /* mu_report_job() */
+    const char *host;            /* gethostname() */
+    bool signal_names;           /* 2.13: also name the signal behind the exit code; false: as 1.13 to 2.11 */
+    struct mu_failure *failures; /* in the order in which they were found; by local rank if found together */
+    size_t count;                /* above 0 */
 };
 
 /* "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " and the box, ending with a line end. Appends. */
@@ -69,18 +68,13 @@ const char *mu_report_job(const char *const *argv, bool interpreter, bool run_pa
 /* entry_point of events: the base name of the program. */
 const char *mu_report_entry_point(const char *program);
 
-/* Lines of the log that scripts look for; the level stands behind each. They are cut to the room that is given, and end with a
- * NUL. */
-void mu_say_closing(char *line, size_t room, pid_t pid, int signal);                                /* WARNING */
-void mu_say_forced(char *line, size_t room, pid_t pid, int signal);                                 /* WARNING */
-void mu_say_signal(char *line, size_t room, int signal);                                            /* WARNING */
-void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *program); /* DEBUG */
-/* The same for --run-path, whose workers are functions; `method`: "spawn", ... */
-void mu_say_failed_run_path(char *line, size_t room, const struct mu_failure *failure, const char *method); /* DEBUG */
-void mu_say_retry(char *line, size_t room, const char *role, const char *state, int64_t left, int64_t max); /* INFO */
-void mu_say_waiting(char *line, size_t room, const char *role, int64_t nodes, int64_t group_rank);          /* INFO */
-void mu_say_log_dir(char *line, size_t room, const char *directory);                                        /* INFO */
-void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path);                      /* INFO */
+/* Lines of the log that scripts look for, in PyTorch's words, with their level. They are cut to the room that is given, and end
+ * with a NUL. Others of that kind are where they are said: policy.c, proc/proc_uv.c. */
+/* DEBUG. `start_method`: of workers that are functions, "spawn" or "fork"; NULL: they are programs. */
+void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *entry_point,
+                   const char *start_method);
+void mu_say_log_dir(char *line, size_t room, const char *directory);                   /* INFO */
+void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path); /* INFO */
 void mu_say_no_copy(char *line, size_t room, const char *path); /* DEBUG: the launcher has no TORCHELASTIC_ERROR_FILE */
 /* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the log. */
 void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal);

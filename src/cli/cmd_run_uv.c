@@ -512,6 +512,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
         .params = config->params,
         .role = config->role,
         .entry_point = config->command.entry_point,
+        .start_method = config->command.run_path ? "spawn" : NULL,
         .local_world_size = config->nproc,
         .max_restarts = config->max_restarts,
         .grace_ms = (uint64_t)config->shutdown_timeout_ms,

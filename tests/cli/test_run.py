@@ -1040,6 +1040,28 @@ def test_sigquit_after_another_signal_kills_at_once(scene):
     until(lambda: all(worker.got() for worker in workers), what="the signal")
     agent.signal(signal.SIGQUIT)
     assert agent.end(20) == 1
+    assert "warning: Received 15 death signal, shutting down workers\n" in agent.err
+    for worker in workers:
+        assert f"warning: Sending process {worker.pid} closing signal SIGTERM\n" in agent.err
+
+
+def test_a_worker_that_outlives_its_grace_is_killed_and_named(scene):
+    agent = scene.actors("--shutdown-timeout=1", act=["ignore"])
+    worker, = scene.world(1)
+    agent.signal(signal.SIGTERM)
+    assert agent.end(20) == 1
+    assert f"warning: Unable to shutdown process {worker.pid} via 15, forcefully exiting via 9\n" in agent.err
+
+
+def test_reply_files_are_named_where_there_are_some(scene):
+    agent = scene.shell("exit 0", "-v", f"--log-dir={scene.path}/logs")
+    assert agent.end() == 0
+    run, = (scene.path / "logs").iterdir()
+    assert f"info: log directory set to: {run}\n" in agent.err
+    assert f"info: Setting worker0 reply file to: {run}/attempt_0/0/error.json\n" in agent.err
+    agent = scene.shell("exit 0", "-v", "--log-dir=/dev/null")
+    assert agent.end() == 0
+    assert "log directory" not in agent.err and "reply file" not in agent.err
 
 
 SAVING = """
@@ -1812,6 +1834,8 @@ def test_run_path_runs_a_file(scene):
     script = scene.path / "script.py"
     script.write_text("import sys\nassert __name__ == '__main__'\nif sys.argv[1] == 'x': raise ValueError('not x')\n")
     assert scene.start("--run-path", script, "y").end() == 0
-    agent = scene.start("--run-path", script, "x")
+    agent = scene.start("--run-path", "-vv", script, "x")
     assert agent.end() == 1
     assert "run_script_path FAILED" in agent.err and "ValueError: not x" in agent.err
+    assert re.search(r"debug: failed \(exitcode: 1\) local_rank: 0 \(pid: \d+\) of fn: run_script_path "
+                     r"\(start_method: spawn\)\n", agent.err), agent.err

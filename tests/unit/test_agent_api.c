@@ -552,16 +552,33 @@ static int fail_in_several_ways(void *ctx, const struct muster_worker *worker, s
     return worker->local_rank == 0 ? 9 : 0;
 }
 
+struct wanted_line {
+    const char *text;
+    bool said;
+};
+
+static void look_for_line(void *ctx, enum muster_log_level level, const char *line)
+{
+    struct wanted_line *wanted = ctx;
+
+    (void)level;
+    wanted->said |= strstr(line, wanted->text) != NULL;
+}
+
 static void functions_fail_with_a_message(void **state)
 {
     struct muster_worker_spec spec = make_spec(alone(), 1);
+    struct wanted_line wanted = { .text = ") of fn: fail_in_several_ways (start_method: fork)" };
     struct muster_run_result *result;
 
     (void)state;
     spec.max_restarts = 0;
     spec.function = fail_in_several_ways;
     spec.function_name = "fail_in_several_ways";
+    muster_log_set_sink(look_for_line, &wanted);
     result = run_well(spec);
+    muster_log_set_sink(NULL, NULL);
+    assert_true(wanted.said);
     assert_true(muster_run_result_is_failed(result));
     assert_int_equal(muster_run_result_failure(result, 0)->exit_code, 9);
     assert_string_equal(muster_run_result_failure(result, 0)->message, "out of luck");

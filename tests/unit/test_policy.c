@@ -639,6 +639,7 @@ static void a_waiting_node_and_a_lost_one_regroup_for_free(void **state)
 
     run(s);
     assert_string_equal(waiting(s, 0), STOP);
+    assert_non_null(strstr(s->told, "'[default] Detected 1 new nodes from group_rank=1; will restart worker group'"));
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
     run_from(s, 1, 0, true);

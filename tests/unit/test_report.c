@@ -417,21 +417,13 @@ static void the_lines_that_scripts_look_for(void **state)
     char line[256];
 
     (void)state;
-    mu_say_closing(line, sizeof line, 829, 15);
-    assert_string_equal(line, "Sending process 829 closing signal SIGTERM");
-    mu_say_forced(line, sizeof line, 829, 15);
-    assert_string_equal(line, "Unable to shutdown process 829 via 15, forcefully exiting via 9");
-    mu_say_signal(line, sizeof line, 15);
-    assert_string_equal(line, "Received 15 death signal, shutting down workers");
-    mu_say_failed(line, sizeof line, &f, "./x.sh");
+    mu_say_failed(line, sizeof line, &f, "./x.sh", NULL);
     assert_string_equal(line, "failed (exitcode: 3) local_rank: 1 (pid: 42) of binary: ./x.sh");
-    mu_say_failed_run_path(line, sizeof line, &f, "spawn");
+    mu_say_failed(line, sizeof line, &f, "run_script_path", "spawn");
     assert_string_equal(line,
                         "failed (exitcode: 3) local_rank: 1 (pid: 42) of fn: run_script_path (start_method: spawn)");
-    mu_say_retry(line, sizeof line, "default", "FAILED", 2, 2);
-    assert_string_equal(line, "[default] Worker group FAILED. 2/2 attempts left; will restart worker group");
-    mu_say_waiting(line, sizeof line, "default", 1, 0);
-    assert_string_equal(line, "[default] Detected 1 new nodes from group_rank=0; will restart worker group");
+    mu_say_failed(line, 60, &f, "a_function_with_a_name_that_is_cut", "fork");
+    assert_string_equal(line, "failed (exitcode: 3) local_rank: 1 (pid: 42) of fn: a_funct");
     mu_say_log_dir(line, sizeof line, "/tmp/x");
     assert_string_equal(line, "log directory set to: /tmp/x");
     mu_say_error_file(line, sizeof line, 0, "/tmp/x/error.json");
