@@ -84,6 +84,8 @@ typedef void muster_log_sink(void *ctx, enum muster_log_level level, const char 
 
 MUSTER_API const char *muster_log_level_name(enum muster_log_level level);
 MUSTER_API void muster_log_set_sink(muster_log_sink *sink, void *ctx); /* NULL, the default: nothing is logged */
+/* Lines below this level do not reach the sink; no time is spent on their text. The default: all reach it. */
+MUSTER_API void muster_log_set_level(enum muster_log_level least);
 
 /* ---- Bytes ----------------------------------------------------------------------------------------------------- */
 

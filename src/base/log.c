@@ -1,9 +1,12 @@
 /* The one place log lines pass through. The sink may be changed while other threads log: sink and context are read
- * together under a lock, and the sink itself runs under it, so that lines never mix. */
+ * together under a lock, and the sink itself runs under it, so that lines never mix. Whether a line is shown at all is known
+ * without the lock: one that is not costs the reading of a number. */
 #include "base/log.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 enum { LINE_MAX_BYTES = 1024 };
@@ -12,7 +15,10 @@ static struct {
     pthread_mutex_t lock;
     muster_log_sink *sink;
     void *ctx;
-} out = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    enum muster_log_level least;
+} out = { .lock = PTHREAD_MUTEX_INITIALIZER, .least = MUSTER_LOG_DEBUG };
+
+static atomic_int shown_from = INT_MAX; /* the least level that somebody sees; INT_MAX: there is no sink */
 
 const char *muster_log_level_name(enum muster_log_level level)
 {
@@ -26,22 +32,37 @@ const char *muster_log_level_name(enum muster_log_level level)
     return "unknown";
 }
 
+/* With the lock held. */
+static void note_shown(void)
+{
+    atomic_store_explicit(&shown_from, out.sink != NULL ? (int)out.least : INT_MAX, memory_order_relaxed);
+}
+
 void muster_log_set_sink(muster_log_sink *sink, void *ctx)
 {
     (void)pthread_mutex_lock(&out.lock);
     out.sink = sink;
     out.ctx = ctx;
+    note_shown();
     (void)pthread_mutex_unlock(&out.lock);
+}
+
+void muster_log_set_level(enum muster_log_level least)
+{
+    (void)pthread_mutex_lock(&out.lock);
+    out.least = least;
+    note_shown();
+    (void)pthread_mutex_unlock(&out.lock);
+}
+
+bool mu_log_shows(enum muster_log_level level)
+{
+    return (int)level >= atomic_load_explicit(&shown_from, memory_order_relaxed);
 }
 
 bool mu_log_has_sink(void)
 {
-    bool has;
-
-    (void)pthread_mutex_lock(&out.lock);
-    has = out.sink != NULL;
-    (void)pthread_mutex_unlock(&out.lock);
-    return has;
+    return atomic_load_explicit(&shown_from, memory_order_relaxed) != INT_MAX;
 }
 
 void mu_log_make_plain(char *line)
@@ -61,6 +82,8 @@ void mu_log(enum muster_log_level level, const char *format, ...)
     char line[LINE_MAX_BYTES];
     va_list args;
 
+    if (!mu_log_shows(level))
+        return;
     va_start(args, format);
     (void)vsnprintf(line, sizeof line, format, args);
     va_end(args);

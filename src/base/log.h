@@ -9,6 +9,8 @@
 
 void mu_log(enum muster_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool mu_log_has_sink(void);
+/* Somebody sees lines of this level: for text that is only put together to be logged. mu_log() asks it too. */
+bool mu_log_shows(enum muster_log_level level);
 /* Names and texts of others are in lines: whatever would end a line or a terminal would act on becomes a question mark.
  * mu_log() does it; for lines that go elsewhere. */
 void mu_log_make_plain(char *line);

@@ -17,7 +17,6 @@ enum { HOST_NAME_BYTES = 256, STATUS_BYTES = 512, COLUMNS_DEFAULT = 80, COLUMNS_
 
 static const char erase_line[] = "\r\033[K";
 
-static enum muster_log_level log_level_min;
 static struct mu_log_style log_style = { .host = "localhost" };
 static char status[STATUS_BYTES]; /* what a terminal shows in its last line */
 static size_t status_len;
@@ -130,8 +129,6 @@ static void log_to_stderr(void *ctx, enum muster_log_level level, const char *li
     char text[64];
 
     (void)ctx;
-    if (level < log_level_min)
-        return;
     if (lost > 0) {
         (void)snprintf(text, sizeof text, "%lu log lines could not be written", lost);
         if (write_line(MUSTER_LOG_WARNING, text))
@@ -192,7 +189,7 @@ bool mu_cli_log(const char *level)
 
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         if (strcmp(level, muster_log_level_name(levels[i])) == 0) {
-            log_level_min = levels[i];
+            muster_log_set_level(levels[i]);
             choose_style();
             muster_log_set_sink(log_to_stderr, NULL);
             return true;

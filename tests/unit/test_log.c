@@ -2,6 +2,8 @@
 #include "base/log.h"
 #include "pure.h"
 
+#include <sys/mman.h>
+
 struct seen {
     unsigned lines;
     enum muster_log_level level;
@@ -38,6 +40,31 @@ static void a_line_reaches_the_sink_with_its_level(void **state)
     muster_log_set_sink(NULL, NULL);
     mu_log(MUSTER_LOG_ERROR, "too late");
     assert_int_equal(seen.lines, 1);
+}
+
+/* The text is at an address that cannot be read: whoever looked at it would die. */
+static void a_line_that_nobody_sees_is_not_put_together(void **state)
+{
+    struct seen seen = { 0 };
+    char *unreadable = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)state;
+    assert_ptr_not_equal(unreadable, MAP_FAILED);
+    assert_false(mu_log_shows(MUSTER_LOG_ERROR));
+    mu_log(MUSTER_LOG_ERROR, "%s", unreadable);
+    muster_log_set_sink(remember, &seen);
+    assert_true(mu_log_shows(MUSTER_LOG_DEBUG)); /* unless one says otherwise */
+    muster_log_set_level(MUSTER_LOG_INFO);
+    assert_false(mu_log_shows(MUSTER_LOG_DEBUG));
+    mu_log(MUSTER_LOG_DEBUG, "%s", unreadable);
+    assert_int_equal(seen.lines, 0);
+    mu_log(MUSTER_LOG_INFO, "this one is");
+    assert_int_equal(seen.lines, 1);
+    muster_log_set_level(MUSTER_LOG_DEBUG);
+    mu_log(MUSTER_LOG_DEBUG, "and now this one");
+    assert_int_equal(seen.lines, 2);
+    muster_log_set_sink(NULL, NULL);
+    assert_int_equal(munmap(unreadable, 4096), 0);
 }
 
 static void a_line_that_is_too_long_is_cut(void **state)
@@ -157,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_sink_nothing_happens),
         cmocka_unit_test(a_line_reaches_the_sink_with_its_level),
+        cmocka_unit_test(a_line_that_nobody_sees_is_not_put_together),
         cmocka_unit_test(a_line_that_is_too_long_is_cut),
         cmocka_unit_test(nothing_in_a_line_is_acted_on_by_a_terminal),
         cmocka_unit_test(levels_have_names),
