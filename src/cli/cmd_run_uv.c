@@ -607,7 +607,7 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
 {
     struct run *run = calloc(1, sizeof *run);
     struct mu_run_config *config = NULL;
-    struct mu_event_sink *sink = NULL;
+    struct mu_sink *events = NULL, *metrics = NULL;
     struct muster_error error = { 0 };
     int keeper_fd = -1, rc = MU_EXIT_ERROR;
 
@@ -624,12 +624,14 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
     if (check_files(config, &error) < 0 ||
         mu_cli_load_backends(muster_rdzv_params_backend(config->params), config->backend_dirs,
                              config->backend_dirs_count, &error) < 0 ||
-        mu_event_sink_open(config->event_log_handler, &sink, &error) < 0 ||
+        mu_event_sink_open(config->event_log_handler, &events, &error) < 0 ||
+        mu_metric_sink_open(config->metrics, &metrics, &error) < 0 ||
         mu_keeper_run(startup, program, &keeper_fd, &error) < 0)
         rc = fail(run, &error);
     else
         rc = run_agent(run, startup, keeper_fd);
-    mu_event_sink_close(sink);
+    mu_sink_close(events);
+    mu_sink_close(metrics);
     end_as(run);
     if (mu_filethread_hangs()) { /* and exit() might wait for it */
         (void)fflush(NULL);

@@ -644,19 +644,33 @@ static int take_devices(struct maker *m)
     return 0;
 }
 
+/* Whether it names a sink of lines. */
+static bool is_sink(const char *name)
+{
+    static const char file[] = "file:";
+
+    return strcmp(name, "null") == 0 || strcmp(name, "console") == 0 ||
+           (strncmp(name, file, sizeof file - 1) == 0 && name[sizeof file - 1] != '\0');
+}
+
 static int take_event_handler(struct maker *m)
 {
-    static const char *const names[] = { "null", "console", "dynamic_rendezvous" };
-    static const char file[] = "file:";
     const char *name = m->options->event_log_handler;
-    bool known = strncmp(name, file, sizeof file - 1) == 0 && name[sizeof file - 1] != '\0';
 
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        known = known || strcmp(name, names[i]) == 0;
-    if (!known)
+    if (!is_sink(name) && strcmp(name, "dynamic_rendezvous") != 0)
         return mu_run_problem(m->problem, MU_RUN_KEY,
                               "--event-log-handler: unknown name '%s'; expected null, console or file:PATH", name);
     return keep(m, &m->config->event_log_handler, name);
+}
+
+static int take_metrics(struct maker *m)
+{
+    const char *name = m->options->metrics;
+
+    if (!is_sink(name))
+        return mu_run_problem(m->problem, MU_RUN_VALUE,
+                              "--metrics: unknown name '%s'; expected null, console or file:PATH", name);
+    return keep(m, &m->config->metrics, name);
 }
 
 static int check_numa(struct maker *m)
@@ -775,6 +789,7 @@ static step *const steps[] = {
     check_group,
     take_devices,
     take_event_handler,
+    take_metrics,
     check_numa,
     take_command,
     take_rest,
@@ -820,6 +835,7 @@ void mu_run_config_free(struct mu_run_config *config)
     free(config->tmp_dir);
     free(config->prefix_template);
     free(config->event_log_handler);
+    free(config->metrics);
     free(config->error_file);
     free(config->timer_file);
     free(config->health_hosts);
@@ -975,6 +991,7 @@ static void add_configuration(struct mu_text *out, const struct mu_run_config *c
     add_streams(out, "redirects", &config->redirects);
     add_streams(out, "tee", &config->tee);
     add_line(out, "event_log_handler", config->event_log_handler);
+    add_line(out, "metrics", config->metrics);
     add_signals(out, config);
     add_seconds(out, "shutdown_timeout", config->shutdown_timeout_ms);
     if (config->exit_barrier_timeout_ms >= 0)

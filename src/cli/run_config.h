@@ -78,6 +78,7 @@ struct mu_run_config {
 
     /* What else the agent is told by variables. */
     char *event_log_handler;   /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
+    char *metrics;             /* "null", "console" or "file:PATH" */
     char *error_file;          /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
     bool file_timer;           /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
     char *timer_file;          /* TORCHELASTIC_TIMER_FILE; NULL: not set */

@@ -112,6 +112,7 @@ static const struct rule rules[] = {
     { "backend-dir", 0, DIRS, 0, NULL, NO_VARIABLE | OURS, NULL },
     { "bind", 0, TEXT, AT(bind), NULL, OURS, NULL },
     { "allow", 0, TEXT, AT(allow), NULL, OURS, NULL },
+    { "metrics", 0, TEXT, AT(metrics), "null", OURS, NULL },
     { "exit-barrier-timeout", 0, FLOAT, AT(exit_barrier_timeout), NULL, NO_VARIABLE | OURS, NULL },
     { "quiet", 'q', FLAG, AT(quiet), NULL, NO_VARIABLE | OURS, NULL },
     { "verbose", 'v', COUNT, AT(verbose), NULL, NO_VARIABLE | OURS, NULL },
@@ -628,6 +629,8 @@ static const char help_options[] =
     "  --dry-run                 show the configuration, command and environment of the\n"
     "                            workers, and start nothing\n"
     "  --event-log-handler NAME  write events as JSON lines: null, console or file:PATH\n"
+    "                            (default: null)\n"
+    "  --metrics NAME            write metrics, a line each: null, console or file:PATH\n"
     "                            (default: null)\n"
     "  -h, --help                this text\n"
     "\n"

@@ -67,6 +67,7 @@ struct mu_run_options {
     struct mu_run_int max_restarts;
     struct mu_run_float monitor_interval;
     const char *start_method, *event_log_handler, *role;
+    const char *metrics;
     bool module, no_python, run_path;
     const char *log_dir; /* NULL: not given */
     const char *redirects, *tee, *local_ranks_filter;

@@ -27,22 +27,26 @@ void muster_metrics_set_sink(muster_metrics_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
+const char *mu_metric_line(const struct muster_metric *metric, char ret_line[static MU_METRIC_LINE_MAX])
+{
+    char time_text[MU_JSON_REAL_MAX];
+
+    mu_json_real_repr(metric->time_s, time_text);
+    (void)snprintf(ret_line, MU_METRIC_LINE_MAX, "[%s][%s]: %s=%lld", time_text, metric->group, metric->name,
+                   (long long)metric->value);
+    return ret_line;
+}
+
 void muster_metrics_console(void *ctx, const struct muster_metric *metric)
 {
-    char line[MU_METRIC_NAME_MAX + 128], time_text[MU_JSON_REAL_MAX];
-    int len;
+    char line[MU_METRIC_LINE_MAX + 1];
+    size_t len;
 
     (void)ctx;
-    mu_json_real_repr(metric->time_s, time_text);
-    len = snprintf(line, sizeof line, "[%s][%s]: %s=%lld\n", time_text, metric->group, metric->name,
-                   (long long)metric->value);
-    if (len < 0)
-        return;
-    if ((size_t)len >= sizeof line) { /* only a sink that somebody else calls sees such names */
-        len = (int)sizeof line - 1;
-        line[len - 1] = '\n';
-    }
-    (void)!write(STDOUT_FILENO, line, (size_t)len);
+    (void)mu_metric_line(metric, line);
+    len = strlen(line);
+    line[len++] = '\n';
+    (void)!write(STDOUT_FILENO, line, len);
 }
 
 /* With the lock held. */

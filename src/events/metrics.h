@@ -7,6 +7,7 @@
 
 #define MU_METRICS_GROUP "torchelastic"
 #define MU_METRIC_NAME_MAX 1024 /* with its NUL; longer ones are cut */
+#define MU_METRIC_LINE_MAX (MU_METRIC_NAME_MAX + 128)
 #define MU_METRICS_FINAL 6
 
 /* What is timed, under the names of PyTorch's methods. */
@@ -25,6 +26,9 @@ enum mu_metrics_step {
     MU_METRICS_STEPS(X)
 #undef X
 };
+
+/* "[<seconds>][<group>]: <name>=<value>", cut at MU_METRIC_LINE_MAX. Returns it. Pure. */
+const char *mu_metric_line(const struct muster_metric *metric, char ret_line[static MU_METRIC_LINE_MAX]);
 
 void mu_metric_put(int64_t value, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

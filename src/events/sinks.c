@@ -1,11 +1,12 @@
-/* Sinks of events, by name. A line goes out in one write, so that lines of several processes do not mix; what a full disk or a
- * closed stderr does not take is lost, and workers and agent go on. A file is written by a thread; what became of a line is
- * looked at when the next one comes, and in the end. */
+/* Sinks of events and of metrics, by name. A line goes out in one write, so that lines of several processes do not mix; what a
+ * full disk or a closed stderr does not take is lost, and workers and agent go on. A file is written by a thread; what became of
+ * a line is looked at when the next one comes, and in the end. */
 #include "events/sinks.h"
 
 #include "base/error.h"
 #include "base/filethread.h"
 #include "base/log.h"
+#include "events/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,20 +17,29 @@
 
 #define FILE_PREFIX "file:"
 
-struct mu_event_sink {
+struct kind {
+    const char *item;                  /* what a line is, for people: "event" */
+    const char *option, *file;         /* what chooses the sink, and what a file of it is called */
+    const char *names;                 /* that can be chosen */
+    int console;                       /* descriptor */
+    void (*set)(struct mu_sink *sink); /* as the process's sink; NULL: takes it away */
+};
+
+struct mu_sink {
+    const struct kind *kind;
     int fd;                       /* -1: nothing to write to */
     char *path;                   /* NULL: the console */
     struct mu_filethread *thread; /* of a file, which is closed with it; NULL: the console */
     size_t waiting;               /* bytes in lines that are not written yet ... */
     uint64_t lines;               /* ... and how many */
-    bool said;                    /* that events are lost */
+    bool said;                    /* that lines are lost */
     uint64_t lost;
 };
 
 /* A line on its way to a file. */
 struct line {
     struct mu_file_job job;
-    struct mu_event_sink *sink;
+    struct mu_sink *sink;
     int fd, errnum;
     size_t len;
     char text[]; /* and a line end */
@@ -92,12 +102,12 @@ void muster_events_console(void *ctx, const struct muster_event_record *record)
 
 static const char silent[] = "the file system does not answer";
 
-static void lose(struct mu_event_sink *sink, const char *reason)
+static void lose(struct mu_sink *sink, const char *reason)
 {
     sink->lost++;
     if (!sink->said)
-        mu_log(MUSTER_LOG_WARNING, "write event to %s%s: %s; events are lost", sink->path != NULL ? "" : "the console",
-               sink->path != NULL ? sink->path : "", reason);
+        mu_log(MUSTER_LOG_WARNING, "write %s to %s: %s; %ss are lost", sink->kind->item,
+               sink->path != NULL ? sink->path : "the console", reason, sink->kind->item);
     sink->said = true;
 }
 
@@ -118,7 +128,7 @@ static void drop_line(struct mu_file_job *job)
 static void on_line(struct mu_file_job *job)
 {
     struct line *line = MU_LIST_ITEM(job, struct line, job);
-    struct mu_event_sink *sink = line->sink;
+    struct mu_sink *sink = line->sink;
 
     sink->waiting -= line->len;
     sink->lines--;
@@ -127,12 +137,12 @@ static void on_line(struct mu_file_job *job)
     drop_line(job);
 }
 
-static void submit(struct mu_event_sink *sink, const char *text)
+static void submit(struct mu_sink *sink, const char *text)
 {
     struct line *line;
 
     mu_filethread_turn(sink->thread);
-    if (sink->waiting + strlen(text) >= MU_EVENT_SINK_BYTES_MAX) {
+    if (sink->waiting + strlen(text) >= MU_SINK_BYTES_MAX) {
         lose(sink, silent);
         return;
     }
@@ -149,58 +159,87 @@ static void submit(struct mu_event_sink *sink, const char *text)
     mu_filethread_submit(sink->thread, &line->job);
 }
 
-static void on_event(void *ctx, const struct muster_event_record *record)
+/* NULL: there was no memory for the line. */
+static void put_line(struct mu_sink *sink, const char *text)
 {
-    struct mu_event_sink *sink = ctx;
-
-    if (record->source == MUSTER_EVENT_RENDEZVOUS)
-        return;
-    if (record->json == NULL)
+    if (text == NULL)
         lose(sink, muster_error_text(MUSTER_ENOMEM));
     else if (sink->thread != NULL)
-        submit(sink, record->json);
-    else if (!write_line(sink->fd, record->json))
+        submit(sink, text);
+    else if (!write_line(sink->fd, text))
         lose(sink, strerror(errno));
 }
 
-static int open_file(struct mu_event_sink *sink, const char *path, struct muster_error *reterr)
+/* ---- Events and metrics */
+
+static void on_event(void *ctx, const struct muster_event_record *record)
+{
+    put_line(ctx, record->json);
+}
+
+static void set_for_events(struct mu_sink *sink)
+{
+    muster_events_set_sink(sink != NULL ? on_event : NULL, sink);
+}
+
+static const struct kind events = { "event",       "event log handler", "event log", "null, console or file:PATH",
+                                    STDERR_FILENO, set_for_events };
+
+static void on_metric(void *ctx, const struct muster_metric *metric)
+{
+    char line[MU_METRIC_LINE_MAX];
+
+    put_line(ctx, mu_metric_line(metric, line));
+}
+
+static void set_for_metrics(struct mu_sink *sink)
+{
+    muster_metrics_set_sink(sink != NULL ? on_metric : NULL, sink);
+}
+
+static const struct kind metrics = { "metric",      "metrics sink", "metrics file", "null, console or file:PATH",
+                                     STDOUT_FILENO, set_for_metrics };
+
+/* ---- By name */
+
+static int open_file(struct mu_sink *sink, const char *path, struct muster_error *reterr)
 {
     struct mu_filethread_config config = { .wake = NULL };
 
     if (*path == '\0')
-        return mu_fail(reterr, MUSTER_EINVAL, "event log handler '" FILE_PREFIX "': no path");
+        return mu_fail(reterr, MUSTER_EINVAL, "%s '" FILE_PREFIX "': no path", sink->kind->option);
     sink->path = strdup(path);
     sink->thread = mu_filethread_new(&config);
     if (sink->path == NULL || sink->thread == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "event log '%s': no memory", path);
+        return mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", sink->kind->file, path);
     /* Never waits: a FIFO that nobody reads is an error. */
     sink->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (sink->fd < 0)
-        return mu_fail_errno(reterr, errno, "open event log '%s'", path);
+        return mu_fail_errno(reterr, errno, "open %s '%s'", sink->kind->file, path);
     return 0;
 }
 
 /* What the name says; -1 in `fd`: nowhere. */
-static int choose(struct mu_event_sink *sink, const char *name, struct muster_error *reterr)
+static int choose(struct mu_sink *sink, const char *name, struct muster_error *reterr)
 {
-    if (strcmp(name, "null") == 0 || strcmp(name, "dynamic_rendezvous") == 0)
+    if (strcmp(name, "null") == 0 || (sink->kind == &events && strcmp(name, "dynamic_rendezvous") == 0))
         return 0;
     if (strncmp(name, FILE_PREFIX, strlen(FILE_PREFIX)) == 0)
         return open_file(sink, name + strlen(FILE_PREFIX), reterr);
     if (strcmp(name, "console") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "unknown event log handler '%s': null, console or file:PATH", name);
-    sink->fd = STDERR_FILENO;
+        return mu_fail(reterr, MUSTER_EINVAL, "unknown %s '%s': %s", sink->kind->option, name, sink->kind->names);
+    sink->fd = sink->kind->console;
     return 0;
 }
 
-int mu_event_sink_open(const char *name, struct mu_event_sink **ret_sink, struct muster_error *reterr)
+static int open_sink(const struct kind *kind, const char *name, struct mu_sink **ret_sink, struct muster_error *reterr)
 {
-    struct mu_event_sink *sink = malloc(sizeof *sink);
+    struct mu_sink *sink = malloc(sizeof *sink);
     int rc;
 
     if (sink == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "event log handler '%s': no memory", name);
-    *sink = (struct mu_event_sink){ .fd = -1 };
+        return mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", kind->option, name);
+    *sink = (struct mu_sink){ .kind = kind, .fd = -1 };
     rc = choose(sink, name, reterr);
     if (rc < 0) {
         (void)mu_filethread_free(sink->thread);
@@ -209,35 +248,46 @@ int mu_event_sink_open(const char *name, struct mu_event_sink **ret_sink, struct
         return rc;
     }
     if (sink->fd >= 0)
-        muster_events_set_sink(on_event, sink);
+        kind->set(sink);
     *ret_sink = sink;
     return 0;
 }
 
+int mu_event_sink_open(const char *name, struct mu_sink **ret_sink, struct muster_error *reterr)
+{
+    return open_sink(&events, name, ret_sink, reterr);
+}
+
+int mu_metric_sink_open(const char *name, struct mu_sink **ret_sink, struct muster_error *reterr)
+{
+    return open_sink(&metrics, name, ret_sink, reterr);
+}
+
 /* Whatever is not written when this returns hangs. */
-static void wait_for_lines(struct mu_event_sink *sink)
+static void wait_for_lines(struct mu_sink *sink)
 {
     if (sink->thread == NULL)
         return;
-    (void)mu_filethread_wait(sink->thread, MU_EVENT_SINK_QUIET_MS);
+    (void)mu_filethread_wait(sink->thread, MU_SINK_QUIET_MS);
     mu_filethread_turn(sink->thread);
 }
 
-void mu_event_sink_close(struct mu_event_sink *sink)
+void mu_sink_close(struct mu_sink *sink)
 {
     bool ended;
 
     if (sink == NULL)
         return;
     if (sink->fd >= 0)
-        muster_events_set_sink(NULL, NULL);
+        sink->kind->set(NULL);
     wait_for_lines(sink);
     while (sink->lines > 0) {
         lose(sink, silent);
         sink->lines--;
     }
     if (sink->lost > 0 && sink->path != NULL)
-        mu_log(MUSTER_LOG_WARNING, "%s lacks %" PRIu64 " event%s", sink->path, sink->lost, sink->lost == 1 ? "" : "s");
+        mu_log(MUSTER_LOG_WARNING, "%s lacks %" PRIu64 " %s%s", sink->path, sink->lost, sink->kind->item,
+               sink->lost == 1 ? "" : "s");
     ended = mu_filethread_free(sink->thread);
     if (sink->path != NULL && ended)
         (void)close(sink->fd);
@@ -245,7 +295,7 @@ void mu_event_sink_close(struct mu_event_sink *sink)
     free(sink);
 }
 
-uint64_t mu_event_sink_lost(struct mu_event_sink *sink)
+uint64_t mu_sink_lost(struct mu_sink *sink)
 {
     wait_for_lines(sink);
     return sink->lost;

@@ -1452,8 +1452,13 @@ def test_a_console_that_blocks_blocks_workers_not_for_ever(scene):
 # ---- Events, timers, health ----
 
 
-def events(path):
+def all_events(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events(path):
+    """Those of agents and workers; events of a rendezvous have no source."""
+    return [event for event in all_events(path) if "source" in event]
 
 
 def states(found):
@@ -1520,6 +1525,33 @@ def test_events_can_go_to_the_console(scene):
     assert (agent.end(), agent.out) == (0, b"")
     found = [json.loads(line[line.index("{"):]) for line in agent.err.splitlines() if '"torchelastic.' in line]
     assert len(found) == 5
+
+
+def metrics(text):
+    """(name, value) of each line; all of them must have PyTorch's form."""
+    found = [re.fullmatch(r"\[(\d+\.\d+)\]\[torchelastic\]: (\S+)=(-?\d+)", line) for line in text.splitlines()]
+    assert found and all(found), text
+    return [(match[2], int(match[3])) for match in found]
+
+
+def test_metrics_can_go_to_a_file_and_to_the_console(scene):
+    path = scene.path / "metrics"
+    agent = scene.shell("exit 0", f"--metrics=file:{path}")
+    assert (agent.end(), agent.out) == (0, b"")
+    names = [name for name, _ in metrics(path.read_text())]
+    assert names[:4:2] == ["SimpleElasticAgent._assign_worker_ranks.success", "SimpleElasticAgent._rendezvous.success"]
+    assert names[-2:] == ["SimpleElasticAgent.run.success", "SimpleElasticAgent.run.duration.ms"]
+    assert ("workers.default.run_success_no_retries", 1) in metrics(path.read_text())
+    agent = scene.shell("exit 0", env={"PET_METRICS": "console"})
+    assert agent.end() == 0
+    assert [name for name, _ in metrics(agent.out.decode())] == names
+
+
+def test_a_metrics_file_that_cannot_be_opened_is_said_before_anything_is_started(scene):
+    agent = scene.shell('touch "$STAGE/started"', "--metrics=file:/dev/null/metrics", "--log-dir", scene.path / "logs")
+    assert agent.end() == 1
+    assert "NotADirectoryError: open metrics file '/dev/null/metrics': Not a directory" in agent.err
+    assert not (scene.stage / "started").exists() and not (scene.path / "logs").exists()
 
 
 ACQUIRE = ("import json, os, signal, sys, time\n"

@@ -78,6 +78,7 @@ def test_help_is_short_and_begins_with_examples(torchrun, words):
     (["--rdzv-endpoint=h"], {}, "ValueError"),
     (["--nproc-per-node=0"], {}, "AssertionError"),
     (["--event-log-handler=foo"], {}, "KeyError"),
+    (["--metrics=foo"], {}, "ValueError"),
     (["--numa-binding=node"], {}, "NotImplementedError"),
     ([], {"LOGLEVEL": "17"}, "ValueError"),
     (["--no-python"], {}, "FileNotFoundError"),

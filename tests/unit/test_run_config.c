@@ -100,6 +100,9 @@ static const struct {
       "local_rank 1 exceeds available GPUs in HIP_VISIBLE_DEVICES=3" },
     { "--event-log-handler=foo", "", MU_RUN_KEY, "'foo'" },
     { "--event-log-handler=file:", "", MU_RUN_KEY, "'file:'" },
+    { "--metrics=foo", "", MU_RUN_VALUE, "'foo'" },
+    { "--metrics=file:", "", MU_RUN_VALUE, "'file:'" },
+    { "--metrics=dynamic_rendezvous", "", MU_RUN_VALUE, "null, console or file:PATH" },
     { "--numa-binding=node", "", MU_RUN_NOT_YET, "not supported yet" },
 };
 
@@ -594,6 +597,23 @@ static void events_go_to_a_known_sink(void **state)
     }
 }
 
+static void metrics_go_to_a_known_sink(void **state)
+{
+    static const char *const names[] = { "null", "console", "file:/x" };
+    struct scene scene;
+    char argv[64];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        (void)snprintf(argv, sizeof argv, "--metrics=%s", names[i]);
+        assert_string_equal(configured(&scene, argv, "")->metrics, names[i]);
+        scene_done(&scene);
+        (void)snprintf(argv, sizeof argv, "PET_METRICS=%s", names[i]);
+        assert_string_equal(configured(&scene, "", argv)->metrics, names[i]);
+        scene_done(&scene);
+    }
+}
+
 /* ---- Text, memory ---- */
 
 static void a_dry_run_shows_all_of_it(void **state)
@@ -601,6 +621,7 @@ static void a_dry_run_shows_all_of_it(void **state)
     static const char *const parts[] = {
         "  nproc_per_node          2\n",
         "  rdzv_endpoint           h:1\n",
+        "  metrics                 null\n",
         "  node_rank               1\n",
         "  redirects               0:1\n",
         "  tee                     3\n",
@@ -720,6 +741,7 @@ int main(void)
         cmocka_unit_test(variables_tell_the_agent_the_rest),
         cmocka_unit_test(the_log_level_is_a_name_or_an_option),
         cmocka_unit_test(events_go_to_a_known_sink),
+        cmocka_unit_test(metrics_go_to_a_known_sink),
         cmocka_unit_test(a_dry_run_shows_all_of_it),
         cmocka_unit_test(errors_that_come_later_have_kinds_too),
         cmocka_unit_test(missing_memory_is_an_error),

@@ -137,6 +137,7 @@ static const struct {
     ROW(monitor_interval, 'f', "0.1"),
     ROW(start_method, 's', "spawn"),
     ROW(event_log_handler, 's', "null"),
+    ROW(metrics, 's', "null"),
     ROW(role, 's', "default"),
     ROW(module, 'b', NULL),
     ROW(no_python, 'b', NULL),
