@@ -496,6 +496,7 @@ static int open_logs(struct mu_agent *a, struct muster_error *reterr)
     config.workers = count;
     config.ranks = ranks;
     config.role = a->role;
+    config.host = a->hostname;
     if (rc == 0)
         rc = mu_logs_open(a->loop, &config, on_logs_opened, a, &a->logs, reterr);
     free(ranks);

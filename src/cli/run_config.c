@@ -739,6 +739,7 @@ static int take_health_port(struct maker *m)
 static int take_rest(struct maker *m)
 {
     const char *error_file = variable(m, "TORCHELASTIC_ERROR_FILE"), *log_dir = m->options->log_dir;
+    const char *prefix = m->options->log_line_prefix_template;
     struct mu_run_config *config = m->config;
     int rc = keep(m, &config->program, m->host->program);
 
@@ -754,7 +755,8 @@ static int take_rest(struct maker *m)
     if (rc == 0)
         rc = keep(m, &config->tmp_dir, find_tmp_dir(m));
     if (rc == 0)
-        rc = keep_if(m, &config->prefix_template, variable(m, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"));
+        rc = keep_if(m, &config->prefix_template,
+                     prefix[0] != '\0' ? prefix : variable(m, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"));
     if (rc == 0)
         rc = keep_if(m, &config->error_file, error_file != NULL && error_file[0] != '\0' ? error_file : NULL);
     if (rc == 0)

@@ -56,7 +56,7 @@ struct mu_run_config {
     /* With virtual_local_rank: the list of devices, at least one for each worker. NULL: there is no list. */
     char **visible_devices;
     bool visible_devices_of_hip; /* it is HIP_VISIBLE_DEVICES, which then is set for the workers too */
-    bool workers_identical; /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
+    bool workers_identical;      /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
 
     /* Ends. */
     char *signals_text; /* as given; workers get it too */
@@ -71,7 +71,7 @@ struct mu_run_config {
     struct mu_redirects redirects, tee;
     struct mu_ranks_shown shown; /* on the console */
     struct mu_filters stdout_filters, stderr_filters;
-    char *prefix_template;           /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; NULL: not set */
+    char *prefix_template;           /* of tee'd lines; NULL: not set */
     enum muster_log_level log_level; /* LOGLEVEL, -q, -v */
     bool quiet, dry_run;
     unsigned verbose;

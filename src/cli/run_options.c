@@ -62,6 +62,7 @@ const char *mu_run_lookup_environ(void *ctx, const char *name)
 
 enum kind { HELP, FLAG, COUNT, TEXT, CHOICE, INT, FLOAT, DIRS };
 
+/* OURS: stock, or a stock that is in use, does not have it. */
 enum { NO_VARIABLE = 1, OURS = 2, LAUNCH_ONLY = 4 };
 
 struct rule {
@@ -94,6 +95,7 @@ static const struct rule rules[] = {
     { "no-python", 0, FLAG, AT(no_python), NULL, 0, NULL },
     { "run-path", 0, FLAG, AT(run_path), NULL, 0, NULL },
     { "log-dir", 0, TEXT, AT(log_dir), NULL, 0, NULL },
+    { "log-line-prefix-template", 0, TEXT, AT(log_line_prefix_template), "", OURS, NULL },
     { "redirects", 'r', TEXT, AT(redirects), "0", 0, NULL },
     { "tee", 't', TEXT, AT(tee), "0", 0, NULL },
     { "local-ranks-filter", 0, TEXT, AT(local_ranks_filter), "", 0, NULL },
@@ -611,6 +613,10 @@ static const char help_options[] =
     "                            local rank (default: 0)\n"
     "  -t, --tee SPEC            write to files and to the console (default: 0)\n"
     "  --log-dir DIR             folder for these files (default: a new one in /tmp)\n"
+    "  --log-line-prefix-template TEXT\n"
+    "                            what stands before tee'd lines, with ${role_name},\n"
+    "                            ${rank}, ${local_rank} and ${hostname} replaced (default:\n"
+    "                            [${role_name}${local_rank}]:)\n"
     "  --local-ranks-filter N,.. show only these local ranks on the console\n"
     "  --duplicate-stdout-filters WORD,..., --duplicate-stderr-filters WORD,...\n"
     "                            copy tee'd lines that contain a WORD to one more file\n"

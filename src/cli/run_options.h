@@ -70,6 +70,7 @@ struct mu_run_options {
     const char *metrics;
     bool module, no_python, run_path;
     const char *log_dir; /* NULL: not given */
+    const char *log_line_prefix_template;
     const char *redirects, *tee, *local_ranks_filter;
     const char *duplicate_stdout_filters, *duplicate_stderr_filters;
     struct mu_run_int node_rank;

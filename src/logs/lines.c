@@ -98,8 +98,10 @@ void mu_lines_done(struct mu_lines *lines)
 
 /* ---- Prefix */
 
-struct words {
-    const char *names[3], *values[3];
+enum { MACROS = 4 };
+
+struct macros {
+    const char *names[MACROS], *values[MACROS];
 };
 
 static void put(char prefix[static MU_PREFIX_MAX], size_t *used, const char *text, size_t len)
@@ -118,7 +120,7 @@ static bool is_name(char c, bool first)
 }
 
 /* What stands at a '$': its value and how long it was in the template; 0: nothing that we know, it stays. */
-static size_t look_up(const char *at, const struct words *words, const char **ret_value)
+static size_t look_up(const char *at, const struct macros *macros, const char **ret_value)
 {
     bool braces = at[1] == '{';
     const char *name = at + (braces ? 2 : 1);
@@ -132,28 +134,28 @@ static size_t look_up(const char *at, const struct words *words, const char **re
         len++;
     if (braces && name[len] != '}')
         return 0;
-    for (size_t i = 0; i < sizeof words->names / sizeof words->names[0]; i++)
-        if (strlen(words->names[i]) == len && memcmp(words->names[i], name, len) == 0) {
-            *ret_value = words->values[i];
+    for (size_t i = 0; i < MACROS; i++)
+        if (strlen(macros->names[i]) == len && memcmp(macros->names[i], name, len) == 0) {
+            *ret_value = macros->values[i];
             return len + (braces ? 3 : 1);
         }
     return 0;
 }
 
-void mu_prefix_format(const char *template, const char *role, uint64_t rank, uint32_t local_rank,
-                      char prefix[static MU_PREFIX_MAX])
+void mu_prefix_format(const char *template, const struct mu_prefix_words *words, char prefix[static MU_PREFIX_MAX])
 {
-    char rank_text[24], local_text[24];
-    struct words words = { { "role_name", "rank", "local_rank" }, { role, rank_text, local_text } };
+    char rank[24], local_rank[24];
+    const struct macros macros = { { "role_name", "rank", "local_rank", "hostname" },
+                                   { words->role, rank, local_rank, words->host } };
     size_t used = 0, len;
     const char *value;
 
-    (void)snprintf(rank_text, sizeof rank_text, "%llu", (unsigned long long)rank);
-    (void)snprintf(local_text, sizeof local_text, "%u", (unsigned)local_rank);
+    (void)snprintf(rank, sizeof rank, "%llu", (unsigned long long)words->rank);
+    (void)snprintf(local_rank, sizeof local_rank, "%u", (unsigned)words->local_rank);
     if (template == NULL || template[0] == '\0')
         template = "[${role_name}${local_rank}]:";
     while (*template != '\0') {
-        len = *template == '$' ? look_up(template, &words, &value) : 0;
+        len = *template == '$' ? look_up(template, &macros, &value) : 0;
         if (len > 0)
             put(prefix, &used, value, strlen(value));
         else

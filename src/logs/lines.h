@@ -34,9 +34,15 @@ bool mu_lines_next(struct mu_lines *lines, struct mu_slice *input, struct mu_lin
 bool mu_lines_end(struct mu_lines *lines, struct mu_lines_piece *ret_piece);
 void mu_lines_done(struct mu_lines *lines);
 
-/* Replaces ${role_name}, ${rank} and ${local_rank} in a template; $name without braces does the same, $$ is one $, and
- * everything else stays. NULL or empty: "[<role><local rank>]:". */
-void mu_prefix_format(const char *template, const char *role, uint64_t rank, uint32_t local_rank,
-                      char prefix[static MU_PREFIX_MAX]);
+/* Whose lines they are. */
+struct mu_prefix_words {
+    const char *role, *host;
+    uint64_t rank;
+    uint32_t local_rank;
+};
+
+/* Replaces ${role_name}, ${rank}, ${local_rank} and ${hostname} in a template; $name without braces does the same, $$ is one
+ * $, and everything else stays. NULL or empty: "[<role><local rank>]:". */
+void mu_prefix_format(const char *template, const struct mu_prefix_words *words, char prefix[static MU_PREFIX_MAX]);
 
 #endif

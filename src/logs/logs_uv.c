@@ -223,9 +223,12 @@ static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, s
         .on_ended = on_tee_ended,
         .ctx = logs,
     };
+    const struct mu_prefix_words words = { .role = config->role != NULL ? config->role : "default",
+                                           .host = config->host != NULL ? config->host : "localhost",
+                                           .rank = logs->workers[local_rank].rank,
+                                           .local_rank = local_rank };
 
-    mu_prefix_format(config->prefix_template, config->role != NULL ? config->role : "default",
-                     logs->workers[local_rank].rank, local_rank, prefix);
+    mu_prefix_format(config->prefix_template, &words, prefix);
     (void)snprintf(label, sizeof label, "the %s of local rank %u", kinds[kind].name, (unsigned)local_rank);
     if (pipe2(ends, O_CLOEXEC) < 0)
         return mu_fail_errno(reterr, errno, "make a pipe for %s", label);

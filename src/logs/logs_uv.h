@@ -50,7 +50,8 @@ struct mu_logs_config {            /* zero it, then fill it in; what it points t
     uint32_t workers;              /* local ranks 0..workers-1 */
     const uint32_t *ranks;         /* global ranks by local rank, for ${rank}; NULL: the same as local ranks */
     const char *role;              /* NULL: "default" */
-    const char *prefix_template;   /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; NULL or empty: [<role><local rank>]: */
+    const char *host;              /* for ${hostname}; NULL: "localhost" */
+    const char *prefix_template;   /* of tee'd lines; NULL or empty: [<role><local rank>]: */
     const struct mu_redirects *redirects, *tees;        /* NULL: none */
     const struct mu_ranks_shown *shown;                 /* NULL: all */
     const struct mu_filters *filters_out, *filters_err; /* NULL: none; must live until the end of mu_logs_finish() */

@@ -1333,6 +1333,17 @@ def test_the_prefix_is_what_one_likes(scene):
     assert (agent.end(), agent.out) == (0, b"<default/0/0/${who}> x\n")
 
 
+def test_the_option_for_the_prefix_wins_and_knows_the_host(scene):
+    logs = scene.path / "logs"
+    agent = scene.shell("echo x; echo y >&2", "-t3", "--log-dir", logs, "--log-line-prefix-template", "${hostname}:${rank}: ",
+                        "--duplicate-stdout-filters=x", env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "other"})
+    prefix = f"{socket.gethostname()}:0: "
+    assert (agent.end(), agent.out) == (0, f"{prefix}x\n".encode())
+    assert f"{prefix}y\n" in agent.err
+    assert (attempt(logs) / "0" / "stdout.log").read_text() == "x\n"
+    assert (attempt(logs) / "filtered_stdout.log").read_text() == f"{prefix}x\n"
+
+
 def test_some_ranks_are_shown(scene):
     logs = scene.path / "logs"
     agent = scene.shell(SPEAK, "--nproc-per-node=3", "-t", "1", "--local-ranks-filter=1", "--log-dir", logs)

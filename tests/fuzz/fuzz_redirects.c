@@ -80,7 +80,9 @@ static void check_prefix(const char *text)
 {
     static char prefix[MU_PREFIX_MAX];
 
-    mu_prefix_format(text, "role", UINT64_MAX, UINT32_MAX, prefix);
+    mu_prefix_format(
+        text, &(struct mu_prefix_words){ .role = "role", .host = "host", .rank = UINT64_MAX, .local_rank = UINT32_MAX },
+        prefix);
     EXPECT(strlen(prefix) < MU_PREFIX_MAX);
     if (text[0] != '\0' && strchr(text, '$') == NULL && strlen(text) < MU_PREFIX_MAX)
         EXPECT(strcmp(prefix, text) == 0);

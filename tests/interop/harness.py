@@ -30,11 +30,19 @@ def chosen_version():
     chosen = os.environ.get("TORCH") or USUAL
     if chosen == "newest":  # scripts/setup has found out which that is, and left a link
         link = ROOT / "build" / "venv-torch-newest"
-        chosen = link.resolve().name.removeprefix("venv-torch-") if link.exists() else chosen
+        if not link.exists():
+            raise SystemExit(f"there is no {link}: 'TORCH=newest scripts/setup interop' makes it")
+        chosen = link.resolve().name.removeprefix("venv-torch-")
     return chosen
 
 
 NEW = chosen_version()
+
+
+def is_older(version, than):
+    """Whether a stock version comes before another: "2.9.1" before "2.14"."""
+    return [int(n) for n in version.split(".")[:2]] < [int(n) for n in than.split(".")[:2]]
+
 
 # Generous, because several PyTorch processes may be importing on few cores at once.
 START_LIMIT = 120

@@ -4,10 +4,12 @@ import concurrent.futures
 import itertools
 import json
 import re
+import socket
 import stat
 
 import pytest
 
+import harness
 from harness import NEW
 from rdzv_nodes import free_port
 from run_nodes import MARK, WORKERS, report_of
@@ -246,6 +248,15 @@ def test_the_prefix_is_made_from_the_template(both):
     stock, ours = both(["-t", "3", "--role=tr", "--nproc-per-node=2", "--no-python", WORKERS / "talk.sh"], 0, template)
     assert said_by_workers(ours.nodes[0]) == said_by_workers(stock.nodes[0])
     assert "{tr|1|1|${who}}out-1" in ours.nodes[0].out
+
+
+@pytest.mark.skipif(harness.is_older(NEW, "2.14"), reason=f"PyTorch {NEW} has no option for the prefix")
+def test_the_option_for_the_prefix_wins_as_in_stock(both):
+    words = ["-t", "3", "--nproc-per-node=2", "--log-line-prefix-template=${hostname}|${rank}|${who}: ", "--no-python",
+             WORKERS / "talk.sh"]
+    stock, ours = both(words, 0, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "other"})
+    assert said_by_workers(ours.nodes[0]) == said_by_workers(stock.nodes[0])
+    assert f"{socket.gethostname()}|1|${{who}}: out-1" in ours.nodes[0].out
 
 
 def test_lines_with_a_word_are_written_once_more(both):

@@ -225,7 +225,8 @@ static const char *prefix(const char *template)
 {
     static char out[MU_PREFIX_MAX];
 
-    mu_prefix_format(template, "trainer", 12, 3, out);
+    mu_prefix_format(
+        template, &(struct mu_prefix_words){ .role = "trainer", .host = "r12i0n8", .rank = 12, .local_rank = 3 }, out);
     return out;
 }
 
@@ -236,9 +237,11 @@ static void the_prefix_is_role_and_local_rank_by_default(void **state)
     assert_string_equal(prefix(""), "[trainer3]:");
 }
 
-static void a_template_names_role_and_ranks(void **state)
+static void a_template_names_role_ranks_and_host(void **state)
 {
     (void)state;
+    assert_string_equal(prefix("${hostname}:${rank}: "), "r12i0n8:12: ");
+    assert_string_equal(prefix("$hostname/$hostnames"), "r12i0n8/$hostnames");
     assert_string_equal(prefix("{${role_name}|${rank}|${local_rank}}"), "{trainer|12|3}");
     assert_string_equal(prefix("[rank${rank}]: "), "[rank12]: ");
     assert_string_equal(prefix("$rank.$local_rank"), "12.3");
@@ -275,7 +278,7 @@ int main(void)
         cmocka_unit_test(how_the_bytes_are_cut_up_makes_no_difference),
         cmocka_unit_test(without_memory_a_line_comes_in_pieces_but_whole),
         cmocka_unit_test(the_prefix_is_role_and_local_rank_by_default),
-        cmocka_unit_test(a_template_names_role_and_ranks),
+        cmocka_unit_test(a_template_names_role_ranks_and_host),
         cmocka_unit_test(what_a_template_does_not_know_stays),
         cmocka_unit_test(a_prefix_is_bounded),
     };

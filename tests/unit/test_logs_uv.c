@@ -330,13 +330,14 @@ static void each_stream_of_each_rank_is_treated_by_itself(void **state)
 static void the_prefix_is_the_users(void **state)
 {
     static const uint32_t ranks[] = { 6, 7 };
-    static const char *const out[] = { "{tr|6|0}out-0\n", "{tr|6|0}no newline at end 0\n", "{tr|7|1}out-1\n",
-                                       "{tr|7|1}no newline at end 1\n" };
+    static const char *const out[] = { "{tr|6|0|here}out-0\n", "{tr|6|0|here}no newline at end 0\n",
+                                       "{tr|7|1|here}out-1\n", "{tr|7|1|here}no newline at end 1\n" };
     struct scene *s = *state;
 
     s->config.role = "tr";
     s->config.ranks = ranks;
-    s->config.prefix_template = "{${role_name}|${rank}|${local_rank}}";
+    s->config.host = "here";
+    s->config.prefix_template = "{${role_name}|${rank}|${local_rank}|${hostname}}";
     open_logs(s, "0", "1");
     run(s, talk);
     finish(s);

@@ -507,6 +507,27 @@ static void signals_are_those_that_can_be_handled(void **state)
     scene_done(&scene);
 }
 
+static void the_option_for_the_prefix_wins_over_the_variable(void **state)
+{
+    static const struct {
+        const char *words, *variables, *template;
+    } rows[] = {
+        { "--log-line-prefix-template=A", "PET_LOG_LINE_PREFIX_TEMPLATE=B|TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=C",
+          "A" },
+        { "", "PET_LOG_LINE_PREFIX_TEMPLATE=B|TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=C", "B" },
+        { "--log-line-prefix-template=", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=C", "C" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene scene;
+
+        configured(&scene, rows[i].words, rows[i].variables);
+        assert_string_equal(scene.config->prefix_template, rows[i].template);
+        scene_done(&scene);
+    }
+}
+
 static void output_goes_where_it_is_told(void **state)
 {
     struct scene scene;
@@ -737,6 +758,7 @@ int main(void)
         cmocka_unit_test(the_default_kind_of_logs_may_be_named),
         cmocka_unit_test(times_are_options_variables_or_defaults),
         cmocka_unit_test(signals_are_those_that_can_be_handled),
+        cmocka_unit_test(the_option_for_the_prefix_wins_over_the_variable),
         cmocka_unit_test(output_goes_where_it_is_told),
         cmocka_unit_test(variables_tell_the_agent_the_rest),
         cmocka_unit_test(the_log_level_is_a_name_or_an_option),

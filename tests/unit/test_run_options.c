@@ -143,6 +143,7 @@ static const struct {
     ROW(no_python, 'b', NULL),
     ROW(run_path, 'b', NULL),
     ROW(log_dir, 's', NULL),
+    ROW(log_line_prefix_template, 's', ""),
     ROW(redirects, 's', "0"),
     ROW(tee, 's', "0"),
     ROW(local_ranks_filter, 's', ""),
