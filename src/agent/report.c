@@ -130,6 +130,7 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count)
     return first;
 }
 
+/* Without an error file: how it died, or where to read about tracebacks. */
 static void put_message(struct text *t, const struct mu_failure *f)
 {
     if (has_message(f)) {
@@ -144,14 +145,6 @@ static void put_message(struct text *t, const struct mu_failure *f)
     } else {
         put(t, NO_TRACEBACK);
     }
-}
-
-int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out)
-{
-    struct text t = { .out = out };
-
-    put_message(&t, failure);
-    return t.rc;
 }
 
 bool mu_failures_have_traits(const struct mu_failure *failures, size_t count)

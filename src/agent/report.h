@@ -36,10 +36,6 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count);
  * goes through us. Appends. */
 int mu_failure_write_line(const struct mu_failure *failure, const char *host, struct mu_buf *out);
 
-/* The text behind "traceback" in the box. Without an error file: "Signal 11 (SIGSEGV) received by PID 42", or where to read about
- * tracebacks. Appends; not indented. */
-int mu_failure_write_message(const struct mu_failure *failure, struct mu_buf *out);
-
 /* raw_error of its event: the error file's content or {"message": "<NONE>"}, with PyTorch's errorTraits if `traits`.
  * Appends. */
 int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out);
