@@ -74,7 +74,8 @@ struct mu_agent {
     uv_loop_t *loop;
     struct mu_agent_config config;
     char *run_id, *backend, *role, *entry_point, *timer_file, *node;
-    char *start_method; /* NULL: workers are programs */
+    char *start_method;      /* NULL: workers are programs */
+    char *event_log_handler; /* NULL: not known */
     char hostname[256];
     struct muster_handler *handler;
     struct mu_job *job;
@@ -613,11 +614,17 @@ static void say_formed(const struct mu_agent *a, int64_t regroup_ms)
                                 .master_port = first.master_port,
                                 .regroup_ms = regroup_ms,
                                 .restarts = first.restart_count,
-                                .max_restarts = a->config.max_restarts };
+                                .max_restarts = a->config.max_restarts,
+                                .role = a->role,
+                                .first_role_rank = first.role_rank,
+                                .role_workers = first.role_world_size,
+                                .event_log_handler = a->event_log_handler };
     char line[MU_FORMED_LINE_MAX];
 
     mu_formed_say(&formed, line);
     mu_log(MUSTER_LOG_NOTICE, "%s", line);
+    for (unsigned i = 0; mu_formed_say_result(&formed, i, line); i++)
+        mu_log(MUSTER_LOG_INFO, "%s", line);
 }
 
 /* Only some back ends know them. */
@@ -1289,6 +1296,7 @@ static void destroy(struct mu_agent *a)
     free(a->role);
     free(a->entry_point);
     free(a->start_method);
+    free(a->event_log_handler);
     free(a->timer_file);
     free(a->node);
     mu_files_release(a->files);
@@ -1385,12 +1393,14 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
     a->entry_point = strdup(config->entry_point);
     a->timer_file = config->timer_file != NULL ? strdup(config->timer_file) : NULL;
     a->start_method = config->start_method != NULL ? strdup(config->start_method) : NULL;
+    a->event_log_handler = config->event_log_handler != NULL ? strdup(config->event_log_handler) : NULL;
     if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), random) < 0)
         a->node = NULL;
     a->workers = calloc((size_t)config->local_world_size, sizeof *a->workers);
     return a->run_id != NULL && a->backend != NULL && a->role != NULL && a->entry_point != NULL && a->node != NULL &&
                    a->workers != NULL && (config->timer_file == NULL || a->timer_file != NULL) &&
-                   (config->start_method == NULL || a->start_method != NULL)
+                   (config->start_method == NULL || a->start_method != NULL) &&
+                   (config->event_log_handler == NULL || a->event_log_handler != NULL)
                ? 0
                : MUSTER_ENOMEM;
 }

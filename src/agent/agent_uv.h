@@ -43,7 +43,8 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     struct muster_rdzv_registry *registry;
     const struct muster_rdzv_params *params;
     const char *role, *entry_point;
-    const char *start_method; /* of workers that are functions, in PyTorch's words; NULL: they are programs */
+    const char *start_method;      /* of workers that are functions, in PyTorch's words; NULL: they are programs */
+    const char *event_log_handler; /* its name, for the log; NULL: not known */
     int64_t local_world_size, max_restarts;
     uint64_t grace_ms;   /* what workers have to end, whatever they are stopped for */
     uint64_t barrier_ms; /* UINT64_MAX: no limit */

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from run_scene import free_port
-from serving import LIMIT, Imposter
+from serving import LIMIT, Imposter, until
 from test_run import end_all, kill_agent, local, one
 
 
@@ -93,6 +93,44 @@ def test_quiet_hides_it_and_verbose_adds_the_members(scene, option):
         else:
             members = re.search(r" info: round 0, ranks 0-1: \S+ \(pid (\d+)\), \S+ \(pid (\d+)\)\n", agent.err)
             assert members and len(set(members.groups())) == 2 and len(formed(agent)) == 1
+
+
+RESULT = ["restart_count", "master_addr", "master_port", "group_rank", "group_world_size", "local_ranks", "role_ranks",
+          "global_ranks", "role_world_sizes", "global_world_sizes", "event_log_handler"]
+
+
+def results(agent):
+    """The results of the rendezvous that were told, as dictionaries, with the role."""
+    lines = [line.partition(" info: ")[2] for line in agent.err.splitlines()]
+    heads = [i for i, line in enumerate(lines) if line.endswith("] Rendezvous complete for workers. Result:")]
+    return [{"role": re.match(r"\[(.*?)\]", lines[i])[1],
+             **dict(line[2:].split("=", 1) for line in lines[i + 1:i + 1 + len(RESULT)])} for i in heads]
+
+
+def numbers(workers, name):
+    return str([int(worker.env[name]) for worker in workers])
+
+
+def test_verbose_tells_the_result_of_every_rendezvous(scene):
+    endpoint = local(free_port())
+    agents = [scene.node(endpoint, "--nnodes=2", f"--nproc-per-node={size}", f"--role={role}", "-v", "--max-restarts=1")
+              for size, role in ((1, "ps"), (2, "trainer"))]
+    old = scene.world(3)
+    old[0].fail()
+    workers = scene.world(3, without=old)
+    for agent in agents:
+        own = workers_of(workers, agent)
+        until(lambda a=agent: len(results(a)) == 2, what="the second result")
+        assert [list(result)[1:] for result in results(agent)] == [RESULT, RESULT]
+        assert results(agent)[1] == {
+            "role": one(own, "ROLE_NAME"), "restart_count": "1", "master_addr": one(own, "MASTER_ADDR"),
+            "master_port": one(own, "MASTER_PORT"), "group_rank": one(own, "GROUP_RANK"),
+            "group_world_size": "2", "local_ranks": numbers(own, "LOCAL_RANK"),
+            "role_ranks": numbers(own, "ROLE_RANK"), "global_ranks": numbers(own, "RANK"),
+            "role_world_sizes": numbers(own, "ROLE_WORLD_SIZE"), "global_world_sizes": numbers(own, "WORLD_SIZE"),
+            "event_log_handler": "null"}
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
 
 
 # ---- Waiting ----
