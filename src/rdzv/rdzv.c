@@ -1772,6 +1772,9 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
         break;
     default:
         assert(event->type == MU_RDZV_REQUEST_FAILED);
+        if (main ||
+            event->error->code != MUSTER_ETIMEOUT) /* a long wait may run out of time though the store is well */
+            mu_sights_interrupt(&r->sights, event->now_ms);
         if (main)
             on_request_failed(r, event, out);
         else if (turn)

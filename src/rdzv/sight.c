@@ -59,6 +59,12 @@ int mu_sights_see(struct mu_sights *sights, struct mu_doc *fresh, uint64_t sent_
     return 0;
 }
 
+void mu_sights_interrupt(struct mu_sights *sights, uint64_t now_ms)
+{
+    for (size_t i = 0; i < sights->doc.count; i++)
+        sights->items[i].since_ms = now_ms;
+}
+
 size_t mu_sights_dead(const struct mu_sights *sights, const struct mu_node *me, uint64_t age_ms,
                       struct mu_node *ret_dead)
 {

@@ -28,6 +28,9 @@ void mu_sights_done(struct mu_sights *sights);
  * changed. */
 int mu_sights_see(struct mu_sights *sights, struct mu_doc *fresh, uint64_t sent_ms, uint64_t now_ms, uint64_t gap_ms);
 
+/* The store did not answer a request, so the others may not have reached it either: every span of silence begins anew. */
+void mu_sights_interrupt(struct mu_sights *sights, uint64_t now_ms);
+
 /* Who has been silent for `age_ms` while we looked; never `me`. Fills `ret_dead`, which has room for doc.count; the names
  * are those of sights->doc. */
 size_t mu_sights_dead(const struct mu_sights *sights, const struct mu_node *me, uint64_t age_ms,

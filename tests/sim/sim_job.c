@@ -659,6 +659,8 @@ static const struct story {
     { 0xa3, "wipe,boot,pause,kill", "a round that was left, and was put back by others, is left again" },
     { 0x102, "leftovers,unkillable,asleep,below,keeper,uneven",
       "who is below one that cannot be killed does not live on with it" },
+    { 0x6afb21dad279e, "outage,leftovers,boot",
+      "short outages between the reads of one node do not make it take another for lost" },
 };
 
 struct options {

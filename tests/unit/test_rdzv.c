@@ -1358,6 +1358,32 @@ static void nobody_is_lost_because_of_our_pause(void **unused)
     T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
 }
 
+/* A short outage can lie between two of our reads and still have cost a peer its keep-alives. */
+static void nobody_is_lost_because_of_an_outage_that_only_the_bell_noticed(void **unused)
+{
+    struct scene *s = START(2, 4, PLAIN, .has_bell = true);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@7");
+    T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
+    T(fails_with(s, take_id(&s->park_id), MUSTER_ERDZV_CONNECTION, true), "");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "park 0");
+    T(watch(s, 12000, "0 complete a=0@ b=1@7"), "");
+    T(watch(s, 4000, "0 complete a=0@ b=1@7"), "peers_lost b");
+}
+
+static void a_bell_that_was_parked_for_long_delays_no_loss(void **unused)
+{
+    struct scene *s = START(2, 4, PLAIN, .has_bell = true);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@7");
+    T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
+    T(fails_with(s, take_id(&s->park_id), MUSTER_ETIMEOUT, false), "");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "park 0");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
+}
+
 static void a_waiting_or_spare_node_that_dies_is_nobodys_loss(void **unused)
 {
     struct scene *s = START(2, 4, PLAIN);
@@ -3044,6 +3070,8 @@ int main(void)
         SCENE(a_member_that_left_is_lost_once),
         SCENE(a_member_that_is_silent_is_lost_after_the_death_age),
         SCENE(nobody_is_lost_because_of_our_pause),
+        SCENE(nobody_is_lost_because_of_an_outage_that_only_the_bell_noticed),
+        SCENE(a_bell_that_was_parked_for_long_delays_no_loss),
         SCENE(a_waiting_or_spare_node_that_dies_is_nobodys_loss),
         SCENE(removed_is_told_once_whatever_the_document_says_instead),
         SCENE(waiting_is_told_once_a_round),

@@ -108,6 +108,20 @@ static void a_pause_of_any_length_kills_nobody(void **state)
     assert_string_equal(see(s, 3601000, "0 b=0@1"), "");
 }
 
+static void an_interruption_begins_all_anew_though_no_look_was_missed(void **state)
+{
+    struct scene *s = *state;
+
+    mu_sights_interrupt(&s->sights, 500); /* nothing was seen yet */
+    for (uint64_t now = 1000; now < 1000 + AGE; now += 1000)
+        assert_string_equal(see(s, now, "0 b=0@1 c=0@1"), "");
+    mu_sights_interrupt(&s->sights, AGE + 500);
+    assert_string_equal(see(s, AGE + 1000, "0 b=0@1 c=0@1"), "");
+    for (uint64_t now = AGE + 2000; now < 2 * AGE; now += 1000)
+        assert_string_equal(see(s, now, "0 b=0@1 c=0@1"), "");
+    assert_string_equal(see(s, 2 * AGE + 500, "0 b=0@1 c=0@1"), "bc");
+}
+
 static void an_answer_counts_by_when_it_was_asked_for(void **state)
 {
     struct scene *s = *state;
@@ -327,6 +341,7 @@ int main(void)
         SCENE(a_gap_of_one_interval_is_none),
         SCENE(a_gap_of_a_millisecond_more_begins_all_anew),
         SCENE(a_pause_of_any_length_kills_nobody),
+        SCENE(an_interruption_begins_all_anew_though_no_look_was_missed),
         SCENE(an_answer_counts_by_when_it_was_asked_for),
         SCENE(a_first_answer_counts_by_when_it_came),
         SCENE(an_answer_that_was_asked_for_before_the_last_one_came_kills_nobody),
