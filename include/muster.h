@@ -526,7 +526,7 @@ struct muster_node {
     X(CLOSED, "closed")             /* nobody joins any more */                                                        \
     X(LEFT, "left")                 /* leave is done */                                                                \
     X(FAILED, "failed")             /* request, error: what was asked for failed, or our membership did */             \
-    X(LOOKED, "looked")             /* closed, count: nodes that want in; or error */                                  \
+    X(LOOKED, "looked")             /* round, -1: no such rendezvous; closed; count: nodes that want in; or error */   \
     X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms; tried again, and told again if more is known */  \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* progress, while joining; nodes: who is in, the first of them */

@@ -16,6 +16,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "  run        start the workers of a job on this node, as torchrun does\n"
                            "  launch     the same, as python -m torch.distributed.launch did\n"
                            "  join       join a rendezvous and print who is in it\n"
+                           "  rdzv       close a rendezvous, or keep data with it\n"
                            "  store      run a key-value store that speaks PyTorch's TCPStore protocol,\n"
                            "             or look into one that is running\n"
                            "\n"
@@ -58,6 +59,8 @@ int main(int argc, char **argv)
         return mu_cmd_run("muster launch", true, &startup, argv + 2);
     if (strcmp(command, "join") == 0)
         return mu_cmd_join(argv + 2);
+    if (strcmp(command, "rdzv") == 0)
+        return mu_cmd_rdzv(argv + 2);
     if (strcmp(command, "store") == 0)
         return mu_cmd_store(argv + 2);
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {

@@ -750,9 +750,10 @@ static void on_looked(struct dynamic *d)
         tell_error(d, MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK, &told);
         return;
     }
-    tell(d,
-         (struct muster_rdzv_event){
-             .type = MUSTER_RDZV_LOOKED, .round = doc->round, .closed = doc->closed, .count = (int64_t)doc->waiting });
+    tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LOOKED,
+                                        .round = mu_rdzv_doc_exists(d->rdzv) ? doc->round : -1,
+                                        .closed = doc->closed,
+                                        .count = (int64_t)doc->waiting });
 }
 
 static void on_closed(struct dynamic *d)

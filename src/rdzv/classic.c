@@ -2191,6 +2191,10 @@ static void on_look_answer(struct mu_classic *m, const struct mu_classic_event *
     }
     effect->closed = event->code == 0 && doc.status == MU_CLASSIC_CLOSED;
     effect->count = event->code == 0 && doc.status == MU_CLASSIC_FINAL ? doc.waiting : 0;
+    if (event->code == 0)
+        effect->round = doc.version < 0 ? 0 : doc.version; /* one that is being set up has no number yet */
+    else
+        effect->round = -1;
     mu_classic_doc_done(&doc);
 }
 

@@ -808,7 +808,7 @@ static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *
 
         f->looking = false;
         effect->closed = f->has_closed;
-        effect->round = f->has_doc ? f->doc.round : -1;
+        effect->round = f->has_doc ? f->doc.round : f->has_folder || f->has_closed ? 0 : -1;
         effect->count = f->has_news ? f->news.waiting : 0;
     }
 }

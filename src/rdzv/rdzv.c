@@ -1854,6 +1854,11 @@ const struct mu_node *mu_rdzv_me(const struct mu_rdzv *r)
     return &r->me;
 }
 
+bool mu_rdzv_doc_exists(const struct mu_rdzv *r)
+{
+    return r->has_token;
+}
+
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *r)
 {
     return &r->doc;

@@ -216,7 +216,8 @@ uint64_t mu_rdzv_deadline_ms(const struct mu_rdzv *rdzv); /* when TIME is wanted
 /* What a tell refers to. Borrowed until the next step. */
 enum mu_rdzv_phase mu_rdzv_phase(const struct mu_rdzv *rdzv);
 const struct mu_node *mu_rdzv_me(const struct mu_rdzv *rdzv);
-const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv);          /* our copy, without those we think dead */
+const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv); /* our copy, without those we think dead */
+bool mu_rdzv_doc_exists(const struct mu_rdzv *rdzv);          /* the store had one when we last read or wrote */
 const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
 struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* PEERS_LOST */
 bool mu_rdzv_store_refuses(const struct mu_rdzv *rdzv);                /* connections; else it answers, or is silent */

@@ -146,6 +146,8 @@ static void note_tell(struct scene *s, const struct mu_classic_effect *effect)
     note(s, "%s", mu_classic_tell_text(effect->tell));
     if (effect->tell == MU_CLASSIC_TELL_WAITING || effect->tell == MU_CLASSIC_TELL_LOOKED)
         note(s, " %" PRId64 "%s", effect->count, effect->closed ? " closed" : "");
+    if (effect->tell == MU_CLASSIC_TELL_LOOKED && effect->error == NULL)
+        note(s, effect->round < 0 ? " no round" : " round %" PRId64, effect->round);
     for (size_t i = 0; i < effect->ranks_count; i++)
         note(s, " %zu", effect->ranks[i]);
     if (effect->error != NULL) {
@@ -2196,17 +2198,18 @@ static void closing_ends_with_its_time(void **state)
     end(s);
 }
 
-static void looking_tells_whether_it_is_closed_and_who_waits(void **state)
+static void looking_tells_whether_it_is_there_or_closed_and_who_waits(void **state)
 {
     static const struct {
         const char *value;
         int code;
         const char *told;
     } rows[] = {
-        { "", 100, "looked 0" },
-        { PAIR_1("2"), 0, "looked 2" },
-        { IN_1("0"), 0, "looked 0" },
-        { "{\"status\": \"closed\", \"num_workers_waiting\": 5}", 0, "looked 0 closed" },
+        { "", 100, "looked 0 no round" },
+        { PAIR_1("2"), 0, "looked 2 round 1" },
+        { IN_1("0"), 0, "looked 0 round 1" },
+        { "{\"status\": \"setup\"}", 0, "looked 0 round 0" },
+        { "{\"status\": \"closed\", \"num_workers_waiting\": 5}", 0, "looked 0 closed round 0" },
         { "?", 0, "looked 0 ERDZV_STATE" },
         { "", MUSTER_ECONNECT, "looked 0 ERDZV_CONNECTION" },
     };
@@ -2393,7 +2396,7 @@ int main(void)
         cmocka_unit_test(closing_begins_anew_when_somebody_else_wrote),
         cmocka_unit_test(closing_what_is_closed_is_done),
         cmocka_unit_test(closing_ends_with_its_time),
-        cmocka_unit_test(looking_tells_whether_it_is_closed_and_who_waits),
+        cmocka_unit_test(looking_tells_whether_it_is_there_or_closed_and_who_waits),
         cmocka_unit_test(what_is_no_etcd_ends_a_join_at_once),
         cmocka_unit_test(etcds_own_refusal_ends_a_join_at_once),
         cmocka_unit_test(an_unreachable_server_is_tried_until_the_time_is_up),

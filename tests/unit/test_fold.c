@@ -117,6 +117,8 @@ static void say_tell(struct scene *s, const struct mu_fold_effect *effect)
         s->why = *effect->error;
         say(s, " ");
         say(s, muster_error_name(effect->error->code));
+    } else if (effect->tell == MU_FOLD_TELL_LOOKED && effect->round < 0) {
+        say(s, " at nothing");
     }
 }
 
@@ -1138,7 +1140,10 @@ static void a_look_needs_no_membership(void **state)
     struct scene *s = *state;
 
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "load job");
-    assert_string_equal(loaded(s, MU_FOLD_JOB), "looked");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "looked at nothing");
+    assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked at nothing");
+    add_folder(s, OTHER, 6, 5); /* nodes gather, and no round was formed yet */
+    (void)changed(s, MU_FOLD_JOB);
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
 }
 

@@ -2076,11 +2076,13 @@ static void only_a_member_puts_it_back(void **unused)
     (void)unused;
     be_member(s, "3 complete a=0@ b=1@");
     T(ask(s, MU_RDZV_LOOK), "looked");
+    assert_true(mu_rdzv_doc_exists(s->r));
     T(ask(s, MU_RDZV_LEAVE), "read");
     T(state(s, NULL), "left");
     s->now_ms += 2000;
     T(ask(s, MU_RDZV_LOOK), "read");
     T(state(s, NULL), "looked");
+    assert_false(mu_rdzv_doc_exists(s->r));
     assert_int_equal(mu_rdzv_doc(s->r)->participants, 0);
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, NULL), "write 4 a=0 as new");
