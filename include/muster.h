@@ -41,6 +41,8 @@ MUSTER_API const char *muster_version(void);
     X(ESYSTEM, -13, "system call failed")                                                                              \
     X(EINTERNAL, -14, "internal error")                                                                                \
     X(ESIGNAL, -15, "stopped by a signal")                                                                             \
+    X(ERETRY, -16, "not possible yet; to be tried again after a moment")                                               \
+    X(ERETRY_NOW, -17, "not possible any more in this form; to be tried again at once")                                \
     X(ERDZV_CLOSED, -32, "the rendezvous is closed")                                                                   \
     X(ERDZV_TIMEOUT, -33, "the rendezvous did not complete in time")                                                   \
     X(ERDZV_CONNECTION, -34, "the connection to the rendezvous back end has failed")                                   \
@@ -400,7 +402,9 @@ struct muster_rdzv {
 MUSTER_API const char *muster_rdzv_get_backend(const struct muster_rdzv *rdzv);
 MUSTER_API const char *muster_rdzv_get_run_id(const struct muster_rdzv *rdzv);
 MUSTER_API bool muster_rdzv_use_agent_store(const struct muster_rdzv *rdzv);
-/* Blocks until this node is in a completed group. MUSTER_ERDZV_CLOSED, _TIMEOUT, _CONNECTION, _STATE, _GRACEFUL_EXIT. */
+/* Blocks until this node is in a completed group. MUSTER_ERDZV_CLOSED, _TIMEOUT, _CONNECTION, _STATE, _GRACEFUL_EXIT.
+ * A handler of a user's own that saw a state which will pass may return MUSTER_ERETRY or MUSTER_ERETRY_NOW: it is then called
+ * again, after a second or at once, and after 600 s that is MUSTER_ERDZV_TIMEOUT. */
 MUSTER_API int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
                                            struct muster_error *reterr);
 MUSTER_API int muster_rdzv_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
@@ -491,6 +495,13 @@ MUSTER_API int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_par
                                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 
 /* ---- Rendezvous: classic etcd ---------------------------------------------------------------------------------- */
+
+/* How long etcd keeps what is written, in seconds, if nobody renews it. */
+#define MUSTER_ETCD_SETUP_TTL_S 5               /* the document, while a round is being set up */
+#define MUSTER_ETCD_FROZEN_TTL_S 10             /* ... while its members confirm */
+#define MUSTER_ETCD_JOINABLE_EPHEMERAL_TTL_S 10 /* ... while the last call runs */
+#define MUSTER_ETCD_WORKER_KEEPALIVE_TTL_S 10   /* the key by which a member is known to be alive */
+#define MUSTER_ETCD_RUNID_SUBROOT_TTL_S 7200    /* the directory of a job */
 
 /* `prefix` NULL: "/torchelastic/p2p". Timeouts of 0: 600 s, and 30 s for the last call. Freeing the handler ends its leases. */
 MUSTER_API int muster_rdzv_etcd_new(const struct muster_etcd_config *etcd, const char *prefix, const char *run_id,
@@ -740,11 +751,13 @@ struct muster_worker_driver {
     const struct muster_worker_driver_ops *ops;
 };
 
+#define MUSTER_DEFAULT_ROLE "default"
+
 /* What workers are and how they are run: fill it in with muster_worker_spec_init(), then set what differs. Everything is
  * copied but the registry, the function's context and the driver, which must live as long as the agent. */
 struct muster_worker_spec {
     uint32_t size;
-    const char *role;         /* not empty; "default" */
+    const char *role;         /* not empty; MUSTER_DEFAULT_ROLE */
     int64_t local_world_size; /* how many run here; above 0 */
     int64_t max_restarts;     /* of the job; 3; 0 is none */
     /* Above 0; 100. Deaths and news of the rendezvous come as events here: nothing is polled, however small it is. */
@@ -777,7 +790,7 @@ static inline void muster_worker_spec_init(struct muster_worker_spec *spec)
 {
     memset(spec, 0, sizeof *spec);
     spec->size = (uint32_t)sizeof *spec;
-    spec->role = "default";
+    spec->role = MUSTER_DEFAULT_ROLE;
     spec->max_restarts = 3;
     spec->monitor_interval_ms = 100;
 }

@@ -90,7 +90,7 @@ static const struct rule rules[] = {
     { "monitor-interval", 0, FLOAT, AT(monitor_interval), "0.1", 0, NULL },
     { "start-method", 0, CHOICE, AT(start_method), "spawn", 0, "{spawn,fork,forkserver}" },
     { "event-log-handler", 0, TEXT, AT(event_log_handler), "null", 0, NULL },
-    { "role", 0, TEXT, AT(role), "default", 0, NULL },
+    { "role", 0, TEXT, AT(role), MUSTER_DEFAULT_ROLE, 0, NULL },
     { "module", 'm', FLAG, AT(module), NULL, 0, NULL },
     { "no-python", 0, FLAG, AT(no_python), NULL, 0, NULL },
     { "run-path", 0, FLAG, AT(run_path), NULL, 0, NULL },

@@ -1,10 +1,14 @@
 /* The public calls of a blocking handler, over its own table of functions, which may be shorter than ours; and the
  * address at which the workers of a round meet. */
+#include "base/clock.h"
 #include "handler/handler.h"
+#include "handler/retry.h"
 #include "store/listen.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Is `member` there, in a table that may be shorter than ours? */
@@ -40,10 +44,34 @@ bool muster_rdzv_use_agent_store(const struct muster_rdzv *rdzv)
     return HAS(rdzv, use_agent_store) && rdzv->ops->use_agent_store(rdzv);
 }
 
+static void pause_for(int64_t ms)
+{
+    struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+    while (nanosleep(&time, &time) < 0 && errno == EINTR)
+        continue;
+}
+
 int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
                                 struct muster_error *reterr)
 {
-    return CALL(rdzv, next_rendezvous, ret_info, reterr);
+    struct muster_error error = { 0 }, *why = reterr != NULL ? reterr : &error;
+    struct mu_retry retry = { 0 };
+    int64_t pause_ms;
+    int rc;
+
+    while (true) {
+        rc = HAS(rdzv, next_rendezvous) ? rdzv->ops->next_rendezvous(rdzv, ret_info, why)
+                                        : not_supported(rdzv, "next_rendezvous", why);
+        pause_ms = mu_retry_pause_ms(&retry, rc, mu_clock_ms());
+        if (pause_ms < 0)
+            break;
+        pause_for(pause_ms);
+    }
+    if (pause_ms == -1)
+        return rc;
+    why->code = MUSTER_ERDZV_TIMEOUT;
+    return mu_wrap(why, MUSTER_ERDZV_TIMEOUT, "tried again for %d s", MU_RETRY_TIME_MS / 1000);
 }
 
 int muster_rdzv_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)

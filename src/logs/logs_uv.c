@@ -223,7 +223,7 @@ static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, s
         .on_ended = on_tee_ended,
         .ctx = logs,
     };
-    const struct mu_prefix_words words = { .role = config->role != NULL ? config->role : "default",
+    const struct mu_prefix_words words = { .role = config->role != NULL ? config->role : MUSTER_DEFAULT_ROLE,
                                            .host = config->host != NULL ? config->host : "localhost",
                                            .rank = logs->workers[local_rank].rank,
                                            .local_rank = local_rank };

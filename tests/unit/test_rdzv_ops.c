@@ -163,6 +163,40 @@ static void beyond_the_end_of_a_short_table_nothing_is_called(void **state)
     assert_string_equal(muster_rdzv_get_backend(&rdzv), "");
 }
 
+static const int *answers; /* of the calls to come */
+
+static int not_yet(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    int rc = *answers++;
+
+    (void)rdzv;
+    if (rc < 0)
+        return mu_fail(reterr, rc, "not yet");
+    *ret_info = (struct muster_rdzv_info){ .rank = 1, .world_size = 2, .round = 3 };
+    return 0;
+}
+
+static void a_handler_that_says_not_yet_is_called_again(void **state)
+{
+    static const int succeeds[] = { MUSTER_ERETRY_NOW, MUSTER_ERETRY_NOW, MUSTER_ERETRY, 0, MUSTER_EINTERNAL };
+    static const int closed[] = { MUSTER_ERETRY_NOW, MUSTER_ERDZV_CLOSED, 0 };
+    struct muster_rdzv_ops ops = whole;
+    struct muster_rdzv rdzv = { &ops };
+    struct muster_rdzv_info info;
+    struct muster_error error;
+
+    (void)state;
+    ops.next_rendezvous = not_yet;
+    answers = succeeds;
+    assert_int_equal(muster_rdzv_next_rendezvous(&rdzv, &info, NULL), 0);
+    assert_int_equal(info.round, 3);
+    assert_ptr_equal(answers, succeeds + 4);
+    answers = closed;
+    assert_int_equal(muster_rdzv_next_rendezvous(&rdzv, &info, &error), MUSTER_ERDZV_CLOSED);
+    assert_ptr_equal(answers, closed + 2);
+    assert_string_equal(error.text, "not yet");
+}
+
 static void every_event_has_a_name(void **state)
 {
     static const struct {
@@ -315,6 +349,7 @@ int main(void)
         cmocka_unit_test(every_call_goes_to_the_handlers_own_table),
         cmocka_unit_test(what_a_table_lacks_is_not_supported),
         cmocka_unit_test(beyond_the_end_of_a_short_table_nothing_is_called),
+        cmocka_unit_test(a_handler_that_says_not_yet_is_called_again),
         cmocka_unit_test(every_event_has_a_name),
         cmocka_unit_test(rank_0_publishes_what_it_is_given),
         cmocka_unit_test(rank_0_finds_a_name_and_a_free_port_by_itself),
