@@ -191,7 +191,8 @@ static void tell_joined(struct etcd *e)
 static void tell_progress(struct etcd *e)
 {
     struct mu_classic_progress seen = mu_classic_progress(e->classic);
-    const struct muster_node self = { e->name, getpid(), e->local_id };
+    struct muster_node nodes[MU_CROWD_NAMES_MAX];
+    char note[MU_CROWD_NOTE_MAX];
     uint64_t now_ms = uv_now(e->loop);
     struct muster_rdzv_progress progress = {
         .joined = (int64_t)seen.joined,
@@ -202,13 +203,17 @@ static void tell_progress(struct etcd *e)
         .join_left_ms = seen.deadline_ms > now_ms ? (int64_t)(seen.deadline_ms - now_ms) : 0,
     };
 
+    assert(seen.nodes_count <= MU_CROWD_NAMES_MAX);
+    for (size_t i = 0; i < seen.nodes_count; i++)
+        nodes[i] = (struct muster_node){ seen.nodes[i].name.data, seen.nodes[i].pid, seen.nodes[i].local_id };
     if (seen.last_call)
         progress.last_call_left_ms = seen.last_call_until_ms > now_ms ? (int64_t)(seen.last_call_until_ms - now_ms) : 0;
     tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
                                         .round = -1,
                                         .progress = &progress,
-                                        .nodes = &self,
-                                        .nodes_count = seen.only_us });
+                                        .nodes = nodes,
+                                        .nodes_count = seen.nodes_count,
+                                        .note = mu_crowd_note(mu_classic_crowd(e->classic), note) });
 }
 
 /* ---- Requests to etcd ---- */
@@ -765,6 +770,8 @@ static int make_machines(struct etcd *e, struct muster_error *reterr)
         .close_ms = e->place.close_ms,
         .node = e->node,
         .name = e->name,
+        .pid = getpid(),
+        .local_id = e->local_id,
         .seed = e->seed,
     };
     const struct mu_boot_config boot = { .run_id = e->place.run_id,

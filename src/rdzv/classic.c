@@ -17,8 +17,9 @@
 #define DEADLINE_SLACK_MS 500 /* a request may take so much longer than its reason */
 #define ROOT_EVERY_MS (MU_CLASSIC_ROOT_TTL_S * UINT64_C(500))
 #define RANK_EVERY_MS (MU_CLASSIC_RANK_TTL_S * UINT64_C(500))
+#define NOTICE_EVERY_MS (MU_CLASSIC_NOTICE_TTL_S * UINT64_C(500))
+#define NOTICE_RETRY_MS 2000
 #define ROOT "%.2048s" /* no root is longer: the compiler is told */
-#define NAME_MAX_SHOWN 256
 #define SELF "/muster/nodes/%016" PRIx64
 #define NODES_LIMIT INT64_C(0x7fffffff)
 
@@ -33,6 +34,7 @@ struct track {
 
 enum quit_then { THEN_LEFT, THEN_FAILED };
 enum close_state { CLOSE_NONE, CLOSE_READ, CLOSE_WRITE };
+enum notice_request { NOTICE_WRITE, NOTICE_DELETE, NOTICES_READ };
 /* Directories and the counter; a group that is put back goes on from there. */
 enum prepare_step {
     MAKE_PREFIX,
@@ -72,9 +74,8 @@ struct mu_classic {
     uint64_t ended_ms;    /* the pause after the last watch, which ended with its connection; 0: it did not */
     int64_t counter;
     uint64_t counter_index;
-    bool joining;              /* a join was asked for and is not answered */
-    char name[NAME_MAX_SHOWN]; /* of this node, for people */
-    uint64_t join_deadline_ms;
+    bool joining; /* a join was asked for and is not answered */
+    uint64_t join_since_ms, join_deadline_ms;
     struct muster_error last_error; /* of a request that is tried again; code 0: none */
     /* What may have to be taken back. */
     bool in;           /* a participant of in_version as `rank` */
@@ -127,6 +128,18 @@ struct mu_classic {
     bool close_fresh; /* there was no document */
     bool closed_told;
     struct muster_error close_error, look_error;
+    /* Who waits, for people. */
+    struct mu_classic_notice self_notice; /* of this node; a name of "" has none */
+    struct mu_node self_node;
+    struct track notice;
+    enum notice_request notice_request;  /* that is under way */
+    char notice_key[MU_CLASSIC_KEY_MAX]; /* where ours is, or may be; "": nowhere */
+    uint64_t notice_at_ms;               /* when it is to be written, or renewed */
+    uint64_t look_at_ms;                 /* when the notices are to be read */
+    bool notices_known;                  /* they were read since this join began */
+    bool alike;                          /* another node has said that it was started like us */
+    struct mu_crowd crowd;
+    int64_t crowd_version; /* whose participants it names */
     /* The server. */
     bool down, answered;
     uint64_t heard_ms; /* when it last answered, or did not */
@@ -417,32 +430,49 @@ static void set_error(struct mu_classic *m, struct muster_error *to, const struc
         to->code = MUSTER_ERDZV_CONNECTION;
 }
 
-static bool only_we_came(const struct mu_classic *m)
+static bool has_name(const struct mu_classic *m)
 {
-    return m->in && m->doc.participants == 1 && m->doc.version == m->in_version;
+    return m->self_notice.name[0] != '\0';
+}
+
+/* Of those who have joined, the ones that we know by name: from the notices, unless the document has moved on since. */
+static const struct mu_node *known_nodes(const struct mu_classic *m, size_t *ret_count)
+{
+    bool in = m->in && m->doc.version == m->in_version;
+
+    if (m->crowd_version == m->doc.version && m->crowd.count > 0 && m->crowd.count <= m->doc.participants) {
+        *ret_count = m->crowd.count;
+        return m->crowd.nodes;
+    }
+    *ret_count = in && m->doc.participants == 1 && has_name(m); /* it is we */
+    return &m->self_node;
 }
 
 static void set_timeout_error(struct mu_classic *m)
 {
-    const struct mu_node self = { .name = mu_slice_str(m->name) };
     struct mu_came came = { .waited_ms = m->join_ms,
                             .joined = m->in ? (int64_t)m->doc.participants : 0,
                             .nodes_min = m->nodes_min,
-                            .nodes_max = m->nodes_max,
-                            .nodes = &self,
-                            .nodes_count = only_we_came(m) && m->name[0] != '\0' };
-    char text[MU_CAME_TEXT_MAX];
+                            .nodes_max = m->nodes_max };
+    char text[MU_CAME_TEXT_MAX], note[MU_CROWD_NOTE_MAX];
+    const char *then = mu_crowd_note(&m->crowd, note) != NULL ? "; " : "";
+
+    came.nodes = known_nodes(m, &came.nodes_count);
+    if (!m->in)
+        came.nodes_count = 0;
+    if (came.nodes_count == MU_CROWD_NAMES_MAX)
+        came.nodes_count = m->doc.participants; /* so many more are counted */
 
     if (m->last_error.code != 0)
         (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s; the last error was: %.700s",
                       m->join_ms / 1000, m->last_error.text);
     else if (m->announced >= 0)
         (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT,
-                      "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end",
-                      m->join_ms / 1000, m->announced);
+                      "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end%s%s",
+                      m->join_ms / 1000, m->announced, then, note);
     else
-        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s; the last step: %s", mu_came_say(&came, text),
-                      mu_classic_state_text(m->state));
+        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s; the last step: %s", mu_came_say(&came, text), then,
+                      note, mu_classic_state_text(m->state));
 }
 
 /* The request of this state has failed: from `again` on it is tried again, or not. */
@@ -918,6 +948,14 @@ static void begin_anew(struct mu_classic *m, struct mu_classic_effects *out)
     go(m, MU_CLASSIC_IN_PREPARE, out);
 }
 
+static void begin_notices(struct mu_classic *m)
+{
+    m->look_at_ms = m->notice_at_ms = m->now_ms + mu_crowd_next_ms(0, m->join_ms);
+    m->notices_known = m->alike = false;
+    m->crowd = (struct mu_crowd){ .any_limits = true };
+    m->crowd_version = -1;
+}
+
 static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
     uint64_t lasted_ms = m->now_ms - m->joined_ms;
@@ -932,7 +970,9 @@ static void start_join(struct mu_classic *m, struct mu_classic_effects *out)
     m->old_waiting = m->waiting;
     m->old_gone_ms = NEVER;
     m->joining = true;
+    m->join_since_ms = m->now_ms;
     m->join_deadline_ms = m->now_ms + m->join_ms;
+    begin_notices(m);
     m->last_error.code = 0;
     m->restoring = false;
     forget_group(m);
@@ -2198,6 +2238,242 @@ static void on_look_answer(struct mu_classic *m, const struct mu_classic_event *
     mu_classic_doc_done(&doc);
 }
 
+/* ---- Who waits, for people ---- */
+
+static bool waits(const struct mu_classic *m)
+{
+    return m->joining && !m->quitting && has_name(m);
+}
+
+/* Participants that are named have a place of their own. */
+static bool has_place(const struct mu_classic *m)
+{
+    return m->in && m->rank < MU_CROWD_NAMES_MAX;
+}
+
+static bool wants_notice(const struct mu_classic *m)
+{
+    return waits(m) && (has_place(m) || (m->notices_known && !m->alike));
+}
+
+static void notices_dir(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
+{
+    (void)snprintf(key, MU_CLASSIC_KEY_MAX, ROOT "/muster/waiting", strcmp(m->prefix, "/") == 0 ? "" : m->prefix);
+}
+
+/* What the keys of our rendezvous begin with. */
+static void notices_prefix(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
+{
+    const struct mu_hash_seed same_for_all = { 0, 0 };
+    size_t used;
+
+    notices_dir(m, key);
+    used = strlen(key);
+    (void)snprintf(key + used, MU_CLASSIC_KEY_MAX - used, "/%016" PRIx64 "_",
+                   mu_hash64(same_for_all, mu_slice_str(m->root)));
+}
+
+/* On its way from one document to the next a node's notice stays where it is. */
+static void own_notice_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
+{
+    size_t used;
+
+    if (m->notice_key[0] != '\0' && !m->in && m->announced < 0) {
+        (void)snprintf(key, MU_CLASSIC_KEY_MAX, "%s", m->notice_key);
+        return;
+    }
+    notices_prefix(m, key);
+    used = strlen(key);
+    if (has_place(m))
+        (void)snprintf(key + used, MU_CLASSIC_KEY_MAX - used, "rank_%" PRId64, m->rank);
+    else
+        (void)snprintf(key + used, MU_CLASSIC_KEY_MAX - used, "nodes_%" PRId64 "_%" PRId64, m->nodes_min, m->nodes_max);
+}
+
+static struct mu_classic_request *ask_notice(struct mu_classic *m, enum notice_request what, enum mu_classic_kind kind,
+                                             const char *key, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request = ask(m, out, &m->notice, kind, "%s", "");
+
+    m->notice_request = what;
+    (void)snprintf(m->notice.key, sizeof m->notice.key, "%s", key);
+    request->key = mu_slice_str(m->notice.key);
+    return request;
+}
+
+static void write_notice(struct mu_classic *m, const char *key, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request;
+
+    m->notice_at_ms = m->now_ms + NOTICE_EVERY_MS;
+    m->self_notice.version = m->in ? m->in_version : -1;
+    m->self_notice.rank = m->in ? m->rank : -1;
+    if (mu_classic_notice_write(&m->self_notice, &m->notice.value) < 0)
+        return; /* no memory, or a name that JSON cannot have */
+    (void)snprintf(m->notice_key, sizeof m->notice_key, "%s", key);
+    request = ask_notice(m, NOTICE_WRITE, MU_CLASSIC_PUT, key, out);
+    request->has_value = true;
+    request->value = mu_buf_slice(&m->notice.value);
+    request->ttl_s = MU_CLASSIC_NOTICE_TTL_S;
+}
+
+/* Only if it is still ours. If there is no answer, it expires. */
+static void delete_notice(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request = ask_notice(m, NOTICE_DELETE, MU_CLASSIC_DELETE, m->notice_key, out);
+
+    request->has_prev_value = true;
+    request->prev_value = mu_buf_slice(&m->notice.value);
+    m->notice_key[0] = '\0';
+}
+
+static void read_notices(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    char key[MU_CLASSIC_KEY_MAX];
+
+    m->look_at_ms = m->join_since_ms + mu_crowd_next_ms(m->now_ms - m->join_since_ms, m->join_ms);
+    notices_dir(m, key);
+    (void)ask_notice(m, NOTICES_READ, MU_CLASSIC_GET, key, out);
+}
+
+static bool is_notice_old(const struct mu_classic *m)
+{
+    return m->notice_key[0] != '\0' && m->in && m->self_notice.version != m->in_version;
+}
+
+static void drive_notices(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    char key[MU_CLASSIC_KEY_MAX];
+
+    if (m->notice.id != 0)
+        return;
+    own_notice_key(m, key);
+    if (m->notice_key[0] != '\0' && (!waits(m) || strcmp(m->notice_key, key) != 0)) {
+        m->notice_at_ms = m->now_ms; /* it is written anew, elsewhere */
+        delete_notice(m, out);
+    } else if (wants_notice(m) && (m->now_ms >= m->notice_at_ms || is_notice_old(m))) {
+        write_notice(m, key, out);
+    } else if (waits(m) && m->now_ms >= m->look_at_ms) {
+        read_notices(m, out);
+    }
+}
+
+static uint64_t notices_due_ms(const struct mu_classic *m)
+{
+    if (m->notice.id != 0 || !waits(m))
+        return NEVER;
+    return sooner(m->look_at_ms, wants_notice(m) ? m->notice_at_ms : NEVER);
+}
+
+static struct mu_crowd_item item_of(const struct mu_classic *m, const struct mu_classic_notice *notice, bool ours)
+{
+    struct mu_crowd_item item = { .id = ours ? notice->id : 0,
+                                  .run_id = mu_slice_str(notice->run_id),
+                                  .record = { .pid = notice->pid,
+                                              .local_id = notice->local_id,
+                                              .nodes_min = notice->nodes_min,
+                                              .nodes_max = notice->nodes_max,
+                                              .joining = notice->rank >= 0 && notice->version == m->doc.version } };
+
+    memcpy(item.record.name, notice->name, sizeof item.record.name);
+    return item;
+}
+
+/* What was read: those who have joined with us, by their ranks, and then everybody else. */
+struct notices {
+    struct mu_classic_notice joined[MU_CROWD_NAMES_MAX], rest[MU_CROWD_RECORDS_MAX], others[MU_CROWD_MARKS_MAX];
+    size_t rest_count, others_count; /* `joined` that are not there have id 0 */
+    struct mu_crowd_item items[MU_CROWD_NAMES_MAX + MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX];
+    size_t count;
+};
+
+static void sort_in(const struct mu_classic *m, const struct mu_classic_notice *notice, struct notices *all)
+{
+    bool joined = notice->rank >= 0 && notice->rank < MU_CROWD_NAMES_MAX && notice->version == m->doc.version;
+
+    if (joined && all->joined[notice->rank].id == 0)
+        all->joined[notice->rank] = *notice;
+    else if (all->rest_count < MU_CROWD_RECORDS_MAX)
+        all->rest[all->rest_count++] = *notice;
+}
+
+static void sort_in_other(const struct mu_classic_notice *notice, struct notices *all)
+{
+    for (size_t i = 0; i < all->others_count; i++)
+        if (strcmp(all->others[i].run_id, notice->run_id) == 0)
+            return; /* one node speaks for all of its rendezvous */
+    if (all->others_count < MU_CROWD_MARKS_MAX)
+        all->others[all->others_count++] = *notice;
+}
+
+static void sort_notices(struct mu_classic *m, const struct mu_classic_event *event, struct notices *all)
+{
+    char prefix[MU_CLASSIC_KEY_MAX];
+    struct mu_classic_notice notice;
+    size_t len;
+
+    notices_prefix(m, prefix);
+    len = strlen(prefix);
+    if (has_place(m)) { /* whether or not it could be written */
+        all->joined[m->rank] = m->self_notice;
+        all->joined[m->rank].version = m->in_version;
+        all->joined[m->rank].rank = m->rank;
+    }
+    m->alike = false;
+    for (size_t i = 0; i < event->nodes_count; i++) {
+        struct mu_slice key = event->nodes[i].key;
+        bool ours = key.len > len && memcmp(key.data, prefix, len) == 0;
+
+        if (!mu_classic_notice_read(event->nodes[i].value, &notice) || notice.id == m->self_notice.id)
+            continue;
+        m->alike |= ours && notice.nodes_min == m->nodes_min && notice.nodes_max == m->nodes_max;
+        if (ours)
+            sort_in(m, &notice, all);
+        else
+            sort_in_other(&notice, all);
+    }
+}
+
+static void see_notices(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    const struct mu_fold_record own = { .nodes_min = m->nodes_min, .nodes_max = m->nodes_max };
+    struct notices *all = calloc(1, sizeof *all);
+
+    if (all == NULL)
+        return; /* another time */
+    sort_notices(m, event, all);
+    for (size_t i = 0; i < MU_CROWD_NAMES_MAX; i++)
+        if (all->joined[i].id != 0)
+            all->items[all->count++] = item_of(m, &all->joined[i], true);
+    for (size_t i = 0; i < all->rest_count; i++)
+        all->items[all->count++] = item_of(m, &all->rest[i], true);
+    for (size_t i = 0; i < all->others_count; i++)
+        all->items[all->count++] = item_of(m, &all->others[i], false);
+    m->notices_known = true;
+    if (mu_crowd_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
+        progress(m, out);
+    m->crowd_version = m->doc.version;
+    free(all);
+}
+
+/* etcd that is away is the business of the phases: here nothing is missed but a line for people. */
+static void on_notice_answer(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    m->notice.id = 0;
+    switch (m->notice_request) {
+    case NOTICE_WRITE:
+        if (event->code < 0)
+            m->notice_at_ms = m->now_ms + NOTICE_RETRY_MS;
+        break;
+    case NOTICES_READ:
+        if (waits(m) && (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND))
+            see_notices(m, event, out);
+        break;
+    case NOTICE_DELETE:
+        break;
+    }
+}
+
 /* ---- Steps ---- */
 
 /* What a group is served with: anything else is etcd's own refusal. */
@@ -2273,6 +2549,8 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         on_close_answer(m, event, out);
     } else if (event->id == m->look.id) {
         on_look_answer(m, event, out);
+    } else if (event->id == m->notice.id) {
+        on_notice_answer(m, event, out);
     }
 }
 
@@ -2353,6 +2631,7 @@ void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event,
         on_time(m, out);
         break;
     }
+    drive_notices(m, out);
 }
 
 uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
@@ -2368,7 +2647,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
     if (m->quitting)
         return sooner(when, m->quit_deadline_ms);
     if (m->joining)
-        when = sooner(when, m->join_deadline_ms);
+        when = sooner(when, sooner(m->join_deadline_ms, notices_due_ms(m)));
     if (has_waiting(m))
         when = sooner(when, hold_until_ms(m));
     return when;
@@ -2391,14 +2670,21 @@ const char *mu_classic_root(const struct mu_classic *m)
 
 struct mu_classic_progress mu_classic_progress(const struct mu_classic *m)
 {
-    return (struct mu_classic_progress){
+    struct mu_classic_progress progress = {
         .joined = m->doc.status == MU_CLASSIC_SETUP ? 0 : m->doc.participants,
-        .only_us = only_we_came(m),
         .waiting = m->doc.status == MU_CLASSIC_FINAL ? m->doc.waiting : 0,
         .last_call = m->last_caller,
         .last_call_until_ms = m->last_call_until_ms,
         .deadline_ms = m->join_deadline_ms,
     };
+
+    progress.nodes = known_nodes(m, &progress.nodes_count);
+    return progress;
+}
+
+const struct mu_crowd *mu_classic_crowd(const struct mu_classic *m)
+{
+    return &m->crowd;
 }
 
 /* ---- New ---- */
@@ -2439,15 +2725,27 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
     m->nodes_min = config->nodes_min;
     m->nodes_max = config->nodes_max;
     m->join_ms = config->join_ms;
-    (void)snprintf(m->name, sizeof m->name, "%s", config->name != NULL ? config->name : "");
     m->last_call_ms = config->last_call_ms;
     m->close_ms = config->close_ms;
     m->rng = mu_rng_seeded(config->seed);
     names = mu_rng_seeded(~config->seed);
     m->self = mu_rng_next(&names);
+    m->self_notice = (struct mu_classic_notice){ .id = m->self != 0 ? m->self : 1,
+                                                 .pid = config->pid,
+                                                 .local_id = config->local_id,
+                                                 .nodes_min = config->nodes_min,
+                                                 .nodes_max = config->nodes_max,
+                                                 .version = -1,
+                                                 .rank = -1 };
+    (void)snprintf(m->self_notice.name, sizeof m->self_notice.name, "%s", config->name != NULL ? config->name : "");
+    (void)snprintf(m->self_notice.run_id, sizeof m->self_notice.run_id, "%s", config->run_id);
+    m->self_node = (struct mu_node){ mu_slice_str(m->self_notice.name), config->pid, config->local_id };
+    m->crowd.any_limits = true;
+    m->crowd_version = -1;
     m->doc.version = m->announced = m->unsure_version = m->old_version = m->in_version = -1;
     m->world.version = -1;
     m->main.due_ms = m->job_lease.due_ms = m->rank_lease.due_ms = m->close.due_ms = m->look.due_ms = NEVER;
+    m->notice.due_ms = m->look_at_ms = m->notice_at_ms = NEVER;
     m->recheck_ms = m->unmarked_ms = NEVER;
     *ret_classic = m;
     return 0;
@@ -2464,5 +2762,6 @@ void mu_classic_free(struct mu_classic *m)
     mu_buf_done(&m->close_raw);
     mu_buf_done(&m->main.value);
     mu_buf_done(&m->close.value);
+    mu_buf_done(&m->notice.value);
     free(m);
 }

@@ -17,6 +17,14 @@
  *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the store of the round)
  *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
  *   J/muster/nodes/<number>: ours alone; written before a node joins. Gone, if the server has lost everything since.
+ *   P/muster/waiting/<hash of J>_<place>: ours alone; the notice of a node that waits, for people. See below.
+ *
+ * Who waits. The documents count nodes and do not name them. So a node that has waited for a while leaves a notice, which expires
+ * unless it is renewed, and is deleted when the wait ends. Nodes of all jobs below P leave theirs in one directory, which is read
+ * once before each line that tells of the wait. It stays small, however many nodes wait: the first MU_CROWD_NAMES_MAX
+ * participants of a document have a notice each, for they are named; all others share one key for each --nnodes, and leave a
+ * notice there only if nobody else has said that it was started like them. Notices decide nothing: one that cannot be
+ * written or read is missed by people alone, and PyTorch's nodes are counted without a name.
  *
  * What is better than the original, with the same keys and documents:
  *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other removes the
@@ -35,6 +43,7 @@
 
 #include "base/rng.h"
 #include "rdzv/classic_doc.h"
+#include "rdzv/crowd.h"
 
 #define MU_CLASSIC_PREFIX_DEFAULT "/torchelastic/p2p"
 #define MU_CLASSIC_NODE_MAX 512 /* bytes that say who a node is */
@@ -44,6 +53,7 @@
 #define MU_CLASSIC_FROZEN_TTL_S MUSTER_ETCD_FROZEN_TTL_S
 #define MU_CLASSIC_RANK_TTL_S MUSTER_ETCD_WORKER_KEEPALIVE_TTL_S
 #define MU_CLASSIC_ROOT_TTL_S MUSTER_ETCD_RUNID_SUBROOT_TTL_S
+#define MU_CLASSIC_NOTICE_TTL_S 20
 
 #define MU_CLASSIC_REQUEST_MS 5000   /* for an answer */
 #define MU_CLASSIC_WATCH_MS 20000    /* then it is asked anew */
@@ -211,7 +221,7 @@ struct mu_classic_effect { /* borrows from the machine, until its next step */
     size_t ranks_count;
 };
 
-#define MU_CLASSIC_EFFECTS_MAX 12
+#define MU_CLASSIC_EFFECTS_MAX 14
 
 struct mu_classic_effects {
     struct mu_classic_effect items[MU_CLASSIC_EFFECTS_MAX];
@@ -226,7 +236,8 @@ struct mu_classic_config { /* copied */
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
     const char *node; /* who we are, for the other nodes of our kind */
-    const char *name; /* and for people; NULL: a node without a name */
+    const char *name; /* and for people; NULL: a node without a name, which has no notice and reads none */
+    int64_t pid, local_id;
     uint64_t seed;
 };
 
@@ -240,8 +251,8 @@ struct mu_classic_world {
 
 struct mu_classic_progress {
     size_t joined;
-    bool
-        only_us; /* we are the one that has joined. Who others are, the documents do not tell before the group is complete */
+    const struct mu_node *nodes; /* of those that have joined, the ones that we know by name; until the next step */
+    size_t nodes_count;
     int64_t waiting;
     bool last_call;
     uint64_t last_call_until_ms, deadline_ms;
@@ -265,6 +276,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m); /* when TIME is wan
 enum mu_classic_state mu_classic_state(const struct mu_classic *m);
 const struct mu_classic_world *mu_classic_world(const struct mu_classic *m);
 struct mu_classic_progress mu_classic_progress(const struct mu_classic *m);
+const struct mu_crowd *mu_classic_crowd(const struct mu_classic *m);
 const char *mu_classic_root(const struct mu_classic *m); /* J, without "/" at its end */
 
 #endif

@@ -10,6 +10,7 @@
 
 #define DUMP_FLAGS (JSON_ENSURE_ASCII)
 #define VERSION_DIGITS_MAX 18
+#define NOTICE_VERSION 1
 
 const char *mu_classic_status_text(enum mu_classic_status status)
 {
@@ -285,6 +286,71 @@ int mu_classic_doc_waiting(const struct mu_classic_doc *doc, int64_t waiting, st
 int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out)
 {
     return dump(doc == NULL ? json_pack("{s:s}", "status", "closed") : copy_as(doc, MU_CLASSIC_CLOSED), out);
+}
+
+/* ---- Notices ---- */
+
+int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out)
+{
+    char id[24];
+
+    (void)snprintf(id, sizeof id, "%016" PRIx64, notice->id);
+    return dump(json_pack("{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "v", NOTICE_VERSION, "id", id, "run_id",
+                          notice->run_id, "name", notice->name, "pid", (json_int_t)notice->pid, "local_id",
+                          (json_int_t)notice->local_id, "min", (json_int_t)notice->nodes_min, "max",
+                          (json_int_t)notice->nodes_max, "version", (json_int_t)notice->version, "rank",
+                          (json_int_t)notice->rank),
+                out);
+}
+
+static bool read_text(const json_t *json, const char *name, char text[static MU_CLASSIC_NOTICE_TEXT_MAX])
+{
+    const char *value = json_string_value(json_object_get(json, name));
+    size_t len = value == NULL ? 0 : strlen(value);
+
+    if (len == 0 || len >= MU_CLASSIC_NOTICE_TEXT_MAX)
+        return false;
+    memcpy(text, value, len + 1);
+    return true;
+}
+
+static bool read_number(const json_t *json, const char *name, int64_t min, int64_t *ret_number)
+{
+    const json_t *number = json_object_get(json, name);
+
+    if (!json_is_integer(number) || json_integer_value(number) < min)
+        return false;
+    *ret_number = json_integer_value(number);
+    return true;
+}
+
+static bool read_notice(const json_t *json, struct mu_classic_notice *notice)
+{
+    char id[MU_CLASSIC_NOTICE_TEXT_MAX];
+    int64_t version;
+
+    if (!read_number(json, "v", 1, &version) || !read_text(json, "id", id) ||
+        strspn(id, "0123456789abcdef") != strlen(id) || strlen(id) > 16)
+        return false;
+    notice->id = strtoull(id, NULL, 16);
+    return notice->id != 0 && read_text(json, "run_id", notice->run_id) && read_text(json, "name", notice->name) &&
+           read_number(json, "pid", 0, &notice->pid) && read_number(json, "local_id", 0, &notice->local_id) &&
+           read_number(json, "min", 1, &notice->nodes_min) && read_number(json, "max", 1, &notice->nodes_max) &&
+           read_number(json, "version", -1, &notice->version) && read_number(json, "rank", -1, &notice->rank);
+}
+
+bool mu_classic_notice_read(struct mu_slice text, struct mu_classic_notice *ret_notice)
+{
+    struct mu_classic_notice notice = { .rank = -1 };
+    json_t *json = text.len == 0 || text.len > MU_CLASSIC_NOTICE_MAX
+                       ? NULL
+                       : json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
+    bool good = json != NULL && read_notice(json, &notice);
+
+    json_decref(json);
+    if (good)
+        *ret_notice = notice;
+    return good;
 }
 
 /* ---- Keys ---- */

@@ -55,6 +55,21 @@ int mu_classic_doc_confirmed(const struct mu_classic_doc *doc, const char *key,
 int mu_classic_doc_waiting(const struct mu_classic_doc *doc, int64_t waiting, struct mu_buf *out);
 int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out); /* NULL: there was none */
 
+/* What a node of ours that waits says about itself, for people: who it is, which rendezvous it waits for with which --nnodes,
+ * and its place in the document. JSON, with a version "v"; members that we do not know are skipped. */
+#define MU_CLASSIC_NOTICE_MAX 4096     /* bytes */
+#define MU_CLASSIC_NOTICE_TEXT_MAX 256 /* of a name or a run id, with its NUL; longer ones are cut */
+
+struct mu_classic_notice {
+    uint64_t id; /* of the node; not 0 */
+    char name[MU_CLASSIC_NOTICE_TEXT_MAX], run_id[MU_CLASSIC_NOTICE_TEXT_MAX];
+    int64_t pid, local_id, nodes_min, nodes_max;
+    int64_t version, rank; /* that it has joined; -1: none so far */
+};
+
+int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out); /* in place of what is there */
+bool mu_classic_notice_read(struct mu_slice text, struct mu_classic_notice *ret_notice); /* false: it is none */
+
 /* A key as etcd has it: a leading "/", no "//", "." and ".." resolved, no "/" at the end. At most `room` bytes with the NUL;
  * false: it does not fit. */
 bool mu_classic_key_clean(const char *key, char *text, size_t room);

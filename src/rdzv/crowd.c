@@ -110,13 +110,22 @@ static void see_names(struct mu_crowd *crowd, const struct mu_crowd_item *items,
         const struct mu_fold_record *record = &items[i].record;
         size_t at = crowd->count;
 
-        if (items[i].id == 0 || !record->joining || !is_newest(items, count, i) || !go_together(all, limits_of(record)))
+        if (items[i].id == 0 || !record->joining || !is_newest(items, count, i))
+            continue;
+        if (!crowd->any_limits && !go_together(all, limits_of(record)))
             continue;
         all = both(all, limits_of(record));
         memcpy(crowd->names[at], record->name, sizeof crowd->names[at]);
         crowd->nodes[at] = (struct mu_node){ mu_slice_str(crowd->names[at]), record->pid, record->local_id };
         crowd->count++;
     }
+}
+
+static bool is_apart(const struct mu_crowd *crowd, struct limits ours, struct limits theirs)
+{
+    bool same = ours.nodes_min == theirs.nodes_min && ours.nodes_max == theirs.nodes_max;
+
+    return crowd->any_limits ? !same : !go_together(ours, theirs);
 }
 
 /* Also those that are in a round which runs: they are why this node gets no place. */
@@ -129,7 +138,7 @@ static void see_apart(struct mu_crowd *crowd, const struct mu_fold_record *own, 
     for (size_t i = 0; i < count && clauses < MU_CROWD_CLAUSES_MAX; i++) {
         struct limits theirs = limits_of(&items[i].record);
 
-        if (items[i].id == 0 || go_together(limits_of(own), theirs) || is_said(items, i))
+        if (items[i].id == 0 || !is_apart(crowd, limits_of(own), theirs) || is_said(items, i))
             continue;
         add(crowd->apart, "%s", clauses++ > 0 ? "; " : "");
         add_plain(crowd->apart, mu_slice_str(items[i].record.name), NAME_SHOWN_MAX);
@@ -140,13 +149,27 @@ static void see_apart(struct mu_crowd *crowd, const struct mu_fold_record *own, 
     }
 }
 
+static bool is_same_rdzv(const struct mu_crowd_item *a, const struct mu_crowd_item *b)
+{
+    return a->id == 0 && b->id == 0 && mu_slice_equal(a->run_id, b->run_id);
+}
+
+/* One node is named for all of a rendezvous. */
+static bool is_rdzv_said(const struct mu_crowd_item *items, size_t at)
+{
+    for (size_t i = 0; i < at; i++)
+        if (is_same_rdzv(&items[i], &items[at]))
+            return true;
+    return false;
+}
+
 static void see_others(struct mu_crowd *crowd, const struct mu_crowd_item *items, size_t count)
 {
     size_t clauses = 0;
 
     crowd->others[0] = '\0';
     for (size_t i = 0; i < count && clauses < MU_CROWD_CLAUSES_MAX; i++) {
-        if (items[i].id != 0)
+        if (items[i].id != 0 || is_rdzv_said(items, i))
             continue;
         add(crowd->others, "%s", clauses++ > 0 ? "; " : "");
         add_plain(crowd->others, mu_slice_str(items[i].record.name), NAME_SHOWN_MAX);

@@ -1,7 +1,7 @@
-/* The crowd: who waits for a round of an etcd-v3 rendezvous, as a node knows that waits, too. For people; nothing is decided by
- * it. Pure.
+/* The crowd: who waits for a round, as a node that waits as well knows it. For people; nothing is decided by it. Pure. The two
+ * back ends whose documents carry no names use it, etcd-v3 and etcd; how etcd fills it is told in classic.h.
  *
- * Only the folder watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
+ * On etcd-v3, only the folder watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
  * a while, and always before the wait is told. The folder leaves a mark beside all jobs meanwhile, by which nodes that wait at the
  * same etcd for another rendezvous learn of it; a round that forms at once has neither. */
 #ifndef MU_RDZV_CROWD_H
@@ -28,7 +28,9 @@ struct mu_crowd {                             /* zeroed memory is empty */
     struct mu_node nodes[MU_CROWD_NAMES_MAX]; /* that have come and go together, in the order of their coming */
     char names[MU_CROWD_NAMES_MAX][MU_FOLD_NAME_MAX + 1];
     size_t count;
-    char apart[MU_CROWD_CLAUSES_SIZE];  /* whose --nnodes contradicts ours; "": nobody's that we know of */
+    bool any_limits; /* the back end lets nodes in whatever their --nnodes is */
+    char apart
+        [MU_CROWD_CLAUSES_SIZE]; /* whose --nnodes contradicts ours, or, with `any_limits`, is another; "": nobody's */
     char others[MU_CROWD_CLAUSES_SIZE]; /* who waits for another rendezvous; "": nobody */
 };
 

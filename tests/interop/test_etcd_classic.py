@@ -22,6 +22,7 @@ LIMIT = 60  # a keep-alive's 10 s, and everything after it, on a machine with ot
 WATCH = 20  # seconds until a watch is asked anew
 KEEP_ALIVE = 10
 KINDS = ("stock", "ours")
+HOST = socket.gethostname()
 
 
 class Stock(Process):
@@ -72,6 +73,17 @@ class Ours(Process):
         return " ".join([str(number), do, *map(str, fields.values())]) + "\n"
 
 
+def etcd_node(server, key):
+    """The node of a key, by etcd itself; None: there is none."""
+    connection = http.client.HTTPConnection(server.endpoint, timeout=10)
+    try:
+        connection.request("GET", "/v2/keys" + urllib.parse.quote(key))
+        reply = json.loads(connection.getresponse().read())
+        return reply.get("node")
+    finally:
+        connection.close()
+
+
 class Scene:
     """One rendezvous on one server."""
 
@@ -93,14 +105,7 @@ class Scene:
         return f"/torchelastic/p2p/run_{self.run_id}"
 
     def get(self, key):
-        """The node of a key, by etcd itself; None: there is none."""
-        connection = http.client.HTTPConnection(self.server.endpoint, timeout=10)
-        try:
-            connection.request("GET", "/v2/keys" + urllib.parse.quote(key))
-            reply = json.loads(connection.getresponse().read())
-            return reply.get("node")
-        finally:
-            connection.close()
+        return etcd_node(self.server, key)
 
     def document(self):
         node = self.get(self.root + "/rdzv/active_version")
@@ -249,6 +254,106 @@ def test_a_wait_says_who_came_and_how_many_are_missing(etcds):
     assert f": 1 of 2 nodes joined ({name} (pid " in node.stderr, node.stderr
     assert ", 1 more needed; gives up in " in node.stderr, node.stderr
     assert f"timed out after 6 s: 1 of 2 nodes joined ({name})" in node.stderr, node.stderr
+
+
+# ---- Who waits ----
+
+
+@pytest.fixture
+def waiters():
+    """waiters(server, "3", id) is one more node for people, whose lines are read with said()."""
+    harness.need_program()
+    made = []
+
+    def make(server, nnodes, run_id="job", conf=f"timeout={LIMIT}"):
+        made.append(subprocess.Popen(
+            [harness.program(), "join", "--rdzv-backend", "etcd", "--rdzv-endpoint", server.endpoint, "--rdzv-id", run_id,
+             "--nnodes", nnodes, "--hold", "600", "--rdzv-conf", conf],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=harness.quiet_environment()))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.kill()
+        node.communicate()
+
+
+def said(node, text):
+    """The first line that has it; the join's end is the latest that is waited for."""
+    return next((line for line in node.stderr if text in line), "")
+
+
+def notices(server):
+    found = etcd_node(server, "/torchelastic/p2p/muster/waiting") or {}
+    return [json.loads(node["value"]) for node in found.get("nodes", [])]
+
+
+def test_every_node_that_waits_names_who_is_in(etcds, waiters):
+    server = etcds(1)
+    nodes = [waiters(server, "3") for _ in range(2)]
+    for node in nodes:
+        line = said(node, "2 of 3 nodes joined (")
+        for other in nodes:
+            assert f"{HOST} (pid {other.pid})" in line, line
+        assert "was started" not in line and "same endpoint" not in line
+    waiters(server, "3")
+    until(lambda: not notices(server), LIMIT, "their round begins, and nobody waits any more")
+
+
+def test_nodes_with_another_nnodes_are_named(etcds, waiters):
+    server = etcds(1)
+    first, odd = waiters(server, "3"), waiters(server, "4")
+    assert said(first, "was started").endswith(f"; {HOST} was started with --nnodes 4, this node with --nnodes 3\n")
+    assert said(odd, "was started").endswith(f"; {HOST} was started with --nnodes 3, this node with --nnodes 4\n")
+
+
+def test_nodes_with_another_id_at_the_endpoint_are_named(etcds, waiters):
+    server = etcds(1)
+    first, other = waiters(server, "2", "job7"), waiters(server, "2", "job/8")
+    assert said(first, "same endpoint").endswith(f"; {HOST} waits at the same endpoint for rendezvous 'job/8'\n")
+    assert said(other, "same endpoint").endswith(f"; {HOST} waits at the same endpoint for rendezvous 'job7'\n")
+
+
+def test_a_timeout_names_who_came_and_who_did_not(etcds, waiters):
+    server = etcds(1)
+    nodes = [waiters(server, "3", conf="timeout=8"), waiters(server, "3"), waiters(server, "2", "other")]
+    line = said(nodes[0], "timed out after 8 s")
+    assert f"timed out after 8 s: 2 of 3 nodes joined ({HOST}, {HOST}); {HOST} waits at the same endpoint for " in line
+    until(lambda: nodes[0].pid not in [notice["pid"] for notice in notices(server)], LIMIT, "its notice is gone")
+
+
+def test_a_notice_of_a_node_that_was_killed_expires(etcds, waiters):
+    server = etcds(1)
+    dies, waits = waiters(server, "3"), waiters(server, "3")
+    assert said(waits, "2 of 3 nodes joined (")
+    assert len(notices(server)) == 2
+    dies.kill()
+    until(lambda: [notice["pid"] for notice in notices(server)] == [waits.pid], LIMIT, "its notice expires")
+
+
+def test_a_wait_goes_on_and_names_nodes_again_after_etcd_was_away(etcds, waiters):
+    server = etcds(1)
+    first = waiters(server, "3")
+    until(lambda: notices(server), LIMIT, "a notice")
+    server[0].kill()
+    assert said(first, ": no connection for ")
+    server[0].start()
+    second = waiters(server, "3")
+    line = said(second, "2 of 3 nodes joined (")
+    assert f"{HOST} (pid {first.pid})" in line and f"{HOST} (pid {second.pid})" in line, line
+
+
+def test_a_pytorch_node_is_counted_without_a_name(scenes, stock, waiters):
+    scene = scenes(nodes=(3, 3))
+    waiting = scene.node("stock").begin("next")
+    scene.until_status("joinable", participants=[0])
+    node = waiters(scene.server, "3", scene.run_id)
+    line = said(node, "2 of 3 nodes joined (")
+    assert f": 2 of 3 nodes joined ({HOST} (pid {node.pid})), 1 more needed" in line, line
+    ours = waiters(scene.server, "3", scene.run_id)  # and its join is not disturbed by notices
+    assert waiting.good(LIMIT)["world_size"] == 3
+    assert ours.poll() is None
 
 
 def test_a_prefix_that_is_not_as_etcd_writes_it(scenes):

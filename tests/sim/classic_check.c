@@ -4,6 +4,8 @@
  *  - Who replaces or deletes the document has seen it as it was.
  *  - A node takes part once in a document. Who takes a participant or an announcement out takes its own out.
  *  - Who joins a version has that rank in its final document, in which all have confirmed; no rank is given twice.
+ *  - There are no more notices than there are places for them, and ranks that are named. In the calm all of ours that wait
+ *    together for more nodes know each other by name; where nobody waits, no notice is left.
  *  - Of a node that has ended nothing is left: no participant of a round that can still be left, no keep-alive, no
  *    announcement. Unless it could not reach the server while it took that back, or its time for it was over.
  *
@@ -244,7 +246,7 @@ static bool has_writes_under_way(const struct node *node)
     for (size_t i = requests_count; i-- > 0 && requests[i]->sent_ms + LATE_MAX_MS >= w.now_ms;) {
         const struct request *request = requests[i];
 
-        if (request->life == node->life && request->is_coming &&
+        if (request->life == node->life && request->is_coming && !is_notice(request->key) &&
             (request->kind == MU_CLASSIC_PUT || request->kind == MU_CLASSIC_DELETE))
             return true;
     }
@@ -273,6 +275,45 @@ static void check_announcements(const struct node *node)
     for (size_t i = 0; held.status == MU_CLASSIC_FINAL && i < held.waiting_count; i++)
         if (held.waiting[i] == node->life)
             fail("node %u has ended and still waits for version %" PRId64, node->slot, held.version);
+}
+
+/* ---- Notices ---- */
+
+bool is_notice(const char *key)
+{
+    return strncmp(key, NOTICES "/", strlen(NOTICES "/")) == 0;
+}
+
+void check_notices(void)
+{
+    size_t limits = w.on[F_LIMITS] ? (size_t)w.lives : 1; /* each node that ever was may have others */
+
+    if (etcd_count_below(NOTICES) > MU_CROWD_NAMES_MAX + limits)
+        fail("there are %zu notices", etcd_count_below(NOTICES));
+}
+
+static bool waits_for_peers(const struct node *node)
+{
+    return node->life != 0 && !node->is_stock && mu_classic_state(node->classic) == MU_CLASSIC_IN_PEERS_WATCH;
+}
+
+static bool names(const struct node *node, const struct node *other)
+{
+    struct mu_classic_progress progress = mu_classic_progress(node->classic);
+
+    for (size_t i = 0; i < progress.nodes_count; i++)
+        if (progress.nodes[i].pid == (int64_t)other->life)
+            return true;
+    return false;
+}
+
+void check_named(void)
+{
+    /* Not where everything was lost: there two may take one participant for themselves. */
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        for (unsigned n = 0; n < w.nodes_count; n++)
+            if (waits_for_peers(&w.nodes[i]) && waits_for_peers(&w.nodes[n]) && !names(&w.nodes[i], &w.nodes[n]))
+                fail("node %u does not know that node %u waits, too", i, n);
 }
 
 void check_ended(struct node *node)

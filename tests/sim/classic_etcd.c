@@ -90,6 +90,15 @@ uint64_t etcd_life(const char *key)
     return node == NULL ? 0 : node->life;
 }
 
+size_t etcd_count_below(const char *dir)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < keys_count; i++)
+        count += is_below(keys[i].key, dir);
+    return count;
+}
+
 /* ---- Watches ---- */
 
 static bool concerns(const struct request *request, const char *key)

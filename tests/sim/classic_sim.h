@@ -14,6 +14,7 @@
 #define SEEN_MAX 32
 #define JOB "/p/run_job"
 #define ACTIVE JOB "/rdzv/active_version"
+#define NOTICES "/p/muster/waiting"
 
 #define FAULTS(X)                                                                                                      \
     X(KILL, "kill")       /* a node dies; another one may come in its place */                                         \
@@ -141,6 +142,7 @@ void etcd_expire(void);                   /* what is over by now */
 void etcd_forget(struct request *request);
 const char *etcd_value(const char *key);                    /* NULL: none */
 uint64_t etcd_life(const char *key);                        /* who wrote it; 0: nobody */
+size_t etcd_count_below(const char *dir);                   /* keys */
 void on_changed(const char *key, const struct request *by); /* the simulator's: somebody wrote; NULL: it has expired */
 void deliver(struct request *request);                      /* a watching request has its answer */
 int lost_code(const struct request *request, int code);     /* what its sender hears when the connection has ended */
@@ -160,6 +162,9 @@ void name_of(const struct node *node, char *text, size_t room);  /* of its marks
 bool is_another_s_rank(const struct node *node);                 /* by the mark that is there */
 void check_joined(const struct node *node);
 void check_ended(struct node *node);
+bool is_notice(const char *key);
+void check_notices(void); /* there are not too many */
+void check_named(void);   /* those who wait know each other by name */
 
 /* PyTorch's side. */
 struct stock *stock_new(struct node *node);

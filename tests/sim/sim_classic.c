@@ -26,6 +26,7 @@ enum {
     CALM_MS = 240000,
     STABLE_MS = 60000,
     PUT_BACK_MS = 40000,
+    NAMED_MS = 130000, /* everybody has told of its wait twice: once a minute */
     SAME_VERSION_MAX = 6,
     STOCK_LAST_CALL_MS = 2500,
     OUTSTANDING_MAX = 32,
@@ -267,7 +268,7 @@ static void on_request(struct request *request)
         struct node *node = &w.nodes[request->slot];
         struct reply told = request->reply;
 
-        if (node->life == request->life && request->kind != MU_CLASSIC_GET)
+        if (node->life == request->life && request->kind != MU_CLASSIC_GET && !is_notice(request->key))
             node->late_ms = w.now_ms;
         request->reply = (struct reply){ 0 };
         etcd_apply(request);
@@ -535,7 +536,8 @@ static void give_birth(struct node *node, bool is_stock)
         return;
     }
     name_of(node, name, sizeof name);
-    config.node = name;
+    config.node = config.name = name;
+    config.pid = (int64_t)node->life;
     if (mu_classic_new(&config, &node->classic, &error) < 0)
         fail("%s", error.text);
     join(node);
@@ -548,6 +550,8 @@ void on_changed(const char *key, const struct request *by)
     const char *text = strcmp(key, ACTIVE) == 0 ? etcd_value(key) : NULL;
     bool closed = text != NULL && strstr(text, "\"closed\"") != NULL;
 
+    if (is_notice(key))
+        check_notices();
     if (strcmp(key, ACTIVE) != 0)
         return;
     say("etcd: %s", text != NULL ? text : "no document");
@@ -672,7 +676,7 @@ static void note_reply(struct node *node, const struct request *request)
     const struct reply *reply = &request->reply;
     bool is_write = request->kind == MU_CLASSIC_PUT;
 
-    if (reply->code < 0 && request->kind != MU_CLASSIC_WATCH && takes_back(node))
+    if (reply->code < 0 && request->kind != MU_CLASSIC_WATCH && !is_notice(request->key) && takes_back(node))
         node->in_trouble = true;
     if (strcmp(request->key, ACTIVE) == 0 && reply->code == 0 && (is_write || request->kind == MU_CLASSIC_GET))
         check_saw(node, is_write ? request->value : reply->value);
@@ -1092,6 +1096,11 @@ static void run_seed(uint64_t seed, bool trace)
     if (!w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max) {
         run_until(w.now_ms + STABLE_MS);
         find_together(CALM_MS);
+        if (etcd_count_below(NOTICES) > 0)
+            fail("nobody waits, and there are notices");
+    } else if (!w.closed && living() < (unsigned)w.nodes_min && !w.on[F_TIGHT] && !w.on[F_LIMITS] && !w.on[F_WIPE]) {
+        run_until(w.now_ms + NAMED_MS);
+        check_named();
     }
     if (w.on[F_WIPE] && !w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max) {
         check_put_back();

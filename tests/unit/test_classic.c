@@ -1,5 +1,6 @@
 /* The classic etcd rendezvous, phase by phase: which requests follow which answers, and what is told. Keys are shown without
- * the job's root: "av" is the document, "v_1/..." a version's directory, "mark ..." what says who a rank is. */
+ * the job's root: "av" is the document, "v_1/..." a version's directory, "mark ..." what says who a rank is, "notice ..." what a
+ * node that waits says about itself. Only a node with a name has notices. */
 #include "pure.h"
 #include "rdzv/classic.h"
 
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 
 #define ROOT "/p/run_job"
+#define NOTICES "/p/muster/waiting"
 #define SETUP "{\"status\": \"setup\"}"
 #define OPEN_1 "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": []}"
 #define IN_1(list) "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": [" list "]}"
@@ -32,14 +34,17 @@ enum { START_MS = 1000, MARK_INDEX = 17 /* at which confirming() writes its mark
 
 struct scene {
     struct mu_classic *classic;
-    uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id;
-    bool shows_self; /* else the write of "self" is answered at once, and not told */
-    bool once;       /* the last request of all */
+    uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id, notice_id;
+    bool shows_self;                 /* else the write of "self" is answered at once, and not told */
+    bool once;                       /* the last request of all */
+    struct mu_classic_notice notice; /* the last that was written or deleted */
     char trace[8192];
     size_t used;
     int error;
     char why[1024]; /* of that error */
 };
+
+static const char *scene_name; /* of the node in the next scenes; NULL: it has none */
 
 static struct scene *make(int64_t min, int64_t max)
 {
@@ -52,7 +57,9 @@ static struct scene *make(int64_t min, int64_t max)
                                               .last_call_ms = 30000,
                                               .close_ms = 30000,
                                               .node = "me_1_2",
-                                              .name = "me",
+                                              .name = scene_name,
+                                              .pid = 1,
+                                              .local_id = 2,
                                               .seed = 1 };
     struct muster_error error;
 
@@ -64,6 +71,7 @@ static struct scene *make(int64_t min, int64_t max)
 
 static void end(struct scene *s)
 {
+    scene_name = NULL;
     mu_classic_free(s->classic);
     free(s);
 }
@@ -84,6 +92,15 @@ static const char *short_key(struct mu_slice key)
     const char *rest = text;
 
     (void)snprintf(text, sizeof text, "%.*s", (int)key.len, key.data);
+    if (strcmp(text, NOTICES) == 0)
+        return "notices";
+    if (strncmp(text, NOTICES "/", strlen(NOTICES "/")) == 0) {
+        size_t hash = strlen(NOTICES "/") + strlen("0123456789abcdef_");
+
+        assert_true(strlen(text) > hash);
+        memmove(text + 7, text + hash, strlen(text) - hash + 1);
+        return memcpy(text, "notice ", 7);
+    }
     if (strncmp(text, ROOT "/rdzv/", strlen(ROOT "/rdzv/")) == 0)
         rest = text + strlen(ROOT "/rdzv/");
     else if (strncmp(text, ROOT "/muster/nodes/", strlen(ROOT "/muster/nodes/")) == 0)
@@ -102,7 +119,9 @@ static void keep_id(struct scene *s, const struct mu_classic_request *request, b
 {
     const char *key = short_key(request->key);
 
-    if (request->refresh && strncmp(key, "run_", 4) == 0)
+    if (strncmp(key, "notice", 6) == 0)
+        s->notice_id = request->id;
+    else if (request->refresh && strncmp(key, "run_", 4) == 0)
         s->job_id = request->id;
     else if (request->refresh) {
         s->rank_id = request->id;
@@ -119,8 +138,17 @@ static void note_request(struct scene *s, const struct mu_classic_request *reque
 {
     static const char *const kinds[] = { "GET", "PUT", "DELETE", "WATCH" };
 
+    bool is_notice = strncmp(short_key(request->key), "notice", 6) == 0;
+
     s->once = request->once;
     note(s, "%s %s", kinds[request->kind], short_key(request->key));
+    if (is_notice) {
+        struct mu_slice value = request->has_value ? request->value : request->prev_value;
+
+        assert_true(request->kind == MU_CLASSIC_GET || mu_classic_notice_read(value, &s->notice));
+        note(s, request->has_prev_value ? " if ours" : request->ttl_s != 0 ? " ttl %" PRId64 : "", request->ttl_s);
+        return;
+    }
     if (request->has_value)
         note(s, " %.*s", (int)request->value.len, request->value.data);
     if (request->dir)
@@ -1069,14 +1097,267 @@ static void an_announcement_that_may_be_another_s_is_not_taken_back(void **state
     end(s);
 }
 
+/* ---- Who waits ---- */
+
+/* Whom a line would name, and what it would add. */
+static const char *known(struct scene *s)
+{
+    static char text[2048];
+    struct mu_classic_progress progress = mu_classic_progress(s->classic);
+    char words[MU_CROWD_NOTE_MAX];
+    const char *more = mu_crowd_note(mu_classic_crowd(s->classic), words);
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < progress.nodes_count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%.*s", i > 0 ? " " : "",
+                                 (int)progress.nodes[i].name.len, progress.nodes[i].name.data);
+    if (more != NULL)
+        (void)snprintf(text + used, sizeof text - used, "; %s", more);
+    return text;
+}
+
+static struct mu_classic_notice of(const char *name, int64_t version, int64_t rank, int64_t min, int64_t max)
+{
+    struct mu_classic_notice notice = { .id = (uint64_t)rank + 100,
+                                        .run_id = "job",
+                                        .nodes_min = min,
+                                        .nodes_max = max,
+                                        .version = version,
+                                        .rank = rank };
+
+    (void)snprintf(notice.name, sizeof notice.name, "%s", name);
+    return notice;
+}
+
+/* The directory of notices is read. Those of another rendezvous have another hash in their keys. */
+static const char *reads(struct scene *s, const struct mu_classic_notice *notices, size_t count)
+{
+    struct mu_classic_node nodes[16];
+    char keys[16][256];
+    struct mu_buf values[16] = { 0 };
+    const char *said;
+
+    for (size_t i = 0; i < count; i++) {
+        bool ours = strcmp(notices[i].run_id, "job") == 0;
+
+        (void)snprintf(keys[i], sizeof keys[i], NOTICES "/%016" PRIx64 "_x%zu",
+                       ours ? mu_hash64((struct mu_hash_seed){ 0, 0 }, mu_slice_str(ROOT)) : 0, i);
+        assert_int_equal(mu_classic_notice_write(&notices[i], &values[i]), 0);
+        nodes[i] = (struct mu_classic_node){ mu_slice_str(keys[i]), mu_buf_slice(&values[i]) };
+    }
+    said = step(s, (struct mu_classic_event){
+                       .type = MU_CLASSIC_ON_ANSWER, .id = s->notice_id, .nodes = nodes, .nodes_count = count });
+    for (size_t i = 0; i < count; i++)
+        mu_buf_done(&values[i]);
+    return said;
+}
+
+static const char *noticed(struct scene *s)
+{
+    return code_for(s, s->notice_id, 0, false);
+}
+
+static struct scene *named(int64_t nodes)
+{
+    scene_name = "me";
+    return waiting_for_peers(nodes);
+}
+
+static void who_waits_leaves_a_notice_and_looks_who_else_does(void **state)
+{
+    struct scene *s = named(4);
+    struct mu_classic_notice notices[] = { of("c", 1, 2, 4, 4), of("b", 1, 1, 4, 4), of("old", 0, 0, 4, 4) };
+
+    (void)state;
+    (void)doc_changes(s, 15); /* two more have come, whom nobody knows yet */
+    (void)gets(s, IN_1("0, 1, 2"), 15);
+    SAYS(known(s), "");
+    SAYS(wakes(s), "PUT notice rank_0 ttl 20");
+    assert_int_equal(s->now_ms, START_MS + MU_CROWD_FIRST_MS);
+    SAYS(s->notice.name, "me");
+    SAYS(s->notice.run_id, "job");
+    assert_int_equal(s->notice.version, 1);
+    assert_int_equal(s->notice.rank, 0);
+    assert_int_equal(s->notice.nodes_max, 4);
+    SAYS(noticed(s), "GET notices");
+    SAYS(reads(s, notices, 3), "");
+    SAYS(known(s), "me b c"); /* by rank; a notice of an earlier version is of nobody who is in */
+    SAYS(wakes(s), "GET notices");
+    assert_int_equal(s->now_ms, START_MS + 4000); /* a second before the first line */
+    (void)code_for(s, s->notice_id, 100, false);  /* the others are gone */
+    SAYS(known(s), "me");
+    end(s);
+}
+
+static void a_notice_is_renewed_in_time(void **state)
+{
+    struct scene *s = named(4);
+    uint64_t written_ms;
+    const char *said;
+
+    (void)state;
+    SAYS(wakes(s), "PUT notice rank_0 ttl 20");
+    written_ms = s->now_ms;
+    for (said = noticed(s); strncmp(said, "PUT", 3) != 0; said = wakes(s))
+        if (strcmp(said, "GET notices") == 0)
+            (void)reads(s, NULL, 0);
+    SAYS(said, "PUT notice rank_0 ttl 20");
+    assert_int_equal(s->now_ms, written_ms + MU_CLASSIC_NOTICE_TTL_S * 500);
+    end(s);
+}
+
+static void a_notice_goes_when_the_wait_ends(void **state)
+{
+    struct scene *s = named(4);
+
+    (void)state;
+    (void)wakes(s);
+    (void)noticed(s);
+    (void)reads(s, NULL, 0);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; GET av; DELETE notice rank_0 if ours");
+    SAYS(gets(s, IN_1("0"), 15), "PUT av " OPEN_1 " if " IN_1("0"));
+    SAYS(done(s, 16), "left");
+    SAYS(noticed(s), "");
+    end(s);
+}
+
+static void a_notice_that_is_being_written_goes_after_that(void **state)
+{
+    struct scene *s = named(4);
+
+    (void)state;
+    (void)wakes(s);
+    SAYS(asked(s, MU_CLASSIC_ON_LEAVE), "cancel; GET av");
+    SAYS(code_for(s, s->notice_id, MUSTER_ETIMEOUT, true), "DELETE notice rank_0 if ours"); /* it may be there */
+    end(s);
+}
+
+static void a_round_that_forms_at_once_has_no_notice(void **state)
+{
+    struct scene *s;
+
+    (void)state;
+    scene_name = "me";
+    s = watching(true);
+    SAYS(passes(s, 2 * MU_CROWD_FIRST_MS), "");
+    end(s);
+}
+
+static void a_notice_that_cannot_be_written_or_read_fails_nothing(void **state)
+{
+    struct scene *s = named(4);
+
+    (void)state;
+    (void)wakes(s);
+    SAYS(code_for(s, s->notice_id, MUSTER_ECONNECT, false), "GET notices"); /* nothing is told */
+    SAYS(code_for(s, s->notice_id, MUSTER_ECONNECT, false), "");
+    SAYS(known(s), "me");
+    SAYS(wakes(s), "PUT notice rank_0 ttl 20");                 /* again, before the next look */
+    SAYS(code_for(s, s->notice_id, 110, false), "GET notices"); /* forbidden */
+    SAYS(reads(s, (struct mu_classic_notice[]){ of("b", 1, 1, 4, 4) }, 1), "");
+    SAYS(doc_changes(s, 15), "GET av");
+    SAYS(gets(s, IN_1("0, 1"), 15), "WATCH av from 16");
+    SAYS(known(s), "me b");
+    end(s);
+}
+
+static void what_is_no_notice_is_not_taken_for_one(void **state)
+{
+    static const char *const texts[] = {
+        "", "{}", "me_1_2", "[1]", "{\"v\": 1, \"id\": \"0\"}", "{\"v\": 1, \"id\": \"zz\"}"
+    };
+    struct scene *s = named(4);
+
+    (void)state;
+    (void)wakes(s);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct mu_classic_node node = { mu_slice_str(NOTICES "/x"), mu_slice_str(texts[i]) };
+
+        (void)noticed(s);
+        (void)step(s, (struct mu_classic_event){
+                          .type = MU_CLASSIC_ON_ANSWER, .id = s->notice_id, .nodes = &node, .nodes_count = 1 });
+        SAYS(known(s), "me");
+        (void)wakes(s);
+    }
+    end(s);
+}
+
+static void another_nnodes_and_another_rendezvous_are_named(void **state)
+{
+    struct scene *s = named(4);
+    struct mu_classic_notice notices[] = { of("odd", 1, 1, 3, 3), of("late", -1, -1, 2, 8), of("x", 7, 0, 2, 2),
+                                           of("y", 7, 1, 2, 2) };
+
+    (void)state;
+    (void)snprintf(notices[2].run_id, sizeof notices[2].run_id, "job8");
+    (void)snprintf(notices[3].run_id, sizeof notices[3].run_id, "job8");
+    (void)doc_changes(s, 15);
+    (void)gets(s, IN_1("0, 1"), 15);
+    (void)wakes(s);
+    (void)noticed(s);
+    (void)reads(s, notices, 4);
+    SAYS(known(s), "me odd; odd was started with --nnodes 3, this node with --nnodes 4; "
+                   "late was started with --nnodes 2:8, this node with --nnodes 4; "
+                   "x waits at the same endpoint for rendezvous 'job8'");
+    (void)code_for(s, s->notice_id, 0, false);
+    s->now_ms = START_MS + 600000;
+    (void)asked(s, MU_CLASSIC_ON_TIME);
+    (void)gets(s, IN_1("0, 1"), 15);
+    (void)done(s, 16);
+    assert_non_null(
+        strstr(s->why, "timed out after 600 s: 2 of 4 nodes joined (me, odd); odd was started with --nnodes 3, "));
+    assert_non_null(strstr(s->why, "; x waits at the same endpoint for rendezvous 'job8'; the last step: "));
+    end(s);
+}
+
+/* Nobody names it, and of its --nnodes others speak. */
+static void a_participant_without_a_place_has_a_notice_only_if_nobody_is_like_it(void **state)
+{
+    struct scene *s;
+    struct mu_classic_notice like = of("a", 1, 0, 10, 10), unlike = of("b", 1, 1, 2, 10);
+
+    (void)state;
+    scene_name = "me";
+    s = looking(10, 10);
+    (void)gets(s, IN_1("0, 1, 2, 3, 4, 5, 6, 7"), 14);
+    (void)done(s, 15);
+    SAYS(wakes(s), "GET notices");
+    SAYS(reads(s, &like, 1), "");
+    SAYS(wakes(s), "GET notices");
+    SAYS(reads(s, &unlike, 1), "PUT notice nodes_10_10 ttl 20");
+    assert_int_equal(s->notice.rank, 8);
+    SAYS(known(s), "b; b was started with --nnodes 2:10, this node with --nnodes 10");
+    end(s);
+}
+
+static void in_another_version_the_notice_is_another(void **state)
+{
+    struct scene *s = named(4);
+
+    (void)state;
+    (void)wakes(s);
+    (void)noticed(s);
+    (void)reads(s, NULL, 0);
+    SAYS(doc_changes(s, 15), "GET av");
+    SAYS(gets(s, IN_2("0"), 16), "GET av");
+    SAYS(gets(s, IN_2("0"), 16), "PUT av " IN_2("0, 1") " if " IN_2("0"));
+    SAYS(done(s, 17), "WATCH av from 18; DELETE notice rank_0 if ours");
+    SAYS(noticed(s), "PUT notice rank_1 ttl 20");
+    assert_int_equal(s->notice.version, 2);
+    end(s);
+}
+
 /* ---- Giving up ---- */
 
 static void a_timeout_says_how_many_came_and_names_this_node_if_it_is_alone(void **state)
 {
-    struct scene *s = waiting_for_peers(3);
+    struct scene *s;
 
     (void)state;
-    assert_true(mu_classic_progress(s->classic).only_us);
+    scene_name = "me";
+    s = waiting_for_peers(3);
+    SAYS(known(s), "me");
     (void)times_out(s);
     (void)gets(s, IN_1("0"), 15);
     SAYS(done(s, 16), "failed ERDZV_TIMEOUT");
@@ -2321,6 +2602,16 @@ int main(void)
         cmocka_unit_test(a_waiting_node_that_leaves_takes_its_announcement_back),
         cmocka_unit_test(an_announcement_whose_answer_was_lost_is_not_made_twice),
         cmocka_unit_test(an_announcement_that_may_be_another_s_is_not_taken_back),
+        cmocka_unit_test(who_waits_leaves_a_notice_and_looks_who_else_does),
+        cmocka_unit_test(a_notice_is_renewed_in_time),
+        cmocka_unit_test(a_notice_goes_when_the_wait_ends),
+        cmocka_unit_test(a_notice_that_is_being_written_goes_after_that),
+        cmocka_unit_test(a_round_that_forms_at_once_has_no_notice),
+        cmocka_unit_test(a_notice_that_cannot_be_written_or_read_fails_nothing),
+        cmocka_unit_test(what_is_no_notice_is_not_taken_for_one),
+        cmocka_unit_test(another_nnodes_and_another_rendezvous_are_named),
+        cmocka_unit_test(a_participant_without_a_place_has_a_notice_only_if_nobody_is_like_it),
+        cmocka_unit_test(in_another_version_the_notice_is_another),
         cmocka_unit_test(a_timeout_says_how_many_came_and_names_this_node_if_it_is_alone),
         cmocka_unit_test(the_last_participant_takes_itself_out),
         cmocka_unit_test(a_frozen_version_is_removed_by_whoever_gives_up),

@@ -95,6 +95,61 @@ static void keys_are_written_as_etcd_has_them(void **state)
     assert_false(mu_classic_key_clean("/abcd", text, 5));
 }
 
+static void a_notice_is_read_as_it_was_written(void **state)
+{
+    const struct mu_classic_notice written = { .id = 0xc0ffee,
+                                               .name = "node\xC3\xA9 1",
+                                               .run_id = "my/job",
+                                               .pid = 4711,
+                                               .local_id = 5,
+                                               .nodes_min = 2,
+                                               .nodes_max = 4,
+                                               .version = 3,
+                                               .rank = 1 };
+    struct mu_classic_notice read = { .id = 0 };
+    struct mu_buf out = { 0 };
+
+    (void)state;
+    assert_int_equal(mu_classic_notice_write(&written, &out), 0);
+    assert_true(mu_classic_notice_read(mu_buf_slice(&out), &read));
+    assert_int_equal(read.id, written.id);
+    assert_string_equal(read.name, written.name);
+    assert_string_equal(read.run_id, written.run_id);
+    assert_int_equal(read.pid, 4711);
+    assert_int_equal(read.local_id, 5);
+    assert_int_equal(read.nodes_min, 2);
+    assert_int_equal(read.nodes_max, 4);
+    assert_int_equal(read.version, 3);
+    assert_int_equal(read.rank, 1);
+    mu_buf_done(&out);
+}
+
+static void what_is_no_notice_is_not_read_as_one(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "null",
+        "{}",
+        "{\"v\": 0, \"id\": \"1\", \"run_id\": \"j\", \"name\": \"n\", \"pid\": 1, \"local_id\": 1, \"min\": 1, "
+        "\"max\": 1, \"version\": 1, \"rank\": 0}",
+        "{\"v\": 1, \"id\": \"0\", \"run_id\": \"j\", \"name\": \"n\", \"pid\": 1, \"local_id\": 1, \"min\": 1, "
+        "\"max\": 1, \"version\": 1, \"rank\": 0}",
+        "{\"v\": 1, \"id\": \"1\", \"run_id\": \"j\", \"name\": \"\", \"pid\": 1, \"local_id\": 1, \"min\": 1, "
+        "\"max\": 1, \"version\": 1, \"rank\": 0}",
+        "{\"v\": 1, \"id\": \"1\", \"run_id\": \"j\", \"name\": \"n\", \"pid\": 1, \"local_id\": 1, \"min\": 1, "
+        "\"max\": 1, \"version\": 1, \"rank\": \"0\"}",
+        "{\"v\": 1, \"id\": \"1\", \"run_id\": \"j\", \"name\": \"n\", \"pid\": 1, \"local_id\": 1, \"min\": 0, "
+        "\"max\": 1, \"version\": 1, \"rank\": 0}",
+    };
+    struct mu_classic_notice notice = { .id = 77 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        assert_false(mu_classic_notice_read(mu_slice_str(texts[i]), &notice));
+        assert_int_equal(notice.id, 77);
+    }
+}
+
 static void without_memory_nothing_is_given_and_nothing_leaks(void **state)
 {
     (void)state;
@@ -113,6 +168,8 @@ int main(void)
         cmocka_unit_test(every_document_has_the_bytes_that_python_writes),
         cmocka_unit_test(keep_alives_are_counted_however_they_are_written),
         cmocka_unit_test(keys_are_written_as_etcd_has_them),
+        cmocka_unit_test(a_notice_is_read_as_it_was_written),
+        cmocka_unit_test(what_is_no_notice_is_not_read_as_one),
         cmocka_unit_test(without_memory_nothing_is_given_and_nothing_leaks),
     };
 

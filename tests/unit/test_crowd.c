@@ -107,6 +107,30 @@ static void who_contradicts_has_not_come_and_is_named_with_its_limits(void **sta
                                 "range was started with --nnodes 4:8, this node with --nnodes 3");
 }
 
+/* The classic rendezvous lets in whoever comes. */
+static void where_any_limits_get_in_all_are_named_and_other_limits_are_told(void **state)
+{
+    struct mu_crowd_item items[] = { node(1, "me", 3, 3), node(2, "odd", 4, 4), node(3, "wide", 1, 8),
+                                     node(4, "same", 3, 3) };
+
+    (void)state;
+    crowd.any_limits = true;
+    assert_true(mu_crowd_see(&crowd, &own, items, 4));
+    assert_string_equal(names(), "me odd wide same ");
+    assert_string_equal(note(), "odd was started with --nnodes 4, this node with --nnodes 3; "
+                                "wide was started with --nnodes 1:8, this node with --nnodes 3");
+}
+
+static void one_node_is_named_for_all_of_another_rendezvous(void **state)
+{
+    struct mu_crowd_item items[] = { mark("job8", "a"), mark("job8", "b"), mark("job9", "c") };
+
+    (void)state;
+    assert_true(mu_crowd_see(&crowd, &own, items, 3));
+    assert_string_equal(note(), "a waits at the same endpoint for rendezvous 'job8'; "
+                                "c waits at the same endpoint for rendezvous 'job9'");
+}
+
 static void who_contradicts_a_round_that_runs_has_not_come(void **state)
 {
     struct mu_crowd_item items[] = { node(1, "me", 3, 3), node(2, "in", 4, 8) };
@@ -140,7 +164,7 @@ static void long_texts_are_cut(void **state)
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     for (size_t i = 0; i < 3; i++)
-        items[i] = mark(text, text);
+        items[i] = mark(text + i, text);
     assert_true(mu_crowd_see(&crowd, &own, items, 3));
     assert_true(strlen(note()) < MU_CROWD_CLAUSES_SIZE);
 }
@@ -154,6 +178,8 @@ int main(void)
         TEST(those_who_have_come_are_named_in_their_order),
         TEST(no_more_are_named_than_there_is_room_for),
         TEST(who_contradicts_has_not_come_and_is_named_with_its_limits),
+        TEST(where_any_limits_get_in_all_are_named_and_other_limits_are_told),
+        TEST(one_node_is_named_for_all_of_another_rendezvous),
         TEST(who_contradicts_a_round_that_runs_has_not_come),
         TEST(others_are_named_with_their_rendezvous_and_disturb_no_terminal),
         TEST(long_texts_are_cut),
