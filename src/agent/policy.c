@@ -65,8 +65,7 @@ struct mu_policy {
     char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
     bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
     char signal_name[MU_SIGNAL_NAME_MAX];
-    bool signalled;                 /* by one of the handled signals, at least once */
-    uint64_t interrupt_ms;          /* when the first SIGINT came; UINT64_MAX: none has */
+    struct mu_signals_seen signals; /* that are handled */
     bool serve;                     /* after leaving: a store is in our process, and others still need it */
     uint64_t serve_until_ms;        /* ... but no longer than until then; 0: MU_POLICY_SERVE_MS */
     uint64_t done_ms;               /* when our workers had succeeded */
@@ -164,7 +163,6 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->size = config->local_world_size;
     p->max_restarts = config->max_restarts;
     p->grace_ms = config->grace_ms;
-    p->interrupt_ms = UINT64_MAX;
     p->store_ms = config->store_ms == 0 ? MU_POLICY_STORE_MS : config->store_ms;
     p->state = MU_GROUP_INIT;
     p->barrier_ms = config->barrier_ms == 0 ? UINT64_MAX : config->barrier_ms;
@@ -1233,41 +1231,19 @@ static void on_finished(struct mu_policy *p, const struct mu_policy_event *event
 
 /* ---- Signals, and the keeper ---- */
 
-enum meaning {
-    BEGIN,  /* the first signal: shut down */
-    REPEAT, /* says the same again: changes nothing */
-    HURRY,  /* nobody wants to wait any longer */
-};
-
-/* Programs send SIGTERM or SIGHUP more than once without being in a hurry: GNU timeout signals us and then our whole
- * process group. A person at a terminal is in a hurry: Ctrl-C again, on purpose and not by a key that bounces, or SIGQUIT. */
-static enum meaning meaning_of(struct mu_policy *p, int signal, uint64_t now_ms)
-{
-    bool again = p->signalled;
-
-    p->signalled = true;
-    if (signal == SIGINT && p->interrupt_ms == UINT64_MAX)
-        p->interrupt_ms = now_ms;
-    else if (signal == SIGINT && now_ms - p->interrupt_ms > MU_POLICY_INTERRUPT_MS)
-        return HURRY;
-    if (!again)
-        return BEGIN;
-    return signal == SIGQUIT ? HURRY : REPEAT;
-}
-
 static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     int signal = (int)event->number;
-    enum meaning meaning = meaning_of(p, signal, event->now_ms);
+    enum mu_signal_meaning meaning = mu_signals_see(&p->signals, signal, event->now_ms);
 
-    if (meaning == REPEAT) {
+    if (meaning == MU_SIGNAL_REPEAT) {
         say(p, out, MUSTER_LOG_INFO, "Received %d death signal again, shutting down as before", signal);
         return;
     }
     say(p, out, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
-        p->workers == NONE ? ""
-        : meaning == BEGIN ? " workers"
-                           : " workers at once");
+        p->workers == NONE           ? ""
+        : meaning == MU_SIGNAL_BEGIN ? " workers"
+                                     : " workers at once");
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         decide_signal(p, signal);
     if (p->outcome.signal == signal)
@@ -1276,7 +1252,7 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
     case MU_POLICY_STOPPING:
-        if (meaning == BEGIN)
+        if (meaning == MU_SIGNAL_BEGIN)
             stop(p, signal, p->grace_ms, event->now_ms, out);
         else
             stop(p, SIGKILL, 0, event->now_ms, out);

@@ -24,8 +24,8 @@
  * - A worker's failure is told to the others at once, beside the stop; theirs ends the round here as well, for free.
  * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
  * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change nothing. A
- *   SIGINT more than MU_POLICY_INTERRUPT_MS after the first SIGINT, and a SIGQUIT that is not the first signal, end the
- *   grace: the workers are killed.
+ *   SIGINT more than a second after the first SIGINT, and a SIGQUIT that is not the first signal, end the grace: the workers
+ *   are killed. `muster join` goes by the same rule (proc/signals.h).
  * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member of the round, that
  *   member is lost; a restart that was about to be counted there is free then.
  * - Who is done and ends because the store is away serves the workers of others until they have gone.
@@ -50,7 +50,6 @@
 #define MU_POLICY_CHARGE_MS                                                                                            \
     10000 /* for the budget's key; then we say that we wait, or see that there is nothing to wait for */
 #define MU_POLICY_STORE_MS 600000         /* for a silent store, if the config says nothing else */
-#define MU_POLICY_INTERRUPT_MS 1000       /* a SIGINT that comes later than this after the first one means: at once */
 #define MU_POLICY_WHY_MS 1000             /* for the verdict of a job that was closed before we came */
 #define MU_POLICY_AWAY_SAY_MS 5000        /* between lines about a store that is away ... */
 #define MU_POLICY_AWAY_SAY_LATER_MS 30000 /* ... and when it has been away for so long */

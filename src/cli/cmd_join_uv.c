@@ -3,8 +3,8 @@
  *
  * Happy path: the handler is started and asked to join; what it tells makes lines; it is asked to leave; when the machine
  * is over, the handler is freed, the last bytes of stdout are written, and everything is closed. Failures: a handler that
- * does not start is told from the command line's mistakes by its code. One that does not end in time is left behind, and
- * so is everything at the second signal.
+ * does not start is told from the command line's mistakes by its code. One that does not end in time is left behind. So is,
+ * after a signal, output that nobody reads, and everything when a signal says that there is a hurry.
  *
  * Lines for stdout are written by a thread of libuv's: a reader that has stopped must not stop the heartbeats. */
 #include "base/log.h"
@@ -24,12 +24,10 @@
 
 #define OUT_BYTES_MAX ((size_t)16 << 20) /* that nobody has read */
 #define HANDLER_END_MS 1000
+#define OUT_END_MS 2000 /* for the reader of stdout, after a signal */
 
 static const char command[] = "muster join";
-static const struct {
-    int number;
-    const char *name;
-} ending_signals[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGHUP, "SIGHUP" } };
+static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 
 enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
 
@@ -71,10 +69,22 @@ static void write_sending(uv_work_t *work)
     }
 }
 
+static void on_output_stuck(uv_timer_t *timer)
+{
+    (void)timer;
+    mu_cli_final("muster join: cannot write to standard output: nobody reads it");
+    _exit(MU_EXIT_ERROR);
+}
+
 static void close_when_done(struct run *run)
 {
-    if (!run->ending || run->handler != NULL || run->writing || run->closed)
+    if (!run->ending || run->handler != NULL || run->closed)
         return;
+    if (run->writing) {
+        if (run->join.signals.any && !uv_is_active((uv_handle_t *)&run->timer))
+            (void)uv_timer_start(&run->timer, on_output_stuck, OUT_END_MS, 0);
+        return;
+    }
     run->closed = true;
     uv_close((uv_handle_t *)&run->timer, NULL);
     while (run->signals_count > 0)
@@ -148,8 +158,10 @@ static void on_handler_stuck(uv_timer_t *timer)
 
 static void end(struct run *run)
 {
-    if (run->ending)
+    if (run->ending) {
+        close_when_done(run); /* a signal has come meanwhile */
         return;
+    }
     run->ending = true;
     (void)uv_timer_stop(&run->timer);
     if (run->handler != NULL) {
@@ -242,13 +254,7 @@ static void on_told(void *ctx, const struct muster_rdzv_event *told)
 
 static void on_signal(uv_signal_t *handle, int signum)
 {
-    const char *name = "a signal";
-
-    for (size_t i = 0; i < SIGNALS; i++) {
-        if (ending_signals[i].number == signum)
-            name = ending_signals[i].name;
-    }
-    feed(handle->data, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .text = name });
+    feed(handle->data, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .number = signum });
 }
 
 /* ---- The beginning ---- */
@@ -268,14 +274,14 @@ static int catch_signals(struct run *run)
     for (size_t i = 0; i < SIGNALS && rc == 0; i++) {
         uv_signal_t *handle = &run->signals[run->signals_count];
 
-        if (is_ignored(ending_signals[i].number))
+        if (is_ignored(ending_signals[i]))
             continue;
         rc = uv_signal_init(&run->loop, handle);
         if (rc < 0)
             break;
         run->signals_count++;
         handle->data = run;
-        rc = uv_signal_start(handle, on_signal, ending_signals[i].number);
+        rc = uv_signal_start(handle, on_signal, ending_signals[i]);
     }
     return rc < 0 ? mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc)) : MU_EXIT_OK;
 }

@@ -305,17 +305,23 @@ static void told(struct mu_join *join, const struct mu_join_event *event)
 
 static void signalled(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
 {
-    if (join->signalled) {
+    enum mu_signal_meaning meaning = mu_signals_see(&join->signals, event->number, event->now_ms);
+    char name[MU_SIGNAL_NAME_MAX];
+
+    if (meaning == MU_SIGNAL_REPEAT) {
+        mu_text_add(&join->info, "%s again; ending as before\n", mu_signal_name(event->number, name));
+        return;
+    }
+    if (meaning == MU_SIGNAL_HURRY) {
         ret->at_once = true;
         over(join);
         return;
     }
-    join->signalled = true;
     switch (join->phase) {
     case MU_JOIN_JOINING:
         join->exit_code = MU_EXIT_ERROR;
         begin_err(join, "stopped while waiting for");
-        mu_text_add(&join->err, ": %s; leaving\n", event->text);
+        mu_text_add(&join->err, ": %s; leaving\n", mu_signal_name(event->number, name));
         leave(join, event->now_ms, ret);
         break;
     case MU_JOIN_STAYING:

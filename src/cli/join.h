@@ -7,12 +7,14 @@
  *
  * Without a time to hold it stays for a moment all the same if it is not alone: whoever completes a round sees it first,
  * and if it left at once, the slower members would find a round that is falling apart. PARTING is a moment too: the store
- * may be in this process, and others may be leaving by it right now. */
+ * may be in this process, and others may be leaving by it right now. Signals that come again mean what they mean to
+ * `muster run` (proc/signals.h). */
 #ifndef MU_CLI_JOIN_H
 #define MU_CLI_JOIN_H
 
 #include "cli/join_text.h"
 #include "cli/waiting.h"
+#include "proc/signals.h"
 
 #define MU_JOIN_LINGER_MS 1000
 #define MU_JOIN_LEAVE_MS 2000
@@ -43,7 +45,7 @@ struct mu_join_config { /* strings are borrowed, for as long as the machine is u
 enum mu_join_event_type {
     MU_JOIN_START,
     MU_JOIN_TOLD,    /* told: by the handler */
-    MU_JOIN_SIGNAL,  /* text: its name */
+    MU_JOIN_SIGNAL,  /* number */
     MU_JOIN_UNHEARD, /* text: why stdout does not take what was printed */
     MU_JOIN_TIME,
 };
@@ -53,6 +55,7 @@ struct mu_join_event { /* borrows what it points to */
     uint64_t now_ms;
     const struct muster_rdzv_event *told;
     const char *text;
+    int number;
 };
 
 struct mu_join_effects {                   /* borrows from the machine, until the next step */
@@ -69,7 +72,7 @@ struct mu_join {
     struct mu_join_config config;
     enum mu_join_phase phase;
     int exit_code;
-    bool signalled;
+    struct mu_signals_seen signals;
     uint64_t until_ms;  /* the end of any phase but JOINING and OVER */
     int64_t world_size; /* since it joined; 0: it has not */
     int64_t round;

@@ -114,6 +114,25 @@ void mu_signals_parse(struct mu_signals *signals, const char *text)
     }
 }
 
+/* ---- What they mean ---- */
+
+enum mu_signal_meaning mu_signals_see(struct mu_signals_seen *seen, int signal, uint64_t now_ms)
+{
+    bool first = !seen->any, first_interrupt = signal == SIGINT && !seen->interrupt;
+
+    seen->any = true;
+    if (first_interrupt) {
+        seen->interrupt = true;
+        seen->interrupt_ms = now_ms;
+    }
+    if (first)
+        return MU_SIGNAL_BEGIN;
+    if (signal == SIGQUIT ||
+        (signal == SIGINT && !first_interrupt && now_ms - seen->interrupt_ms > MU_SIGNAL_INTERRUPT_MS))
+        return MU_SIGNAL_HURRY;
+    return MU_SIGNAL_REPEAT;
+}
+
 void mu_startup_take(struct mu_startup *startup)
 {
     struct rlimit limit;

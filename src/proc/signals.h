@@ -1,4 +1,5 @@
-/* Names of signals, lists of them as users write them, and what a process was started with. */
+/* Names of signals, lists of them as users write them, what they mean when they come again, and what a process was started
+ * with. */
 #ifndef MU_PROC_SIGNALS_H
 #define MU_PROC_SIGNALS_H
 
@@ -27,6 +28,24 @@ struct mu_signals {
 /* "SIGTERM,SIGINT": blanks around names are fine, repetitions count once, what is unknown (or is SIGKILL, SIGSTOP,
  * SIGCHLD, which nobody can leave to us) is skipped and named. An empty text is an empty list. */
 void mu_signals_parse(struct mu_signals *signals, const char *text);
+
+/* What a handled signal means to a program that is about to end. Programs send SIGTERM or SIGHUP more than once without being in
+ * a hurry: GNU timeout signals us and then our whole process group. A person at a terminal is in a hurry: Ctrl-C again, on
+ * purpose and not by a key that bounces, or SIGQUIT. */
+#define MU_SIGNAL_INTERRUPT_MS 1000 /* a SIGINT that comes later than this after the first one was sent on purpose */
+
+enum mu_signal_meaning {
+    MU_SIGNAL_BEGIN,  /* the first signal: shut down, in good order */
+    MU_SIGNAL_REPEAT, /* says the same again: changes nothing */
+    MU_SIGNAL_HURRY,  /* nobody wants to wait any longer */
+};
+
+struct mu_signals_seen { /* zeroed memory: none */
+    bool any, interrupt;
+    uint64_t interrupt_ms; /* when the first SIGINT came */
+};
+
+enum mu_signal_meaning mu_signals_see(struct mu_signals_seen *seen, int signal, uint64_t now_ms);
 
 /* What the process was given by whoever started it, and workers get back. Take it first in main(), before any signal
  * is ignored or blocked and any limit raised; while there is one thread. */

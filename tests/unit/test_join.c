@@ -117,9 +117,14 @@ static const char *progress(struct scene *s, uint64_t after_ms, int64_t count)
     return told(s, after_ms, (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS, .progress = &now });
 }
 
+static const char *gets(struct scene *s, uint64_t after_ms, int number)
+{
+    return step(s, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .number = number }, after_ms);
+}
+
 static const char *signalled(struct scene *s, uint64_t after_ms)
 {
-    return step(s, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .text = "SIGINT" }, after_ms);
+    return gets(s, after_ms, SIGINT);
 }
 
 static const char *at(struct scene *s, uint64_t after_ms)
@@ -209,14 +214,31 @@ static void a_signal_while_waiting_leaves_and_is_an_error(void **state)
     assert_int_equal(s->join.exit_code, 1);
 }
 
-static void a_second_signal_ends_it_at_once(void **state)
+static void a_second_signal_shortens_nothing_unless_there_is_a_hurry(void **state)
 {
-    struct scene *s = *state;
+    static const struct {
+        int first, second;
+        uint64_t after_ms;
+        bool hurry;
+    } rows[] = {
+        { SIGTERM, SIGTERM, 1900, false }, { SIGHUP, SIGHUP, 1900, false }, { SIGINT, SIGTERM, 1900, false },
+        { SIGTERM, SIGINT, 1900, false },  { SIGINT, SIGINT, 1000, false }, { SIGINT, SIGINT, 1001, true },
+        { SIGTERM, SIGQUIT, 1, true },     { SIGQUIT, SIGQUIT, 1, true },   { SIGQUIT, SIGTERM, 1, false },
+    };
 
-    start(s, 0, false, false);
-    signalled(s, 50);
-    assert_string_equal(signalled(s, 60), "[over][at once]");
-    assert_int_equal(s->join.exit_code, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene *s = *state;
+
+        start(s, 0, false, false);
+        gets(s, 50, rows[i].first);
+        if (rows[i].hurry)
+            assert_string_equal(gets(s, 50 + rows[i].after_ms, rows[i].second), "[over][at once]");
+        else
+            assert_null(strstr(gets(s, 50 + rows[i].after_ms, rows[i].second), "over"));
+        assert_int_equal(s->join.exit_code, 1);
+        assert_int_equal(teardown(state), 0);
+        assert_int_equal(setup(state), 0);
+    }
 }
 
 static void leaving_does_not_take_for_ever(void **state)
@@ -420,7 +442,7 @@ int main(void)
         TEST(a_failed_join_says_why_and_how_in_its_exit_code),
         TEST(a_spare_of_a_closed_rendezvous_ends_well),
         TEST(a_signal_while_waiting_leaves_and_is_an_error),
-        TEST(a_second_signal_ends_it_at_once),
+        TEST(a_second_signal_shortens_nothing_unless_there_is_a_hurry),
         TEST(leaving_does_not_take_for_ever),
         TEST(leaving_a_store_that_is_away_says_since_when),
         TEST(a_leave_that_fails_is_told_and_is_no_error),

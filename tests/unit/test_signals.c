@@ -170,6 +170,26 @@ static void what_was_blocked_can_be_unblocked(void **state)
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
+static void only_a_late_ctrl_c_and_sigquit_say_that_there_is_a_hurry(void **state)
+{
+    static const struct {
+        int signal;
+        uint64_t at_ms;
+        enum mu_signal_meaning meaning;
+    } rows[] = {
+        { SIGTERM, 100, MU_SIGNAL_BEGIN },   { SIGTERM, 5000, MU_SIGNAL_REPEAT }, { SIGHUP, 6000, MU_SIGNAL_REPEAT },
+        { SIGINT, 6000, MU_SIGNAL_REPEAT },  { SIGINT, 7000, MU_SIGNAL_REPEAT },  { SIGINT, 7001, MU_SIGNAL_HURRY },
+        { SIGTERM, 8000, MU_SIGNAL_REPEAT }, { SIGQUIT, 8001, MU_SIGNAL_HURRY },
+    };
+    struct mu_signals_seen seen = { .any = false }, other = { .any = false };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_int_equal(mu_signals_see(&seen, rows[i].signal, rows[i].at_ms), rows[i].meaning);
+    assert_int_equal(mu_signals_see(&other, SIGQUIT, 0), MU_SIGNAL_BEGIN);
+    assert_int_equal(mu_signals_see(&other, SIGQUIT, 0), MU_SIGNAL_HURRY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +198,7 @@ int main(void)
         cmocka_unit_test(what_is_no_name_is_no_signal),
         cmocka_unit_test(a_list_keeps_its_order_and_names_what_it_skips),
         cmocka_unit_test(an_endless_list_has_an_end),
+        cmocka_unit_test(only_a_late_ctrl_c_and_sigquit_say_that_there_is_a_hurry),
         cmocka_unit_test(what_we_were_started_with_is_kept),
         cmocka_unit_test(workers_get_the_default_action_of_what_we_handle),
         cmocka_unit_test(what_we_handle_is_reset_but_not_what_nohup_ignores),
