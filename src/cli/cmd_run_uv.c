@@ -72,6 +72,8 @@ static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_sp
     }
     ret_spec->argv = (const char *const *)argv;
     ret_spec->envp = (const char *const *)envp;
+    if (run->config->bound != NULL)
+        ret_spec->binding = &run->config->bound[worker->local_rank].binding;
     return 0;
 }
 

@@ -1,70 +1,31 @@
 /* CPUs and GPUs as the kernel and the drivers list them. */
 #include "cli/nproc.h"
 
-#include <dirent.h>
-#include <fcntl.h>
+#include "cli/tree.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum {
-    CPUS_MAX = 1 << 20,    /* bits of an affinity mask */
-    FILE_BYTES_MAX = 8192, /* of anything that is read here */
-    DEVICES_MAX = 1024,    /* entries of CUDA_VISIBLE_DEVICES that are looked at */
-};
-
-/* ---- Files ---- */
-
-/* The path under `root`, in `path`; false: it is too long. */
-static bool place(char path[static PATH_MAX], const char *root, const char *name)
-{
-    return snprintf(path, PATH_MAX, "%s%s", root, name) < PATH_MAX;
-}
-
-static bool read_text(const char *path, char text[static FILE_BYTES_MAX])
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t len = 0;
-    ssize_t got = fd < 0 ? -1 : 1;
-
-    while (got > 0 && len < FILE_BYTES_MAX - 1) {
-        got = read(fd, text + len, FILE_BYTES_MAX - 1 - len);
-        len += got > 0 ? (size_t)got : 0;
-    }
-    if (fd >= 0)
-        (void)close(fd);
-    text[len] = '\0';
-    return got >= 0;
-}
-
-static bool exists(const char *root, const char *name)
-{
-    char path[PATH_MAX];
-
-    return place(path, root, name) && access(path, F_OK) == 0;
-}
 
 /* ---- CPUs ---- */
 
+bool mu_nproc_allowed(struct mu_cpus *ret_cpus)
+{
+    struct mu_cpus cpus = { 0 };
+
+    if (sched_getaffinity(0, sizeof cpus.words, (cpu_set_t *)(void *)cpus.words) < 0)
+        return false;
+    *ret_cpus = cpus;
+    return true;
+}
+
 int64_t mu_nproc_cpus(void)
 {
-    int64_t count = 0;
+    struct mu_cpus cpus;
 
-    for (int cpus = CPU_SETSIZE; cpus <= CPUS_MAX && count == 0; cpus *= 2) { /* until the kernel's mask fits */
-        size_t size = CPU_ALLOC_SIZE((size_t)cpus);
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-
-        if (set == NULL)
-            break;
-        if (sched_getaffinity(0, size, set) == 0)
-            count = CPU_COUNT_S(size, set);
-        CPU_FREE(set);
-    }
-    return count > 0 ? count : 1;
+    return mu_nproc_allowed(&cpus) ? (int64_t)mu_cpus_count(&cpus) : 1;
 }
 
 static void take_smaller(int64_t *quota, int64_t used, int64_t period)
@@ -81,24 +42,22 @@ static void take_smaller(int64_t *quota, int64_t used, int64_t period)
 /* One level of version 2: "QUOTA PERIOD" or "max PERIOD". */
 static void read_level_2(const char *directory, int64_t *quota)
 {
-    char path[PATH_MAX], text[FILE_BYTES_MAX];
+    char text[MU_TREE_TEXT_MAX];
     int64_t used, period;
 
-    if (place(path, directory, "/cpu.max") && read_text(path, text) &&
-        sscanf(text, "%" SCNd64 " %" SCNd64, &used, &period) == 2)
+    if (mu_tree_read(directory, text, "/cpu.max") && sscanf(text, "%" SCNd64 " %" SCNd64, &used, &period) == 2)
         take_smaller(quota, used, period);
 }
 
 /* One level of version 1: a quota of -1 is none. */
 static void read_level_1(const char *directory, int64_t *quota)
 {
-    char path[PATH_MAX], text[FILE_BYTES_MAX];
+    char text[MU_TREE_TEXT_MAX];
     int64_t used, period;
 
-    if (!place(path, directory, "/cpu.cfs_quota_us") || !read_text(path, text) || sscanf(text, "%" SCNd64, &used) != 1)
+    if (!mu_tree_read(directory, text, "/cpu.cfs_quota_us") || sscanf(text, "%" SCNd64, &used) != 1)
         return;
-    if (!place(path, directory, "/cpu.cfs_period_us") || !read_text(path, text) ||
-        sscanf(text, "%" SCNd64, &period) != 1)
+    if (!mu_tree_read(directory, text, "/cpu.cfs_period_us") || sscanf(text, "%" SCNd64, &period) != 1)
         return;
     take_smaller(quota, used, period);
 }
@@ -146,10 +105,10 @@ int64_t mu_nproc_quota(const char *root)
     static const char *const mounts_2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" }, *const mounts_1[] = {
         "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"
     };
-    char path[PATH_MAX], text[FILE_BYTES_MAX], *rest = text, *line;
+    char text[MU_TREE_TEXT_MAX], *rest = text, *line;
     int64_t quota = 0;
 
-    if (!place(path, root, "/proc/self/cgroup") || !read_text(path, text))
+    if (!mu_tree_read(root, text, "/proc/self/cgroup"))
         return 0;
     while ((line = strsep(&rest, "\n")) != NULL) { /* NUMBER:CONTROLLERS:GROUP */
         char *group = line, *controllers;
@@ -168,125 +127,14 @@ int64_t mu_nproc_quota(const char *root)
 
 /* ---- GPUs ---- */
 
-typedef bool is_device(const char *directory, const char *name);
-
-static int64_t count_entries(const char *root, const char *name, is_device *is)
+struct mu_nproc_gpus mu_nproc_gpus(const char *root, const struct mu_gpus_variables *variables)
 {
-    char path[PATH_MAX];
-    DIR *directory = place(path, root, name) ? opendir(path) : NULL;
-    const struct dirent *entry;
-    int64_t count = 0;
+    struct mu_gpus gpus;
 
-    if (directory == NULL)
-        return 0;
-    while ((entry = readdir(directory)) != NULL)
-        count += entry->d_name[0] != '.' && is(path, entry->d_name);
-    (void)closedir(directory);
-    return count;
-}
-
-static bool any(const char *directory, const char *name)
-{
-    (void)directory;
-    (void)name;
-    return true;
-}
-
-/* nvidia0, but not nvidiactl or nvidia-uvm */
-static bool is_nvidia_node(const char *directory, const char *name)
-{
-    static const char prefix[] = "nvidia";
-    const char *number = name + sizeof prefix - 1;
-
-    (void)directory;
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 && number[0] != '\0' &&
-           number[strspn(number, "0123456789")] == '\0';
-}
-
-/* AMD's list has the CPUs in it as well: they have no SIMD units. */
-static bool is_amd_gpu(const char *directory, const char *name)
-{
-    char path[PATH_MAX], text[FILE_BYTES_MAX];
-    const char *simds;
-
-    if (snprintf(path, sizeof path, "%s/%s/properties", directory, name) >= PATH_MAX || !read_text(path, text))
-        return false;
-    simds = strstr(text, "simd_count ");
-    return simds != NULL && strtol(simds + strlen("simd_count "), NULL, 10) > 0;
-}
-
-static int64_t count_listed(const char *root)
-{
-    int64_t count = count_entries(root, "/proc/driver/nvidia/gpus", any);
-
-    if (count == 0) /* a container may see the devices only */
-        count = count_entries(root, "/dev", is_nvidia_node);
-    if (count == 0)
-        count = count_entries(root, "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
-    return count;
-}
-
-static const char *skip_blanks(const char *text)
-{
-    while (*text == ' ' || (*text >= '\t' && *text <= '\r'))
-        text++;
-    return text;
-}
-
-static bool is_name(const char *entry)
-{
-    return strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0;
-}
-
-/* One entry as CUDA takes it: "2", or GPU-... and MIG-... once the first one was such a name. False: it ends the list. */
-static bool is_valid(const char *entry, const char *first, bool names, int64_t listed)
-{
-    char *end;
-    long index;
-
-    if (names)
-        return strncmp(entry, first, 4) == 0;
-    index = strtol(entry, &end, 10);
-    return end > entry && index >= 0 && (listed == 0 || index < listed);
-}
-
-static bool is_same(const char *a, const char *b)
-{
-    if (is_name(a))
-        return strcspn(a, ",") == strcspn(b, ",") && strncmp(a, b, strcspn(a, ",")) == 0;
-    return strtol(a, NULL, 10) == strtol(b, NULL, 10);
-}
-
-static int64_t count_visible(const char *visible, int64_t listed)
-{
-    const char *entries[DEVICES_MAX], *at = visible;
-    bool names = is_name(visible);
-    int64_t count = 0;
-
-    while (count < DEVICES_MAX) {
-        entries[count] = names ? at : skip_blanks(at); /* there are no blanks before names */
-        if (!is_valid(entries[count], entries[0], names, listed))
-            return count;
-        for (int64_t i = 0; i < count; i++) {
-            if (is_same(entries[i], entries[count]))
-                return 0;
-        }
-        at = entries[count] + strcspn(entries[count], ",");
-        count++;
-        if (*at == '\0')
-            return count;
-        at++;
-    }
-    return count;
-}
-
-struct mu_nproc_gpus mu_nproc_gpus(const char *root, const char *visible)
-{
-    int64_t listed = count_listed(root);
-
+    mu_gpus_list(root, &gpus);
     return (struct mu_nproc_gpus){
-        .has_driver = listed > 0 || exists(root, "/dev/nvidiactl") || exists(root, "/dev/dxg") ||
-                      exists(root, "/dev/nvhost-ctrl"),
-        .count = visible == NULL ? listed : count_visible(visible, listed),
+        .has_driver = gpus.devices > 0 || mu_tree_exists(root, "/dev/nvidiactl") || mu_tree_exists(root, "/dev/dxg") ||
+                      mu_tree_exists(root, "/dev/nvhost-ctrl"),
+        .count = (int64_t)mu_gpus_count(&gpus, variables),
     };
 }

@@ -273,9 +273,18 @@ static int take_place(struct maker *m)
 
 /* ---- Workers ---- */
 
+static struct mu_gpus_variables device_variables(const struct maker *m)
+{
+    return (struct mu_gpus_variables){ .cuda = variable(m, "CUDA_VISIBLE_DEVICES"),
+                                       .hip = variable(m, "HIP_VISIBLE_DEVICES"),
+                                       .rocr = variable(m, "ROCR_VISIBLE_DEVICES"),
+                                       .order = variable(m, "CUDA_DEVICE_ORDER") };
+}
+
 static int take_gpus(struct maker *m)
 {
-    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, variable(m, "CUDA_VISIBLE_DEVICES"));
+    struct mu_gpus_variables variables = device_variables(m);
+    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, &variables);
 
     if (gpus.count == 0)
         return mu_run_problem(m->problem, MU_RUN_VALUE,
@@ -288,7 +297,8 @@ static int take_gpus(struct maker *m)
 /* CUDA_VISIBLE_DEVICES alone does not make a machine one with GPUs here: stock looks for the device too. */
 static int64_t auto_nproc(const struct maker *m)
 {
-    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, variable(m, "CUDA_VISIBLE_DEVICES"));
+    struct mu_gpus_variables variables = device_variables(m);
+    struct mu_nproc_gpus gpus = mu_nproc_gpus(m->host->root, &variables);
     int64_t cpus = mu_nproc_cpus(), quota = mu_nproc_quota(m->host->root);
 
     if (gpus.has_driver && gpus.count > 0)
@@ -673,13 +683,56 @@ static int take_metrics(struct maker *m)
     return keep(m, &m->config->metrics, name);
 }
 
-static int check_numa(struct maker *m)
+static int note_binding(struct maker *m, const struct mu_run_binding_news *news)
 {
+    struct mu_text text = { 0 };
+    int rc = 0;
+
+    for (int64_t i = 0; i < m->config->nproc; i++) {
+        mu_text_add(&text, "%slocal rank %" PRId64 " is bound to ", i == 0 ? "" : "\n", i);
+        mu_run_bound_text(&text, &m->config->bound[i]);
+    }
+    if (text.failed)
+        rc = mu_run_no_memory(m->problem);
+    if (rc == 0)
+        rc = note(m, MUSTER_LOG_INFO, "%.*s", (int)text.buf.len, text.buf.data);
+    mu_text_done(&text);
+    if (rc == 0 && news->node_unsaid)
+        rc = note(m, MUSTER_LOG_WARNING,
+                  "--numa-binding=%s: the firmware does not say on which NUMA node a GPU is (its numa_node is -1), and "
+                  "there are several nodes; taking node 0, as PyTorch does",
+                  m->options->numa_binding);
+    if (rc == 0 && news->memory_errnum != 0)
+        rc = note(m, MUSTER_LOG_WARNING,
+                  "--numa-binding=%s: workers are bound to their CPUs, but keep the memory policy of the launcher: "
+                  "setting one is not possible here (%s)",
+                  m->options->numa_binding, strerror(news->memory_errnum));
+    return rc;
+}
+
+static int take_binding(struct maker *m)
+{
+    struct mu_run_machine machine = { .root = m->host->root, .variables = device_variables(m) };
+    struct mu_run_binding_news news;
+    struct muster_error error = { 0 };
+    enum mu_numa_mode mode;
+    struct mu_cpus allowed;
+
     if (m->options->numa_binding == NULL)
         return 0;
-    return mu_run_problem(m->problem, MU_RUN_NOT_YET,
-                          "--numa-binding=%s: binding workers to CPUs is not supported yet; leave the option out",
-                          m->options->numa_binding);
+    if (!mu_numa_mode_parse(m->options->numa_binding, &mode)) /* the options know the names, too */
+        return mu_run_problem(m->problem, MU_RUN_VALUE, "--numa-binding=%s: unknown mode", m->options->numa_binding);
+    machine.allowed = m->host->allowed != NULL ? m->host->allowed : &allowed;
+    if (m->host->allowed == NULL && !mu_nproc_allowed(&allowed))
+        return mu_run_problem(m->problem, MU_RUN_RUNTIME,
+                              "--numa-binding=%s: the kernel does not say which CPUs this process may use",
+                              m->options->numa_binding);
+    if (mu_run_bindings(&machine, mode, (size_t)m->config->nproc, &m->config->bound, &news, &error) < 0)
+        return error.code == MUSTER_ENOMEM ? mu_run_no_memory(m->problem)
+                                           : mu_run_problem(m->problem, MU_RUN_RUNTIME, "--numa-binding=%s: %s",
+                                                            m->options->numa_binding, error.text);
+    m->config->numa_binding = m->options->numa_binding;
+    return note_binding(m, &news);
 }
 
 static int take_command(struct maker *m)
@@ -792,7 +845,7 @@ static step *const steps[] = {
     take_devices,
     take_event_handler,
     take_metrics,
-    check_numa,
+    take_binding,
     take_command,
     take_rest,
 };
@@ -832,6 +885,7 @@ void mu_run_config_free(struct mu_run_config *config)
     free(config->rdzv_conf);
     free(config->role);
     free(config->visible_devices);
+    free(config->bound);
     free(config->signals_text);
     free(config->log_dir);
     free(config->tmp_dir);
@@ -978,6 +1032,16 @@ static void add_streams(struct mu_text *out, const char *name, const struct mu_r
     mu_text_add(out, "\n");
 }
 
+static void add_binding(struct mu_text *out, const struct mu_run_config *config)
+{
+    add_line(out, "numa_binding", config->numa_binding);
+    for (int64_t i = 0; i < config->nproc; i++) {
+        mu_text_add(out, "    local rank %-*" PRId64, TEXT_COLUMN - 13, i);
+        mu_run_bound_text(out, &config->bound[i]);
+        mu_text_add(out, "\n");
+    }
+}
+
 static void add_configuration(struct mu_text *out, const struct mu_run_config *config)
 {
     add_number(out, "min_nodes", config->nodes_min);
@@ -1004,6 +1068,8 @@ static void add_configuration(struct mu_text *out, const struct mu_run_config *c
         add_line(out, "health_check_host", config->health_hosts);
     if (config->virtual_local_rank)
         add_line(out, "virtual_local_rank", "true");
+    if (config->numa_binding != NULL)
+        add_binding(out, config);
 }
 
 static bool uses_agent_store(const struct mu_run_config *config)

@@ -4,6 +4,7 @@
 #define MU_CLI_RUN_CONFIG_H
 
 #include "base/rng.h"
+#include "cli/run_binding.h"
 #include "cli/run_command.h"
 #include "logs/filters.h"
 #include "logs/redirects.h"
@@ -21,8 +22,9 @@ struct mu_run_host {
     const char *program; /* "torchrun", "muster run" */
     bool is_launch;
     char *const *environ;
-    const char *root;   /* in front of the paths that nproc.h reads; "" */
-    struct mu_rng *rng; /* for run ids */
+    const char *root;              /* in front of the paths that say what this machine has; "" */
+    const struct mu_cpus *allowed; /* the CPUs of this process; NULL: the kernel is asked */
+    struct mu_rng *rng;            /* for run ids */
 };
 
 /* Something to log once logging works; its text may have several lines. */
@@ -56,6 +58,8 @@ struct mu_run_config {
     /* With virtual_local_rank: the list of devices, at least one for each worker. NULL: there is no list. */
     char **visible_devices;
     bool visible_devices_of_hip; /* it is HIP_VISIBLE_DEVICES, which then is set for the workers too */
+    const char *numa_binding;    /* "node", ...; NULL: workers are not bound */
+    struct mu_run_bound *bound;  /* with numa_binding, each of them */
     bool workers_identical;      /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
 
     /* Ends. */

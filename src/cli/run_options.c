@@ -641,11 +641,11 @@ static const char help_options[] =
     "  -h, --help                this text\n"
     "\n"
     "Others:\n"
+    "  --numa-binding MODE       bind each worker to CPUs next to its GPU: node, socket,\n"
+    "                            exclusive or core-complex\n"
     "  --virtual-local-rank      every worker sees its own GPU as the only one\n"
     "  --monitor-interval, --start-method, --logs-specs default\n"
-    "                            accepted for compatibility, without effect\n"
-    "  --numa-binding\n"
-    "                            not supported yet\n";
+    "                            accepted for compatibility, without effect\n";
 
 void mu_run_options_help(struct mu_text *out, const char *program, bool is_launch)
 {

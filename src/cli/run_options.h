@@ -20,7 +20,6 @@
     X(KEY, "KeyError")                                                                                                 \
     X(NOT_FOUND, "FileNotFoundError")                                                                                  \
     X(PERMISSION, "PermissionError")                                                                                   \
-    X(NOT_YET, "NotImplementedError")                                                                                  \
     X(MEMORY, "MemoryError")
 
 enum mu_run_kind {

@@ -7,6 +7,8 @@
  * closes: an empty pipe means that the program runs. A function's child is a fork; its pipe carries the result. */
 #include "proc/spawn.h"
 
+#include "proc/in_child.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +35,7 @@ enum {
     PATHS_MAX = 1024,
     HEADER_BYTES = 16,
     STEP_MAX = 64,
+    LIST_ROOM = 128, /* for a list of CPUs in an error */
     OOM_SCORE_MAX = 1000,
     OOM_SCORE_ROOM = 16
 };
@@ -40,7 +43,7 @@ enum {
 /* What comes through the pipe: kind, errno, length, then so many bytes. */
 enum { KIND_RESULT = 1, KIND_FAILED = 2 };
 
-static const char step_chdir[] = "change to its directory";
+static const char step_chdir[] = "change to its directory", step_bind[] = "bind it to its CPUs";
 
 struct child {
     const struct mu_spawn *spec;
@@ -62,20 +65,13 @@ struct dirent64_head { /* of what SYS_getdents64 gives; the name follows */
 
 /* ---- In the child ---------------------------------------------------------------------------------------------- */
 
-/* Shared memory and a foreign stack are nothing that sanitizers can follow. */
-#if defined(__clang__)
-#define IN_CHILD __attribute__((no_sanitize("address", "undefined", "memory", "thread")))
-#else
-#define IN_CHILD __attribute__((no_sanitize_address, no_sanitize_undefined, no_sanitize_thread))
-#endif
-
-IN_CHILD static void put_u32(char *to, uint32_t value)
+MU_IN_CHILD static void put_u32(char *to, uint32_t value)
 {
     for (unsigned i = 0; i < 4; i++)
         to[i] = (char)(value >> (8 * i) & 0xff);
 }
 
-IN_CHILD static void make_header(char to[static HEADER_BYTES], uint32_t kind, uint32_t errnum, uint64_t len)
+MU_IN_CHILD static void make_header(char to[static HEADER_BYTES], uint32_t kind, uint32_t errnum, uint64_t len)
 {
     put_u32(to, kind);
     put_u32(to + 4, errnum);
@@ -83,7 +79,7 @@ IN_CHILD static void make_header(char to[static HEADER_BYTES], uint32_t kind, ui
     put_u32(to + 12, (uint32_t)(len >> 32));
 }
 
-IN_CHILD static bool write_all(int fd, const char *data, size_t len)
+MU_IN_CHILD static bool write_all(int fd, const char *data, size_t len)
 {
     while (len > 0) {
         ssize_t written = write(fd, data, len);
@@ -99,7 +95,7 @@ IN_CHILD static bool write_all(int fd, const char *data, size_t len)
 }
 
 /* `step` is what was being done. Short enough for a pipe to take it whole. */
-IN_CHILD static _Noreturn void give_up(const struct child *c, int errnum, const char *step)
+MU_IN_CHILD static _Noreturn void give_up(const struct child *c, int errnum, const char *step)
 {
     char text[HEADER_BYTES + STEP_MAX];
     size_t len = 0;
@@ -111,7 +107,7 @@ IN_CHILD static _Noreturn void give_up(const struct child *c, int errnum, const 
     _exit(MU_SPAWN_EXIT_SETUP);
 }
 
-IN_CHILD static int number_of(const char *name)
+MU_IN_CHILD static int number_of(const char *name)
 {
     int number = 0;
 
@@ -126,7 +122,7 @@ IN_CHILD static int number_of(const char *name)
 }
 
 /* For kernels before 5.9. */
-IN_CHILD static void close_one_by_one(int keep)
+MU_IN_CHILD static void close_one_by_one(int keep)
 {
     char room[4096] __attribute__((aligned(8)));
     int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -158,7 +154,7 @@ IN_CHILD static void close_one_by_one(int keep)
 /* Out of the parent's table of descriptors, into one of our own, which lacks all that are higher than any we need. They are
  * not closed, for they were never ours: closing a file that the parent writes would wait for its file system. False: not
  * possible (an old kernel, in a container that forbids unshare). */
-IN_CHILD static bool leave_table(const struct child *c)
+MU_IN_CHILD static bool leave_table(const struct child *c)
 {
     int last = c->pipe_fd > 2 ? c->pipe_fd : 2;
 
@@ -167,7 +163,7 @@ IN_CHILD static bool leave_table(const struct child *c)
     return syscall(SYS_close_range, (unsigned)last + 1, ~0u, CLOSE_RANGE_UNSHARE) == 0 || unshare(CLONE_FILES) == 0;
 }
 
-IN_CHILD static void close_others(int keep)
+MU_IN_CHILD static void close_others(int keep)
 {
     if ((keep > 3 && syscall(SYS_close_range, 3u, (unsigned)keep - 1, 0u) < 0) ||
         syscall(SYS_close_range, (unsigned)keep + 1, ~0u, 0u) < 0)
@@ -175,7 +171,7 @@ IN_CHILD static void close_others(int keep)
 }
 
 /* What is to become 0, 1 or 2 may be one of them already, in another's place: first out of the way, then in. */
-IN_CHILD static void set_stdio(struct child *c)
+MU_IN_CHILD static void set_stdio(struct child *c)
 {
     int fds[3];
 
@@ -194,7 +190,7 @@ IN_CHILD static void set_stdio(struct child *c)
 
 /* The kernel kills the process with the highest score when memory runs out. Workers hold the memory, and what is to be told
  * about the kill is told by those who started them. What cannot be read or set stays as it is. */
-IN_CHILD static void raise_oom_score(void)
+MU_IN_CHILD static void raise_oom_score(void)
 {
     char text[OOM_SCORE_ROOM];
     int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC), score = 0;
@@ -219,7 +215,7 @@ IN_CHILD static void raise_oom_score(void)
         (void)close(fd);
 }
 
-IN_CHILD static void set_signals(const struct child *c)
+MU_IN_CHILD static void set_signals(const struct child *c)
 {
     struct sigaction action = { .sa_flags = 0 };
 
@@ -241,7 +237,18 @@ IN_CHILD static void set_signals(const struct child *c)
     }
 }
 
-IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
+MU_IN_CHILD static void bind_to(const struct child *c, const struct mu_binding *binding)
+{
+    int errnum = mu_binding_set_cpus(binding);
+
+    if (errnum != 0)
+        give_up(c, errnum, step_bind);
+    errnum = mu_binding_set_memory(binding);
+    if (errnum != 0)
+        give_up(c, errnum, "set its memory policy");
+}
+
+MU_IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
 {
     struct rlimit limit;
 
@@ -262,6 +269,8 @@ IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
             (void)setrlimit(RLIMIT_NOFILE, &limit);
         }
     }
+    if (c->spec->binding != NULL)
+        bind_to(c, c->spec->binding);
     raise_oom_score();
     set_signals(c);
     (void)sigprocmask(SIG_SETMASK, c->startup != NULL ? &c->startup->mask : mask, NULL);
@@ -280,7 +289,7 @@ struct command {
 };
 
 /* What execvp() does: a candidate that is not there, or may not be used, is passed over. */
-IN_CHILD static int run_command(void *arg)
+MU_IN_CHILD static int run_command(void *arg)
 {
     struct command *command = arg;
     struct child *c = &command->child;
@@ -511,10 +520,15 @@ static pid_t clone_command(struct command *command)
 static int say_why(const struct mu_spawn *spec, const char *step, int errnum, struct muster_error *reterr)
 {
     const char *program = spec->argv[0];
+    char list[LIST_ROOM];
     struct stat there;
 
     if (strcmp(step, step_chdir) == 0)
         return mu_fail_errno(reterr, errnum, "start '%s': %s '%s'", program, step, spec->cwd);
+    if (strcmp(step, step_bind) == 0)
+        return mu_fail_errno(reterr, errnum, "start '%s': bind it to CPUs %s%s", program,
+                             mu_cpus_text(&spec->binding->cpus, list, sizeof list),
+                             errnum == EINVAL ? ", none of which it may use now" : "");
     if (step[0] != '\0') /* not exec itself */
         return mu_fail_errno(reterr, errnum, "start '%s': %s", program, step);
     if (errnum == ENOENT && strchr(program, '/') != NULL && stat(program, &there) == 0)

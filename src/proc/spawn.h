@@ -9,6 +9,7 @@
 #define MU_PROC_SPAWN_H
 
 #include "base/buf.h"
+#include "proc/binding.h"
 #include "proc/signals.h"
 
 #define MU_SPAWN_RESULT_MAX (64u << 20) /* bytes that a function may give back */
@@ -37,8 +38,9 @@ struct mu_spawn {            /* zeroed, then filled in; borrowed */
     const char *const *envp; /* NULL-terminated; NULL: ours */
     const char *cwd;         /* NULL: ours */
     struct mu_stdio io[3];
-    mu_spawn_function *function; /* instead of a command; argv is ignored */
-    const char *function_name;   /* for errors */
+    const struct mu_binding *binding; /* its CPUs and memory; NULL: ours */
+    mu_spawn_function *function;      /* instead of a command; argv is ignored */
+    const char *function_name;        /* for errors */
     void *function_ctx;
 };
 

@@ -79,7 +79,7 @@ def test_help_is_short_and_begins_with_examples(torchrun, words):
     (["--nproc-per-node=0"], {}, "AssertionError"),
     (["--event-log-handler=foo"], {}, "KeyError"),
     (["--metrics=foo"], {}, "ValueError"),
-    (["--numa-binding=node"], {}, "NotImplementedError"),
+    (["--numa-binding=node", "--nproc-per-node=2000"], {}, "RuntimeError"),
     ([], {"LOGLEVEL": "17"}, "ValueError"),
     (["--no-python"], {}, "FileNotFoundError"),
     ([], {"PYTHON_EXEC": "/etc/passwd"}, "PermissionError"),

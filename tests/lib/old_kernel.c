@@ -45,6 +45,8 @@ void old_container(void)
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ANSWER(SYS_unshare, EPERM),
         ANSWER(436, EPERM),
+        ANSWER(SYS_set_mempolicy, EPERM),
+        ANSWER(SYS_get_mempolicy, EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
 

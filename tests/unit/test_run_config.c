@@ -103,7 +103,7 @@ static const struct {
     { "--metrics=foo", "", MU_RUN_VALUE, "'foo'" },
     { "--metrics=file:", "", MU_RUN_VALUE, "'file:'" },
     { "--metrics=dynamic_rendezvous", "", MU_RUN_VALUE, "null, console or file:PATH" },
-    { "--numa-binding=node", "", MU_RUN_NOT_YET, "not supported yet" },
+    { "--numa-binding=node", "", MU_RUN_RUNTIME, "no NVIDIA or AMD GPU was found" },
 };
 
 static void what_is_wrong_is_said_by_kind_and_name(void **state)

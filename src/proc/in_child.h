@@ -1,0 +1,11 @@
+/* For functions that run in a child which shares our memory, on a stack of its own: nothing that sanitizers can follow. */
+#ifndef MU_PROC_IN_CHILD_H
+#define MU_PROC_IN_CHILD_H
+
+#if defined(__clang__)
+#define MU_IN_CHILD __attribute__((no_sanitize("address", "undefined", "memory", "thread")))
+#else
+#define MU_IN_CHILD __attribute__((no_sanitize_address, no_sanitize_undefined, no_sanitize_thread))
+#endif
+
+#endif
