@@ -114,12 +114,35 @@ const char *const *mu_bind_networks(const struct mu_bind *bind, struct mu_bind_n
 
 /* ---- The plan ---- */
 
+static bool has_item(const struct mu_bind_plan *plan, const char *wanted)
+{
+    const char *at = plan->hosts;
+    char item[MU_HOST_MAX];
+    union mu_addr addr, other;
+    bool is_addr = mu_addr_parse(wanted, 0, &addr);
+
+    while (next_item(&at, item, sizeof item))
+        if (strcmp(item, wanted) == 0 ||
+            (is_addr && mu_addr_parse(item, 0, &other) && mu_addr_same_host(&addr, &other)))
+            return true;
+    return false;
+}
+
+/* What is there already is not listed twice. */
 static void add_text(struct mu_bind_plan *plan, const char *text)
 {
-    size_t len = strlen(plan->hosts);
+    char item[MU_HOST_MAX];
 
-    assert(len + strlen(text) + 2 <= sizeof plan->hosts); /* there is room for all addresses that can be counted */
-    (void)snprintf(plan->hosts + len, sizeof plan->hosts - len, "%s%s", len == 0 ? "" : ",", text);
+    while (next_item(&text, item, sizeof item)) {
+        size_t len = strlen(plan->hosts);
+
+        if (strcmp(item, "localhost") == 0)
+            add_text(plan, loopback);
+        if (strcmp(item, "localhost") == 0 || has_item(plan, item))
+            continue;
+        assert(len + strlen(item) + 2 <= sizeof plan->hosts); /* there is room for all addresses that can be counted */
+        (void)snprintf(plan->hosts + len, sizeof plan->hosts - len, "%s%s", len == 0 ? "" : ",", item);
+    }
 }
 
 static void add_addr(struct mu_bind_plan *plan, const union mu_addr *addr)

@@ -33,8 +33,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         enum mu_bind_reason reason;
         const char *hosts;
     } rows[] = {
-        { NULL, "localhost", "127.0.0.1+ ::1+", NULL, MU_BIND_OWN, "127.0.0.1,::1,127.0.0.1,::1" },
-        { NULL, "127.0.0.1", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,127.0.0.1,::1" },
+        { NULL, "localhost", "127.0.0.1+ ::1+", NULL, MU_BIND_OWN, "127.0.0.1,::1" },
+        { NULL, "127.0.0.1", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,::1" },
         { NULL, "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_OWN, "10.0.0.5,127.0.0.1,::1" },
         { NULL, "fd00::5", "fd00::5+", NULL, MU_BIND_OWN, "fd00::5,127.0.0.1,::1" },
         { NULL, "::ffff:10.0.0.5", "::ffff:10.0.0.5+", NULL, MU_BIND_OWN, "10.0.0.5,127.0.0.1,::1" },
@@ -43,13 +43,13 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         /* systemd resolves a machine's own name to all of its addresses, those of single links among them. */
         { NULL, "node1", "10.0.0.5+ fe80::5%lo+", NULL, MU_BIND_OWN, "10.0.0.5,fe80::5%lo,127.0.0.1,::1" },
         /* The node's own address for others. */
-        { NULL, "localhost", "127.0.0.1+", "10.1.0.5", MU_BIND_OWN, "127.0.0.1,10.1.0.5,127.0.0.1,::1" },
+        { NULL, "localhost", "127.0.0.1+", "10.1.0.5", MU_BIND_OWN, "127.0.0.1,10.1.0.5,::1" },
         /* A name that is loopback here may be another address elsewhere; localhost and addresses are not. */
         { NULL, "node1", "127.0.1.1+", NULL, MU_BIND_INTERFACES, "127.0.1.1,10.0.0.5,fd00::5,127.0.0.1,::1" },
         { NULL, "node1", "127.0.1.1+ 10.0.0.5+", NULL, MU_BIND_OWN, "127.0.1.1,10.0.0.5,127.0.0.1,::1" },
-        { NULL, "LOCALHOST.localdomain", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,127.0.0.1,::1" },
-        { NULL, "a.localhost", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,127.0.0.1,::1" },
-        { NULL, "ip6-localhost", "::1+", NULL, MU_BIND_OWN, "::1,127.0.0.1,::1" },
+        { NULL, "LOCALHOST.localdomain", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,::1" },
+        { NULL, "a.localhost", "127.0.0.1+", NULL, MU_BIND_OWN, "127.0.0.1,::1" },
+        { NULL, "ip6-localhost", "::1+", NULL, MU_BIND_OWN, "::1,127.0.0.1" },
         { NULL, "127.0.0.7", "127.0.0.7+", NULL, MU_BIND_OWN, "127.0.0.7,127.0.0.1,::1" },
         /* Nothing of it is here, or nothing is known. */
         { NULL, "service", "10.9.9.9-", NULL, MU_BIND_NOT_OWN, "any" },
@@ -62,7 +62,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         { "0.0.0.0", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "any" },
         { "10.0.0.5,::", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "any" },
         { "10.0.0.5", "service", "10.9.9.9-", NULL, MU_BIND_ASKED, "10.0.0.5,127.0.0.1,::1" },
-        { "localhost", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "localhost,127.0.0.1,::1" },
+        { "localhost", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "127.0.0.1,::1" },
+        { "127.0.0.1,10.0.0.5", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "127.0.0.1,10.0.0.5,::1" },
     };
     union mu_addr interfaces[2], also;
 
