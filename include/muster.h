@@ -67,15 +67,17 @@ MUSTER_API bool muster_error_is_rdzv(int code);     /* any of the MUSTER_ERDZV_*
 
 /* ---- Log ------------------------------------------------------------------------------------------------------- */
 
+/* A level that matters more has a higher number, and the numbers stay as they are. Levels that Python's logging has, too, have
+ * its numbers; new ones get a number in between. */
 #define MUSTER_LOG_LEVELS(X)                                                                                           \
-    X(DEBUG, "debug")                                                                                                  \
-    X(INFO, "info")                                                                                                    \
-    X(NOTICE, "notice") /* what the commands show unless they are told otherwise, and all that follows */              \
-    X(WARNING, "warning")                                                                                              \
-    X(ERROR, "error")
+    X(DEBUG, 10, "debug")                                                                                              \
+    X(INFO, 20, "info")                                                                                                \
+    X(NOTICE, 25, "notice") /* what the commands show unless they are told otherwise, and all that follows */          \
+    X(WARNING, 30, "warning")                                                                                          \
+    X(ERROR, 40, "error")
 
 enum muster_log_level {
-#define X(name, text) MUSTER_LOG_##name,
+#define X(name, number, text) MUSTER_LOG_##name = number,
     MUSTER_LOG_LEVELS(X)
 #undef X
 };

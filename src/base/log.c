@@ -23,7 +23,7 @@ static atomic_int shown_from = INT_MAX; /* the least level that somebody sees; I
 const char *muster_log_level_name(enum muster_log_level level)
 {
     switch (level) {
-#define X(name, text)                                                                                                  \
+#define X(name, number, text)                                                                                          \
     case MUSTER_LOG_##name:                                                                                            \
         return text;
         MUSTER_LOG_LEVELS(X)

@@ -182,7 +182,7 @@ static void choose_style(void)
 bool mu_cli_log(const char *level)
 {
     static const enum muster_log_level levels[] = {
-#define X(name, text) MUSTER_LOG_##name,
+#define X(name, number, text) MUSTER_LOG_##name,
         MUSTER_LOG_LEVELS(X)
 #undef X
     };

@@ -95,6 +95,17 @@ static void nothing_in_a_line_is_acted_on_by_a_terminal(void **state)
     assert_string_equal(seen.line, "node ?[2J??a\tb???1m\xc2\xa0\xc3\xa9");
 }
 
+/* Programs that were built against an older muster.h have them inside. */
+static void levels_keep_their_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(MUSTER_LOG_DEBUG, 10);
+    assert_int_equal(MUSTER_LOG_INFO, 20);
+    assert_int_equal(MUSTER_LOG_NOTICE, 25);
+    assert_int_equal(MUSTER_LOG_WARNING, 30);
+    assert_int_equal(MUSTER_LOG_ERROR, 40);
+}
+
 static void levels_have_names(void **state)
 {
     (void)state;
@@ -188,6 +199,7 @@ int main(void)
         cmocka_unit_test(a_line_that_is_too_long_is_cut),
         cmocka_unit_test(nothing_in_a_line_is_acted_on_by_a_terminal),
         cmocka_unit_test(levels_have_names),
+        cmocka_unit_test(levels_keep_their_numbers),
         cmocka_unit_test(a_burst_goes_out_and_the_rest_is_counted),
         cmocka_unit_test(quiet_time_gives_back_a_burst_and_no_more),
         cmocka_unit_test(the_rate_holds_however_often_it_is_asked),
