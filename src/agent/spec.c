@@ -235,6 +235,7 @@ char **mu_spec_environment(const struct mu_spec *spec, const struct mu_agent_wor
         .run_id = muster_rdzv_params_run_id(spec->given.rdzv),
         .max_restarts = spec->given.max_restarts,
         .signals = spec->given.signals,
+        .old_torch = mu_worker_is_for_1_13(spec->given.rdzv),
     };
 
     return mu_worker_environment(&job, worker, inherited, false);

@@ -45,6 +45,14 @@ static bool has(const char *const *list, const char *name)
     return false;
 }
 
+bool mu_worker_is_for_1_13(const struct muster_rdzv_params *params)
+{
+    struct muster_value dialect;
+
+    return params != NULL && muster_rdzv_params_get(params, "dialect", &dialect) && dialect.kind == MUSTER_VALUE_TEXT &&
+           strcmp(dialect.text, "1.13") == 0;
+}
+
 static void put_own(struct block *block, const struct mu_worker_job *job, const struct mu_agent_worker *worker,
                     const char *const *inherited)
 {
@@ -70,7 +78,7 @@ static void put_own(struct block *block, const struct mu_worker_job *job, const 
         put(block, "TORCHELASTIC_TIMER_FILE=%s", worker->timer_file);
     if (!has(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         put(block, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
-    if (!has(inherited, "NCCL_ASYNC_ERROR_HANDLING")) /* the same to 1.13 */
+    if (job->old_torch && !has(inherited, "NCCL_ASYNC_ERROR_HANDLING")) /* its name then; 2.2 and later warn of it */
         put(block, "NCCL_ASYNC_ERROR_HANDLING=1");
     if (job->one_thread)
         put(block, "OMP_NUM_THREADS=1");

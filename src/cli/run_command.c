@@ -3,6 +3,7 @@
 
 #include "agent/report.h"
 #include "base/error.h"
+#include "cli/interpreter.h"
 #include "cli/run_config.h"
 
 #include <errno.h>
@@ -179,6 +180,7 @@ int mu_run_command_init(struct mu_run_command *command, const struct mu_run_opti
     if (command->argv == NULL)
         return mu_run_no_memory(ret_problem);
     command->run_path = options->run_path;
+    command->old_torch = is_python && mu_interpreter_has_old_torch(python);
     command->job = mu_report_job((const char *const *)command->argv, is_python, options->run_path);
     command->entry_point = options->run_path ? command->job : mu_report_entry_point(command->argv[0]);
     return 0;
@@ -299,6 +301,7 @@ static char **environment(const struct mu_run_config *config, const struct mu_ag
         .run_id = muster_rdzv_params_run_id(config->params),
         .max_restarts = config->max_restarts,
         .signals = config->signals_text,
+        .old_torch = config->command.old_torch || mu_worker_is_for_1_13(config->params),
         .one_thread = config->set_omp,
         .virtual_local_rank = config->virtual_local_rank,
         .devices_of_hip = config->visible_devices_of_hip,

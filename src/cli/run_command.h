@@ -12,6 +12,7 @@ struct mu_run_command {
     const char *entry_point; /* its name in events: the last part of the program's path, or run_script_path */
     size_t script_index;     /* of the script among argv; 0: a module, or a program without Python */
     bool run_path;
+    bool old_torch; /* see interpreter.h */
 };
 
 /* The variables that it depends on are PYTHON_EXEC and PATH. NOT_FOUND or PERMISSION: there is no such program, or it may

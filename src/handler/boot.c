@@ -42,6 +42,7 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
     *boot = (struct mu_boot){
         .use_agent_store = config->use_agent_store,
         .standalone = config->standalone,
+        .at_localhost = config->at_localhost,
         .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,
         .key_room = strlen(config->run_id) + KEY_EXTRA,
         .deadline_ms = UINT64_MAX,
@@ -53,6 +54,8 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
         return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(config->hostname));
     memcpy(boot->local_addr, local_addr, strlen(local_addr) + 1);
     memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
+    (void)snprintf(boot->loopback_name, sizeof boot->loopback_name, "%s",
+                   config->loopback_name != NULL ? config->loopback_name : "localhost");
     boot->run_id = strdup(config->run_id);
     boot->key = malloc(boot->key_room);
     if (boot->run_id == NULL || boot->key == NULL || !copy(config->bind.hosts, &boot->bind_hosts) ||
@@ -296,6 +299,7 @@ static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start
         return;
     }
     if (boot->standalone) {
+        offer(boot, boot->loopback_name);
         offer(boot, "127.0.0.1");
         return;
     }
@@ -305,6 +309,8 @@ static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start
             offer_bound(boot);
             offer(boot, boot->hostname);
         }
+        if (boot->at_localhost)
+            offer(boot, boot->loopback_name);
     }
     offer_covered(boot, own);
     offer_bound(boot);

@@ -124,11 +124,13 @@ struct mu_boot_effects {
 
 struct mu_boot_config { /* copied */
     const char *run_id;
-    const char *local_addr; /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
-    const char *hostname;   /* of this machine: published if no better address is known */
-    struct mu_bind bind;    /* where the user wants us to listen, and for whom */
+    const char *local_addr;    /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
+    const char *hostname;      /* of this machine: published if no better address is known */
+    const char *loopback_name; /* what this machine calls itself; NULL: "localhost" */
+    struct mu_bind bind;       /* where the user wants us to listen, and for whom */
     bool use_agent_store;
-    bool standalone;     /* nobody from elsewhere can be in: publish 127.0.0.1 */
+    bool standalone;     /* nobody from elsewhere can be in: publish the loopback's name */
+    bool at_localhost;   /* the rendezvous is at localhost: the same, unless somebody from elsewhere is in */
     uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
 };
 
@@ -141,9 +143,9 @@ struct mu_boot {
     enum mu_boot_state state;
     char *run_id, *key; /* room for the longest key */
     size_t key_room;
-    char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
+    char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX], loopback_name[MU_BOOT_ADDR_MAX];
     char *bind_hosts, *bind_allow; /* NULL: not given */
-    bool use_agent_store, standalone;
+    bool use_agent_store, standalone, at_localhost;
     uint64_t timeout_ms;
     /* Since the beginning. */
     bool stock_seen; /* there was a PyTorch member in some round of ours */
@@ -159,7 +161,7 @@ struct mu_boot {
     uint64_t start_ms, deadline_ms,
         retry_ms;                    /* retry_ms: when the request is made again; UINT64_MAX: it is under way */
     uint64_t id;                     /* of the request under way; ids only grow */
-    char addrs[4][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
+    char addrs[5][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
     size_t addrs_count, addr_index;
     char addr[MU_BOOT_ADDR_MAX];
     uint16_t port;

@@ -493,6 +493,29 @@ bool mu_boot_uv_is_on(const struct mu_boot_uv *boot)
     return mu_boot_deadline_ms(&boot->machine) != UINT64_MAX;
 }
 
+/* Workers look MASTER_ADDR up, and not every machine knows the name localhost: a resolver may ask far away for it, in vain. */
+static bool knows_localhost(void)
+{
+    FILE *file = fopen("/etc/hosts", "re");
+    char line[1024];
+    bool found = false;
+
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        char *rest = NULL, *word;
+        union mu_addr addr;
+
+        line[strcspn(line, "#\n")] = '\0';
+        word = strtok_r(line, " \t", &rest);
+        if (word == NULL || !mu_addr_parse(word, 0, &addr) || !mu_addr_is_loopback(&addr))
+            continue;
+        while (!found && (word = strtok_r(NULL, " \t", &rest)) != NULL)
+            found = strcmp(word, "localhost") == 0;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return found;
+}
+
 int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     struct mu_boot_config machine = *config;
@@ -503,6 +526,8 @@ int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config
         (void)gethostname(hostname, sizeof hostname - 1);
         machine.hostname = hostname;
     }
+    if ((machine.standalone || machine.at_localhost) && !knows_localhost())
+        machine.loopback_name = "127.0.0.1";
     return mu_boot_init(&boot->machine, &machine, reterr);
 }
 

@@ -1049,6 +1049,7 @@ static int start_boot_machine(struct dynamic *d, struct mu_bind bind, struct mus
         .bind = bind,
         .use_agent_store = d->config.use_agent_store,
         .standalone = d->config.settings.nodes_max == 1,
+        .at_localhost = d->store_host != NULL && strcmp(d->store_host, "localhost") == 0,
     };
 
     return mu_boot_uv_init(&d->boot, &config, reterr);

@@ -74,10 +74,10 @@ def test_a_worker_has_every_variable(scene):
     workers = scene.world(2)
     assert values(workers, "LOCAL_RANK") == values(workers, "RANK") == values(workers, "ROLE_RANK") == ["0", "1"]
     for name, value in {"GROUP_RANK": "0", "ROLE_NAME": "trainer", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2",
-                        "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                        "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
                         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "7",
                         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-                        "NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1",
+                        "OMP_NUM_THREADS": "1",
                         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}.items():
         assert one(workers, name) == value, name
     assert 0 < int(one(workers, "MASTER_PORT")) < 65536
@@ -88,9 +88,26 @@ def test_a_worker_has_every_variable(scene):
                             rf"{worker.env['LOCAL_RANK']}/error.json", worker.env["TORCHELASTIC_ERROR_FILE"])
         assert pathlib.Path(worker.env["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
         assert "TORCHELASTIC_TIMER_FILE" not in worker.env
+        assert "NCCL_ASYNC_ERROR_HANDLING" not in worker.env  # PyTorch 2.2 and later warn of it
         assert worker.env["HOME"] == os.environ["HOME"]
         worker.succeed()
     assert agent.end() == 0
+
+
+@pytest.mark.parametrize("version, given", [("1.13.1", True), ("2.1.0", True), ("2.2.0", False), ("2.15.0", False)])
+def test_an_old_pytorch_beside_the_interpreter_gets_the_older_variable(scene, version, given):
+    python = scene.path / "venv" / "bin" / "python3"
+    version_file = scene.path / "venv" / "lib" / "python3.99" / "site-packages" / "torch" / "version.py"
+    for path in (python, version_file):
+        path.parent.mkdir(parents=True)
+    python.symlink_to("python3.99")
+    (python.parent / "python3.99").write_text('#!/bin/sh\necho "<$NCCL_ASYNC_ERROR_HANDLING>"\n')
+    (python.parent / "python3.99").chmod(0o700)
+    version_file.write_text(f"__version__ = '{version}'\n")
+    script = scene.path / "train.py"
+    script.touch()
+    agent = scene.start(script, env={"PYTHON_EXEC": str(python)})
+    assert (agent.end(), agent.out) == (0, b"<1>\n" if given else b"<>\n")
 
 
 def test_what_the_launcher_was_given_stays(scene):
@@ -390,6 +407,18 @@ def test_two_nodes_form_one_world(scene):
     assert one(workers, "MASTER_PORT") != endpoint.rpartition(":")[2]
     files = values(workers, "TORCHELASTIC_ERROR_FILE")
     assert len(set(files)) == 4 and all(f"/attempt_0/{rank % 2}/" in path for rank, path in enumerate(files))
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_nodes_that_meet_at_localhost_send_their_workers_there(scene):
+    endpoint = f"localhost:{free_port()}"
+    agents = [scene.node(endpoint, "--nnodes=2") for _ in range(2)]
+    workers = scene.world(2)
+    assert one(workers, "MASTER_ADDR") == "localhost"
+    for host in ("127.0.0.1", "localhost"):
+        with socket.create_connection((host, int(one(workers, "MASTER_PORT"))), timeout=60):
+            pass
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]
 

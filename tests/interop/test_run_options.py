@@ -7,8 +7,11 @@ import random
 import shlex
 import subprocess
 
+import pytest
+
 import harness
 from harness import NEW
+from rdzv_nodes import VERSIONS
 
 SEED = int(os.environ.get("MUSTER_SEED", "1"))
 LINES = 500
@@ -110,3 +113,13 @@ def test_both_read_the_same_command_lines():
             differ.append((words, theirs, mine))
     assert not differ, f"MUSTER_SEED={SEED}: {differ[:5]}"
     assert all(counted.get(kind, 0) > 10 for kind in ("taken", "usage", "ValueError", "AssertionError")), counted
+
+
+@pytest.mark.parametrize("which", VERSIONS)
+def test_the_version_beside_the_interpreter_is_seen(torch, which, tmp_path):
+    torch(which)  # skips where it is absent
+    (tmp_path / "train.py").touch()
+    shown = subprocess.run([harness.program(), "run", "--dry-run", tmp_path / "train.py"], capture_output=True, text=True,
+                           check=True, env=harness.quiet_environment({"PYTHON_EXEC": harness.interpreter(which)})).stdout
+    assert "TORCH_NCCL_ASYNC_ERROR_HANDLING=1" in shown
+    assert (" NCCL_ASYNC_ERROR_HANDLING=1" in shown) == harness.is_older(which, "2.2"), shown

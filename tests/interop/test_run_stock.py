@@ -37,13 +37,9 @@ def both(jobs):
 
 # ---- The environment of a worker ----
 
-# What a worker sees of ours and not of stock's, and why.
-OURS = {
-    "NCCL_ASYNC_ERROR_HANDLING",  # the name before 2.2: scripts for either find theirs
-}
 # What both set, to other values.
 DIFFERENT = {
-    "MASTER_ADDR",  # stock: what the host calls itself; ours: an address that was tried
+    "MASTER_ADDR",  # stock: what the host calls itself; ours: localhost, or an address that was tried
     "MASTER_PORT",  # a free one
     "TORCHELASTIC_ERROR_FILE",  # in a directory of a new name
     "TORCHELASTIC_RUN_ID",  # random where nobody gave one
@@ -90,8 +86,8 @@ def test_workers_see_what_stock_shows_them(both, words, variables):
         theirs, mine = ((job.directory / f"arguments.{rank}").read_text().splitlines() for job in pair)
         assert mine == theirs == [str(WORKERS / "environment.sh"), str(rank), f"{rank}x", "$", "$other"]
     for theirs, mine in zip(stock, ours):
-        assert mine.keys() - theirs.keys() <= OURS
-        assert theirs.keys() - mine.keys() == set()
+        assert mine.keys() == theirs.keys()
+        assert mine["MASTER_ADDR"] == "localhost"
         changed = {name for name in theirs if theirs[name] != mine[name]}
         if "TORCHELASTIC_ENABLE_FILE_TIMER" in variables:
             form = r"<dir>/watchdog_timer_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -111,7 +107,7 @@ def test_workers_of_a_named_job_see_its_name_and_address(both):
                              WORKERS / "environment.sh", job.directory], 0)
     stock, ours = (environments(job, 2) for job in pair)
     for theirs, mine in zip(stock, ours):
-        assert mine.keys() - theirs.keys() <= OURS and theirs.keys() <= mine.keys()
+        assert mine.keys() == theirs.keys()
         changed = {name for name in theirs if theirs[name] != mine[name]}
         assert changed <= {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", MARK}, changed
 
@@ -128,7 +124,7 @@ def test_ranks_of_unlike_nodes_are_stock_s(jobs):
             node.good()
         found.append(environments(job, 6))
     for theirs, mine in zip(*found):
-        assert mine.keys() - theirs.keys() <= OURS and theirs.keys() <= mine.keys()
+        assert mine.keys() == theirs.keys()
         changed = {name for name in theirs if theirs[name] != mine[name]}
         assert changed <= DIFFERENT - {"MASTER_ADDR"}, changed
     assert [e["ROLE_RANK"] for e in found[1]] == ["0", "1", "0", "1", "2", "2"]

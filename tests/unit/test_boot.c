@@ -268,23 +268,33 @@ static void the_address_is_the_best_that_is_known(void **state)
         const char *local_addr, *own, *accepted_on;
         bool standalone, elsewhere;
         const char *first, *second; /* tried, then after the first does not work */
+        bool at_localhost;
+        const char *loopback_name;
     } rows[] = {
-        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here" },
-        { NULL, "10.0.0.1", "10.0.0.7", false, true, "10.0.0.1", "here" },
-        { "", "10.0.0.1", NULL, false, false, "10.0.0.1", "here" },
-        { "name.example", "10.0.0.1", "10.0.0.7", false, true, "name.example", NULL },
-        { "169.254.0.9", "10.0.0.1", NULL, false, true, "169.254.0.9", NULL },
-        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here" },
-        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "127.0.0.1" },
-        { NULL, "::1", "10.0.0.7", false, true, "10.0.0.7", "here" },
-        { NULL, "127.0.0.1", NULL, false, true, "here", "127.0.0.1" },
-        { NULL, "10.0.0.1", NULL, true, false, "127.0.0.1", NULL },
-        { NULL, "", NULL, false, false, "here", NULL },
-        { NULL, NULL, NULL, false, false, "here", NULL },
-        { NULL, "169.254.3.4", NULL, false, false, "here", NULL },
-        { NULL, "fe80::1", NULL, false, false, "here", NULL },
-        { NULL, "::1", "fe80::1", false, false, "::1", "here" },
-        { NULL, "fd00::1", NULL, false, false, "fd00::1", "here" },
+        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, NULL },
+        { NULL, "10.0.0.1", "10.0.0.7", false, true, "10.0.0.1", "here", false, NULL },
+        { "", "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, NULL },
+        { "name.example", "10.0.0.1", "10.0.0.7", false, true, "name.example", NULL, false, NULL },
+        { "169.254.0.9", "10.0.0.1", NULL, false, true, "169.254.0.9", NULL, false, NULL },
+        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", false, NULL },
+        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "127.0.0.1", false, NULL },
+        { NULL, "::1", "10.0.0.7", false, true, "10.0.0.7", "here", false, NULL },
+        { NULL, "127.0.0.1", NULL, false, true, "here", "127.0.0.1", false, NULL },
+        { NULL, "10.0.0.1", NULL, true, false, "localhost", "127.0.0.1", false, NULL },
+        { NULL, "127.0.0.1", NULL, true, false, "127.0.0.1", NULL, true, "127.0.0.1" },
+        { "node1", "127.0.0.1", NULL, true, false, "node1", NULL, true, NULL },
+        { NULL, "127.0.0.1", NULL, false, false, "localhost", "127.0.0.1", true, NULL },
+        { NULL, "::1", NULL, false, false, "localhost", "::1", true, NULL },
+        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", true, "127.0.0.1" },
+        { NULL, "127.0.0.1", "10.0.0.7", false, true, "10.0.0.7", "here", true, NULL },
+        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "localhost", true, NULL },
+        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", true, NULL },
+        { NULL, "", NULL, false, false, "here", NULL, false, NULL },
+        { NULL, NULL, NULL, false, false, "here", NULL, false, NULL },
+        { NULL, "169.254.3.4", NULL, false, false, "here", NULL, false, NULL },
+        { NULL, "fe80::1", NULL, false, false, "here", NULL, false, NULL },
+        { NULL, "::1", "fe80::1", false, false, "::1", "here", false, NULL },
+        { NULL, "fd00::1", NULL, false, false, "fd00::1", "here", false, NULL },
     };
     struct scene *s = *state;
 
@@ -292,8 +302,11 @@ static void the_address_is_the_best_that_is_known(void **state)
         struct mu_boot_start round = ours(0, 0);
         char expected[64];
 
-        configure(s, (struct mu_boot_config){
-                         .use_agent_store = true, .local_addr = rows[i].local_addr, .standalone = rows[i].standalone });
+        configure(s, (struct mu_boot_config){ .use_agent_store = true,
+                                              .local_addr = rows[i].local_addr,
+                                              .standalone = rows[i].standalone,
+                                              .at_localhost = rows[i].at_localhost,
+                                              .loopback_name = rows[i].loopback_name });
         round.own_addr = rows[i].own;
         round.accepted_on = rows[i].accepted_on;
         round.elsewhere = rows[i].elsewhere;

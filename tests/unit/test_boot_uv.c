@@ -202,7 +202,7 @@ static uint16_t published(int64_t round)
     UNTIL(s.keys.request != NULL);
     (void)snprintf(key, sizeof key, "torch.rendezvous.job.%lld/MASTER_ADDR", (long long)round);
     assert_string_equal(s.keys.key, key);
-    assert_string_equal(s.keys.value, s.boot.machine.local_addr[0] == '\0' ? "127.0.0.1" : s.boot.machine.local_addr);
+    assert_string_equal(s.keys.value, s.boot.machine.local_addr[0] == '\0' ? "localhost" : s.boot.machine.local_addr);
     answer(0, NULL);
     (void)snprintf(key, sizeof key, "torch.rendezvous.job.%lld/MASTER_PORT", (long long)round);
     assert_string_equal(s.keys.key, key);
@@ -221,7 +221,7 @@ static void rank_0_opens_a_store_and_publishes_it(void **state)
     assert_true(mu_boot_uv_is_on(&s.boot));
     first = published(0);
     assert_int_equal(s.done, 1);
-    assert_string_equal(s.bootstrap.master_addr, "127.0.0.1");
+    assert_string_equal(s.bootstrap.master_addr, "localhost");
     assert_int_equal(s.bootstrap.master_port, first);
     assert_non_null(mu_boot_uv_agents_store(&s.boot));
     assert_true(answers(first));

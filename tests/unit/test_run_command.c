@@ -340,7 +340,6 @@ static void a_worker_gets_every_variable(void **state)
         { "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT" },
         { "TORCHELASTIC_ERROR_FILE", "/logs/error.json" },
         { "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1" },
-        { "NCCL_ASYNC_ERROR_HANDLING", "1" },
         { "OMP_NUM_THREADS", "1" },
         { "MINE", "kept" },
     };
@@ -364,6 +363,29 @@ static void a_worker_gets_every_variable(void **state)
     vars = mu_run_environment_own(scene.config, &worker);
     assert_null(value_of(vars, "MINE"));
     assert_string_equal(value_of(vars, "RANK"), "3");
+    free(vars);
+    scene_done(&scene);
+}
+
+static void only_an_old_pytorch_gets_the_old_name_of_its_variable(void **state)
+{
+    struct scene scene;
+    char **vars;
+
+    (void)state;
+    scene_config(&scene, LINE "--rdzv-conf=dialect=1.13|--no-python|/bin/sh", "");
+    vars = mu_run_environment(scene.config, &worker);
+    assert_string_equal(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
+    free(vars);
+    scene_done(&scene);
+    scene_config(&scene, LINE "--rdzv-conf=dialect=2.x|--no-python|/bin/sh", "");
+    vars = mu_run_environment(scene.config, &worker);
+    assert_null(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"));
+    assert_string_equal(value_of(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+    scene.config->command.old_torch = true;
+    free(vars);
+    vars = mu_run_environment(scene.config, &worker);
+    assert_string_equal(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
     free(vars);
     scene_done(&scene);
 }
@@ -555,6 +577,7 @@ int main(void)
         cmocka_unit_test(the_program_is_no_template),
         cmocka_unit_test(ten_thousand_arguments_are_passed_on),
         cmocka_unit_test(a_worker_gets_every_variable),
+        cmocka_unit_test(only_an_old_pytorch_gets_the_old_name_of_its_variable),
         cmocka_unit_test(what_the_launcher_has_is_kept_or_replaced),
         cmocka_unit_test(odd_workers_get_odd_values),
         cmocka_unit_test(one_worker_keeps_its_threads),

@@ -1,0 +1,12 @@
+/* What can be seen of a Python interpreter without running it. */
+#ifndef MU_CLI_INTERPRETER_H
+#define MU_CLI_INTERPRETER_H
+
+#include <stdbool.h>
+
+/* Whether the PyTorch that is installed beside `python` (its path) is known to be older than 2.2. It is known where the
+ * path leads to a program named after its version, such as python3.11, and torch/version.py lies in one of the folders in
+ * which that one looks for packages first. */
+bool mu_interpreter_has_old_torch(const char *python);
+
+#endif
