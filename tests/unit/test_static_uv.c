@@ -51,7 +51,8 @@ static struct muster_rdzv_params *params_at(uint16_t port, int64_t rank, int64_t
     (void)snprintf(name, sizeof name, "n%" PRId64, rank);
     assert_int_equal(muster_rdzv_params_new("static", endpoint, "job", 1, nodes, name, &params, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_int(params, "rank", rank, NULL), 0);
-    assert_int_equal(muster_rdzv_params_set_int(params, "timeout", timeout_s, NULL), 0);
+    if (timeout_s > 0) /* else the default */
+        assert_int_equal(muster_rdzv_params_set_int(params, "timeout", timeout_s, NULL), 0);
     return params;
 }
 
@@ -220,6 +221,9 @@ static void nodes_meet_at_the_store_of_rank_0(void **state)
     assert_int_equal(muster_rdzv_next_rendezvous(nodes[2].rdzv, &again, NULL), 0); /* what was written is still there */
     assert_int_equal(muster_store_get(again.store, muster_str("k"), D, &value, NULL), 0);
     muster_bytes_done(&value);
+    assert_string_equal(muster_rdzv_get_backend(nodes[0].rdzv), "static");
+    assert_string_equal(muster_rdzv_get_run_id(nodes[0].rdzv), "job");
+    assert_true(muster_rdzv_use_agent_store(nodes[0].rdzv));
     assert_int_equal(muster_rdzv_set_closed(nodes[0].rdzv, NULL), 0);
     assert_int_equal(muster_rdzv_is_closed(nodes[0].rdzv, &flag, NULL), 0);
     assert_false(flag);
@@ -290,6 +294,7 @@ struct watched {
     enum muster_rdzv_request failed;
     char progress[512];
     unsigned told, progresses;
+    int64_t join_left_ms;   /* of the last progress */
     bool joins_again, ends; /* from within the listener */
 };
 
@@ -330,6 +335,7 @@ static void note_progress(struct watched *w, const struct muster_rdzv_event *eve
 
     assert_int_equal(event->progress->min_nodes, event->progress->max_nodes);
     assert_true(event->progress->join_left_ms >= 0);
+    w->join_left_ms = event->progress->join_left_ms;
     assert_true(event->nodes_count <= NODES);
     for (size_t i = 0; i < event->nodes_count; i++)
         names[i] = event->nodes[i].name;
@@ -526,6 +532,17 @@ static void a_node_that_is_missing_is_a_timeout(void **state)
     assert_int_equal(w->error.code, MUSTER_ERDZV_TIMEOUT);
     assert_int_equal(w->failed, MUSTER_RDZV_REQUEST_JOIN);
     assert_non_null(strstr(w->error.text, "as rank 0 of 2: timed out after 1 s: 1 of 2 nodes joined (n0)"));
+}
+
+static void without_a_timeout_it_waits_for_ten_minutes(void **state)
+{
+    struct scene *s = *state;
+    struct watched *w = start_node(s, 0, 2, 0);
+
+    w->handler->ops->join(w->handler);
+    while (w->progresses == 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_in_range(w->join_left_ms, 1000 * (600 - QUICK_S), 1000 * 600);
 }
 
 static void a_rank_0_that_is_missing_is_a_failed_connection(void **state)
@@ -845,6 +862,7 @@ int main(void)
         SCENE(later_joins_find_the_same_store),
         SCENE(a_join_may_be_taken_back_and_begun_again),
         SCENE(a_node_that_is_missing_is_a_timeout),
+        SCENE(without_a_timeout_it_waits_for_ten_minutes),
         SCENE(a_rank_0_that_is_missing_is_a_failed_connection),
         SCENE(a_port_that_is_taken_is_named),
         SCENE(a_lost_rank_0_ends_the_membership),
