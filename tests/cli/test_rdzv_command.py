@@ -56,6 +56,8 @@ def test_a_closed_rendezvous_takes_nobody_in_and_lets_workers_finish(serve, memb
                           b"workers that run go on to their end\n")
     late = run("join", "--rdzv-id", "job", "--rdzv-endpoint", server.endpoint, "--rdzv-conf", "is_host=false")
     assert late.code == 3 and "the rendezvous is closed" in late.err
+    code, said = members(server).end()
+    assert code == 1 and "RendezvousClosedError" in said
     assert member.process.poll() is None
     member.go.touch()
     assert member.end()[0] == 0
