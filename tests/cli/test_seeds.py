@@ -124,8 +124,8 @@ def problems_of(cell, root, is_there, shape):
     """What of a cell is not there: files below root, and names that belong to the file before them."""
     path = None
     for word in CODE.findall(cell):
-        if "/" in word:
-            path = root / word
+        if "/" in word or word == "muster.h":
+            path = root / word if "/" in word else ROOT / "include" / word
             if not path.is_file():
                 yield f"there is no {path.relative_to(ROOT)}"
                 path = None
