@@ -71,6 +71,10 @@ ENVIRONMENTS = {
     "by variables": ([], {"PET_MAX_RESTARTS": "2", "PET_ROLE": "r", "PET_RDZV_ID": "kept"}),
     "devices": ([], {"CUDA_VISIBLE_DEVICES": "4,5,6"}),
     "one device each": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4, 5,6"}),
+    **({} if harness.is_older(NEW, "2.15") else {
+        "one HIP device each": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "7", "HIP_VISIBLE_DEVICES": "4, 5,6"}),
+        "no HIP devices": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": ""}),
+    }),
     "one device each of any": (["--virtual-local-rank"], {"CUDA_VISIBLE_DEVICES": None}),
     "no files": (["--log-dir=/dev/null"], {}),
     "identical": ([], {"TORCH_ELASTIC_WORKER_IDENTICAL": "1"}),
