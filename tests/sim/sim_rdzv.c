@@ -411,10 +411,20 @@ static uint64_t calm_down(void)
     return begin;
 }
 
+/* PyTorch's nodes judge a dead member by their wall clock: one whose heartbeat lies ahead of it keeps its place. */
+static bool waits_for_a_clock(void)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        if (w.nodes[i].alive && !w.nodes[i].stock)
+            return false; /* it removes the dead member */
+    }
+    return w.on[F_CLOCK] || w.on[F_JUMP];
+}
+
 /* Nodes with different limits or little patience, or PyTorch's after a loss of data, need not get together. */
 static bool must_meet(void)
 {
-    if (w.on[F_LIMITS] || w.settings.join_ms < 100000)
+    if (w.on[F_LIMITS] || w.settings.join_ms < 100000 || waits_for_a_clock())
         return false;
     if (w.on[F_STOCK] && (w.on[F_WIPE] || w.on[F_HOSTED] || w.on[F_SAME]))
         return false;
