@@ -786,6 +786,12 @@ struct muster_worker_spec {
     /* A process that hangs in the kernel (state D) for so long makes the group UNHEALTHY: it is stopped, the node leaves, and
      * the result is FAILED; 0: nobody looks. */
     int64_t uninterruptible_timeout_ms;
+    /* What workers find as MASTER_ADDR and MASTER_PORT. Each comes before what the rendezvous has found; NULL and 0: as found. On
+     * rank 0 the workers' store listens there, in every round, and the other nodes are told. On another node they hold for the
+     * workers of that node, and a store must answer there before they start. A static rendezvous takes only its endpoint. A
+     * handler of one's own does not see them. */
+    const char *master_addr;
+    uint16_t master_port;
 };
 
 static inline void muster_worker_spec_init(struct muster_worker_spec *spec)

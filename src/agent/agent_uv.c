@@ -515,20 +515,24 @@ static struct mu_stdio stdio_of(int fd)
 
 static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t index)
 {
-    bool own_master = mu_job_assigned(a->job)->master_port != 0;
+    const struct mu_ranks_result *assigned = mu_job_assigned(a->job);
+    const struct mu_boot_master *given = &a->config.master;
+    bool own_master = assigned->master_port != 0; /* of a PyTorch 1.13 rank 0 */
+    const char *found_addr = own_master ? assigned->master_addr : a->info.bootstrap.master_addr;
+    uint16_t found_port = own_master ? assigned->master_port : a->info.bootstrap.master_port;
 
     return (struct mu_agent_worker){
         .local_rank = index,
-        .rank = mu_job_assigned(a->job)->base_rank + index,
+        .rank = assigned->base_rank + index,
         .group_rank = a->info.rank,
-        .role_rank = mu_job_assigned(a->job)->base_role_rank + index,
+        .role_rank = assigned->base_role_rank + index,
         .local_world_size = a->config.local_world_size,
-        .world_size = mu_job_assigned(a->job)->world_size,
+        .world_size = assigned->world_size,
         .group_world_size = a->info.world_size,
-        .role_world_size = mu_job_assigned(a->job)->role_world_size,
-        .master_addr = own_master ? mu_job_assigned(a->job)->master_addr : a->info.bootstrap.master_addr,
-        .master_port = own_master ? mu_job_assigned(a->job)->master_port : a->info.bootstrap.master_port,
-        .restart_count = mu_job_assigned(a->job)->count,
+        .role_world_size = assigned->role_world_size,
+        .master_addr = given->addr[0] != '\0' ? given->addr : found_addr,
+        .master_port = given->port != 0 ? given->port : found_port,
+        .restart_count = assigned->count,
         .use_agent_store = !a->old_dialect && a->handler->ops->use_agent_store(a->handler),
         .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, index) : "",
         .timer_file = a->watchdog != NULL ? a->timer_file : NULL,
@@ -1162,7 +1166,8 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
         .old_dialect = event->old_dialect,
         .has_store = mu_handler_has_kv(a->handler) || (a->handler->ops->endpoint != NULL &&
                                                        a->handler->ops->endpoint(a->handler, host, sizeof host, &port)),
-        .needs_master = event->info->bootstrap.master_port == 0,
+        .needs_master =
+            event->info->bootstrap.master_port == 0 && (a->config.master.addr[0] == '\0' || a->config.master.port == 0),
         .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler),
         .serves_workers = event->info->rank == 0 && event->info->world_size > 1 && !event->old_dialect &&
                           a->handler->ops->when_alone != NULL && a->handler->ops->use_agent_store(a->handler),

@@ -7,6 +7,7 @@
 #include "agent/policy.h"
 #include "agent/report.h"
 #include "agent/worker.h"
+#include "handler/boot.h"
 #include "logs/logs_uv.h"
 #include "proc/proc_uv.h"
 
@@ -45,6 +46,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     const char *role, *entry_point;
     const char *start_method;      /* of workers that are functions, in PyTorch's words; NULL: they are programs */
     const char *event_log_handler; /* its name, for the log; NULL: not known */
+    struct mu_boot_master master;  /* comes before what the rendezvous has found */
     int64_t local_world_size, max_restarts;
     uint64_t grace_ms;   /* what workers have to end, whatever they are stopped for */
     uint64_t barrier_ms; /* UINT64_MAX: no limit */

@@ -629,6 +629,7 @@ static int start(struct muster_agent *p, struct muster_error *reterr)
         .role = spec->role,
         .entry_point = muster_worker_spec_entry_point(spec),
         .start_method = spec->function != NULL ? "fork" : NULL,
+        .master = p->spec.master,
         .local_world_size = spec->local_world_size,
         .max_restarts = spec->max_restarts,
         .grace_ms = (uint64_t)spec->shutdown_timeout_ms,

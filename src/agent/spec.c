@@ -2,6 +2,7 @@
 #include "agent/spec.h"
 
 #include "base/error.h"
+#include "handler/handler.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -69,6 +70,19 @@ static int check_output(const struct muster_worker_spec *spec, struct mu_redirec
     return rc < 0 ? mu_wrap(reterr, rc, "worker spec") : 0;
 }
 
+static int check_master(const struct muster_worker_spec *spec, struct mu_boot_master *ret_master,
+                        struct muster_error *reterr)
+{
+    const char *addr = spec->master_addr != NULL ? spec->master_addr : "";
+
+    *ret_master = (struct mu_boot_master){ .port = spec->master_port };
+    if (spec->master_addr != NULL &&
+        (addr[0] == '\0' || strlen(addr) >= sizeof ret_master->addr || addr[strcspn(addr, " \t\n\v\f\r")] != '\0'))
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: master_addr must be a host name or an address");
+    memcpy(ret_master->addr, addr, strlen(addr) + 1);
+    return 0;
+}
+
 static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_parsed, struct muster_error *reterr)
 {
     int rc;
@@ -92,6 +106,8 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
     rc = check_entry_point(spec, reterr);
     if (rc == 0)
         rc = check_output(spec, &ret_parsed->redirects, &ret_parsed->tee, reterr);
+    if (rc == 0)
+        rc = check_master(spec, &ret_parsed->master, reterr);
     if (rc < 0)
         return rc;
     mu_signals_parse(&ret_parsed->signals, spec->signals != NULL ? spec->signals : "");
@@ -177,6 +193,20 @@ static const char *const *copy_list(struct mu_arena *arena, const char *const *l
     return copy;
 }
 
+/* The back ends of this library open the workers' store where the master is to be. */
+static int tell_handler(const struct mu_boot_master *master, struct muster_rdzv_params *params,
+                        struct muster_error *reterr)
+{
+    const char *backend = muster_rdzv_params_backend(params);
+    int rc = 0;
+
+    if (master->addr[0] != '\0' && mu_rdzv_knows_option(backend, "master_addr"))
+        rc = muster_rdzv_params_set_text(params, "master_addr", master->addr, reterr);
+    if (rc == 0 && master->port != 0 && mu_rdzv_knows_option(backend, "master_port"))
+        rc = muster_rdzv_params_set_int(params, "master_port", master->port, reterr);
+    return rc;
+}
+
 static int copy_all(struct mu_spec *spec, struct muster_error *reterr)
 {
     struct muster_worker_spec *it = &spec->given;
@@ -187,6 +217,12 @@ static int copy_all(struct mu_spec *spec, struct muster_error *reterr)
     if (rc < 0)
         return rc;
     it->rdzv = params;
+    rc = tell_handler(&spec->master, params, reterr);
+    if (rc < 0) {
+        mu_spec_done(spec);
+        return rc;
+    }
+    it->master_addr = copy_text(&spec->arena, it->master_addr, &is_full);
     it->role = copy_text(&spec->arena, it->role, &is_full);
     it->argv = copy_list(&spec->arena, it->argv, &is_full);
     it->function_name = copy_text(&spec->arena, it->function_name, &is_full);

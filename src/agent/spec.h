@@ -4,6 +4,7 @@
 
 #include "agent/worker.h"
 #include "base/arena.h"
+#include "handler/boot.h"
 #include "logs/redirects.h"
 #include "proc/signals.h"
 
@@ -16,6 +17,7 @@ struct mu_spec {
     struct muster_worker_spec given; /* whole, and all that it points to is ours but registry, driver and contexts */
     struct mu_redirects redirects, tee;
     struct mu_signals signals;
+    struct mu_boot_master master;
     struct mu_arena arena;
 };
 

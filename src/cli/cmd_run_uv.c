@@ -516,6 +516,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
         .entry_point = config->command.entry_point,
         .start_method = config->command.run_path ? "spawn" : NULL,
         .event_log_handler = config->event_log_handler,
+        .master = config->master,
         .local_world_size = config->nproc,
         .max_restarts = config->max_restarts,
         .grace_ms = (uint64_t)config->shutdown_timeout_ms,

@@ -509,6 +509,17 @@ static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
     return rc;
 }
 
+/* Where workers are to meet: an option of ours, which means something else to other people's back ends, if anything. */
+static int take_master(struct maker *m)
+{
+    struct muster_error error = { 0 };
+
+    if (!mu_rdzv_knows_option(m->backend, "master_addr") ||
+        mu_boot_master_from_params(m->config->params, &m->config->master, &error) == 0)
+        return 0;
+    return bad_value(m, &error);
+}
+
 /* Where to listen, and for whom: also if it came with --rdzv-conf. */
 static int check_bind(struct maker *m)
 {
@@ -840,6 +851,7 @@ static step *const steps[] = {
     check_module,
     take_params,
     check_bind,
+    take_master,
     check_endpoint,
     check_group,
     take_devices,
@@ -1090,7 +1102,6 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
         .world_size = config->nproc * config->nodes_max,
         .group_world_size = config->nodes_max,
         .role_world_size = config->nproc * config->nodes_max,
-        .master_addr = host,
         .use_agent_store = uses_agent_store(config),
         .error_file = config->log_dir != NULL && strcmp(config->log_dir, "/dev/null") == 0
                           ? ""
@@ -1101,7 +1112,8 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
 
     if (is_static)
         (void)mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(config->params), -1, host, &port, NULL);
-    worker.master_port = (uint16_t)port;
+    worker.master_addr = is_static ? host : config->master.addr;
+    worker.master_port = is_static ? (uint16_t)port : config->master.port;
     vars = mu_run_environment_own(config, &worker);
     if (vars == NULL) {
         out->failed = true;
@@ -1109,10 +1121,10 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
     }
     for (char **var = vars; *var != NULL; var++) {
         size_t name = strcspn(*var, "=") + 1;
-        bool later = !is_static && strncmp(*var, "MASTER_", 7) == 0;
+        bool is_unknown = strcmp(*var, "MASTER_ADDR=") == 0 || strcmp(*var, "MASTER_PORT=0") == 0;
 
         mu_text_add(out, "  %.*s", (int)name, *var);
-        mu_text_add_plain(out, later ? "(known once nodes have met)" : *var + name);
+        mu_text_add_plain(out, is_unknown ? "(known once nodes have met)" : *var + name);
         mu_text_add(out, "\n");
     }
     free(vars);

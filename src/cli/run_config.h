@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "cli/run_binding.h"
 #include "cli/run_command.h"
+#include "handler/boot.h"
 #include "logs/filters.h"
 #include "logs/redirects.h"
 #include "proc/signals.h"
@@ -57,10 +58,11 @@ struct mu_run_config {
     bool virtual_local_rank;
     /* With virtual_local_rank: the list of devices, at least one for each worker. NULL: there is no list. */
     char **visible_devices;
-    bool visible_devices_of_hip; /* it is HIP_VISIBLE_DEVICES, which then is set for the workers too */
-    const char *numa_binding;    /* "node", ...; NULL: workers are not bound */
-    struct mu_run_bound *bound;  /* with numa_binding, each of them */
-    bool workers_identical;      /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
+    bool visible_devices_of_hip;  /* it is HIP_VISIBLE_DEVICES, which then is set for the workers too */
+    const char *numa_binding;     /* "node", ...; NULL: workers are not bound */
+    struct mu_run_bound *bound;   /* with numa_binding, each of them */
+    bool workers_identical;       /* TORCH_ELASTIC_WORKER_IDENTICAL=1: ranks without asking the store */
+    struct mu_boot_master master; /* options master_addr and master_port */
 
     /* Ends. */
     char *signals_text; /* as given; workers get it too */

@@ -35,11 +35,46 @@ struct mu_bind mu_boot_bind(const struct mu_boot *boot)
     return (struct mu_bind){ .hosts = boot->bind_hosts, .allow = boot->bind_allow };
 }
 
+static bool is_text(struct mu_slice value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        unsigned char byte = (unsigned char)value.data[i];
+
+        if (byte <= ' ' || byte == 0x7f)
+            return false;
+    }
+    return value.len > 0;
+}
+
+int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct mu_boot_master *ret_master,
+                               struct muster_error *reterr)
+{
+    struct muster_value value;
+    int64_t port = 0;
+    int rc = 0;
+
+    *ret_master = (struct mu_boot_master){ .port = 0 };
+    if (muster_rdzv_params_get(params, "master_addr", &value)) {
+        if (value.kind != MUSTER_VALUE_TEXT || !is_text(mu_slice_str(value.text)) ||
+            strlen(value.text) >= sizeof ret_master->addr)
+            return mu_fail(reterr, MUSTER_EINVAL, "option 'master_addr' must be a host name or an address");
+        memcpy(ret_master->addr, value.text, strlen(value.text) + 1);
+    }
+    if (!muster_rdzv_params_get(params, "master_port", &value))
+        return 0;
+    rc = muster_rdzv_params_get_as_int(params, "master_port", 0, &port, reterr);
+    if (rc == 0 && (port < 1 || port > UINT16_MAX))
+        rc = mu_fail(reterr, MUSTER_EINVAL, "option 'master_port': %" PRId64 " is not a port from 1 to 65535", port);
+    ret_master->port = (uint16_t)port;
+    return rc;
+}
+
 int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;
 
     *boot = (struct mu_boot){
+        .master = config->master,
         .use_agent_store = config->use_agent_store,
         .standalone = config->standalone,
         .at_localhost = config->at_localhost,
@@ -182,6 +217,16 @@ static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     struct mu_boot_effect *effect = NULL;
 
     switch (boot->state) {
+    case MU_BOOT_OPENING:
+        effect = emit(out, boot->opens);
+        effect->addr = boot->addrs[0];
+        effect->port = boot->master.port;
+        break;
+    case MU_BOOT_REACHING:
+        effect = emit(out, MU_BOOT_DO_REACH);
+        effect->addr = boot->addr;
+        effect->port = boot->port;
+        break;
     case MU_BOOT_CHECKING:
         effect = emit(out, MU_BOOT_DO_CHECK_SELF);
         effect->addr = boot->addrs[boot->addr_index];
@@ -210,7 +255,6 @@ static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
         effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_PORT);
         break;
     case MU_BOOT_IDLE:
-    case MU_BOOT_OPENING: /* asked for when the round started, and never again */
     case MU_BOOT_DONE:
     case MU_BOOT_FAILED:
         break;
@@ -220,7 +264,7 @@ static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     effect->wait_ms = left_ms(boot, now_ms);
     if (effect->type == MU_BOOT_DO_GET)
         effect->wait_ms = patience_ms(boot, now_ms);
-    else if (effect->type == MU_BOOT_DO_CHECK_SELF)
+    else if (effect->type == MU_BOOT_DO_CHECK_SELF || effect->type == MU_BOOT_DO_REACH)
         effect->wait_ms = at_most(MU_BOOT_CHECK_MS, effect->wait_ms);
     boot->retry_ms = UINT64_MAX;
 }
@@ -294,8 +338,9 @@ static void choose_addrs(struct mu_boot *boot, const struct mu_boot_start *start
     const char *own = start->own_addr == NULL ? "" : start->own_addr;
 
     boot->addrs_count = boot->addr_index = 0;
-    if (boot->local_addr[0] != '\0') { /* the user's word, whatever it is */
-        memcpy(boot->addrs[boot->addrs_count++], boot->local_addr, sizeof boot->local_addr);
+    if (boot->master.addr[0] != '\0' || boot->local_addr[0] != '\0') { /* the user's word, whatever it is */
+        memcpy(boot->addrs[boot->addrs_count++], boot->master.addr[0] != '\0' ? boot->master.addr : boot->local_addr,
+               MU_BOOT_ADDR_MAX);
         return;
     }
     if (boot->standalone) {
@@ -351,27 +396,21 @@ static void close_old_store(struct mu_boot *boot, struct mu_boot_effects *out)
     (void)emit(out, MU_BOOT_DO_CLOSE_STORE);
 }
 
-static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, struct mu_boot_effects *out)
+static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, uint64_t now_ms,
+                       struct mu_boot_effects *out)
 {
-    enum mu_boot_effect_type type = MU_BOOT_DO_FREE_PORT;
-    struct mu_boot_effect *effect;
-
     choose_addrs(boot, start);
     if (boot->addrs_count == 0) {
         (void)mu_fail(&boot->error, MUSTER_EINVAL, "no address of this machine is known; --local-addr names one");
         fail(boot, out);
         return;
     }
-    boot->listens = boot->use_agent_store && !start->old_dialect;
+    boot->opens = MU_BOOT_DO_FREE_PORT;
     if (boot->listens) {
-        type = boot->stock_seen ? MU_BOOT_DO_KEEP_STORE : MU_BOOT_DO_OPEN_STORE;
+        boot->opens = boot->stock_seen ? MU_BOOT_DO_KEEP_STORE : MU_BOOT_DO_OPEN_STORE;
         boot->store_open = true;
     }
-    boot->state = MU_BOOT_OPENING;
-    effect = emit(out, type);
-    effect->id = ++boot->id;
-    effect->addr = boot->addrs[0];
-    effect->wait_ms = boot->timeout_ms;
+    go(boot, MU_BOOT_OPENING, now_ms, out);
 }
 
 static void start_round(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
@@ -384,6 +423,7 @@ static void start_round(struct mu_boot *boot, const struct mu_boot_event *event,
     boot->round = boot->asked_round = start->round;
     boot->tag = start->all_ours ? start->tag : 0;
     boot->rank0_ours = start->rank0_ours;
+    boot->listens = boot->use_agent_store && !start->old_dialect;
     boot->looked_back = false;
     boot->addr[0] = '\0';
     boot->port = 0;
@@ -394,7 +434,7 @@ static void start_round(struct mu_boot *boot, const struct mu_boot_event *event,
     boot->start_ms = event->now_ms;
     boot->deadline_ms = event->now_ms + boot->timeout_ms;
     if (start->rank == 0)
-        open_store(boot, start, out);
+        open_store(boot, start, event->now_ms, out);
     else if (start->old_dialect && !start->rank0_ours)
         succeed(boot, out);
     else
@@ -410,13 +450,36 @@ static void publish(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     go(boot, MU_BOOT_PUBLISHING_ADDR, now_ms, out);
 }
 
+/* The user's port is taken: perhaps by the store of the last round, in a process of this machine that has not heard yet. */
+static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    bool is_first = boot->last.code == 0;
+
+    boot->last = *event->error;
+    if (event->now_ms - boot->start_ms >= MU_BOOT_PORT_WAIT_MS) {
+        boot->store_open = boot->store_open && !boot->listens;
+        (void)mu_wrap(&boot->last, boot->last.code, "master_port %u", (unsigned)boot->master.port);
+        fail_for(boot, &boot->last, out);
+        return;
+    }
+    boot->id++;
+    boot->retry_ms = event->now_ms + MU_BOOT_RETRY_MS;
+    if (!is_first)
+        return;
+    (void)snprintf(boot->warning, sizeof boot->warning, "master_port %u: %.400s; trying again for %d s",
+                   (unsigned)boot->master.port, event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
+    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+}
+
 static void opening(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
 {
-    if (event->type == MU_BOOT_ON_LISTEN_FAILED) {
+    if (event->type == MU_BOOT_ON_LISTEN_FAILED && boot->master.port != 0 && event->error->code == MUSTER_EADDRINUSE) {
+        port_is_taken(boot, event, out);
+    } else if (event->type == MU_BOOT_ON_LISTEN_FAILED) {
         boot->store_open = boot->store_open && !boot->listens;
         fail_for(boot, event->error, out);
     } else if (event->type == MU_BOOT_ON_LISTENING) {
-        assert(event->port != 0);
+        assert(event->port != 0 && (boot->master.port == 0 || event->port == boot->master.port));
         boot->port = event->port;
         if (boot->listens)
             go(boot, MU_BOOT_CHECKING, event->now_ms, out);
@@ -496,17 +559,6 @@ static void looking_back(struct mu_boot *boot, const struct mu_boot_event *event
         look_back(boot, event->now_ms, out);
 }
 
-static bool is_text(struct mu_slice value)
-{
-    for (size_t i = 0; i < value.len; i++) {
-        unsigned char byte = (unsigned char)value.data[i];
-
-        if (byte <= ' ' || byte == 0x7f)
-            return false;
-    }
-    return value.len > 0;
-}
-
 static void take_addr(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
 {
     if (!is_text(event->value) || event->value.len >= sizeof boot->addr) {
@@ -531,10 +583,48 @@ static bool parse_port(struct mu_slice value, uint16_t *ret_port)
     return mu_port_parse(text, ret_port) && *ret_port != 0;
 }
 
+/* The pair is known. What the user has named for this node's workers comes before what rank 0 has published. */
+static void settle_on_pair(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
+{
+    const char *addr = boot->master.addr[0] != '\0' ? boot->master.addr : boot->addr;
+    uint16_t port = boot->master.port != 0 ? boot->master.port : boot->port;
+
+    if (strcmp(addr, boot->addr) == 0 && port == boot->port) {
+        succeed(boot, out);
+        return;
+    }
+    (void)snprintf(boot->warning, sizeof boot->warning,
+                   "the workers of this node are sent to %s, port %u (master_addr, master_port); rank 0 (%.*s) has "
+                   "published %s, port %u",
+                   addr, (unsigned)port, RANK0_SHOWN_MAX, boot->rank0, boot->addr, (unsigned)boot->port);
+    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+    if (addr != boot->addr)
+        memcpy(boot->addr, addr, sizeof boot->addr);
+    boot->port = port;
+    if (boot->listens)
+        go(boot, MU_BOOT_REACHING, now_ms, out);
+    else
+        succeed(boot, out); /* worker 0 will listen: there is nothing to connect to yet */
+}
+
+static void reaching(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
+{
+    if (event->type == MU_BOOT_ON_CHECKED) {
+        succeed(boot, out);
+    } else if (event->type == MU_BOOT_ON_REQUEST_FAILED) {
+        boot->error = *event->error;
+        (void)mu_wrap(
+            &boot->error, boot->error.code,
+            "no store answers at %s, port %u, where master_addr and master_port of this node send its workers",
+            boot->addr, (unsigned)boot->port);
+        fail(boot, out);
+    }
+}
+
 static void take_port(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
 {
     if (event->value.len > 0 && parse_port(event->value, &boot->port)) {
-        succeed(boot, out);
+        settle_on_pair(boot, event->now_ms, out);
         return;
     }
     (void)mu_fail(&boot->error, MUSTER_ERDZV_STATE,
@@ -602,6 +692,9 @@ static void answered(struct mu_boot *boot, const struct mu_boot_event *event, st
     case MU_BOOT_LOOKING_BACK:
         looking_back(boot, event, out);
         break;
+    case MU_BOOT_REACHING:
+        reaching(boot, event, out);
+        break;
     case MU_BOOT_IDLE:
     case MU_BOOT_DONE:
     case MU_BOOT_FAILED:
@@ -620,7 +713,8 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
     } else if (event->type == MU_BOOT_ON_TIME) {
         pass_time(boot, event->now_ms, out);
     } else if (is_under_way(boot) && event->id == boot->id && boot->retry_ms == UINT64_MAX) {
-        if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->state != MU_BOOT_CHECKING)
+        if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->state != MU_BOOT_CHECKING &&
+            boot->state != MU_BOOT_REACHING)
             request_failed(boot, event, out);
         else
             answered(boot, event, out);

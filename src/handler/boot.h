@@ -9,11 +9,14 @@
  *                 |  ^ rank 0 is PyTorch and this round's keys do not come: it keeps to an earlier pair
  *                 v  |
  *            LOOKING_BACK
+ *   others, where the user has named another pair:  AWAITING_PORT --> REACHING --> DONE
  *   any of these, at the deadline or after an error that trying again does not mend: FAILED
  *
  * - Nobody but us in the round, and never was: a new port and a fresh table every round. With a PyTorch member, which
  *   keeps the first pair it saw for ever: one listener from then on, with a fresh table every round.
  * - Without an agent's store, and for documents of 1.13: an address and a free port; worker 0 will listen there.
+ * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is what rank 0
+ *   publishes. On another node they come before what rank 0 has published: REACHING sees to it that a store is there.
  * - A 1.13 rank 0 publishes later, in a step of its agent's, which needs ours: DONE with an empty address and port 0. */
 #ifndef MU_HANDLER_BOOT_H
 #define MU_HANDLER_BOOT_H
@@ -28,7 +31,8 @@
 #define MU_BOOT_STOCK_WAIT_MS 1000 /* for this round's keys of a PyTorch rank 0, before we look at earlier rounds */
 #define MU_BOOT_ROUNDS_MAX 8       /* so many rounds back */
 #define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
-#define MU_BOOT_CHECK_MS 5000      /* for one connection to ourselves */
+#define MU_BOOT_CHECK_MS 5000      /* for one connection to the workers' store */
+#define MU_BOOT_PORT_WAIT_MS 5000  /* for the user's port, which another process may be about to give up */
 #define MU_BOOT_ADDR_MAX 256       /* with its NUL; as in struct muster_store_info */
 #define MU_BOOT_NODE_MAX 320       /* longer texts of rank 0 are cut */
 
@@ -41,6 +45,7 @@
     X(AWAITING_ADDR, "read MASTER_ADDR")                                                                               \
     X(AWAITING_PORT, "read MASTER_PORT")                                                                               \
     X(LOOKING_BACK, "look for an earlier MASTER_PORT")                                                                 \
+    X(REACHING, "connect to the worker store")                                                                         \
     X(DONE, "done")                                                                                                    \
     X(FAILED, "failed")
 
@@ -55,12 +60,12 @@ enum mu_boot_event_type {
     MU_BOOT_ON_STOP,           /* the round is over for us: nothing is under way any more */
     MU_BOOT_ON_LISTENING,      /* OPEN_STORE's, KEEP_STORE's and FREE_PORT's answer: port */
     MU_BOOT_ON_LISTEN_FAILED,  /* ... or error */
-    MU_BOOT_ON_CHECKED,        /* CHECK_SELF's answer: it worked; else REQUEST_FAILED */
+    MU_BOOT_ON_CHECKED,        /* CHECK_SELF's and REACH's answer: it worked; else REQUEST_FAILED */
     MU_BOOT_ON_GOT,            /* GET's answer: value */
     MU_BOOT_ON_MISSING,        /* ... or the key is not there yet after wait_ms */
     MU_BOOT_ON_FOUND,          /* CHECK's answer: found */
     MU_BOOT_ON_SET,            /* SET's answer */
-    MU_BOOT_ON_REQUEST_FAILED, /* CHECK_SELF, GET, CHECK, SET: error */
+    MU_BOOT_ON_REQUEST_FAILED, /* CHECK_SELF, REACH, GET, CHECK, SET: error */
     MU_BOOT_ON_TIME,
 };
 
@@ -90,12 +95,14 @@ struct mu_boot_event { /* borrows what it points to */
 };
 
 enum mu_boot_effect_type {
-    MU_BOOT_DO_OPEN_STORE,  /* addr: listen for it (bind.h) on a new port, with a fresh table. Answer: LISTENING */
-    MU_BOOT_DO_KEEP_STORE,  /* addr: the listener that is there gets a fresh table; none: open one. The same answer */
-    MU_BOOT_DO_FREE_PORT,   /* find a free port by binding and closing. addr: where others come. The same answer */
+    /* Of these three, port: the user's; 0: any free one. */
+    MU_BOOT_DO_OPEN_STORE, /* addr, port: listen for it (bind.h), with a fresh table. Answer: LISTENING */
+    MU_BOOT_DO_KEEP_STORE, /* addr, port: the listener that is there gets a fresh table; none: open one. The same answer */
+    MU_BOOT_DO_FREE_PORT, /* see that the port is free by binding and closing. addr: where others come. The same answer */
     MU_BOOT_DO_CLOSE_STORE, /* the listener that is there, or being opened; no answer */
     MU_BOOT_DO_CHECK_SELF, /* addr, port, wait_ms: listen for it as well, connect to ourselves there and hang up. CHECKED or
                              * REQUEST_FAILED */
+    MU_BOOT_DO_REACH,      /* addr, port, wait_ms: connect to the store there and hang up. CHECKED or REQUEST_FAILED */
     MU_BOOT_DO_GET,        /* key, wait_ms: GOT, MISSING or REQUEST_FAILED */
     MU_BOOT_DO_CHECK,      /* key, wait_ms: FOUND (does not wait for the key) or REQUEST_FAILED */
     MU_BOOT_DO_SET,        /* key, value, wait_ms: SET or REQUEST_FAILED */
@@ -122,12 +129,23 @@ struct mu_boot_effects {
     unsigned count;
 };
 
+/* What the user wants workers to find as MASTER_ADDR and MASTER_PORT. */
+struct mu_boot_master {
+    char addr[MU_BOOT_ADDR_MAX]; /* empty: what is found out */
+    uint16_t port;               /* 0: what is found out */
+};
+
+/* The options `master_addr` and `master_port`. */
+int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct mu_boot_master *ret_master,
+                               struct muster_error *reterr);
+
 struct mu_boot_config { /* copied */
     const char *run_id;
     const char *local_addr;    /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
     const char *hostname;      /* of this machine: published if no better address is known */
     const char *loopback_name; /* what this machine calls itself; NULL: "localhost" */
-    struct mu_bind bind;       /* where the user wants us to listen, and for whom */
+    struct mu_boot_master master;
+    struct mu_bind bind; /* where the user wants us to listen, and for whom */
     bool use_agent_store;
     bool standalone;     /* nobody from elsewhere can be in: publish the loopback's name */
     bool at_localhost;   /* the rendezvous is at localhost: the same, unless somebody from elsewhere is in */
@@ -144,6 +162,7 @@ struct mu_boot {
     char *run_id, *key; /* room for the longest key */
     size_t key_room;
     char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX], loopback_name[MU_BOOT_ADDR_MAX];
+    struct mu_boot_master master;
     char *bind_hosts, *bind_allow; /* NULL: not given */
     bool use_agent_store, standalone, at_localhost;
     uint64_t timeout_ms;
@@ -156,7 +175,8 @@ struct mu_boot {
     int64_t round, asked_round;
     uint64_t tag; /* in the names of its keys; 0: PyTorch's names */
     bool rank0_ours, looked_back;
-    bool listens; /* our store is to be there, not a free port only */
+    bool listens;                   /* rank 0's agent has the workers' store; else worker 0 has it */
+    enum mu_boot_effect_type opens; /* what OPENING asks for */
     char rank0[MU_BOOT_NODE_MAX];
     uint64_t start_ms, deadline_ms,
         retry_ms;                    /* retry_ms: when the request is made again; UINT64_MAX: it is under way */

@@ -161,12 +161,29 @@ static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const s
     const struct mu_bind bind = mu_boot_bind(&boot->machine);
     struct mu_bind_networks networks;
     const struct muster_store_server_config config = {
-        .size = sizeof config, .host = plan->hosts, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+        .size = sizeof config,
+        .host = plan->hosts,
+        .port = store == &boot->workers ? boot->place.port : 0,
+        .allow = mu_bind_networks(&bind, &networks),
+        .allow_own = true,
     };
 
     say_where(boot, plan);
     close_store(boot, store);
     return mu_server_start_as(boot->loop, &config, store, reterr);
+}
+
+/* For worker 0 to listen on: any that is free, or the user's, which must be. */
+static int find_port(uint16_t *port, struct muster_error *reterr)
+{
+    int fd = -1, rc;
+
+    if (*port == 0)
+        return mu_listen_free_port(port, reterr);
+    rc = mu_listen_open(NULL, *port, &fd, reterr);
+    if (rc == 0)
+        (void)close(fd);
+    return rc;
 }
 
 static void answer_listening(struct mu_boot_uv *boot, uint64_t id, int rc, uint16_t port,
@@ -183,11 +200,11 @@ static void open_for(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
     bool for_agents = boot->place.type == MU_BOOT_DO_FREE_PORT;
     struct muster_error error = { 0 };
-    uint16_t port = 0;
+    uint16_t port = boot->place.port;
     int rc = open_store(boot, for_agents ? &boot->agents : &boot->workers, plan, &error);
 
     if (rc == 0 && for_agents)
-        rc = mu_listen_free_port(&port, &error);
+        rc = find_port(&port, &error);
     else if (rc == 0)
         port = mu_addr_port(mu_server_address(boot->workers));
     answer_listening(boot, boot->place.id, rc, port, &error);
@@ -198,11 +215,11 @@ static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *eff
 static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
     struct muster_error error = { 0 };
-    uint16_t port = 0;
+    uint16_t port = effect->port;
     int rc;
 
     if (effect->type == MU_BOOT_DO_FREE_PORT && !boot->config.agents_store) { /* nobody listens here: worker 0 will */
-        rc = mu_listen_free_port(&port, &error);
+        rc = find_port(&port, &error);
     } else if (effect->type == MU_BOOT_DO_KEEP_STORE && boot->workers != NULL) {
         rc = mu_server_renew(boot->workers, &error);
         port = mu_addr_port(mu_server_address(boot->workers));
@@ -223,7 +240,7 @@ struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
     return boot->workers != NULL ? boot->workers : boot->agents;
 }
 
-/* ---- The connection to ourselves ---- */
+/* ---- The connection to the workers' store: ours, or another node's ---- */
 
 static void on_self_closed(struct mu_client *client, void *ctx)
 {
@@ -255,7 +272,7 @@ static void on_self_ready(struct mu_client *client, const struct muster_error *e
                                               .error = error });
 }
 
-static void connect_to_self(struct mu_boot_uv *boot)
+static void connect_to_store(struct mu_boot_uv *boot)
 {
     const struct mu_boot_uv_place *place = &boot->place;
     struct mu_client_config config = { .host = place->addr, .port = place->port, .connect_timeout_ms = place->wait_ms };
@@ -294,6 +311,28 @@ static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan,
     return rc;
 }
 
+static void set_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    boot->place = (struct mu_boot_uv_place){
+        .type = effect->type, .id = effect->id, .wait_ms = effect->wait_ms, .port = effect->port
+    };
+    (void)snprintf(boot->place.addr, sizeof boot->place.addr, "%s", effect->addr);
+}
+
+static void forget_place(struct mu_boot_uv *boot)
+{
+    boot->place.wanted = false;
+    mu_bind_uv_cancel(&boot->ask);
+}
+
+/* To somebody else's store. */
+static void reach(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    forget_place(boot);
+    set_place(boot, effect);
+    connect_to_store(boot);
+}
+
 static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
     struct muster_error error = { 0 };
@@ -302,7 +341,7 @@ static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
         mu_boot_uv_answer(
             boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = boot->place.id, .error = &error });
     else
-        connect_to_self(boot);
+        connect_to_store(boot);
 }
 
 /* ---- Where to listen ---- */
@@ -346,18 +385,10 @@ static void ask_for_place(struct mu_boot_uv *boot)
 
 static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
-    boot->place = (struct mu_boot_uv_place){
-        .wanted = true, .type = effect->type, .id = effect->id, .wait_ms = effect->wait_ms, .port = effect->port
-    };
-    (void)snprintf(boot->place.addr, sizeof boot->place.addr, "%s", effect->addr);
+    set_place(boot, effect);
+    boot->place.wanted = true;
     if (!boot->ask.busy)
         ask_for_place(boot);
-}
-
-static void forget_place(struct mu_boot_uv *boot)
-{
-    boot->place.wanted = false;
-    mu_bind_uv_cancel(&boot->ask);
 }
 
 /* ---- Steps ---- */
@@ -392,6 +423,9 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
         break;
     case MU_BOOT_DO_CHECK_SELF:
         find_place(boot, effect);
+        break;
+    case MU_BOOT_DO_REACH:
+        reach(boot, effect);
         break;
     case MU_BOOT_DO_GET:
     case MU_BOOT_DO_CHECK:

@@ -32,7 +32,7 @@ struct mu_boot_uv_config {
 /* What is to be done once it is known where to listen for `addr`. */
 struct mu_boot_uv_place {
     bool wanted;
-    enum mu_boot_effect_type type; /* OPEN_STORE, KEEP_STORE, FREE_PORT or CHECK_SELF */
+    enum mu_boot_effect_type type; /* OPEN_STORE, KEEP_STORE, FREE_PORT, CHECK_SELF; or REACH, which listens nowhere */
     uint64_t id, wait_ms;
     uint16_t port;
     char addr[MU_BOOT_ADDR_MAX];
@@ -45,7 +45,7 @@ struct mu_boot_uv {
     uv_timer_t timer;
     struct mu_server *workers; /* the workers' store, and the agents' */
     struct mu_server *agents;  /* the agents' own, if it is not the workers' */
-    struct mu_client *self;    /* the connection to ourselves */
+    struct mu_client *self;    /* the connection to the workers' store: to ourselves, or to see that it is there */
     uint64_t self_id;
     struct mu_boot_uv_place place;
     struct mu_bind_uv ask; /* where to listen for place.addr, or for one that is no longer wanted */

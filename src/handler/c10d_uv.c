@@ -118,6 +118,7 @@ static void run(struct c10d *c)
         .run_id = c->front.run_id,
         .local_addr = c->front.local_addr,
         .bind = mu_front_bind(&c->front),
+        .master = c->front.master,
         .settings = c->settings,
         .dialect = c->dialect,
         .local_id = c->front.local_id,
@@ -540,7 +541,7 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
         rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
     if (rc == 0)
         rc = copy_texts(c, params, reterr);
-    return rc == 0 ? mu_front_take_bind(&c->front, params, reterr) : rc;
+    return rc == 0 ? mu_front_take_places(&c->front, params, reterr) : rc;
 }
 
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,

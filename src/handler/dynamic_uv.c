@@ -1047,6 +1047,7 @@ static int start_boot_machine(struct dynamic *d, struct mu_bind bind, struct mus
         .run_id = d->run_id,
         .local_addr = d->local_addr,
         .bind = bind,
+        .master = d->config.master,
         .use_agent_store = d->config.use_agent_store,
         .standalone = d->config.settings.nodes_max == 1,
         .at_localhost = d->store_host != NULL && strcmp(d->store_host, "localhost") == 0,

@@ -774,11 +774,13 @@ static int make_machines(struct etcd *e, struct muster_error *reterr)
         .local_id = e->local_id,
         .seed = e->seed,
     };
-    const struct mu_boot_config boot = { .run_id = e->place.run_id,
-                                         .local_addr = muster_rdzv_params_local_addr(e->params),
-                                         .hostname = e->name };
-    int rc = mu_classic_new(&classic, &e->classic, reterr);
+    struct mu_boot_config boot = { .run_id = e->place.run_id,
+                                   .local_addr = muster_rdzv_params_local_addr(e->params),
+                                   .hostname = e->name };
+    int rc = mu_boot_master_from_params(e->params, &boot.master, reterr);
 
+    if (rc == 0)
+        rc = mu_classic_new(&classic, &e->classic, reterr);
     if (rc < 0)
         return rc;
     rc = mu_boot_uv_init(&e->boot, &boot, reterr);

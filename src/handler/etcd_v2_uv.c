@@ -57,6 +57,7 @@ static void run(struct etcd_v2 *e)
         .run_id = e->front.run_id,
         .local_addr = e->front.local_addr,
         .bind = mu_front_bind(&e->front),
+        .master = e->front.master,
         .settings = e->settings,
         .dialect = e->dialect,
         .local_id = e->front.local_id,
@@ -228,7 +229,7 @@ static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *param
         rc = copy(muster_rdzv_params_run_id(params), &e->front.run_id, reterr);
     if (rc == 0)
         rc = copy(muster_rdzv_params_local_addr(params), &e->front.local_addr, reterr);
-    return rc == 0 ? mu_front_take_bind(&e->front, params, reterr) : rc;
+    return rc == 0 ? mu_front_take_places(&e->front, params, reterr) : rc;
 }
 
 static void free_all(struct etcd_v2 *e)

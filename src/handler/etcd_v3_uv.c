@@ -1510,13 +1510,15 @@ static int copy_texts(struct v3 *v, const struct muster_rdzv_params *params, str
     return 0;
 }
 
-static int start_machines(struct v3 *v, struct mu_bind bind, uint64_t first_s, struct muster_error *reterr)
+static int start_machines(struct v3 *v, struct mu_bind bind, const struct mu_boot_master *master, uint64_t first_s,
+                          struct muster_error *reterr)
 {
     uint64_t random[3] = { 0 };
     struct mu_boot_config boot = {
         .run_id = v->run_id,
         .local_addr = v->local_addr,
         .bind = bind,
+        .master = *master,
         .use_agent_store = v->use_agent_store,
         .standalone = v->settings.nodes_max == 1,
     };
@@ -1545,6 +1547,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
 {
     struct v3 *v = calloc(1, sizeof *v);
     struct mu_bind bind = { 0 };
+    struct mu_boot_master master = { .port = 0 };
     uint64_t first_s = 0;
     int rc;
 
@@ -1562,7 +1565,9 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     if (rc == 0)
         rc = mu_bind_from_params(params, &bind, reterr);
     if (rc == 0)
-        rc = start_machines(v, bind, first_s, reterr);
+        rc = mu_boot_master_from_params(params, &master, reterr);
+    if (rc == 0)
+        rc = start_machines(v, bind, &master, first_s, reterr);
     if (rc == 0)
         rc = start_client(v, params, reterr);
     if (rc < 0) {

@@ -758,6 +758,8 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
     if (rc == 0)
         rc = mu_bind_from_params(params, &config.bind, &error);
     if (rc == 0)
+        rc = mu_boot_master_from_params(params, &config.master, &error);
+    if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(config.backend, config.run_id, rc, &error, reterr) : 0;
 }

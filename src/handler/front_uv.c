@@ -46,11 +46,13 @@ int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_erro
     return 0;
 }
 
-int mu_front_take_bind(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr)
+int mu_front_take_places(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     struct mu_bind bind;
     int rc = mu_bind_from_params(params, &bind, reterr);
 
+    if (rc == 0)
+        rc = mu_boot_master_from_params(params, &front->master, reterr);
     if (rc < 0)
         return rc;
     front->bind_hosts = bind.hosts == NULL ? NULL : strdup(bind.hosts);

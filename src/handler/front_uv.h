@@ -21,7 +21,8 @@ struct mu_front_ops {
 struct mu_front { /* first member of its handler, which fills in the first part */
     struct muster_handler handler;
     char *run_id, *local_addr;     /* its own */
-    char *bind_hosts, *bind_allow; /* by mu_front_take_bind() */
+    char *bind_hosts, *bind_allow; /* by mu_front_take_places() */
+    struct mu_boot_master master;  /* the same */
     int64_t local_id;              /* by mu_front_draw() */
     bool use_agent_store;
     /* The rest is its own. */
@@ -44,8 +45,8 @@ struct mu_front { /* first member of its handler, which fills in the first part 
 /* Who this node is, and a seed for whatever else is random. */
 int mu_front_draw(struct mu_front *front, uint64_t *ret_seed, struct muster_error *reterr);
 
-/* The options `bind` and `allow`. */
-int mu_front_take_bind(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr);
+/* The options `bind`, `allow`, `master_addr` and `master_port`. */
+int mu_front_take_places(struct mu_front *front, const struct muster_rdzv_params *params, struct muster_error *reterr);
 struct mu_bind mu_front_bind(const struct mu_front *front);
 
 /* Nothing is told before this has returned; it begins by itself. What it returns is its handler. */

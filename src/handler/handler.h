@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "handler/bind.h"
+#include "handler/boot.h"
 #include "rdzv/rules.h"
 
 struct uv_loop_s;
@@ -52,7 +53,8 @@ const char *mu_handler_node_name(const char *local_addr, char hostname[static MU
 /* option_table.c: which options each back end of this library has. */
 /* MUSTER_EINVAL if `backend` does not know it; *reterr names it and the nearest one. */
 int mu_rdzv_check_option(const char *backend, const char *key, struct muster_error *reterr);
-/* The same for all options that are there. */
+bool mu_rdzv_knows_option(const char *backend, const char *key); /* false also for back ends that are not ours */
+/* The same as mu_rdzv_check_option() for all options that are there. */
 int mu_rdzv_check_options(const char *backend, const struct muster_rdzv_params *params, struct muster_error *reterr);
 
 /* params.c: the keys of all options, one after the other; NULL: there are no more. */
@@ -97,6 +99,7 @@ struct mu_dynamic_config {
     const char *backend, *run_id; /* copied */
     const char *local_addr;       /* NULL: none */
     struct mu_bind bind;          /* where the workers' store listens */
+    struct mu_boot_master master; /* what workers are told of it */
     struct mu_rdzv_settings settings;
     struct mu_doc_dialect dialect;
     int64_t local_id; /* 0: a new one */

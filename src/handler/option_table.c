@@ -57,6 +57,8 @@ static const struct {
     { "password", ETCD_V3, 0 },
     { "token", ETCD_V3, 0 },
     { "rank", STATIC, 0 },
+    { "master_addr", DYNAMIC | ETCD | ETCD_V3 | STATIC, 0 },
+    { "master_port", DYNAMIC | ETCD | ETCD_V3 | STATIC, 0 },
     { "bind", C10D | ETCD_V2 | ETCD_V3 | STATIC, ETCD },
     { "allow", C10D | ETCD_V2 | ETCD_V3 | STATIC, ETCD },
     /* The commands set these two for every back end. */
@@ -91,7 +93,7 @@ static unsigned takers_of(const char *key)
     return 0;
 }
 
-static bool is_known(const char *backend, const char *key)
+bool mu_rdzv_knows_option(const char *backend, const char *key)
 {
     return (takers_of(key) & bit_of(backend)) != 0;
 }
@@ -181,7 +183,7 @@ int mu_rdzv_check_option(const char *backend, const char *key, struct muster_err
     const char *near = nearest(bit_of(backend), key);
     char others[OTHERS_TEXT_MAX], belongs[OTHERS_TEXT_MAX + 32] = "", hint[96] = "";
 
-    if (is_known(backend, key))
+    if (mu_rdzv_knows_option(backend, key))
         return 0;
     if (takers_of(key) != 0)
         (void)snprintf(belongs, sizeof belongs, " (it belongs to %s)", names_of(takers_of(key), others));
@@ -197,7 +199,7 @@ int mu_rdzv_check_options(const char *backend, const struct muster_rdzv_params *
 
     assert(bit_of(backend) != 0);
     for (size_t i = 0; (key = mu_rdzv_params_key(params, i)) != NULL; i++) {
-        if (is_known(backend, key)) {
+        if (mu_rdzv_knows_option(backend, key)) {
             if (mu_secret_is_key(mu_slice_str(key)))
                 secret = key;
         } else if (secret != NULL) { /* a password with a comma in it looks like one more option */

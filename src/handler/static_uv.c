@@ -102,6 +102,29 @@ static int take_bind(struct place *place, struct mu_bind bind, struct muster_err
     return 0;
 }
 
+/* Workers meet at the endpoint: its store is theirs, too. */
+static int check_master(const struct muster_rdzv_params *params, const char *host, int port,
+                        struct muster_error *reterr)
+{
+    struct mu_boot_master master;
+    int rc = mu_boot_master_from_params(params, &master, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (master.addr[0] != '\0' && strcmp(master.addr, host) != 0)
+        return mu_fail(
+            reterr, MUSTER_EINVAL,
+            "master_addr is '%.100s' but the endpoint is at '%.100s': workers of a static rendezvous meet at "
+            "its endpoint",
+            master.addr, host);
+    if (master.port != 0 && master.port != port)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "master_port is %u but the endpoint has port %d: workers of a static rendezvous meet at its "
+                       "endpoint",
+                       (unsigned)master.port, port);
+    return 0;
+}
+
 static bool is_blank(const char *text)
 {
     return text[strspn(text, " \t\n\v\f\r")] == '\0';
@@ -134,6 +157,8 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
         rc = muster_rdzv_params_get_as_int(params, "timeout", TIMEOUT_S, &timeout_s, reterr);
     if (rc == 0)
         rc = mu_bind_from_params(params, &bind, reterr);
+    if (rc == 0)
+        rc = check_master(params, host, port, reterr);
     if (rc < 0)
         return rc;
     if (timeout_s < 1 || timeout_s > TIMEOUT_S_MAX)

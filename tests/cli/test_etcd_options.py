@@ -10,7 +10,8 @@ BACKENDS = ["etcd", "etcd-v2", "etcd-v3"]
 ALL_BACKENDS = [*BACKENDS, "c10d", "static"]
 SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_uv.c", "c10d": "c10d_uv.c",
            "static": "static_uv.c"}
-BY_ALL = {"timeout", "use_agent_store", "bind", "allow"}  # set by the commands themselves, and so known to every back end
+# Known to every back end: the commands set some of them, and the manual has the others in front of its sections.
+BY_ALL = {"timeout", "use_agent_store", "bind", "allow", "master_addr", "master_port"}
 COMMANDS = {"join": (["join"], [], 2), "run": (["run", "--no-python"], ["false"], 1)}  # and the code of a wrong value
 HANDLER = ROOT / "src" / "handler"
 NOBODY = "127.0.0.1:1"

@@ -44,8 +44,8 @@ PUBLIC = {
         static_tcp_rendezvous: create_rdzv_handler""",
     "agent.server.api": """
         DEFAULT_ROLE
-        WorkerSpec: role local_world_size rdzv_handler fn entrypoint args max_restarts monitor_interval local_addr redirects tee
-            get_entrypoint_name
+        WorkerSpec: role local_world_size rdzv_handler fn entrypoint args max_restarts monitor_interval master_addr master_port
+            local_addr redirects tee get_entrypoint_name
         Worker: id local_rank global_rank role_rank world_size role_world_size
         WorkerState: UNKNOWN INIT HEALTHY UNHEALTHY STOPPED SUCCEEDED FAILED is_running
         WorkerGroup: workers state group_rank group_world_size master_addr master_port

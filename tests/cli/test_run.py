@@ -152,6 +152,77 @@ def test_without_a_shared_store_worker_0_is_to_host_one(scene):
     assert agent.end() == 0
 
 
+# ---- MASTER_ADDR and MASTER_PORT that the user names ----
+
+
+def named(addr, port):
+    return f"last_call_timeout=1,master_addr={addr},master_port={port}"
+
+
+def is_free(port):
+    """Whether worker 0 could listen there."""
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", int(port))):
+        return True
+    return False
+
+
+def answers(worker):
+    """Whether a store is where a worker is sent to."""
+    done = subprocess.run([MUSTER, "store", "num-keys", "--timeout=10", "--endpoint",
+                           f"{worker.env['MASTER_ADDR']}:{worker.env['MASTER_PORT']}"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["agents' store", "worker 0's store"])
+def test_workers_meet_where_the_user_says_in_every_round(scene, share):
+    endpoint, port = local(free_port()), str(free_port())
+    env = {} if share else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents = [scene.node(endpoint, "--nnodes=2", "--max-restarts=1", conf=named("localhost", port), env=env)
+              for _ in range(2)]
+    old = scene.world(2)
+    assert values(old, "MASTER_ADDR") == ["localhost"] * 2 and values(old, "MASTER_PORT") == [port] * 2
+    assert answers(old[0]) if share else is_free(port)
+    old[1].fail()
+    workers = scene.world(2, without=old)
+    assert values(workers, "MASTER_ADDR") == ["localhost"] * 2 and values(workers, "MASTER_PORT") == [port] * 2
+    assert answers(workers[0]) if share else is_free(port)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+    assert not any("master_addr" in agent.err for agent in agents)
+
+
+def test_a_node_may_send_its_workers_another_way_to_the_same_store(scene):
+    endpoint, port = local(free_port()), str(free_port())
+    agents = [scene.node(endpoint, "--nnodes=2", conf=named(addr, port)) for addr in ("127.0.0.1", "localhost")]
+    workers = scene.world(2)
+    assert sorted(values(workers, "MASTER_ADDR")) == ["127.0.0.1", "localhost"]
+    assert all(answers(worker) for worker in workers)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+    assert sum("warning: rendezvous 'job': the workers of this node are sent to " in agent.err for agent in agents) == 1
+
+
+def test_workers_are_not_sent_where_no_store_is(scene):
+    endpoint = local(free_port())
+    ports = [free_port(), free_port()]
+    agents = [scene.node(endpoint, "--nnodes=2", conf=named("localhost", port)) for port in ports]
+    until(lambda: any(agent.process.poll() is not None for agent in agents), what="the end of the node that is not rank 0")
+    wrong = [agent for agent in agents if agent.process.poll() is not None][0]
+    port = ports[agents.index(wrong)]
+    assert wrong.end() == 1
+    assert f"no store answers at localhost, port {port}, where master_addr and master_port of this node send its " \
+        "workers" in wrong.err
+    assert not scene.seen()
+
+
+@pytest.mark.parametrize("conf, error", [
+    ("master_port=65536", "option 'master_port': 65536 is not a port from 1 to 65535"),
+    ("master_addr=a b", "option 'master_addr' must be a host name or an address")])
+def test_a_master_that_cannot_be_is_refused_at_once(scene, conf, error):
+    agent = scene.node(local(free_port()), conf=conf)
+    assert agent.end() == 1 and error in agent.err and not scene.seen()
+
+
 def test_the_local_rank_can_stand_in_arguments(scene):
     agent = scene.shell('echo "$@"', "--nproc-per-node=2", "-r1", f"--log-dir={scene.path}/logs",
                         args=["$local_rank", "x${local_rank}y", "$$", "$other"])

@@ -232,6 +232,8 @@ static void what_is_wrong_with_a_spec_is_said_by_field(void **state)
     BAD(MUSTER_EINVAL, "redirects", bad.redirects = "3");
     BAD(MUSTER_EINVAL, "tee", bad.tee = "3");
     BAD(MUSTER_EINVAL, "log_dir", bad.log_dir = "");
+    BAD(MUSTER_EINVAL, "master_addr", bad.master_addr = "");
+    BAD(MUSTER_EINVAL, "master_addr", bad.master_addr = "node 1");
     BAD(MUSTER_EINVAL, "redirects", bad.log_dir = "/tmp", bad.redirects = "4");
     BAD(MUSTER_EINVAL, "tee", bad.log_dir = "/tmp", bad.tee = "0:9");
     BAD(MUSTER_EINVAL, "SIGNONE", bad.signals = "SIGTERM,SIGNONE");
@@ -1078,6 +1080,124 @@ static void two_nodes_form_one_job(void **state)
     }
 }
 
+/* ---- Where workers meet, if the spec says so ---- */
+
+/* A port that was free a moment ago. */
+static uint16_t free_port(void)
+{
+    struct muster_store_server_config config = { .size = sizeof config, .host = "localhost" };
+    struct muster_store_server *server = NULL;
+    uint16_t port;
+
+    assert_int_equal(muster_store_server_start(&config, &server, NULL), 0);
+    port = muster_store_server_port(server);
+    muster_store_server_stop(server);
+    return port;
+}
+
+/* A store answers at MASTER_ADDR and MASTER_PORT. Fails in the first round. */
+static int meet_the_others(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value)
+{
+    struct muster_store_tcp_config config = { .size = sizeof config, .host = getenv("MASTER_ADDR") };
+    struct muster_store *store = NULL;
+    int64_t count = 0;
+
+    (void)ctx;
+    (void)worker;
+    (void)ret_value;
+    config.port = (uint16_t)atoi(getenv("MASTER_PORT"));
+    config.timeout_ms = 30000;
+    if (muster_store_tcp_new(&config, &store, NULL) < 0 ||
+        muster_store_add(store, muster_str("came"), 1, MUSTER_TIMEOUT_DEFAULT, &count, NULL) < 0)
+        return 2;
+    muster_store_free(store);
+    return strcmp(getenv("TORCHELASTIC_RESTART_COUNT"), "0") == 0 ? 3 : 0;
+}
+
+static void a_spec_may_say_where_workers_meet(void **state)
+{
+    struct muster_worker_spec spec = make_spec(alone(), 2);
+    struct muster_worker_group *group;
+    struct running running;
+    uint16_t port = free_port();
+
+    (void)state;
+    spec.function = meet_the_others;
+    spec.function_name = "meet_the_others";
+    spec.max_restarts = 1; /* the next round has the same port */
+    spec.master_addr = "localhost";
+    spec.master_port = port;
+    start_running(&running, spec);
+    assert_int_equal(pthread_join(running.thread, NULL), 0);
+    assert_int_equal(running.rc, 0);
+    assert_false(muster_run_result_is_failed(running.result));
+    group = look(running.agent);
+    assert_int_equal(group->restart_count, 1);
+    assert_string_equal(group->master.master_addr, "localhost");
+    assert_int_equal(group->master.master_port, port);
+    muster_worker_group_free(group);
+    muster_run_result_free(running.result);
+    muster_agent_free(running.agent);
+}
+
+static void a_master_port_that_is_taken_is_an_error_that_names_it(void **state)
+{
+    struct muster_store_server_config config = { .size = sizeof config, .host = "localhost" };
+    struct muster_worker_spec spec = make_command(alone(), 1, "true");
+    struct muster_store_server *server = NULL;
+    struct muster_run_result *result = NULL;
+    struct muster_error error = { 0 };
+    char expected[32];
+
+    (void)state;
+    assert_int_equal(muster_store_server_start(&config, &server, NULL), 0);
+    spec.master_port = muster_store_server_port(server);
+    (void)snprintf(expected, sizeof expected, "master_port %u: ", spec.master_port);
+    assert_true(run(spec, &result, &error) < 0);
+    assert_non_null(strstr(error.text, expected));
+    muster_store_server_stop(server);
+}
+
+static void workers_of_a_static_rendezvous_meet_at_its_endpoint(void **state)
+{
+    static const struct {
+        const char *addr;
+        int port_offset; /* from the endpoint's; -1: none is given */
+        const char *error;
+    } rows[] = {
+        { "127.0.0.1", 0, NULL },
+        { NULL, -1, NULL },
+        { "127.0.0.2", -1, "master_addr is '127.0.0.2' but the endpoint is at '127.0.0.1'" },
+        { NULL, 1, "but the endpoint has port" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct muster_rdzv_params *params = NULL;
+        struct muster_run_result *result = NULL;
+        struct muster_error error = { 0 };
+        struct muster_worker_spec spec;
+        uint16_t port = free_port();
+        char endpoint[32];
+
+        (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", port);
+        assert_int_equal(muster_rdzv_params_new("static", endpoint, "job", 1, 1, NULL, &params, NULL), 0);
+        assert_int_equal(muster_rdzv_params_set_int(params, "rank", 0, NULL), 0);
+        spec = make_command(params, 1, "test $MASTER_ADDR = 127.0.0.1");
+        spec.max_restarts = 0;
+        spec.master_addr = rows[i].addr;
+        spec.master_port = rows[i].port_offset < 0 ? 0 : (uint16_t)(port + rows[i].port_offset);
+        if (rows[i].error == NULL) {
+            result = run_well(spec);
+            assert_succeeded(result, 1);
+            muster_run_result_free(result);
+        } else {
+            assert_true(run(spec, &result, &error) < 0);
+            assert_non_null(strstr(error.text, rows[i].error));
+        }
+    }
+}
+
 /* ---- A driver of a user's own: workers are threads ---- */
 
 #define CREW_MAX 4
@@ -1400,6 +1520,9 @@ int main(void)
         cmocka_unit_test(with_a_guard_what_workers_leave_behind_ends),
         cmocka_unit_test(two_agents_of_a_guarded_process_know_their_own_workers),
         cmocka_unit_test(two_nodes_form_one_job),
+        cmocka_unit_test(a_spec_may_say_where_workers_meet),
+        cmocka_unit_test(a_master_port_that_is_taken_is_an_error_that_names_it),
+        cmocka_unit_test(workers_of_a_static_rendezvous_meet_at_its_endpoint),
         cmocka_unit_test(workers_may_be_threads),
         cmocka_unit_test(a_drivers_workers_are_stopped_and_restarted),
         cmocka_unit_test(a_drivers_workers_fail_with_their_own_words),

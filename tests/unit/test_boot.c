@@ -45,15 +45,24 @@ static void configure(struct scene *s, struct mu_boot_config config)
     assert_int_equal(mu_boot_init(&s->boot, &config, NULL), 0);
 }
 
+/* The place only where the user has named a port. */
+static int show_place(char *text, size_t room, const char *what, const struct mu_boot_effect *e)
+{
+    return e->port == 0 ? snprintf(text, room, "%s", what)
+                        : snprintf(text, room, "%s %s %u", what, e->addr, (unsigned)e->port);
+}
+
 static int show(char *text, size_t room, const struct mu_boot_effect *e)
 {
     switch (e->type) {
     case MU_BOOT_DO_OPEN_STORE:
-        return snprintf(text, room, "open");
+        return show_place(text, room, "open", e);
     case MU_BOOT_DO_KEEP_STORE:
-        return snprintf(text, room, "keep");
+        return show_place(text, room, "keep", e);
     case MU_BOOT_DO_FREE_PORT:
-        return snprintf(text, room, "free port");
+        return show_place(text, room, "free port", e);
+    case MU_BOOT_DO_REACH:
+        return snprintf(text, room, "reach %s %u %" PRIu64, e->addr, e->port, e->wait_ms);
     case MU_BOOT_DO_CLOSE_STORE:
         return snprintf(text, room, "close");
     case MU_BOOT_DO_CHECK_SELF:
@@ -658,6 +667,134 @@ static void a_new_round_replaces_the_one_under_way(void **state)
     assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "close");
 }
 
+/* ---- Where the user wants it ---- */
+
+static void name_master(struct scene *s, const char *addr, uint16_t port, bool use_agent_store)
+{
+    struct mu_boot_config config = { .use_agent_store = use_agent_store, .local_addr = "10.9.9.9" };
+
+    (void)snprintf(config.master.addr, sizeof config.master.addr, "%s", addr);
+    config.master.port = port;
+    configure(s, config);
+}
+
+static void rank_0_listens_where_the_user_wants_it_and_publishes_that(void **state)
+{
+    struct scene *s = *state;
+
+    name_master(s, "node1", 4711, true);
+    assert_string_equal(start(s, T0, ours(0, 0)), "open node1 4711");
+    assert_string_equal(listening(s, T0, 4711), "self node1 4711 5000");
+    assert_string_equal(plain(s, MU_BOOT_ON_CHECKED, T0), "set " K(0, "ADDR") "=node1");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "set " K(0, "PORT") "=4711");
+    assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "done 'node1' 4711");
+    assert_string_equal(start(s, T0, ours(1, 0)), "close, open node1 4711"); /* the same in every round */
+    name_master(s, "", 4711, false);                                         /* worker 0 will listen there */
+    assert_string_equal(start(s, T0, ours(0, 0)), "free port 10.9.9.9 4711");
+    assert_string_equal(listening(s, T0, 4711), "set " K(0, "ADDR") "=10.9.9.9");
+    name_master(s, "node1", 0, true);
+    assert_string_equal(start(s, T0, ours(0, 0)), "open");
+    assert_string_equal(listening(s, T0, 5), "self node1 5 5000");
+    assert_non_null(strstr(failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, MUSTER_ECONNECT, "refused"),
+                           "fail ECONNECT: bootstrap of round 0: this node does not reach its own worker store "
+                           "at node1, port 5: refused")); /* another host's address */
+}
+
+static void a_port_of_the_users_that_is_taken_is_tried_again_for_a_while(void **state)
+{
+    struct scene *s = *state;
+    uint64_t now_ms = T0;
+
+    name_master(s, "node1", 4711, true);
+    (void)start(s, T0, ours(0, 0));
+    assert_string_equal(failed(s, MU_BOOT_ON_LISTEN_FAILED, now_ms, MUSTER_EADDRINUSE, "taken"),
+                        "warn: master_port 4711: taken; trying again for 5 s");
+    assert_true(mu_boot_deadline_ms(&s->boot) == T0 + MU_BOOT_RETRY_MS);
+    now_ms += MU_BOOT_RETRY_MS;
+    assert_string_equal(plain(s, MU_BOOT_ON_TIME, now_ms), "open node1 4711");
+    assert_string_equal(failed(s, MU_BOOT_ON_LISTEN_FAILED, now_ms, MUSTER_EADDRINUSE, "taken"), ""); /* said once */
+    now_ms += MU_BOOT_RETRY_MS;
+    (void)plain(s, MU_BOOT_ON_TIME, now_ms);
+    assert_string_equal(listening(s, now_ms, 4711), "self node1 4711 5000");
+    (void)start(s, T0, ours(1, 0));
+    assert_string_equal(failed(s, MU_BOOT_ON_LISTEN_FAILED, T0 + MU_BOOT_PORT_WAIT_MS, MUSTER_EADDRINUSE, "taken"),
+                        "fail EADDRINUSE: bootstrap of round 1: open the worker store: master_port 4711: taken");
+}
+
+static void the_users_pair_comes_before_that_of_rank_0_once_a_store_answers_there(void **state)
+{
+    struct scene *s = *state;
+
+    name_master(s, "gate", 0, true);
+    (void)start(s, T0, ours(0, 1));
+    (void)got(s, T0, "10.0.0.1");
+    assert_string_equal(
+        got(s, T0, "4711"),
+        "warn: the workers of this node are sent to gate, port 4711 (master_addr, master_port); rank 0 (a_1_1) "
+        "has published 10.0.0.1, port 4711, reach gate 4711 5000");
+    assert_string_equal(plain(s, MU_BOOT_ON_CHECKED, T0), "done 'gate' 4711");
+    name_master(s, "10.0.0.1", 4712, true);
+    (void)start(s, T0, ours(0, 1));
+    (void)got(s, T0, "10.0.0.1");
+    assert_non_null(strstr(got(s, T0, "4711"), "reach 10.0.0.1 4712 5000"));
+    assert_string_equal(failed(s, MU_BOOT_ON_REQUEST_FAILED, T0, MUSTER_ECONNECT, "refused"),
+                        "fail ECONNECT: bootstrap of round 0: no store answers at 10.0.0.1, port 4712, where "
+                        "master_addr and master_port of this node send its workers: refused");
+    name_master(s, "10.0.0.1", 4711, true); /* the same on all nodes: nothing to say */
+    (void)start(s, T0, ours(0, 1));
+    (void)got(s, T0, "10.0.0.1");
+    assert_string_equal(got(s, T0, "4711"), "done '10.0.0.1' 4711");
+    name_master(s, "gate", 0, false); /* worker 0 does not listen yet */
+    (void)start(s, T0, ours(0, 1));
+    (void)got(s, T0, "10.0.0.1");
+    assert_non_null(strstr(got(s, T0, "4711"), ", done 'gate' 4711"));
+}
+
+static struct muster_rdzv_params *new_params(void)
+{
+    struct muster_rdzv_params *params = NULL;
+
+    assert_int_equal(muster_rdzv_params_new("c10d", "here:1", "job", 1, 1, NULL, &params, NULL), 0);
+    return params;
+}
+
+static void options_name_address_and_port(void **state)
+{
+    static const struct {
+        const char *addr, *port, *error;
+    } wrong[] = {
+        { "", NULL, "option 'master_addr' must be a host name or an address" },
+        { "a b", NULL, "option 'master_addr' must be a host name or an address" },
+        { NULL, "0", "option 'master_port': 0 is not a port from 1 to 65535" },
+        { NULL, "65536", "option 'master_port': 65536 is not a port from 1 to 65535" },
+        { NULL, "x", "master_port" },
+    };
+    struct muster_rdzv_params *params = new_params();
+    struct mu_boot_master master;
+    struct muster_error error = { 0 };
+
+    (void)state;
+    assert_int_equal(mu_boot_master_from_params(params, &master, &error), 0);
+    assert_string_equal(master.addr, "");
+    assert_int_equal(master.port, 0);
+    (void)muster_rdzv_params_set_text(params, "master_addr", "fd00::5", NULL);
+    (void)muster_rdzv_params_set_text(params, "master_port", "65535", NULL);
+    assert_int_equal(mu_boot_master_from_params(params, &master, &error), 0);
+    assert_string_equal(master.addr, "fd00::5");
+    assert_int_equal(master.port, 65535);
+    muster_rdzv_params_free(params);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        params = new_params();
+        if (wrong[i].addr != NULL)
+            (void)muster_rdzv_params_set_text(params, "master_addr", wrong[i].addr, NULL);
+        if (wrong[i].port != NULL)
+            (void)muster_rdzv_params_set_text(params, "master_port", wrong[i].port, NULL);
+        assert_int_equal(mu_boot_master_from_params(params, &master, &error), MUSTER_EINVAL);
+        assert_non_null(strstr(error.text, wrong[i].error));
+        muster_rdzv_params_free(params);
+    }
+}
+
 static void names_of_any_length_are_cut_or_refused(void **state)
 {
     struct scene *s = *state;
@@ -727,6 +864,10 @@ int main(void)
         SCENE(a_rank_0_that_moves_under_a_stock_member_is_warned_of),
         SCENE(answers_to_other_requests_are_dropped),
         SCENE(a_new_round_replaces_the_one_under_way),
+        SCENE(rank_0_listens_where_the_user_wants_it_and_publishes_that),
+        SCENE(a_port_of_the_users_that_is_taken_is_tried_again_for_a_while),
+        SCENE(the_users_pair_comes_before_that_of_rank_0_once_a_store_answers_there),
+        cmocka_unit_test(options_name_address_and_port),
         SCENE(names_of_any_length_are_cut_or_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
