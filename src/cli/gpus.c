@@ -167,6 +167,7 @@ static void found_amd(void *ctx, const char *name)
     struct listing *listing = ctx;
     char text[MU_TREE_TEXT_MAX];
     unsigned long long place, id;
+    struct address address;
     struct mu_gpu *gpu;
 
     if (!mu_tree_read(listing->root, text, "/sys/class/kfd/kfd/topology/nodes/%s/properties", name) ||
@@ -182,11 +183,16 @@ static void found_amd(void *ctx, const char *name)
     place = property(text, "location_id");
     if (place == 0)
         return;
-    address_text((struct address){ .domain = (unsigned)property(text, "domain"),
-                                   .bus = (unsigned)(place >> 8),
-                                   .device = (unsigned)(place >> 3),
-                                   .function = (unsigned)place },
-                 gpu->address);
+    address = (struct address){ .domain = (unsigned)property(text, "domain"),
+                                .bus = (unsigned)(place >> 8),
+                                .device = (unsigned)(place >> 3),
+                                .function = (unsigned)place };
+    address_text(address, gpu->address);
+    ask_bus(listing->root, gpu);
+    if (gpu->node != MU_GPU_NODE_UNKNOWN)
+        return;
+    address.function = 0; /* what stands there is the number of a partition of the GPU */
+    address_text(address, gpu->address);
     ask_bus(listing->root, gpu);
 }
 
@@ -424,8 +430,8 @@ int mu_gpus_seen(const struct mu_gpus *gpus, const struct mu_gpus_variables *var
 
         if (gpu == NULL && !one_node)
             return not_known(gpus, variables, i, reterr);
-        seen[i] = gpu == NULL ? (struct mu_gpu_seen){ .node = gpus->items[0].node }
-                              : (struct mu_gpu_seen){ .node = gpu->node, .address = gpu->address };
+        seen[i].node = gpu == NULL ? gpus->items[0].node : gpu->node;
+        seen[i].address = gpu == NULL ? NULL : gpu->address;
     }
     *ret_count = places.count;
     return 0;

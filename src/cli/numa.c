@@ -141,9 +141,10 @@ int mu_numa_choose(const struct mu_numa *numa, enum mu_numa_mode mode, const int
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < devices; i++) {
-        place += device_nodes[i] == node && i < index;
+        place += i < index && device_nodes[i] == node;
         beside += device_nodes[i] == node;
     }
+    assert(place < beside);
     *ret_binding = (struct mu_binding){ .memory = MU_MEMORY_LOCAL };
     switch (mode) {
     case MU_NUMA_NODE:

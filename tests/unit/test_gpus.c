@@ -173,6 +173,21 @@ static void amd_s_are_ordered_by_the_driver_s_numbers(void **state)
                         "error: which GPU is device 0 of 'GPU-7'? The driver's files do not say it");
 }
 
+/* The driver lists each, and has its number where the function of a PCI device would be. */
+static void partitions_of_one_gpu_are_where_it_is(void **state)
+{
+    (void)state;
+    put_amd(1, 0x11, "1\n", "1");
+    put_amd(4, 0x21, "0\n", "4");
+    for (unsigned i = 1; i < 3; i++) {
+        char text[64];
+
+        (void)snprintf(text, sizeof text, "simd_count 152\nlocation_id %u\ndomain 0\n", (0x11u << 8) + i);
+        put_at(text, "/sys/class/kfd/kfd/topology/nodes/%u/properties", 1 + i);
+    }
+    assert_string_equal(LOOK(), "0000:11:00.0@1 0000:11:00.0@1 0000:11:00.0@1 0000:21:00.0@0");
+}
+
 static void a_list_without_end_is_cut(void **state)
 {
     (void)state;
@@ -195,6 +210,7 @@ int main(void)
         TREE_TEST(the_firmware_or_the_kernel_may_not_say_the_node),
         TREE_TEST(the_bus_helps_where_the_driver_s_list_is_hidden),
         TREE_TEST(amd_s_are_ordered_by_the_driver_s_numbers),
+        TREE_TEST(partitions_of_one_gpu_are_where_it_is),
         TREE_TEST(a_list_without_end_is_cut),
     };
 
