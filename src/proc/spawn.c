@@ -1,10 +1,13 @@
 /* Starting one worker.
  *
- * Everything that needs memory or can fail in an interesting way (files, the search path) is done before the child is
- * there. A command's child shares our memory until it has exec'ed, on a stack of its own, while our thread waits and all
- * signals are blocked; so it only makes system calls. It begins in our table of descriptors, too, and leaves it before it
- * touches one; where that is forbidden, a second child begins with a copy. It says what failed through a pipe, which exec
- * closes: an empty pipe means that the program runs. A function's child is a fork; its pipe carries the result. */
+ * The parent does beforehand what needs memory or can fail in many ways: it opens files and makes the search path.
+ *
+ * A command's child shares our memory until exec, on a stack of its own. Meanwhile our thread waits, with all signals blocked. So
+ * the child only makes system calls. It starts in our table of descriptors, and leaves that before it touches one. Where leaving
+ * is forbidden, a second child starts with a copy of the table. If a step fails, the child writes into a pipe which one it was.
+ * exec closes the pipe: an empty pipe means that the program runs.
+ *
+ * A function's child is a fork, and its pipe carries the result. */
 #include "proc/spawn.h"
 
 #include "proc/in_child.h"
@@ -40,7 +43,7 @@ enum {
     OOM_SCORE_ROOM = 16
 };
 
-/* What comes through the pipe: kind, errno, length, then so many bytes. */
+/* What comes through the pipe: kind, errno, a length, and then that many bytes. */
 enum { KIND_RESULT = 1, KIND_FAILED = 2 };
 
 static const char step_chdir[] = "change to its directory", step_bind[] = "bind it to its CPUs";
@@ -94,7 +97,7 @@ MU_IN_CHILD static bool write_all(int fd, const char *data, size_t len)
     return true;
 }
 
-/* `step` is what was being done. Short enough for a pipe to take it whole. */
+/* `step` says what the child was doing. It is short, so the pipe takes it whole. */
 MU_IN_CHILD static _Noreturn void give_up(const struct child *c, int errnum, const char *step)
 {
     char text[HEADER_BYTES + STEP_MAX];
@@ -151,9 +154,9 @@ MU_IN_CHILD static void close_one_by_one(int keep)
     (void)close(dir);
 }
 
-/* Out of the parent's table of descriptors, into one of our own, which lacks all that are higher than any we need. They are
- * not closed, for they were never ours: closing a file that the parent writes would wait for its file system. False: not
- * possible (an old kernel, in a container that forbids unshare). */
+/* Leaves the parent's table of descriptors for a copy of our own, without those above the highest one that we need. The copy never
+ * has them, so they need no close(), which could wait for the file system of a file that the parent writes. False: not possible
+ * (an old kernel, in a container that forbids unshare). */
 MU_IN_CHILD static bool leave_table(const struct child *c)
 {
     int last = c->pipe_fd > 2 ? c->pipe_fd : 2;
@@ -170,7 +173,7 @@ MU_IN_CHILD static void close_others(int keep)
         close_one_by_one(keep);
 }
 
-/* What is to become 0, 1 or 2 may be one of them already, in another's place: first out of the way, then in. */
+/* What is to become 0, 1 or 2 may itself be one of these: so all are first moved above 2, and then put in place. */
 MU_IN_CHILD static void set_stdio(struct child *c)
 {
     int fds[3];
@@ -184,12 +187,12 @@ MU_IN_CHILD static void set_stdio(struct child *c)
         if (fds[i] >= 0 && dup2(fds[i], i) < 0)
             give_up(c, errno, "set up its standard streams");
         if (fds[i] < 0)
-            (void)fcntl(i, F_SETFD, 0); /* inherited, also if it was to be closed; closed it stays */
+            (void)fcntl(i, F_SETFD, 0); /* inherited, even if exec was to close it; if it is closed, it stays so */
     }
 }
 
-/* The kernel kills the process with the highest score when memory runs out. Workers hold the memory, and what is to be told
- * about the kill is told by those who started them. What cannot be read or set stays as it is. */
+/* When memory runs out, the kernel kills the process with the highest score. That should be a worker, for it holds the memory, and
+ * the launcher must live to report the kill. A score that cannot be read or set stays as it is. */
 MU_IN_CHILD static void raise_oom_score(void)
 {
     char text[OOM_SCORE_ROOM];
@@ -254,7 +257,7 @@ MU_IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
 
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
         give_up(c, errno, "tie its life to ours");
-    if (getppid() != c->parent) /* it was too late for that */
+    if (getppid() != c->parent) /* the parent had died before */
         _exit(MU_SPAWN_EXIT_SETUP);
     if (setsid() < 0)
         give_up(c, errno, "make it a session of its own");
@@ -288,7 +291,7 @@ struct command {
     enum table table;
 };
 
-/* What execvp() does: a candidate that is not there, or may not be used, is passed over. */
+/* As execvp() does it: skips candidates that do not exist or may not be executed. */
 MU_IN_CHILD static int run_command(void *arg)
 {
     struct command *command = arg;
@@ -297,7 +300,7 @@ MU_IN_CHILD static int run_command(void *arg)
 
     if (command->table == SHARED && !leave_table(c)) {
         command->table = FORBIDDEN;
-        _exit(MU_SPAWN_EXIT_SETUP); /* whatever we did would be done to the parent */
+        _exit(MU_SPAWN_EXIT_SETUP); /* any other step would change the parent's descriptors */
     }
     set_up(c, &command->mask);
     for (char **path = c->paths; *path != NULL; path++) {
@@ -320,7 +323,7 @@ static _Noreturn void run_function(struct child *c, const sigset_t *mask)
     environ = (char **)(uintptr_t)c->envp;
     code = c->spec->function(c->spec->function_ctx, &result);
     (void)fflush(NULL);
-    (void)signal(SIGPIPE, SIG_IGN); /* a parent that does not want it, or is gone */
+    (void)signal(SIGPIPE, SIG_IGN); /* the parent may have closed its end, or be gone */
     if (result.len > MU_SPAWN_RESULT_MAX)
         give_up(c, EMSGSIZE, "give back its result");
     make_header(header, KIND_RESULT, 0, result.len);
@@ -331,7 +334,7 @@ static _Noreturn void run_function(struct child *c, const sigset_t *mask)
 
 /* ---- Before and after ------------------------------------------------------------------------------------------ */
 
-/* So that it is not in the way of what becomes 0, 1 and 2. Takes the descriptor. */
+/* Moves a descriptor out of the way of what becomes 0, 1 and 2. Takes it, and returns the new one. */
 static int above_stdio(int fd)
 {
     int moved, errnum;
@@ -447,7 +450,7 @@ static char **candidates(const char *program, const char *path)
     return paths;
 }
 
-/* What went wrong, from the header and text in the pipe. Nothing there: all is well. */
+/* Reads from the pipe what went wrong: the errno, and the step. 0: the pipe is empty, and all is well. */
 static int read_report(int fd, char step[static STEP_MAX + 1])
 {
     char text[HEADER_BYTES + STEP_MAX];
@@ -584,7 +587,7 @@ static int start_function(struct child *c, struct mu_spawned *ret_spawned, int *
         return mu_fail_errno(reterr, *ret_errno = errno, "start '%s': open a pipe", name);
     (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
     c->pipe_fd = ends[1];
-    (void)fflush(NULL); /* or the child would write it once more */
+    (void)fflush(NULL); /* or the child would write the same bytes again */
     block_all(&before);
     pid = fork();
     if (pid == 0)

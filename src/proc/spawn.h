@@ -1,10 +1,14 @@
 /* Starting one worker.
  *
- * A command is started by something like vfork (the parent waits, until exec has worked or not), a function by fork. The
- * child dies with the thread that started it (PDEATHSIG KILL), leads a session of its own, and gets back signal mask,
- * dispositions, umask and soft RLIMIT_NOFILE as they were at the start of the program; SIGPIPE is at its default. Its
- * oom_score_adj is above ours, so that the kernel kills it first when memory runs out. It has the descriptors 0, 1 and 2 and no
- * others. Nothing is set up for its death: see proc_uv.h. */
+ * A command is started by something like vfork: the parent waits until exec has worked or failed. A function is started by fork.
+ * The child
+ * - dies with the thread that started it (PDEATHSIG KILL), and leads a session of its own;
+ * - gets back signal mask, dispositions, umask and soft RLIMIT_NOFILE as they were when the program started, except that SIGPIPE
+ *   has its default action;
+ * - has a higher oom_score_adj than we, so that the kernel kills it first when memory runs out;
+ * - has the descriptors 0, 1 and 2, and no others;
+ * - is bound to CPUs and memory, if it has a binding (binding.h).
+ * Nothing is set up for its death: see proc_uv.h. */
 #ifndef MU_PROC_SPAWN_H
 #define MU_PROC_SPAWN_H
 
