@@ -1,5 +1,5 @@
 /* The GPUs of this machine, as the drivers and the PCI bus list them, and those of them that a worker sees. Nothing is loaded or
- * linked for it, so two things are not known for sure: see mu_gpus_seen(). `root` is tree.h's. */
+ * linked for it, so their order is not always known: see mu_gpus_seen(). `root` is tree.h's. */
 #ifndef MU_CLI_GPUS_H
 #define MU_CLI_GPUS_H
 
@@ -29,7 +29,7 @@ struct mu_gpus {
     enum mu_gpus_vendor vendor;
     struct mu_gpu items[MU_GPUS_MAX]; /* in the driver's order: by PCI address, AMD's as the driver numbers them */
     size_t count;
-    size_t devices; /* those the driver offers. Not `count`: it is not known which of the items these are */
+    size_t devices; /* how many the driver offers; if it is not `count`, it is not known which of the items these are */
 };
 
 /* The GPUs of the first vendor that has some, NVIDIA before AMD. */

@@ -42,6 +42,8 @@ static int find_nodes(struct plan *plan, struct mu_run_binding_news *news, struc
     for (size_t i = 0; i < plan->count; i++) {
         const struct mu_gpu_seen *seen = &plan->seen[i];
 
+        if (seen->node == MU_GPU_NODE_UNKNOWN && seen->address[0] == '\0')
+            return mu_fail(reterr, MUSTER_ENOTSUP, "the driver does not say the PCI address of device %zu", i);
         if (seen->node == MU_GPU_NODE_UNKNOWN)
             return mu_fail(reterr, MUSTER_ENOTSUP,
                            "cannot read the NUMA node of GPU %s: /sys/bus/pci/devices/%s/numa_node", seen->address,

@@ -733,6 +733,8 @@ static int take_binding(struct maker *m)
         return 0;
     if (!mu_numa_mode_parse(m->options->numa_binding, &mode)) /* the options know the names, too */
         return mu_run_problem(m->problem, MU_RUN_VALUE, "--numa-binding=%s: unknown mode", m->options->numa_binding);
+    if (m->config->visible_devices_of_hip) /* each worker is given one of these, whatever the vendor is */
+        machine.variables.cuda = machine.variables.hip;
     machine.allowed = m->host->allowed != NULL ? m->host->allowed : &allowed;
     if (m->host->allowed == NULL && !mu_nproc_allowed(&allowed))
         return mu_run_problem(m->problem, MU_RUN_RUNTIME,

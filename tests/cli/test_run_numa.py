@@ -35,7 +35,7 @@ def node_of_ours():
 @pytest.fixture
 def machine(scene, absent):
     """machine(nodes of the GPUs, CPUs of the NUMA nodes): the words that start the launcher on it."""
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "--propagation", "private", "mount", "--bind", "/etc", "/mnt"],
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "--propagation", "private", "mount", "--bind", "/etc", "/etc"],
                                            capture_output=True, check=False).returncode != 0:
         absent("cannot mount")
     if not pathlib.Path("/sys/bus/pci/devices").is_dir() or not pathlib.Path("/proc/driver").is_dir():

@@ -81,6 +81,9 @@ static void workers_get_the_cpus_next_to_their_gpus(void **state)
         { "--numa-binding=node|--nproc-per-node=2", "CUDA_VISIBLE_DEVICES=2,0", "0-3|4-7" },
         { "--numa-binding=node|--nproc-per-node=2|--virtual-local-rank", "CUDA_VISIBLE_DEVICES=GPU-c,GPU-b",
           "0-3|4-7" },
+        { "--numa-binding=node|--nproc-per-node=2|--virtual-local-rank", "HIP_VISIBLE_DEVICES=2,1", "0-3|4-7" },
+        { "--numa-binding=node|--nproc-per-node=2", "HIP_VISIBLE_DEVICES=2,1",
+          "4-7|4-7" }, /* NVIDIA's do not read it */
         { "--numa-binding=node|--nproc-per-node=4", "",
           "RuntimeError: --numa-binding=node: local rank 3 has no GPU: a worker sees 3, and there are 4 workers" },
         { "--numa-binding=node", "CUDA_VISIBLE_DEVICES=",
@@ -129,6 +132,9 @@ static void what_cannot_be_bound_says_why(void **state)
         "RuntimeError: --numa-binding=node: which GPU is device 0? They are of several models, and CUDA puts "
         "the fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID");
     assert_string_equal(bound("--numa-binding=node", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "0-7"), "4-7");
+    put("/proc/driver/nvidia/gpus/strange", NULL);
+    assert_string_equal(bound("--numa-binding=node", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "0-7"),
+                        "RuntimeError: --numa-binding=node: the driver does not say the PCI address of device 0");
 }
 
 /* -1: with one node it can only be that one. */
