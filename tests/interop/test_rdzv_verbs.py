@@ -1,10 +1,11 @@
-"""`muster rdzv` on a real etcd: closing on every back end of etcd's, and data that is kept with a round."""
+"""`muster rdzv` with real PyTorch and a real etcd: closing on every back end, and data that is kept with a round."""
 
 import subprocess
 
 import pytest
 
 import harness
+from rdzv_nodes import agree, meet, side_by_side, until
 
 LIMIT = 60
 BACKENDS = ("etcd", "etcd-v2", "etcd-v3")
@@ -52,6 +53,19 @@ def test_a_rendezvous_is_closed_from_outside(etcds, members, backend):
                           text=True, timeout=LIMIT, check=False)
     assert late.returncode == 3, late
     assert member.poll() is None
+
+
+@side_by_side
+def test_a_rendezvous_of_pytorch_and_ours_is_closed_from_outside(scenes, which):
+    scene = scenes(which)
+    nodes = [scene.stock("127.0.0.1"), scene.our("127.0.0.2")]
+    agree(nodes, meet(*nodes))
+    closed = rdzv("close", "--rdzv-id", scene.run_id, "--rdzv-endpoint", scene.endpoint)
+    assert closed.returncode == 0, closed
+    assert scene.document()["closed"] is True
+    for node in nodes:
+        until(lambda node=node: node.call("is_closed").good["closed"], what="the node sees it")
+        assert node.call("next").error == "RendezvousClosedError"
 
 
 def test_data_is_kept_with_a_round(etcds, members):
