@@ -29,13 +29,18 @@ struct mu_option_list {
 struct mu_option {
     const char *name; /* without the dashes; NULL ends the table */
     enum mu_option_kind kind;
-    void *value;
+    size_t at;          /* in the struct that the command keeps its values in */
+    const char *values; /* worth offering when a shell completes the option: "{a,b}", "DIR"; NULL: nothing */
 };
 
+#define MU_OPTION_BACKENDS "{c10d,static,etcd-v3,etcd-v2,etcd}"
+#define MU_OPTION_LEVELS "{debug,info,notice,warning,error}"
+
 /* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand as well, and
- * "-h" stands for "--help". In an option's name "_" stands for "-", as torchrun has it. Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
+ * "-h" stands for "--help". In an option's name "_" stands for "-", as torchrun has it. Puts the options' values into
+ * `values`. Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
  * On a usage error it says so on stderr, with `command` in front, and returns false. */
-bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count);
+bool mu_options_parse(const char *command, const struct mu_option *options, void *values, char **argv, int *ret_count);
 
 /* ---- Output ---- */
 
@@ -74,6 +79,18 @@ int mu_cmd_store_serve(const struct muster_store_server_config *config);
 int mu_cmd_store_client(char **argv);
 
 int mu_cmd_join(char **argv);
+
+/* ---- Completion: what the commands take, as a shell offers it ---- */
+
+extern const struct mu_option mu_join_options[], mu_rdzv_options[], mu_store_options[];
+/* The commands below `muster rdzv` and `muster store`, by number; NULL: there are fewer. */
+const char *mu_cmd_rdzv_verb(size_t index);
+const char *mu_cmd_store_verb(size_t index, const struct mu_option **ret_options);
+
+/* Prints the script for a shell, `command` saying what is wrong if there is none. `program` is "muster" or "torchrun". */
+int mu_cmd_print_completion(const char *command, const char *program, const char *shell);
+/* What the scripts ask: argv has the words of a line, from the program's name to the one that the cursor is in. */
+int mu_cmd_complete(char **argv);
 
 struct mu_join_config;
 /* Joins, stays, leaves. */

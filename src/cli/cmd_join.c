@@ -72,43 +72,50 @@ static int join(struct mu_rdzv_words *words, struct mu_join_config *config)
     return rc;
 }
 
+struct asked {
+    struct mu_rdzv_words words;
+    struct mu_join_config config;
+    const char *log_level;
+    bool help;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+const struct mu_option mu_join_options[] = {
+    { "rdzv-backend", MU_OPTION_TEXT, AT(words.backend), MU_OPTION_BACKENDS },
+    { "rdzv-endpoint", MU_OPTION_TEXT, AT(words.endpoint), NULL },
+    { "rdzv-id", MU_OPTION_TEXT, AT(words.run_id), NULL },
+    { "nnodes", MU_OPTION_TEXT, AT(words.nodes), NULL },
+    { "rdzv-conf", MU_OPTION_TEXT, AT(words.conf), NULL },
+    { "local-addr", MU_OPTION_TEXT, AT(words.local_addr), NULL },
+    { "bind", MU_OPTION_TEXT, AT(words.bind), "{any,localhost}" },
+    { "allow", MU_OPTION_TEXT, AT(words.allow), NULL },
+    { "backend-dir", MU_OPTION_LIST, AT(words.backend_dirs), "DIR" },
+    { "hold", MU_OPTION_SECONDS, AT(config.hold_ms), NULL },
+    { "json", MU_OPTION_FLAG, AT(config.json), NULL },
+    { "log-level", MU_OPTION_TEXT, AT(log_level), MU_OPTION_LEVELS },
+    { "help", MU_OPTION_FLAG, AT(help), NULL },
+    { NULL, MU_OPTION_FLAG, 0, NULL },
+};
+
 int mu_cmd_join(char **argv)
 {
-    struct mu_rdzv_words words = { .command = NULL };
-    struct mu_join_config config = { 0 };
-    const char *log_level = "notice";
-    bool want_help = argv[0] != NULL && strcmp(argv[0], "help") == 0;
-    const struct mu_option options[] = {
-        { "rdzv-backend", MU_OPTION_TEXT, &words.backend },
-        { "rdzv-endpoint", MU_OPTION_TEXT, &words.endpoint },
-        { "rdzv-id", MU_OPTION_TEXT, &words.run_id },
-        { "nnodes", MU_OPTION_TEXT, &words.nodes },
-        { "rdzv-conf", MU_OPTION_TEXT, &words.conf },
-        { "local-addr", MU_OPTION_TEXT, &words.local_addr },
-        { "bind", MU_OPTION_TEXT, &words.bind },
-        { "allow", MU_OPTION_TEXT, &words.allow },
-        { "backend-dir", MU_OPTION_LIST, &words.backend_dirs },
-        { "hold", MU_OPTION_SECONDS, &config.hold_ms },
-        { "json", MU_OPTION_FLAG, &config.json },
-        { "log-level", MU_OPTION_TEXT, &log_level },
-        { "help", MU_OPTION_FLAG, &want_help },
-        { NULL, MU_OPTION_FLAG, NULL },
-    };
+    struct asked asked = { .log_level = "notice", .help = argv[0] != NULL && strcmp(argv[0], "help") == 0 };
     int count = 0, rc;
 
-    mu_rdzv_words_init(&words, command);
-    if (!want_help && !mu_options_parse(command, options, argv, &count))
+    mu_rdzv_words_init(&asked.words, command);
+    if (!asked.help && !mu_options_parse(command, mu_join_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (want_help) {
+    if (asked.help) {
         (void)fputs(help, stdout);
         return mu_cli_flush(command);
     }
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(log_level))
+    if (!mu_cli_log(asked.log_level))
         return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            log_level);
-    rc = join(&words, &config);
-    mu_rdzv_words_done(&words);
+                            asked.log_level);
+    rc = join(&asked.words, &asked.config);
+    mu_rdzv_words_done(&asked.words);
     return rc;
 }

@@ -68,6 +68,23 @@ struct asked {
     char **operands;
     int64_t timeout_ms; /* 0: the default */
     int round;          /* -1: the present one */
+    const char *log_level;
+    bool help;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+const struct mu_option mu_rdzv_options[] = {
+    { "rdzv-backend", MU_OPTION_TEXT, AT(words.backend), MU_OPTION_BACKENDS },
+    { "rdzv-endpoint", MU_OPTION_TEXT, AT(words.endpoint), NULL },
+    { "rdzv-id", MU_OPTION_TEXT, AT(words.run_id), NULL },
+    { "rdzv-conf", MU_OPTION_TEXT, AT(words.conf), NULL },
+    { "backend-dir", MU_OPTION_LIST, AT(words.backend_dirs), "DIR" },
+    { "round", MU_OPTION_INT, AT(round), NULL },
+    { "timeout", MU_OPTION_SECONDS, AT(timeout_ms), NULL },
+    { "log-level", MU_OPTION_TEXT, AT(log_level), MU_OPTION_LEVELS },
+    { "help", MU_OPTION_FLAG, AT(help), NULL },
+    { NULL, MU_OPTION_FLAG, 0, NULL },
 };
 
 int mu_cmd_rdzv_say(const char *command, const struct mu_visit *visit)
@@ -190,41 +207,32 @@ static int act(struct asked *asked)
 
 static int run_verb(enum verb verb, char **argv)
 {
-    const char *command = verbs[verb].command, *log_level = "notice";
-    struct asked asked = { .verb = verb, .operands = argv, .round = -1 };
-    bool want_help = false;
-    struct mu_rdzv_words *words = &asked.words;
-    const struct mu_option options[] = {
-        { "rdzv-backend", MU_OPTION_TEXT, &words->backend },
-        { "rdzv-endpoint", MU_OPTION_TEXT, &words->endpoint },
-        { "rdzv-id", MU_OPTION_TEXT, &words->run_id },
-        { "rdzv-conf", MU_OPTION_TEXT, &words->conf },
-        { "backend-dir", MU_OPTION_LIST, &words->backend_dirs },
-        { "round", MU_OPTION_INT, &asked.round },
-        { "timeout", MU_OPTION_SECONDS, &asked.timeout_ms },
-        { "log-level", MU_OPTION_TEXT, &log_level },
-        { "help", MU_OPTION_FLAG, &want_help },
-        { NULL, MU_OPTION_FLAG, NULL },
-    };
+    const char *command = verbs[verb].command;
+    struct asked asked = { .verb = verb, .operands = argv, .round = -1, .log_level = "notice" };
     int count = 0, rc;
 
-    mu_rdzv_words_init(words, command);
-    if (!mu_options_parse(command, options, argv, &count))
+    mu_rdzv_words_init(&asked.words, command);
+    if (!mu_options_parse(command, mu_rdzv_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (want_help) {
+    if (asked.help) {
         (void)fputs(help, stdout);
         return mu_cli_flush(command);
     }
-    if (!mu_cli_log(log_level))
+    if (!mu_cli_log(asked.log_level))
         return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            log_level);
+                            asked.log_level);
     rc = check(&asked, count);
     if (asked.timeout_ms == 0 && verb != CLOSE)
         asked.timeout_ms = DATA_TIMEOUT_MS;
     if (rc == MU_EXIT_OK)
         rc = act(&asked);
-    mu_rdzv_words_done(words);
+    mu_rdzv_words_done(&asked.words);
     return rc;
+}
+
+const char *mu_cmd_rdzv_verb(size_t index)
+{
+    return index < VERBS ? verbs[index].name : NULL;
 }
 
 int mu_cmd_rdzv(char **argv)

@@ -92,54 +92,63 @@ static int check_config(const struct muster_store_server_config *config)
     return MU_EXIT_OK;
 }
 
+struct asked {
+    struct muster_store_server_config config;
+    struct mu_option_list allow;
+    int port, listen_fd; /* -1: not given */
+    const char *log_level;
+    bool help;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+const struct mu_option mu_store_options[] = {
+    { "host", MU_OPTION_TEXT, AT(config.host), "{any,localhost}" },
+    { "port", MU_OPTION_PORT, AT(port), NULL },
+    { "listen-fd", MU_OPTION_INT, AT(listen_fd), NULL },
+    { "dialect", MU_OPTION_TEXT, AT(config.dialect), "{auto,1.13,2.1}" },
+    { "allow", MU_OPTION_LIST, AT(allow), NULL },
+    { "key-bytes", MU_OPTION_BYTES, AT(config.limits.key_bytes), NULL },
+    { "value-bytes", MU_OPTION_BYTES, AT(config.limits.value_bytes), NULL },
+    { "keys", MU_OPTION_COUNT, AT(config.limits.keys), NULL },
+    { "request-bytes", MU_OPTION_BYTES, AT(config.limits.request_bytes), NULL },
+    { "unsent-bytes", MU_OPTION_BYTES, AT(config.limits.unsent_bytes), NULL },
+    { "connections", MU_OPTION_COUNT, AT(config.limits.connections), NULL },
+    { "connections-per-address", MU_OPTION_COUNT, AT(config.limits.connections_per_address), NULL },
+    { "total-bytes", MU_OPTION_BYTES, AT(config.limits.total_bytes), NULL },
+    { "log-level", MU_OPTION_TEXT, AT(log_level), MU_OPTION_LEVELS },
+    { "help", MU_OPTION_FLAG, AT(help), NULL },
+    { NULL, MU_OPTION_FLAG, 0, NULL },
+};
+
 static int serve(char **argv)
 {
-    struct muster_store_server_config config = { .size = sizeof config, .dialect = "auto" };
-    struct mu_option_list allow = { 0 };
-    struct muster_store_limits *limits = &config.limits;
-    const char *log_level = "info";
-    int port = -1, listen_fd = -1;
-    bool want_help = false;
-    const struct mu_option options[] = {
-        { "host", MU_OPTION_TEXT, &config.host },
-        { "port", MU_OPTION_PORT, &port },
-        { "listen-fd", MU_OPTION_INT, &listen_fd },
-        { "dialect", MU_OPTION_TEXT, &config.dialect },
-        { "allow", MU_OPTION_LIST, &allow },
-        { "key-bytes", MU_OPTION_BYTES, &limits->key_bytes },
-        { "value-bytes", MU_OPTION_BYTES, &limits->value_bytes },
-        { "keys", MU_OPTION_COUNT, &limits->keys },
-        { "request-bytes", MU_OPTION_BYTES, &limits->request_bytes },
-        { "unsent-bytes", MU_OPTION_BYTES, &limits->unsent_bytes },
-        { "connections", MU_OPTION_COUNT, &limits->connections },
-        { "connections-per-address", MU_OPTION_COUNT, &limits->connections_per_address },
-        { "total-bytes", MU_OPTION_BYTES, &limits->total_bytes },
-        { "log-level", MU_OPTION_TEXT, &log_level },
-        { "help", MU_OPTION_FLAG, &want_help },
-        { NULL, MU_OPTION_FLAG, NULL },
+    struct asked asked = {
+        .config = { .size = sizeof asked.config, .dialect = "auto" }, .port = -1, .listen_fd = -1, .log_level = "info"
     };
+    struct muster_store_server_config *config = &asked.config;
     int count, rc;
 
-    if (!mu_options_parse(command, options, argv, &count))
+    if (!mu_options_parse(command, mu_store_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (want_help) {
+    if (asked.help) {
         (void)fputs(help, stdout);
         return mu_cli_flush(command);
     }
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(log_level))
+    if (!mu_cli_log(asked.log_level))
         return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            log_level);
-    config.allow = allow.items;
-    config.use_listen_fd = listen_fd >= 0;
-    config.listen_fd = listen_fd;
-    if (port >= 0)
-        config.port = (uint16_t)port;
+                            asked.log_level);
+    config->allow = asked.allow.items;
+    config->use_listen_fd = asked.listen_fd >= 0;
+    config->listen_fd = asked.listen_fd;
+    if (asked.port >= 0)
+        config->port = (uint16_t)asked.port;
     else
-        config.port = config.use_listen_fd ? 0 : MUSTER_STORE_PORT; /* 0: whatever port the socket has */
-    rc = check_config(&config);
-    return rc != MU_EXIT_OK ? rc : mu_cmd_store_serve(&config);
+        config->port = config->use_listen_fd ? 0 : MUSTER_STORE_PORT; /* 0: whatever port the socket has */
+    rc = check_config(config);
+    return rc != MU_EXIT_OK ? rc : mu_cmd_store_serve(config);
 }
 
 int mu_cmd_store(char **argv)

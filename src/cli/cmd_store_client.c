@@ -341,6 +341,25 @@ struct options {
     bool raw, wait, help;
 };
 
+#define AT(field) offsetof(struct options, field)
+
+/* --wait comes first: who does not have it has those behind it. */
+static const struct mu_option option_table[] = {
+    { "wait", MU_OPTION_FLAG, AT(wait), NULL },
+    { "endpoint", MU_OPTION_TEXT, AT(endpoint), NULL },
+    { "timeout", MU_OPTION_SECONDS, AT(timeout_ms), NULL },
+    { "prefix", MU_OPTION_TEXT, AT(prefix), NULL },
+    { "raw", MU_OPTION_FLAG, AT(raw), NULL },
+    { "dialect", MU_OPTION_TEXT, AT(dialect), "{auto,1.13,2.1,2.x}" },
+    { "help", MU_OPTION_FLAG, AT(help), NULL },
+    { NULL, MU_OPTION_FLAG, 0, NULL },
+};
+
+static const struct mu_option *options_of(const struct command *command)
+{
+    return command->has_wait ? option_table : option_table + 1;
+}
+
 static const char common_help[] = "options:\n"
                                   "  --endpoint HOST:PORT  the store; an IPv6 address stands in brackets (default:\n"
                                   "                        MASTER_ADDR and MASTER_PORT of the environment)\n"
@@ -439,16 +458,6 @@ static int connect_and_run(struct client *client, const struct command *command,
 static int run_command(const struct command *command, char **argv)
 {
     struct options options = { .timeout_ms = TIMEOUT_MS_DEFAULT, .dialect = "auto" };
-    const struct mu_option table[] = {
-        { "endpoint", MU_OPTION_TEXT, &options.endpoint },
-        { "timeout", MU_OPTION_SECONDS, &options.timeout_ms },
-        { "prefix", MU_OPTION_TEXT, &options.prefix },
-        { "raw", MU_OPTION_FLAG, &options.raw },
-        { "dialect", MU_OPTION_TEXT, &options.dialect },
-        { "help", MU_OPTION_FLAG, &options.help },
-        { command->has_wait ? "wait" : NULL, MU_OPTION_FLAG, &options.wait },
-        { NULL, MU_OPTION_FLAG, NULL },
-    };
     char name[64], host[MU_HOST_MAX];
     struct client client = { .command = name, .operands = argv };
     enum mu_dialect dialect;
@@ -456,7 +465,7 @@ static int run_command(const struct command *command, char **argv)
     int rc;
 
     (void)snprintf(name, sizeof name, "muster store %s", command->name);
-    if (!mu_options_parse(name, table, argv, &client.count))
+    if (!mu_options_parse(name, options_of(command), &options, argv, &client.count))
         return MU_EXIT_USAGE;
     if (options.help)
         return print_help(&client, command);
@@ -471,6 +480,14 @@ static int run_command(const struct command *command, char **argv)
         rc = connect_and_run(&client, command, &options, host, port);
     mu_buf_done(&client.input);
     return rc;
+}
+
+const char *mu_cmd_store_verb(size_t index, const struct mu_option **ret_options)
+{
+    if (index >= sizeof commands / sizeof commands[0])
+        return NULL;
+    *ret_options = options_of(&commands[index]);
+    return commands[index].name;
 }
 
 int mu_cmd_store_client(char **argv)

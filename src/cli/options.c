@@ -247,8 +247,9 @@ static bool parse_seconds(const char *text, int64_t *ret_ms)
 }
 
 /* NULL when the value was taken, else what it should have been. */
-static const char *take_value(const struct mu_option *option, const char *text)
+static const char *take_value(const struct mu_option *option, void *values, const char *text)
 {
+    void *at = (char *)values + option->at;
     struct mu_option_list *list;
     uint64_t number;
     uint16_t port;
@@ -256,32 +257,32 @@ static const char *take_value(const struct mu_option *option, const char *text)
 
     switch (option->kind) {
     case MU_OPTION_FLAG:
-        *(bool *)option->value = true;
+        *(bool *)at = true;
         return NULL;
     case MU_OPTION_TEXT:
-        *(const char **)option->value = text;
+        *(const char **)at = text;
         return NULL;
     case MU_OPTION_PORT:
         if (!mu_port_parse(text, &port))
             return "a port from 0 to 65535";
-        *(int *)option->value = port;
+        *(int *)at = port;
         return NULL;
     case MU_OPTION_INT:
         if (!parse_u64(text, &end, &number) || *end != '\0' || number > INT32_MAX)
             return "a number, 0 or above";
-        *(int *)option->value = (int)number;
+        *(int *)at = (int)number;
         return NULL;
     case MU_OPTION_COUNT:
         if (!parse_u64(text, &end, &number) || *end != '\0' || number == 0)
             return "a number above 0";
-        *(uint64_t *)option->value = number;
+        *(uint64_t *)at = number;
         return NULL;
     case MU_OPTION_BYTES:
-        return parse_bytes(text, option->value) ? NULL : "a number of bytes above 0, like 8192, 64K, 16M or 2G";
+        return parse_bytes(text, at) ? NULL : "a number of bytes above 0, like 8192, 64K, 16M or 2G";
     case MU_OPTION_SECONDS:
-        return parse_seconds(text, option->value) ? NULL : "a number of seconds above 0, like 10 or 0.5";
+        return parse_seconds(text, at) ? NULL : "a number of seconds above 0, like 10 or 0.5";
     case MU_OPTION_LIST:
-        list = option->value;
+        list = at;
         if (list->count == MU_OPTION_LIST_MAX)
             return "given less often";
         list->items[list->count++] = text;
@@ -311,7 +312,7 @@ static const struct mu_option *find_option(const struct mu_option *options, cons
 }
 
 /* One "--name", "--name=value" or "--name value" at *argv; returns how many words it was, 0 on error. */
-static int take_option(const char *command, const struct mu_option *options, char **argv)
+static int take_option(const char *command, const struct mu_option *options, void *values, char **argv)
 {
     const char *name = argv[0] + 2, *equals = strchr(name, '='), *value = NULL, *wanted;
     size_t len = equals == NULL ? strlen(name) : (size_t)(equals - name);
@@ -333,7 +334,7 @@ static int take_option(const char *command, const struct mu_option *options, cha
             return 0;
         }
     }
-    wanted = take_value(option, value);
+    wanted = take_value(option, values, value);
     if (wanted != NULL) {
         (void)mu_cli_usage(command, "option '--%s': '%s' must be %s", option->name, value, wanted);
         return 0;
@@ -341,7 +342,7 @@ static int take_option(const char *command, const struct mu_option *options, cha
     return takes_value && equals == NULL ? 2 : 1;
 }
 
-bool mu_options_parse(const char *command, const struct mu_option *options, char **argv, int *ret_count)
+bool mu_options_parse(const char *command, const struct mu_option *options, void *values, char **argv, int *ret_count)
 {
     static char long_help[] = "--help";
     int count = 0;
@@ -364,7 +365,7 @@ bool mu_options_parse(const char *command, const struct mu_option *options, char
 
             if (word[1] == 'h')
                 argv[i] = long_help;
-            used = take_option(command, options, argv + i);
+            used = take_option(command, options, values, argv + i);
             if (used == 0)
                 return false;
             i += used;
