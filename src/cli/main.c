@@ -22,7 +22,10 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "\n"
                            "options:\n"
                            "  --help     this text; 'muster COMMAND --help' tells more about a command\n"
-                           "  --version  the version\n";
+                           "  --version  the version\n"
+                           "  --print-completion SHELL\n"
+                           "             print a script that completes muster's commands and options in\n"
+                           "             bash, zsh, tcsh or fish\n";
 
 /* A program may be started without its standard descriptors. The next thing opened would then take their place, and
  * output would end up in a socket. What is put there instead fails every read or write. */
@@ -71,6 +74,12 @@ int main(int argc, char **argv)
         (void)printf("muster %s\n", muster_version());
         return mu_cli_flush("muster");
     }
+    if (strcmp(command, "--print-completion") == 0)
+        return mu_cmd_print_completion("muster", "muster", argv[2]);
+    if (strncmp(command, "--print-completion=", 19) == 0)
+        return mu_cmd_print_completion("muster", "muster", command + 19);
+    if (strcmp(command, "--complete") == 0)
+        return mu_cmd_complete(argv + 2);
     if (command[0] == '\0') {
         (void)fputs(help, stderr);
         return MU_EXIT_USAGE;

@@ -138,6 +138,9 @@ int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run
                                             : mu_run_front_fail(program, &problem);
     if (options.help)
         return help(program, is_launch);
+    if (options.print_completion != NULL)
+        return mu_cmd_print_completion(program, strcmp(program, "torchrun") == 0 ? program : "muster",
+                                       options.print_completion);
     if (mu_run_config_new(&options, &host, &config, &problem) < 0)
         return mu_run_front_fail(program, &problem);
     if (!config->dry_run && mu_run_command_check_script(&config->command, &problem) < 0) {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "cli/cli.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -72,7 +73,7 @@ struct rule {
     size_t at;            /* in struct mu_run_options */
     const char *fallback; /* NULL: not set */
     unsigned traits;
-    const char *choices; /* "{a,b}" */
+    const char *values; /* "{a,b}": of a CHOICE all there are, else those worth offering; "DIR"; NULL: none */
 };
 
 #define AT(field) offsetof(struct mu_run_options, field)
@@ -80,8 +81,8 @@ struct rule {
 static const struct rule rules[] = {
     { "help", 'h', HELP, AT(help), NULL, NO_VARIABLE, NULL },
     { "nnodes", 0, TEXT, AT(nnodes), "1:1", 0, NULL },
-    { "nproc-per-node", 0, TEXT, AT(nproc_per_node), "1", 0, NULL },
-    { "rdzv-backend", 0, TEXT, AT(rdzv_backend), "static", 0, NULL },
+    { "nproc-per-node", 0, TEXT, AT(nproc_per_node), "1", 0, "{auto,gpu,cpu}" },
+    { "rdzv-backend", 0, TEXT, AT(rdzv_backend), "static", 0, MU_OPTION_BACKENDS },
     { "rdzv-endpoint", 0, TEXT, AT(rdzv_endpoint), "", 0, NULL },
     { "rdzv-id", 0, TEXT, AT(rdzv_id), NULL, 0, NULL },
     { "rdzv-conf", 0, TEXT, AT(rdzv_conf), "", 0, NULL },
@@ -89,15 +90,15 @@ static const struct rule rules[] = {
     { "max-restarts", 0, INT, AT(max_restarts), "0", 0, NULL },
     { "monitor-interval", 0, FLOAT, AT(monitor_interval), "0.1", 0, NULL },
     { "start-method", 0, CHOICE, AT(start_method), "spawn", 0, "{spawn,fork,forkserver}" },
-    { "event-log-handler", 0, TEXT, AT(event_log_handler), "null", 0, NULL },
+    { "event-log-handler", 0, TEXT, AT(event_log_handler), "null", 0, "{null,console,file:}" },
     { "role", 0, TEXT, AT(role), MUSTER_DEFAULT_ROLE, 0, NULL },
     { "module", 'm', FLAG, AT(module), NULL, 0, NULL },
     { "no-python", 0, FLAG, AT(no_python), NULL, 0, NULL },
     { "run-path", 0, FLAG, AT(run_path), NULL, 0, NULL },
-    { "log-dir", 0, TEXT, AT(log_dir), NULL, 0, NULL },
+    { "log-dir", 0, TEXT, AT(log_dir), NULL, 0, "DIR" },
     { "log-line-prefix-template", 0, TEXT, AT(log_line_prefix_template), "", OURS, NULL },
-    { "redirects", 'r', TEXT, AT(redirects), "0", 0, NULL },
-    { "tee", 't', TEXT, AT(tee), "0", 0, NULL },
+    { "redirects", 'r', TEXT, AT(redirects), "0", 0, "{0,1,2,3}" },
+    { "tee", 't', TEXT, AT(tee), "0", 0, "{0,1,2,3}" },
     { "local-ranks-filter", 0, TEXT, AT(local_ranks_filter), "", 0, NULL },
     { "duplicate-stdout-filters", 0, TEXT, AT(duplicate_stdout_filters), "", 0, NULL },
     { "duplicate-stderr-filters", 0, TEXT, AT(duplicate_stderr_filters), "", 0, NULL },
@@ -105,20 +106,21 @@ static const struct rule rules[] = {
     { "master-addr", 0, TEXT, AT(master_addr), "127.0.0.1", 0, NULL },
     { "master-port", 0, INT, AT(master_port), NULL, 0, NULL },
     { "local-addr", 0, TEXT, AT(local_addr), NULL, 0, NULL },
-    { "logs-specs", 0, TEXT, AT(logs_specs), NULL, NO_VARIABLE, NULL },
+    { "logs-specs", 0, TEXT, AT(logs_specs), NULL, NO_VARIABLE, "{default}" },
     { "numa-binding", 0, CHOICE, AT(numa_binding), NULL, NO_VARIABLE, "{node,socket,exclusive,core-complex}" },
     { "signals-to-handle", 0, TEXT, AT(signals_to_handle), "SIGTERM,SIGINT,SIGHUP,SIGQUIT", 0, NULL },
     { "shutdown-timeout", 0, INT, AT(shutdown_timeout), NULL, 0, NULL },
     { "virtual-local-rank", 0, FLAG, AT(virtual_local_rank), NULL, 0, NULL },
     { "use-env", 0, FLAG, AT(use_env), NULL, NO_VARIABLE | LAUNCH_ONLY, NULL },
-    { "backend-dir", 0, DIRS, 0, NULL, NO_VARIABLE | OURS, NULL },
-    { "bind", 0, TEXT, AT(bind), NULL, OURS, NULL },
+    { "backend-dir", 0, DIRS, 0, NULL, NO_VARIABLE | OURS, "DIR" },
+    { "bind", 0, TEXT, AT(bind), NULL, OURS, "{any,localhost}" },
     { "allow", 0, TEXT, AT(allow), NULL, OURS, NULL },
-    { "metrics", 0, TEXT, AT(metrics), "null", OURS, NULL },
+    { "metrics", 0, TEXT, AT(metrics), "null", OURS, "{null,console,file:}" },
     { "exit-barrier-timeout", 0, FLOAT, AT(exit_barrier_timeout), NULL, NO_VARIABLE | OURS, NULL },
     { "quiet", 'q', FLAG, AT(quiet), NULL, NO_VARIABLE | OURS, NULL },
     { "verbose", 'v', COUNT, AT(verbose), NULL, NO_VARIABLE | OURS, NULL },
     { "dry-run", 0, FLAG, AT(dry_run), NULL, NO_VARIABLE | OURS, NULL },
+    { "print-completion", 0, CHOICE, AT(print_completion), NULL, NO_VARIABLE | OURS, MU_COMPLETION_SHELLS },
 };
 
 enum { RULES = sizeof rules / sizeof rules[0] };
@@ -326,8 +328,8 @@ static int take_value(struct parser *p, const struct rule *rule, const char *tex
 
     switch (rule->kind) {
     case CHOICE:
-        if (check_choices && !is_choice(rule->choices, text))
-            return usage_error(p, rule, "invalid choice: '%s' (choose from %s)", text, rule->choices);
+        if (check_choices && !is_choice(rule->values, text))
+            return usage_error(p, rule, "invalid choice: '%s' (choose from %s)", text, rule->values);
         *(const char **)at = text;
         break;
     case TEXT:
@@ -421,6 +423,12 @@ static void take_script(struct parser *p, char *const *argv)
     p->options->args = argv[0] == NULL ? argv : argv + 1;
 }
 
+/* It asks about the command, and everything else on the line does not matter. */
+static bool is_question(const struct mu_run_options *options)
+{
+    return options->help || options->print_completion != NULL;
+}
+
 static int take_words(struct parser *p, char *const *argv)
 {
     for (; *argv != NULL; argv++) {
@@ -449,7 +457,7 @@ static int take_words(struct parser *p, char *const *argv)
         }
         if (rc < 0)
             return rc;
-        if (p->options->help)
+        if (is_question(p->options))
             return 0;
         argv += rc;
     }
@@ -524,7 +532,7 @@ int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *looku
     rc = take_flag_variables(&p);
     if (rc == 0)
         rc = take_words(&p, argv);
-    if (rc < 0 || ret_options->help)
+    if (rc < 0 || is_question(ret_options))
         return rc;
     rc = take_defaults(&p);
     if (rc < 0)
@@ -535,6 +543,24 @@ int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *looku
     if (p.unknown_len > 0)
         return mu_run_problem(ret_problem, MU_RUN_USAGE, "unrecognized arguments:%s", p.unknown);
     return 0;
+}
+
+/* ---- For completion ---- */
+
+bool mu_run_options_flag(const void *is_launch, size_t index, struct mu_flag *ret_flag)
+{
+    for (size_t i = 0; i < RULES; i++) {
+        if ((rules[i].traits & LAUNCH_ONLY) && !*(const bool *)is_launch)
+            continue;
+        if (index-- > 0)
+            continue;
+        *ret_flag = (struct mu_flag){ .name = rules[i].name,
+                                      .letter = rules[i].letter,
+                                      .takes_value = takes_value(&rules[i]),
+                                      .values = rules[i].values };
+        return true;
+    }
+    return false;
 }
 
 /* ---- Texts ---- */
@@ -548,8 +574,8 @@ static void add_item(char *item, size_t room, const struct rule *rule)
     else
         (void)snprintf(name, sizeof name, "--%s", rule->name);
     if (takes_value(rule)) {
-        (void)snprintf(value, sizeof value, " %s", rule->choices != NULL ? rule->choices : rule->name);
-        for (char *c = value; rule->choices == NULL && *c != '\0'; c++)
+        (void)snprintf(value, sizeof value, " %s", rule->kind == CHOICE ? rule->values : rule->name);
+        for (char *c = value; rule->kind != CHOICE && *c != '\0'; c++)
             *c = to_upper(*c);
     }
     (void)snprintf(item, room, "[%s%s]", name, value);
@@ -638,6 +664,8 @@ static const char help_options[] =
     "                            (default: null)\n"
     "  --metrics NAME            write metrics, a line each: null, console or file:PATH\n"
     "                            (default: null)\n"
+    "  --print-completion SHELL  print a script that completes these options in bash, zsh,\n"
+    "                            tcsh or fish\n"
     "  -h, --help                this text\n"
     "\n"
     "Others:\n"

@@ -8,7 +8,7 @@
 #ifndef MU_CLI_RUN_OPTIONS_H
 #define MU_CLI_RUN_OPTIONS_H
 
-#include "cli/join_text.h"
+#include "cli/completion.h"
 #include "muster.h"
 
 /* What kind of error it is: programs around the launcher look for these words, which are those of Python. */
@@ -88,15 +88,19 @@ struct mu_run_options {
     bool quiet, dry_run;
     unsigned verbose; /* how often it was said */
 
-    bool help;          /* asked for: nothing else is filled in */
-    const char *script; /* never NULL, unless help is wanted */
-    char *const *args;  /* the script's own, NULL-terminated; part of argv */
+    bool help;                    /* asked for: nothing else is filled in */
+    const char *print_completion; /* the same, for this shell; NULL: not given */
+    const char *script;           /* never NULL, unless help is wanted */
+    char *const *args;            /* the script's own, NULL-terminated; part of argv */
 };
 
 /* `argv` begins behind the program's own words and is left alone. `is_launch`: the older command, which also has --use-env.
  * Returns 0, or a negative code with *ret_problem filled in. */
 int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *lookup, void *lookup_ctx,
                          struct mu_run_options *ret_options, struct mu_run_problem *ret_problem);
+
+/* The options as completion sees them (a mu_flag_at). `is_launch`: const bool *. */
+bool mu_run_options_flag(const void *is_launch, size_t index, struct mu_flag *ret_flag);
 
 /* "usage: torchrun [-h] [--nnodes NNODES] ...", several lines: what stands above a usage error. */
 void mu_run_options_usage(struct mu_text *out, const char *program, bool is_launch);

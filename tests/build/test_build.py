@@ -178,12 +178,23 @@ def test_the_libraries_of_subprojects_are_inside_of_the_program(bundled):
     assert symbols.returncode == 0, symbols.stdout
 
 
+# Where shells look for what completes a program, and a line of it.
+COMPLETIONS = {
+    "bash-completion/completions/{}.bash": "complete -F _{0} {0}",
+    "zsh/site-functions/_{}": "#compdef {}",
+    "fish/vendor_completions.d/{}.fish": "complete -c {} ",
+}
+
+
 def test_what_install_brings_uninstall_takes_away(bundled):
     prefix = bundled / "prefix"  # where that user may write
     said = make(bundled, "install", f"PREFIX={prefix}")
     assert said.returncode == 0, said.stdout
     assert (prefix / "bin" / "muster").exists()
     assert not (prefix / "bin" / "torchrun").exists()
+    for place, text in COMPLETIONS.items():
+        assert text.format("muster") in (prefix / "share" / place.format("muster")).read_text()
+        assert not (prefix / "share" / place.format("torchrun")).exists()
     version = run([prefix / "bin" / "muster", "--version"], check=True).stdout
     assert version.startswith("muster ")
     said = make(bundled, "uninstall", f"PREFIX={prefix}")
@@ -198,6 +209,8 @@ def test_a_torchrun_link_only_if_asked_for_and_never_in_place_of_another(bundled
     said = make(bundled, "install", "TORCHRUN=1", f"DESTDIR={stage}", "PREFIX=/opt/x")
     assert said.returncode == 0, said.stdout
     assert os.readlink(link) == "muster"
+    for place, text in COMPLETIONS.items():
+        assert text.format("torchrun") in (stage / "opt" / "x" / "share" / place.format("torchrun")).read_text()
     said = make(bundled, "uninstall", f"DESTDIR={stage}", "PREFIX=/opt/x")
     assert said.returncode == 0, said.stdout
     assert [path for path in stage.rglob("*") if not path.is_dir()] == []

@@ -1,0 +1,89 @@
+/* `--print-completion SHELL`, and what its scripts ask while somebody types. */
+#include "cli/cli.h"
+#include "cli/completion.h"
+#include "cli/run_options.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+enum { PARTS_MAX = 32 };
+
+static const struct mu_option top_options[] = {
+    { "help", MU_OPTION_FLAG, 0, NULL },
+    { "version", MU_OPTION_FLAG, 0, NULL },
+    { "print-completion", MU_OPTION_TEXT, 0, MU_COMPLETION_SHELLS },
+    { NULL, MU_OPTION_FLAG, 0, NULL },
+};
+static const struct mu_option help_alone[] = { { "help", MU_OPTION_FLAG, 0, NULL }, { NULL, MU_OPTION_FLAG, 0, NULL } };
+
+static bool option_at(const void *table, size_t index, struct mu_flag *ret_flag)
+{
+    const struct mu_option *option = (const struct mu_option *)table + index;
+
+    if (option->name == NULL)
+        return false;
+    *ret_flag = (struct mu_flag){ .name = option->name,
+                                  .takes_value = option->kind != MU_OPTION_FLAG,
+                                  .values = option->values };
+    return true;
+}
+
+struct parts {
+    struct mu_completion_part items[PARTS_MAX];
+    size_t count;
+};
+
+static void add(struct parts *parts, struct mu_completion_part part)
+{
+    assert(parts->count < PARTS_MAX);
+    parts->items[parts->count++] = part;
+}
+
+static void find_parts(struct parts *parts)
+{
+    static const bool is_run = false, is_launch = true;
+    const struct mu_option *options;
+    const char *verb;
+
+    add(parts, (struct mu_completion_part){ "", "", option_at, top_options, false });
+    add(parts, (struct mu_completion_part){ "run", "", mu_run_options_flag, &is_run, true });
+    add(parts, (struct mu_completion_part){ "launch", "", mu_run_options_flag, &is_launch, true });
+    add(parts, (struct mu_completion_part){ "join", "", option_at, mu_join_options, false });
+    add(parts, (struct mu_completion_part){ "rdzv", "", option_at, help_alone, false });
+    for (size_t i = 0; (verb = mu_cmd_rdzv_verb(i)) != NULL; i++)
+        add(parts, (struct mu_completion_part){ "rdzv", verb, option_at, mu_rdzv_options, false });
+    add(parts, (struct mu_completion_part){ "store", "", option_at, mu_store_options, false });
+    for (size_t i = 0; (verb = mu_cmd_store_verb(i, &options)) != NULL; i++)
+        add(parts, (struct mu_completion_part){ "store", verb, option_at, options, false });
+}
+
+static int print(const char *command, struct mu_text *text)
+{
+    bool failed = text->failed;
+
+    if (text->buf.len > 0)
+        (void)fwrite(text->buf.data, 1, text->buf.len, stdout);
+    mu_text_done(text);
+    return failed ? mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(command);
+}
+
+int mu_cmd_print_completion(const char *command, const char *program, const char *shell)
+{
+    struct parts parts = { .count = 0 };
+    struct mu_text text = { 0 };
+
+    find_parts(&parts);
+    if (!mu_completion_script(&text, shell == NULL ? "" : shell, program, parts.items, parts.count))
+        return mu_cli_usage(command, "option '--print-completion': it takes one of " MU_COMPLETION_SHELLS);
+    return print(command, &text);
+}
+
+int mu_cmd_complete(char **argv)
+{
+    struct parts parts = { .count = 0 };
+    struct mu_text text = { 0 };
+
+    find_parts(&parts);
+    mu_completion_offer(&text, parts.items, parts.count, (const char *const *)argv);
+    return print("muster", &text);
+}
