@@ -123,7 +123,7 @@ struct mu_policy_joined {
     uint64_t tag;  /* of its members */
     int64_t rank, world_size;
     bool all_ours;       /* no PyTorch member in the round; false if not known */
-    bool old_dialect;    /* the document is of 1.13 */
+    bool old_dialect;    /* PyTorch's agents are 1.13 to 2.3 */
     bool has_store;      /* there is a store for the agents of the round */
     bool needs_master;   /* it came without MASTER_ADDR and MASTER_PORT */
     bool serves;         /* the rendezvous store runs in our process; LINGER is answered */

@@ -60,7 +60,7 @@ struct mu_ranks_start {       /* borrowed */
     uint64_t tag;             /* of its members */
     int64_t rank, world_size; /* of the group: agents */
     bool all_ours;            /* no PyTorch member in the round; false if that is not known */
-    bool old_dialect;         /* the document is of 1.13 */
+    bool old_dialect;         /* PyTorch's agents are 1.13 to 2.3 */
     bool has_store;           /* false: only a world of one, or identical workers, can be ranked */
     bool needs_master;        /* JOINED came without MASTER_ADDR: rank 0 is PyTorch 1.13 */
     int64_t own_count;        /* restarts that we count ourselves: used if the job's count is not */

@@ -1088,9 +1088,10 @@ static void add_configuration(struct mu_text *out, const struct mu_run_config *c
 
 static bool uses_agent_store(const struct mu_run_config *config)
 {
+    struct mu_doc_dialect dialect;
     bool uses = true;
 
-    (void)muster_rdzv_params_get_as_bool(config->params, "use_agent_store", true, &uses, NULL);
+    (void)mu_rdzv_dialect_from_params(config->params, &dialect, &uses, NULL);
     return uses || strcmp(muster_rdzv_params_backend(config->params), backend_static) == 0;
 }
 

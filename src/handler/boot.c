@@ -368,7 +368,7 @@ static void warn_if_moved(struct mu_boot *boot, const struct mu_boot_start *star
 {
     const struct mu_boot_past *last = &boot->past[(boot->past_count + MU_BOOT_ROUNDS_MAX - 1) % MU_BOOT_ROUNDS_MAX];
 
-    if (boot->past_count == 0 || !boot->stock_seen || start->all_ours || start->old_dialect ||
+    if (boot->past_count == 0 || !boot->stock_seen || start->all_ours || start->old_dialect || start->met_at != NULL ||
         strcmp(last->rank0, boot->rank0) == 0)
         return;
     (void)snprintf(boot->warning, sizeof boot->warning,
@@ -413,6 +413,29 @@ static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, 
     go(boot, MU_BOOT_OPENING, now_ms, out);
 }
 
+static void settle_on_pair(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out);
+
+static void meet_there(struct mu_boot *boot, const struct mu_boot_start *start, uint64_t now_ms,
+                       struct mu_boot_effects *out)
+{
+    if (strlen(start->met_at) >= sizeof boot->addr) {
+        (void)mu_fail(&boot->error, MUSTER_ELIMIT,
+                      "the workers meet at the endpoint, and its name of %zu bytes is too long for MASTER_ADDR",
+                      strlen(start->met_at));
+        fail(boot, out);
+        return;
+    }
+    memcpy(boot->addr, start->met_at, strlen(start->met_at) + 1);
+    boot->port = start->met_port;
+    settle_on_pair(boot, now_ms, out);
+}
+
+/* The user of rank 0 wants it to open a store. */
+static bool opens_by_name(const struct mu_boot *boot, const struct mu_boot_start *start)
+{
+    return start->rank == 0 && (boot->master.addr[0] != '\0' || boot->master.port != 0);
+}
+
 static void start_round(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
 {
     const struct mu_boot_start *start = event->start;
@@ -433,7 +456,9 @@ static void start_round(struct mu_boot *boot, const struct mu_boot_event *event,
     close_old_store(boot, out);
     boot->start_ms = event->now_ms;
     boot->deadline_ms = event->now_ms + boot->timeout_ms;
-    if (start->rank == 0)
+    if (start->met_at != NULL && !opens_by_name(boot, start))
+        meet_there(boot, start, event->now_ms, out);
+    else if (start->rank == 0)
         open_store(boot, start, event->now_ms, out);
     else if (start->old_dialect && !start->rank0_ours)
         succeed(boot, out);

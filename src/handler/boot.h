@@ -14,10 +14,12 @@
  *
  * - Nobody but us in the round, and never was: a new port and a fresh table every round. With a PyTorch member, which
  *   keeps the first pair it saw for ever: one listener from then on, with a fresh table every round.
- * - Without an agent's store, and for documents of 1.13: an address and a free port; worker 0 will listen there.
+ * - Without an agent's store, and with PyTorch before 2.4: an address and a free port; worker 0 will listen there.
+ * - With PyTorch 2.5 the workers meet in the rendezvous store, if it is a TCPStore: DONE at once, nothing is published.
  * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is what rank 0
  *   publishes. On another node they come before what rank 0 has published: REACHING sees to it that a store is there.
- * - A 1.13 rank 0 publishes later, in a step of its agent's, which needs ours: DONE with an empty address and port 0. */
+ * - A rank 0 of PyTorch before 2.4 publishes later, in a step of its agent's, which needs ours: DONE with an empty address and
+ *   port 0. */
 #ifndef MU_HANDLER_BOOT_H
 #define MU_HANDLER_BOOT_H
 
@@ -71,10 +73,12 @@ enum mu_boot_event_type {
 
 struct mu_boot_start { /* borrowed */
     int64_t round, rank;
-    uint64_t tag;          /* of its members (rdzv/names.h); 0: rounds of one number are one round */
-    bool all_ours;         /* no PyTorch member in the round */
-    bool rank0_ours;       /* rank 0 is one of us */
-    bool old_dialect;      /* the document is of 1.13 */
+    uint64_t tag;       /* of its members (rdzv/names.h); 0: rounds of one number are one round */
+    bool all_ours;      /* no PyTorch member in the round */
+    bool rank0_ours;    /* rank 0 is one of us */
+    bool old_dialect;   /* PyTorch's agents are 1.13 to 2.3 */
+    const char *met_at; /* where the workers meet anyway, with met_port: the rendezvous store. NULL: to be agreed on */
+    uint16_t met_port;
     struct mu_slice rank0; /* who rank 0 is, as text: for errors, and to see that it moved */
     /* For rank 0 only. */
     const char *own_addr; /* our end of the connection to the rendezvous store, numeric; NULL or empty: not known */

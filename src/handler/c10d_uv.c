@@ -110,6 +110,11 @@ static bool accepted_on(void *ctx, char *text, size_t room)
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
 }
 
+static const char *host_to_dial(const struct c10d *c)
+{
+    return c->by_loopback ? loopback : c->host;
+}
+
 static void run(struct c10d *c)
 {
     char endpoint[MU_HOST_MAX + 8];
@@ -126,6 +131,8 @@ static void run(struct c10d *c)
         .request_timeout_ms = c->read_timeout_ms,
         .endpoint = endpoint,
         .store_host = c->host,
+        .store_addr = host_to_dial(c),
+        .store_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
         .accepted_on_ctx = c,
     };
@@ -199,11 +206,6 @@ static void connect_to(struct c10d *c, const char *host, uint16_t port, const ch
     rc = mu_kv_c10d_start(c->front.loop, &config, &c->front.kv, &error);
     if (rc < 0)
         fail_all(c, rc, &error);
-}
-
-static const char *host_to_dial(const struct c10d *c)
-{
-    return c->by_loopback ? loopback : c->host;
 }
 
 static void connect_elsewhere(struct c10d *c)
@@ -534,9 +536,7 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
     if (rc == 0)
         rc = mu_rdzv_read_timeout_from_params(params, &c->read_timeout_ms, reterr);
     if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &c->dialect, reterr);
-    if (rc == 0)
-        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &c->front.use_agent_store, reterr);
+        rc = mu_rdzv_dialect_from_params(params, &c->dialect, &c->front.use_agent_store, reterr);
     if (rc == 0)
         rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
     if (rc == 0)

@@ -38,7 +38,7 @@ struct dynamic {
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
-    char *backend, *run_id, *name, *local_addr, *store_host, *endpoint;
+    char *backend, *run_id, *name, *local_addr, *store_host, *store_addr, *endpoint;
     struct mu_dynamic_config config; /* its texts are the above */
     struct mu_rdzv *rdzv;
     struct mu_boot_uv boot; /* while it is on we have joined, but the owner does not know yet */
@@ -192,6 +192,12 @@ static void tell_lost(struct dynamic *d, int64_t round, struct mu_rdzv_nodes los
     free(nodes);
 }
 
+/* PyTorch's agents, if there are any, use the keys of 1.13. */
+static bool is_old(const struct mu_rdzv_world *world)
+{
+    return world->dialect.habits == MU_HABITS_1_13;
+}
+
 static void tell_joined(struct dynamic *d)
 {
     const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
@@ -207,11 +213,10 @@ static void tell_joined(struct dynamic *d)
     (void)snprintf(text, sizeof text, "rank %lld of %lld in round %lld", (long long)info.rank,
                    (long long)info.world_size, (long long)info.round);
     record(d, "join", MUSTER_NODE_RUNNING, text);
-    tell_nodes(
-        d,
-        (struct muster_rdzv_event){
-            .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info, .old_dialect = !world->dialect.addr },
-        world->members, world->count);
+    tell_nodes(d,
+               (struct muster_rdzv_event){
+                   .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info, .old_dialect = is_old(world) },
+               world->members, world->count);
 }
 
 /* A node that was killed and started again is a new one; what is left of the old one has to die first. */
@@ -607,6 +612,13 @@ static void on_boot_failed(void *ctx, const struct muster_error *error)
 
 static const struct mu_boot_uv_ops boot_ops = { .on_done = on_booted, .on_failed = on_boot_failed };
 
+/* PyTorch 2.5 lets its workers meet in the rendezvous store, and so must ours. */
+static bool meets_in_rdzv_store(const struct dynamic *d, const struct mu_rdzv_world *world)
+{
+    return !world->all_ours && world->dialect.habits == MU_HABITS_2_5 && d->config.use_agent_store &&
+           d->store_addr != NULL;
+}
+
 static void start_boot(struct dynamic *d)
 {
     const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
@@ -618,7 +630,7 @@ static void start_boot(struct dynamic *d)
         .tag = mu_round_tag(world->members, world->count),
         .all_ours = world->all_ours,
         .rank0_ours = mu_node_is_ours(rank0),
-        .old_dialect = !world->dialect.addr,
+        .old_dialect = is_old(world),
         .rank0 = mu_slice_str(mu_node_text(rank0, rank0_text)),
         .own_addr = own_addr,
     };
@@ -630,6 +642,10 @@ static void start_boot(struct dynamic *d)
     if (d->config.accepted_on != NULL &&
         d->config.accepted_on(d->config.accepted_on_ctx, accepted_on, sizeof accepted_on))
         start.accepted_on = accepted_on;
+    if (meets_in_rdzv_store(d, world)) {
+        start.met_at = d->store_addr;
+        start.met_port = d->config.store_port;
+    }
     mu_boot_uv_start(&d->boot, &start);
 }
 
@@ -962,6 +978,7 @@ static void destroy(struct dynamic *d)
     free(d->name);
     free(d->local_addr);
     free(d->store_host);
+    free(d->store_addr);
     free(d->endpoint);
     free(d);
 }
@@ -1027,10 +1044,12 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
     d->name = strdup(mu_handler_node_name(config->local_addr, hostname));
     d->local_addr = config->local_addr != NULL ? strdup(config->local_addr) : NULL;
     d->store_host = config->store_host != NULL ? strdup(config->store_host) : NULL;
+    d->store_addr = config->store_addr != NULL ? strdup(config->store_addr) : NULL;
     d->endpoint = config->endpoint != NULL ? strdup(config->endpoint) : NULL;
     if (d->backend == NULL || d->run_id == NULL || d->name == NULL ||
         (config->local_addr != NULL && d->local_addr == NULL) ||
-        (config->store_host != NULL && d->store_host == NULL) || (config->endpoint != NULL && d->endpoint == NULL))
+        (config->store_host != NULL && d->store_host == NULL) ||
+        (config->store_addr != NULL && d->store_addr == NULL) || (config->endpoint != NULL && d->endpoint == NULL))
         return MUSTER_ENOMEM;
     d->config = *config;
     d->config.backend = d->backend;
@@ -1038,6 +1057,7 @@ static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
     d->config.local_addr = d->local_addr;
     d->config.bind = (struct mu_bind){ 0 }; /* the boot machine has its own */
     d->config.endpoint = d->endpoint;
+    d->config.store_addr = d->store_addr;
     return 0;
 }
 

@@ -270,6 +270,7 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
         .nodes_max = muster_rdzv_params_max_nodes(params),
     };
     struct mu_doc_dialect dialect = MU_DOC_DIALECT_2_X;
+    bool shares; /* never, here */
     int rc = mu_rdzv_check_options("etcd", params, reterr);
 
     if (rc == 0)
@@ -286,10 +287,10 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
     if (rc == 0)
         rc = read_seconds(params, "close_timeout", MU_ETCD_CLOSE_S, 1, &place.close_ms, reterr);
     if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &dialect, reterr);
+        rc = mu_rdzv_dialect_from_params(params, &dialect, &shares, reterr);
     if (rc < 0)
         return rc;
-    place.old_dialect = !dialect.addr;
+    place.old_dialect = dialect.habits == MU_HABITS_1_13;
     if (place.endpoints[strspn(place.endpoints, " \t\r\n")] == '\0')
         place.endpoints = "localhost";
     *ret_place = place;

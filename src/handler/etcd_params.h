@@ -15,7 +15,7 @@ struct mu_etcd_place { /* texts are the parameters' */
     const char *protocol, *cacert, *cert, *key;
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
-    bool old_dialect; /* PyTorch members are 1.13 */
+    bool old_dialect; /* PyTorch members are 1.13 to 2.3 */
 };
 
 /* With an endpoint "etcd://...": what the URL says, and what it leaves open from the parameters. *ret_own is the caller's;

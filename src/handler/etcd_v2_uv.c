@@ -220,9 +220,7 @@ static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *param
     if (rc == 0)
         rc = mu_rdzv_read_timeout_from_params(params, &e->read_timeout_ms, reterr);
     if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &e->dialect, reterr);
-    if (rc == 0)
-        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &e->front.use_agent_store, reterr);
+        rc = mu_rdzv_dialect_from_params(params, &e->dialect, &e->front.use_agent_store, reterr);
     if (rc == 0)
         rc = mu_rdzv_settings_from_params(params, &e->settings, reterr);
     if (rc == 0)

@@ -752,9 +752,7 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
     int rc = mu_rdzv_settings_from_params(params, &config.settings, &error);
 
     if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &config.dialect, &error);
-    if (rc == 0)
-        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &config.use_agent_store, &error);
+        rc = mu_rdzv_dialect_from_params(params, &config.dialect, &config.use_agent_store, &error);
     if (rc == 0)
         rc = mu_bind_from_params(params, &config.bind, &error);
     if (rc == 0)

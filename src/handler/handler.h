@@ -73,9 +73,10 @@ int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const c
 /* The option `read_timeout`: for the first answer of a back end. */
 int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, uint64_t *ret_ms,
                                      struct muster_error *reterr);
-/* The option `dialect`: what the first writer of a document writes. "2.x" (also if there is no such option) or "1.13". */
+/* The option `dialect`: the version of PyTorch in whose form the first writer of a document writes, and whose agents are
+ * expected; "2.x" if there is no such option. The option `use_agent_store`; if there is none, what that version does. */
 int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
-                                struct muster_error *reterr);
+                                bool *ret_use_agent_store, struct muster_error *reterr);
 
 #define MU_RDZV_DURATION_MAX 64
 /* As Python shows it: "0:00:30", "1 day, 0:00:00", "-1 day, 23:59:59". Returns `text`. */
@@ -107,6 +108,8 @@ struct mu_dynamic_config {
     uint64_t request_timeout_ms;
     const char *endpoint;   /* of the store, for people; NULL: not known */
     const char *store_host; /* as the user named it; NULL: not known. A PyTorch member of that name hosts the store */
+    const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
+    uint16_t store_port;
     /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
     bool (*accepted_on)(void *ctx, char *text, size_t room);
     void *accepted_on_ctx;

@@ -178,18 +178,37 @@ int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, ui
     return rc;
 }
 
-int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
-                                struct muster_error *reterr)
+static const struct version { /* of PyTorch, as the option `dialect` names it */
+    const char *name;
+    struct mu_doc_dialect dialect;
+    bool shares; /* the agent of rank 0 lets the workers have its store */
+} versions[] = {
+    { "2.x", MU_DOC_DIALECT_2_X, true }, { "2.5", MU_DOC_DIALECT_2_5, true }, { "2.4", MU_DOC_DIALECT_2_5, false },
+    { "2.3", MU_DOC_DIALECT_2_3, true }, { "2.2", MU_DOC_DIALECT_2_2, true }, { "1.13", MU_DOC_DIALECT_1_13, true },
+};
+
+/* The first of them if the option is not given. */
+static const struct version *find_version(const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     struct muster_value value;
 
-    if (!muster_rdzv_params_get(params, "dialect", &value) ||
-        (value.kind == MUSTER_VALUE_TEXT && strcmp(value.text, "2.x") == 0))
-        *ret_dialect = MU_DOC_DIALECT_2_X;
-    else if (value.kind == MUSTER_VALUE_TEXT && strcmp(value.text, "1.13") == 0)
-        *ret_dialect = MU_DOC_DIALECT_1_13;
-    else
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'dialect': '%.40s' is neither 2.x nor 1.13",
-                       value.kind == MUSTER_VALUE_TEXT ? value.text : "(not text)");
-    return 0;
+    if (!muster_rdzv_params_get(params, "dialect", &value))
+        return &versions[0];
+    for (size_t i = 0; value.kind == MUSTER_VALUE_TEXT && i < sizeof versions / sizeof versions[0]; i++)
+        if (strcmp(value.text, versions[i].name) == 0)
+            return &versions[i];
+    (void)mu_fail(reterr, MUSTER_EINVAL, "option 'dialect': '%.40s' is none of 2.x, 2.5, 2.4, 2.3, 2.2 and 1.13",
+                  value.kind == MUSTER_VALUE_TEXT ? value.text : "(not text)");
+    return NULL;
+}
+
+int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
+                                bool *ret_use_agent_store, struct muster_error *reterr)
+{
+    const struct version *version = find_version(params, reterr);
+
+    if (version == NULL)
+        return MUSTER_EINVAL;
+    *ret_dialect = version->dialect;
+    return muster_rdzv_params_get_as_bool(params, "use_agent_store", version->shares, ret_use_agent_store, reterr);
 }

@@ -41,15 +41,25 @@ struct mu_doc_member {
     int64_t heartbeat_us; /* since 1970, UTC; with MU_DOC_HEARTBEAT */
 };
 
+/* What PyTorch's agents of a version do beside the document. */
+enum mu_doc_habits {
+    MU_HABITS_1_13, /* to 2.3: they exchange ranks by other keys, and rank 0 publishes MASTER_ADDR after that */
+    MU_HABITS_2_5,  /* workers meet in the rendezvous store itself, if it is a TCPStore and agents share theirs */
+    MU_HABITS_2_X,  /* rank 0 opens a store of its own for them */
+};
+
 /* How different versions of PyTorch write it. A document is written in the dialect it was read in. */
 struct mu_doc_dialect {
-    bool addr;   /* the node's name is its attribute "addr", not "fqdn" */
-    bool spares; /* there is a redundancy_list */
-    bool zoned;  /* times carry the UTC zone */
+    bool addr;                 /* the node's name is its attribute "addr", not "fqdn" */
+    bool spares;               /* there is a redundancy_list */
+    bool zoned;                /* times carry the UTC zone */
+    enum mu_doc_habits habits; /* documents of 2.3, 2.4 and 2.5 are alike: who reads one has to know */
 };
-#define MU_DOC_DIALECT_1_13 ((struct mu_doc_dialect){ false, false, false })
-#define MU_DOC_DIALECT_2_X ((struct mu_doc_dialect){ true, true, true }) /* 2.6 and newer */
-/* {true, true, false} is 2.3 to 2.5. */
+#define MU_DOC_DIALECT_1_13 ((struct mu_doc_dialect){ false, false, false, MU_HABITS_1_13 })
+#define MU_DOC_DIALECT_2_2 ((struct mu_doc_dialect){ true, false, false, MU_HABITS_1_13 }) /* 2.0 to 2.2 */
+#define MU_DOC_DIALECT_2_3 ((struct mu_doc_dialect){ true, true, false, MU_HABITS_1_13 })
+#define MU_DOC_DIALECT_2_5 ((struct mu_doc_dialect){ true, true, false, MU_HABITS_2_5 }) /* and 2.4 */
+#define MU_DOC_DIALECT_2_X ((struct mu_doc_dialect){ true, true, true, MU_HABITS_2_X })  /* 2.6 and newer */
 
 struct mu_doc {
     int64_t round; /* >= 0 */

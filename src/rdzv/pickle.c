@@ -1079,16 +1079,26 @@ static bool any_heartbeat(const struct decoder *d)
     return d->containers[d->fields[ATTRIBUTE_LAST_HEARTBEATS].index].holds != HOLDS_NOTHING;
 }
 
-/* What nothing in the document tells is taken to be what the rest goes with. */
-static struct mu_doc_dialect dialect_of(const struct decoder *d, const struct mu_doc *doc)
+/* What nothing in the document tells is taken to be as it is expected, if that goes with the rest of it; otherwise as in the
+ * newest version that the rest goes with. */
+static struct mu_doc_dialect dialect_of(const struct decoder *d, const struct mu_doc *doc,
+                                        struct mu_doc_dialect expected)
 {
-    bool spares = d->fields[ATTRIBUTE_REDUNDANCY_LIST].kind != KIND_ABSENT;
+    struct mu_doc_dialect dialect = { .spares = d->fields[ATTRIBUTE_REDUNDANCY_LIST].kind != KIND_ABSENT };
+    bool fits = expected.spares == dialect.spares;
 
-    return (struct mu_doc_dialect){
-        .addr = doc->count > 0 ? d->addr_seen : spares,
-        .spares = spares,
-        .zoned = doc->has_deadline || any_heartbeat(d) ? d->zoned_seen : spares,
-    };
+    dialect.addr = doc->count > 0 ? d->addr_seen : fits ? expected.addr : dialect.spares;
+    if (doc->has_deadline || any_heartbeat(d))
+        dialect.zoned = d->zoned_seen;
+    else
+        dialect.zoned = fits ? expected.zoned : dialect.spares;
+    if (!dialect.spares)
+        dialect.habits = MU_HABITS_1_13;
+    else if (dialect.zoned)
+        dialect.habits = MU_HABITS_2_X;
+    else
+        dialect.habits = fits && !expected.zoned ? expected.habits : MU_HABITS_2_5;
+    return dialect;
 }
 
 static bool fill(struct decoder *d, struct mu_doc *doc)
@@ -1111,7 +1121,7 @@ static bool fill(struct decoder *d, struct mu_doc *doc)
     doc->closed = d->fields[ATTRIBUTE_CLOSED].number != 0;
     doc->has_deadline = d->fields[ATTRIBUTE_DEADLINE].kind == KIND_TIME;
     doc->deadline_us = d->fields[ATTRIBUTE_DEADLINE].number;
-    doc->dialect = dialect_of(d, doc);
+    doc->dialect = dialect_of(d, doc, doc->dialect);
     return true;
 }
 

@@ -54,7 +54,6 @@ struct mu_rdzv {
     struct mu_node me;
     char *name, *endpoint;
     const struct mu_doc_codec *codec;
-    struct mu_doc_dialect dialect;
     bool has_bell, has_turns, has_settle;
     struct mu_rng rng;
 
@@ -235,7 +234,6 @@ int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, 
     r->me.name = mu_slice(r->name, config->me.name.len);
     r->settings = config->settings;
     r->codec = config->codec != NULL ? config->codec : &mu_doc_codec_pickle;
-    r->dialect = config->dialect;
     r->has_bell = config->has_bell;
     r->has_turns = config->has_turns;
     r->has_settle = config->has_settle;
@@ -1282,19 +1280,11 @@ static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
 {
     const struct mu_doc *doc = &r->sights.doc;
     struct muster_error error = { 0 };
+    char text[MU_NODE_TEXT_MAX];
 
-    if (doc->dialect.addr && doc->dialect.spares && !doc->dialect.zoned) {
-        (void)mu_fail(
-            &error, MUSTER_ERDZV_STATE,
-            "the document was written by PyTorch 2.3 to 2.5, with which muster cannot share a rendezvous: their "
-            "times have no zone and cannot be compared with those of any other version");
-    } else if (!r->maybe_in && is_joining(r) && mu_doc_find(doc, &r->me) != NULL) {
-        char text[MU_NODE_TEXT_MAX];
-
-        (void)mu_fail(&error, MUSTER_ERDZV_STATE, "another node has the same identity, %s", mu_node_text(&r->me, text));
-    } else {
+    if (r->maybe_in || !is_joining(r) || mu_doc_find(doc, &r->me) == NULL)
         return false;
-    }
+    (void)mu_fail(&error, MUSTER_ERDZV_STATE, "another node has the same identity, %s", mu_node_text(&r->me, text));
     on_corrupt(r, &error, now_ms, out);
     return true;
 }
@@ -1422,7 +1412,7 @@ static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
         return;
     }
-    mu_doc_reset(&r->incoming, r->dialect);
+    mu_doc_reset(&r->incoming, last->dialect); /* there may be others yet who read only that */
     r->incoming.round = round;
     r->from_store = r->missing = false;
     if (see(r, &r->incoming, event, out) < 0)
@@ -1451,6 +1441,7 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         on_missing(r, event, out);
         return;
     }
+    r->incoming.dialect = r->sights.doc.dialect;
     rc = r->codec->decode(event->bytes, &r->incoming, &error);
     if (rc == MUSTER_ERDZV_STATE) {
         on_corrupt(r, &error, event->now_ms, out);

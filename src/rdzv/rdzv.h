@@ -168,7 +168,7 @@ struct mu_rdzv_config { /* copied, the names included */
     struct mu_rdzv_settings settings;
     struct mu_node me;
     const char *endpoint;                 /* of the store, for people; NULL: not known */
-    struct mu_doc_dialect dialect;        /* of a document that we are the first to write */
+    struct mu_doc_dialect dialect;        /* of a document that we are the first to write; expected of others */
     const struct mu_doc_codec *codec;     /* NULL: pickle */
     bool has_bell, has_turns, has_settle; /* what the back end can do */
     struct mu_hash_seed hash_seed;        /* random */

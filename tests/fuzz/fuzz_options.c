@@ -54,8 +54,9 @@ static void check_settings(const struct muster_rdzv_params *params)
 {
     struct mu_rdzv_settings settings;
     struct mu_doc_dialect dialect;
+    bool shares;
 
-    (void)mu_rdzv_dialect_from_params(params, &dialect, NULL);
+    (void)mu_rdzv_dialect_from_params(params, &dialect, &shares, NULL);
     if (mu_rdzv_settings_from_params(params, &settings, NULL) < 0)
         return;
     EXPECT(settings.join_ms > 0 && settings.last_call_ms > 0 && settings.close_ms > 0 && settings.heartbeat_ms > 0);

@@ -4,7 +4,7 @@
  *
  * is round 3 with the participants a and b, of ranks 0 and 1; c waits and d is a spare. Behind the @ is the heartbeat in
  * milliseconds, a bare "E@7" has nothing else. A small letter is a node of our own kind, a capital one of PyTorch; '#' is
- * one of ours with a NUL in its name. An @ alone stands for now, which is doc_now_ms. The dialect is 2.x unless "1.13" or "2.4" stands there. */
+ * one of ours with a NUL in its name. An @ alone stands for now, which is doc_now_ms. The dialect is 2.x unless "1.13" or "2.5" stands there. */
 #ifndef TESTS_UNIT_RDZV_SCENE_H
 #define TESTS_UNIT_RDZV_SCENE_H
 
@@ -17,7 +17,6 @@
 #include <stdio.h>
 
 #define DOC_TEXT_MAX 8192
-#define DIALECT_2_4 ((struct mu_doc_dialect){ true, true, false })
 
 static int64_t doc_now_ms;
 static const struct mu_hash_seed hash_seed = { 11, 22 };
@@ -107,8 +106,8 @@ static inline int doc_read(const char *text, struct mu_doc *doc)
             doc->closed = true;
         } else if (takes_word(&text, "1.13")) {
             doc->dialect = MU_DOC_DIALECT_1_13;
-        } else if (takes_word(&text, "2.4")) {
-            doc->dialect = DIALECT_2_4;
+        } else if (takes_word(&text, "2.5")) {
+            doc->dialect = MU_DOC_DIALECT_2_5;
         } else if (strncmp(text, "last-call=", 10) == 0) {
             doc->has_deadline = true;
             doc->deadline_us = strtoll(text + 10, &end, 10) * 1000;
@@ -152,7 +151,7 @@ static inline void write_doc(struct words *out, const struct mu_doc *doc, bool t
         say_word(out, " last-call=%" PRId64, doc->deadline_us / 1000);
     else if (doc->has_deadline)
         say_word(out, " last-call");
-    say_word(out, "%s", old ? " 1.13" : doc->dialect.zoned ? "" : " 2.4");
+    say_word(out, "%s", old ? " 1.13" : doc->dialect.zoned ? "" : " 2.5");
     for (size_t i = 0; i < doc->count; i++) {
         const struct mu_doc_member *member = &doc->members[i];
 

@@ -258,6 +258,37 @@ static void an_old_document_gets_a_free_port_too(void **state)
     assert_string_equal(listening(s, T0, 999), "set " K(4, "ADDR") "=10.0.0.1");
 }
 
+/* PyTorch 2.5 publishes nothing: its workers go to the endpoint. */
+static void workers_that_meet_in_the_rendezvous_store_need_no_other(void **state)
+{
+    struct scene *s = *state;
+
+    for (int64_t rank = 0; rank < 2; rank++) {
+        struct mu_boot_start there = mixed(4, rank, rank == 0, rank == 0 ? "a_1_1" : "B_2_2");
+
+        there.met_at = "node1";
+        there.met_port = 29400;
+        assert_string_equal(start(s, T0, there), "done 'node1' 29400"); /* and no word of a rank 0 that moved */
+        there.round = 5;
+        there.met_at = "127.0.0.1";
+        assert_string_equal(start(s, T0, there), "done '127.0.0.1' 29400");
+    }
+    assert_string_equal(start(s, T0, ours(6, 0)), "keep");
+}
+
+static void an_endpoint_that_is_too_long_to_be_met_at_is_an_error(void **state)
+{
+    struct scene *s = *state;
+    char name[MU_BOOT_ADDR_MAX + 1];
+    struct mu_boot_start there = mixed(4, 0, true, "a_1_1");
+
+    memset(name, 'n', MU_BOOT_ADDR_MAX);
+    name[MU_BOOT_ADDR_MAX] = '\0';
+    there.met_at = name;
+    there.met_port = 29400;
+    assert_non_null(strstr(start(s, T0, there), "fail ELIMIT"));
+}
+
 static void a_free_port_leaves_the_kept_listener_alone(void **state)
 {
     struct scene *s = *state;
@@ -842,6 +873,8 @@ int main(void)
         SCENE(with_a_stock_member_one_listener_stays_for_good),
         SCENE(without_an_agents_store_only_a_free_port_is_published),
         SCENE(an_old_document_gets_a_free_port_too),
+        SCENE(workers_that_meet_in_the_rendezvous_store_need_no_other),
+        SCENE(an_endpoint_that_is_too_long_to_be_met_at_is_an_error),
         SCENE(a_free_port_leaves_the_kept_listener_alone),
         SCENE(the_address_is_the_best_that_is_known),
         SCENE(the_address_is_one_that_we_listen_on),

@@ -124,6 +124,14 @@ static const char *const good[] = {
     "v3-06-real-2.11-redundancy",
     "v3-07-real-2.11-closed",
     "v3-08-real-2.11-big-300",
+    "v4-01-real-2.5-empty",
+    "v4-02-real-2.5-one-joining",
+    "v4-03-real-2.5-min-reached-deadline",
+    "v4-04-real-2.5-complete-with-ranks",
+    "v4-05-real-2.5-wait-list",
+    "v4-06-real-2.5-redundancy",
+    "v4-07-real-2.5-spare-steps-up",
+    "v4-08-real-2.5-closed",
 };
 
 static struct mu_buf load(const char *name, const char *suffix)
@@ -602,6 +610,19 @@ static struct mu_doc accept_protocol(const char *text, unsigned protocol)
     return doc;
 }
 
+static struct mu_doc accept_as(const char *text, struct mu_doc_dialect expected)
+{
+    struct mu_buf bytes = assemble(text);
+    struct muster_error err = { 0 };
+    struct mu_doc doc;
+
+    mu_doc_init(&doc, seed, expected);
+    if (decode(mu_buf_slice(&bytes), &doc, &err) < 0)
+        fail_msg("%s", err.text);
+    mu_buf_done(&bytes);
+    return doc;
+}
+
 static struct mu_doc accept(const char *text)
 {
     return accept_protocol(text, 4);
@@ -1056,6 +1077,36 @@ static void what_an_empty_document_does_not_tell_follows_from_its_spares(void **
     mu_doc_done(&doc);
 }
 
+/* Of a document that nobody is in, and of the version among those whose documents are alike. */
+static void what_a_document_does_not_tell_is_as_expected(void **state)
+{
+    static const struct {
+        struct mu_doc_dialect expected, found;
+        const char *text;
+    } rows[] = {
+        { MU_DOC_DIALECT_2_5, MU_DOC_DIALECT_2_5, DOC("NONE", "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_3, MU_DOC_DIALECT_2_3, DOC("NONE", "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_X, MU_DOC_DIALECT_2_X, DOC("NONE", "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_1_13, MU_DOC_DIALECT_2_X, DOC("NONE", "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_2, MU_DOC_DIALECT_2_2, DOC("NONE", "DICT", "SET", NO_SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_X, MU_DOC_DIALECT_1_13, DOC("NONE", "DICT", "SET", NO_SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_5, MU_DOC_DIALECT_1_13, DOC("NONE", "DICT", "SET", NO_SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_3, MU_DOC_DIALECT_2_3, DOC(NAIVE, "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_1_13, MU_DOC_DIALECT_2_5, DOC(NAIVE, "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_X, MU_DOC_DIALECT_2_5, DOC(NAIVE, "DICT", "SET", SPARES, "DICT") },
+        { MU_DOC_DIALECT_2_3, MU_DOC_DIALECT_2_X, DOC(ZONED, "DICT", "SET", SPARES, "DICT") },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_doc doc = accept_as(rows[i].text, rows[i].expected);
+
+        assert_dialect(doc.dialect, rows[i].found.addr, rows[i].found.spares, rows[i].found.zoned);
+        assert_int_equal(doc.dialect.habits, rows[i].found.habits);
+        mu_doc_done(&doc);
+    }
+}
+
 /* ---- Limits ---- */
 
 static void put_many(struct mu_buf *out, const char *text, size_t times)
@@ -1159,7 +1210,7 @@ static void documents_of_all_sizes_and_dialects_come_back(void **state)
             struct mu_doc doc;
             bool spares = dialect & 2;
 
-            mu_doc_init(&doc, seed, (struct mu_doc_dialect){ dialect & 1, spares, (dialect & 4) != 0 });
+            mu_doc_init(&doc, seed, (struct mu_doc_dialect){ dialect & 1, spares, (dialect & 4) != 0, MU_HABITS_1_13 });
             populate(&doc, counts[i], MU_DOC_PARTICIPANT | MU_DOC_HEARTBEAT);
             if (counts[i] == 0)
                 doc.dialect.addr = spares; /* not told by an empty one */
@@ -1171,7 +1222,7 @@ static void documents_of_all_sizes_and_dialects_come_back(void **state)
             assert_comes_back(&doc);
             mu_doc_done(&doc);
 
-            mu_doc_init(&doc, seed, (struct mu_doc_dialect){ dialect & 1, spares, spares });
+            mu_doc_init(&doc, seed, (struct mu_doc_dialect){ dialect & 1, spares, spares, MU_HABITS_1_13 });
             populate(&doc, counts[i], spares ? MU_DOC_WAITING | MU_DOC_SPARE : MU_DOC_WAITING);
             if (counts[i] == 0)
                 doc.dialect.addr = spares;
@@ -1414,6 +1465,7 @@ int main(void)
         cmocka_unit_test(integers_of_all_widths_are_read),
         cmocka_unit_test(the_fold_bit_is_not_looked_at),
         cmocka_unit_test(what_an_empty_document_does_not_tell_follows_from_its_spares),
+        cmocka_unit_test(what_a_document_does_not_tell_is_as_expected),
         cmocka_unit_test(there_is_a_limit_to_everything),
         cmocka_unit_test(there_is_a_limit_to_the_members),
         cmocka_unit_test(documents_of_all_sizes_and_dialects_come_back),

@@ -1846,34 +1846,42 @@ static void the_dialect_that_was_read_is_written(void **unused)
     T(s->trace.text, "write 0 complete B=0 a=1");
 }
 
-static void a_document_of_2_3_to_2_5_is_refused(void **unused)
+/* Their times have no zone, which is nothing to us: no clock of ours is compared with them. */
+static void a_document_of_2_3_to_2_5_is_joined_and_written_as_it_was(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
 
     (void)unused;
     T(ask(s, MU_RDZV_JOIN), "read");
-    T(state(s, "0 2.4 b=0@"), "failed to join: ERDZV_STATE");
-    assert_non_null(strstr(mu_rdzv_error(s->r)->text, "2.3 to 2.5"));
-    s->now_ms += 2000;
-    T(ask(s, MU_RDZV_CLOSE), "read");
-    T(state(s, "0 2.4 b=0@"), "failed to close: ERDZV_STATE");
-    s->now_ms += 2000;
-    T(ask(s, MU_RDZV_LOOK), "read");
-    T(state(s, "0 2.4 b=0@"), "looked ERDZV_STATE");
+    T(state(s, "0 2.5 B=0@77000"), "write 0 complete 2.5 B=0 a=1");
+    assert_int_equal(written_ms(s, 'a'), 77000);
+    T(written(s), "joined 0 as 1 of B a");
+    assert_false(mu_rdzv_world(s->r)->dialect.zoned);
+    assert_int_equal(mu_rdzv_world(s->r)->dialect.habits, MU_HABITS_2_5);
 }
 
-static void a_member_bears_a_document_of_2_3_to_2_5_for_the_death_age(void **unused)
+static void a_spare_of_2_5_steps_up(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
-    uint64_t since_ms = 0;
 
     (void)unused;
-    be_member(s, "0 complete a=0@ b=1@");
-    T(wake(s), "read");
-    since_ms = s->now_ms;
-    T(state(s, "0 complete 2.4 a=0@ b=1@"), "");
-    T(watch(s, 3 * AGE_MS, "0 complete 2.4 a=0@ b=1@"), "failed to time: ERDZV_STATE");
-    assert_in_range(s->now_ms - since_ms, AGE_MS, AGE_MS + 1000);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete 2.5 B=0@ C=1@"), "write 0 complete 2.5 B=0 C=1 a+");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    T(state(s, "0 complete 2.5 B=0@ a+@"), "write 0 complete 2.5 B=0 a~");
+}
+
+static void a_store_that_lost_its_data_gets_the_dialect_that_was_there(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 2.5"), "write 4 2.5 a=0");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    T(state(s, NULL), "write 5 2.5 a=0 as new");
 }
 
 static void a_corrupt_document_ends_a_join_at_once(void **unused)
@@ -2722,7 +2730,7 @@ static void say_random_doc(struct words *out, struct mu_rng *rng, bool with_me)
              mu_rng_below(rng, 12) == 0 ? " closed" : "");
     if (!complete && mu_rng_below(rng, 2) == 0)
         say_word(out, " last-call=%d", (int)mu_rng_below(rng, 3));
-    say_word(out, "%s", mu_rng_below(rng, 8) == 0 ? " 1.13" : mu_rng_below(rng, 40) == 0 ? " 2.4" : "");
+    say_word(out, "%s", mu_rng_below(rng, 8) == 0 ? " 1.13" : mu_rng_below(rng, 8) == 0 ? " 2.5" : "");
     for (size_t i = 0; i < sizeof letters - 1; i++) {
         bool me = letters[i] == 'a';
         uint64_t what = mu_rng_below(rng, me ? 5 : 7);
@@ -3097,8 +3105,9 @@ int main(void)
         SCENE(a_name_may_have_any_bytes),
         SCENE(times_are_the_documents_own),
         SCENE(the_dialect_that_was_read_is_written),
-        SCENE(a_document_of_2_3_to_2_5_is_refused),
-        SCENE(a_member_bears_a_document_of_2_3_to_2_5_for_the_death_age),
+        SCENE(a_document_of_2_3_to_2_5_is_joined_and_written_as_it_was),
+        SCENE(a_spare_of_2_5_steps_up),
+        SCENE(a_store_that_lost_its_data_gets_the_dialect_that_was_there),
         SCENE(a_corrupt_document_ends_a_join_at_once),
         SCENE(a_member_bears_a_corrupt_document_for_the_death_age),
         SCENE(another_node_with_our_identity_is_refused),

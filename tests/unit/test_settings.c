@@ -257,12 +257,20 @@ static void the_first_writers_dialect_can_be_chosen(void **state)
     static const struct {
         const char *options;
         int rc;
-        bool addr;
+        struct mu_doc_dialect dialect;
+        bool shares;
     } rows[] = {
-        { "", 0, true },
-        { "dialect=2.x", 0, true },
-        { "dialect=1.13", 0, false },
-        { "dialect=3.x", MUSTER_EINVAL, false },
+        { "", 0, MU_DOC_DIALECT_2_X, true },
+        { "dialect=2.x", 0, MU_DOC_DIALECT_2_X, true },
+        { "dialect=2.5", 0, MU_DOC_DIALECT_2_5, true },
+        { "dialect=2.5,use_agent_store=false", 0, MU_DOC_DIALECT_2_5, false },
+        { "dialect=2.4", 0, MU_DOC_DIALECT_2_5, false },
+        { "dialect=2.4,use_agent_store=true", 0, MU_DOC_DIALECT_2_5, true },
+        { "dialect=2.3", 0, MU_DOC_DIALECT_2_3, true },
+        { "dialect=2.2", 0, MU_DOC_DIALECT_2_2, true },
+        { "dialect=1.13", 0, MU_DOC_DIALECT_1_13, true },
+        { "dialect=3.x", MUSTER_EINVAL, MU_DOC_DIALECT_1_13, false },
+        { "use_agent_store=3.x", MUSTER_EINVAL, MU_DOC_DIALECT_2_X, false },
     };
 
     (void)state;
@@ -270,12 +278,16 @@ static void the_first_writers_dialect_can_be_chosen(void **state)
         struct muster_rdzv_params *params = params_of("job", 1, 1, rows[i].options);
         struct mu_doc_dialect dialect = { 0 };
         struct muster_error error = { 0 };
+        bool shares = false;
 
-        assert_int_equal(mu_rdzv_dialect_from_params(params, &dialect, &error), rows[i].rc);
-        assert_int_equal(dialect.addr, rows[i].addr);
-        assert_int_equal(dialect.zoned, rows[i].addr);
+        assert_int_equal(mu_rdzv_dialect_from_params(params, &dialect, &shares, &error), rows[i].rc);
+        assert_int_equal(dialect.addr, rows[i].dialect.addr);
+        assert_int_equal(dialect.spares, rows[i].dialect.spares);
+        assert_int_equal(dialect.zoned, rows[i].dialect.zoned);
+        assert_int_equal(dialect.habits, rows[i].dialect.habits);
+        assert_int_equal(shares, rows[i].shares);
         if (rows[i].rc < 0)
-            assert_non_null(strstr(error.text, "3.x"));
+            assert_non_null(strstr(error.text, i == COUNT(rows) - 1 ? "use_agent_store" : "3.x"));
         muster_rdzv_params_free(params);
     }
 }
@@ -284,10 +296,11 @@ static void a_dialect_that_is_no_text_is_refused(void **state)
 {
     struct muster_rdzv_params *params = params_of("job", 1, 1, "");
     struct mu_doc_dialect dialect;
+    bool shares;
 
     (void)state;
     assert_int_equal(muster_rdzv_params_set_float(params, "dialect", 1.13, NULL), 0);
-    assert_int_equal(mu_rdzv_dialect_from_params(params, &dialect, NULL), MUSTER_EINVAL);
+    assert_int_equal(mu_rdzv_dialect_from_params(params, &dialect, &shares, NULL), MUSTER_EINVAL);
     muster_rdzv_params_free(params);
 }
 
