@@ -338,7 +338,7 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
 
         news->round = world->round;
         news->rank = world->rank;
-        news->old_dialect = !world->dialect.addr;
+        news->old_dialect = world->dialect.habits == MU_HABITS_1_13;
         copy_ids(news, world->members, world->count);
         name_nodes(news, nodes);
         news->tag = mu_round_tag(nodes, news->ids_count);

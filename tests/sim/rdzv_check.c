@@ -361,7 +361,7 @@ static void new_world(unsigned incarnation, int64_t round, const uint16_t *ids, 
 static bool counts_stock(void)
 {
     for (unsigned i = 0; i < FAULTS_COUNT; i++) {
-        if (w.on[i] && i != F_STOCK && i != F_OLD && i != F_PLAIN && i != F_DEAF && i != F_LAZY)
+        if (w.on[i] && i != F_STOCK && i != F_OLD && i != F_MIDDLE && i != F_PLAIN && i != F_DEAF && i != F_LAZY)
             return false;
     }
     return true;

@@ -52,11 +52,12 @@ enum {
     X(FLAP, "flap")       /* and come again */                                                                         \
     X(SPARES, "spares")   /* there are more nodes than the maximum */                                                  \
     X(CLOSE, "close")                                                                                                  \
-    X(STOCK, "stock") /* some nodes are PyTorch */                                                                     \
-    X(OLD, "old")     /* the dialect of 1.13: no spares */                                                             \
-    X(PLAIN, "plain") /* a back end without bell and turns */                                                          \
-    X(DEAF, "deaf")   /* some rings of the bell wake nobody */                                                         \
-    X(LAZY, "lazy")   /* timers fire late */
+    X(STOCK, "stock")   /* some nodes are PyTorch */                                                                   \
+    X(OLD, "old")       /* the dialect of 1.13: no spares */                                                           \
+    X(PLAIN, "plain")   /* a back end without bell and turns */                                                        \
+    X(DEAF, "deaf")     /* some rings of the bell wake nobody */                                                       \
+    X(LAZY, "lazy")     /* timers fire late */                                                                         \
+    X(MIDDLE, "middle") /* the dialect of 2.3 to 2.5: spares, and times without a zone */
 
 enum fault {
 #define X(name, text) F_##name,

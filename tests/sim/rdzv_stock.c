@@ -24,7 +24,7 @@ enum act {
     ACT_SYNC,
     ACT_CLOSED,
     ACT_TIMEOUT,
-    ACT_CRASH, /* 1.13 compares a deadline that is not there */
+    ACT_CRASH, /* up to 2.5 a deadline that is not there is compared */
     ACT_FINISH,
 };
 
@@ -200,10 +200,11 @@ static enum act decide_join(const struct node *node)
         return ACT_WAIT;
     if (doc->complete && count >= node->settings.nodes_max && (in & (MU_DOC_WAITING | MU_DOC_SPARE)) == 0 && !old)
         return ACT_SPARE;
-    if (!doc->complete && (in & MU_DOC_PARTICIPANT) != 0 && count >= node->settings.nodes_min) {
-        if (old && !doc->has_deadline)
+    if (!doc->complete && (in & MU_DOC_PARTICIPANT) != 0 && count >= node->settings.nodes_min &&
+        (old || count <= node->settings.nodes_max)) {
+        if (!doc->dialect.zoned && !doc->has_deadline)
             return ACT_CRASH;
-        if (doc->has_deadline && doc->deadline_us < now && (old || count <= node->settings.nodes_max))
+        if (doc->has_deadline && doc->deadline_us < now)
             return ACT_COMPLETE;
     }
     if (!doc->complete && (in & MU_DOC_PARTICIPANT) == 0)

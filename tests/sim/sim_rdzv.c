@@ -277,8 +277,10 @@ static void run_until(uint64_t until_us)
 static void choose_faults(void)
 {
     unsigned density = chance(10) ? 0 : 5 + (unsigned)below(35);
+    struct mu_rng more = mu_rng_seeded(~w.seed); /* so that seeds stay what they are */
 
-    for (unsigned i = 0; i < FAULTS_COUNT; i++) {
+    w.on[F_MIDDLE] = faults_given ? faults_wanted[F_MIDDLE] : mu_rng_below(&more, 100) < density;
+    for (unsigned i = 0; i < F_MIDDLE; i++) {
         w.on[i] = chance(density);
         w.percent[i] = 1 + (unsigned)below(chance(50) ? 10 : 40);
         if (faults_given)
@@ -329,7 +331,7 @@ static void prepare(uint64_t seed)
     choose_faults();
     w.nodes_count = nodes_wanted != 0 ? nodes_wanted : 1 + (unsigned)below(chance(90) ? 6 : 12);
     choose_settings();
-    w.dialect = w.on[F_OLD] ? MU_DOC_DIALECT_1_13 : MU_DOC_DIALECT_2_X;
+    w.dialect = w.on[F_OLD] ? MU_DOC_DIALECT_1_13 : w.on[F_MIDDLE] ? MU_DOC_DIALECT_2_5 : MU_DOC_DIALECT_2_X;
     w.id_mask = (unsigned)below(IDS_MAX);
     w.slow_us = w.on[F_SLOW] ? (1 + below(10)) * 300 * MS : 0;
     w.one_stock_clock = true;
