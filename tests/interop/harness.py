@@ -70,6 +70,19 @@ def interpreter(which):
     return os.path.abspath(chosen)  # not resolved: a venv's python is a link
 
 
+def release(which):
+    """(2, 13) of "2.13.0"."""
+    return tuple(int(part) for part in which.split(".")[:2])
+
+
+def dialect(which):
+    """What our option `dialect` calls that version; what is newer than all of them is "2.x"."""
+    for last, name in (((1, 13), "1.13"), ((2, 2), "2.2"), ((2, 3), "2.3"), ((2, 4), "2.4"), ((2, 5), "2.5")):
+        if release(which) <= last:
+            return name
+    return "2.x"
+
+
 def absent(reason):
     """Missing tools skip a test on a developer's machine and fail it where all must be there."""
     import pytest  # not needed by the recorder

@@ -425,8 +425,8 @@ class Scene:
         if hosting:
             self.port = free_port()
         wanted = {**self.options, **self.hosting(hosting), **options}
-        if self.which == "1.13.1":
-            wanted.setdefault("dialect", "1.13")
+        if harness.dialect(self.which) != "2.x":
+            wanted.setdefault("dialect", harness.dialect(self.which))
         return {k: v for k, v in wanted.items() if v is not None}
 
     def our(self, name="127.0.0.2", environment=None, limits=None, **options):
@@ -501,12 +501,13 @@ class Scene:
 
 
 class EtcdScene(Scene):
-    """One rendezvous of the etcd-v2 back end, on a cluster of etcds.  Only PyTorch 1.13 has that, with python3-etcd."""
+    """One rendezvous of the etcd-v2 back end, on a cluster of etcds, for a PyTorch that has python-etcd: 1.13, unless another
+    one than the usual is asked for."""
 
     backend = "etcd-v2"
 
     def __init__(self, pool, cluster, nodes=(2, 2), **options):
-        super().__init__(pool, "1.13.1", nodes, store=None, **options)
+        super().__init__(pool, "1.13.1" if NEW == USUAL else NEW, nodes, store=None, **options)
         self.cluster, self.port = cluster, cluster[0].port
 
     def hosting(self, hosting):

@@ -13,8 +13,8 @@ What the handler is asked runs on one thread, in order; what only looks (`docume
 on another, on a connection of its own, so that it works while the handler is inside a call.
 
 The handler is PyTorch's, unchanged.  Two things stand for what a test on one machine lacks: `name`
-is the machine's name (1.13 has no other way to be told than socket.getfqdn()), and 1.13, whose
-keep-alive times are constants of from_backend(), gets its settings object with others in it.
+is the machine's name (1.13 has no other way to be told than socket.getfqdn()), and versions whose
+keep-alive times are constants of from_backend() get their settings object with others in it.
 The process ends when its standard input does, so that it never outlives whoever started it.
 """
 
@@ -145,7 +145,8 @@ class Node:
             backends = c10d_rendezvous_backend
         backend, self.store = backends.create_backend(params)
         handler = dynamic_rendezvous.create_handler(self.store, backend, params)
-        if OLD and "keep_alive_interval" in options:
+        wanted = options.get("keep_alive_interval", 5)
+        if handler.settings.keep_alive_interval != datetime.timedelta(seconds=wanted):
             handler = self.with_keep_alive(handler, backend, options)
         self.handler = handler
         return {"port": getattr(self.store, "port", 0), "pid": os.getpid(), "node": self.me()}
@@ -166,11 +167,12 @@ class Node:
 
     def next(self, request):
         result = self.handler.next_rendezvous()
-        if OLD:
+        if isinstance(result, tuple):  # before 2.4
             from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
             store, rank, world_size = result
             if rank == 0:  # what its agent does with each new round
-                SimpleElasticAgent._set_master_addr_port(store, None, None)
+                local_addr = () if OLD else (self.me()[0],)
+                SimpleElasticAgent._set_master_addr_port(store, None, None, *local_addr)
             addr, port = SimpleElasticAgent._get_master_addr_port(store)
         else:
             store, rank, world_size = result.store, result.rank, result.world_size

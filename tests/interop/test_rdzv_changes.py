@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from harness import NEW
+from harness import NEW, dialect
 from rdzv_nodes import agree, listening, meet, side_by_side, until
 
 KINDS = ("stock", "ours")
@@ -193,6 +193,12 @@ def test_after_the_loss_of_rank_0_a_new_one_takes_its_place(scenes, which, heir)
     before = agree(nodes, meet(*nodes), round=0)
     first.kill()
     scene.until_in(2, limit=DEATH_AGE + 10)
+    if heir == "stock" and dialect(which) == "2.5":  # a node of it that becomes rank 0 later gives up
+        pending = third.begin("next")
+        assert second.call("next").error == "AssertionError"
+        second.kill()
+        assert pending.good()["rank"] == 1
+        return
     results = meet(second, third)
     after = agree([second, third], results, round=1)
     assert after != before

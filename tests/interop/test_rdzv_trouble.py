@@ -6,8 +6,8 @@ import pickle
 import signal
 import time
 
-from harness import NEW
-from rdzv_nodes import free_port, meet, side_by_side, until
+from harness import NEW, USUAL, dialect
+from rdzv_nodes import agree, free_port, meet, side_by_side, until
 
 QUICK = {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
 
@@ -67,15 +67,33 @@ def test_a_document_that_breaks_under_a_member_is_told(scenes, which):
     assert command.said.count("\n") >= 1
 
 
-def test_a_document_of_the_versions_between_is_refused_with_the_reason(scenes):
-    """2.3 to 2.5: spares, but times without a zone, which 2.13 cannot compare with its own."""
+def test_documents_of_the_versions_between_are_followed(scenes):
+    """2.3 to 2.5 have spares, but times without a zone; those times are theirs, whatever our clock says."""
     scene = scenes(NEW)
-    scene.put(document={"round": 0, "complete": False, "closed": False, "deadline": None,
+    scene.put(document={"round": 7, "complete": False, "closed": False, "deadline": None,
                         "participants": [["a", 1, 0, 0]], "wait_list": [], "redundancy_list": [],
-                        "last_heartbeats": [["a", 1, 0, "2026-01-01T00:00:00.000001"]]})
-    answer = scene.our("127.0.0.1").call("next")
-    assert not answer["ok"] and answer["text"], answer
-    assert "2.3" in answer["text"] or "2.5" in answer["text"], answer
+                        "last_heartbeats": [["a", 1, 0, "2021-01-01T00:00:00.000001"]]})
+    ours = scene.our("127.0.0.1")
+    ours.begin("next")
+    document = scene.until(lambda d: len(d["participants"]) == 2, what="ours is in it")
+    assert all(h[3].startswith("2021-01-01T00:0") and "+" not in h[3] for h in document["last_heartbeats"]), document
+
+
+def test_a_stock_node_of_another_version_ends_by_itself_and_disturbs_nobody(scenes):
+    """No two of 1.13, 2.3 to 2.5 and 2.6 and newer can read each other's documents; ours are with who came first."""
+    scene = scenes(NEW)
+    stock, ours = scene.stock("127.0.0.1"), scene.our("127.0.0.2")
+    nodes = [stock, ours]
+    agree(nodes, meet(*nodes), round=0)
+    others = ["1.13.1"] + ([USUAL] if dialect(NEW) != dialect(USUAL) else [])
+    for which in others:
+        foreign = scenes(which, store=None).on(scene)
+        foreign.run_id = scene.run_id
+        answer = foreign.stock("127.0.0.3", limits=scene.limits).call("next")
+        assert answer.error in ("TypeError", "AttributeError"), dict(answer)
+    document = scene.document()
+    assert document["complete"] and scene.members() == ["127.0.0.1", "127.0.0.2"], document
+    agree(nodes, meet(*nodes), round=1)
 
 
 @side_by_side

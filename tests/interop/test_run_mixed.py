@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from harness import NEW, program
+from harness import NEW, dialect, program
 from rdzv_nodes import side_by_side, until
 from run_nodes import RUN_LIMIT, Actors, Training
 
@@ -32,7 +32,8 @@ def launch(job, training, kind, number, *further, environment=None):
             # Its own defaults of -r and -t are more than it can read with Python 3.11.
             options += ["-r", 1, "-t", 1, "--monitor_interval", 0.1]
     else:
-        meeting = job.meeting(2, number, CONF)
+        ours = kind == "muster" and dialect(job.which) != "2.x"
+        meeting = job.meeting(2, number, CONF + (f",dialect={dialect(job.which)}" if ours else ""))
     return job.launch(kind, *options, *meeting, *training.words(*further), environment=environment)
 
 
