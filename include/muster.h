@@ -586,6 +586,7 @@ struct muster_rdzv_event { /* borrows what it points to */
     const char *cause; /* PEERS_LOST: how those who did not leave by themselves were lost; NULL: not known */
     int64_t away_ms;   /* BACKEND_DOWN: how long the store has not answered */
     int64_t give_up_in_ms; /* BACKEND_DOWN: how long it is still waited for; 0: without a limit, or not known */
+    const struct muster_node *self; /* the node that this handler is in the group; NULL: not known */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);
@@ -889,7 +890,9 @@ enum muster_event_source { MUSTER_EVENT_RENDEZVOUS, MUSTER_EVENT_AGENT, MUSTER_E
 
 struct muster_event_record { /* borrowed */
     uint32_t size;
-    const char *name; /* of a rendezvous: what was done, "join", ...; else "torchelastic.worker.status.START", ... */
+    const char
+        *name; /* of a rendezvous: PyTorch's operation, "dynamic_rendezvous.py:DynamicRendezvousHandler._close", ...;
+                       * else "torchelastic.worker.status.START", ... */
     const char *run_id, *message, *hostname;
     int64_t pid, local_id, rank; /* -1: none. Of an agent: -1; of a worker: its process and its global rank */
     enum muster_node_state node_state;

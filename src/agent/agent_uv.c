@@ -16,7 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "events/agent_event.h"
-#include "handler/handler.h"
+#include "handler/story.h"
 #include "kv/c10d_uv.h"
 #include "logs/tail.h"
 #include "proc/keeper.h"
@@ -1138,6 +1138,16 @@ static void feed(struct mu_agent *a, struct mu_job_event event)
 
 /* ---- The rendezvous ---- */
 
+/* An agent closes the rendezvous to shut it down. */
+static void record_failed_shutdown(const struct mu_agent *a, const struct muster_rdzv_event *event)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who =
+        event->self != NULL ? mu_teller_of(a->run_id, event->self) : mu_teller_new(a->run_id, NULL, -1, hostname);
+
+    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_SHUTDOWN_FAILED, .error = event->error });
+}
+
 /* Names and numbers as the machines have them; for nodes_count of them. NULL: no memory. */
 static struct mu_node *nodes_of(const struct muster_rdzv_event *event)
 {
@@ -1193,6 +1203,8 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
         told.away_ms = event->away_ms > 0 ? (uint64_t)event->away_ms : 0;
         told.give_up_in_ms = event->give_up_in_ms > 0 ? (uint64_t)event->give_up_in_ms : 0;
     }
+    if (event->type == MUSTER_RDZV_FAILED && event->request == MUSTER_RDZV_REQUEST_CLOSE)
+        record_failed_shutdown(a, event);
     if (a->config.on_rdzv != NULL)
         a->config.on_rdzv(a->config.ctx, event);
     nodes = nodes_of(event);

@@ -6,6 +6,7 @@
 #include "base/number.h"
 #include "base/secret.h"
 #include "cli/nproc.h"
+#include "events/record.h"
 #include "handler/etcd_params.h"
 #include "handler/handler.h"
 
@@ -1177,31 +1178,5 @@ const char *mu_run_error_kind(const struct muster_error *error)
 {
     if (error->errnum != 0 && (error->code == MUSTER_ESYSTEM || error->code == MUSTER_EINVAL))
         return errno_kind(error->errnum);
-    switch (error->code) {
-    case MUSTER_EINVAL:
-        return mu_run_kind_name(MU_RUN_VALUE);
-    case MUSTER_ENOMEM:
-        return mu_run_kind_name(MU_RUN_MEMORY);
-    case MUSTER_ETIMEOUT:
-        return "TimeoutError";
-    case MUSTER_ECONNECT:
-    case MUSTER_ELOST:
-    case MUSTER_ERESOLVE:
-    case MUSTER_EADDRINUSE:
-        return "DistNetworkError";
-    case MUSTER_ESIGNAL:
-        return "SignalException";
-    case MUSTER_ERDZV_CLOSED:
-        return "RendezvousClosedError";
-    case MUSTER_ERDZV_TIMEOUT:
-        return "RendezvousTimeoutError";
-    case MUSTER_ERDZV_CONNECTION:
-        return "RendezvousConnectionError";
-    case MUSTER_ERDZV_STATE:
-        return "RendezvousStateError";
-    case MUSTER_ERDZV_GRACEFUL_EXIT:
-        return "RendezvousGracefulExitError";
-    default:
-        return mu_run_kind_name(MU_RUN_RUNTIME);
-    }
+    return mu_event_error_kind(error->code);
 }

@@ -33,6 +33,37 @@ const char *muster_node_state_name(enum muster_node_state state)
     return "unknown";
 }
 
+const char *mu_event_error_kind(int code)
+{
+    switch (code) {
+    case MUSTER_EINVAL:
+        return "ValueError";
+    case MUSTER_ENOMEM:
+        return "MemoryError";
+    case MUSTER_ETIMEOUT:
+        return "TimeoutError";
+    case MUSTER_ECONNECT:
+    case MUSTER_ELOST:
+    case MUSTER_ERESOLVE:
+    case MUSTER_EADDRINUSE:
+        return "DistNetworkError";
+    case MUSTER_ESIGNAL:
+        return "SignalException";
+    case MUSTER_ERDZV_CLOSED:
+        return "RendezvousClosedError";
+    case MUSTER_ERDZV_TIMEOUT:
+        return "RendezvousTimeoutError";
+    case MUSTER_ERDZV_CONNECTION:
+        return "RendezvousConnectionError";
+    case MUSTER_ERDZV_STATE:
+        return "RendezvousStateError";
+    case MUSTER_ERDZV_GRACEFUL_EXIT:
+        return "RendezvousGracefulExitError";
+    default:
+        return "RuntimeError";
+    }
+}
+
 void muster_events_set_sink(muster_events_sink *sink, void *ctx)
 {
     (void)pthread_mutex_lock(&out.lock);

@@ -9,6 +9,9 @@
  * Any thread. */
 void mu_event_record(struct muster_event_record record, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* What PyTorch would have raised for an error of this code: "RendezvousTimeoutError". */
+const char *mu_event_error_kind(int code);
+
 bool mu_event_wanted(void);    /* there is a sink at this moment */
 int64_t mu_event_now_ms(void); /* by the wall clock, since 1970 */
 

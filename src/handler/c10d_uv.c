@@ -17,6 +17,7 @@
 #include "handler/bind_uv.h"
 #include "handler/front_uv.h"
 #include "handler/owns.h"
+#include "handler/story.h"
 #include "store/dial.h"
 #include "store/server_uv.h"
 
@@ -247,6 +248,15 @@ static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
            (unsigned)mu_addr_port(mu_server_address(c->server)), plan->hosts);
 }
 
+/* PyTorch's has no place in the group yet when it hosts. */
+static void record_hosting(const struct c10d *c)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who = mu_teller_new(c->front.run_id, c->front.local_addr, -1, hostname);
+
+    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_HOSTS });
+}
+
 static int host(struct c10d *c)
 {
     const struct mu_bind bind = mu_front_bind(&c->front);
@@ -268,6 +278,7 @@ static int host(struct c10d *c)
     me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
                            c->front.local_id };
     say_where(c, &plan);
+    record_hosting(c);
     connect_to(c, loopback, mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
     return 0;
 }

@@ -6,10 +6,9 @@
  * the next one is joined instead. A failure of the boot leaves the round and is told as FAILED. */
 #include "base/log.h"
 #include "base/rng.h"
-#include "events/record.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
-#include "handler/handler.h"
+#include "handler/story.h"
 #include "kv/kv.h"
 #include "rdzv/board.h"
 #include "rdzv/names.h"
@@ -85,9 +84,13 @@ static void beat_board(struct dynamic *d);
 
 static void tell(struct dynamic *d, struct muster_rdzv_event event)
 {
+    const struct mu_node *me = mu_rdzv_me(d->rdzv);
+    const struct muster_node self = { d->name, me->pid, me->local_id };
+
     if (d->freeing)
         return;
     event.size = sizeof event;
+    event.self = &self;
     d->listener(d->ctx, &event);
 }
 
@@ -97,20 +100,16 @@ static void tell_error(struct dynamic *d, enum muster_rdzv_event_type type, enum
     tell(d, (struct muster_rdzv_event){ .type = type, .round = d->round, .request = request, .error = error });
 }
 
-static void record(struct dynamic *d, const char *what, enum muster_node_state state, const char *text)
+static void record(struct dynamic *d, struct mu_story story)
 {
     const struct mu_node *me = mu_rdzv_me(d->rdzv);
-    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
 
-    mu_event_record((struct muster_event_record){ .name = what,
-                                                  .run_id = d->run_id,
-                                                  .hostname = d->name,
-                                                  .pid = me->pid,
-                                                  .local_id = me->local_id,
-                                                  .rank = world != NULL ? world->rank : -1,
-                                                  .node_state = state,
-                                                  .error = state == MUSTER_NODE_FAILED ? text : NULL },
-                    "%s", text);
+    mu_story_tell(&(struct mu_teller){ d->run_id, { mu_slice_str(d->name), me->pid, me->local_id } }, story);
+}
+
+static void record_error(struct dynamic *d, enum mu_story_kind kind, const struct muster_error *error)
+{
+    record(d, (struct mu_story){ .kind = kind, .error = error });
 }
 
 /* The error as the owner sees it: which rendezvous it is about. */
@@ -124,11 +123,15 @@ static struct muster_error with_context(const struct dynamic *d, const char *wha
 
 static void tell_failed(struct dynamic *d, enum muster_rdzv_request request, const struct muster_error *error)
 {
-    const char *what = mu_handler_request_text(request);
-    struct muster_error told = with_context(d, what, error);
+    struct muster_error told = with_context(d, mu_handler_request_text(request), error);
 
-    record(d, what, MUSTER_NODE_FAILED, told.text);
-    tell_error(d, MUSTER_RDZV_FAILED, request, &told);
+    if (request == MUSTER_RDZV_REQUEST_JOIN)
+        record_error(d, MU_STORY_JOIN_FAILED, &told);
+    else if (request == MUSTER_RDZV_REQUEST_LEAVE)
+        record_error(d, MU_STORY_LEAVE_FAILED, &told);
+    else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
+        record_error(d, MU_STORY_BEAT_FAILED, &told);
+    tell_error(d, MUSTER_RDZV_FAILED, request, &told); /* what a close was for is known to the one that asked for it */
 }
 
 /* Names in documents and of members are terminated. */
@@ -207,12 +210,10 @@ static void tell_joined(struct dynamic *d)
         .round = world->round,
         .bootstrap = d->bootstrap,
     };
-    char text[200];
 
     d->round = world->round;
-    (void)snprintf(text, sizeof text, "rank %lld of %lld in round %lld", (long long)info.rank,
-                   (long long)info.world_size, (long long)info.round);
-    record(d, "join", MUSTER_NODE_RUNNING, text);
+    record(d, (struct mu_story){
+                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_nodes(d,
                (struct muster_rdzv_event){
                    .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info, .old_dialect = is_old(world) },
@@ -735,24 +736,34 @@ static void on_left(struct dynamic *d)
         tell_failed(d, MUSTER_RDZV_REQUEST_JOIN, &d->boot_error);
         return;
     }
-    record(d, "leave", MUSTER_NODE_RUNNING, "left");
+    record(d, (struct mu_story){ .kind = MU_STORY_LEFT });
     tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = d->round });
     join_if_wanted(d);
 }
 
-static void on_record(struct dynamic *d, const struct mu_rdzv_effect *effect)
+static void on_planned(struct dynamic *d)
 {
-    bool final = effect->action == MU_RDZV_MARK_COMPLETE || effect->action == MU_RDZV_MARK_CLOSED;
-    struct mu_rdzv_nodes removed = mu_rdzv_removed(d->rdzv);
-    char node[MU_NODE_TEXT_MAX], text[MU_NODE_TEXT_MAX + 64];
+    struct mu_rdzv_deeds deeds = mu_rdzv_deeds(d->rdzv);
 
-    for (int64_t i = 0; i < effect->count; i++) {
-        (void)snprintf(text, sizeof text, "removed %s, which had no heartbeat", mu_node_text(&removed.items[i], node));
-        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': %s", d->run_id, text);
-        record(d, "remove dead node", MUSTER_NODE_RUNNING, text);
-    }
-    record(d, mu_rdzv_action_text(effect->action), final ? MUSTER_NODE_SUCCEEDED : MUSTER_NODE_RUNNING,
-           mu_rdzv_action_text(effect->action));
+    for (size_t i = 0; i < deeds.count; i++)
+        record(d,
+               (struct mu_story){ .kind = mu_story_of_action(deeds.items[i].action), .round = deeds.items[i].round });
+}
+
+static void on_synced(struct dynamic *d, const struct mu_rdzv_effect *effect)
+{
+    struct mu_rdzv_nodes removed = mu_rdzv_removed(d->rdzv);
+    char node[MU_NODE_TEXT_MAX];
+
+    for (size_t i = 0; i < removed.count; i++)
+        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", d->run_id,
+               mu_node_text(&removed.items[i], node));
+    if (removed.count > 0)
+        record(d, (struct mu_story){
+                      .kind = MU_STORY_DEAD_REMOVED, .nodes = removed.items, .nodes_count = removed.count });
+    record(d, (struct mu_story){ .kind = effect->written ? MU_STORY_SYNCED : MU_STORY_STALE });
+    if (effect->beat)
+        record(d, (struct mu_story){ .kind = MU_STORY_BEAT });
 }
 
 static void on_looked(struct dynamic *d)
@@ -772,9 +783,10 @@ static void on_looked(struct dynamic *d)
                                         .count = (int64_t)doc->waiting });
 }
 
-static void on_closed(struct dynamic *d)
+static void on_closed(struct dynamic *d, bool by_us)
 {
-    record(d, "close", MUSTER_NODE_SUCCEEDED, "closed");
+    if (by_us)
+        record(d, (struct mu_story){ .kind = MU_STORY_CLOSED });
     if (mu_boot_uv_is_on(&d->boot))
         d->closed_seen = true;
     else
@@ -786,7 +798,7 @@ static void on_down(struct dynamic *d, const struct mu_rdzv_effect *effect)
     struct muster_error told = with_context(d, "keep to", mu_rdzv_error(d->rdzv));
     uint64_t left_ms = effect->give_up_in_ms;
 
-    record(d, "keep alive", MUSTER_NODE_FAILED, told.text);
+    record_error(d, mu_rdzv_world(d->rdzv) != NULL ? MU_STORY_BEAT_FAILED : MU_STORY_SYNC_FAILED, &told);
     tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN,
                                         .round = d->round,
                                         .error = &told,
@@ -820,7 +832,7 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
             tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
         break;
     case MU_RDZV_TELL_CLOSED:
-        on_closed(d);
+        on_closed(d, effect->asked == MU_RDZV_CLOSE);
         break;
     case MU_RDZV_TELL_LEFT:
         on_left(d);
@@ -844,8 +856,11 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         note_ghost(d);
         tell_progress(d);
         break;
-    case MU_RDZV_TELL_RECORD:
-        on_record(d, effect);
+    case MU_RDZV_TELL_PLANNED:
+        on_planned(d);
+        break;
+    case MU_RDZV_TELL_SYNCED:
+        on_synced(d, effect);
         break;
     }
 }
@@ -904,6 +919,13 @@ static void feed(struct dynamic *d, struct mu_rdzv_event event)
     arm(d);
 }
 
+static void carry_out(struct dynamic *d, enum mu_rdzv_event_type what)
+{
+    if (what == MU_RDZV_JOIN)
+        record(d, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
+    feed(d, (struct mu_rdzv_event){ .type = what });
+}
+
 static void on_ask(void *ctx, unsigned what)
 {
     struct dynamic *d = ctx;
@@ -915,7 +937,7 @@ static void on_ask(void *ctx, unsigned what)
     if (what == MU_RDZV_JOIN && mu_rdzv_phase(d->rdzv) == MU_RDZV_PHASE_LEAVING)
         d->join_after_leave = true;
     else
-        feed(d, (struct mu_rdzv_event){ .type = (enum mu_rdzv_event_type)what });
+        carry_out(d, (enum mu_rdzv_event_type)what);
 }
 
 /* ---- The handler ---- */

@@ -1,8 +1,7 @@
 /* What a handler was asked before it could do it. */
 #include "handler/early.h"
 
-#include "events/record.h"
-#include "handler/handler.h"
+#include "handler/story.h"
 
 #include <assert.h>
 #include <unistd.h>
@@ -65,16 +64,9 @@ void mu_early_pass_on(struct mu_early *early, struct muster_handler *inner)
 static void record_failure(const struct mu_early_node *node, const struct muster_error *error)
 {
     char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who = mu_teller_new(node->run_id, node->local_addr, node->local_id, hostname);
 
-    mu_event_record((struct muster_event_record){ .name = "create",
-                                                  .run_id = node->run_id,
-                                                  .hostname = mu_handler_node_name(node->local_addr, hostname),
-                                                  .pid = getpid(),
-                                                  .local_id = node->local_id,
-                                                  .rank = -1,
-                                                  .node_state = MUSTER_NODE_FAILED,
-                                                  .error = error->text },
-                    "%s", error->text);
+    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_BACKEND_FAILED, .error = error });
 }
 
 void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, const struct muster_error *error,

@@ -5,10 +5,10 @@
  * address and a free port in the round's store, or reads them there -> the owner is told JOINED. If the round ends before
  * that, nobody has been told of it, and the next one is joined instead. A failure of the boot leaves the round and is told as
  * FAILED. Requests that etcd does not answer are the machines' business: every one is answered, with an error if need be. */
-#include "events/record.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
 #include "handler/etcd_params.h"
+#include "handler/story.h"
 #include "kv/etcd_store_uv.h"
 #include "rdzv/classic.h"
 #include "store/net.h"
@@ -80,34 +80,27 @@ static struct etcd *of(struct muster_handler *handler)
 
 static void tell(struct etcd *e, struct muster_rdzv_event event)
 {
+    const struct muster_node self = { e->name, getpid(), e->local_id };
+
     if (e->freeing)
         return;
     event.size = sizeof event;
+    event.self = &self;
     e->listener(e->ctx, &event);
 }
 
-static void record(struct etcd *e, const char *what, enum muster_node_state state, const char *text)
+static void record(struct etcd *e, struct mu_story story)
 {
-    const struct mu_classic_world *world = mu_classic_world(e->classic);
-
-    mu_event_record((struct muster_event_record){ .name = what,
-                                                  .run_id = e->place.run_id,
-                                                  .hostname = e->name,
-                                                  .pid = getpid(),
-                                                  .local_id = e->local_id,
-                                                  .rank = world->version >= 0 ? world->rank : -1,
-                                                  .node_state = state,
-                                                  .error = state == MUSTER_NODE_FAILED ? text : NULL },
-                    "%s", text);
+    mu_story_tell(&(struct mu_teller){ e->place.run_id, { mu_slice_str(e->name), getpid(), e->local_id } }, story);
 }
 
 static void tell_failed(struct etcd *e, enum muster_rdzv_request request, const struct muster_error *error)
 {
-    const char *what = mu_handler_request_text(request);
     struct muster_error told = *error;
 
-    (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", what, e->place.run_id);
-    record(e, what, MUSTER_NODE_FAILED, told.text);
+    (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", mu_handler_request_text(request), e->place.run_id);
+    if (request == MUSTER_RDZV_REQUEST_JOIN) /* what a close was for is known to the one that asked for it */
+        record(e, (struct mu_story){ .kind = MU_STORY_JOIN_FAILED, .error = &told });
     tell(e, (struct muster_rdzv_event){
                 .type = MUSTER_RDZV_FAILED, .round = e->round, .request = request, .error = &told });
 }
@@ -175,12 +168,10 @@ static void tell_joined(struct etcd *e)
     struct muster_rdzv_info info = {
         .rank = world->rank, .world_size = (int64_t)world->count, .round = world->version, .bootstrap = e->bootstrap
     };
-    char text[200];
 
     e->round = world->version;
-    (void)snprintf(text, sizeof text, "rank %" PRId64 " of %zu in version %" PRId64, world->rank, world->count,
-                   world->version);
-    record(e, "join", MUSTER_NODE_RUNNING, text);
+    record(e, (struct mu_story){
+                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_nodes(
         e,
         (struct muster_rdzv_event){
@@ -450,6 +441,7 @@ static void round_over(struct etcd *e, struct muster_rdzv_event event, const siz
 static void on_left(struct etcd *e)
 {
     if (!e->boot_failed) {
+        record(e, (struct mu_story){ .kind = MU_STORY_LEFT });
         tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = e->round });
         return;
     }
@@ -488,7 +480,8 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         break;
     case MU_CLASSIC_TELL_CLOSED:
         event.type = MUSTER_RDZV_CLOSED;
-        record(e, "close", MUSTER_NODE_SUCCEEDED, "closed");
+        if (effect->asked == MU_CLASSIC_ON_CLOSE)
+            record(e, (struct mu_story){ .kind = MU_STORY_CLOSED });
         if (mu_boot_uv_is_on(&e->boot))
             e->closed_seen = true;
         else
@@ -511,6 +504,10 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         break;
     case MU_CLASSIC_TELL_BACKEND_DOWN:
         event.type = MUSTER_RDZV_BACKEND_DOWN;
+        if (effect->error != NULL)
+            record(e, (struct mu_story){ .kind = mu_classic_world(e->classic)->version >= 0 ? MU_STORY_BEAT_FAILED
+                                                                                            : MU_STORY_SYNC_FAILED,
+                                         .error = effect->error });
         tell(e, event);
         break;
     case MU_CLASSIC_TELL_BACKEND_UP:
@@ -604,6 +601,7 @@ static void do_join(struct etcd *e)
     if (!again)
         e->join_deadline_ms = uv_now(e->loop) + e->place.join_ms;
     e->joining = true;
+    record(e, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
     feed(e, (struct mu_classic_event){ .type = MU_CLASSIC_ON_JOIN });
 }
 

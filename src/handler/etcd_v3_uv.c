@@ -8,10 +8,9 @@
  * but that it is away. Freeing the handler ends its lease, and with it all keys of this node. */
 #include "base/log.h"
 #include "base/rng.h"
-#include "events/record.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
-#include "handler/handler.h"
+#include "handler/story.h"
 #include "kv/etcd3_uv.h"
 #include "kv/job_uv.h"
 #include "rdzv/fold.h"
@@ -112,39 +111,53 @@ static void arm(struct v3 *v);
 
 static void tell(struct v3 *v, struct muster_rdzv_event event)
 {
+    const struct muster_node self = { v->name, v->pid, v->local_id };
+
     if (v->freeing)
         return;
     event.size = sizeof event;
+    event.self = &self;
     v->listener(v->ctx, &event);
 }
 
-static void record(struct v3 *v, const char *what, enum muster_node_state state, const char *text)
+static void record(struct v3 *v, struct mu_story story)
 {
-    mu_event_record((struct muster_event_record){ .name = what,
-                                                  .run_id = v->run_id,
-                                                  .hostname = v->name,
-                                                  .pid = v->pid,
-                                                  .local_id = v->local_id,
-                                                  .rank = mu_fold_rank(v->fold),
-                                                  .node_state = state,
-                                                  .error = state == MUSTER_NODE_FAILED ? text : NULL },
-                    "%s", text);
+    mu_story_tell(&(struct mu_teller){ v->run_id, { mu_slice_str(v->name), v->pid, v->local_id } }, story);
 }
 
 /* The error as the owner sees it: which rendezvous it is about. */
-static void tell_error(struct v3 *v, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
-                       const char *what, const struct muster_error *error)
+static struct muster_error with_context(const struct v3 *v, const char *what, const struct muster_error *error)
 {
     struct muster_error told = *error;
 
     (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", what, v->run_id);
-    record(v, what, MUSTER_NODE_FAILED, told.text);
-    tell(v, (struct muster_rdzv_event){ .type = type, .round = v->round, .request = request, .error = &told });
+    return told;
 }
 
 static void tell_failed(struct v3 *v, enum muster_rdzv_request request, const struct muster_error *error)
 {
-    tell_error(v, MUSTER_RDZV_FAILED, request, mu_handler_request_text(request), error);
+    struct muster_error told = with_context(v, mu_handler_request_text(request), error);
+
+    if (request == MUSTER_RDZV_REQUEST_JOIN)
+        record(v, (struct mu_story){ .kind = MU_STORY_JOIN_FAILED, .error = &told });
+    else if (request == MUSTER_RDZV_REQUEST_LEAVE)
+        record(v, (struct mu_story){ .kind = MU_STORY_LEAVE_FAILED, .error = &told });
+    else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
+        record(v, (struct mu_story){ .kind = MU_STORY_BEAT_FAILED, .error = &told });
+    tell(v, (struct muster_rdzv_event){ /* what a close was for is known to the one that asked for it */
+                                        .type = MUSTER_RDZV_FAILED,
+                                        .round = v->round,
+                                        .request = request,
+                                        .error = &told });
+}
+
+static void tell_down(struct v3 *v, const struct muster_error *error)
+{
+    struct muster_error told = with_context(v, "keep to", error);
+
+    record(v, (struct mu_story){ .kind = mu_fold_world(v->fold) != NULL ? MU_STORY_BEAT_FAILED : MU_STORY_SYNC_FAILED,
+                                 .error = &told });
+    tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .round = v->round, .error = &told });
 }
 
 static void tell_members(struct v3 *v, struct muster_rdzv_event event, bool only_lost)
@@ -183,12 +196,10 @@ static void tell_joined(struct v3 *v)
         .round = world->round,
         .bootstrap = v->bootstrap,
     };
-    char text[200];
 
     v->round = world->round;
-    (void)snprintf(text, sizeof text, "rank %" PRId64 " of %" PRId64 " in round %" PRId64, info.rank, info.world_size,
-                   info.round);
-    record(v, "join", MUSTER_NODE_RUNNING, text);
+    record(v, (struct mu_story){
+                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .round = info.round, .info = &info },
                  false);
 }
@@ -1087,7 +1098,7 @@ static void on_left(struct v3 *v)
         tell_failed(v, MUSTER_RDZV_REQUEST_JOIN, &v->boot_error);
         return;
     }
-    record(v, "leave", MUSTER_NODE_RUNNING, "left");
+    record(v, (struct mu_story){ .kind = MU_STORY_LEFT });
     tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = v->round });
     join_if_wanted(v);
 }
@@ -1106,15 +1117,6 @@ static void on_looked(struct v3 *v, const struct mu_fold_effect *effect)
                                         .count = effect->count,
                                         .request = MUSTER_RDZV_REQUEST_LOOK,
                                         .error = error.code != 0 ? &error : NULL });
-}
-
-static void on_completed(struct v3 *v, const struct mu_fold_effect *effect)
-{
-    char text[100];
-
-    (void)snprintf(text, sizeof text, "round %" PRId64 " is complete with %" PRId64 " nodes", effect->round,
-                   effect->count);
-    record(v, mu_rdzv_action_text(MU_RDZV_MARK_COMPLETE), MUSTER_NODE_SUCCEEDED, text);
 }
 
 static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
@@ -1138,7 +1140,8 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
             tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_REMOVED, .round = effect->round });
         break;
     case MU_FOLD_TELL_CLOSED:
-        record(v, "close", MUSTER_NODE_SUCCEEDED, "closed");
+        if (effect->asked == MU_FOLD_ON_CLOSE)
+            record(v, (struct mu_story){ .kind = MU_STORY_CLOSED });
         if (mu_boot_uv_is_on(&v->boot))
             v->closed_seen = true;
         else
@@ -1154,7 +1157,7 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         on_looked(v, effect);
         break;
     case MU_FOLD_TELL_BACKEND_DOWN:
-        tell_error(v, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, "keep to", effect->error);
+        tell_down(v, effect->error);
         break;
     case MU_FOLD_TELL_BACKEND_UP:
         tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = v->round });
@@ -1163,7 +1166,8 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         tell_progress(v);
         break;
     case MU_FOLD_TELL_COMPLETED:
-        on_completed(v, effect);
+        record(v, (struct mu_story){ .kind = MU_STORY_MARKS_COMPLETE, .round = effect->round });
+        record(v, (struct mu_story){ .kind = MU_STORY_SYNCED });
         break;
     case MU_FOLD_TELL_FOLDER:
         mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", v->run_id);
@@ -1261,6 +1265,13 @@ static void arm(struct v3 *v)
         (void)uv_timer_start(&v->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
 }
 
+static void carry_out(struct v3 *v, enum mu_fold_event_type what)
+{
+    if (what == MU_FOLD_ON_JOIN)
+        record(v, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
+    feed(v, (struct mu_fold_event){ .type = what });
+}
+
 static void on_ask(void *ctx, unsigned what)
 {
     struct v3 *v = ctx;
@@ -1272,7 +1283,7 @@ static void on_ask(void *ctx, unsigned what)
     if (what == MU_FOLD_ON_JOIN && mu_fold_phase(v->fold) == MU_FOLD_LEAVING)
         v->join_after_leave = true;
     else
-        feed(v, (struct mu_fold_event){ .type = (enum mu_fold_event_type)what });
+        carry_out(v, (enum mu_fold_event_type)what);
 }
 
 /* ---- The handler ---- */

@@ -10,8 +10,8 @@
  * caller's is in use (its back end, its store) a thread that does not end, because a name is still being resolved, is
  * left to itself and frees what is left. */
 #include "base/clock.h"
-#include "events/record.h"
-#include "handler/handler.h"
+#include "base/log.h"
+#include "handler/story.h"
 #include "kv/user_uv.h"
 
 #include <assert.h>
@@ -71,12 +71,23 @@ struct face {
     bool answered;
     struct answer answer;
     bool member, closed, broken; /* broken: the round we are in has lost members, or us */
+    struct muster_node self;     /* for the record; its name is ours. NULL: not known */
     bool ended, left_alone;
 };
 
 static struct face *face_of(struct muster_rdzv *rdzv)
 {
     return (struct face *)rdzv;
+}
+
+static bool is_set(struct face *face, const bool *flag)
+{
+    bool set;
+
+    (void)pthread_mutex_lock(&face->lock);
+    set = *flag;
+    (void)pthread_mutex_unlock(&face->lock);
+    return set;
 }
 
 /* ---- The thread's side ---- */
@@ -138,12 +149,30 @@ static void remember(struct face *face, const struct muster_rdzv_event *event)
     }
 }
 
+static void remember_self(struct face *face, const struct muster_node *self)
+{
+    char *name = self != NULL && face->self.name == NULL ? strdup(self->name) : NULL;
+
+    if (name != NULL)
+        face->self = (struct muster_node){ name, self->pid, self->local_id };
+}
+
+/* Nobody else hears of it: the caller is not told before its next call. */
+static void warn_of_heartbeat(const struct face *face, const struct muster_rdzv_event *event)
+{
+    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", face->run_id,
+           event->error != NULL ? event->error->text : "the back end does not answer");
+}
+
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct face *face = ctx;
 
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_set(face, &face->member))
+        warn_of_heartbeat(face, event);
     (void)pthread_mutex_lock(&face->lock);
     remember(face, event);
+    remember_self(face, event->self);
     if (answers(face->awaited, event)) {
         face->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
         if (event->info != NULL)
@@ -208,6 +237,7 @@ static void free_face(struct face *face)
         muster_store_free(face->user_store);
     free(face->backend);
     free(face->run_id);
+    free((char *)face->self.name);
     free(face);
 }
 
@@ -262,16 +292,6 @@ static void leave(struct face *face, int64_t wait_ms)
     while (!face->answered && mu_cond_wait_until(&face->changed, &face->lock, until_ms))
         continue;
     (void)pthread_mutex_unlock(&face->lock);
-}
-
-static bool is_set(struct face *face, const bool *flag)
-{
-    bool set;
-
-    (void)pthread_mutex_lock(&face->lock);
-    set = *flag;
-    (void)pthread_mutex_unlock(&face->lock);
-    return set;
 }
 
 /* ---- The stores of a round ---- */
@@ -341,6 +361,28 @@ static int open_stores(struct face *face, struct muster_rdzv_info *info, struct 
 
 /* ---- The calls ---- */
 
+/* Under the name of the call: the handler knows only what the call asked of it. */
+static void record_failure(struct face *face, enum mu_story_kind kind, const struct muster_error *error)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    struct mu_teller who;
+
+    (void)pthread_mutex_lock(&face->lock); /* a name that is there stays there */
+    who = face->self.name != NULL ? mu_teller_of(face->run_id, &face->self)
+                                  : mu_teller_new(face->run_id, NULL, -1, hostname);
+    (void)pthread_mutex_unlock(&face->lock);
+    mu_story_tell(&who, (struct mu_story){ .kind = kind, .error = error });
+}
+
+static int failed(struct face *face, enum mu_story_kind kind, const struct muster_error *error,
+                  struct muster_error *reterr)
+{
+    record_failure(face, kind, error);
+    if (reterr != NULL)
+        *reterr = *error;
+    return error->code;
+}
+
 static const char *get_backend(const struct muster_rdzv *rdzv)
 {
     return ((const struct face *)rdzv)->backend;
@@ -360,16 +402,17 @@ static bool shares_store(const struct muster_rdzv *rdzv)
 static int join(struct face *face, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
 {
     struct answer answer, left;
+    struct muster_error error = { 0 };
     int rc;
 
     close_stores(face);
     rc = ask_and_wait(face, JOIN, &answer, reterr);
     if (rc < 0)
         return rc;
-    rc = open_stores(face, &answer.info, reterr);
+    rc = open_stores(face, &answer.info, &error);
     if (rc < 0) {
         (void)ask_and_wait(face, LEAVE, &left, NULL);
-        return rc;
+        return failed(face, MU_STORY_JOIN_FAILED, &error, reterr);
     }
     *ret_info = answer.info;
     return 0;
@@ -400,24 +443,24 @@ static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
 {
     struct face *face = face_of(rdzv);
     struct answer answer = { .closed = true };
-    int rc = 0;
+    struct muster_error error = { 0 };
 
-    if (!is_set(face, &face->closed))
-        rc = look(face, &answer, reterr);
-    if (rc == 0)
-        *ret_closed = answer.closed;
-    return rc;
+    if (!is_set(face, &face->closed) && look(face, &answer, &error) < 0)
+        return failed(face, MU_STORY_IS_CLOSED_FAILED, &error, reterr);
+    *ret_closed = answer.closed;
+    return 0;
 }
 
 static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
 {
     struct face *face = face_of(rdzv);
     struct answer answer;
-    int rc = look(face, &answer, reterr);
+    struct muster_error error = { 0 };
+    int rc = look(face, &answer, &error);
     bool broken = is_set(face, &face->broken);
 
     if (rc < 0 && !broken)
-        return rc;
+        return failed(face, MU_STORY_NODES_WAITING_FAILED, &error, reterr);
     *ret_count = rc < 0 ? 0 : answer.count;
     if (broken && *ret_count < 1)
         *ret_count = 1;
@@ -434,12 +477,13 @@ static int close_rdzv(struct face *face, struct muster_error *reterr)
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
 {
     struct face *face = face_of(rdzv);
+    struct muster_error error = { 0 };
     int rc;
 
     (void)pthread_mutex_lock(&face->calls);
-    rc = close_rdzv(face, reterr);
+    rc = close_rdzv(face, &error);
     (void)pthread_mutex_unlock(&face->calls);
-    return rc;
+    return rc < 0 ? failed(face, MU_STORY_SET_CLOSED_FAILED, &error, reterr) : 0;
 }
 
 /* Heartbeats end with it; a store that is served here goes on until the face is freed, for the others to see. */
@@ -454,8 +498,10 @@ static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     if (is_set(face, &face->member))
         leave(face, LEAVE_WAIT_MS);
     (void)pthread_mutex_unlock(&face->calls);
-    if (rc < 0 && reterr != NULL)
-        *reterr = error;
+    if (rc < 0) {
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", face->run_id, error.text);
+        (void)failed(face, MU_STORY_SHUTDOWN_FAILED, &error, reterr);
+    }
     if (rc < 0 && !muster_error_is_rdzv(rc))
         return rc;
     *ret_closed = rc == 0;
@@ -661,22 +707,15 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
     return start_thread(face, ret_rdzv, reterr);
 }
 
-static int creation_failed(const char *backend, const char *run_id, int rc, struct muster_error *error,
+static int creation_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
                            struct muster_error *reterr)
 {
-    char hostname[HOST_NAME_MAX + 1] = "";
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who =
+        mu_teller_new(config->run_id == NULL ? "" : config->run_id, config->local_addr, -1, hostname);
 
     (void)mu_wrap(error, rc, "make a dynamic rendezvous");
-    (void)gethostname(hostname, sizeof hostname - 1);
-    mu_event_record((struct muster_event_record){ .name = "create handler",
-                                                  .run_id = run_id == NULL ? "" : run_id,
-                                                  .hostname = hostname,
-                                                  .pid = getpid(),
-                                                  .local_id = -1,
-                                                  .rank = -1,
-                                                  .node_state = MUSTER_NODE_FAILED,
-                                                  .error = error->text },
-                    "the rendezvous handler '%s' could not be created: %s", backend, error->text);
+    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_CREATE_FAILED, .error = error });
     if (reterr != NULL)
         *reterr = *error;
     return rc;
@@ -737,7 +776,7 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
 
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
-    return rc < 0 ? creation_failed(config.backend, config.run_id, rc, &error, reterr) : 0;
+    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
 }
 
 int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_backend *backend,
@@ -759,5 +798,5 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
         rc = mu_boot_master_from_params(params, &config.master, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
-    return rc < 0 ? creation_failed(config.backend, config.run_id, rc, &error, reterr) : 0;
+    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
 }

@@ -1,7 +1,7 @@
 /* Names of rendezvous back ends and who creates their handlers. The default registry is a constant of the process: it
  * knows the back ends of this library from the start, so that there is nothing to set up and nothing to fail. */
-#include "events/record.h"
 #include "handler/plugin.h"
+#include "handler/story.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -207,19 +207,11 @@ static int look_up(struct muster_rdzv_registry *registry, const char *name, stru
 
 static void record_failure(const struct muster_rdzv_params *params, const struct muster_error *error)
 {
-    char hostname[HOST_NAME_MAX + 1] = "";
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who =
+        mu_teller_new(muster_rdzv_params_run_id(params), muster_rdzv_params_local_addr(params), -1, hostname);
 
-    (void)gethostname(hostname, sizeof hostname - 1);
-    mu_event_record((struct muster_event_record){ .name = "create handler",
-                                                  .run_id = muster_rdzv_params_run_id(params),
-                                                  .hostname = hostname,
-                                                  .pid = getpid(),
-                                                  .local_id = -1,
-                                                  .rank = -1,
-                                                  .node_state = MUSTER_NODE_FAILED,
-                                                  .error = error->text },
-                    "the rendezvous handler '%s' could not be created: %s", muster_rdzv_params_backend(params),
-                    error->text);
+    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_CREATE_FAILED, .error = error });
 }
 
 /* Records what went wrong, whoever asked for the error or did not. */

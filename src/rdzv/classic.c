@@ -1654,7 +1654,7 @@ static bool is_ours(const struct mu_classic *m)
 static void see_closed(struct mu_classic *m, struct mu_classic_effects *out)
 {
     if (!m->closed_told)
-        (void)tell(m, MU_CLASSIC_TELL_CLOSED, out);
+        tell(m, MU_CLASSIC_TELL_CLOSED, out)->asked = MU_CLASSIC_ON_TIME;
     m->closed_told = true;
 }
 
@@ -2114,7 +2114,7 @@ static void end_close(struct mu_classic *m, bool done, struct mu_classic_effects
     withdraw(&m->close, out);
     if (done) {
         m->closed_told = true;
-        (void)tell(m, MU_CLASSIC_TELL_CLOSED, out);
+        tell(m, MU_CLASSIC_TELL_CLOSED, out)->asked = MU_CLASSIC_ON_CLOSE;
         return;
     }
     effect = tell(m, MU_CLASSIC_TELL_FAILED, out);

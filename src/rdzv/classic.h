@@ -213,7 +213,7 @@ struct mu_classic_effect { /* borrows from the machine, until its next step */
     struct mu_classic_request request;
     uint64_t id;
     enum mu_classic_tell tell;
-    enum mu_classic_event_type asked;
+    enum mu_classic_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
     int64_t round, count;
     bool closed;
     const struct muster_error *error;

@@ -784,8 +784,8 @@ static void observe_closed(struct mu_fold *f, struct mu_fold_effects *out)
     if (!f->has_closed || (f->told_closed && !f->closing))
         return;
     f->told_closed = true;
+    tell(out, MU_FOLD_TELL_CLOSED)->asked = f->closing ? MU_FOLD_ON_CLOSE : MU_FOLD_ON_TIME;
     f->closing = false;
-    (void)tell(out, MU_FOLD_TELL_CLOSED);
 }
 
 static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)

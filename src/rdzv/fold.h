@@ -194,7 +194,7 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     const struct mu_fold_write *write;
     struct mu_slice value;
     enum mu_fold_tell tell;
-    enum mu_fold_event_type asked;
+    enum mu_fold_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
     int64_t round, count;
     const char *who;
     bool closed;

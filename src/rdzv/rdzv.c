@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #define ACTIONS_MAX 6 /* in one write: closed; out of the old round, into a list, into the new round, complete */
+#define DEEDS_MAX (3 * ACTIONS_MAX) /* who enters a list sets its heartbeat too, and may complete the round */
 #define CAME_MAX (MU_CAME_TEXT_MAX + 64)
 #define PAST_MAX 8 /* rounds that we were in, and know when they come again */
 #define NEVER UINT64_MAX
@@ -35,12 +36,12 @@ enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
 
 /* A write that is prepared or under way. */
 struct plan {
-    enum mu_rdzv_action actions[ACTIONS_MAX];
-    size_t count;
+    size_t count;                         /* of actions */
+    struct mu_rdzv_deed deeds[DEEDS_MAX]; /* these, and what follows from them */
+    size_t deeds_count;
     enum mu_rdzv_phase phase; /* that we are in once it is done */
     bool beats, rings;
     bool used_turn; /* it is what the turn was taken for */
-    bool completes; /* the round, by adding its last member */
     size_t size;    /* in bytes, as written */
 };
 
@@ -985,9 +986,16 @@ static bool rings(enum mu_rdzv_action action)
            action != MU_RDZV_ADD_TO_REDUNDANCY_LIST;
 }
 
+static void add_deed(struct plan *plan, enum mu_rdzv_action action, int64_t round)
+{
+    assert(plan->deeds_count < DEEDS_MAX);
+    plan->deeds[plan->deeds_count++] = (struct mu_rdzv_deed){ action, round };
+}
+
 static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms, int64_t doc_now_us)
 {
-    bool was_complete = r->doc.complete;
+    bool was_complete = r->doc.complete, completes;
+    int64_t round = r->doc.round;
     int rc = mu_rules_apply(&r->doc, &r->me, &r->settings, action, doc_now_us);
 
     if (rc < 0)
@@ -998,10 +1006,15 @@ static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action actio
     }
     if (action == MU_RDZV_ADD_TO_PARTICIPANTS)
         r->entered_round = r->doc.round;
-    plan->actions[plan->count++] = action;
+    completes = action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete; /* the last one has come */
+    plan->count++;
+    add_deed(plan, action, round);
+    if (beats(action) && action != MU_RDZV_KEEP_ALIVE)
+        add_deed(plan, MU_RDZV_KEEP_ALIVE, round);
+    if (completes)
+        add_deed(plan, MU_RDZV_MARK_COMPLETE, round);
     plan->beats |= beats(action);
-    plan->completes |= action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete;
-    plan->rings |= rings(action) || plan->completes;
+    plan->rings |= rings(action) || completes;
     return 0;
 }
 
@@ -1023,6 +1036,7 @@ static void send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_n
     effect->bytes = mu_buf_slice(&r->out);
     effect->token = mu_buf_slice(&r->token);
     effect->has_token = r->has_token;
+    tell(out, MU_RDZV_TELL_PLANNED);
 }
 
 static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGEST_MAX])
@@ -1188,7 +1202,7 @@ static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_
     if (r->doc.closed) {
         if (r->closing || (r->phase == MU_RDZV_PHASE_MEMBER && !r->told_closed)) {
             r->told_closed = true;
-            tell(out, MU_RDZV_TELL_CLOSED);
+            tell(out, MU_RDZV_TELL_CLOSED)->asked = r->closing ? MU_RDZV_CLOSE : MU_RDZV_TIME;
         }
         r->closing = false;
     } else if (r->closing && now_ms > r->close_deadline_ms) {
@@ -1508,7 +1522,10 @@ static void note_removed(struct mu_rdzv *r)
 static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     struct plan plan = r->plan;
+    struct mu_rdzv_effect *synced = tell(out, MU_RDZV_TELL_SYNCED);
 
+    synced->written = event->written;
+    synced->beat = event->written && r->phase == MU_RDZV_PHASE_MEMBER && plan.beats;
     if (!event->written) {
         back_off(r, event->now_ms, out);
         on_document(r, event, out);
@@ -1528,14 +1545,6 @@ static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         r->exit_round = -1;
     }
     note_removed(r);
-    for (size_t i = 0; i < plan.count; i++) {
-        struct mu_rdzv_effect *effect = tell(out, MU_RDZV_TELL_RECORD);
-
-        effect->action = plan.actions[i];
-        effect->count = i == 0 ? (int64_t)r->removed_count : 0;
-    }
-    if (plan.completes)
-        tell(out, MU_RDZV_TELL_RECORD)->action = MU_RDZV_MARK_COMPLETE;
     if (plan.rings && r->has_bell)
         push(out, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
@@ -1868,6 +1877,11 @@ bool mu_rdzv_store_refuses(const struct mu_rdzv *r)
 struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *r)
 {
     return (struct mu_rdzv_nodes){ r->lost, r->lost_count };
+}
+
+struct mu_rdzv_deeds mu_rdzv_deeds(const struct mu_rdzv *r)
+{
+    return (struct mu_rdzv_deeds){ r->plan.deeds, r->plan.deeds_count };
 }
 
 struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *r)

@@ -132,7 +132,10 @@ enum mu_rdzv_effect_type {
                                         away_ms, give_up_in_ms; it is tried again */             \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* while joining: the document has changed, see mu_rdzv_progress() */                      \
-    X(RECORD, "record")     /* `action` was written, for the record of events; dead: rdzv->removed */
+    X(PLANNED, "planned")   /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                        \
+    X(SYNCED,                                                                                                          \
+      "synced") /* WRITE's answer, for the record: `written`, or another's write came first; mu_rdzv_removed(); \
+                           `beat`: a member's heartbeat */
 
 enum mu_rdzv_tell {
 #define X(name, text) MU_RDZV_TELL_##name,
@@ -148,8 +151,8 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     int64_t bell, turn, round;
     uint64_t wait_ms;
     enum mu_rdzv_tell tell;
-    enum mu_rdzv_action action;
-    enum mu_rdzv_event_type asked;
+    enum mu_rdzv_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
+    bool written, beat;            /* SYNCED */
     int64_t count;
     uint64_t away_ms;       /* BACKEND_DOWN: so long the store has not answered */
     uint64_t give_up_in_ms; /* BACKEND_DOWN: so long it is still waited for; UINT64_MAX: without a limit */
@@ -160,6 +163,17 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
 struct mu_rdzv_effects {
     struct mu_rdzv_effect items[MU_RDZV_EFFECTS_MAX];
     unsigned count;
+};
+
+/* What a write does to the document, one step after the other. */
+struct mu_rdzv_deed {
+    enum mu_rdzv_action action;
+    int64_t round; /* of the document before it */
+};
+
+struct mu_rdzv_deeds {
+    const struct mu_rdzv_deed *items;
+    size_t count;
 };
 
 /* ---- The machine ---- */
@@ -221,7 +235,8 @@ bool mu_rdzv_doc_exists(const struct mu_rdzv *rdzv);          /* the store had o
 const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
 struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* PEERS_LOST */
 bool mu_rdzv_store_refuses(const struct mu_rdzv *rdzv);                /* connections; else it answers, or is silent */
-struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* RECORD: whom the write removed as dead */
+struct mu_rdzv_deeds mu_rdzv_deeds(const struct mu_rdzv *rdzv);        /* PLANNED */
+struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* SYNCED: whom the write removed as dead */
 const struct muster_error *mu_rdzv_error(const struct mu_rdzv *rdzv);  /* FAILED, BACKEND_DOWN, LOOKED */
 
 struct mu_rdzv_progress {

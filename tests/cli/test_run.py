@@ -1638,6 +1638,41 @@ def test_events_can_go_to_the_console(scene):
     assert len(found) == 5
 
 
+def story(path):
+    """What a node's rendezvous did: operation and state of each of its events."""
+    return [(event["name"].rpartition(".")[2], event["node_state"]) for event in all_events(path) if "source" not in event]
+
+
+def test_events_of_the_rendezvous_are_in_the_file_and_on_the_console(scene):
+    path = scene.path / "events"
+    words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job"]
+    assert scene.shell("exit 0", *words, f"--event-log-handler=file:{path}").end() == 0
+    join = [("next_rendezvous", "RUNNING"), ("_add_to_participants", "RUNNING"), ("_keep_alive", "RUNNING"),
+            ("_mark_rendezvous_complete", "SUCCEEDED"), ("run", "RUNNING"), ("next_rendezvous", "RUNNING")]
+    close = [("_mark_rendezvous_closed", "SUCCEEDED"), ("run", "RUNNING"), ("_close", "SUCCEEDED")]
+    assert story(path) == [("py:_create_tcp_store", "INIT"), *join, *close]
+    last_join = [event for event in all_events(path) if event["name"].endswith("next_rendezvous")][-1]
+    node = "{hostname}_{pid}_{local_id}".format(**last_join)
+    assert last_join["message"] == f"The node '{node}' has joined round 0 of the rendezvous 'job' as rank 0 in a world of size 1."
+    assert last_join["run_id"] == "job" and last_join["rank"] == 0
+    agent = scene.shell("exit 0", *words, "--event-log-handler=console")
+    assert agent.end() == 0
+    on_console = scene.path / "console"
+    on_console.write_text("".join(line + "\n" for line in agent.err.splitlines() if line.startswith("{")))
+    assert story(on_console) == story(path)
+
+
+def test_a_rendezvous_that_fails_is_an_event_that_says_why(scene):
+    path = scene.path / "events"
+    agent = scene.shell("exit 0", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job",
+                        "--rdzv-conf=join_timeout=1", f"--event-log-handler=file:{path}")
+    assert agent.end() == 1
+    [failed] = [event for event in all_events(path) if event.get("node_state") == "FAILED"]
+    assert failed["name"] == "dynamic_rendezvous.py:DynamicRendezvousHandler.next_rendezvous"
+    assert failed["message"].startswith("RendezvousTimeoutError: join rendezvous 'job': timed out")
+    assert failed["error_trace"] and failed["rank"] is None
+
+
 def metrics(text):
     """(name, value) of each line; all of them must have PyTorch's form."""
     found = [re.fullmatch(r"\[(\d+\.\d+)\]\[torchelastic\]: (\S+)=(-?\d+)", line) for line in text.splitlines()]

@@ -226,7 +226,8 @@ static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
     case MU_RDZV_TELL_LOOKED:
         return MUSTER_RDZV_LOOKED;
     case MU_RDZV_TELL_PROGRESS:
-    case MU_RDZV_TELL_RECORD:
+    case MU_RDZV_TELL_PLANNED:
+    case MU_RDZV_TELL_SYNCED:
         break;
     }
     return MUSTER_RDZV_PROGRESS;
@@ -319,7 +320,8 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
     struct mu_node nodes[AGENTS_MAX];
     struct news *news;
 
-    if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_RECORD)
+    if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_PLANNED ||
+        effect->tell == MU_RDZV_TELL_SYNCED)
         return;
     TELL("%s: rendezvous: %s", node->name, mu_rdzv_tell_text(effect->tell));
     news = calloc(1, sizeof *news);

@@ -540,12 +540,23 @@ static void failed(struct node *node, const struct mu_rdzv_effect *effect)
     }
 }
 
+static void tell_deeds(const struct node *node)
+{
+    struct mu_rdzv_deeds deeds = mu_rdzv_deeds(node->rdzv);
+
+    for (size_t i = 0; i < deeds.count; i++)
+        TELL("%s: wants to %s, round %" PRId64, node->name, mu_rdzv_action_text(deeds.items[i].action),
+             deeds.items[i].round);
+}
+
 void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
 {
-    if (effect->tell != MU_RDZV_TELL_RECORD && effect->tell != MU_RDZV_TELL_PROGRESS)
+    if (effect->tell == MU_RDZV_TELL_PLANNED)
+        tell_deeds(node);
+    else if (effect->tell == MU_RDZV_TELL_SYNCED)
+        TELL("%s: %s", node->name, effect->written ? "did it" : "was too late");
+    else if (effect->tell != MU_RDZV_TELL_PROGRESS)
         TELL("%s: told %s", node->name, mu_rdzv_tell_text(effect->tell));
-    else if (effect->tell == MU_RDZV_TELL_RECORD)
-        TELL("%s: did %s", node->name, mu_rdzv_action_text(effect->action));
     if (!w.checking) {
         node->member |= effect->tell == MU_RDZV_TELL_JOINED;
         return;
@@ -588,7 +599,8 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
         node->down = false;
         break;
     case MU_RDZV_TELL_PROGRESS:
-    case MU_RDZV_TELL_RECORD:
+    case MU_RDZV_TELL_PLANNED:
+    case MU_RDZV_TELL_SYNCED:
         break;
     }
 }

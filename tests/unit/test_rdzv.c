@@ -76,6 +76,13 @@ static void say_nodes(struct scene *s, struct mu_rdzv_nodes nodes)
         say_word(&s->trace, " %c", nodes.items[i].name.data[0]);
 }
 
+static void say_deeds(struct scene *s, struct mu_rdzv_deeds deeds)
+{
+    for (size_t i = 0; i < deeds.count; i++)
+        say_word(&s->trace, "%s %s (%d)", i > 0 ? "," : "", mu_rdzv_action_text(deeds.items[i].action),
+                 (int)deeds.items[i].round);
+}
+
 /* "0 a=0 b=0": without the times. */
 static void say_doc(struct scene *s, const char *text)
 {
@@ -91,7 +98,8 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
     const struct mu_rdzv_world *world = mu_rdzv_world(s->r);
     enum mu_rdzv_tell tell = effect->tell;
 
-    if ((tell == MU_RDZV_TELL_RECORD && !s->shows_records) || (tell == MU_RDZV_TELL_PROGRESS && !s->shows_progress))
+    if (((tell == MU_RDZV_TELL_PLANNED || tell == MU_RDZV_TELL_SYNCED) && !s->shows_records) ||
+        (tell == MU_RDZV_TELL_PROGRESS && !s->shows_progress))
         return;
     say(s, mu_rdzv_tell_text(tell));
     switch (tell) {
@@ -115,13 +123,20 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
         if (mu_rdzv_error(s->r)->code != 0)
             say_word(&s->trace, " %s", muster_error_name(mu_rdzv_error(s->r)->code));
         break;
-    case MU_RDZV_TELL_RECORD:
-        say_word(&s->trace, " '%s'", mu_rdzv_action_text(effect->action));
-        if (effect->count > 0)
-            say_nodes(s, mu_rdzv_removed(s->r));
+    case MU_RDZV_TELL_PLANNED:
+        say_deeds(s, mu_rdzv_deeds(s->r));
+        break;
+    case MU_RDZV_TELL_SYNCED:
+        say_word(&s->trace, "%s", !effect->written ? ": stale" : effect->beat ? ": a heartbeat" : "");
+        if (mu_rdzv_removed(s->r).count > 0)
+            say_word(&s->trace, ", removed");
+        say_nodes(s, mu_rdzv_removed(s->r));
+        break;
+    case MU_RDZV_TELL_CLOSED:
+        if (s->shows_records && effect->asked == MU_RDZV_CLOSE)
+            say_word(&s->trace, " by us");
         break;
     case MU_RDZV_TELL_REMOVED:
-    case MU_RDZV_TELL_CLOSED:
     case MU_RDZV_TELL_LEFT:
     case MU_RDZV_TELL_BACKEND_DOWN:
     case MU_RDZV_TELL_BACKEND_UP:
@@ -463,20 +478,57 @@ static void with_turns_a_bell_and_a_settled_digest(void **unused)
     T(settled(s, NULL), "joined 0 as 0 of a b; park 0");
 }
 
-static void what_was_written_is_recorded(void **unused)
+static void what_is_written_is_recorded_and_then_what_became_of_it(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
 
     (void)unused;
     s->shows_records = true;
     T(ask(s, MU_RDZV_JOIN), "read");
-    T(state(s, "0 b=0@"), "write 0 complete b=1 a=0");
-    T(written(s), "record 'add to participants'; record 'mark complete'; joined 0 as 0 of a b");
+    T(state(s, "0 b=0@"),
+      "write 0 complete b=1 a=0; planned add to participants (0), keep alive (0), mark complete (0)");
+    T(written(s), "synced; joined 0 as 0 of a b");
     until_write(s, "0 complete a=0@ b=1@");
-    T(written(s), "record 'keep alive'");
+    T(s->trace.text, "write 0 complete a=0 b=1; planned keep alive (0)");
+    T(written(s), "synced: a heartbeat");
     T(ask(s, MU_RDZV_CLOSE), "read");
-    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete closed a=0 b=1");
-    T(written(s), "record 'mark closed'; closed");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete closed a=0 b=1; planned mark closed (0)");
+    T(written(s), "synced; closed by us");
+}
+
+static void what_was_in_vain_is_recorded_too(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    s->shows_records = true;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete b=0@ c=1@"), "write 0 complete b=0 c=1 a~; planned add to wait list (0), keep alive (0)");
+    T(lost(s, "0 complete closed b=0@ c=1@"), "synced: stale; failed to join: ERDZV_CLOSED");
+}
+
+/* Out of one round and into the next with one write: each step bears the round that it was done in. */
+static void a_deed_bears_its_round(void **unused)
+{
+    struct scene *s = START(1, 2, PLAIN);
+
+    (void)unused;
+    be_member(s, "4 complete a=0@");
+    s->shows_records = true;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 complete a=0@"),
+      "write 5 complete a=0; planned remove from participants (4), add to participants (5), keep alive (5), mark "
+      "complete (5)");
+}
+
+static void a_close_by_another_node_is_not_ours(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    s->shows_records = true;
+    T(watch(s, 2000, "0 complete closed a=0@ b=1@"), "closed");
 }
 
 static void whoever_was_removed_as_dead_is_recorded(void **unused)
@@ -489,7 +541,7 @@ static void whoever_was_removed_as_dead_is_recorded(void **unused)
     s->shows_records = true;
     until_write(s, "0 complete a=0@ b=1@7 c=2@9");
     assert_non_null(strstr(s->trace.text, "write 0 complete a=0"));
-    T(written(s), "record 'keep alive' b c");
+    T(written(s), "synced: a heartbeat, removed b c");
 }
 
 static void progress_is_told_when_there_is_some(void **unused)
@@ -587,7 +639,7 @@ static void a_write_that_was_done_without_an_answer_is_not_done_twice(void **unu
     if (s->main_id != 0) { /* a heartbeat is all there may be to say */
         T(s->trace.text, "backend_up; write 0 a=0");
         s->shows_records = true;
-        T(written(s), "record 'keep alive'");
+        T(written(s), "synced");
         s->shows_records = false;
     }
     T(watch(s, 2000, "0 a=0@"), "");
@@ -706,9 +758,9 @@ static void heartbeats_go_on_while_a_turn_is_waited_for(void **unused)
     T(state(s, "1 b=0@ c=0@ a~@"), "take turn"); /* which does not come */
     s->shows_records = true;
     until_write(s, "1 b=0@ c=0@ a~@");
-    T(s->trace.text, "write 1 b=0 c=0 a~");
+    T(s->trace.text, "write 1 b=0 c=0 a~; planned keep alive (1)");
     assert_true(s->now_ms <= START_MS + INTERVAL_MS);
-    T(written(s), "record 'keep alive'");
+    T(written(s), "synced");
 }
 
 static void a_crowd_takes_turns_for_its_heartbeats(void **unused)
@@ -3013,7 +3065,7 @@ static void everything_has_a_name(void **unused)
         assert_true(strlen(mu_rdzv_event_text((enum mu_rdzv_event_type)i)) > 1);
     for (int i = MU_RDZV_DO_READ; i <= MU_RDZV_DO_TELL; i++)
         assert_true(strlen(mu_rdzv_effect_text((enum mu_rdzv_effect_type)i)) > 1);
-    for (int i = MU_RDZV_TELL_JOINED; i <= MU_RDZV_TELL_RECORD; i++)
+    for (int i = MU_RDZV_TELL_JOINED; i <= MU_RDZV_TELL_SYNCED; i++)
         assert_true(strlen(mu_rdzv_tell_text((enum mu_rdzv_tell)i)) > 1);
     for (int i = MU_RDZV_PHASE_IDLE; i <= MU_RDZV_PHASE_LEAVING; i++)
         assert_true(strlen(mu_rdzv_phase_text((enum mu_rdzv_phase)i)) > 1);
@@ -3026,7 +3078,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(the_first_node_makes_the_document_and_the_last_one_completes_it),
         SCENE(with_turns_a_bell_and_a_settled_digest),
-        SCENE(what_was_written_is_recorded),
+        SCENE(what_is_written_is_recorded_and_then_what_became_of_it),
+        SCENE(what_was_in_vain_is_recorded_too),
+        SCENE(a_deed_bears_its_round),
+        SCENE(a_close_by_another_node_is_not_ours),
         SCENE(whoever_was_removed_as_dead_is_recorded),
         SCENE(progress_is_told_when_there_is_some),
         SCENE(a_lost_write_waits_a_moment_reads_and_writes),

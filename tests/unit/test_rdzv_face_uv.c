@@ -887,6 +887,139 @@ static void parameters_make_a_dynamic_rendezvous_too(void **state)
     free(memory.state);
 }
 
+/* ---- For the record ---- */
+
+/* What is recorded and warned of, "operation STATE" and "level: line" each, in the order in which it came. Written under the
+ * locks of the two sinks, of which one waits for the other. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    char text[8192];
+} told = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void add_told(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void add_told(const char *format, ...)
+{
+    va_list args;
+    size_t len;
+
+    (void)pthread_mutex_lock(&told.lock);
+    len = strlen(told.text);
+    va_start(args, format);
+    (void)vsnprintf(told.text + len, sizeof told.text - len, format, args);
+    va_end(args);
+    (void)pthread_cond_broadcast(&told.changed);
+    (void)pthread_mutex_unlock(&told.lock);
+}
+
+static void hear_record(void *ctx, const struct muster_event_record *record)
+{
+    const char *dot = strrchr(record->name, '.');
+
+    (void)ctx;
+    add_told("%s %s\n", dot != NULL ? dot + 1 : record->name, muster_node_state_name(record->node_state));
+    if (record->node_state == MUSTER_NODE_FAILED)
+        add_told("  %s\n", record->message);
+    if (strcmp(record->hostname, "127.0.0.1") != 0 || strcmp(record->run_id, "job") != 0 || record->pid != getpid() ||
+        record->local_id < 0)
+        add_told("by somebody else\n");
+}
+
+static void hear_warning(void *ctx, enum muster_log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == MUSTER_LOG_WARNING)
+        add_told("warning: %s\n", line);
+}
+
+static void wait_for_told(const char *what)
+{
+    int64_t until_ms = mu_clock_ms() + 60000;
+    bool found;
+
+    (void)pthread_mutex_lock(&told.lock);
+    while (!(found = strstr(told.text, what) != NULL) && mu_cond_wait_until(&told.changed, &told.lock, until_ms))
+        continue;
+    (void)pthread_mutex_unlock(&told.lock);
+    if (!found)
+        fail_msg("'%s' is not in: %s", what, told.text);
+}
+
+static void forget_told(void)
+{
+    (void)pthread_mutex_lock(&told.lock);
+    told.text[0] = '\0';
+    (void)pthread_mutex_unlock(&told.lock);
+}
+
+static void assert_told_once(const char *what)
+{
+    const char *found;
+
+    (void)pthread_mutex_lock(&told.lock);
+    found = strstr(told.text, what);
+    if (found == NULL || strstr(found + 1, what) != NULL)
+        fail_msg("'%s' is not once in: %s", what, told.text);
+    (void)pthread_mutex_unlock(&told.lock);
+}
+
+static void each_call_that_fails_is_recorded_under_its_own_name(void **state)
+{
+    struct memory memory = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct memory_backend backend = { { &plain_ops }, &memory };
+    struct muster_rdzv_settings settings = quick;
+    char endpoint[32];
+    struct muster_store_server *server = serve(endpoint);
+    struct muster_store *store = connect_to(server);
+    struct muster_rdzv *rdzv = NULL;
+    bool flag = true;
+    int64_t count;
+
+    (void)state;
+    assert_int_equal(mu_cond_init(&told.changed), 0);
+    settings.min_nodes = settings.max_nodes = 1;
+    settings.timeout.close_ms = 300;
+    settings.keep_alive_interval_ms = 200;
+    forget_told();
+    muster_events_set_sink(hear_record, NULL);
+    muster_log_set_sink(hear_warning, NULL);
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&settings, store, &backend.base, "127.0.0.1", &rdzv, NULL), 0);
+    (void)joins(rdzv);
+    wait_for_told("next_rendezvous RUNNING\n_add_to_participants RUNNING\n_keep_alive RUNNING\n"
+                  "_mark_rendezvous_complete SUCCEEDED\nrun RUNNING\nnext_rendezvous RUNNING\n");
+    wait_for_told("_keep_alive RUNNING\nrun RUNNING\n_keep_alive RUNNING\n"); /* one is due, synced, and sent */
+    forget_told();
+    (void)pthread_mutex_lock(&memory.lock);
+    memory.broken = true;
+    (void)pthread_mutex_unlock(&memory.lock);
+    wait_for_told("warning: rendezvous 'job': could not send a heartbeat: keep to rendezvous 'job': ");
+    wait_for_told("the memory is broken; trying again\n");
+    wait_for_told("_keep_alive FAILED\n  The node '127.0.0.1_");
+    wait_for_told("due to an error of type RendezvousConnectionError.\n");
+    assert_int_equal(muster_rdzv_is_closed(rdzv, &flag, NULL), MUSTER_ERDZV_CONNECTION);
+    assert_told_once(
+        "is_closed FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the memory is broken\n");
+    assert_int_equal(muster_rdzv_num_nodes_waiting(rdzv, &count, NULL), MUSTER_ERDZV_CONNECTION);
+    assert_told_once(
+        "num_nodes_waiting FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the memory is broken\n");
+    assert_int_equal(muster_rdzv_set_closed(rdzv, NULL), MUSTER_ERDZV_CONNECTION);
+    assert_told_once("set_closed FAILED\n  RendezvousConnectionError: close rendezvous 'job': ");
+    assert_int_equal(muster_rdzv_shutdown(rdzv, &flag, NULL), 0);
+    assert_false(flag);
+    assert_told_once("warning: rendezvous 'job': could not be shut down: close rendezvous 'job': ");
+    assert_told_once("shutdown FAILED\n  The node '127.0.0.1_");
+    assert_told_once("set_closed FAILED"); /* not for the shutdown */
+    assert_null(strstr(told.text, "by somebody else"));
+    muster_rdzv_free(rdzv);
+    muster_events_set_sink(NULL, NULL);
+    muster_log_set_sink(NULL, NULL);
+    muster_store_free(store);
+    muster_store_server_stop(server);
+    (void)pthread_cond_destroy(&told.changed);
+    free(memory.state);
+}
+
 struct records {
     unsigned count;
     char error[256];
@@ -896,7 +1029,7 @@ static void on_record(void *ctx, const struct muster_event_record *record)
 {
     struct records *records = ctx;
 
-    assert_string_equal(record->name, "create handler");
+    assert_string_equal(record->name, "dynamic_rendezvous.py:create_handler");
     assert_int_equal(record->node_state, MUSTER_NODE_FAILED);
     records->count++;
     (void)snprintf(records->error, sizeof records->error, "%s", record->error);
@@ -1054,6 +1187,7 @@ int main(void)
         cmocka_unit_test(a_users_back_end_may_have_a_watch),
         cmocka_unit_test(a_broken_back_end_is_an_error_in_bounded_time),
         cmocka_unit_test(parameters_make_a_dynamic_rendezvous_too),
+        cmocka_unit_test(each_call_that_fails_is_recorded_under_its_own_name),
         cmocka_unit_test(settings_are_checked_and_failures_are_recorded),
         cmocka_unit_test(two_nodes_meet_at_a_store_of_their_own),
         cmocka_unit_test(a_member_stays_one_while_its_user_sleeps),

@@ -7,6 +7,7 @@ run are killed.
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,9 @@ def become(request):
         opened = os.open(path, how)
         os.dup2(opened, number)
         os.close(opened)
+    if "RDZV_EVENTS" in os.environ:  # events of the rendezvous, which torchrun drops, go to this file
+        from torch.distributed.elastic.events import handlers
+        handlers._log_handlers["dynamic_rendezvous"] = logging.FileHandler(os.environ["RDZV_EVENTS"])
     sys.argv = ["torchrun", *request["words"]]
     code = 1
     try:

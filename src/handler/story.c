@@ -1,0 +1,249 @@
+/* The story of a rendezvous, in PyTorch's words. */
+#include "handler/story.h"
+
+#include "base/log.h"
+#include "events/record.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+const char *mu_story_operation(enum mu_story_kind kind)
+{
+    switch (kind) {
+#define X(name, operation, state)                                                                                      \
+    case MU_STORY_##name:                                                                                              \
+        return operation;
+        MU_STORIES(X)
+#undef X
+    }
+    return "unknown";
+}
+
+enum muster_node_state mu_story_state(enum mu_story_kind kind)
+{
+    switch (kind) {
+#define X(name, operation, state)                                                                                      \
+    case MU_STORY_##name:                                                                                              \
+        return MUSTER_NODE_##state;
+        MU_STORIES(X)
+#undef X
+    }
+    return MUSTER_NODE_RUNNING;
+}
+
+enum mu_story_kind mu_story_of_action(enum mu_rdzv_action action)
+{
+    switch (action) {
+    case MU_RDZV_KEEP_ALIVE:
+        return MU_STORY_KEEPS_ALIVE;
+    case MU_RDZV_ADD_TO_PARTICIPANTS:
+        return MU_STORY_ADDS_TO_PARTICIPANTS;
+    case MU_RDZV_ADD_TO_WAIT_LIST:
+        return MU_STORY_ADDS_TO_WAIT_LIST;
+    case MU_RDZV_ADD_TO_REDUNDANCY_LIST:
+        return MU_STORY_ADDS_TO_REDUNDANCY_LIST;
+    case MU_RDZV_REMOVE_FROM_PARTICIPANTS:
+        return MU_STORY_REMOVES_FROM_PARTICIPANTS;
+    case MU_RDZV_REMOVE_FROM_WAIT_LIST:
+        return MU_STORY_REMOVES_FROM_WAIT_LIST;
+    case MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST:
+        return MU_STORY_REMOVES_FROM_REDUNDANCY_LIST;
+    case MU_RDZV_MARK_COMPLETE:
+        return MU_STORY_MARKS_COMPLETE;
+    case MU_RDZV_MARK_CLOSED:
+        return MU_STORY_MARKS_CLOSED;
+    case MU_RDZV_SYNC:
+    case MU_RDZV_ERROR_CLOSED:
+    case MU_RDZV_ERROR_TIMEOUT:
+    case MU_RDZV_ERROR_GRACEFUL_EXIT:
+    case MU_RDZV_FINISH:
+        break;
+    }
+    assert(!mu_rdzv_action_writes(action));
+    return MU_STORY_SYNCED;
+}
+
+/* ---- Words ---- */
+
+struct words {
+    char *text;
+    size_t len;
+};
+
+static void add(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct words *w, const char *format, ...)
+{
+    size_t room = MU_STORY_TEXT_MAX - w->len;
+    va_list args;
+    int len;
+
+    va_start(args, format);
+    len = vsnprintf(w->text + w->len, room, format, args);
+    va_end(args);
+    if (len > 0)
+        w->len += (size_t)len < room ? (size_t)len : room - 1;
+}
+
+static void add_nodes(struct words *w, const struct mu_node *nodes, size_t count)
+{
+    char node[MU_NODE_TEXT_MAX];
+    size_t named = count <= MU_STORY_NODES_MAX ? count : MU_STORY_NODES_MAX;
+
+    for (size_t i = 0; i < named; i++)
+        add(w, "%s'%s'", i > 0 ? ", " : "", mu_node_text(&nodes[i], node));
+    if (named < count)
+        add(w, " and %zu more", count - named);
+}
+
+const char *mu_story_text(const struct mu_teller *who, const struct mu_story *story,
+                          char ret_text[static MU_STORY_TEXT_MAX])
+{
+    struct words w = { .text = ret_text };
+    char me[MU_NODE_TEXT_MAX];
+    const char *run_id = who->run_id;
+
+    ret_text[0] = '\0';
+    (void)mu_node_text(&who->node, me);
+    switch (story->kind) {
+    case MU_STORY_HOSTS:
+        add(&w, "Process %" PRId64 " hosts the TCP store for the C10d rendezvous backend.", who->node.pid);
+        break;
+    case MU_STORY_ATTEMPTS:
+        add(&w, "The node '%s' attempts to join the next round of the rendezvous '%s'.", me, run_id);
+        break;
+    case MU_STORY_JOINED:
+        add(&w,
+            "The node '%s' has joined round %" PRId64 " of the rendezvous '%s' as rank %" PRId64
+            " in a world of size %" PRId64 ".",
+            me, story->round, run_id, story->rank, story->world_size);
+        break;
+    case MU_STORY_KEEPS_ALIVE:
+        add(&w, "The node '%s' updated its keep-alive heartbeat time for the rendezvous '%s'. Pending sync.", me,
+            run_id);
+        break;
+    case MU_STORY_ADDS_TO_PARTICIPANTS:
+        add(&w,
+            "The node '%s' added itself to the participants of round %" PRId64 " of the rendezvous '%s'. Pending sync.",
+            me, story->round, run_id);
+        break;
+    case MU_STORY_ADDS_TO_WAIT_LIST:
+        add(&w,
+            "The node '%s' added itself to the wait list of round %" PRId64 " of the rendezvous '%s'. Pending sync.",
+            me, story->round + 1, run_id);
+        break;
+    case MU_STORY_ADDS_TO_REDUNDANCY_LIST:
+        add(&w,
+            "The node '%s' added itself to the redundancy list of round %" PRId64
+            " of the rendezvous '%s'. Pending sync.",
+            me, story->round + 1, run_id);
+        break;
+    case MU_STORY_REMOVES_FROM_PARTICIPANTS:
+        add(&w,
+            "The node '%s' removed itself from the participants of round %" PRId64
+            " of the rendezvous '%s'. Pending sync.",
+            me, story->round, run_id);
+        break;
+    case MU_STORY_REMOVES_FROM_WAIT_LIST:
+        add(&w,
+            "The node '%s' removed itself from the wait list of round %" PRId64
+            " of the rendezvous '%s'. Pending sync.",
+            me, story->round + 1, run_id);
+        break;
+    case MU_STORY_REMOVES_FROM_REDUNDANCY_LIST:
+        add(&w,
+            "The node '%s' removed itself from the redundant list of round %" PRId64
+            " of the rendezvous '%s'. Pending sync.",
+            me, story->round + 1, run_id);
+        break;
+    case MU_STORY_MARKS_COMPLETE:
+        add(&w, "The node '%s' marked round %" PRId64 " of the rendezvous '%s' as complete. Pending sync.", me,
+            story->round, run_id);
+        break;
+    case MU_STORY_MARKS_CLOSED:
+        add(&w, "The node '%s' marked the rendezvous '%s' as closed. Pending sync.", me, run_id);
+        break;
+    case MU_STORY_DEAD_REMOVED:
+        add(&w, "As part of the sync operation the node(s) ");
+        add_nodes(&w, story->nodes, story->nodes_count);
+        add(&w, " have been removed from the rendezvous '%s' since they had no heartbeat.", run_id);
+        break;
+    case MU_STORY_SYNCED:
+        add(&w, "The node '%s' has successfully synced its local changes with other nodes in the rendezvous '%s'.", me,
+            run_id);
+        break;
+    case MU_STORY_STALE:
+        add(&w,
+            "The node '%s' has a stale state and failed to sync its local changes with other nodes in the rendezvous "
+            "'%s'.",
+            me, run_id);
+        break;
+    case MU_STORY_BEAT:
+        add(&w, "The node '%s' has sent a keep-alive heartbeat to the rendezvous '%s'.", me, run_id);
+        break;
+    case MU_STORY_CLOSED:
+        add(&w, "The node '%s' has closed the rendezvous '%s'.", me, run_id);
+        break;
+    case MU_STORY_LEFT:
+        add(&w, "The node '%s' has left the rendezvous '%s'.", me, run_id);
+        break;
+    case MU_STORY_SHUTDOWN_FAILED:
+        add(&w, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", me, run_id,
+            mu_event_error_kind(story->error->code));
+        break;
+    case MU_STORY_BEAT_FAILED:
+        add(&w,
+            "The node '%s' has failed to send a keep-alive heartbeat to the rendezvous '%s' due to an error of type "
+            "%s.",
+            me, run_id, mu_event_error_kind(story->error->code));
+        break;
+    case MU_STORY_JOIN_FAILED:
+    case MU_STORY_IS_CLOSED_FAILED:
+    case MU_STORY_SET_CLOSED_FAILED:
+    case MU_STORY_NODES_WAITING_FAILED:
+    case MU_STORY_SYNC_FAILED:
+    case MU_STORY_LEAVE_FAILED:
+    case MU_STORY_CREATE_FAILED:
+    case MU_STORY_BACKEND_FAILED:
+        add(&w, "%s: %s", mu_event_error_kind(story->error->code), story->error->text);
+        break;
+    }
+    return ret_text;
+}
+
+struct mu_teller mu_teller_of(const char *run_id, const struct muster_node *node)
+{
+    return (struct mu_teller){ .run_id = run_id, .node = { mu_slice_str(node->name), node->pid, node->local_id } };
+}
+
+struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64_t local_id,
+                               char hostname[static MU_HANDLER_NAME_MAX])
+{
+    return mu_teller_of(
+        run_id, &(struct muster_node){ mu_handler_node_name(local_addr, hostname), (int64_t)getpid(), local_id });
+}
+
+void mu_story_tell(const struct mu_teller *who, struct mu_story story)
+{
+    char text[MU_STORY_TEXT_MAX];
+    bool wanted = mu_event_wanted();
+
+    if (!wanted && !mu_log_shows(MUSTER_LOG_DEBUG))
+        return;
+    (void)mu_story_text(who, &story, text);
+    mu_log(MUSTER_LOG_DEBUG, "%s", text);
+    if (!wanted)
+        return;
+    mu_event_record((struct muster_event_record){ .name = mu_story_operation(story.kind),
+                                                  .run_id = who->run_id,
+                                                  .hostname = who->node.name.data,
+                                                  .pid = who->node.pid,
+                                                  .local_id = who->node.local_id,
+                                                  .rank = story.kind == MU_STORY_JOINED ? story.rank : -1,
+                                                  .node_state = mu_story_state(story.kind),
+                                                  .error = story.error != NULL ? story.error->text : NULL },
+                    "%s", text);
+}
