@@ -513,6 +513,12 @@ static struct mu_stdio stdio_of(int fd)
     return (struct mu_stdio){ .type = fd < 0 ? MU_STDIO_INHERIT : MU_STDIO_FD, .fd = fd };
 }
 
+/* Whether an agent has the workers' store. With PyTorch 1.13 worker 0 has it, except in a static rendezvous, which has no rounds. */
+static bool shares_store(const struct mu_agent *a)
+{
+    return (!a->old_dialect || a->info.round < 0) && a->handler->ops->use_agent_store(a->handler);
+}
+
 static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t index)
 {
     const struct mu_ranks_result *assigned = mu_job_assigned(a->job);
@@ -533,7 +539,7 @@ static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t in
         .master_addr = given->addr[0] != '\0' ? given->addr : found_addr,
         .master_port = given->port != 0 ? given->port : found_port,
         .restart_count = assigned->count,
-        .use_agent_store = !a->old_dialect && a->handler->ops->use_agent_store(a->handler),
+        .use_agent_store = shares_store(a),
         .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, index) : "",
         .timer_file = a->watchdog != NULL ? a->timer_file : NULL,
     };

@@ -210,6 +210,16 @@ static void again(struct mu_ranks *r, struct mu_ranks_effects *out)
     end(r, MU_RANKS_FAILED);
 }
 
+/* Nodes of a static rendezvous do not see each other's versions: they may have waited for keys that the others do not have. */
+static const char *advice(const struct mu_ranks *r)
+{
+    if (r->start.round >= 0)
+        return "";
+    return r->start.old_dialect
+               ? "; --rdzv-conf dialect=1.13 is for jobs with PyTorch 1.13, and then for all other nodes"
+               : "; in a job with PyTorch 1.13, give all other nodes --rdzv-conf dialect=1.13";
+}
+
 static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effects *out)
 {
     const struct mu_ask_slot *slot = mu_asks_first(&r->asks);
@@ -222,9 +232,9 @@ static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effe
                       key, took_ms / 1000, took_ms % 1000 / 100, slot->last.text);
     else
         (void)mu_fail(&r->error, MUSTER_ETIMEOUT,
-                      "%s: '%.300s' of rank %" PRId64 " was not there within %" PRIu64 ".%" PRIu64 " s",
+                      "%s: '%.300s' of rank %" PRId64 " was not there within %" PRIu64 ".%" PRIu64 " s%s",
                       mu_ranks_state_text(r->state), key, slot == NULL ? r->start.rank : slot->index, took_ms / 1000,
-                      took_ms % 1000 / 100);
+                      took_ms % 1000 / 100, advice(r));
     fail(r, out);
 }
 

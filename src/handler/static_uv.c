@@ -53,6 +53,7 @@ struct place { /* settled parameters */
     char host[sizeof((struct muster_store_info *)0)->master_addr];
     uint16_t port;
     int64_t rank, world_size, timeout_ms;
+    bool old_dialect; /* the other agents have the habits of PyTorch 1.13 */
     char *run_id;
     char *bind_hosts, *bind_allow; /* where rank 0 listens, and for whom; NULL: not given */
 };
@@ -137,6 +138,8 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
     char host[MU_RDZV_HOST_MAX];
     int64_t rank = 0, timeout_s = 0;
     struct mu_bind bind = { 0 };
+    struct mu_doc_dialect dialect = { 0 };
+    bool shares; /* in a static rendezvous always */
     struct muster_value value;
     int port, rc = mu_rdzv_check_options("static", params, reterr);
 
@@ -159,6 +162,8 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
         rc = mu_bind_from_params(params, &bind, reterr);
     if (rc == 0)
         rc = check_master(params, host, port, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_dialect_from_params(params, &dialect, &shares, reterr);
     if (rc < 0)
         return rc;
     if (timeout_s < 1 || timeout_s > TIMEOUT_S_MAX)
@@ -166,7 +171,10 @@ static int read_params(const struct muster_rdzv_params *params, struct place *re
                        TIMEOUT_S_MAX);
     rc = place_init(ret_place, host, port, rank, muster_rdzv_params_max_nodes(params), timeout_s * 1000,
                     muster_rdzv_params_run_id(params), reterr);
-    return rc == 0 ? take_bind(ret_place, bind, reterr) : rc;
+    if (rc < 0)
+        return rc;
+    ret_place->old_dialect = dialect.habits == MU_HABITS_1_13;
+    return take_bind(ret_place, bind, reterr);
 }
 
 /* ---- What both have in common ---- */
@@ -652,6 +660,24 @@ static void on_gone(void *ctx, uint64_t connection)
         end_parts(h);
 }
 
+/* Agents of PyTorch 1.13 know the endpoint, and wait all the same until rank 0 has put it there. */
+static int publish_master(struct handler *h)
+{
+    const struct {
+        const char *name, *value;
+    } rows[] = { { MUSTER_KEY_MASTER_ADDR, h->place.host }, { MUSTER_KEY_MASTER_PORT, NULL } };
+    char key[KEY_MAX], port[8];
+    int rc = 0;
+
+    (void)snprintf(port, sizeof port, "%u", (unsigned)h->place.port);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && rc == 0; i++) {
+        (void)snprintf(key, sizeof key, "/%s/%s", h->place.run_id, rows[i].name);
+        rc = mu_server_compare_set(h->hub.server, mu_slice_str(key), mu_slice_str(""),
+                                   mu_slice_str(rows[i].value != NULL ? rows[i].value : port), &h->error);
+    }
+    return rc;
+}
+
 static int start_hub(struct handler *h, const struct mu_bind_plan *plan)
 {
     const struct mu_bind bind = place_bind(&h->place);
@@ -673,6 +699,8 @@ static int start_hub(struct handler *h, const struct mu_bind_plan *plan)
     mu_roster_init(&hub->roster);
     mu_server_on_gone(hub->server, on_gone, h);
     rc = hub_write(h, "host", -1, mu_slice_str(""), mu_slice_str("1"), &h->error);
+    if (rc == 0 && h->place.old_dialect)
+        rc = publish_master(h);
     if (rc == 0)
         rc = mu_server_watch(hub->server, mu_slice_str(count_key), on_count, h, &hub->count_watch, &h->error);
     if (rc == 0) {
@@ -1025,7 +1053,8 @@ static void tell_joined(struct handler *h)
     h->join_asked = false;
     h->member = true;
     fill_info(&h->place, NULL, &info);
-    tell(h, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .info = &info });
+    tell(h,
+         (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .info = &info, .old_dialect = h->place.old_dialect });
 }
 
 static void tell_left(struct handler *h)

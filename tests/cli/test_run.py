@@ -520,6 +520,20 @@ def test_static_nodes_meet_where_they_are_told(scene):
     assert [agent.end() for agent in agents] == [0, 0]
 
 
+def test_static_nodes_speak_as_pytorch_1_13_does_if_they_are_told(scene):
+    port = free_port()
+    agents = [static_node(scene, port, rank, "--rdzv-conf=dialect=1.13", "--rdzv-id=job") for rank in (1, 0)]
+    workers = scene.world(2)
+    assert one(workers, "TORCHELASTIC_USE_AGENT_STORE") == "True"
+    for key, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                       "torchelastic/role_info1": '{"role": "default", "rank": 1, "local_world_size": 1}'}.items():
+        done = subprocess.run([MUSTER, "store", "get", "--timeout=10", "--endpoint", local(port), f"job/{key}"],
+                              capture_output=True, check=True, text=True)
+        assert done.stdout.strip() == value
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 def static_node(scene, port, rank, *options, nodes=2):
     return scene.actors(f"--nnodes={nodes}", f"--node-rank={rank}", f"--master-port={port}", *options)
 

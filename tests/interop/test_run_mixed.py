@@ -81,20 +81,24 @@ def test_rank_0_of_stock_s_restarts_with_stores_of_the_workers(jobs):
 
 
 @pytest.mark.parametrize("host", ("stock", "muster"))
-def test_a_static_job_of_both_launchers_trains_to_its_end(jobs, host):
-    """Stock nodes do not register with a rank 0 of ours, and ours register with nobody where rank 0 is stock's.  (1.13
-    exchanges ranks by other keys, and nothing tells a static node of ours that it is there.)"""
-    job = jobs(NEW)
+@side_by_side
+def test_a_static_job_of_both_launchers_trains_to_its_end(jobs, which, host):
+    """Stock nodes do not register with a rank 0 of ours, and ours register with nobody where rank 0 is stock's.  Nothing tells a
+    static node of ours that 1.13 is there, which exchanges ranks by other keys: it has to be said."""
+    job = jobs(which)
     training = Training(job.directory / "training")
     kinds = ("muster", "stock", "muster") if host == "muster" else ("stock", "muster", "muster")
     for rank, kind in enumerate(kinds):
         options = ["--nproc_per_node", 1, "--nnodes", 3, "--node_rank", rank, "--master_addr", "127.0.0.1",
                    "--master_port", job.port]
+        if which == "1.13.1":
+            options += ["--rdzv_conf", "dialect=1.13"] if kind == "muster" else ["-r", 1, "-t", 1]
         job.launch(kind, *options, *training.words())
     for node in job.nodes:
         node.good()
     training.whole()
     assert set(training.worlds()) == {3}
+    assert {start["agent_store"] for start in training.starts()} == {"True"}
     until(lambda: not job.left(), what="no process is left")
 
 

@@ -508,8 +508,20 @@ static void who_does_not_come_is_named_at_the_deadline(void **state)
     assert_string_equal(
         pass(s, T0 + MU_RANKS_TIMEOUT_MS),
         "fail ETIMEOUT: assign ranks: read the role infos: 'job/torchelastic/role_info/1' of rank 1 was "
-        "not there within 300.0 s");
+        "not there within 300.0 s; in a job with PyTorch 1.13, give all other nodes --rdzv-conf dialect=1.13");
     assert_string_equal(pass(s, T0 + 2 * MU_RANKS_TIMEOUT_MS), "");
+}
+
+static void a_static_node_that_waited_for_keys_of_1_13_hears_what_for(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start old = ours(-1, 0, 2);
+
+    old.old_dialect = true;
+    s->ranks = make("r", 2);
+    (void)start(s, old);
+    assert_non_null(strstr(pass(s, T0 + MU_RANKS_TIMEOUT_MS),
+                           " s; --rdzv-conf dialect=1.13 is for jobs with PyTorch 1.13, and then for all other nodes"));
 }
 
 static void an_error_that_stays_ends_it(void **state)
@@ -785,6 +797,7 @@ int main(void)
         SCENE(a_role_may_have_any_name_that_is_text),
         SCENE(a_store_that_is_away_is_asked_again_until_the_deadline),
         SCENE(who_does_not_come_is_named_at_the_deadline),
+        SCENE(a_static_node_that_waited_for_keys_of_1_13_hears_what_for),
         SCENE(an_error_that_stays_ends_it),
         SCENE(a_round_that_is_over_is_dropped),
         SCENE(any_allocation_may_fail),
