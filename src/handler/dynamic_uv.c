@@ -613,11 +613,15 @@ static void on_boot_failed(void *ctx, const struct muster_error *error)
 
 static const struct mu_boot_uv_ops boot_ops = { .on_done = on_booted, .on_failed = on_boot_failed };
 
+static bool shares_store(const struct dynamic *d)
+{
+    return d->config.use_agent_store && d->store_addr != NULL;
+}
+
 /* PyTorch 2.5 lets its workers meet in the rendezvous store, and so must ours. */
 static bool meets_in_rdzv_store(const struct dynamic *d, const struct mu_rdzv_world *world)
 {
-    return !world->all_ours && world->dialect.habits == MU_HABITS_2_5 && d->config.use_agent_store &&
-           d->store_addr != NULL;
+    return shares_store(d) && !world->all_ours && world->dialect.habits == MU_HABITS_2_5;
 }
 
 static void start_boot(struct dynamic *d)
@@ -1108,6 +1112,7 @@ static int start_rdzv_machine(struct dynamic *d, struct muster_error *reterr)
         .has_bell = d->kv->ops->has_bell,
         .has_turns = d->kv->ops->has_turns,
         .has_settle = d->kv->ops->has_settle,
+        .shares_store = shares_store(d),
     };
     uint64_t random[4] = { 0 };
 

@@ -55,7 +55,7 @@ struct mu_rdzv {
     struct mu_node me;
     char *name, *endpoint;
     const struct mu_doc_codec *codec;
-    bool has_bell, has_turns, has_settle;
+    bool has_bell, has_turns, has_settle, shares_store;
     struct mu_rng rng;
 
     /* The document. */
@@ -125,6 +125,8 @@ struct mu_rdzv {
     bool *expired;       /* and that by our own judgement */
     uint64_t joined_ms, hold_ms, hold_until_ms;
     size_t told_lost; /* so many of them were told */
+    uint64_t lost_since_ms,
+        exit_since_ms; /* of this round: somebody lost was not told yet; we want to leave. 0: not so */
     bool told_waiting;
     struct mu_node *lost;
     size_t lost_count;
@@ -238,6 +240,7 @@ int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, 
     r->has_bell = config->has_bell;
     r->has_turns = config->has_turns;
     r->has_settle = config->has_settle;
+    r->shares_store = config->shares_store;
     r->rng = mu_rng_seeded(config->seed);
     mu_sights_init(&r->sights, config->hash_seed, config->dialect);
     mu_doc_init(&r->doc, config->hash_seed, config->dialect);
@@ -437,6 +440,7 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
         uint64_t longer = r->hold_ms == 0 ? MU_RDZV_HOLD_MS : r->hold_ms * 2;
 
         r->hold_ms = !short_round ? 0 : longer < MU_RDZV_HOLD_MAX_MS ? longer : MU_RDZV_HOLD_MAX_MS;
+        r->exit_since_ms = now_ms;
     }
     become(r, MU_RDZV_PHASE_EXITING);
     r->op_start_ms = now_ms;
@@ -896,10 +900,39 @@ static struct mu_rdzv_moment moment_of(const struct mu_rdzv *r, const struct pla
 
 /* ---- Deciding ---- */
 
+static size_t count_lost(const struct mu_rdzv *r) /* members of our round who are not in the document any more */
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < r->world.count; i++)
+        count += !mu_doc_has(&r->doc, &r->world.members[i], MU_DOC_PARTICIPANT);
+    return count;
+}
+
+/* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted. It counts
+ * none if it hears from us that the round is over before its own workers have failed of that, and then they never meet ours.
+ * So everybody's get a moment to fail: who wants to leave a whole round waits for others to leave it, and who sees one
+ * leave waits for its own workers. */
+static bool fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
+{
+    return r->shares_store && r->world_valid && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
+           since_ms != 0 && now_ms - since_ms < MU_RDZV_FAIL_ALIKE_MS;
+}
+
+static bool waits_to_exit(const struct mu_rdzv *r, uint64_t now_ms)
+{
+    return fails_alike(r, r->exit_since_ms, now_ms) && r->doc.round == r->exit_round && r->doc.complete &&
+           !r->doc.closed && r->doc.waiting == 0 && count_lost(r) == 0;
+}
+
 static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
 {
     struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
 
+    if (plan->phase == MU_RDZV_PHASE_EXITING && waits_to_exit(r, now_ms)) {
+        moment.deadline_ms = NEVER;
+        return mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE ? MU_RDZV_KEEP_ALIVE : MU_RDZV_SYNC;
+    }
     if (plan->phase == MU_RDZV_PHASE_EXITING) {
         /* In any other round we are by our own write, whose answer did not come. */
         enum mu_rdzv_action action =
@@ -1155,6 +1188,7 @@ static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     if (!r->world.all_ours && r->hold_ms < MU_RDZV_HOLD_STOCK_MS)
         r->hold_until_ms = now_ms + MU_RDZV_HOLD_STOCK_MS;
     r->told_lost = 0;
+    r->lost_since_ms = r->exit_since_ms = 0;
     r->told_waiting = false;
     r->exit_round = r->world.round;
     remember_round(r);
@@ -1255,6 +1289,10 @@ static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects
             r->lost[r->lost_count++] = r->world.members[i];
     if (r->lost_count <= r->told_lost)
         return; /* whoever vanished first may have been done; the next one is told as well */
+    if (r->lost_since_ms == 0)
+        r->lost_since_ms = now_ms;
+    if (fails_alike(r, r->lost_since_ms, now_ms))
+        return;
     tell_lost(r, out);
     if (r->dead_count >
         0) /* whom we told dead we take out soon, so that they learn of it; the others mean to do the same */
@@ -1281,7 +1319,8 @@ static void watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effec
         return;
     }
     note_lost(r, now_ms, out);
-    if (somebody_can_join(r) && !r->told_waiting && !r->doc.closed && now_ms >= r->hold_until_ms) {
+    if (somebody_can_join(r) && !r->told_waiting && !r->doc.closed && now_ms >= r->hold_until_ms &&
+        !fails_alike(r, r->lost_since_ms, now_ms)) {
         struct mu_rdzv_effect *effect = tell(out, MU_RDZV_TELL_WAITING);
 
         r->told_waiting = true;

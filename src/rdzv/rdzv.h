@@ -35,8 +35,10 @@
 #define MU_RDZV_TURN_WAIT_MS 100  /* for the one before us, and as long again for each one before that */
 #define MU_RDZV_TURN_CROWD_MS 500 /* instead, where there are many */
 #define MU_RDZV_TURN_WAIT_MAX_MS 2000
-#define MU_RDZV_TURN_TRIES 4  /* lost writes with which a turn is over */
-#define MU_RDZV_CROWD 16      /* above so many members heartbeats take turns, too */
+#define MU_RDZV_TURN_TRIES 4 /* lost writes with which a turn is over */
+#define MU_RDZV_CROWD 16     /* above so many members heartbeats take turns, too */
+#define MU_RDZV_FAIL_ALIKE_MS                                                                                          \
+    5000                      /* for workers of all nodes to fail by themselves, where each agent counts that alone */
 #define MU_RDZV_BACK_OFF_MS 4 /* after a lost write: random below this, doubling */
 #define MU_RDZV_BACK_OFF_MAX_MS 1000
 #define MU_RDZV_RETRY_MS 100 /* after a failed request: so long +-50 %, doubling */
@@ -185,6 +187,7 @@ struct mu_rdzv_config { /* copied, the names included */
     struct mu_doc_dialect dialect;        /* of a document that we are the first to write; expected of others */
     const struct mu_doc_codec *codec;     /* NULL: pickle */
     bool has_bell, has_turns, has_settle; /* what the back end can do */
+    bool shares_store;                    /* where PyTorch 2.5 is in the round, workers meet in the rendezvous store */
     struct mu_hash_seed hash_seed;        /* random */
     uint64_t seed;                        /* random; for back-off */
 };

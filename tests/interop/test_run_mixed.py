@@ -3,6 +3,9 @@
 A stock 2.13.0 agent that is rank 0 keeps one worker store for its life and never empties it: whether the workers of a
 later round meet in it depends on who looks first, stock alone or not.  Where workers fail here, rank 0 is ours, or the
 workers have a store of their own.
+
+2.5 keeps the workers of all rounds in the rendezvous store, whoever is rank 0, under the number of failures that each agent
+has counted (docs/PROTOCOL.md).
 """
 
 import base64

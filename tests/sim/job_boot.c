@@ -117,7 +117,7 @@ static void check_whose(const struct agent *a, const struct pair *now, unsigned 
 {
     bool alone = w.settings.nodes_max == 1;
 
-    EXPECT("G1", owner_of(now->addr) == (int)rank0 || (alone && strcmp(now->addr, "127.0.0.1") == 0),
+    EXPECT("G1", owner_of(now->addr) == (int)rank0 || (alone && strcmp(now->addr, "localhost") == 0),
            "%s: round %" PRId64 " meets at %s, but rank 0 is node %u", a->name, now->round, now->addr, rank0);
     EXPECT("G1", offer_of(now->round, now->tag, rank0, now->port) != NULL,
            "%s: round %" PRId64 " meets at %s, port %u, which is not of this round", a->name, now->round, now->addr,

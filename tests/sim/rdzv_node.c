@@ -410,6 +410,7 @@ void node_birth(struct node *node)
         .settings = node->settings,
         .me = node->me,
         .dialect = w.dialect,
+        .shares_store = w.on[F_MIDDLE] && w.seed % 2 == 0,
         .has_bell = !w.on[F_PLAIN],
         .has_turns = !w.on[F_PLAIN],
         .has_settle = true,

@@ -1924,6 +1924,65 @@ static void a_spare_of_2_5_steps_up(void **unused)
     T(state(s, "0 complete 2.5 B=0@ a+@"), "write 0 complete 2.5 B=0 a~");
 }
 
+static void be_member_with_2_5(struct scene *s)
+{
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 2.5 B=0@"), "write 0 complete 2.5 B=0 a=1");
+    T(written(s), "joined 0 as 1 of B a");
+}
+
+/* Its agent counts failures by itself, and workers meet under that number. */
+static void with_2_5_workers_of_all_nodes_get_a_moment_to_fail(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN, .shares_store = true);
+    uint64_t since_ms = 0;
+
+    (void)unused;
+    be_member_with_2_5(s);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete 2.5 B=0@ a=1@"), ""); /* its workers will fail as well */
+    T(pass(s, 1000), "read");
+    T(state(s, "0 complete 2.5 a=1@"), "write 1 2.5 a=0");
+
+    s = START(2, 2, PLAIN, .shares_store = true); /* they do not */
+    be_member_with_2_5(s);
+    since_ms = s->now_ms;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    (void)state(s, "0 complete 2.5 B=0@ a=1@");
+    until_write(s, "0 complete 2.5 B=0@ a=1@");
+    T(s->trace.text, "write 0 complete 2.5 B=0 a=1"); /* a heartbeat */
+    T(written(s), "");
+    until_write(s, "0 complete 2.5 B=0@ a=1@");
+    T(s->trace.text, "write 0 complete 2.5 B=0 a~");
+    assert_in_range(s->now_ms - since_ms, MU_RDZV_FAIL_ALIKE_MS, MU_RDZV_FAIL_ALIKE_MS + 1000);
+
+    s = START(2, 2, PLAIN); /* their store is not this one */
+    be_member_with_2_5(s);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete 2.5 B=0@ a=1@"), "write 0 complete 2.5 B=0 a~");
+}
+
+static void with_2_5_a_loss_is_told_after_our_workers_had_a_moment_to_fail(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN, .shares_store = true);
+    uint64_t since_ms = 0;
+
+    (void)unused;
+    be_member_with_2_5(s);
+    T(pass(s, 1000), "read");
+    since_ms = s->now_ms;
+    T(state(s, "0 complete 2.5 B~@ a=1@"), "");
+    T(watch(s, 3 * AGE_MS, "0 complete 2.5 B~@ a=1@"), "peers_lost B; waiting 1");
+    assert_in_range(s->now_ms - since_ms, MU_RDZV_FAIL_ALIKE_MS, MU_RDZV_FAIL_ALIKE_MS + 1000);
+
+    s = START(2, 2, PLAIN, .shares_store = true); /* they do fail */
+    be_member_with_2_5(s);
+    T(pass(s, 1000), "read");
+    T(state(s, "0 complete 2.5 B~@ a=1@"), "");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete 2.5 B~@ a=1@"), "write 1 2.5 B~ a=0");
+}
+
 static void a_store_that_lost_its_data_gets_the_dialect_that_was_there(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
@@ -3162,6 +3221,8 @@ int main(void)
         SCENE(the_dialect_that_was_read_is_written),
         SCENE(a_document_of_2_3_to_2_5_is_joined_and_written_as_it_was),
         SCENE(a_spare_of_2_5_steps_up),
+        SCENE(with_2_5_workers_of_all_nodes_get_a_moment_to_fail),
+        SCENE(with_2_5_a_loss_is_told_after_our_workers_had_a_moment_to_fail),
         SCENE(a_store_that_lost_its_data_gets_the_dialect_that_was_there),
         SCENE(a_corrupt_document_ends_a_join_at_once),
         SCENE(a_member_bears_a_corrupt_document_for_the_death_age),
