@@ -13,6 +13,7 @@
 #include "agent/job.h"
 #include "agent/oom.h"
 #include "agent/timer_uv.h"
+#include "agent/trace.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "events/agent_event.h"
@@ -1123,6 +1124,21 @@ static void on_timer(uv_timer_t *timer)
     feed(timer->data, (struct mu_job_event){ .type = MU_JOB_ON_TIME });
 }
 
+/* For `-vv`. */
+static void on_step(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
+                    const struct mu_policy_effects *effects)
+{
+    struct mu_agent *a = ctx;
+    struct mu_trace trace = { a->role, event, before, before, effects };
+    char line[MU_TRACE_LINE_MAX];
+
+    if (!mu_log_shows(MUSTER_LOG_DEBUG))
+        return;
+    trace.after = mu_policy_phase(mu_job_policy(a->job));
+    if (mu_trace_say(&trace, line))
+        mu_log(MUSTER_LOG_DEBUG, "%s", line);
+}
+
 /* Does what the job wants then, until it wants nothing more; and sets last will and timer anew. */
 static void feed(struct mu_agent *a, struct mu_job_event event)
 {
@@ -1457,7 +1473,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
     struct mu_finish_config finish = {
         .run_id = a->run_id, .node = a->node, .host = a->hostname, .barrier_ms = a->config.barrier_ms
     };
-    struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish };
+    struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish, .on_step = on_step, .ctx = a };
 
     return mu_job_new(&job, &a->job, reterr);
 }

@@ -72,7 +72,7 @@ struct mu_job_config {
     struct mu_policy_config policy;
     struct mu_ranks_config ranks;
     struct mu_finish_config finish;
-    /* For tests: every step of the policy, before its effects are carried out. NULL: nobody looks. */
+    /* For tests and debug lines: every step of the policy, before its effects are carried out. NULL: nobody looks. */
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
     void *ctx;

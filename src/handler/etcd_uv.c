@@ -50,6 +50,7 @@ struct etcd {
     int64_t waiting_count; /* told while booting; 0: not told */
     bool closed_seen;
     int64_t round;
+    struct mu_story_phases phases;
     struct muster_store_info bootstrap;
     /* The end. */
     size_t handles; /* still to be closed */
@@ -526,6 +527,7 @@ static void step(struct etcd *e, struct mu_classic_event event)
 
     event.now_ms = uv_now(e->loop);
     mu_classic_step(e->classic, &event, &effects);
+    mu_story_phase(&e->phases, e->place.run_id, mu_classic_state_text(mu_classic_state(e->classic)), event.now_ms);
     for (unsigned i = 0; i < effects.count && !e->freeing; i++) {
         const struct mu_classic_effect *effect = &effects.items[i];
 

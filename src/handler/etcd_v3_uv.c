@@ -76,6 +76,7 @@ struct v3 {
     char waiting_who[MU_FOLD_NAME_MAX + 1];
     bool closed_seen;
     int64_t round; /* that was joined last; -1: none */
+    struct mu_story_phases phases;
     struct muster_store_info bootstrap;
     /* Where the round meets. */
     char own_addr[MU_FOLD_ADDR_MAX];
@@ -1217,6 +1218,7 @@ static void step(struct v3 *v, struct mu_fold_event *event)
 
     event->now_ms = uv_now(v->loop);
     mu_fold_step(v->fold, event, &effects);
+    mu_story_phase(&v->phases, v->run_id, mu_fold_phase_text(mu_fold_phase(v->fold)), event->now_ms);
     for (unsigned i = 0; i < effects.count; i++) /* requests first: tells may lead to a next step */
         perform(v, &effects.items[i]);
     for (unsigned i = 0; i < effects.count && !v->freeing; i++)

@@ -1,7 +1,6 @@
 /* The story of a rendezvous, in PyTorch's words. */
 #include "handler/story.h"
 
-#include "base/log.h"
 #include "events/record.h"
 
 #include <assert.h>
@@ -246,4 +245,21 @@ void mu_story_tell(const struct mu_teller *who, struct mu_story story)
                                                   .node_state = mu_story_state(story.kind),
                                                   .error = story.error != NULL ? story.error->text : NULL },
                     "%s", text);
+}
+
+void mu_story_phase(struct mu_story_phases *phases, const char *run_id, const char *phase, uint64_t now_ms)
+{
+    uint64_t dropped = 0;
+    char more[64] = "";
+
+    if (phase == phases->last || !mu_log_shows(MUSTER_LOG_DEBUG))
+        return;
+    phases->last = phase;
+    phases->limit.burst = MU_STORY_PHASES_BURST;
+    phases->limit.per_s = MU_STORY_PHASES_S;
+    if (!mu_log_allowed(&phases->limit, now_ms, &dropped))
+        return;
+    if (dropped > 0)
+        (void)snprintf(more, sizeof more, " (after %" PRIu64 " more lines of this kind)", dropped);
+    mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': %s%s", run_id, phase, more);
 }

@@ -4,6 +4,7 @@
 #ifndef MU_HANDLER_STORY_H
 #define MU_HANDLER_STORY_H
 
+#include "base/log.h"
 #include "handler/handler.h"
 #include "rdzv/rules.h"
 
@@ -80,6 +81,18 @@ enum mu_story_kind mu_story_of_action(enum mu_rdzv_action action); /* one that w
 /* The message. Returns `ret_text`. Pure. */
 const char *mu_story_text(const struct mu_teller *who, const struct mu_story *story,
                           char ret_text[static MU_STORY_TEXT_MAX]);
+
+/* For a machine with phases, at debug level: what it does now, when that has changed. At most so many lines at once, and so many a
+ * second after that. Zeroed memory is ready for use. */
+#define MU_STORY_PHASES_BURST 50
+#define MU_STORY_PHASES_S 10
+
+struct mu_story_phases {
+    struct mu_log_limit limit;
+    const char *last; /* one of the texts of the machine, which live for ever */
+};
+
+void mu_story_phase(struct mu_story_phases *phases, const char *run_id, const char *phase, uint64_t now_ms);
 
 void mu_story_tell(const struct mu_teller *who, struct mu_story story);
 

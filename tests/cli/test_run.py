@@ -1687,6 +1687,34 @@ def test_a_rendezvous_that_fails_is_an_event_that_says_why(scene):
     assert failed["error_trace"] and failed["rank"] is None
 
 
+def lines_of(agent, level):
+    return [line.partition(f"] {level}: ")[2] for line in agent.err.splitlines() if f"] {level}: " in line]
+
+
+def in_order(lines, *parts):
+    """Whether lines with these parts follow one another, with any others in between."""
+    rest = iter(lines)
+    return all(any(part in line for line in rest) for part in parts)
+
+
+def test_vv_tells_every_step_and_v_tells_none_of_them(scene):
+    script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3"
+    words = ["--max-restarts=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=job"]
+    agent = scene.shell(script, "-vv", *words)
+    assert agent.end() == 0
+    told = lines_of(agent, "debug")
+    assert in_order(
+        told, "run: idle -> joining; join the rendezvous", "hosts the TCP store", "added itself to the participants of round 0",
+        "marked round 0 of the rendezvous 'job' as complete", "has successfully synced", "has joined round 0",
+        "assigning ranks -> starting workers; start workers", "workers started: starting workers -> running",
+        "running -> stopping workers; stop workers with SIGTERM, kill them after 30000 ms",
+        "counting a restart -> joining; join the rendezvous", "removed itself from the participants of round 0",
+        "has joined round 1", "waiting for the others; enter the exit barrier", "marked the rendezvous 'job' as closed",
+        "finished (1 node is done)", "ended; end: succeeded"), "\n".join(told)
+    agent = scene.shell(script, "-v", *words)
+    assert agent.end() == 0 and lines_of(agent, "info") and not lines_of(agent, "debug")
+
+
 def metrics(text):
     """(name, value) of each line; all of them must have PyTorch's form."""
     found = [re.fullmatch(r"\[(\d+\.\d+)\]\[torchelastic\]: (\S+)=(-?\d+)", line) for line in text.splitlines()]

@@ -47,6 +47,25 @@ def scenes(jobs, etcds):
     return make
 
 
+PHASES = {
+    "etcd": ["make the directories", "read the document", "create the document", "increment the version counter",
+             "open the document for joins", "join", "write our keep-alive", "confirm", "watch our group"],
+    "etcd-v3": ["joining", "member"],
+}
+
+
+@pytest.mark.parametrize("backend", PHASES)
+def test_vv_tells_the_phases(jobs, etcds, backend):
+    job, cluster = jobs(BACKENDS[backend][0]), etcds(1)
+    node = job.muster("-vv", "--rdzv-backend", backend, "--rdzv-endpoint", cluster.endpoint, "--rdzv-id", job.run_id,
+                      "--no-python", "true")
+    node.good()
+    lines = iter(node.err.splitlines())
+    for phase in PHASES[backend]:
+        assert any(line.endswith(f" debug: rendezvous '{job.run_id}': {phase}") for line in lines), (phase, node.err)
+    assert f"attempts to join the next round of the rendezvous '{job.run_id}'." in node.err
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_worker_killed_mid_epoch_costs_one_restart(scenes, backend):
     scene = scenes(backend)

@@ -242,6 +242,26 @@ static void without_listeners_no_text_is_put_together(void **state)
     assert_int_equal(munmap(unreadable, 4096), 0);
 }
 
+static void phases_are_told_when_they_change_and_not_without_end(void **state)
+{
+    static const char *const texts[] = { "wait for peers", "read the document" };
+    struct mu_story_phases phases = { .last = NULL };
+    struct heard heard = { 0 };
+
+    (void)state;
+    mu_story_phase(&phases, "job", texts[0], 0); /* nobody hears it */
+    muster_log_set_sink(on_line, &heard);
+    for (int i = 0; i < 3; i++)
+        mu_story_phase(&phases, "job", texts[0], 0);
+    assert_int_equal(heard.lines, 1);
+    assert_string_equal(heard.line, "rendezvous 'job': wait for peers");
+    for (int i = 0; i < 1000; i++)
+        mu_story_phase(&phases, "job", texts[(i + 1) % 2], 0);
+    assert_int_equal(heard.lines, MU_STORY_PHASES_BURST);
+    mu_story_phase(&phases, "job", texts[1], 1000);
+    assert_string_equal(heard.line, "rendezvous 'job': read the document (after 951 more lines of this kind)");
+}
+
 static void texts_of_any_length_are_cut(void **state)
 {
     char run_id[4096] = "", text[MU_STORY_TEXT_MAX];
@@ -277,6 +297,7 @@ int main(void)
         QUIETLY(each_action_that_writes_has_a_step_of_its_own),
         QUIETLY(of_a_thousand_dead_nodes_a_few_are_named),
         QUIETLY(without_listeners_no_text_is_put_together),
+        QUIETLY(phases_are_told_when_they_change_and_not_without_end),
         QUIETLY(texts_of_any_length_are_cut),
         QUIETLY(who_has_no_place_yet_is_known_by_its_host),
     };
