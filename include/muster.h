@@ -540,7 +540,7 @@ struct muster_node {
     X(LEFT, "left")                 /* leave is done */                                                                \
     X(FAILED, "failed")             /* request, error: what was asked for failed, or our membership did */             \
     X(LOOKED, "looked")             /* round, -1: no such rendezvous; closed; count: nodes that want in; or error */   \
-    X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms; tried again, and told again if more is known */  \
+    X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms, count; told again if more is known */            \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* progress, while joining; nodes: who is in, the first of them */
 
@@ -576,7 +576,7 @@ struct muster_rdzv_event { /* borrows what it points to */
     const struct muster_rdzv_info *info;
     const struct muster_node *nodes;
     size_t nodes_count;
-    int64_t count;
+    int64_t count; /* also of BACKEND_DOWN: members that are lost with it; PEERS_LOST follows and names them */
     bool closed;
     const struct muster_error *error;
     const struct muster_rdzv_progress *progress;

@@ -802,7 +802,8 @@ static void judge(struct mu_finish *f, uint64_t now_ms, struct mu_finish_effects
 
 static void on_peers_lost(struct mu_finish *f, const struct mu_finish_event *event, struct mu_finish_effects *out)
 {
-    bool unknown = f->vanished == NULL || !f->start.has_store;
+    /* A store that is away cannot say who was done; and mostly it is its host that is lost. */
+    bool unknown = f->vanished == NULL || !f->start.has_store || (f->down && f->state == MU_FINISH_WATCHING);
 
     if ((f->state != MU_FINISH_WATCHING && !is_done(f)) || !is_tracked(f))
         return;

@@ -25,6 +25,8 @@
  *   the key of everybody), or who finds that those who have no mark are gone, and were done.
  * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
  *   it, says how many are; 1.13 has a key for each.
+ * - A member that is lost while the store is away is lost at once: nobody can say whether it was done. (Asking a silent store
+ *   takes seconds, and leads to the same.)
  * - Whose worker fails says so at once, while the rest of its workers is being stopped: the others, who would hear of it only
  *   when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint: who does not
  *   hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another reason writes

@@ -396,7 +396,8 @@ static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
                                     .request = event->request,
                                     .error = event->error,
                                     .away_ms = event->away_ms,
-                                    .give_up_in_ms = event->give_up_in_ms };
+                                    .give_up_in_ms = event->give_up_in_ms,
+                                    .number = event->count };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_JOINED:

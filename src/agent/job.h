@@ -44,7 +44,8 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
         *nodes; /* JOINED: the members by rank; PEERS_LOST, WAITING: who. NULL: there was no memory for them */
     enum muster_rdzv_request request; /* FAILED */
     size_t nodes_count;               /* JOINED, WAITING: 0, if they are not known */
-    int64_t count;                    /* WAITING: how many; PEERS_LOST: the last so many wait for the next round */
+    int64_t count;                    /* WAITING: how many; PEERS_LOST: the last so many wait for the next round;
+                                       * BACKEND_DOWN: members that are lost with it */
     const char *cause;                /* PEERS_LOST: how the others were lost; NULL: not known */
     const struct muster_error *error;
     uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN: as in struct mu_policy_event */

@@ -1127,6 +1127,8 @@ static void on_backend(struct mu_policy *p, const struct mu_policy_event *event,
         p->down_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
         if (p->outcome.kind == MU_POLICY_OUTCOME_NONE)
             p->down_say_ms = event->now_ms + MU_POLICY_AWAY_SAY_MS;
+        if (event->number > 0 && has_workers(p) && !p->closed)
+            return; /* the loss ends the round, and its line says that it is the store's host */
         say(p, out, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, p->down_why,
             p->workers == UP ? "the workers run on; " : "");
     } else {

@@ -89,7 +89,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(CLOSED, "closed")   /* round */                                                                                  \
     X(LEFT, "left")                                                                                                    \
     X(FAILED, "failed")             /* error: of JOIN, of LEAVE, or of our membership */                               \
-    X(BACKEND_DOWN, "backend down") /* error, away_ms, give_up_in_ms; also again, when more is known */                \
+    X(BACKEND_DOWN, "backend down") /* error, away_ms, give_up_in_ms, number; also again, when more is known */        \
     X(BACKEND_UP, "backend up")                                                                                        \
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
@@ -136,7 +136,7 @@ struct mu_policy_event { /* borrows what it points to */
     int64_t round; /* -1: not known */
     const struct mu_policy_joined *joined;
     const struct mu_ranks_result *ranks;
-    int64_t number;
+    int64_t number; /* also of BACKEND_DOWN: members that are lost with it, which is heard next */
     bool ok;
     enum mu_finish_end end;
     const char *text;                 /* NULL: nothing is known */

@@ -809,7 +809,8 @@ static void on_down(struct dynamic *d, const struct mu_rdzv_effect *effect)
                                         .away_ms = (int64_t)effect->away_ms,
                                         .give_up_in_ms = left_ms == UINT64_MAX ? 0
                                                          : left_ms == 0        ? 1
-                                                                               : (int64_t)left_ms });
+                                                                               : (int64_t)left_ms,
+                                        .count = effect->host_lost });
 }
 
 static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)

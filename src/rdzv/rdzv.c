@@ -733,6 +733,7 @@ static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
     effect->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
                                            : event->now_ms - r->away_since_ms;
     effect->give_up_in_ms = left_ms(is_joining(r) ? join_lost_ms(r) : store_lost_ms(r), event->now_ms);
+    effect->host_lost = event->now_ms >= host_lost_ms(r); /* see judge_host() */
 }
 
 static void on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)

@@ -131,7 +131,7 @@ enum mu_rdzv_effect_type {
     X(LOOKED, "looked")         /* rdzv->doc is fresh; or rdzv->error has a code */                                    \
     X(BACKEND_DOWN,                                                                                                    \
       "backend_down") /* the first failed request of a row, and the first that was refused: rdzv->error; \
-                                        away_ms, give_up_in_ms; it is tried again */             \
+                                        away_ms, give_up_in_ms, host_lost; it is tried again */             \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* while joining: the document has changed, see mu_rdzv_progress() */                      \
     X(PLANNED, "planned")   /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                        \
@@ -158,6 +158,7 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     int64_t count;
     uint64_t away_ms;       /* BACKEND_DOWN: so long the store has not answered */
     uint64_t give_up_in_ms; /* BACKEND_DOWN: so long it is still waited for; UINT64_MAX: without a limit */
+    bool host_lost;         /* BACKEND_DOWN: its host, a member, is lost with it; PEERS_LOST follows */
 };
 
 #define MU_RDZV_EFFECTS_MAX 16

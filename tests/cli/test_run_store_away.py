@@ -58,6 +58,19 @@ def test_the_job_ends_when_the_host_of_its_store_stays_away(scene):
     assert "--rdzv-backend etcd-v3" in last
 
 
+def test_a_host_that_is_killed_is_told_in_one_line(scene):
+    host, guest, _ = host_and_guest(scene, "--nnodes=2", conf=",store_lost_timeout=2")
+    scene.world(2)
+    pid = host.agent
+    os.kill(pid, signal.SIGKILL)
+    assert guest.end() == 1
+    lines = [line.split(" warning: ")[1] for line in guest.err.splitlines() if " warning: " in line]
+    about = [line for line in lines if "store" in line or "refused" in line]
+    assert re.fullmatch(rf"lost .* \(pid {pid}\): the store that it hosts refuses connections; restarting the group", about[0])
+    assert "the workers run on" not in guest.err, guest.err
+    assert all(line.startswith("the store has been away for ") for line in about[1:]), about
+
+
 def test_the_job_ends_when_the_host_of_its_store_stays_silent(scene):
     host, guest, endpoint = host_and_guest(scene, "--nnodes=2", conf=",store_lost_timeout=2,heartbeat_timeout=1")
     scene.world(2)

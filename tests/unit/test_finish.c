@@ -546,6 +546,19 @@ static void without_an_answer_a_member_is_lost(void **state)
     assert_string_equal(broken(s, MUSTER_ECONNECT), "lost a node");
 }
 
+/* Its host is the one that is lost, mostly; a silent one would not answer for ten seconds. */
+static void while_the_store_is_away_a_lost_member_is_lost_without_asking(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_FINISH_ON_BACKEND_DOWN);
+    assert_string_equal(vanish(s, 0, true), "lost a node");
+    (void)simple(s, MU_FINISH_ON_BACKEND_UP);
+    (void)start(s, ours(3));
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0");
+}
+
 static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
 {
     struct scene *s = *state;
@@ -1421,6 +1434,7 @@ int main(void)
         SCENE(a_member_with_a_mark_is_not_lost),
         SCENE(another_rounds_losses_and_unknown_members),
         SCENE(without_an_answer_a_member_is_lost),
+        SCENE(while_the_store_is_away_a_lost_member_is_lost_without_asking),
         SCENE(a_done_agent_makes_room_when_an_undone_one_is_lost),
         SCENE(whoever_finds_all_marks_stands_in_for_a_last_that_died),
         SCENE(a_stock_member_was_done_if_the_barrier_has_more_than_ours),

@@ -730,6 +730,29 @@ static const char *away(struct scene *s, uint64_t away_ms, uint64_t give_up_in_m
                                              .give_up_in_ms = give_up_in_ms });
 }
 
+/* One event, one line: that of the loss, which follows at once. */
+static void a_store_that_goes_with_its_host_is_told_with_the_loss(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connect to a:1: refused" };
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_BACKEND_DOWN,
+                                                          .round = -1,
+                                                          .error = &error,
+                                                          .give_up_in_ms = 30000,
+                                                          .number = 1 }),
+                        "");
+    assert_string_equal(s->told, "");
+    (void)step(
+        s, (struct mu_policy_event){ .type = MU_POLICY_ON_LOST, .text = "lost n1: the store that it hosts is gone" });
+    assert_non_null(strstr(s->told, "'lost n1: the store that it hosts is gone; restarting the group'"));
+    (void)stopped(s);
+    (void)pass(s, T0 + MU_POLICY_AWAY_SAY_MS);
+    assert_non_null(
+        strstr(s->told, "the store has been away for 5 s (connect to a:1: refused); trying again for up to 25 s"));
+}
+
 static void a_store_that_is_away_is_talked_about_every_five_seconds_and_then_every_thirty(void **state)
 {
     static const unsigned at_s[] = { 5, 10, 15, 20, 25, 30, 60, 90 };
@@ -1715,6 +1738,7 @@ int main(void)
         SCENE(the_first_of_a_round_decides_and_the_rest_is_dropped),
         SCENE(a_round_may_be_over_before_its_workers_are_started),
         SCENE(a_store_that_is_away_stops_nobody),
+        SCENE(a_store_that_goes_with_its_host_is_told_with_the_loss),
         SCENE(a_store_that_is_away_is_talked_about_every_five_seconds_and_then_every_thirty),
         SCENE(a_line_about_a_store_that_is_away_says_for_how_long_it_is_tried),
         SCENE(a_failure_in_a_round_whose_store_went_with_a_member_is_free),

@@ -136,9 +136,12 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
         if (s->shows_records && effect->asked == MU_RDZV_CLOSE)
             say_word(&s->trace, " by us");
         break;
+    case MU_RDZV_TELL_BACKEND_DOWN:
+        if (effect->host_lost)
+            say_word(&s->trace, " with its host");
+        break;
     case MU_RDZV_TELL_REMOVED:
     case MU_RDZV_TELL_LEFT:
-    case MU_RDZV_TELL_BACKEND_DOWN:
     case MU_RDZV_TELL_BACKEND_UP:
     case MU_RDZV_TELL_PROGRESS:
         break;
@@ -1834,7 +1837,7 @@ static void a_name_may_have_any_bytes(void **unused)
     T(host_is(s, '#'), "");
     T(watch(s, 5000, "0 complete #=0@ a=1@"), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down; peers_lost #");
+    T(is_gone(s), "backend_down with its host; peers_lost #");
 }
 
 /* ---- Times ---- */
@@ -2217,7 +2220,7 @@ static void when_the_hosts_process_is_gone_it_is_lost(void **unused)
     T(wake(s), "read");
     T(fails(s), "backend_down"); /* mere silence */
     T(wake(s), "read");
-    T(is_gone(s), "backend_down; peers_lost c"); /* more is known */
+    T(is_gone(s), "backend_down with its host; peers_lost c"); /* more is known */
     T(wake(s), "read");
     T(is_gone(s), "");
     T(wake(s), "read");
@@ -2249,7 +2252,7 @@ static void a_store_whose_host_was_a_member_is_waited_for_store_lost_timeout(voi
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
     gone_ms = s->now_ms;
-    T(is_gone(s), "backend_down; peers_lost c");
+    T(is_gone(s), "backend_down with its host; peers_lost c");
     T(ask(s, MU_RDZV_JOIN), "");
     T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
     assert_in_range(s->now_ms, gone_ms + LOST_MS, gone_ms + LOST_MS + 1);
@@ -2266,7 +2269,7 @@ static void what_answers_there_again_in_time_is_joined(void **unused)
     be_member(s, "0 complete a=0@ b=1@ c=2@");
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down; peers_lost c");
+    T(is_gone(s), "backend_down with its host; peers_lost c");
     T(ask(s, MU_RDZV_JOIN), "");
     while (s->now_ms < START_MS + LOST_MS - 3000) {
         T(wake(s), "read");
@@ -2308,7 +2311,7 @@ static void a_host_that_goes_after_another_is_lost_as_well(void **unused)
     T(wake(s), "read");
     T(state(s, "0 complete a=0@ c=2@"), "peers_lost b"); /* it may have been done */
     T(wake(s), "read");
-    T(is_gone(s), "backend_down; peers_lost b c");
+    T(is_gone(s), "backend_down with its host; peers_lost b c");
     T(wake(s), "read");
     T(is_gone(s), "");
 }
@@ -2389,7 +2392,7 @@ static void a_join_after_the_store_was_lost_tries_it_once_more(void **unused)
     be_member(s, "0 complete a=0@ b=1@ c=2@");
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down; peers_lost c");
+    T(is_gone(s), "backend_down with its host; peers_lost c");
     T(keep_failing(s, true, LOST_MS + 10000), "read");
     T(is_gone(s), "");
     T(ask(s, MU_RDZV_JOIN), "");
