@@ -216,8 +216,8 @@ static const char *advice(const struct mu_ranks *r)
     if (r->start.round >= 0)
         return "";
     return r->start.old_dialect
-               ? "; --rdzv-conf dialect=1.13 is for jobs with PyTorch 1.13, and then for all other nodes"
-               : "; in a job with PyTorch 1.13, give all other nodes --rdzv-conf dialect=1.13";
+               ? "; all muster nodes need the same option 'dialect'"
+               : "; if a node runs PyTorch 2.3 or older, all muster nodes need the option 'dialect' with its version";
 }
 
 static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effects *out)

@@ -152,10 +152,10 @@ DYNAMIC = [*TIMES, "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_a
 FILES = {"etcd": ["cacert", "cert"], "etcd-v2": ["ca_cert", "ssl_cert"], "etcd-v3": ["cacert", "cert", "key"]}
 WRONG = {  # of each back end: options, a wrong value, and what else is said beside the option's name
     "etcd": [*((option, "-1", "-1 s is not in") for option in ("timeout", "last_call_timeout", "close_timeout")),
-             ("timeout", "soon", "no whole number"), ("dialect", "3", "neither 2.x nor 1.13"),
+             ("timeout", "soon", "no whole number"), ("dialect", "3", "none of 2.x, 2.5, "),
              ("protocol", "ftp", "neither http nor https")],
     "etcd-v2": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "no whole number") for option in DYNAMIC),
-                ("dialect", "3", "neither 2.x nor 1.13"), ("protocol", "ftp", "neither http nor https"),
+                ("dialect", "3", "none of 2.x, 2.5, "), ("protocol", "ftp", "neither http nor https"),
                 ("use_agent_store", "perhaps", "no truth value"), ("ssl_cert_key", "/k", "needs 'ssl_cert'")],
     "etcd-v3": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "no whole number") for option in DYNAMIC),
                 ("lease", "1", "1 s is not in 2..3600"), ("lease", "3601", "not in 2..3600"), ("job_lease", "9", "not in 10..3600"),
