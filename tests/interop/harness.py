@@ -39,11 +39,6 @@ def chosen_version():
 NEW = chosen_version()
 
 
-def is_older(version, than):
-    """Whether a stock version comes before another: "2.9.1" before "2.14"."""
-    return [int(n) for n in version.split(".")[:2]] < [int(n) for n in than.split(".")[:2]]
-
-
 # Generous, because several PyTorch processes may be importing on few cores at once.
 START_LIMIT = 120
 CALL_LIMIT = 60
@@ -73,6 +68,11 @@ def interpreter(which):
 def release(which):
     """(2, 13) of "2.13.0"."""
     return tuple(int(part) for part in which.split(".")[:2])
+
+
+def is_older(version, than):
+    """Whether a stock version comes before another: "2.9.1" before "2.14"."""
+    return release(version) < release(than)
 
 
 def dialect(which):

@@ -83,7 +83,9 @@ def test_three_of_four_go_ahead_after_the_last_call(scenes):
 @pytest.mark.parametrize("late", KINDS)
 def test_a_late_joiner_is_in_the_next_round(scenes, late):
     scene = scenes(nodes=(2, 3), last_call_timeout=2)
-    nodes = [scene.node(kind, f"127.0.0.{i}") for i, kind in enumerate(KINDS, start=1)]
+    # Since 2.6 a stock rank 0 that stays does not publish its address again, for which a stock newcomer would wait in vain.
+    silent = late == "stock" and harness.dialect(scene.which) == "2.x"
+    nodes = [scene.node(kind, f"127.0.0.{i}") for i, kind in enumerate(reversed(KINDS) if silent else KINDS, start=1)]
     agree(nodes, meet(*nodes), round=0)
     third = scene.node(late, "127.0.0.3")
     coming = third.begin("next")
