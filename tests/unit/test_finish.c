@@ -765,6 +765,18 @@ static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
     assert_string_equal(fail_job(s), "end failed: exit code 3");
 }
 
+static void a_close_that_fails_leaves_a_success_what_it_is(void **state)
+{
+    struct scene *s = *state;
+    struct mu_finish_start round = { .round = 3, .world_size = 1 };
+    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
+
+    (void)start(s, round);
+    assert_string_equal(done(s), "close");
+    assert_string_equal(step(s, (struct mu_finish_event){ .type = MU_FINISH_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end all done: 1 node is done");
+}
+
 static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 {
     struct scene *s = *state;
@@ -1449,6 +1461,7 @@ int main(void)
         SCENE(a_failed_job_gets_its_verdict_and_is_closed),
         SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
         SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
+        SCENE(a_close_that_fails_leaves_a_success_what_it_is),
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
         SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
         SCENE(who_listens_hears_whose_worker_has_failed),
