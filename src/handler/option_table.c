@@ -38,6 +38,7 @@ static const struct {
     { "keep_alive_interval", DYNAMIC, ETCD_V3 },
     { "keep_alive_max_attempt", DYNAMIC, ETCD_V3 },
     { "heartbeat_timeout", DYNAMIC, ETCD_V3 },
+    { "cas_backoff_max_seconds", DYNAMIC, ETCD_V3 },
     { "dialect", DYNAMIC | ETCD | STATIC, ETCD_V3 },
     { "store_type", C10D, ETCD_V3 },
     { "is_host", C10D, ETCD_V3 },

@@ -1,7 +1,9 @@
 /* Timeouts and limits of a rendezvous: taken from its options, which are whole seconds, and checked. Pure. */
+#include "base/number.h"
 #include "handler/handler.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #define SECONDS_MAX INT64_C(1000000000) /* about 31 years: no sum or product of such times overflows */
@@ -122,6 +124,39 @@ static int read_attempts(const struct muster_rdzv_params *params, unsigned *atte
     return 0;
 }
 
+/* A number as Python's float() takes it, of seconds. What is above all bounds is bounded where it is used. */
+static int read_back_off(const struct muster_rdzv_params *params, uint64_t *ms, struct muster_error *reterr)
+{
+    static const char key[] = "cas_backoff_max_seconds";
+    struct muster_value value;
+    double seconds = 0;
+    bool good = true;
+
+    if (!muster_rdzv_params_get(params, key, &value))
+        return 0;
+    switch (value.kind) {
+    case MUSTER_VALUE_TEXT:
+        good = mu_number_float(value.text, &seconds);
+        break;
+    case MUSTER_VALUE_INT:
+        seconds = (double)value.integer;
+        break;
+    case MUSTER_VALUE_BOOL:
+        seconds = value.boolean ? 1 : 0;
+        break;
+    case MUSTER_VALUE_FLOAT:
+        seconds = value.number;
+        break;
+    }
+    if (!good || !isfinite(seconds) || seconds < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%s' must be a finite number of seconds, 0 or more", key);
+    if (seconds > (double)SECONDS_MAX)
+        seconds = (double)SECONDS_MAX;
+    *ms = (uint64_t)(seconds * 1000);
+    *ms += (double)*ms < seconds * 1000; /* a part of a millisecond is one */
+    return 0;
+}
+
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
                                  struct muster_error *reterr)
 {
@@ -146,6 +181,8 @@ int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct
         rc = read_seconds(params, times[i].key, times[i].ms, reterr);
     if (rc == 0)
         rc = read_attempts(params, &settings.keep_alive_attempts, reterr);
+    if (rc == 0)
+        rc = read_back_off(params, &settings.back_off_ms, reterr);
     if (rc == 0)
         rc = mu_rdzv_settings_check(muster_rdzv_params_run_id(params), &settings, reterr);
     if (rc == 0)

@@ -1529,20 +1529,28 @@ static uint64_t next_beat_ms(struct mu_rdzv *r, uint64_t now_ms)
     return now_ms + wanted - mu_rng_below(&r->rng, wanted / 5 + 1);
 }
 
-/* Random, growing, bounded; by more where there are more to get out of the way of. Whose turn it is tries again at once,
- * for everybody behind it waits; but not for ever. */
+/* As long as the user says, or else growing, and by more where there are more to get out of the way of. Never so long that
+ * heartbeats would be missed. */
+static uint64_t back_off_below_ms(const struct mu_rdzv *r)
+{
+    uint64_t most = mu_rdzv_death_age_ms(&r->settings) / 4 + 1;
+
+    if (r->settings.back_off_ms > 0)
+        return sooner(r->settings.back_off_ms + 1, most);
+    most = sooner(most, MU_RDZV_BACK_OFF_MS * (r->sights.doc.count + 1) + MU_RDZV_BACK_OFF_MAX_MS);
+    return sooner((uint64_t)MU_RDZV_BACK_OFF_MS << r->lost_writes, most);
+}
+
+/* Random and bounded. Whose turn it is tries again at once, for everybody behind it waits; but not for ever. */
 static void back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    uint64_t most = sooner(MU_RDZV_BACK_OFF_MS * (r->sights.doc.count + 1) + MU_RDZV_BACK_OFF_MAX_MS,
-                           mu_rdzv_death_age_ms(&r->settings) / 4 + 1);
-
     r->lost_writes = r->lost_writes < 16 ? r->lost_writes + 1 : 16;
     if (r->turn_state == TURN_HELD) {
         if (r->lost_writes <= MU_RDZV_TURN_TRIES)
             return;
         give_turn(r, out);
     }
-    r->write_after_ms = now_ms + mu_rng_below(&r->rng, sooner((uint64_t)MU_RDZV_BACK_OFF_MS << r->lost_writes, most));
+    r->write_after_ms = now_ms + mu_rng_below(&r->rng, back_off_below_ms(r));
 }
 
 /* The nodes' names stay where they are: in the document that was, until the next step. */

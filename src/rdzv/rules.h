@@ -21,6 +21,7 @@ struct mu_rdzv_settings {
     unsigned keep_alive_attempts; /* so many of them missing: dead */
     uint64_t lost_node_wait_ms;   /* how long a round is held open for the replacement of a lost member */
     uint64_t store_lost_ms;       /* how long a store is waited for whose host was a member and has gone */
+    uint64_t back_off_ms;         /* after a lost write: a random wait of at most this; 0: one that grows by itself */
 };
 #define MU_RDZV_SETTINGS_DEFAULT                                                                                       \
     ((struct mu_rdzv_settings){ .nodes_min = 1,                                                                        \

@@ -628,6 +628,36 @@ static void the_moment_grows_up_to_a_second(void **unused)
     assert_true(longest_ms > MU_RDZV_BACK_OFF_MAX_MS / 2 && longest_ms <= MU_RDZV_BACK_OFF_MAX_MS + 20);
 }
 
+/* The longest of 60 waits after a lost write. */
+static uint64_t longest_wait_ms(uint64_t back_off_ms)
+{
+    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
+    struct scene *s = NULL;
+    uint64_t longest_ms = 0;
+
+    settings.back_off_ms = back_off_ms;
+    s = START(3, 4, .settings = settings, .dialect = MU_DOC_DIALECT_2_X, .seed = 1);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0"), "write 0 a=0");
+    for (unsigned i = 0; i < 60; i++) {
+        uint64_t since_ms = s->now_ms;
+
+        if (lost(s, "0 b=0@")[0] != '\0')
+            continue; /* at once */
+        until_write(s, "0 b=0@");
+        longest_ms = s->now_ms - since_ms > longest_ms ? s->now_ms - since_ms : longest_ms;
+    }
+    return longest_ms;
+}
+
+static void the_moment_may_be_chosen_but_costs_no_heartbeat(void **unused)
+{
+    (void)unused;
+    assert_in_range(longest_wait_ms(50), 40, 50);
+    assert_in_range(longest_wait_ms(3000), 2500, 3000);
+    assert_in_range(longest_wait_ms(UINT64_C(3600000)), AGE_MS / 5, AGE_MS / 4);
+}
+
 static void a_write_that_was_done_without_an_answer_is_not_done_twice(void **unused)
 {
     struct scene *s = START(2, 3, PLAIN);
@@ -3149,6 +3179,7 @@ int main(void)
         SCENE(a_lost_write_waits_a_moment_reads_and_writes),
         SCENE(whose_turn_it_is_tries_again_at_once_but_not_for_ever),
         SCENE(the_moment_grows_up_to_a_second),
+        SCENE(the_moment_may_be_chosen_but_costs_no_heartbeat),
         SCENE(a_write_that_was_done_without_an_answer_is_not_done_twice),
         SCENE(a_completing_write_without_an_answer_has_completed),
         SCENE(an_exit_and_join_without_an_answer_is_not_done_twice),

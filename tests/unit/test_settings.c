@@ -2,6 +2,8 @@
 #include "handler/handler.h"
 #include "pure.h"
 
+#include <stdio.h>
+
 static struct muster_rdzv_params *params_of(const char *run_id, int64_t nodes_min, int64_t nodes_max,
                                             const char *options)
 {
@@ -102,6 +104,30 @@ static void a_lost_store_is_waited_for_half_a_minute_unless_one_says_otherwise(v
     assert_int_equal(settings_of("store_lost_timeout=0").store_lost_ms, 0);
     are_refused("store_lost_timeout=-1", "store_lost_timeout", "-1 day, 23:59:59");
     are_refused("store_lost_timeout=x", "store_lost_timeout", "whole number");
+}
+
+static void the_wait_after_a_lost_write_can_be_limited(void **state)
+{
+    static const char *const bad[] = { "inf", "nan", "-0.1", "x", "0.3s" };
+    struct muster_rdzv_params *params = params_of("job", 1, 1, "");
+    struct mu_rdzv_settings settings;
+    char options[64];
+
+    (void)state;
+    assert_int_equal(settings_of("lost_node_wait=0").back_off_ms, 0);
+    assert_int_equal(settings_of("cas_backoff_max_seconds=0").back_off_ms, 0);
+    assert_int_equal(settings_of("cas_backoff_max_seconds=0.3").back_off_ms, 300);
+    assert_int_equal(settings_of("cas_backoff_max_seconds=1e-4").back_off_ms, 1);
+    assert_int_equal(settings_of("cas_backoff_max_seconds=2").back_off_ms, 2000);
+    assert_true(settings_of("cas_backoff_max_seconds=1e300").back_off_ms > 0);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        (void)snprintf(options, sizeof options, "cas_backoff_max_seconds=%s", bad[i]);
+        are_refused(options, "cas_backoff_max_seconds", "finite");
+    }
+    assert_int_equal(muster_rdzv_params_set_float(params, "cas_backoff_max_seconds", 0.25, NULL), 0);
+    assert_int_equal(mu_rdzv_settings_from_params(params, &settings, NULL), 0);
+    assert_int_equal(settings.back_off_ms, 250);
+    muster_rdzv_params_free(params);
 }
 
 static void options_of_other_kinds_than_text_count_too(void **state)
@@ -315,6 +341,7 @@ int main(void)
         cmocka_unit_test(keep_alives_can_be_tuned),
         cmocka_unit_test(a_round_can_be_held_open_for_a_lost_node),
         cmocka_unit_test(a_lost_store_is_waited_for_half_a_minute_unless_one_says_otherwise),
+        cmocka_unit_test(the_wait_after_a_lost_write_can_be_limited),
         cmocka_unit_test(options_of_other_kinds_than_text_count_too),
         cmocka_unit_test(times_that_are_not_above_0_are_refused_as_python_shows_them),
         cmocka_unit_test(attempts_that_are_not_above_0_are_refused),
