@@ -98,6 +98,21 @@ static void add_nodes(struct words *w, const struct mu_node *nodes, size_t count
         add(w, " and %zu more", count - named);
 }
 
+/* To a rendezvous, a store that cannot be reached is one error, however that shows. */
+static const char *kind_of(const struct muster_error *error)
+{
+    switch (error->code) {
+    case MUSTER_ECONNECT:
+    case MUSTER_ELOST:
+    case MUSTER_ERESOLVE:
+    case MUSTER_EPROTOCOL:
+    case MUSTER_ETIMEOUT:
+        return mu_event_error_kind(MUSTER_ERDZV_CONNECTION);
+    default:
+        return mu_event_error_kind(error->code);
+    }
+}
+
 const char *mu_story_text(const struct mu_teller *who, const struct mu_story *story,
                           char ret_text[static MU_STORY_TEXT_MAX])
 {
@@ -191,13 +206,13 @@ const char *mu_story_text(const struct mu_teller *who, const struct mu_story *st
         break;
     case MU_STORY_SHUTDOWN_FAILED:
         add(&w, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", me, run_id,
-            mu_event_error_kind(story->error->code));
+            kind_of(story->error));
         break;
     case MU_STORY_BEAT_FAILED:
         add(&w,
             "The node '%s' has failed to send a keep-alive heartbeat to the rendezvous '%s' due to an error of type "
             "%s.",
-            me, run_id, mu_event_error_kind(story->error->code));
+            me, run_id, kind_of(story->error));
         break;
     case MU_STORY_JOIN_FAILED:
     case MU_STORY_IS_CLOSED_FAILED:
@@ -207,7 +222,7 @@ const char *mu_story_text(const struct mu_teller *who, const struct mu_story *st
     case MU_STORY_LEAVE_FAILED:
     case MU_STORY_CREATE_FAILED:
     case MU_STORY_BACKEND_FAILED:
-        add(&w, "%s: %s", mu_event_error_kind(story->error->code), story->error->text);
+        add(&w, "%s: %s", kind_of(story->error), story->error->text);
         break;
     }
     return ret_text;

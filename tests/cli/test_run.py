@@ -1687,6 +1687,26 @@ def test_a_rendezvous_that_fails_is_an_event_that_says_why(scene):
     assert failed["error_trace"] and failed["rank"] is None
 
 
+def test_events_tell_of_heartbeats_and_of_those_that_fail(scene, serve):
+    path = scene.path / "events"
+    server = serve()
+    agent = scene.node(server.endpoint, "--nnodes=1", f"--event-log-handler=file:{path}",
+                       conf="keep_alive_interval=1,keep_alive_max_attempt=20")
+    [worker] = scene.world(1)
+    beat = [("_keep_alive", "RUNNING"), ("run", "RUNNING"), ("_keep_alive", "RUNNING")]  # planned, synced, sent
+    until(lambda: any(story(path)[i:i + 3] == beat for i in range(len(story(path)))), what="a heartbeat")
+    server.stop()
+    until(lambda: ("_keep_alive", "FAILED") in story(path), what="a heartbeat that fails")
+    [failed] = [event for event in all_events(path) if event.get("node_state") == "FAILED"]
+    assert failed["message"].endswith("has failed to send a keep-alive heartbeat to the rendezvous 'job' due to an error of type "
+                                      "RendezvousConnectionError.")
+    assert failed["error_trace"].startswith("keep to rendezvous 'job': ")
+    agent.said("] warning: ")
+    serve("--port", str(server.port))
+    worker.succeed()
+    assert agent.end() == 0
+
+
 def lines_of(agent, level):
     return [line.partition(f"] {level}: ")[2] for line in agent.err.splitlines() if f"] {level}: " in line]
 

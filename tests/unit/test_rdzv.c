@@ -524,6 +524,35 @@ static void a_deed_bears_its_round(void **unused)
       "complete (5)");
 }
 
+static void the_end_of_a_last_call_is_recorded(void **unused)
+{
+    struct scene *s = START(2, 4, PLAIN);
+    const char *trace;
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 last-call=1 b=0@ c=0@"), "write 0 last-call b=0 c=0 a=0");
+    T(written(s), "");
+    s->shows_records = true;
+    do /* heartbeats of ours are recorded, too */
+        trace = watch(s, LAST_CALL_MS + 100, "0 last-call=1 a=0@ b=0@ c=0@");
+    while (strcmp(trace, "synced") == 0);
+    T(trace, "write 0 complete a=0 b=1 c=2; planned mark complete (0)");
+    T(written(s), "synced; joined 0 as 0 of a b c");
+}
+
+static void leaving_is_recorded_by_the_list_that_is_left(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    s->shows_records = true;
+    T(ask(s, MU_RDZV_LEAVE), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1; planned remove from participants (0)");
+    T(written(s), "synced; left");
+}
+
 static void a_close_by_another_node_is_not_ours(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
@@ -3173,6 +3202,8 @@ int main(void)
         SCENE(what_is_written_is_recorded_and_then_what_became_of_it),
         SCENE(what_was_in_vain_is_recorded_too),
         SCENE(a_deed_bears_its_round),
+        SCENE(the_end_of_a_last_call_is_recorded),
+        SCENE(leaving_is_recorded_by_the_list_that_is_left),
         SCENE(a_close_by_another_node_is_not_ours),
         SCENE(whoever_was_removed_as_dead_is_recorded),
         SCENE(progress_is_told_when_there_is_some),

@@ -242,6 +242,40 @@ static void without_listeners_no_text_is_put_together(void **state)
     assert_int_equal(munmap(unreadable, 4096), 0);
 }
 
+static void errors_have_the_kinds_of_a_rendezvous(void **state)
+{
+    static const struct {
+        int code;
+        const char *kind;
+    } kinds[] = {
+        { MUSTER_ELOST, "RendezvousConnectionError" },
+        { MUSTER_ECONNECT, "RendezvousConnectionError" },
+        { MUSTER_ETIMEOUT, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_CONNECTION, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_CLOSED, "RendezvousClosedError" },
+        { MUSTER_ERDZV_STATE, "RendezvousStateError" },
+        { MUSTER_ERDZV_TIMEOUT, "RendezvousTimeoutError" },
+        { MUSTER_ERDZV_GRACEFUL_EXIT, "RendezvousGracefulExitError" },
+        { MUSTER_EINVAL, "ValueError" },
+        { MUSTER_ENOMEM, "MemoryError" },
+        { MUSTER_EINTERNAL, "RuntimeError" },
+    };
+    const struct mu_teller who = mu_teller_of("job", &node);
+    char text[MU_STORY_TEXT_MAX], expected[100];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        const struct muster_error error = { .code = kinds[i].code, .text = "so it is" };
+
+        (void)snprintf(expected, sizeof expected, "%s: so it is", kinds[i].kind);
+        assert_string_equal(
+            mu_story_text(&who, &(struct mu_story){ .kind = MU_STORY_JOIN_FAILED, .error = &error }, text), expected);
+        (void)snprintf(expected, sizeof expected, "due to an error of type %s.", kinds[i].kind);
+        assert_non_null(strstr(
+            mu_story_text(&who, &(struct mu_story){ .kind = MU_STORY_BEAT_FAILED, .error = &error }, text), expected));
+    }
+}
+
 static void phases_are_told_when_they_change_and_not_without_end(void **state)
 {
     static const char *const texts[] = { "wait for peers", "read the document" };
@@ -297,6 +331,7 @@ int main(void)
         QUIETLY(each_action_that_writes_has_a_step_of_its_own),
         QUIETLY(of_a_thousand_dead_nodes_a_few_are_named),
         QUIETLY(without_listeners_no_text_is_put_together),
+        QUIETLY(errors_have_the_kinds_of_a_rendezvous),
         QUIETLY(phases_are_told_when_they_change_and_not_without_end),
         QUIETLY(texts_of_any_length_are_cut),
         QUIETLY(who_has_no_place_yet_is_known_by_its_host),
