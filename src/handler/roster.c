@@ -83,6 +83,16 @@ static struct mu_roster_node *find(const struct mu_roster *roster, uint64_t conn
     return NULL;
 }
 
+/* By rank, behind others of the same one: so they are told, whoever came first. */
+static void sort_in(struct mu_roster *roster, struct mu_roster_node *node)
+{
+    struct mu_list *before = roster->nodes.prev;
+
+    while (before != &roster->nodes && MU_LIST_ITEM(before, struct mu_roster_node, link)->rank > node->rank)
+        before = before->prev;
+    mu_list_push_front(before, &node->link);
+}
+
 int mu_roster_announced(struct mu_roster *roster, uint64_t connection, struct mu_slice text)
 {
     struct mu_roster_node *node = find(roster, connection), read = { .connection = connection };
@@ -100,7 +110,7 @@ int mu_roster_announced(struct mu_roster *roster, uint64_t connection, struct mu
         return MUSTER_ENOMEM;
     *node = read;
     mu_list_init(&node->link);
-    mu_list_push(&roster->nodes, &node->link);
+    sort_in(roster, node);
     return 0;
 }
 

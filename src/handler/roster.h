@@ -26,9 +26,9 @@ struct mu_roster_node {
 };
 
 struct mu_roster {
-    struct mu_list nodes;
-    int64_t count;    /* of nodes that were ever counted */
-    int64_t departed; /* of those, the ones that are gone */
+    struct mu_list nodes; /* by rank */
+    int64_t count;        /* of nodes that were ever counted */
+    int64_t departed;     /* of those, the ones that are gone */
 };
 
 void mu_roster_init(struct mu_roster *roster);

@@ -103,6 +103,22 @@ static void a_goodbye_is_remembered_and_one_that_was_not_counted_is_not_missed(v
     assert_int_equal(mu_roster_present(&roster), 1);
 }
 
+static void nodes_are_told_by_rank_whoever_came_first(void **state)
+{
+    static const char *const lines[] = { "2 a 1 n2", "0 a 1 n0", "3 a 1 n3", "1 a 1 n1" };
+    struct mu_roster_progress told;
+
+    (void)state;
+    for (uint64_t i = 0; i < COUNT(lines); i++) {
+        announce(i + 1, lines[i]);
+        mu_roster_counted(&roster, i + 1, (int64_t)i + 1);
+    }
+    mu_roster_progress(&roster, false, &told);
+    assert_int_equal(told.nodes_count, COUNT(lines));
+    for (size_t i = 0; i < told.nodes_count; i++)
+        assert_int_equal(told.nodes[i].name[1] - '0', i);
+}
+
 static void progress_is_read_as_it_was_written(void **state)
 {
     struct mu_roster_progress told, heard;
@@ -162,6 +178,7 @@ int main(void)
         TEST(names_do_not_reach_a_terminal_raw),
         TEST(a_node_is_known_by_its_connection),
         TEST(a_goodbye_is_remembered_and_one_that_was_not_counted_is_not_missed),
+        TEST(nodes_are_told_by_rank_whoever_came_first),
         TEST(progress_is_read_as_it_was_written),
         TEST(what_is_no_progress_is_refused),
         TEST(without_memory_a_node_has_no_name),

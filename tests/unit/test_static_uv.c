@@ -321,15 +321,9 @@ static void end_node(struct watched *w)
     w->handler->ops->free(w->handler, on_freed, w);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* "2 of 3 n0 n1": how many are in, and the names that are known, sorted; nodes come in any order. */
+/* "2 of 3 n0 n1": how many are in, and the names that are known. Nodes come in any order, and are told by rank. */
 static void note_progress(struct watched *w, const struct muster_rdzv_event *event)
 {
-    const char *names[NODES];
     size_t used = (size_t)snprintf(w->progress, sizeof w->progress, "%" PRId64 " of %" PRId64, event->progress->joined,
                                    event->progress->max_nodes);
 
@@ -337,11 +331,8 @@ static void note_progress(struct watched *w, const struct muster_rdzv_event *eve
     assert_true(event->progress->join_left_ms >= 0);
     w->join_left_ms = event->progress->join_left_ms;
     assert_true(event->nodes_count <= NODES);
-    for (size_t i = 0; i < event->nodes_count; i++)
-        names[i] = event->nodes[i].name;
-    qsort(names, event->nodes_count, sizeof names[0], by_name);
     for (size_t i = 0; i < event->nodes_count && used < sizeof w->progress; i++)
-        used += (size_t)snprintf(w->progress + used, sizeof w->progress - used, " %s", names[i]);
+        used += (size_t)snprintf(w->progress + used, sizeof w->progress - used, " %s", event->nodes[i].name);
     w->progresses++;
 }
 
