@@ -1214,6 +1214,14 @@ static bool loop_hosts(const struct muster_handler *base)
     return ((const struct handler *)base)->hub.server != NULL;
 }
 
+static void loop_when_alone(struct muster_handler *base, void (*alone)(void *ctx), void *ctx)
+{
+    struct mu_server *server = on_loop(base)->hub.server;
+
+    if (server != NULL)
+        mu_server_when_alone(server, alone, ctx);
+}
+
 static const struct muster_handler_ops handler_ops = {
     .size = sizeof handler_ops,
     .name = "static",
@@ -1225,6 +1233,7 @@ static const struct muster_handler_ops handler_ops = {
     .free = free_handler,
     .endpoint = loop_endpoint,
     .hosts = loop_hosts,
+    .when_alone = loop_when_alone,
 };
 
 int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,

@@ -293,7 +293,7 @@ struct watched {
     struct muster_error error;
     enum muster_rdzv_request failed;
     char progress[512];
-    unsigned told, progresses;
+    unsigned told, progresses, alone;
     int64_t join_left_ms;   /* of the last progress */
     bool joins_again, ends; /* from within the listener */
 };
@@ -743,6 +743,32 @@ static void a_node_that_ends_by_itself_is_not_lost(void **state)
     assert_string_equal(first->trace, "joined");
 }
 
+static void on_alone(void *ctx)
+{
+    struct watched *w = ctx;
+
+    w->alone++;
+    uv_stop(&w->scene->loop);
+}
+
+/* So that its agent need not wait for nodes that do not exist, or have gone. */
+static void rank_0_is_told_when_nobody_uses_its_store(void **state)
+{
+    struct scene *s = *state;
+    struct watched *first = start_node(s, 0, 2, QUICK_S), *second = start_node(s, 1, 2, QUICK_S);
+
+    first->handler->ops->join(first->handler);
+    second->handler->ops->join(second->handler);
+    run_until_told(first, 1);
+    run_until_told(second, 1);
+    second->handler->ops->when_alone(second->handler, on_alone, second);
+    first->handler->ops->when_alone(first->handler, on_alone, first);
+    while (first->alone == 0)
+        (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_int_equal(first->alone, 1);
+    assert_int_equal(second->alone, 0); /* it has no store */
+}
+
 /* As PyTorch has it: nothing is registered, and nobody is refused. */
 static void where_rank_0_is_not_ours_nodes_are_only_counted(void **state)
 {
@@ -863,6 +889,7 @@ int main(void)
         SCENE(after_a_loss_all_may_meet_again),
         SCENE(a_node_that_is_killed_before_all_are_in_may_be_replaced),
         SCENE(a_node_that_ends_by_itself_is_not_lost),
+        SCENE(rank_0_is_told_when_nobody_uses_its_store),
         SCENE(where_rank_0_is_not_ours_nodes_are_only_counted),
         SCENE(a_handler_may_be_freed_at_any_time),
         cmocka_unit_test(every_allocation_may_fail),
