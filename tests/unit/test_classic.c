@@ -146,7 +146,10 @@ static void note_request(struct scene *s, const struct mu_classic_request *reque
         struct mu_slice value = request->has_value ? request->value : request->prev_value;
 
         assert_true(request->kind == MU_CLASSIC_GET || mu_classic_notice_read(value, &s->notice));
-        note(s, request->has_prev_value ? " if ours" : request->ttl_s != 0 ? " ttl %" PRId64 : "", request->ttl_s);
+        if (request->has_prev_value)
+            note(s, " if ours");
+        if (request->ttl_s != 0)
+            note(s, " ttl %" PRId64, request->ttl_s);
         return;
     }
     if (request->has_value)
