@@ -1707,6 +1707,21 @@ def test_events_tell_of_heartbeats_and_of_those_that_fail(scene, serve):
     assert agent.end() == 0
 
 
+def test_a_shutdown_that_fails_is_recorded_and_leaves_a_success_what_it_is(scene, serve):
+    path = scene.path / "events"
+    server = serve()
+    agent = scene.node(server.endpoint, "--nnodes=1", f"--event-log-handler=file:{path}", conf="close_timeout=1")
+    [worker] = scene.world(1)
+    server.call("set", "torch.rendezvous.job", "nonsense")  # it cannot be marked closed any more
+    worker.succeed()
+    assert agent.end() == 0
+    failed = [event for event in all_events(path) if event.get("node_state") == "FAILED"][-1]
+    assert failed["name"] == "dynamic_rendezvous.py:DynamicRendezvousHandler.shutdown"
+    assert re.fullmatch(r"The node '\S+' has failed to shutdown the rendezvous 'job' due to an error of type Rendezvous\w+\.",
+                        failed["message"])
+    assert "] warning: close the job: " in agent.err
+
+
 def lines_of(agent, level):
     return [line.partition(f"] {level}: ")[2] for line in agent.err.splitlines() if f"] {level}: " in line]
 
