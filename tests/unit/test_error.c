@@ -17,7 +17,8 @@ static const struct {
     { -9, "ELIMIT" },         { -10, "EADDRINUSE" },
     { -11, "EEMPTY" },        { -12, "ECANCELED" },
     { -13, "ESYSTEM" },       { -14, "EINTERNAL" },
-    { -15, "ESIGNAL" },       { -32, "ERDZV_CLOSED" },
+    { -15, "ESIGNAL" },       { -16, "ERETRY" },
+    { -17, "ERETRY_NOW" },    { -32, "ERDZV_CLOSED" },
     { -33, "ERDZV_TIMEOUT" }, { -34, "ERDZV_CONNECTION" },
     { -35, "ERDZV_STATE" },   { -36, "ERDZV_GRACEFUL_EXIT" },
 };
@@ -42,7 +43,7 @@ static void every_code_has_a_text_of_its_own(void **state)
 
 static void numbers_that_are_no_codes_say_so(void **state)
 {
-    static const int others[] = { 1, -16, -31, -37, INT32_MIN, INT32_MAX };
+    static const int others[] = { 1, -18, -31, -37, INT32_MIN, INT32_MAX };
 
     (void)state;
     for (size_t i = 0; i < COUNT(others); i++) {
