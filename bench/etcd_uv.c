@@ -112,8 +112,8 @@ static void start_node(struct bench *bench, struct node *node, size_t index)
     if (muster_rdzv_params_new(bench->backend, bench->endpoint, bench->run_id, (int64_t)bench->world,
                                (int64_t)bench->world, name, &params, &error) < 0 ||
         (bench->options != NULL && muster_rdzv_params_set_options(params, bench->options, &error) < 0) ||
-        mu_handler_start_by_name(muster_rdzv_registry_default(), &bench->loop, params, on_event, node, &node->handler,
-                                 &error) < 0)
+        mu_handler_start_by_name(muster_rdzv_registry_default(), &bench->loop, params, &MU_DRIVING_DEFAULT, on_event,
+                                 node, &node->handler, &error) < 0)
         die("start", error.text);
     muster_rdzv_params_free(params);
 }

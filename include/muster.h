@@ -389,14 +389,33 @@ struct muster_rdzv_ops {
     int (*is_closed)(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
     int (*set_closed)(struct muster_rdzv *rdzv, struct muster_error *reterr);
     int (*num_nodes_waiting)(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr);
-    /* *ret_closed: true on success, false after a rendezvous error, of which *reterr then tells. */
+    /* *ret_closed: true on success, false after a rendezvous error, of which *reterr then tells. Under an agent: see
+     * rdzv_handler in struct muster_worker_spec. */
     int (*shutdown)(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
     void (*free)(struct muster_rdzv *rdzv);
 };
 
 /* A handler of a user's own has this as its first member. Handlers of this library may be used from any thread; calls on
  * one handler are carried out one after the other. They run a thread of their own, from new to free: a member stays one
- * whatever the caller does. */
+ * whatever the caller does.
+ *
+ * What an agent does with a handler of a user's own, whether it was registered by name or given in the worker spec:
+ *  - get_backend(), get_run_id() and use_agent_store() are called before anything else, and return at once.
+ *  - One thread of the agent's makes all other calls, one after the other: next_rendezvous() for each round; while the round
+ *    lasts, num_nodes_waiting() every monitor_interval_ms, for asking is all that this interface has for news; and the calls of
+ *    the round's store, by which agents exchange ranks and wait for each other in the end. They all may block.
+ *  - A worker that fails, or num_nodes_waiting() above 0, leads to the next call of next_rendezvous(). An error of
+ *    num_nodes_waiting() stops no worker: it is said, and asked again.
+ *  - The round's store must be empty when the round begins, must have set, get and add, and keeps to the timeouts it is called
+ *    with. If there is none, a round has one node, or its workers are identical (workers_identical).
+ *  - Where bootstrap is empty, rank 0 puts an address and a free port into the store (muster_store_info_build()); its worker 0
+ *    has to listen there.
+ *  - The end of the job: shutdown(). If it was the creator that made the handler, free() follows.
+ *  - An agent that ends before the job does (a signal, an error) calls no shutdown(), which may close the job for the others.
+ *    There is one exception: if next_rendezvous() is under way, shutdown() is called from another thread, and must make
+ *    next_rendezvous() return, with any error.
+ *  - What has not returned by shutdown_timeout_ms is left behind with its thread, and that is logged as a warning; the run
+ *    ends. The thread is still in the handler: it must not be freed then, and serves no other agent. */
 struct muster_rdzv {
     const struct muster_rdzv_ops *ops;
 };
@@ -419,6 +438,7 @@ MUSTER_API void muster_rdzv_free(struct muster_rdzv *rdzv); /* leaves, if it sti
 
 /* ---- Rendezvous: registry -------------------------------------------------------------------------------------- */
 
+/* Under an agent it is called by muster_agent_run(), before anything else is done. */
 typedef int muster_rdzv_creator(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                 struct muster_error *reterr);
 
@@ -757,16 +777,17 @@ struct muster_worker_driver {
 #define MUSTER_DEFAULT_ROLE "default"
 
 /* What workers are and how they are run: fill it in with muster_worker_spec_init(), then set what differs. Everything is
- * copied but the registry, the function's context and the driver, which must live as long as the agent. */
+ * copied but the registry, the function's context, the driver and rdzv_handler, which must live as long as the agent. */
 struct muster_worker_spec {
     uint32_t size;
     const char *role;         /* not empty; MUSTER_DEFAULT_ROLE */
     int64_t local_world_size; /* how many run here; above 0 */
     int64_t max_restarts;     /* of the job; 3; 0 is none */
-    /* Above 0; 100. Deaths and news of the rendezvous come as events here: nothing is polled, however small it is. */
+    /* Above 0; 100. Deaths and news of the rendezvous come as events: nothing is polled, however small it is. The one exception
+     * is a blocking handler of a user's own: see struct muster_rdzv. */
     int64_t monitor_interval_ms;
-    /* The rendezvous, by parameters: the agent runs an event-driven handler of its own (c10d, static, or of a shared object
-     * that was loaded), not a blocking struct muster_rdzv. */
+    /* The rendezvous, by parameters: a back end of this library, of a shared object that was loaded, or one that was registered.
+     * NULL if there is an rdzv_handler. */
     const struct muster_rdzv_params *rdzv;
     struct muster_rdzv_registry *registry; /* NULL: the default one */
     /* The entry point: a command, or a function with its name. With a driver neither is needed. */
@@ -793,6 +814,10 @@ struct muster_worker_spec {
      * handler of one's own does not see them. */
     const char *master_addr;
     uint16_t master_port;
+    /* The rendezvous, by a handler instead of parameters. It stays the caller's, who frees it after muster_agent_run() has
+     * returned, and serves one agent at a time: a second one's run fails with MUSTER_EINVAL. See struct muster_rdzv for what is
+     * called. */
+    struct muster_rdzv *rdzv_handler;
 };
 
 static inline void muster_worker_spec_init(struct muster_worker_spec *spec)

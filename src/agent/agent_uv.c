@@ -1181,6 +1181,12 @@ static struct mu_node *nodes_of(const struct muster_rdzv_event *event)
     return nodes;
 }
 
+/* To the machines, a round of which nothing is told is none. */
+static int64_t job_round(const struct mu_agent *a, int64_t round)
+{
+    return mu_handler_tells_of_members(a->handler) ? round : -1;
+}
+
 static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rdzv_event *event,
                                       const struct mu_node *nodes, size_t count)
 {
@@ -1191,7 +1197,7 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
     for (size_t i = 0; nodes != NULL && i < count; i++)
         all_ours &= mu_node_is_ours(&nodes[i]);
     return (struct mu_job_joined){
-        .round = event->info->round,
+        .round = job_round(a, event->info->round),
         .rank = event->info->rank,
         .world_size = event->info->world_size,
         .all_ours = all_ours,
@@ -1213,7 +1219,7 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
     struct mu_node *nodes;
     struct mu_job_event told = { .type = MU_JOB_ON_RDZV,
                                  .rdzv = event->type,
-                                 .round = event->round,
+                                 .round = job_round(a, event->round),
                                  .request = event->request,
                                  .error = event->error,
                                  .count = event->count,
@@ -1238,7 +1244,7 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
         end_waits(a);
         joined = joined_of(a, event, told.nodes, told.nodes_count);
         told.joined = &joined;
-        told.round = event->info->round;
+        told.round = joined.round;
         a->info = *event->info;
         a->old_dialect = event->old_dialect;
         say_members(event);
@@ -1483,6 +1489,22 @@ static void on_start_failed_closed(void *ctx)
     (void)ctx;
 }
 
+static int start_handler(struct mu_agent *a, struct muster_error *reterr)
+{
+    const struct mu_agent_config *config = &a->config;
+    struct mu_driving driving = MU_DRIVING_DEFAULT;
+
+    if (config->monitor_ms > 0)
+        driving.look_ms = config->monitor_ms;
+    if (config->grace_ms > 0)
+        driving.end_ms = config->grace_ms;
+    if (config->rdzv != NULL)
+        return mu_handler_start_given(a->loop, config->rdzv, false, &driving,
+                                      muster_rdzv_params_local_addr(config->params), on_rdzv, a, &a->handler, reterr);
+    return mu_handler_start_by_name(config->registry, a->loop, config->params, &driving, on_rdzv, a, &a->handler,
+                                    reterr);
+}
+
 /* What the loop has of ours; after a failure it closes in the loop's next turns. */
 static int make_handles(struct mu_agent *a, struct muster_error *reterr)
 {
@@ -1496,7 +1518,7 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
                                      .ctx = a };
     /* Without a keeper Ctrl-Z is the program's own business. */
     struct mu_signals stop = { .numbers = { SIGTSTP }, .count = a->config.keeper_fd >= 0 ? 1 : 0 };
-    int rc = mu_handler_start_by_name(a->config.registry, a->loop, a->config.params, on_rdzv, a, &a->handler, reterr);
+    int rc = start_handler(a, reterr);
 
     if (a->config.startup != NULL) {
         for_workers = *a->config.startup;

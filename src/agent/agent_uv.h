@@ -43,6 +43,8 @@ struct mu_agent_driver {
 struct mu_agent_config { /* texts are copied; what else is pointed to must stay */
     struct muster_rdzv_registry *registry;
     const struct muster_rdzv_params *params;
+    struct muster_rdzv *rdzv; /* instead of what registry and params->backend lead to; stays the caller's. NULL: none */
+    uint64_t monitor_ms;      /* how often a blocking handler is asked for news; 0: as PyTorch's agent does */
     const char *role, *entry_point;
     const char *start_method;      /* of workers that are functions, in PyTorch's words; NULL: they are programs */
     const char *event_log_handler; /* its name, for the log; NULL: not known */

@@ -8,6 +8,7 @@
 #include "agent/agent_uv.h"
 #include "agent/spec.h"
 #include "base/log.h"
+#include "handler/handler.h"
 #include "proc/keeper.h"
 
 #include <assert.h>
@@ -626,6 +627,8 @@ static int start(struct muster_agent *p, struct muster_error *reterr)
     struct mu_agent_config config = {
         .registry = spec->registry != NULL ? spec->registry : muster_rdzv_registry_default(),
         .params = spec->rdzv,
+        .rdzv = spec->rdzv_handler,
+        .monitor_ms = (uint64_t)spec->monitor_interval_ms,
         .role = spec->role,
         .entry_point = muster_worker_spec_entry_point(spec),
         .start_method = spec->function != NULL ? "fork" : NULL,
@@ -687,11 +690,18 @@ static int begin(struct muster_agent *p, struct muster_error *reterr)
 
 int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_result, struct muster_error *reterr)
 {
+    struct muster_rdzv *handler = p->spec.given.rdzv_handler;
     sigset_t before;
-    int rc = begin(p, reterr);
+    int rc = handler != NULL ? mu_rdzv_claim(handler, reterr) : 0;
 
     if (rc < 0)
         return mu_wrap(reterr, rc, "run an agent");
+    rc = begin(p, reterr);
+    if (rc < 0) {
+        if (handler != NULL)
+            mu_rdzv_release(handler);
+        return mu_wrap(reterr, rc, "run an agent");
+    }
     take_startup(&p->startup);
     block_write_signals(&before);
     p->rc = start(p, &p->error);
@@ -703,6 +713,8 @@ int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_resu
     unblock_write_signals(&before);
     mu_arena_done(&p->attempt);
     driver_shutdown(p);
+    if (handler != NULL)
+        mu_rdzv_release(handler);
     if (p->rc < 0) {
         if (reterr != NULL)
             *reterr = p->error;

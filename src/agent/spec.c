@@ -83,6 +83,20 @@ static int check_master(const struct muster_worker_spec *spec, struct mu_boot_ma
     return 0;
 }
 
+static int check_rendezvous(const struct muster_worker_spec *spec, struct muster_error *reterr)
+{
+    const struct muster_rdzv *handler = spec->rdzv_handler;
+
+    if (spec->rdzv == NULL && handler == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: neither rdzv nor rdzv_handler is set");
+    if (spec->rdzv != NULL && handler != NULL)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "worker spec: rdzv and rdzv_handler are both set; a rendezvous is one of them");
+    if (handler != NULL && (handler->ops == NULL || muster_rdzv_get_backend(handler)[0] == '\0'))
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: rdzv_handler needs a get_backend() that returns its name");
+    return 0;
+}
+
 static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_parsed, struct muster_error *reterr)
 {
     int rc;
@@ -101,9 +115,9 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
     if (spec->max_restarts < 0)
         return mu_fail(reterr, MUSTER_EINVAL, "worker spec: max_restarts must not be below 0, but is %" PRId64,
                        spec->max_restarts);
-    if (spec->rdzv == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: rdzv is not set");
-    rc = check_entry_point(spec, reterr);
+    rc = check_rendezvous(spec, reterr);
+    if (rc == 0)
+        rc = check_entry_point(spec, reterr);
     if (rc == 0)
         rc = check_output(spec, &ret_parsed->redirects, &ret_parsed->tee, reterr);
     if (rc == 0)
@@ -207,12 +221,24 @@ static int tell_handler(const struct mu_boot_master *master, struct muster_rdzv_
     return rc;
 }
 
+/* Of a handler: what is known of it. */
+static int copy_params(const struct muster_worker_spec *spec, struct muster_rdzv_params **ret_params,
+                       struct muster_error *reterr)
+{
+    const struct muster_rdzv *handler = spec->rdzv_handler;
+
+    if (handler == NULL)
+        return muster_rdzv_params_copy(spec->rdzv, ret_params, reterr);
+    return muster_rdzv_params_new(muster_rdzv_get_backend(handler), "", muster_rdzv_get_run_id(handler), 1, 1, NULL,
+                                  ret_params, reterr);
+}
+
 static int copy_all(struct mu_spec *spec, struct muster_error *reterr)
 {
     struct muster_worker_spec *it = &spec->given;
     struct muster_rdzv_params *params = NULL;
     bool is_full = false;
-    int rc = muster_rdzv_params_copy(it->rdzv, &params, reterr);
+    int rc = copy_params(it, &params, reterr);
 
     if (rc < 0)
         return rc;

@@ -14,7 +14,9 @@
 #define MU_SPEC_SHUTDOWN_MS 30000
 
 struct mu_spec {
-    struct muster_worker_spec given; /* whole, and all that it points to is ours but registry, driver and contexts */
+    /* Whole, and all that it points to is ours but registry, handler, driver and contexts. With a handler, rdzv has its name and
+     * its run id. */
+    struct muster_worker_spec given;
     struct mu_redirects redirects, tee;
     struct mu_signals signals;
     struct mu_boot_master master;

@@ -294,8 +294,8 @@ static int start(struct run *run, const struct muster_rdzv_params *params)
     if (rc != MU_EXIT_OK)
         return rc;
     mu_signals_unblock_all();
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run->loop, params, on_told, run, &run->handler,
-                                  &error);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run->loop, params, &MU_DRIVING_DEFAULT, on_told, run,
+                                  &run->handler, &error);
     if (rc == MUSTER_EINVAL)
         return mu_cli_usage(command, "%s", error.text);
     if (rc < 0)

@@ -89,8 +89,8 @@ int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *para
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
     (void)uv_timer_init(&run.loop, &run.timer);
     run.timer.data = &run;
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run.loop, params, on_told, &run, &run.handler,
-                                  &error);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run.loop, params, &MU_DRIVING_DEFAULT, on_told, &run,
+                                  &run.handler, &error);
     if (rc == 0)
         feed(&run, (struct mu_visit_event){ .type = MU_VISIT_START });
     else

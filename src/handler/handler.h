@@ -22,17 +22,36 @@ mu_handler_start mu_etcd_v2_start; /* etcd_v2_uv.c: a dynamic rendezvous in one 
 mu_handler_start mu_etcd_start;    /* etcd_uv.c: the classic etcd rendezvous */
 mu_handler_start mu_etcd_v3_start; /* etcd_v3_uv.c: rounds in etcd, by leases, watches and transactions */
 
-/* The one that params->backend names: built in, or of a shared object that was loaded into the registry.
- * MUSTER_EINVAL for an unknown name. */
+/* How a blocking handler is driven. */
+struct mu_driving {
+    uint64_t look_ms; /* between two calls of num_nodes_waiting(), while in a round; above 0 */
+    uint64_t end_ms;  /* so long calls have to return in the end; above 0 */
+};
+#define MU_DRIVING_DEFAULT ((struct mu_driving){ .look_ms = 100, .end_ms = 30000 })
+
+/* The one that params->backend names: built in, of a shared object that was loaded into the registry, or what the creator that
+ * was registered makes. MUSTER_EINVAL for an unknown name. */
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
-                             const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
-                             struct muster_handler **ret_handler, struct muster_error *reterr);
+                             const struct muster_rdzv_params *params, const struct mu_driving *driving,
+                             muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                             struct muster_error *reterr);
+
+/* given.c: an event-driven handler made of a blocking one. `take`: that one is freed with it, also if this fails. */
+int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take,
+                           const struct mu_driving *driving, const char *local_addr, muster_rdzv_listener *listener,
+                           void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
+/* An object that a user has given to an agent serves one agent at a time. MUSTER_EINVAL: it serves another one. */
+int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
+void mu_rdzv_release(const struct muster_rdzv *rdzv);
+void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is still in it: if it is claimed, it stays so for ever */
 
 /* own.c: a back end's own way to the group's plain store, on the handler's loop, where that is no TCPStore. Keys are whole, as
  * in a TCPStore. MUSTER_ENOTSUP: this handler has none. */
 struct mu_kv;
-bool mu_handler_has_kv(const struct muster_handler *handler);
+bool mu_handler_has_kv(const struct muster_handler *handler); /* of the round that was joined */
 int mu_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
+/* own.c: it tells of members that are lost, and can be closed. A blocking handler has no way to. */
+bool mu_handler_tells_of_members(const struct muster_handler *handler);
 
 extern const struct muster_handler_ops mu_etcd_handler_ops;
 int mu_etcd_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);

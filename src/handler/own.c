@@ -1,5 +1,5 @@
 /* Handlers of this library whose groups have a store that is no TCPStore. */
-#include "handler/handler.h"
+#include "handler/blocking_uv.h"
 
 typedef int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
@@ -10,6 +10,7 @@ static const struct {
     { &mu_etcd_handler_ops, mu_etcd_open_kv },
     { &mu_etcd_v2_handler_ops, mu_etcd_v2_open_kv },
     { &mu_etcd_v3_handler_ops, mu_etcd_v3_open_kv },
+    { &mu_blocking_handler_ops, mu_blocking_open_kv },
 };
 
 static open_kv *find(const struct muster_handler *handler)
@@ -23,7 +24,14 @@ static open_kv *find(const struct muster_handler *handler)
 
 bool mu_handler_has_kv(const struct muster_handler *handler)
 {
+    if (handler->ops == &mu_blocking_handler_ops)
+        return mu_blocking_has_store(handler);
     return find(handler) != NULL;
+}
+
+bool mu_handler_tells_of_members(const struct muster_handler *handler)
+{
+    return handler->ops != &mu_blocking_handler_ops;
 }
 
 int mu_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)

@@ -22,7 +22,7 @@ struct binding {
     const char *name;
     muster_rdzv_creator *creator;
     void *ctx;
-    mu_handler_start *start; /* NULL: there is only a blocking handler */
+    mu_handler_start *start; /* NULL: the creator's blocking handler is driven */
 };
 
 struct muster_rdzv_registry {
@@ -263,18 +263,24 @@ int muster_rdzv_registry_create(struct muster_rdzv_registry *registry, const str
     return rc < 0 ? failed(params, rc, &error, reterr) : 0;
 }
 
-static int only_blocking(const char *name, struct muster_error *reterr)
+/* What a creator of the user's makes. */
+static int start_created(const struct binding *binding, struct uv_loop_s *loop, const struct muster_rdzv_params *params,
+                         const struct mu_driving *driving, muster_rdzv_listener *listener, void *ctx,
+                         struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    return mu_fail(
-        reterr, MUSTER_ENOTSUP,
-        "the rendezvous back end '%s' was registered as a blocking handler; one that tells of events is needed "
-        "here, as a shared object has it",
-        name);
+    struct muster_rdzv *rdzv = NULL;
+    int rc = create(binding, params, &rdzv, reterr);
+
+    if (rc < 0)
+        return rc;
+    return mu_handler_start_given(loop, rdzv, true, driving, muster_rdzv_params_local_addr(params), listener, ctx,
+                                  ret_handler, reterr);
 }
 
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
-                             const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
-                             struct muster_handler **ret_handler, struct muster_error *reterr)
+                             const struct muster_rdzv_params *params, const struct mu_driving *driving,
+                             muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                             struct muster_error *reterr)
 {
     const char *name = muster_rdzv_params_backend(params);
     struct muster_error error = { 0 };
@@ -282,7 +288,7 @@ int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_lo
     int rc = look_up(registry, name, &binding, &error);
 
     if (rc == 0)
-        rc = binding.start == NULL ? only_blocking(name, &error)
+        rc = binding.start == NULL ? start_created(&binding, loop, params, driving, listener, ctx, ret_handler, &error)
                                    : binding.start(loop, params, listener, ctx, ret_handler, &error);
     return rc < 0 ? failed(params, rc, &error, reterr) : 0;
 }

@@ -246,7 +246,8 @@ static void leaving_while_joining_is_answered_and_freeing_ends_everything(void *
     int rc;
 
     assert_int_equal(uv_loop_init(&loop), 0);
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, on_event, &heard, &handler, &error);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, &MU_DRIVING_DEFAULT, on_event, &heard,
+                                  &handler, &error);
     muster_rdzv_params_free(params);
     if (rc == MUSTER_ENOTSUP)
         skip();
@@ -303,7 +304,8 @@ static void freeing_ends_the_renewal_of_the_jobs_root(void **state)
     servers[0].choose = as_etcd_that_renews_nothing;
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", ports[0]);
     params = params_of(endpoint, "timeout=60");
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, on_event, &heard, &handler, &error);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, &MU_DRIVING_DEFAULT, on_event, &heard,
+                                  &handler, &error);
     muster_rdzv_params_free(params);
     if (rc == MUSTER_ENOTSUP)
         skip();

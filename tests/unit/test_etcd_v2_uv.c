@@ -145,7 +145,8 @@ static int start_handler(const char *protocol, struct muster_handler **ret_handl
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", ports[0]);
     assert_int_equal(muster_rdzv_params_new("etcd-v2", endpoint, "job", 1, 1, NULL, &params, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_text(params, "protocol", protocol, NULL), 0);
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, ignore, NULL, ret_handler, reterr);
+    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &loop, params, &MU_DRIVING_DEFAULT, ignore, NULL,
+                                  ret_handler, reterr);
     muster_rdzv_params_free(params);
     if (rc == MUSTER_ENOTSUP)
         skip();

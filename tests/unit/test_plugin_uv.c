@@ -400,7 +400,7 @@ static int start_in(struct scene *s, struct muster_rdzv_registry *registry, cons
     assert_int_equal(muster_rdzv_params_new(backend, "", "job", 1, 2, NULL, &params, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_options(params, options, NULL), 0);
     s->inside = true;
-    rc = mu_handler_start_by_name(registry, &s->loop, params, on_event, s, &s->handler, reterr);
+    rc = mu_handler_start_by_name(registry, &s->loop, params, &MU_DRIVING_DEFAULT, on_event, s, &s->handler, reterr);
     s->inside = false;
     muster_rdzv_params_free(params);
     return rc;
@@ -618,7 +618,8 @@ static void without_memory_it_is_refused_and_nothing_leaks(void **state)
         int rc = muster_rdzv_params_new("solo", "", "job", 1, 2, NULL, &params, NULL);
 
         if (rc == 0)
-            rc = mu_handler_start_by_name(shared_registry, &s->loop, params, on_event, s, &handler, NULL);
+            rc = mu_handler_start_by_name(shared_registry, &s->loop, params, &MU_DRIVING_DEFAULT, on_event, s, &handler,
+                                          NULL);
         assert_int_equal(rc, fail_alloc_hit() && handler == NULL ? MUSTER_ENOMEM : 0);
         muster_rdzv_params_free(params);
         if (handler != NULL)

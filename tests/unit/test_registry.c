@@ -336,7 +336,8 @@ static int start(struct muster_rdzv_registry *registry, const char *backend, str
 {
     struct muster_rdzv_params *params = params_for(backend);
     struct muster_handler *handler = NULL;
-    int rc = mu_handler_start_by_name(registry, NULL, params, nobody_listens, NULL, &handler, reterr);
+    int rc =
+        mu_handler_start_by_name(registry, NULL, params, &MU_DRIVING_DEFAULT, nobody_listens, NULL, &handler, reterr);
 
     assert_null(handler);
     muster_rdzv_params_free(params);
@@ -351,19 +352,23 @@ static void an_event_driven_handler_of_an_unknown_name_is_refused(void **state)
     assert_non_null(strstr(error.text, "'nope'"));
 }
 
-static void a_blocking_handler_cannot_be_had_as_an_event_driven_one(void **state)
+static void a_creator_is_asked_for_an_event_driven_handler_too(void **state)
 {
-    struct plan plan = { .name = "mine" };
+    struct plan fails = { .name = "mine", .rc = MUSTER_ELOST }, other = { .name = "other" };
     struct muster_error error = { 0 };
     struct seen seen = { 0 };
 
-    assert_int_equal(muster_rdzv_registry_register(*state, "mine", create_own, &plan, NULL), 0);
+    assert_int_equal(muster_rdzv_registry_register(*state, "mine", create_own, &fails, NULL), 0);
+    assert_int_equal(muster_rdzv_registry_register(*state, "its", create_own, &other, NULL), 0);
     muster_events_set_sink(remember, &seen);
-    assert_int_equal(start(*state, "mine", &error), MUSTER_ENOTSUP);
-    assert_non_null(strstr(error.text, "'mine'"));
-    assert_non_null(strstr(error.text, "blocking"));
-    assert_int_equal(plan.calls, 0);
+    assert_int_equal(start(*state, "mine", &error), MUSTER_ELOST);
+    assert_non_null(strstr(error.text, "no luck today"));
+    assert_int_equal(fails.calls, 1);
     assert_int_equal(seen.records, 1);
+    assert_int_equal(start(*state, "its", &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "'other'"));
+    assert_true(other.freed);
+    assert_int_equal(seen.records, 2);
 }
 
 /* Who was asked shows by what it complains about. */
@@ -382,7 +387,8 @@ static void names_of_the_library_lead_to_its_handlers(void **state)
         struct muster_error error = { 0 };
 
         assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
-        assert_int_equal(mu_handler_start_by_name(registry, NULL, params, nobody_listens, NULL, &handler, &error),
+        assert_int_equal(mu_handler_start_by_name(registry, NULL, params, &MU_DRIVING_DEFAULT, nobody_listens, NULL,
+                                                  &handler, &error),
                          MUSTER_EINVAL);
         assert_non_null(strstr(error.text, rows[i].reason));
         assert_int_equal(muster_rdzv_registry_create(registry, params, &rdzv, &error), MUSTER_EINVAL);
@@ -453,7 +459,7 @@ int main(void)
         cmocka_unit_test(the_default_registry_has_the_back_ends_of_the_library),
         TEST(a_new_registry_does_not_have_them),
         TEST(an_event_driven_handler_of_an_unknown_name_is_refused),
-        TEST(a_blocking_handler_cannot_be_had_as_an_event_driven_one),
+        TEST(a_creator_is_asked_for_an_event_driven_handler_too),
         cmocka_unit_test(names_of_the_library_lead_to_its_handlers),
         TEST(threads_may_register_at_once),
         cmocka_unit_test(without_memory_it_is_refused_and_nothing_leaks),

@@ -1,0 +1,268 @@
+/* Which call of a user's blocking handler is made next. See blocking.h. */
+#include "handler/blocking.h"
+
+#include <assert.h>
+
+const char *mu_blocking_call_text(enum mu_blocking_call call)
+{
+    switch (call) {
+#define X(name, text)                                                                                                  \
+    case MU_BLOCKING_##name:                                                                                           \
+        return text;
+        MU_BLOCKING_CALLS(X)
+#undef X
+    }
+    return "?";
+}
+
+void mu_blocking_init(struct mu_blocking *b, uint64_t look_ms, uint64_t end_ms, bool owned)
+{
+    assert(look_ms > 0 && end_ms > 0);
+    *b = (struct mu_blocking){ .look_ms = look_ms,
+                               .end_ms = end_ms,
+                               .owned = owned,
+                               .next_look_ms = UINT64_MAX,
+                               .pause_ms = look_ms,
+                               .end_at_ms = UINT64_MAX };
+}
+
+/* ---- Effects ---- */
+
+static struct mu_blocking_effect *emit(struct mu_blocking_effects *out, enum mu_blocking_effect_type type)
+{
+    assert(out->count < MU_BLOCKING_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_blocking_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+static void tell(const struct mu_blocking *b, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                 struct mu_blocking_effects *out)
+{
+    struct mu_blocking_effect *effect;
+
+    if (b->freeing)
+        return;
+    effect = emit(out, MU_BLOCKING_DO_TELL);
+    effect->tell = type;
+    effect->request = request;
+}
+
+static void call(struct mu_blocking *b, enum mu_blocking_call which, struct mu_blocking_effects *out)
+{
+    assert(b->calling == MU_BLOCKING_NOTHING);
+    b->calling = which;
+    emit(out, MU_BLOCKING_DO_CALL)->call = which;
+}
+
+/* So that next_rendezvous(), which is under way, returns. */
+static void interrupt(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    if (b->calling != MU_BLOCKING_NEXT || b->shutdown != MU_BLOCKING_UP)
+        return;
+    b->shutdown = MU_BLOCKING_SHUTTING;
+    b->end_at_ms = now_ms + b->end_ms;
+    emit(out, MU_BLOCKING_DO_BESIDE)->call = MU_BLOCKING_SHUTDOWN;
+}
+
+/* ---- What is asked for ---- */
+
+static void on_leave(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    b->wants_join = false;
+    b->left = true;
+    b->next_look_ms = UINT64_MAX;
+    if (b->calling == MU_BLOCKING_NEXT) {
+        b->dropped = true;
+        interrupt(b, now_ms, out);
+        return;
+    }
+    b->state = MU_BLOCKING_OUT;
+    tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+}
+
+static void on_free(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    assert(!b->freeing);
+    b->freeing = true;
+    b->wants_join = b->wants_close = b->wants_look = false;
+    interrupt(b, now_ms, out);
+    if (b->end_at_ms == UINT64_MAX)
+        b->end_at_ms = now_ms + b->end_ms;
+}
+
+/* ---- What has returned ---- */
+
+static void joined_or_not(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out)
+{
+    assert(b->state == MU_BLOCKING_JOINING);
+    b->state = MU_BLOCKING_OUT;
+    if (b->dropped) {
+        b->dropped = false;
+        tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    } else if (event->error->code < 0) {
+        tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_JOIN, out);
+    } else {
+        b->state = MU_BLOCKING_IN;
+        b->down = false;
+        b->pause_ms = b->look_ms;
+        b->next_look_ms = event->now_ms + b->look_ms;
+        tell(b, MUSTER_RDZV_JOINED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    }
+}
+
+/* Whether nodes wait is not known: the workers run on, and it is asked again. */
+static void be_down(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    if (!b->down)
+        tell(b, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    b->down = true;
+    b->next_look_ms = now_ms + b->pause_ms;
+    b->pause_ms *= 2;
+    if (b->pause_ms > MU_BLOCKING_LOOK_MAX_MS)
+        b->pause_ms = b->look_ms > MU_BLOCKING_LOOK_MAX_MS ? b->look_ms : MU_BLOCKING_LOOK_MAX_MS;
+}
+
+static void looked_for_waiting(struct mu_blocking *b, const struct mu_blocking_event *event,
+                               struct mu_blocking_effects *out)
+{
+    if (b->state != MU_BLOCKING_IN || b->wants_join)
+        return; /* the round is over for us */
+    b->next_look_ms = UINT64_MAX;
+    if (event->error->code == MUSTER_ENOTSUP)
+        return; /* the handler does not have it: it takes nobody in later */
+    if (event->error->code == MUSTER_ERDZV_CLOSED) {
+        tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        return;
+    }
+    if (event->error->code < 0) {
+        be_down(b, event->now_ms, out);
+        return;
+    }
+    if (b->down)
+        tell(b, MUSTER_RDZV_BACKEND_UP, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    b->down = false;
+    b->pause_ms = b->look_ms;
+    if (event->count > 0)
+        tell(b, MUSTER_RDZV_WAITING, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    else
+        b->next_look_ms = event->now_ms + b->look_ms;
+}
+
+static void on_returned(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out)
+{
+    if (event->call == MU_BLOCKING_SHUTDOWN)
+        b->shutdown = MU_BLOCKING_SHUT;
+    if (event->call == b->calling)
+        b->calling = MU_BLOCKING_NOTHING;
+    else
+        assert(event->call == MU_BLOCKING_SHUTDOWN); /* beside it */
+    switch (event->call) {
+    case MU_BLOCKING_NEXT:
+        joined_or_not(b, event, out);
+        break;
+    case MU_BLOCKING_WAITING:
+        looked_for_waiting(b, event, out);
+        break;
+    case MU_BLOCKING_LOOK:
+        tell(b, MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK, out);
+        break;
+    case MU_BLOCKING_CLOSE:
+        if (event->error->code < 0)
+            tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_CLOSE, out);
+        else
+            tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        break;
+    case MU_BLOCKING_FREE:
+        b->freed = true;
+        break;
+    case MU_BLOCKING_SHUTDOWN:
+    case MU_BLOCKING_NOTHING:
+        break;
+    }
+}
+
+/* ---- What comes next ---- */
+
+static void end_on(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    bool busy = b->calling != MU_BLOCKING_NOTHING || b->shutdown == MU_BLOCKING_SHUTTING;
+
+    if (busy && now_ms >= b->end_at_ms) {
+        b->over = true;
+        emit(out, MU_BLOCKING_DO_ABANDON)->call = b->calling != MU_BLOCKING_NOTHING ? b->calling : MU_BLOCKING_SHUTDOWN;
+    } else if (busy) {
+        return;
+    } else if (b->shutdown == MU_BLOCKING_UP && !b->left) {
+        b->shutdown = MU_BLOCKING_SHUTTING;
+        call(b, MU_BLOCKING_SHUTDOWN, out);
+    } else if (b->owned && !b->freed) {
+        call(b, MU_BLOCKING_FREE, out);
+    } else {
+        b->over = true;
+        (void)emit(out, MU_BLOCKING_DO_END);
+    }
+}
+
+static void go_on(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+{
+    if (b->freeing) {
+        end_on(b, now_ms, out);
+    } else if (b->calling != MU_BLOCKING_NOTHING) {
+        return;
+    } else if (b->wants_close) {
+        b->wants_close = false;
+        call(b, MU_BLOCKING_CLOSE, out);
+    } else if (b->wants_join) {
+        b->wants_join = b->left = false;
+        b->state = MU_BLOCKING_JOINING;
+        b->next_look_ms = UINT64_MAX;
+        call(b, MU_BLOCKING_NEXT, out);
+    } else if (b->wants_look) {
+        b->wants_look = false;
+        call(b, MU_BLOCKING_LOOK, out);
+    } else if (b->state == MU_BLOCKING_IN && now_ms >= b->next_look_ms) {
+        b->next_look_ms = UINT64_MAX;
+        call(b, MU_BLOCKING_WAITING, out);
+    }
+}
+
+void mu_blocking_step(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out)
+{
+    out->count = 0;
+    assert(!b->over);
+    switch (event->type) {
+    case MU_BLOCKING_ON_JOIN:
+        b->wants_join = true;
+        break;
+    case MU_BLOCKING_ON_LEAVE:
+        on_leave(b, event->now_ms, out);
+        break;
+    case MU_BLOCKING_ON_CLOSE:
+        b->wants_close = true;
+        break;
+    case MU_BLOCKING_ON_LOOK:
+        b->wants_look = true;
+        break;
+    case MU_BLOCKING_ON_FREE:
+        on_free(b, event->now_ms, out);
+        break;
+    case MU_BLOCKING_ON_RETURNED:
+        on_returned(b, event, out);
+        break;
+    case MU_BLOCKING_ON_TIME:
+        break;
+    }
+    go_on(b, event->now_ms, out);
+    assert((b->state == MU_BLOCKING_JOINING) == (b->calling == MU_BLOCKING_NEXT));
+    assert(!b->dropped || b->calling == MU_BLOCKING_NEXT);
+    assert(b->next_look_ms == UINT64_MAX || b->state == MU_BLOCKING_IN);
+}
+
+uint64_t mu_blocking_deadline_ms(const struct mu_blocking *b)
+{
+    if (b->over)
+        return UINT64_MAX;
+    if (b->freeing)
+        return b->end_at_ms;
+    return b->calling == MU_BLOCKING_NOTHING ? b->next_look_ms : UINT64_MAX;
+}

@@ -1,0 +1,108 @@
+/* Which call of a user's blocking handler (struct muster_rdzv) is made next, and what an agent is told of it. Pure; blocking_uv.c
+ * makes the calls, on a thread of their own, one after the other.
+ *
+ *            join                      returned                       join
+ *   OUT -----------> JOINING ---------------------> IN ----------------------> JOINING
+ *    ^                  | failed: FAILED            | every look_ms: num_nodes_waiting()
+ *    +------------------+                           | above 0: WAITING, once a round
+ *    ^                                              | an error: BACKEND_DOWN, and it is asked less and less often
+ *    +--leave: LEFT---------------------------------+
+ *
+ * - Asking again and again is all that a handler's interface has for news of a round. Nothing else is asked at intervals, and only
+ *   while we are in a round.
+ * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return. A leave
+ *   at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
+ * - Freed without a leave, the job is over: shutdown() is called, as PyTorch's launcher does. Then, where the handler is ours,
+ *   free().
+ * - What has not returned end_ms after the first leave during a join, or after the free, is abandoned. */
+#ifndef MU_HANDLER_BLOCKING_H
+#define MU_HANDLER_BLOCKING_H
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define MU_BLOCKING_LOOK_MAX_MS 5000 /* between two questions, while the handler answers with errors */
+
+#define MU_BLOCKING_CALLS(X)                                                                                           \
+    X(NOTHING, "nothing")                                                                                              \
+    X(NEXT, "next_rendezvous()")                                                                                       \
+    X(WAITING, "num_nodes_waiting()")                                                                                  \
+    X(LOOK, "is_closed() and num_nodes_waiting()")                                                                     \
+    X(CLOSE, "set_closed()")                                                                                           \
+    X(SHUTDOWN, "shutdown()")                                                                                          \
+    X(FREE, "free()")
+
+enum mu_blocking_call {
+#define X(name, text) MU_BLOCKING_##name,
+    MU_BLOCKING_CALLS(X)
+#undef X
+};
+
+const char *mu_blocking_call_text(enum mu_blocking_call call);
+
+enum mu_blocking_state { MU_BLOCKING_OUT, MU_BLOCKING_JOINING, MU_BLOCKING_IN };
+
+enum mu_blocking_event_type {
+    MU_BLOCKING_ON_JOIN,
+    MU_BLOCKING_ON_LEAVE,
+    MU_BLOCKING_ON_CLOSE,
+    MU_BLOCKING_ON_LOOK,
+    MU_BLOCKING_ON_FREE,     /* nothing is told any more */
+    MU_BLOCKING_ON_RETURNED, /* call, error (code 0: none), count, closed */
+    MU_BLOCKING_ON_TIME,
+};
+
+struct mu_blocking_event { /* borrows what it points to */
+    enum mu_blocking_event_type type;
+    uint64_t now_ms;
+    enum mu_blocking_call call;
+    const struct muster_error *error;
+    int64_t count;
+    bool closed;
+};
+
+enum mu_blocking_effect_type {
+    MU_BLOCKING_DO_CALL,    /* call; RETURNED follows */
+    MU_BLOCKING_DO_BESIDE,  /* call, from another thread, while another one is under way; RETURNED follows */
+    MU_BLOCKING_DO_TELL,    /* tell, request, and what has come with the event: error, count, closed */
+    MU_BLOCKING_DO_END,     /* nothing is under way any more, and nothing follows */
+    MU_BLOCKING_DO_ABANDON, /* call: it has not returned in time. Nothing follows */
+};
+
+struct mu_blocking_effect {
+    enum mu_blocking_effect_type type;
+    enum mu_blocking_call call;
+    enum muster_rdzv_event_type tell;
+    enum muster_rdzv_request request;
+};
+
+#define MU_BLOCKING_EFFECTS_MAX 4
+
+struct mu_blocking_effects {
+    struct mu_blocking_effect items[MU_BLOCKING_EFFECTS_MAX];
+    unsigned count;
+};
+
+struct mu_blocking {
+    uint64_t look_ms, end_ms;
+    bool owned; /* free() is ours to call */
+    enum mu_blocking_state state;
+    enum mu_blocking_call calling; /* on the thread */
+    enum { MU_BLOCKING_UP, MU_BLOCKING_SHUTTING, MU_BLOCKING_SHUT } shutdown;
+    bool wants_join, wants_close, wants_look; /* asked for, and not called yet */
+    bool dropped; /* nobody wants the next_rendezvous() that is under way: LEFT follows it */
+    bool left;    /* since the last join */
+    bool down;    /* the last question was answered with an error */
+    bool freeing, freed, over;
+    uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
+    uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
+};
+
+/* Both times above 0. */
+void mu_blocking_init(struct mu_blocking *b, uint64_t look_ms, uint64_t end_ms, bool owned);
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
+void mu_blocking_step(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out);
+uint64_t mu_blocking_deadline_ms(const struct mu_blocking *b); /* when TIME is wanted; UINT64_MAX: never */
+
+#endif
