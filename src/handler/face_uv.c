@@ -680,7 +680,7 @@ static int start_on_backend(struct face *face, const struct mu_dynamic_config *c
                             struct muster_rdzv_backend *backend, struct muster_error *reterr)
 {
     struct mu_kv *kv = NULL;
-    int rc = mu_kv_user_start(&face->loop, backend, store, config->run_id, &kv, reterr);
+    int rc = mu_kv_user_start(&face->loop, backend, store, config->run_id, 0, &kv, reterr);
 
     if (rc < 0)
         return rc;

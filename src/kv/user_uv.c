@@ -1,16 +1,21 @@
 /* A user's own back end and store.
  *
  * Happy path: a request becomes a job in the queue of its lane; the lane's thread takes one job at a time, makes the
- * blocking call and puts the job into `ended`; the loop, woken by that, answers. Failures: what the user's code returns is
- * passed on; a job still queued when all is closed is canceled, one under way is waited for. A PARK that another one
- * replaces is answered at once; its watch, if it has begun, serves the new one if it is for the same token, or else goes
- * on for nobody until it returns, which by its contract is soon.
+ * blocking call and puts the job into `ended`; the loop, woken by that, answers. What has to wait (a get for its key, a watch for
+ * a change) waits for a moment at a time, and goes behind the other jobs of its lane: a store carries out one call after the
+ * other, and all has to end soon after it is closed.
+ *
+ * Failures: what the user's code returns is passed on; a job still queued when all is closed is canceled, one under way is
+ * waited for, with a limit if there is one: then its thread is left behind, with the memory it needs, and frees it if it ever
+ * comes back. A PARK that another one replaces is answered at once; its watch, if it has begun, serves the new one if it is
+ * for the same token, or else ends for nobody.
  *
  * The threads are ours and not libuv's: its pool is small and shared by the whole process, and a few watches would fill
  * it. */
 #include "kv/user_uv.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -18,7 +23,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum lane_name { LANE_STATE, LANE_WATCH, LANE_STORE, LANE_WAIT, LANES_COUNT };
+enum lane_name { LANE_STATE, LANE_WATCH, LANE_STORE, LANES_COUNT };
+
+enum {
+    GET_SLICE_MS = 100,      /* so long a get waits for its key before others have their turn ... */
+    GET_SLICE_SHORT_MS = 10, /* ... and where others wait */
+    WATCH_SLICE_MS = 1000,
+};
 
 struct driver;
 
@@ -29,19 +40,25 @@ struct lane {
     pthread_cond_t changed;
     /* Under the driver's lock: */
     struct mu_list jobs;
+    struct job *running; /* its call is under way; NULL: none */
     bool stop, over;
 };
 
 struct job {
     struct mu_list link;
     struct mu_kv_request *request; /* the loop's; NULL: it was answered meanwhile */
-    /* What is called with; not touched by the loop while the job is in a lane. */
+    /* What is called with; not touched by the loop while the job is in a lane. All that it points to is the job's, which may
+     * outlive the request. */
     struct mu_kv_request asked;
-    struct muster_bytes token; /* of a watch: ours */
-    char *key;                 /* of a digest: ours */
+    struct muster_bytes token; /* of a watch */
+    char *key;                 /* of a digest */
+    char *slices;              /* of everything else */
     /* Under the driver's lock: */
-    bool taken;    /* its call has begun */
+    bool unwanted; /* its call is not to be made again */
     bool canceled; /* it was not called */
+    /* The thread's: */
+    int64_t until_ms; /* by base/clock.h */
+    bool has_waited;  /* the call took all of its time */
 };
 
 struct driver {
@@ -59,8 +76,14 @@ struct driver {
     struct muster_bytes token; /* of the last document that we have seen */
     struct job *parked;
     bool closing;
+    uint64_t patience_ms; /* for calls under way, when closing; 0: without a limit */
+    uv_timer_t patience;
+    unsigned handles;
     mu_kv_closed *on_closed;
     void *closed_ctx;
+    /* Under lock: */
+    bool left_behind; /* threads that have not come back do without the loop */
+    unsigned owners;  /* the loop, and each of those; the last one frees this */
 };
 
 /* Is `member` there, in a table that may be shorter than ours? */
@@ -113,6 +136,11 @@ static int call_watch(const struct driver *driver, struct mu_kv_request *asked)
     return backend->ops->watch(backend, asked->token, timeout_ms, &asked->error);
 }
 
+static bool may_wait(enum mu_kv_kind kind)
+{
+    return kind == MU_KV_GET || kind == MU_KV_PARK;
+}
+
 static void call(const struct driver *driver, struct mu_kv_request *asked)
 {
     if (asked->kind == MU_KV_READ || asked->kind == MU_KV_WRITE)
@@ -125,34 +153,81 @@ static void call(const struct driver *driver, struct mu_kv_request *asked)
         (void)mu_fail(&asked->error, asked->rc, "%s", muster_error_text(asked->rc));
 }
 
+/* One turn of a job. */
+static void run_job(const struct driver *driver, struct job *job, bool others_wait)
+{
+    uint64_t slice_ms = job->asked.kind == MU_KV_PARK ? WATCH_SLICE_MS
+                        : others_wait                 ? GET_SLICE_SHORT_MS
+                                                      : GET_SLICE_MS;
+    int64_t now_ms = mu_clock_ms(), left_ms = job->until_ms > now_ms ? job->until_ms - now_ms : 1;
+
+    if (may_wait(job->asked.kind)) {
+        job->asked.timeout_ms = (uint64_t)left_ms < slice_ms ? (uint64_t)left_ms : slice_ms;
+        job->asked.error = (struct muster_error){ 0 };
+    }
+    call(driver, &job->asked);
+    job->has_waited = mu_clock_ms() - now_ms >= (int64_t)job->asked.timeout_ms;
+}
+
+/* With the lock. What it waits for has not come, and it has time left. */
+static bool waits_on(const struct lane *lane, const struct job *job)
+{
+    bool in_vain = job->asked.kind == MU_KV_GET    ? job->asked.rc == MUSTER_ETIMEOUT
+                   : job->asked.kind == MU_KV_PARK ? job->asked.rc == 0 && job->has_waited
+                                                   : false;
+
+    return in_vain && !lane->stop && !job->unwanted && mu_clock_ms() < job->until_ms;
+}
+
+static void free_job(struct job *job);
+static void disown(struct driver *driver);
+
+/* With the lock, which is given away meanwhile. */
+static void carry_out(struct lane *lane, struct job *job)
+{
+    struct driver *driver = lane->driver;
+    bool others_wait = !mu_list_empty(&lane->jobs);
+
+    job->canceled = lane->stop;
+    if (!job->canceled) {
+        lane->running = job;
+        (void)pthread_mutex_unlock(&driver->lock);
+        run_job(driver, job, others_wait);
+        (void)pthread_mutex_lock(&driver->lock);
+        lane->running = NULL;
+    }
+    if (driver->left_behind) {
+        free_job(job);
+    } else if (!job->canceled && waits_on(lane, job)) {
+        mu_list_push(&lane->jobs, &job->link);
+    } else {
+        mu_list_push(&driver->ended, &job->link);
+        (void)uv_async_send(&driver->wake);
+    }
+}
+
 static void *run_lane(void *arg)
 {
     struct lane *lane = arg;
     struct driver *driver = lane->driver;
     struct mu_list *link;
+    bool left_behind;
 
     (void)pthread_mutex_lock(&driver->lock);
     for (;;) {
-        struct job *job;
-
         while ((link = mu_list_pop(&lane->jobs)) == NULL && !lane->stop)
             (void)pthread_cond_wait(&lane->changed, &driver->lock);
         if (link == NULL)
             break;
-        job = MU_LIST_ITEM(link, struct job, link);
-        job->canceled = lane->stop;
-        job->taken = true;
-        if (!job->canceled) {
-            (void)pthread_mutex_unlock(&driver->lock);
-            call(driver, &job->asked);
-            (void)pthread_mutex_lock(&driver->lock);
-        }
-        mu_list_push(&driver->ended, &job->link);
-        (void)uv_async_send(&driver->wake);
+        carry_out(lane, MU_LIST_ITEM(link, struct job, link));
     }
     lane->over = true;
-    (void)uv_async_send(&driver->wake);
+    left_behind = driver->left_behind;
+    if (!left_behind)
+        (void)uv_async_send(&driver->wake);
     (void)pthread_mutex_unlock(&driver->lock);
+    if (left_behind)
+        disown(driver);
     return NULL;
 }
 
@@ -164,6 +239,7 @@ static void free_job(struct job *job)
     muster_bytes_done(&job->asked.bytes);
     muster_bytes_done(&job->asked.state_token);
     free(job->key);
+    free(job->slices);
     free(job);
 }
 
@@ -215,17 +291,42 @@ static void answer(struct driver *driver, struct job *job)
         request->done(request);
 }
 
-static void on_wake_closed(uv_handle_t *handle)
+static void destroy(struct driver *driver)
 {
-    struct driver *driver = handle->data;
-
     for (unsigned i = 0; i < LANES_COUNT; i++)
         (void)pthread_cond_destroy(&driver->lanes[i].changed);
     (void)pthread_mutex_destroy(&driver->lock);
-    driver->on_closed(&driver->kv, driver->closed_ctx);
     muster_bytes_done(&driver->token);
     free(driver->run_id);
     free(driver);
+}
+
+static void disown(struct driver *driver)
+{
+    bool last;
+
+    (void)pthread_mutex_lock(&driver->lock);
+    last = --driver->owners == 0;
+    (void)pthread_mutex_unlock(&driver->lock);
+    if (last)
+        destroy(driver);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct driver *driver = handle->data;
+
+    if (--driver->handles > 0)
+        return;
+    driver->on_closed(&driver->kv, driver->closed_ctx);
+    disown(driver);
+}
+
+static void close_handles(struct driver *driver)
+{
+    driver->handles = 2;
+    uv_close((uv_handle_t *)&driver->wake, on_handle_closed);
+    uv_close((uv_handle_t *)&driver->patience, on_handle_closed);
 }
 
 static void close_if_over(struct driver *driver)
@@ -243,12 +344,12 @@ static void close_if_over(struct driver *driver)
         if (driver->lanes[i].started)
             (void)pthread_join(driver->lanes[i].thread, NULL);
     }
-    uv_close((uv_handle_t *)&driver->wake, on_wake_closed);
+    close_handles(driver);
 }
 
-static void on_wake(uv_async_t *async)
+/* From the loop: answers what is there. */
+static void turn(struct driver *driver)
 {
-    struct driver *driver = async->data;
     struct mu_list all, *link;
 
     (void)pthread_mutex_lock(&driver->lock);
@@ -260,6 +361,56 @@ static void on_wake(uv_async_t *async)
                  &driver->later); /* those that are there now: an answer may lead to a request that fails at once */
     while ((link = mu_list_pop(&all)) != NULL)
         mu_kv_tell(link);
+}
+
+/* With the lock. A lane that does not come back: nobody waits for it any more. */
+static void leave_behind(struct driver *driver, struct lane *lane)
+{
+    struct mu_list *link;
+
+    driver->owners++;
+    (void)pthread_detach(lane->thread);
+    while ((link = mu_list_pop(&lane->jobs)) != NULL) {
+        MU_LIST_ITEM(link, struct job, link)->canceled = true;
+        mu_list_push(&driver->ended, link);
+    }
+    if (lane->running == NULL || lane->running->request == NULL)
+        return;
+    lane->running->request->rc = mu_fail(&lane->running->request->error, MUSTER_ECANCELED,
+                                         "%s: the back end was closed", mu_kv_kind_text(lane->running->request->kind));
+    mu_list_push(&driver->later, &lane->running->request->link);
+    lane->running->request = NULL;
+}
+
+static void on_patience(uv_timer_t *timer)
+{
+    struct driver *driver = timer->data;
+
+    mu_log(MUSTER_LOG_WARNING,
+           "rendezvous back end '%s': a call has not returned for %" PRIu64 ".%" PRIu64
+           " s; going on without it. Its thread is left behind, and back end and store must not be freed",
+           driver->ops.name, driver->patience_ms / 1000, driver->patience_ms % 1000 / 100);
+    (void)pthread_mutex_lock(&driver->lock);
+    driver->left_behind = true;
+    for (unsigned i = 0; i < LANES_COUNT; i++) {
+        struct lane *lane = &driver->lanes[i];
+
+        if (lane->started && lane->over)
+            (void)pthread_join(lane->thread, NULL);
+        else if (lane->started)
+            leave_behind(driver, lane);
+    }
+    (void)pthread_mutex_unlock(&driver->lock);
+    while (!mu_list_empty(&driver->ended) || !mu_list_empty(&driver->later))
+        turn(driver);
+    close_handles(driver);
+}
+
+static void on_wake(uv_async_t *async)
+{
+    struct driver *driver = async->data;
+
+    turn(driver);
     if (driver->closing)
         close_if_over(driver);
 }
@@ -298,8 +449,6 @@ static enum lane_name lane_for(enum mu_kv_kind kind)
         return LANE_STATE;
     case MU_KV_PARK:
         return LANE_WATCH;
-    case MU_KV_GET:
-        return LANE_WAIT;
     default:
         return LANE_STORE;
     }
@@ -309,9 +458,10 @@ static enum lane_name lane_for(enum mu_kv_kind kind)
 static bool replace_parked(struct driver *driver, struct mu_kv_request *request)
 {
     struct job *job = driver->parked;
+    struct lane *lane = &driver->lanes[LANE_WATCH];
     struct muster_error error;
-    bool taken, same = job->token.len == driver->token.len &&
-                       (job->token.len == 0 || memcmp(job->token.data, driver->token.data, job->token.len) == 0);
+    bool under_way, same = job->token.len == driver->token.len &&
+                           (job->token.len == 0 || memcmp(job->token.data, driver->token.data, job->token.len) == 0);
 
     (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
     answer_later(driver, job->request, &error);
@@ -320,11 +470,12 @@ static bool replace_parked(struct driver *driver, struct mu_kv_request *request)
         return true;
     driver->parked = NULL;
     (void)pthread_mutex_lock(&driver->lock);
-    taken = job->taken;
-    if (!taken)
+    under_way = lane->running == job;
+    job->unwanted = true;
+    if (!under_way)
         mu_list_remove(&job->link);
     (void)pthread_mutex_unlock(&driver->lock);
-    if (!taken)
+    if (!under_way)
         free_job(job);
     return false;
 }
@@ -350,6 +501,30 @@ static int prepare(struct driver *driver, struct job *job, struct muster_error *
     return 0;
 }
 
+static void copy_slice(char **at, struct muster_slice *slice)
+{
+    if (slice->data == NULL)
+        return; /* which is not the same as an empty one */
+    if (slice->len > 0)
+        memcpy(*at, slice->data, slice->len);
+    slice->data = *at;
+    *at += slice->len;
+}
+
+static int copy_slices(struct job *job)
+{
+    struct mu_kv_request *asked = &job->asked;
+    char *at = malloc(asked->key.len + asked->value.len + asked->token.len + 1);
+
+    job->slices = at;
+    if (at == NULL)
+        return MUSTER_ENOMEM;
+    copy_slice(&at, &asked->key);
+    copy_slice(&at, &asked->value);
+    copy_slice(&at, &asked->token);
+    return 0;
+}
+
 static int queue(struct driver *driver, struct mu_kv_request *request, struct muster_error *reterr)
 {
     struct lane *lane = &driver->lanes[lane_for(request->kind)];
@@ -360,7 +535,8 @@ static int queue(struct driver *driver, struct mu_kv_request *request, struct mu
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request");
     job->request = request;
     job->asked = *request;
-    rc = start_lane(lane, reterr);
+    job->until_ms = mu_clock_in_ms(request->timeout_ms > INT64_MAX ? INT64_MAX : (int64_t)request->timeout_ms);
+    rc = copy_slices(job) < 0 ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request") : start_lane(lane, reterr);
     if (rc == 0)
         rc = prepare(driver, job, reterr);
     if (rc < 0) {
@@ -425,6 +601,8 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     }
     (void)pthread_mutex_unlock(&driver->lock);
     (void)uv_async_send(&driver->wake);
+    if (driver->patience_ms > 0)
+        (void)uv_timer_start(&driver->patience, on_patience, driver->patience_ms, 0);
 }
 
 /* ---- Start ---- */
@@ -440,7 +618,7 @@ static void init_lanes(struct driver *driver)
 }
 
 int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struct muster_store *store,
-                     const char *run_id, struct mu_kv **ret_kv, struct muster_error *reterr)
+                     const char *run_id, uint64_t patience_ms, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct driver *driver = calloc(1, sizeof *driver);
     int rc;
@@ -454,6 +632,8 @@ int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struc
     driver->loop = loop;
     driver->backend = backend;
     driver->store = store;
+    driver->patience_ms = patience_ms;
+    driver->owners = 1;
     driver->ops = (struct mu_kv_ops){
         .name = backend->ops->name,
         .has_bell = HAS(backend, muster_rdzv_backend_ops, watch),
@@ -464,13 +644,14 @@ int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struc
     driver->kv.ops = &driver->ops;
     mu_list_init(&driver->ended);
     mu_list_init(&driver->later);
-    driver->wake.data = driver;
+    driver->wake.data = driver->patience.data = driver;
     rc = uv_async_init(loop, &driver->wake, on_wake);
     if (rc < 0) {
         free(driver->run_id);
         free(driver);
         return mu_fail_errno(reterr, -rc, "start a rendezvous back end");
     }
+    (void)uv_timer_init(loop, &driver->patience); /* only fills in memory */
     init_lanes(driver);
     *ret_kv = &driver->kv;
     return 0;

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 
 /* A back end in memory whose document is text and whose token is a counter. */
 struct memory {
@@ -158,15 +159,22 @@ static int store_get(struct muster_store *store, struct muster_slice key, int64_
                      struct muster_bytes *ret_value, struct muster_error *reterr)
 {
     struct memory *m = of_store(store);
+    struct timespec until;
+    bool found;
+    int rc = 0;
 
-    if (timeout_ms == 1)
-        return mu_fail(reterr, MUSTER_ETIMEOUT, "too late");
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += timeout_ms % 1000 * 1000000;
+    until.tv_sec += timeout_ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
     (void)pthread_mutex_lock(&m->lock);
-    while (find(m, key) == COUNT(m->keys))
-        (void)pthread_cond_wait(&m->changed, &m->lock);
-    *ret_value = bytes_of(m->values[find(m, key)]);
+    while (find(m, key) == COUNT(m->keys) && rc == 0)
+        rc = pthread_cond_timedwait(&m->changed, &m->lock, &until);
+    found = find(m, key) < COUNT(m->keys);
+    if (found)
+        *ret_value = bytes_of(m->values[find(m, key)]);
     (void)pthread_mutex_unlock(&m->lock);
-    return 0;
+    return found ? 0 : mu_fail(reterr, MUSTER_ETIMEOUT, "too late");
 }
 
 static int store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
@@ -263,8 +271,8 @@ struct scene {
     struct memory m;
 };
 
-static void begin_with(struct scene *s, const struct muster_rdzv_backend_ops *ops,
-                       const struct muster_store_ops *store_ops)
+static void begin_within(struct scene *s, const struct muster_rdzv_backend_ops *ops,
+                         const struct muster_store_ops *store_ops, uint64_t patience_ms)
 {
     memset(s, 0, sizeof *s);
     asking_begin(&s->a);
@@ -273,7 +281,13 @@ static void begin_with(struct scene *s, const struct muster_rdzv_backend_ops *op
     s->m.store.timeout_ms = QUICK_MS;
     (void)pthread_mutex_init(&s->m.lock, NULL);
     (void)pthread_cond_init(&s->m.changed, NULL);
-    assert_int_equal(mu_kv_user_start(&s->a.loop, &s->m.backend, &s->m.store, "job", &s->a.kv, NULL), 0);
+    assert_int_equal(mu_kv_user_start(&s->a.loop, &s->m.backend, &s->m.store, "job", patience_ms, &s->a.kv, NULL), 0);
+}
+
+static void begin_with(struct scene *s, const struct muster_rdzv_backend_ops *ops,
+                       const struct muster_store_ops *store_ops)
+{
+    begin_within(s, ops, store_ops, 0);
 }
 
 static void begin(struct scene *s)
@@ -560,6 +574,56 @@ static void closing_cancels_what_has_not_begun_and_waits_for_the_rest(void **sta
     end(&s);
 }
 
+/* In a thread that was left behind: static, for it may still be about to give the lock back. */
+static void a_call_that_does_not_return_is_left_behind(void **state)
+{
+    static struct scene s;
+    char token[] = "1";
+
+    (void)state;
+    begin_within(&s, &watching, &whole, 1);
+    s.m.version = 1;
+    s.m.held = true;
+    (void)ask_at(&s.a, 0, (struct mu_kv_request){ .kind = MU_KV_READ });
+    (void)ask_at(
+        &s.a, 1,
+        (struct mu_kv_request){
+            .kind = MU_KV_WRITE, .value = muster_str("later"), .token = muster_str(token), .has_token = true });
+    await(&s, &s.m.gets, 1);
+    s.a.kv->ops->close(s.a.kv, on_kv_closed, &s.a);
+    RUN_UNTIL(&s.a, s.a.kv_closed > 0);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(s.a.done[i], 1);
+        assert_int_equal(s.a.requests[i].rc, MUSTER_ECANCELED);
+    }
+    asking_end(&s.a);
+    stir(&s); /* it comes back, and frees what is left */
+    while (count_of(&s, &s.m.inside) > 0)
+        (void)poll(NULL, 0, 1);
+    assert_int_equal(count_of(&s, &s.m.version), 2); /* the write was not made */
+}
+
+/* The test's store carries out one call after the other, and a get waits in it. */
+static void a_get_that_waits_lets_others_through(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    (void)ask_at(&s.a, 0, (struct mu_kv_request){ .kind = MU_KV_GET, .key = muster_str("a") });
+    (void)ask_at(&s.a, 1, (struct mu_kv_request){ .kind = MU_KV_GET, .key = muster_str("b") });
+    (void)ask_at(&s.a, 2,
+                 (struct mu_kv_request){ .kind = MU_KV_SET, .key = muster_str("b"), .value = muster_str("2") });
+    assert_ok(answer_at(&s.a, 2));
+    assert_string_equal(answer_at(&s.a, 1)->bytes.data, "2");
+    assert_int_equal(s.a.done[0], 0);
+    (void)ask_at(&s.a, 2,
+                 (struct mu_kv_request){ .kind = MU_KV_SET, .key = muster_str("a"), .value = muster_str("1") });
+    assert_ok(answer_at(&s.a, 2));
+    assert_string_equal(answer_at(&s.a, 0)->bytes.data, "1");
+    end(&s);
+}
+
 static void one_that_was_never_asked_is_closed(void **state)
 {
     struct scene s;
@@ -605,6 +669,8 @@ int main(void)
         cmocka_unit_test(the_store_is_the_users),
         cmocka_unit_test(the_first_digest_of_a_round_stays),
         cmocka_unit_test(closing_cancels_what_has_not_begun_and_waits_for_the_rest),
+        cmocka_unit_test(a_call_that_does_not_return_is_left_behind),
+        cmocka_unit_test(a_get_that_waits_lets_others_through),
         cmocka_unit_test(one_that_was_never_asked_is_closed),
         cmocka_unit_test(any_allocation_may_fail),
     };
