@@ -23,6 +23,7 @@
 #include "proc/keeper.h"
 #include "proc/signals_uv.h"
 #include "rdzv/doc.h"
+#include "store/listen.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -79,6 +80,7 @@ struct mu_agent {
     char *event_log_handler; /* NULL: not known */
     char hostname[256];
     struct muster_handler *handler;
+    struct muster_rdzv *made; /* goes after the handler; NULL: none */
     struct mu_job *job;
     struct mu_kv *kv; /* to the group's store; NULL: not opened yet */
     char kv_host[MU_RDZV_HOST_MAX];
@@ -93,6 +95,7 @@ struct mu_agent {
     /* The round. */
     struct muster_rdzv_info info;
     bool old_dialect;
+    bool meets_alone; /* the back end has no address for the workers: worker 0 listens here */
     /* The workers. */
     struct mu_group *group;
     struct worker *workers; /* of the last attempt */
@@ -1181,6 +1184,15 @@ static struct mu_node *nodes_of(const struct muster_rdzv_event *event)
     return nodes;
 }
 
+static bool has_store(const struct mu_agent *a)
+{
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port = 0;
+
+    return mu_handler_has_kv(a->handler) ||
+           (a->handler->ops->endpoint != NULL && a->handler->ops->endpoint(a->handler, host, sizeof host, &port));
+}
+
 /* To the machines, a round of which nothing is told is none. */
 static int64_t job_round(const struct mu_agent *a, int64_t round)
 {
@@ -1190,8 +1202,6 @@ static int64_t job_round(const struct mu_agent *a, int64_t round)
 static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rdzv_event *event,
                                       const struct mu_node *nodes, size_t count)
 {
-    char host[MU_RDZV_HOST_MAX];
-    uint16_t port = 0;
     bool all_ours = count > 0 || event->info->world_size == 1;
 
     for (size_t i = 0; nodes != NULL && i < count; i++)
@@ -1202,14 +1212,26 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
         .world_size = event->info->world_size,
         .all_ours = all_ours,
         .old_dialect = event->old_dialect,
-        .has_store = mu_handler_has_kv(a->handler) || (a->handler->ops->endpoint != NULL &&
-                                                       a->handler->ops->endpoint(a->handler, host, sizeof host, &port)),
+        .has_store = has_store(a),
         .needs_master =
-            event->info->bootstrap.master_port == 0 && (a->config.master.addr[0] == '\0' || a->config.master.port == 0),
+            a->info.bootstrap.master_port == 0 && (a->config.master.addr[0] == '\0' || a->config.master.port == 0),
         .serves = a->handler->ops->hosts != NULL && a->handler->ops->hosts(a->handler),
         .serves_workers = event->info->rank == 0 && event->info->world_size > 1 && !event->old_dialect &&
                           a->handler->ops->when_alone != NULL && a->handler->ops->use_agent_store(a->handler),
     };
+}
+
+/* Where a back end has neither a store nor an address, one node can do without both. */
+static void take_round(struct mu_agent *a, const struct muster_rdzv_event *event)
+{
+    struct muster_store_info *meet = &a->info.bootstrap;
+
+    a->info = *event->info;
+    a->old_dialect = event->old_dialect;
+    a->meets_alone = meet->master_port == 0 && a->info.world_size == 1 && !has_store(a) &&
+                     mu_listen_free_port(&meet->master_port, NULL) == 0;
+    if (a->meets_alone)
+        (void)snprintf(meet->master_addr, sizeof meet->master_addr, "127.0.0.1");
 }
 
 static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
@@ -1242,11 +1264,10 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
         a->will_key[0] = '\0'; /* to be made anew, for the store may have moved; the old will counts until then */
     if (event->type == MUSTER_RDZV_JOINED) {
         end_waits(a);
+        take_round(a, event);
         joined = joined_of(a, event, told.nodes, told.nodes_count);
         told.joined = &joined;
         told.round = joined.round;
-        a->info = *event->info;
-        a->old_dialect = event->old_dialect;
         say_members(event);
     }
     feed(a, told);
@@ -1392,6 +1413,14 @@ static void on_part_closed(void *ctx)
     handle_gone(ctx, 1);
 }
 
+static void on_handler_freed(void *ctx)
+{
+    struct mu_agent *a = ctx;
+
+    muster_rdzv_free(a->made);
+    handle_gone(a, 1);
+}
+
 void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
 {
     assert(a->ended && !a->freeing);
@@ -1419,7 +1448,7 @@ void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
         a->handles++;
         a->kv->ops->close(a->kv, on_kv_closed, a);
     }
-    a->handler->ops->free(a->handler, on_part_closed, a);
+    a->handler->ops->free(a->handler, on_handler_freed, a);
 }
 
 /* ---- The start ---- */
@@ -1486,23 +1515,27 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
 
 static void on_start_failed_closed(void *ctx)
 {
-    (void)ctx;
+    muster_rdzv_free(ctx);
 }
 
 static int start_handler(struct mu_agent *a, struct muster_error *reterr)
 {
     const struct mu_agent_config *config = &a->config;
     struct mu_driving driving = MU_DRIVING_DEFAULT;
+    int rc;
 
     if (config->monitor_ms > 0)
         driving.look_ms = config->monitor_ms;
     if (config->grace_ms > 0)
         driving.end_ms = config->grace_ms;
     if (config->rdzv != NULL)
-        return mu_handler_start_given(a->loop, config->rdzv, false, &driving,
-                                      muster_rdzv_params_local_addr(config->params), on_rdzv, a, &a->handler, reterr);
-    return mu_handler_start_by_name(config->registry, a->loop, config->params, &driving, on_rdzv, a, &a->handler,
-                                    reterr);
+        rc = mu_handler_start_given(a->loop, config->rdzv, false, &driving,
+                                    muster_rdzv_params_local_addr(config->params), on_rdzv, a, &a->handler, reterr);
+    else
+        rc = mu_handler_start_by_name(config->registry, a->loop, config->params, &driving, on_rdzv, a, &a->handler,
+                                      reterr);
+    a->made = driving.made;
+    return rc;
 }
 
 /* What the loop has of ours; after a failure it closes in the loop's next turns. */
@@ -1537,7 +1570,7 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
     if (a->group != NULL)
         mu_group_close(a->group, NULL, NULL);
     if (a->handler != NULL)
-        a->handler->ops->free(a->handler, on_start_failed_closed, NULL);
+        a->handler->ops->free(a->handler, on_start_failed_closed, a->made);
     return rc;
 }
 

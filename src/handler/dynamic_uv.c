@@ -1049,8 +1049,20 @@ static void dynamic_free(struct muster_handler *handler, void (*done)(void *ctx)
     d->kv->ops->close(d->kv, on_kv_closed, d);
 }
 
-static const struct muster_handler_ops dynamic_ops = {
-    .size = sizeof dynamic_ops,
+bool mu_dynamic_has_kv(const struct muster_handler *handler)
+{
+    return ((const struct dynamic *)handler)->config.open_kv != NULL;
+}
+
+int mu_dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+{
+    const struct mu_dynamic_config *config = &((struct dynamic *)handler)->config;
+
+    return config->open_kv(config->open_kv_ctx, ((struct dynamic *)handler)->loop, config->patience_ms, ret_kv, reterr);
+}
+
+const struct muster_handler_ops mu_dynamic_handler_ops = {
+    .size = sizeof mu_dynamic_handler_ops,
     .name = "dynamic",
     .join = dynamic_join,
     .leave = dynamic_leave,
@@ -1151,7 +1163,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
         kv->ops->close(kv, forget_kv, NULL);
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     }
-    d->handler.ops = &dynamic_ops;
+    d->handler.ops = &mu_dynamic_handler_ops;
     d->loop = loop;
     d->listener = listener;
     d->ctx = ctx;

@@ -133,6 +133,11 @@ static const struct muster_rdzv_ops blocking_ops = {
     .free = free_blocking,
 };
 
+struct muster_rdzv *mu_rdzv_etcd_face(struct muster_rdzv *rdzv)
+{
+    return rdzv->ops == &blocking_ops ? of(rdzv)->face : NULL;
+}
+
 /* ---- New ---- */
 
 static int open_store(struct blocking *b, const struct mu_etcd_place *place, struct muster_error *reterr)

@@ -61,6 +61,11 @@ struct face {
     bool owns_store;                 /* user_store is ours */
     struct muster_store *tcp, *view;
     bool is_borrowing; /* something of the user's is in use: the thread must be seen to end */
+    /* What the handler was made of, for one more of its kind on another loop. */
+    mu_handler_start *start;           /* with these: */
+    struct muster_rdzv_params *params; /* NULL: on a back end of the user's, with these: */
+    struct mu_dynamic_config config;
+    struct muster_rdzv_backend *user_backend;
     /* Between the threads. */
     pthread_mutex_t calls; /* held for the length of a call */
     pthread_mutex_t lock;
@@ -235,6 +240,10 @@ static void free_face(struct face *face)
     (void)pthread_cond_destroy(&face->changed);
     if (face->owns_store)
         muster_store_free(face->user_store);
+    muster_rdzv_params_free(face->params);
+    free((char *)(uintptr_t)face->config.local_addr);
+    free((char *)(uintptr_t)face->config.bind.hosts);
+    free((char *)(uintptr_t)face->config.bind.allow);
     free(face->backend);
     free(face->run_id);
     free((char *)face->self.name);
@@ -653,11 +662,14 @@ int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_para
         face->read_timeout_ms = READ_TIMEOUT_S * 1000;
     }
     if (rc == 0)
+        rc = muster_rdzv_params_copy(params, &face->params, reterr);
+    if (rc == 0)
         rc = start(&face->loop, params, on_event, face, &face->handler, reterr);
     if (rc < 0) {
         discard(face);
         return rc;
     }
+    face->start = start;
     return start_thread(face, ret_rdzv, reterr);
 }
 
@@ -676,15 +688,35 @@ int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, stru
 
 /* ---- New, on a back end of the user's ---- */
 
-static int start_on_backend(struct face *face, const struct mu_dynamic_config *config, struct muster_store *store,
-                            struct muster_rdzv_backend *backend, struct muster_error *reterr)
+static int copy_text(const char **text)
+{
+    *text = *text != NULL ? strdup(*text) : NULL;
+    return *text == NULL;
+}
+
+/* Its texts are the face's from here on. */
+static int keep_config(struct face *face, const struct mu_dynamic_config *config, struct muster_error *reterr)
+{
+    bool is_short;
+
+    face->config = *config;
+    face->config.backend = face->backend;
+    face->config.run_id = face->run_id;
+    is_short = copy_text(&face->config.local_addr) && config->local_addr != NULL;
+    is_short |= copy_text(&face->config.bind.hosts) && config->bind.hosts != NULL;
+    is_short |= copy_text(&face->config.bind.allow) && config->bind.allow != NULL;
+    return is_short ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
+}
+
+static int start_on_backend(struct face *face, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
+                            void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct mu_kv *kv = NULL;
-    int rc = mu_kv_user_start(&face->loop, backend, store, config->run_id, 0, &kv, reterr);
+    int rc = mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, &kv, reterr);
 
     if (rc < 0)
         return rc;
-    return mu_dynamic_start(&face->loop, config, kv, on_event, face, &face->handler, reterr);
+    return mu_dynamic_start(loop, &face->config, kv, listener, ctx, ret_handler, reterr);
 }
 
 static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
@@ -698,8 +730,11 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
         return rc;
     assert(face != NULL);
     face->user_store = store;
+    face->user_backend = backend;
     face->is_borrowing = true;
-    rc = start_on_backend(face, config, store, backend, reterr);
+    rc = keep_config(face, config, reterr);
+    if (rc == 0)
+        rc = start_on_backend(face, &face->loop, 0, on_event, face, &face->handler, reterr);
     if (rc < 0) {
         discard(face);
         return rc;
@@ -799,4 +834,49 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
+}
+
+/* ---- One more of its kind, on another loop ---- */
+
+static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
+                        struct muster_error *reterr)
+{
+    struct face *face = ctx;
+
+    return mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, ret_kv, reterr);
+}
+
+/* A store that the face hosts goes on there. */
+static int start_by_params(struct face *face, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
+                           struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    int rc = 0;
+
+    if (face->start == mu_c10d_start)
+        rc = muster_rdzv_params_set_bool(face->params, "is_host", false, reterr);
+    return rc == 0 ? face->start(loop, face->params, listener, ctx, ret_handler, reterr) : rc;
+}
+
+bool mu_rdzv_is_face(const struct muster_rdzv *rdzv)
+{
+    return rdzv->ops == &face_ops;
+}
+
+int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                            muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                            struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+
+    assert(mu_rdzv_is_face(rdzv));
+    if (is_set(face, &face->member))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
+                       face->backend);
+    if (face->start != NULL)
+        return start_by_params(face, loop, listener, ctx, ret_handler, reterr);
+    face->config.open_kv = open_user_kv;
+    face->config.open_kv_ctx = face;
+    face->config.patience_ms = driving->end_ms;
+    return start_on_backend(face, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
 }

@@ -77,9 +77,31 @@ void mu_rdzv_keep(const struct muster_rdzv *rdzv)
 
 /* ---- Driving ---- */
 
-int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take,
-                           const struct mu_driving *driving, const char *local_addr, muster_rdzv_listener *listener,
-                           void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
+/* Those of this library know how to make one more of their kind that tells by itself. 0: *ret_handler. */
+static int start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                      struct muster_error *reterr)
 {
-    return mu_blocking_start(loop, rdzv, take, driving, local_addr, listener, ctx, ret_handler, reterr);
+    struct muster_rdzv *face = mu_rdzv_etcd_face(rdzv);
+
+    if (mu_rdzv_is_static(rdzv))
+        return mu_rdzv_static_start_twin(loop, rdzv, listener, ctx, ret_handler, reterr);
+    return mu_rdzv_face_start_twin(loop, face != NULL ? face : rdzv, driving, listener, ctx, ret_handler, reterr);
+}
+
+int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
+                           const char *local_addr, muster_rdzv_listener *listener, void *ctx,
+                           struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    bool is_ours = mu_rdzv_is_static(rdzv) || mu_rdzv_is_face(rdzv) || mu_rdzv_etcd_face(rdzv) != NULL;
+    int rc;
+
+    if (!is_ours)
+        return mu_blocking_start(loop, rdzv, take, driving, local_addr, listener, ctx, ret_handler, reterr);
+    rc = start_twin(loop, rdzv, driving, listener, ctx, ret_handler, reterr);
+    if (take && rc < 0)
+        muster_rdzv_free(rdzv);
+    else if (take)
+        driving->made = rdzv;
+    return rc;
 }

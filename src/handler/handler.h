@@ -26,20 +26,23 @@ mu_handler_start mu_etcd_v3_start; /* etcd_v3_uv.c: rounds in etcd, by leases, w
 struct mu_driving {
     uint64_t look_ms; /* between two calls of num_nodes_waiting(), while in a round; above 0 */
     uint64_t end_ms;  /* so long calls have to return in the end; above 0 */
+    /* Out: a blocking handler that is taken, and that the caller has to free after the one that was started. NULL: none. */
+    struct muster_rdzv *made;
 };
 #define MU_DRIVING_DEFAULT ((struct mu_driving){ .look_ms = 100, .end_ms = 30000 })
 
 /* The one that params->backend names: built in, of a shared object that was loaded into the registry, or what the creator that
  * was registered makes. MUSTER_EINVAL for an unknown name. */
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
-                             const struct muster_rdzv_params *params, const struct mu_driving *driving,
+                             const struct muster_rdzv_params *params, struct mu_driving *driving,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
 
-/* given.c: an event-driven handler made of a blocking one. `take`: that one is freed with it, also if this fails. */
-int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take,
-                           const struct mu_driving *driving, const char *local_addr, muster_rdzv_listener *listener,
-                           void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
+/* given.c: an event-driven handler made of a blocking one: of our own, one more of its kind; else one that makes its calls. `take`:
+ * it is ours, also if this fails, and is freed with it, or by the caller (driving->made). */
+int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
+                           const char *local_addr, muster_rdzv_listener *listener, void *ctx,
+                           struct muster_handler **ret_handler, struct muster_error *reterr);
 /* An object that a user has given to an agent serves one agent at a time. MUSTER_EINVAL: it serves another one. */
 int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
@@ -132,7 +135,16 @@ struct mu_dynamic_config {
     /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
     bool (*accepted_on)(void *ctx, char *text, size_t room);
     void *accepted_on_ctx;
+    /* For agents: another way to the group's store, where that is no TCPStore. NULL: there is none. */
+    int (*open_kv)(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
+                   struct muster_error *reterr);
+    void *open_kv_ctx;
+    uint64_t patience_ms; /* of that one, when it is closed */
 };
+
+extern const struct muster_handler_ops mu_dynamic_handler_ops;
+bool mu_dynamic_has_kv(const struct muster_handler *handler);
+int mu_dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
 /* Whether a node may be called that (NULL: it has no name of its own); MUSTER_EINVAL says why not. */
 int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr);
@@ -150,6 +162,18 @@ muster_rdzv_creator mu_rdzv_etcd_v3_create; /* no context */
 
 int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                      struct muster_error *reterr);
+/* One more handler of its kind, on another loop, while it stays idle itself; it must outlive that one. MUSTER_EINVAL: it is in a
+ * round. */
+bool mu_rdzv_is_face(const struct muster_rdzv *rdzv);
+int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                            muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                            struct muster_error *reterr);
+/* etcd_face_uv.c: the face within a classic etcd handler; NULL: it is none. */
+struct muster_rdzv *mu_rdzv_etcd_face(struct muster_rdzv *rdzv);
+/* static_uv.c: the same as mu_rdzv_face_start_twin(). */
+bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
+int mu_rdzv_static_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener,
+                              void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
 /* With a store of which each round is given a view. It is taken, also on failure; NULL: none. */
 int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
                           struct muster_rdzv **ret_rdzv, struct muster_error *reterr);

@@ -7,10 +7,9 @@ static const struct {
     const struct muster_handler_ops *ops;
     open_kv *open;
 } own[] = {
-    { &mu_etcd_handler_ops, mu_etcd_open_kv },
-    { &mu_etcd_v2_handler_ops, mu_etcd_v2_open_kv },
-    { &mu_etcd_v3_handler_ops, mu_etcd_v3_open_kv },
-    { &mu_blocking_handler_ops, mu_blocking_open_kv },
+    { &mu_etcd_handler_ops, mu_etcd_open_kv },       { &mu_etcd_v2_handler_ops, mu_etcd_v2_open_kv },
+    { &mu_etcd_v3_handler_ops, mu_etcd_v3_open_kv }, { &mu_blocking_handler_ops, mu_blocking_open_kv },
+    { &mu_dynamic_handler_ops, mu_dynamic_open_kv },
 };
 
 static open_kv *find(const struct muster_handler *handler)
@@ -26,6 +25,8 @@ bool mu_handler_has_kv(const struct muster_handler *handler)
 {
     if (handler->ops == &mu_blocking_handler_ops)
         return mu_blocking_has_store(handler);
+    if (handler->ops == &mu_dynamic_handler_ops)
+        return mu_dynamic_has_kv(handler);
     return find(handler) != NULL;
 }
 

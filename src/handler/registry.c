@@ -265,7 +265,7 @@ int muster_rdzv_registry_create(struct muster_rdzv_registry *registry, const str
 
 /* What a creator of the user's makes. */
 static int start_created(const struct binding *binding, struct uv_loop_s *loop, const struct muster_rdzv_params *params,
-                         const struct mu_driving *driving, muster_rdzv_listener *listener, void *ctx,
+                         struct mu_driving *driving, muster_rdzv_listener *listener, void *ctx,
                          struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct muster_rdzv *rdzv = NULL;
@@ -278,7 +278,7 @@ static int start_created(const struct binding *binding, struct uv_loop_s *loop, 
 }
 
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
-                             const struct muster_rdzv_params *params, const struct mu_driving *driving,
+                             const struct muster_rdzv_params *params, struct mu_driving *driving,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr)
 {

@@ -1236,26 +1236,22 @@ static const struct muster_handler_ops handler_ops = {
     .when_alone = loop_when_alone,
 };
 
-int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
-                    struct muster_handler **ret_handler, struct muster_error *reterr)
+/* Takes the place, also on failure. */
+static int start_at(uv_loop_t *loop, struct place *place, const char *local_addr, muster_rdzv_listener *listener,
+                    void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    struct place place = { .run_id = NULL };
     char hostname[MU_HANDLER_NAME_MAX];
-    struct handler *h;
-    int rc = read_params(params, &place, reterr);
+    struct handler *h = calloc(1, sizeof *h);
 
-    if (rc < 0)
-        return mu_wrap(reterr, rc, "make a static rendezvous");
-    h = calloc(1, sizeof *h);
     if (h != NULL)
-        h->name = strdup(mu_handler_node_name(muster_rdzv_params_local_addr(params), hostname));
+        h->name = strdup(mu_handler_node_name(local_addr, hostname));
     if (h == NULL || h->name == NULL) {
         free(h);
-        place_done(&place);
+        place_done(place);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
     h->base.ops = &handler_ops;
-    h->place = place;
+    h->place = *place;
     h->loop = loop;
     h->listener = listener;
     h->ctx = ctx;
@@ -1265,4 +1261,47 @@ int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
     h->news.data = h->deadline.data = h->hub.timer.data = h;
     *ret_handler = &h->base;
     return 0;
+}
+
+int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
+                    struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct place place = { .run_id = NULL };
+    int rc = read_params(params, &place, reterr);
+
+    if (rc < 0) {
+        place_done(&place);
+        return mu_wrap(reterr, rc, "make a static rendezvous");
+    }
+    return start_at(loop, &place, muster_rdzv_params_local_addr(params), listener, ctx, ret_handler, reterr);
+}
+
+bool mu_rdzv_is_static(const struct muster_rdzv *rdzv)
+{
+    return rdzv->ops == &blocking_ops;
+}
+
+int mu_rdzv_static_start_twin(uv_loop_t *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener, void *ctx,
+                              struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct blocking *b = blocking(rdzv);
+    struct place place = b->place;
+    bool in;
+    int rc;
+
+    (void)pthread_mutex_lock(&b->lock);
+    in = b->view != NULL;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (in)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the rendezvous handler 'static' has joined already; an agent needs one that has not");
+    place.bind_hosts = place.bind_allow = NULL;
+    place.run_id = strdup(b->place.run_id);
+    rc = place.run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous")
+                              : take_bind(&place, place_bind(&b->place), reterr);
+    if (rc < 0) {
+        place_done(&place);
+        return rc;
+    }
+    return start_at(loop, &place, NULL, listener, ctx, ret_handler, reterr);
 }

@@ -303,6 +303,107 @@ static void set(struct hall *hall, int *what, int value)
     (void)pthread_mutex_unlock(&hall->lock);
 }
 
+/* ---- A back end: the document is kept in memory ---- */
+
+struct archive {
+    struct muster_rdzv_backend base;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under lock: */
+    struct muster_bytes document;
+    unsigned version; /* 0: there is none */
+    int inside;
+    bool is_stuck; /* get_state() does not return */
+};
+
+static struct muster_bytes copy_bytes(const void *data, size_t len)
+{
+    char *copy = malloc(len + 1);
+
+    assert_non_null(copy);
+    memcpy(copy, data, len);
+    copy[len] = '\0';
+    return (struct muster_bytes){ copy, len };
+}
+
+static void give(const struct archive *archive, bool *ret_found, struct muster_bytes *ret_state,
+                 struct muster_bytes *ret_token)
+{
+    *ret_found = archive->version > 0;
+    if (archive->version == 0)
+        return;
+    *ret_state = copy_bytes(archive->document.data, archive->document.len);
+    *ret_token = copy_bytes(&archive->version, sizeof archive->version);
+}
+
+static int archive_get(struct muster_rdzv_backend *backend, bool *ret_found, struct muster_bytes *ret_state,
+                       struct muster_bytes *ret_token, struct muster_error *reterr)
+{
+    struct archive *archive = (struct archive *)backend;
+
+    (void)reterr;
+    (void)pthread_mutex_lock(&archive->lock);
+    archive->inside++;
+    (void)pthread_cond_broadcast(&archive->changed);
+    while (archive->is_stuck)
+        (void)pthread_cond_wait(&archive->changed, &archive->lock);
+    archive->inside--;
+    (void)pthread_cond_broadcast(&archive->changed);
+    give(archive, ret_found, ret_state, ret_token);
+    (void)pthread_mutex_unlock(&archive->lock);
+    return 0;
+}
+
+static int archive_set(struct muster_rdzv_backend *backend, struct muster_slice state, struct muster_slice token,
+                       bool *ret_found, struct muster_bytes *ret_state, struct muster_bytes *ret_token, bool *ret_set,
+                       struct muster_error *reterr)
+{
+    struct archive *archive = (struct archive *)backend;
+
+    (void)reterr;
+    (void)pthread_mutex_lock(&archive->lock);
+    *ret_set = archive->version == 0 ? token.data == NULL
+                                     : token.len == sizeof archive->version &&
+                                           memcmp(token.data, &archive->version, sizeof archive->version) == 0;
+    if (*ret_set) {
+        muster_bytes_done(&archive->document);
+        archive->document = copy_bytes(state.data, state.len);
+        archive->version++;
+        (void)pthread_cond_broadcast(&archive->changed);
+    }
+    give(archive, ret_found, ret_state, ret_token);
+    (void)pthread_mutex_unlock(&archive->lock);
+    return 0;
+}
+
+static int archive_watch(struct muster_rdzv_backend *backend, struct muster_slice token, int64_t timeout_ms,
+                         struct muster_error *reterr)
+{
+    struct archive *archive = (struct archive *)backend;
+    struct timespec until;
+    unsigned version = 0;
+    int rc = 0;
+
+    (void)reterr;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += timeout_ms % 1000 * 1000000;
+    until.tv_sec += timeout_ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (token.len == sizeof version)
+        memcpy(&version, token.data, sizeof version);
+    (void)pthread_mutex_lock(&archive->lock);
+    while (archive->version == version && rc == 0)
+        rc = pthread_cond_timedwait(&archive->changed, &archive->lock, &until);
+    (void)pthread_mutex_unlock(&archive->lock);
+    return 0;
+}
+
+static const struct muster_rdzv_backend_ops archive_ops = { .size = sizeof archive_ops,
+                                                            .name = "archive",
+                                                            .get_state = archive_get,
+                                                            .set_state = archive_set,
+                                                            .watch = archive_watch };
+
 /* ---- Agents ---- */
 
 struct node { /* an agent in a thread of its own */
@@ -417,115 +518,198 @@ static void await_state(struct node *node, enum muster_worker_state state, int64
     fail_msg("the group does not come to state %s", muster_worker_state_name(state));
 }
 
-/* First attempt: sleeps; from the second on: succeeds. */
-#define SLEEPS_ONCE "if mkdir first 2>/dev/null; then exec sleep 600; fi; "
 #define TELLS "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT > told; "
 
-/* ---- One way of giving an agent a handler after the other ---- */
+/* ---- The ways to give an agent a handler ---- */
+
+enum kind { DOORS, ARCHIVE };
 
 struct way {
+    enum kind kind;
+    bool by_name; /* else an object in the spec */
     struct hall hall;
+    struct archive archive;
     struct muster_rdzv_registry *registry;
     struct muster_rdzv_params *params;
+    struct muster_store *stores[NODES_MAX];
     struct door doors[NODES_MAX];
-    bool by_name;
+    struct muster_rdzv *handlers[NODES_MAX];
     int count;
 };
 
-static void open_way(struct way *way, bool by_name, int wanted)
+static struct muster_store *connect_store(struct way *way)
 {
-    *way = (struct way){ .by_name = by_name };
+    struct muster_store_tcp_config config = { .size = sizeof config,
+                                              .host = "127.0.0.1",
+                                              .port = muster_store_server_port(way->hall.server) };
+
+    assert_int_equal(muster_store_tcp_new(&config, &way->stores[way->count], NULL), 0);
+    return way->stores[way->count];
+}
+
+static int create_on_archive(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                             struct muster_error *reterr)
+{
+    struct way *way = ctx;
+
+    return muster_rdzv_dynamic_create(way->stores[muster_rdzv_params_local_addr(params)[8] - '1'], &way->archive.base,
+                                      params, ret_rdzv, reterr);
+}
+
+static void open_way(struct way *way, enum kind kind, bool by_name, int wanted)
+{
+    *way = (struct way){ .kind = kind, .by_name = by_name, .archive = { .base = { &archive_ops } } };
     open_hall(&way->hall, wanted);
+    (void)pthread_mutex_init(&way->archive.lock, NULL);
+    (void)pthread_cond_init(&way->archive.changed, NULL);
     assert_int_equal(muster_rdzv_registry_new(&way->registry, NULL), 0);
     assert_int_equal(muster_rdzv_registry_register(way->registry, "hall", create_door, &way->hall, NULL), 0);
-    assert_int_equal(muster_rdzv_params_new("hall", "", "job", 1, NODES_MAX, NULL, &way->params, NULL), 0);
+    assert_int_equal(muster_rdzv_registry_register(way->registry, "archive", create_on_archive, way, NULL), 0);
 }
 
 static void close_way(struct way *way)
 {
-    if (way->by_name)
-        assert_int_equal(way->hall.frees, way->count);
-    else
-        assert_int_equal(way->hall.frees, 0);
-    for (int i = 0; i < way->count && !way->by_name; i++)
+    if (way->kind == DOORS)
+        assert_int_equal(way->hall.frees, way->by_name ? way->count : 0);
+    for (int i = 0; i < way->count; i++) {
+        muster_rdzv_free(way->handlers[i]);
         close_door(&way->doors[i]);
-    muster_rdzv_params_free(way->params);
+        muster_store_free(way->stores[i]);
+    }
     muster_rdzv_registry_free(way->registry);
+    muster_bytes_done(&way->archive.document);
     close_hall(&way->hall);
 }
 
-static struct muster_worker_spec spec_by(struct way *way, struct node *node, const char *name, const char *script)
+/* The caller frees them, when the agent has its copy. */
+static struct muster_rdzv_params *params_by(struct way *way)
 {
-    struct muster_worker_spec spec = make_spec(node, name, script);
-    struct door *door = &way->doors[way->count++];
+    char local_addr[] = { '1', '2', '7', '.', '0', '.', '0', '.', (char)('1' + way->count), '\0' };
+    struct muster_rdzv_params *params = NULL;
 
-    *door = make_door(&way->hall);
-    if (way->by_name) {
-        spec.rdzv = way->params;
-        spec.registry = way->registry;
-    } else {
-        spec.rdzv_handler = &door->base;
-    }
-    return spec;
+    assert_int_equal(muster_rdzv_params_new(way->kind == DOORS ? "hall" : "archive", "", "job", 1, way->hall.wanted,
+                                            way->kind == DOORS ? NULL : local_addr, &params, NULL),
+                     0);
+    assert_int_equal(muster_rdzv_params_set_options(params, way->kind == DOORS ? "" : "last_call_timeout=1", NULL), 0);
+    return params;
 }
 
-static void a_node_runs_fails_and_is_restarted(bool by_name)
+static struct muster_rdzv *handler_by(struct way *way)
+{
+    struct muster_rdzv_settings settings = { .size = sizeof settings,
+                                             .run_id = "job",
+                                             .min_nodes = 1,
+                                             .max_nodes = way->hall.wanted,
+                                             .timeout = { .size = sizeof settings.timeout, .last_call_ms = 100 } };
+    char local_addr[] = { '1', '2', '7', '.', '0', '.', '0', '.', (char)('1' + way->count), '\0' };
+
+    if (way->kind == DOORS)
+        return &way->doors[way->count].base;
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&settings, way->stores[way->count], &way->archive.base,
+                                                      local_addr, &way->handlers[way->count], NULL),
+                     0);
+    return way->handlers[way->count];
+}
+
+static void start_by(struct way *way, struct node *node, struct muster_worker_spec spec)
+{
+    struct muster_rdzv_params *params = NULL;
+
+    way->doors[way->count] = make_door(&way->hall);
+    if (way->kind == ARCHIVE)
+        (void)connect_store(way);
+    if (way->by_name) {
+        spec.rdzv = params = params_by(way);
+        spec.registry = way->registry;
+    } else {
+        spec.rdzv_handler = handler_by(way);
+    }
+    way->count++;
+    start(node, &spec);
+    muster_rdzv_params_free(params);
+}
+
+static const char *name_of(const struct way *way, const char *what)
+{
+    static char name[64];
+
+    (void)snprintf(name, sizeof name, "%s-%s-%s", what, way->kind == DOORS ? "hall" : "archive",
+                   way->by_name ? "by-name" : "by-object");
+    return name;
+}
+
+static void a_node_runs_fails_and_is_restarted(enum kind kind, bool by_name)
 {
     struct muster_worker_group *group;
     struct muster_worker_spec spec;
     struct node node;
     struct way way;
 
-    open_way(&way, by_name, 1);
-    spec = spec_by(&way, &node, by_name ? "one-by-name" : "one-by-object",
-                   "test \"$WORLD_SIZE$LOCAL_WORLD_SIZE$GROUP_WORLD_SIZE\" = 111 && test -n \"$MASTER_ADDR\" &&"
-                   "test \"$MASTER_PORT\" -gt 0 && test \"$TORCHELASTIC_RUN_ID\" = job &&"
-                   "test \"$TORCHELASTIC_USE_AGENT_STORE\" = False && exit $((TORCHELASTIC_RESTART_COUNT < 2))");
-    start(&node, &spec);
+    open_way(&way, kind, by_name, 1);
+    spec = make_spec(&node, name_of(&way, "alone"),
+                     "test \"$WORLD_SIZE$LOCAL_WORLD_SIZE$GROUP_WORLD_SIZE\" = 111 && test -n \"$MASTER_ADDR\" &&"
+                     "test \"$MASTER_PORT\" -gt 0 && test \"$TORCHELASTIC_RUN_ID\" = job &&"
+                     "exit $((TORCHELASTIC_RESTART_COUNT < 2))");
+    start_by(&way, &node, spec);
     assert_int_equal(pthread_join(node.thread, NULL), 0);
     assert_succeeded(&node);
     group = look(node.agent);
     assert_int_equal(group->attempt, 3);
     assert_int_equal(group->restart_count, 2);
-    assert_int_equal(group->round, 2);
+    assert_true(group->round >= 2);
     muster_worker_group_free(group);
     muster_agent_free(node.agent);
-    assert_int_equal(way.hall.shutdowns, 1); /* the job is over */
+    if (kind == DOORS)
+        assert_int_equal(way.hall.shutdowns, 1); /* the job is over */
     close_way(&way);
 }
 
 static void a_registered_handler_runs_under_an_agent(void **state)
 {
     (void)state;
-    a_node_runs_fails_and_is_restarted(true);
+    a_node_runs_fails_and_is_restarted(DOORS, true);
 }
 
 static void a_handler_given_in_the_spec_runs_under_an_agent(void **state)
 {
     (void)state;
-    a_node_runs_fails_and_is_restarted(false);
+    a_node_runs_fails_and_is_restarted(DOORS, false);
+}
+
+static void a_registered_back_end_runs_under_an_agent(void **state)
+{
+    (void)state;
+    a_node_runs_fails_and_is_restarted(ARCHIVE, true);
+}
+
+static void a_handler_on_a_back_end_given_in_the_spec_runs_under_an_agent(void **state)
+{
+    (void)state;
+    a_node_runs_fails_and_is_restarted(ARCHIVE, false);
 }
 
 /* One node runs; another wants in; both run; a worker fails; both run again, and succeed. */
-static void nodes_come_and_fail(bool by_name)
+static void nodes_come_and_fail(enum kind kind, bool by_name)
 {
-    struct muster_worker_spec first_spec, second_spec;
+    struct muster_worker_spec spec;
     struct node first, second;
     struct way way;
     char a[256], b[256];
 
-    open_way(&way, by_name, 1);
-    first_spec = spec_by(&way, &first, by_name ? "first-by-name" : "first-by-object",
-                         "if test $WORLD_SIZE = 1; then exec sleep 600; fi; " SLEEPS_ONCE TELLS);
-    second_spec = spec_by(&way, &second, by_name ? "second-by-name" : "second-by-object",
-                          TELLS "exit $((TORCHELASTIC_RESTART_COUNT == 0))");
-    start(&first, &first_spec);
+    open_way(&way, kind, by_name, kind == DOORS ? 1 : 2);
+    spec =
+        make_spec(&first, name_of(&way, "first"),
+                  "other=$(echo $PWD | sed s/first/second/); until test -e $other/again; do sleep 0.01; done; " TELLS);
+    start_by(&way, &first, spec);
     await_state(&first, MUSTER_WORKER_HEALTHY, 1);
     set(&way.hall, &way.hall.wanted, 2);
-    start(&second, &second_spec);
+    spec = make_spec(&second, name_of(&way, "second"),
+                     "test $TORCHELASTIC_RESTART_COUNT -gt 0 || exit 1; touch again; " TELLS);
+    start_by(&way, &second, spec);
     end_well(&first);
     end_well(&second);
-    assert_int_equal(way.hall.round, 2);
+    if (kind == DOORS)
+        assert_int_equal(way.hall.round, 2);
     (void)read_file(&first, "told", a);
     (void)read_file(&second, "told", b);
     assert_int_not_equal(a[0], b[0]); /* different ranks */
@@ -537,31 +721,123 @@ static void nodes_come_and_fail(bool by_name)
 static void registered_handlers_regroup_when_a_node_comes_and_when_a_worker_fails(void **state)
 {
     (void)state;
-    nodes_come_and_fail(true);
+    nodes_come_and_fail(DOORS, true);
 }
 
 static void handlers_in_specs_regroup_when_a_node_comes_and_when_a_worker_fails(void **state)
 {
     (void)state;
-    nodes_come_and_fail(false);
+    nodes_come_and_fail(DOORS, false);
+}
+
+static void registered_back_ends_regroup_when_a_node_comes_and_when_a_worker_fails(void **state)
+{
+    (void)state;
+    nodes_come_and_fail(ARCHIVE, true);
+}
+
+static void back_ends_in_specs_regroup_when_a_node_comes_and_when_a_worker_fails(void **state)
+{
+    (void)state;
+    nodes_come_and_fail(ARCHIVE, false);
 }
 
 static void a_handler_may_say_itself_where_workers_meet(void **state)
 {
     struct muster_worker_spec spec;
     struct node node;
-    struct way way;
+    struct hall hall;
+    struct door door;
     char text[256], wanted[64];
 
     (void)state;
-    open_way(&way, false, 1);
-    spec = spec_by(&way, &node, "address", TELLS "test \"$TORCHELASTIC_USE_AGENT_STORE\" = True");
-    way.doors[0].own_address = true;
-    (void)snprintf(wanted, sizeof wanted, "0 of 1 at 127.0.0.1:%d\n", (int)muster_store_server_port(way.hall.server));
+    open_hall(&hall, 1);
+    door = make_door(&hall);
+    door.own_address = true;
+    spec = make_spec(&node, "address", TELLS "test \"$TORCHELASTIC_USE_AGENT_STORE\" = True");
+    spec.rdzv_handler = &door.base;
+    (void)snprintf(wanted, sizeof wanted, "0 of 1 at 127.0.0.1:%d\n", (int)muster_store_server_port(hall.server));
     start(&node, &spec);
     end_well(&node);
     assert_string_equal(read_file(&node, "told", text), wanted);
-    close_way(&way);
+    close_door(&door);
+    close_hall(&hall);
+}
+
+/* As PyTorch's does; its address is known before. */
+static void a_static_handler_given_in_the_spec_runs_under_an_agent(void **state)
+{
+    struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    struct muster_store_server *server = NULL;
+    struct muster_rdzv *handler = NULL;
+    struct muster_worker_spec spec;
+    struct node node;
+    uint16_t port;
+
+    (void)state;
+    assert_int_equal(muster_store_server_start(&config, &server, NULL), 0); /* which port is free? */
+    port = muster_store_server_port(server);
+    muster_store_server_stop(server);
+    assert_int_equal(muster_rdzv_static_new("127.0.0.1", port, 0, 1, "job", 30000, &handler, NULL), 0);
+    spec = make_spec(&node, "static", "exit $((TORCHELASTIC_RESTART_COUNT < 1))");
+    spec.rdzv_handler = handler;
+    start(&node, &spec);
+    end_well(&node);
+    muster_rdzv_free(handler);
+}
+
+static void a_c10d_handler_given_in_the_spec_runs_under_an_agent(void **state)
+{
+    struct muster_rdzv *handler = NULL;
+    struct muster_rdzv_params *params = NULL;
+    struct muster_worker_spec spec;
+    struct node node;
+    struct hall hall;
+    char endpoint[32];
+
+    (void)state;
+    open_hall(&hall, 1);
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", (int)muster_store_server_port(hall.server));
+    assert_int_equal(muster_rdzv_params_new("c10d", endpoint, "job", 1, 1, NULL, &params, NULL), 0);
+    assert_int_equal(muster_rdzv_params_set_bool(params, "is_host", false, NULL), 0);
+    assert_int_equal(muster_rdzv_registry_create(muster_rdzv_registry_default(), params, &handler, NULL), 0);
+    spec = make_spec(&node, "c10d", "exit $((TORCHELASTIC_RESTART_COUNT < 1))");
+    spec.rdzv_handler = handler;
+    start(&node, &spec);
+    end_well(&node);
+    muster_rdzv_free(handler);
+    muster_rdzv_params_free(params);
+    close_hall(&hall);
+}
+
+/* Of a shared object. It has no store, and no address for the workers: one node can do without. */
+static void an_event_driven_handler_runs_under_an_agent(void **state)
+{
+    struct muster_rdzv_registry *registry = NULL;
+    struct muster_rdzv_params *params = NULL;
+    struct muster_error error = { 0 };
+    struct muster_worker_spec spec;
+    struct node node;
+    char command[512], directory[128];
+
+    (void)state;
+    (void)snprintf(directory, sizeof directory, "%s/plugins", scratch);
+    (void)snprintf(command, sizeof command, "mkdir -m 700 %s && cp " PLUGINS "/plugin_solo.so %s && chmod 500 %s/*.so",
+                   directory, directory, directory);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(muster_rdzv_registry_new(&registry, NULL), 0);
+    if (muster_rdzv_registry_load(registry, directory, &error) < 0)
+        fail_msg("%s", error.text);
+    assert_int_equal(muster_rdzv_params_new("solo", "", "job", 1, 1, NULL, &params, NULL), 0);
+    spec = make_spec(&node, "solo",
+                     "test \"$MASTER_PORT\" -gt 0 && test \"$TORCHELASTIC_USE_AGENT_STORE\" = False &&"
+                     "exit $((TORCHELASTIC_RESTART_COUNT < 1))");
+    spec.rdzv = params;
+    spec.registry = registry;
+    start(&node, &spec);
+    end_well(&node);
+    muster_rdzv_params_free(params);
+    muster_rdzv_registry_free(registry);
 }
 
 /* ---- Trouble ---- */
@@ -586,10 +862,10 @@ static void a_handler_that_fails_ends_the_run_with_its_own_words(void **state)
     struct way way;
 
     (void)state;
-    open_way(&way, true, 1);
+    open_way(&way, DOORS, true, 1);
     way.hall.closed = true;
-    spec = spec_by(&way, &node, "closed", "true");
-    start(&node, &spec);
+    spec = make_spec(&node, "closed", "true");
+    start_by(&way, &node, spec);
     end(&node);
     assert_int_equal(node.rc, MUSTER_ERDZV_CLOSED);
     assert_non_null(strstr(node.error.text, "join rendezvous 'job'"));
@@ -605,9 +881,9 @@ static void a_job_that_is_closed_meanwhile_is_not_joined_again(void **state)
     bool closed;
 
     (void)state;
-    open_way(&way, false, 1);
-    spec = spec_by(&way, &node, "closes", "while ! test -e go; do sleep 0.01; done; exit 3");
-    start(&node, &spec);
+    open_way(&way, DOORS, false, 1);
+    spec = make_spec(&node, "closes", "while ! test -e go; do sleep 0.01; done; exit 3");
+    start_by(&way, &node, spec);
     await_state(&node, MUSTER_WORKER_HEALTHY, 1);
     assert_int_equal(muster_rdzv_set_closed(&way.doors[0].base, NULL), 0);
     assert_int_equal(muster_rdzv_is_closed(&way.doors[0].base, &closed, NULL), 0);
@@ -629,11 +905,11 @@ static void questions_that_fail_stop_no_worker(void **state)
     struct way way;
 
     (void)state;
-    open_way(&way, false, 1);
+    open_way(&way, DOORS, false, 1);
     way.hall.fails = 2;
-    spec = spec_by(&way, &node, "fails", "while ! test -e go; do sleep 0.01; done");
+    spec = make_spec(&node, "fails", "while ! test -e go; do sleep 0.01; done");
     muster_log_set_sink(keep_line, &lines);
-    start(&node, &spec);
+    start_by(&way, &node, spec);
     await(&way.hall, &way.hall.questions, 5);
     assert_int_equal(close(open_go(&node)), 0);
     end_well(&node);
@@ -649,9 +925,9 @@ static void a_signal_ends_a_join_that_blocks(void **state)
     struct way way;
 
     (void)state;
-    open_way(&way, true, 2);
-    spec = spec_by(&way, &node, "blocks", "true");
-    start(&node, &spec);
+    open_way(&way, DOORS, true, 2);
+    spec = make_spec(&node, "blocks", "true");
+    start_by(&way, &node, spec);
     await(&way.hall, &way.hall.inside, 1);
     muster_agent_signal(node.agent, SIGTERM);
     end(&node);
@@ -668,9 +944,9 @@ static void a_signal_to_a_running_node_leaves_the_job_open(void **state)
     struct way way;
 
     (void)state;
-    open_way(&way, false, 1);
-    spec = spec_by(&way, &node, "signalled", "exec sleep 600");
-    start(&node, &spec);
+    open_way(&way, DOORS, false, 1);
+    spec = make_spec(&node, "signalled", "exec sleep 600");
+    start_by(&way, &node, spec);
     await_state(&node, MUSTER_WORKER_HEALTHY, 1);
     muster_agent_signal(node.agent, SIGTERM);
     end(&node);
@@ -690,12 +966,12 @@ static void a_handler_that_blocks_for_ever_does_not_hold_up_the_end(void **state
     struct way way;
 
     (void)state;
-    open_way(&way, false, 2);
+    open_way(&way, DOORS, false, 2);
     way.hall.deaf = true;
-    spec = spec_by(&way, &node, "deaf", "true");
+    spec = make_spec(&node, "deaf", "true");
     spec.shutdown_timeout_ms = 300;
     muster_log_set_sink(keep_line, &lines);
-    start(&node, &spec);
+    start_by(&way, &node, spec);
     await(&way.hall, &way.hall.inside, 1);
     muster_agent_signal(node.agent, SIGTERM);
     end(&node);
@@ -703,6 +979,7 @@ static void a_handler_that_blocks_for_ever_does_not_hold_up_the_end(void **state
     assert_int_equal(node.rc, MUSTER_ESIGNAL);
     assert_non_null(strstr(lines.text, "rendezvous handler 'hall': next_rendezvous() has not returned for 0.3 s after "
                                        "shutdown() was called"));
+    spec.rdzv_handler = &way.doors[0].base;
     assert_int_equal(muster_agent_new(&spec, &node.agent, &node.error), 0);
     assert_int_equal(muster_agent_run(node.agent, &result, &node.error), MUSTER_EINVAL);
     assert_non_null(strstr(node.error.text, "is still in a call of an earlier agent"));
@@ -716,6 +993,63 @@ static void a_handler_that_blocks_for_ever_does_not_hold_up_the_end(void **state
     /* The thread may still be about to give the lock back: the hall stays as it is. */
 }
 
+/* The same with a back end. */
+static void a_back_end_that_blocks_for_ever_does_not_hold_up_the_end(void **state)
+{
+    static struct way way; /* the thread may still be about to give the lock back */
+    struct muster_worker_spec spec;
+    struct lines lines = { .text = "" };
+    struct node node;
+
+    (void)state;
+    open_way(&way, ARCHIVE, false, 1);
+    way.archive.is_stuck = true;
+    spec = make_spec(&node, "stuck", "true");
+    spec.shutdown_timeout_ms = 300;
+    muster_log_set_sink(keep_line, &lines);
+    start_by(&way, &node, spec);
+    (void)pthread_mutex_lock(&way.archive.lock);
+    while (way.archive.inside == 0)
+        (void)pthread_cond_wait(&way.archive.changed, &way.archive.lock);
+    (void)pthread_mutex_unlock(&way.archive.lock);
+    muster_agent_signal(node.agent, SIGTERM);
+    end(&node);
+    muster_log_set_sink(NULL, NULL);
+    assert_int_equal(node.rc, MUSTER_ESIGNAL);
+    assert_non_null(strstr(lines.text, "rendezvous back end 'archive': a call has not returned for 0.3 s"));
+    (void)pthread_mutex_lock(&way.archive.lock);
+    way.archive.is_stuck = false;
+    (void)pthread_cond_broadcast(&way.archive.changed);
+    while (way.archive.inside > 0)
+        (void)pthread_cond_wait(&way.archive.changed, &way.archive.lock);
+    (void)pthread_mutex_unlock(&way.archive.lock);
+    close_way(&way);
+}
+
+static void a_handler_that_has_joined_is_not_for_an_agent(void **state)
+{
+    struct muster_run_result *result = NULL;
+    struct muster_worker_spec spec;
+    struct muster_rdzv_info info;
+    struct muster_error error = { 0 };
+    struct muster_agent *agent = NULL;
+    struct node node;
+    struct way way;
+
+    (void)state;
+    open_way(&way, ARCHIVE, false, 1);
+    (void)connect_store(&way);
+    spec = make_spec(&node, "joined", "true");
+    spec.rdzv_handler = handler_by(&way);
+    way.count++;
+    assert_int_equal(muster_rdzv_next_rendezvous(spec.rdzv_handler, &info, NULL), 0);
+    assert_int_equal(muster_agent_new(&spec, &agent, NULL), 0);
+    assert_int_equal(muster_agent_run(agent, &result, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "'archive' is in a round already"));
+    muster_agent_free(agent);
+    close_way(&way);
+}
+
 static void a_handler_serves_one_agent_at_a_time(void **state)
 {
     struct muster_worker_spec spec;
@@ -726,10 +1060,11 @@ static void a_handler_serves_one_agent_at_a_time(void **state)
     struct way way;
 
     (void)state;
-    open_way(&way, false, 1);
-    spec = spec_by(&way, &node, "twice", "while ! test -e go; do sleep 0.01; done");
-    start(&node, &spec);
+    open_way(&way, DOORS, false, 1);
+    spec = make_spec(&node, "twice", "while ! test -e go; do sleep 0.01; done");
+    start_by(&way, &node, spec);
     await_state(&node, MUSTER_WORKER_HEALTHY, 1);
+    spec.rdzv_handler = &way.doors[0].base;
     assert_int_equal(muster_agent_new(&spec, &second, NULL), 0);
     assert_int_equal(muster_agent_run(second, &result, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "'hall' serves another agent"));
@@ -746,22 +1081,29 @@ static void a_spec_has_parameters_or_a_handler(void **state)
 {
     static const struct muster_rdzv_ops no_name = { .size = sizeof no_name };
     struct muster_rdzv nameless = { &no_name };
+    struct muster_rdzv_params *params;
+    struct door door = make_door(NULL);
     struct muster_worker_spec spec;
     struct muster_error error = { 0 };
     struct node node;
     struct way way;
 
     (void)state;
-    open_way(&way, false, 1);
-    spec = spec_by(&way, &node, "spec", "true");
+    open_way(&way, DOORS, false, 1);
+    params = params_by(&way);
+    spec = make_spec(&node, "spec", "true");
+    assert_int_equal(muster_worker_spec_check(&spec, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "neither rdzv nor rdzv_handler"));
+    spec.rdzv_handler = &door.base;
     assert_int_equal(muster_worker_spec_check(&spec, &error), 0);
-    spec.rdzv = way.params;
+    spec.rdzv = params;
     assert_int_equal(muster_worker_spec_check(&spec, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "rdzv and rdzv_handler"));
     spec.rdzv = NULL;
     spec.rdzv_handler = &nameless;
     assert_int_equal(muster_worker_spec_check(&spec, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "get_backend"));
+    muster_rdzv_params_free(params);
     close_way(&way);
 }
 
@@ -770,8 +1112,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_registered_handler_runs_under_an_agent),
         cmocka_unit_test(a_handler_given_in_the_spec_runs_under_an_agent),
+        cmocka_unit_test(a_registered_back_end_runs_under_an_agent),
+        cmocka_unit_test(a_handler_on_a_back_end_given_in_the_spec_runs_under_an_agent),
         cmocka_unit_test(registered_handlers_regroup_when_a_node_comes_and_when_a_worker_fails),
         cmocka_unit_test(handlers_in_specs_regroup_when_a_node_comes_and_when_a_worker_fails),
+        cmocka_unit_test(registered_back_ends_regroup_when_a_node_comes_and_when_a_worker_fails),
+        cmocka_unit_test(back_ends_in_specs_regroup_when_a_node_comes_and_when_a_worker_fails),
+        cmocka_unit_test(a_static_handler_given_in_the_spec_runs_under_an_agent),
+        cmocka_unit_test(a_c10d_handler_given_in_the_spec_runs_under_an_agent),
+        cmocka_unit_test(an_event_driven_handler_runs_under_an_agent),
         cmocka_unit_test(a_handler_may_say_itself_where_workers_meet),
         cmocka_unit_test(a_handler_that_fails_ends_the_run_with_its_own_words),
         cmocka_unit_test(a_job_that_is_closed_meanwhile_is_not_joined_again),
@@ -779,6 +1128,8 @@ int main(void)
         cmocka_unit_test(a_signal_ends_a_join_that_blocks),
         cmocka_unit_test(a_signal_to_a_running_node_leaves_the_job_open),
         cmocka_unit_test(a_handler_that_blocks_for_ever_does_not_hold_up_the_end),
+        cmocka_unit_test(a_back_end_that_blocks_for_ever_does_not_hold_up_the_end),
+        cmocka_unit_test(a_handler_that_has_joined_is_not_for_an_agent),
         cmocka_unit_test(a_handler_serves_one_agent_at_a_time),
         cmocka_unit_test(a_spec_has_parameters_or_a_handler),
     };
