@@ -720,11 +720,19 @@ enum muster_worker_state {
 MUSTER_API const char *muster_worker_state_name(enum muster_worker_state state); /* "HEALTHY" */
 MUSTER_API bool muster_worker_state_is_running(enum muster_worker_state state);  /* HEALTHY, UNHEALTHY */
 
+#define MUSTER_WORKER_ID_MAX 128 /* bytes of an id as text, with its NUL */
+
 struct muster_worker {
-    int64_t id; /* its pid, or what the driver calls it; 0: it was not started yet */
+    int64_t id; /* its pid, or the number that the driver gave it; 0: it was not started yet */
     int64_t local_rank;
     int64_t global_rank, role_rank, world_size, role_world_size; /* -1 until they are assigned */
+    char id_text
+        [MUSTER_WORKER_ID_MAX]; /* the id as the driver writes it, "host:port"; else the number. Empty: as above */
 };
+
+#define MUSTER_WORKER_TEXT_MAX 192
+/* "local_rank=0,global_rank=4,role_rank=4,world_size=8,role_world_size=8", as PyTorch shows it. Returns `text`. */
+MUSTER_API const char *muster_worker_text(const struct muster_worker *worker, char text[MUSTER_WORKER_TEXT_MAX]);
 
 struct muster_worker_group { /* as it was at one moment */
     uint32_t size;
@@ -752,21 +760,35 @@ typedef int muster_worker_function(void *ctx, const struct muster_worker *worker
 struct muster_agent;
 struct muster_worker_driver;
 
+struct muster_worker_id { /* what a driver calls a worker */
+    int64_t number;
+    char text[MUSTER_WORKER_ID_MAX]; /* "host:port"; empty: the number says it all */
+};
+
+struct muster_worker_stop { /* how workers are stopped */
+    uint32_t size;
+    int signal;       /* they are asked to end as by this one ... */
+    int64_t grace_ms; /* ... and ended by force after this time; at once if it is 0 */
+    bool is_restart;  /* they are to be started again, as far as is known */
+};
+
 /* Brings another kind of worker than processes of this machine. All calls come from the thread that is in
- * muster_agent_run(), and must not block. That a worker has ended is told with muster_agent_worker_ended(). */
+ * muster_agent_run(), and must not block. That a worker has ended is told with muster_agent_worker_ended(), that one is stuck with
+ * muster_agent_worker_unhealthy(). */
 struct muster_worker_driver_ops {
     uint32_t size;
     const char *name;
-    /* Starts all workers of `group`; their names go to ret_ids (group->workers_count of them, all 0 before). On failure none
-     * of them runs. What is pointed to is borrowed for the call. */
+    /* Starts all workers of `group`; what they are called goes to ret_ids (group->workers_count of them, all zero before). On
+     * failure none of them runs. What is pointed to is borrowed for the call. */
     int (*start)(struct muster_worker_driver *driver, struct muster_agent *agent,
-                 const struct muster_worker_group *group, int64_t *ret_ids, struct muster_error *reterr);
-    /* Workers are asked to end as by `signal`, and are ended by force after grace_ms; at once if that is 0. May come again
-     * while they are being stopped, with another signal or less time. Returns at once; it is over when the end of every
-     * worker has been told. Is not called when all have ended. */
-    void (*stop)(struct muster_worker_driver *driver, int signal, int64_t grace_ms);
-    /* The last call, when no worker is left, whatever the outcome; once for each muster_agent_run(). May be NULL. */
-    void (*shutdown)(struct muster_worker_driver *driver);
+                 const struct muster_worker_group *group, struct muster_worker_id *ret_ids,
+                 struct muster_error *reterr);
+    /* May come again while workers are being stopped, with another signal or less time. Returns at once; it is over when the
+     * end of every worker has been told. Is not called when all have ended. `how` is borrowed. */
+    void (*stop)(struct muster_worker_driver *driver, const struct muster_worker_stop *how);
+    /* The last call, when no worker is left, whatever the outcome; once for each muster_agent_run(). `signal`: what the agent was
+     * ended by, or SIGTERM. May be NULL. */
+    void (*shutdown)(struct muster_worker_driver *driver, int signal);
 };
 
 /* A driver of a user's own has this as its first member. */
@@ -838,12 +860,13 @@ MUSTER_API const char *muster_worker_spec_entry_point(const struct muster_worker
 
 struct muster_failure { /* of one worker */
     int64_t global_rank, local_rank;
-    int64_t id;             /* its pid, or what the driver calls it */
+    int64_t id;             /* its pid, or the number that the driver gave it */
     int exit_code;          /* or minus the number of the signal that it died of */
     int64_t time_s;         /* since the epoch */
     const char *message;    /* of its error file, its function, or the last that it wrote to a log; may be empty */
     const char *error_file; /* NULL: it has left none */
     bool out_of_memory;     /* the kernel killed it for want of memory */
+    const char *id_text;    /* the id as text */
 };
 
 struct muster_return_value {
@@ -904,6 +927,12 @@ MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
  * end is known. MUSTER_ENOMEM: tell it again, if need be without a value. */
 MUSTER_API int muster_agent_worker_ended(struct muster_agent *agent, int64_t attempt, int64_t local_rank, int exit_code,
                                          struct muster_slice value, struct muster_error *reterr);
+
+/* For drivers, likewise: that worker still runs, but does not get on. The group is UNHEALTHY: its workers are stopped, and
+ * restarted if restarts are left. `text`, one line, says what is wrong, and is the worker's failure. MUSTER_EINVAL: no such worker
+ * runs. */
+MUSTER_API int muster_agent_worker_unhealthy(struct muster_agent *agent, int64_t attempt, int64_t local_rank,
+                                             const char *text, struct muster_error *reterr);
 
 MUSTER_API void muster_agent_free(struct muster_agent *agent); /* not while it runs; NULL is fine */
 

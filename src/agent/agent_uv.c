@@ -57,7 +57,7 @@ enum {
 
 struct worker {
     pid_t pid;
-    int64_t id; /* the same, or a driver's name for it */
+    struct muster_worker_id id; /* the same, or what a driver calls it */
     int64_t rank, role_rank;
     bool started, exited, failed;
     int code;
@@ -517,10 +517,11 @@ static struct mu_stdio stdio_of(int fd)
     return (struct mu_stdio){ .type = fd < 0 ? MU_STDIO_INHERIT : MU_STDIO_FD, .fd = fd };
 }
 
-/* Whether an agent has the workers' store. With PyTorch 1.13 worker 0 has it, except in a static rendezvous, which has no rounds. */
+/* Whether an agent has the workers' store. With PyTorch 1.13 worker 0 has it, except in a static rendezvous, which has no rounds; so it
+ * does where the back end has no address for them. */
 static bool shares_store(const struct mu_agent *a)
 {
-    return (!a->old_dialect || a->info.round < 0) && a->handler->ops->use_agent_store(a->handler);
+    return (!a->old_dialect || a->info.round < 0) && !a->meets_alone && a->handler->ops->use_agent_store(a->handler);
 }
 
 static struct mu_agent_worker about_worker(const struct mu_agent *a, uint32_t index)
@@ -567,6 +568,15 @@ static int prepare_worker(struct mu_agent *a, uint32_t index, struct mu_spawn *r
     return 0;
 }
 
+/* Without a text of its own, a number is one. */
+static void name_worker(struct worker *worker, const struct muster_worker_id *id)
+{
+    worker->id = *id;
+    worker->id.text[sizeof worker->id.text - 1] = '\0';
+    if (id->text[0] == '\0' && id->number != 0)
+        (void)snprintf(worker->id.text, sizeof worker->id.text, "%" PRId64, id->number);
+}
+
 static int start_all(struct mu_agent *a, struct muster_error *reterr)
 {
     uint32_t count = (uint32_t)a->config.local_world_size, prepared = 0;
@@ -581,7 +591,7 @@ static int start_all(struct mu_agent *a, struct muster_error *reterr)
         rc = mu_group_start(a->group, specs, count, NULL, reterr);
     for (uint32_t i = 0; i < count; i++) {
         a->workers[i].pid = mu_group_pid(a->group, i);
-        a->workers[i].id = a->workers[i].pid;
+        name_worker(&a->workers[i], &(struct muster_worker_id){ .number = a->workers[i].pid });
         a->workers[i].started = a->workers[i].pid > 0;
         mu_logs_spawned(a->logs, i);
     }
@@ -596,7 +606,7 @@ static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
 {
     uint32_t count = (uint32_t)a->config.local_world_size;
     struct mu_agent_worker *about = calloc(count, sizeof *about);
-    int64_t *ids = calloc(count, sizeof *ids);
+    struct muster_worker_id *ids = calloc(count, sizeof *ids);
     int rc = about == NULL || ids == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "the workers") : 0;
 
     for (uint32_t i = 0; rc == 0 && i < count; i++)
@@ -606,8 +616,8 @@ static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         a->workers[i].rank = about[i].rank;
         a->workers[i].role_rank = about[i].role_rank;
-        a->workers[i].id = ids[i];
-        a->workers[i].pid = (pid_t)ids[i];
+        name_worker(&a->workers[i], &ids[i]);
+        a->workers[i].pid = (pid_t)ids[i].number;
         a->workers[i].started = true;
     }
     free(about);
@@ -803,6 +813,8 @@ static void keep_value(struct worker *worker, const struct mu_exit *exit)
 {
     const char *lost = exit->result_error != NULL ? exit->result_error->text : NULL;
 
+    if (worker->hung)
+        return; /* what was said of it counts */
     if (exit->result.len > 0 && mu_buf_assign(worker->failed ? &worker->tail : &worker->value, exit->result) < 0)
         lost = "no memory for what it gave back";
     if (lost == NULL || (worker->failed && exit->code != MU_SPAWN_EXIT_SETUP))
@@ -873,10 +885,26 @@ static void tell_exited(struct mu_agent *a, const struct mu_exit *exit, bool sto
                                       .text = text });
 }
 
+/* It still runs, and counts as failed from now on. */
+static void tell_unhealthy(struct mu_agent *a, uint32_t rank, const char *text, bool can_be_stopped)
+{
+    struct worker *worker = &a->workers[rank];
+
+    worker->hung = true;
+    worker->noticed_s = time(NULL);
+    worker->order = a->deaths++;
+    (void)mu_buf_assign(&worker->tail, mu_slice_str(text));
+    tell(a, (struct mu_policy_event){ .type = MU_POLICY_ON_UNHEALTHY,
+                                      .round = a->info.round,
+                                      .number = rank,
+                                      .ok = can_be_stopped,
+                                      .text = text });
+}
+
 static void on_worker_hang(void *ctx, const struct mu_hang *hang)
 {
     struct mu_agent *a = ctx;
-    struct worker *worker = &a->workers[hang->rank];
+    const struct worker *worker = &a->workers[hang->rank];
     char text[512];
 
     (void)snprintf(text, sizeof text,
@@ -884,12 +912,7 @@ static void on_worker_hang(void *ctx, const struct mu_hang *hang)
                    "more than %" PRIu64 ".%01" PRIu64 " s",
                    worker->rank, a->hostname, hang->rank, (int)hang->pid, hang->comm, hang->state,
                    a->config.hang_ms / 1000, a->config.hang_ms % 1000 / 100);
-    worker->hung = true;
-    worker->noticed_s = time(NULL);
-    worker->order = a->deaths++;
-    (void)mu_buf_assign(&worker->tail, mu_slice_str(text));
-    tell(a, (struct mu_policy_event){
-                .type = MU_POLICY_ON_UNHEALTHY, .round = a->info.round, .number = hang->rank, .text = text });
+    tell_unhealthy(a, hang->rank, text, false);
 }
 
 /* Workers that cannot be killed have failed, as far as anybody will ever know. */
@@ -955,13 +978,16 @@ static bool all_ended(const struct mu_agent *a)
 }
 
 /* A driver's workers are stopped when the end of each was told; without another call if it was already. */
-static void stop_by_driver(struct mu_agent *a, int signal, uint64_t grace_ms)
+static void stop_by_driver(struct mu_agent *a, int signal, uint64_t grace_ms, bool is_restart)
 {
+    const struct muster_worker_stop how = {
+        .size = sizeof how, .signal = signal, .grace_ms = (int64_t)grace_ms, .is_restart = is_restart
+    };
     bool again = a->stopping;
 
     a->stopping = true;
     if (!all_ended(a))
-        a->config.driver->stop(a->config.ctx, signal, grace_ms);
+        a->config.driver->stop(a->config.ctx, &how);
     else if (!again)
         tell_later(a, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .round = a->info.round });
 }
@@ -976,10 +1002,23 @@ void mu_agent_worker_ended(struct mu_agent *a, const struct mu_exit *exit)
         on_workers_stopped(a, &(struct mu_stopped){ .left = "" });
 }
 
-static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms)
+void mu_agent_worker_unhealthy(struct mu_agent *a, uint32_t local_rank, const char *text)
+{
+    const struct worker *worker = &a->workers[local_rank];
+    char line[MU_POLICY_TEXT_MAX];
+
+    assert(a->config.driver != NULL && worker->started && !worker->exited);
+    if (a->stopping || worker->hung)
+        return; /* it is being stopped already */
+    (void)snprintf(line, sizeof line, "rank %" PRId64 " on %s (local rank %" PRIu32 ", %s) is unhealthy: %.400s",
+                   worker->rank, a->hostname, local_rank, worker->id.text, text);
+    tell_unhealthy(a, local_rank, line, true);
+}
+
+static void stop_workers(struct mu_agent *a, int signal, uint64_t grace_ms, bool is_restart)
 {
     if (a->config.driver != NULL) {
-        stop_by_driver(a, signal, grace_ms);
+        stop_by_driver(a, signal, grace_ms, is_restart);
         return;
     }
     a->stopping = true;
@@ -1032,10 +1071,10 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
         start_workers(a, effect->ok ? effect->number : -1);
         break;
     case MU_POLICY_DO_STOP_WORKERS:
-        stop_workers(a, effect->signal, effect->grace_ms);
+        stop_workers(a, effect->signal, effect->grace_ms, effect->ok);
         break;
     case MU_POLICY_DO_KILL_WORKERS:
-        stop_workers(a, SIGKILL, 0);
+        stop_workers(a, SIGKILL, 0, effect->ok);
         break;
     case MU_POLICY_DO_LINGER:
         if (a->handler->ops->when_alone != NULL)

@@ -33,11 +33,11 @@ struct mu_agent_result {
 
 /* Workers of another kind than processes. Called from the loop. */
 struct mu_agent_driver {
-    /* All of them or none. Their names go to `ret_ids`, which are 0 before. */
-    int (*start)(void *ctx, const struct mu_agent_worker *workers, size_t count, int64_t *ret_ids,
+    /* All of them or none. What they are called goes to `ret_ids`, which are zero before. */
+    int (*start)(void *ctx, const struct mu_agent_worker *workers, size_t count, struct muster_worker_id *ret_ids,
                  struct muster_error *reterr);
-    /* By force after grace_ms. Over when the end of each was told: mu_agent_worker_ended(). */
-    void (*stop)(void *ctx, int signal, uint64_t grace_ms);
+    /* Over when the end of each was told: mu_agent_worker_ended(). */
+    void (*stop)(void *ctx, const struct muster_worker_stop *how);
 };
 
 struct mu_agent_config { /* texts are copied; what else is pointed to must stay */
@@ -88,6 +88,8 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
 void mu_agent_signal(struct mu_agent *agent, int signal);
 /* For drivers: from the loop, never inside of start and stop. Once for each worker. */
 void mu_agent_worker_ended(struct mu_agent *agent, const struct mu_exit *exit);
+/* For drivers, likewise: a worker that runs, but does not get on. */
+void mu_agent_worker_unhealthy(struct mu_agent *agent, uint32_t local_rank, const char *text);
 
 /* For snapshots: how things are. */
 struct mu_agent_view {
@@ -95,7 +97,7 @@ struct mu_agent_view {
     int64_t round; /* -1: none */
     int64_t remaining_restarts;
     struct mu_agent_worker worker; /* of this local rank; world_size 0: no ranks were assigned yet */
-    int64_t id;                    /* its pid, or the driver's name for it; 0: it was not started */
+    struct muster_worker_id id;    /* its pid, or what the driver calls it; 0 and empty: it was not started */
 };
 
 void mu_agent_look(const struct mu_agent *agent, uint32_t local_rank, struct mu_agent_view *ret_view);

@@ -71,6 +71,7 @@ struct mu_policy {
     uint64_t done_ms;               /* when our workers had succeeded */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
     char failure[MU_POLICY_TEXT_MAX];
+    enum mu_group_state failed_as; /* FAILED or UNHEALTHY */
 
     /* The budget. */
     int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
@@ -494,6 +495,7 @@ static void stop(struct mu_policy *p, int signal, uint64_t grace_ms, uint64_t no
     effect = emit(out, signal == SIGKILL ? MU_POLICY_DO_KILL_WORKERS : MU_POLICY_DO_STOP_WORKERS);
     effect->signal = signal;
     effect->grace_ms = grace_ms;
+    effect->ok = p->fate == REJOIN || (p->fate == BUDGET && !p->closed && mu_policy_remaining_restarts(p) > 0);
 }
 
 static bool has_workers(const struct mu_policy *p) /* of a round that goes on */
@@ -644,14 +646,17 @@ static void say_failure(struct mu_policy *p, struct mu_policy_effects *out)
     say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->failure);
 }
 
-static void worker_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+/* `state`: what the group is now, FAILED or UNHEALTHY. */
+static void worker_failed(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms,
+                          struct mu_policy_effects *out)
 {
     p->fate = BUDGET;
+    p->failed_as = state;
     say_failure(p, out);
     (void)snprintf(p->why, sizeof p->why, "%s", p->failure);
     p->restarting = true;
     p->restart_ms = now_ms;
-    observe(p, MU_GROUP_FAILED, now_ms, out);
+    observe(p, state, now_ms, out);
     stop(p, SIGTERM, p->grace_ms, now_ms, out);
     tell_failed(p, out);
     if (p->closed)
@@ -679,7 +684,7 @@ static void on_exited(struct mu_policy *p, const struct mu_policy_event *event, 
     }
     if (!event->ok) {
         failed_with(p, event);
-        worker_failed(p, event->now_ms, out);
+        worker_failed(p, MU_GROUP_FAILED, event->now_ms, out);
         return;
     }
     p->succeeded++;
@@ -692,6 +697,10 @@ static void on_unhealthy(struct mu_policy *p, const struct mu_policy_event *even
     if (p->phase != MU_POLICY_RUNNING)
         return;
     failed_with(p, event);
+    if (event->ok) {
+        worker_failed(p, MU_GROUP_UNHEALTHY, event->now_ms, out);
+        return;
+    }
     p->fate = ILL;
     say_failure(p, out);
     note(p, false, p->failure, out);
@@ -716,7 +725,7 @@ static void on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_ef
     p->restart_ms = 0;
     observe(p, MU_GROUP_HEALTHY, now_ms, out);
     if (p->failure[0] != '\0')
-        worker_failed(p, now_ms, out);
+        worker_failed(p, MU_GROUP_FAILED, now_ms, out);
     else
         check_success(p, now_ms, out);
 }
@@ -783,6 +792,7 @@ static void fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effe
     }
     (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
                    p->failure, p->max_restarts);
+    be_stopped(p, out); /* an unhealthy one */
     emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
     enter(p, MU_POLICY_FAILING, UINT64_MAX);
 }
@@ -795,8 +805,8 @@ static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
         int64_t remaining = mu_policy_remaining_restarts(p);
 
         say(p, out, MUSTER_LOG_INFO,
-            "[%.200s] Worker group FAILED. %" PRId64 "/%" PRId64 " attempts left; will restart worker group", p->role,
-            remaining + 1, p->max_restarts);
+            "[%.200s] Worker group %s. %" PRId64 "/%" PRId64 " attempts left; will restart worker group", p->role,
+            mu_group_state_name(p->failed_as), remaining + 1, p->max_restarts);
     }
     join(p, now_ms, out);
 }

@@ -99,12 +99,14 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(PEER_FAILED, "peer failed")     /* of finish: text, whose worker */                                              \
     X(FINISHED, "finished")           /* of finish: end, text */                                                       \
     X(STARTED, "workers started")                                                                                      \
-    X(START_FAILED, "start failed")  /* error. Some may run: they are stopped like others */                           \
-    X(EXITED, "worker exited")       /* number: local rank; ok; text: how, for people. Once each */                    \
-    X(UNHEALTHY, "worker unhealthy") /* number: local rank; text. It hangs in the kernel: as if it had failed */       \
-    X(STOPPED, "workers stopped")    /* answer to STOP_WORKERS and KILL_WORKERS, once: nothing of them is left, or   \
-                                         number: processes that cannot be killed; text names them */ \
-    X(SIGNAL, "signal")              /* number: one of the handled ones */                                             \
+    X(START_FAILED, "start failed") /* error. Some may run: they are stopped like others */                            \
+    X(EXITED, "worker exited")      /* number: local rank; ok; text: how, for people. Once each */                     \
+    X(UNHEALTHY,                                                                                                       \
+      "worker unhealthy") /* number: local rank; text. As if it had failed; ok: it can be stopped, and so       \
+                                         restarted. Else it hangs in the kernel */      \
+    X(STOPPED, "workers stopped") /* answer to STOP_WORKERS and KILL_WORKERS, once: nothing of them is left, or   \
+                                         number: processes that cannot be killed; text names them */    \
+    X(SIGNAL, "signal")           /* number: one of the handled ones */                                                \
     X(KEEPER_GONE, "keeper gone")                                                                                      \
     X(ALONE, "alone")   /* LINGER's answer: no other node is connected to the store that we serve */                   \
     X(ANSWER, "answer") /* ASK's answer */                                                                             \
@@ -148,32 +150,33 @@ struct mu_policy_event { /* borrows what it points to */
 
 /* ---- Effects ---- */
 
-#define MU_POLICY_EFFECTS(X)                                                                                           \
-    X(JOIN, "join")     /* the handler's; an old round is left by it */                                                \
-    X(LEAVE, "leave")   /* the handler's */                                                                            \
-    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                          \
-    X(ASSIGN_STOP, "stop assigning")                                                                                   \
-    X(WATCH, "watch") /* start the finish machine: watch */                                                            \
-    X(WATCH_STOP, "stop watching")                                                                                     \
-    X(LISTEN, "listen")       /* the finish machine's LISTEN */                                                        \
-    X(TELL_FAILED, "tell")    /* the finish machine's WORKER_FAILED: number, the worker's rank; text */                \
-    X(NOTE, "note")           /* the finish machine's NOTE: ok: we come again; text: why we leave the round */         \
-    X(FINISH, "finish")       /* the finish machine's DONE */                                                          \
-    X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                    \
-    X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */           \
-    X(STOP_WORKERS, "stop")   /* signal, grace_ms, then SIGKILL; STOPPED, once, however often it is said. While    \
+#define MU_POLICY_EFFECTS(X)                                                                                                                 \
+    X(JOIN, "join")     /* the handler's; an old round is left by it */                                                                      \
+    X(LEAVE, "leave")   /* the handler's */                                                                                                  \
+    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                                                \
+    X(ASSIGN_STOP, "stop assigning")                                                                                                         \
+    X(WATCH, "watch") /* start the finish machine: watch */                                                                                  \
+    X(WATCH_STOP, "stop watching")                                                                                                           \
+    X(LISTEN, "listen")       /* the finish machine's LISTEN */                                                                              \
+    X(TELL_FAILED, "tell")    /* the finish machine's WORKER_FAILED: number, the worker's rank; text */                                      \
+    X(NOTE, "note")           /* the finish machine's NOTE: ok: we come again; text: why we leave the round */                               \
+    X(FINISH, "finish")       /* the finish machine's DONE */                                                                                \
+    X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                                          \
+    X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */                                 \
+    X(STOP_WORKERS,                                                                                                                          \
+      "stop") /* signal, grace_ms, ok: to be restarted, as far as we know; then SIGKILL; STOPPED, once, however often it is said. While    \
                                      stopping: this signal as well, and the sooner of both ends. While starting: no    \
-                                     STARTED comes any more. All have ended: only what they left behind is stopped */   \
-    X(KILL_WORKERS, "kill")   /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */       \
-    X(LINGER, "linger")       /* ALONE when, or as soon as, no other node is connected to the stores we serve */       \
-    X(ASK, "ask")             /* ask */                                                                                \
-    X(STATE, "state")         /* state: the group's, from now on */                                                    \
-    X(RECORD, "record")       /* record, duration_ms (-1: none), error (NULL: it worked) */                            \
-    X(STEP, "step")           /* step, ok, duration_ms: mu_metrics_step() */                                           \
-    X(DECISION, "decision")   /* state, number: restarts left: mu_metrics_decision() */                                \
-    X(FINAL, "final")         /* ok, number: restarts left: mu_metrics_put_final() */                                  \
-    X(SAY, "say")             /* level, text: one line */                                                              \
-    X(END, "end")             /* outcome: nothing follows */
+                                     STARTED comes any more. All have ended: only what they left behind is stopped */ \
+    X(KILL_WORKERS, "kill") /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */                               \
+    X(LINGER, "linger")     /* ALONE when, or as soon as, no other node is connected to the stores we serve */                               \
+    X(ASK, "ask")           /* ask */                                                                                                        \
+    X(STATE, "state")       /* state: the group's, from now on */                                                                            \
+    X(RECORD, "record")     /* record, duration_ms (-1: none), error (NULL: it worked) */                                                    \
+    X(STEP, "step")         /* step, ok, duration_ms: mu_metrics_step() */                                                                   \
+    X(DECISION, "decision") /* state, number: restarts left: mu_metrics_decision() */                                                        \
+    X(FINAL, "final")       /* ok, number: restarts left: mu_metrics_put_final() */                                                          \
+    X(SAY, "say")           /* level, text: one line */                                                                                      \
+    X(END, "end")           /* outcome: nothing follows */
 
 enum mu_policy_effect_type {
 #define X(name, text) MU_POLICY_DO_##name,

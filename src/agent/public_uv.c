@@ -31,6 +31,7 @@ extern char **environ;
 /* A driver's worker: runs, has ended and that waits to be told, or neither. */
 struct ended {
     bool runs;
+    char *unhealthy; /* what is wrong with one that runs, and waits to be told; NULL: nothing */
     int exit_code;
     int64_t wall_ms;
     struct muster_bytes value;
@@ -57,6 +58,7 @@ struct muster_agent {
     struct mu_console *out, *err; /* NULL: nothing is tee'd */
     struct mu_arena attempt;      /* what the workers that are being started get */
     struct muster_run_result *result;
+    int death_signal; /* what it was ended by, or SIGTERM */
     int rc;
     struct muster_error error;
 };
@@ -88,6 +90,15 @@ bool muster_worker_state_is_running(enum muster_worker_state state)
     return mu_group_state_is_running((enum mu_group_state)state);
 }
 
+const char *muster_worker_text(const struct muster_worker *worker, char text[MUSTER_WORKER_TEXT_MAX])
+{
+    (void)snprintf(text, MUSTER_WORKER_TEXT_MAX,
+                   "local_rank=%lld,global_rank=%lld,role_rank=%lld,world_size=%lld,role_world_size=%lld",
+                   (long long)worker->local_rank, (long long)worker->global_rank, (long long)worker->role_rank,
+                   (long long)worker->world_size, (long long)worker->role_world_size);
+    return text;
+}
+
 /* ---- The group ---- */
 
 static void publish(struct muster_agent *p)
@@ -98,7 +109,8 @@ static void publish(struct muster_agent *p)
     (void)pthread_mutex_lock(&p->lock);
     for (uint32_t i = 0; i < group->workers_count; i++) {
         mu_agent_look(p->agent, i, &view);
-        p->workers[i].id = view.id;
+        p->workers[i].id = view.id.number;
+        memcpy(p->workers[i].id_text, view.id.text, sizeof view.id.text);
         if (view.worker.world_size == 0)
             continue;
         p->workers[i].global_rank = view.worker.rank;
@@ -208,14 +220,15 @@ static void forget_ends(struct muster_agent *p)
     (void)pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < p->group.workers_count; i++) {
         muster_bytes_done(&p->ended[i].value);
+        free(p->ended[i].unhealthy);
         p->ended[i] = (struct ended){ 0 };
     }
     p->told_count = 0;
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-static int driver_start(void *ctx, const struct mu_agent_worker *workers, size_t count, int64_t *ret_ids,
-                        struct muster_error *reterr)
+static int driver_start(void *ctx, const struct mu_agent_worker *workers, size_t count,
+                        struct muster_worker_id *ret_ids, struct muster_error *reterr)
 {
     struct muster_agent *p = ctx;
     struct muster_worker_driver *driver = p->spec.given.driver;
@@ -234,11 +247,11 @@ static int driver_start(void *ctx, const struct mu_agent_worker *workers, size_t
     return rc < 0 ? mu_wrap(reterr, rc, "worker driver '%s'", driver->ops->name) : 0;
 }
 
-static void driver_stop(void *ctx, int signal, uint64_t grace_ms)
+static void driver_stop(void *ctx, const struct muster_worker_stop *how)
 {
     struct muster_worker_driver *driver = ((struct muster_agent *)ctx)->spec.given.driver;
 
-    driver->ops->stop(driver, signal, (int64_t)grace_ms);
+    driver->ops->stop(driver, how);
 }
 
 static void driver_shutdown(struct muster_agent *p)
@@ -247,7 +260,7 @@ static void driver_shutdown(struct muster_agent *p)
 
     if (driver != NULL && driver->ops->size > offsetof(struct muster_worker_driver_ops, shutdown) &&
         driver->ops->shutdown != NULL)
-        driver->ops->shutdown(driver);
+        driver->ops->shutdown(driver, p->death_signal);
 }
 
 static int copy_value(struct muster_slice value, struct muster_bytes *ret_copy)
@@ -263,31 +276,67 @@ static int copy_value(struct muster_slice value, struct muster_bytes *ret_copy)
     return 0; /* cppcheck-suppress memleak ; ret_copy has it */
 }
 
+/* With the lock. */
+static bool runs(const struct muster_agent *p, int64_t attempt, int64_t local_rank)
+{
+    return p->phase == RUNNING && p->spec.given.driver != NULL && attempt == p->group.attempt && local_rank >= 0 &&
+           local_rank < p->spec.given.local_world_size && p->ended[local_rank].runs;
+}
+
+static int no_such_worker(int64_t attempt, int64_t local_rank, struct muster_error *reterr)
+{
+    return mu_fail(reterr, MUSTER_EINVAL, "worker %lld of attempt %lld: no such worker runs", (long long)local_rank,
+                   (long long)attempt);
+}
+
 int muster_agent_worker_ended(struct muster_agent *p, int64_t attempt, int64_t local_rank, int exit_code,
                               struct muster_slice value, struct muster_error *reterr)
 {
     struct ended ended = { .exit_code = exit_code };
     struct timespec now;
-    bool runs;
+    bool running;
 
     if (value.len > 0 && copy_value(value, &ended.value) < 0)
         return mu_fail(reterr, MUSTER_ENOMEM, "a worker's value of %zu bytes: out of memory", value.len);
     (void)clock_gettime(CLOCK_REALTIME, &now);
     ended.wall_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
     (void)pthread_mutex_lock(&p->lock);
-    runs = p->phase == RUNNING && p->spec.given.driver != NULL && attempt == p->group.attempt && local_rank >= 0 &&
-           local_rank < p->spec.given.local_world_size && p->ended[local_rank].runs;
-    if (runs) {
+    running = runs(p, attempt, local_rank);
+    if (running) {
+        free(p->ended[local_rank].unhealthy);
         p->ended[local_rank] = ended;
         p->told[p->told_count++] = (uint32_t)local_rank;
         (void)uv_async_send(&p->wake);
     }
     (void)pthread_mutex_unlock(&p->lock);
-    if (runs)
+    if (running)
         return 0;
     muster_bytes_done(&ended.value);
-    return mu_fail(reterr, MUSTER_EINVAL, "the end of worker %lld of attempt %lld: no such worker runs",
-                   (long long)local_rank, (long long)attempt);
+    return no_such_worker(attempt, local_rank, reterr);
+}
+
+int muster_agent_worker_unhealthy(struct muster_agent *p, int64_t attempt, int64_t local_rank, const char *text,
+                                  struct muster_error *reterr)
+{
+    char *copy = strdup(text == NULL || text[0] == '\0' ? "it does not get on" : text), *before = NULL;
+    bool running;
+
+    if (copy == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "an unhealthy worker: out of memory");
+    copy[strcspn(copy, "\r\n")] = '\0';
+    (void)pthread_mutex_lock(&p->lock);
+    running = runs(p, attempt, local_rank);
+    if (running) {
+        before = p->ended[local_rank].unhealthy;
+        p->ended[local_rank].unhealthy = copy;
+        (void)uv_async_send(&p->wake);
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    free(before);
+    if (running)
+        return 0;
+    free(copy);
+    return no_such_worker(attempt, local_rank, reterr);
 }
 
 /* ---- What other threads have said ---- */
@@ -331,15 +380,35 @@ static bool next_ended(struct muster_agent *p, uint32_t *ret_rank, struct ended 
     return any;
 }
 
+/* NULL: there is no more of them. The caller frees it. */
+static char *next_unhealthy(struct muster_agent *p, uint32_t *ret_rank)
+{
+    char *text = NULL;
+
+    (void)pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; text == NULL && i < p->group.workers_count; i++) {
+        text = p->ended[i].unhealthy;
+        p->ended[i].unhealthy = NULL;
+        *ret_rank = i;
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return text;
+}
+
 static void on_wake(uv_async_t *wake)
 {
     struct muster_agent *p = wake->data;
     struct ended ended;
     uint32_t rank;
+    char *text;
     int signal;
 
     while (p->agent != NULL && next_signal(p, &signal))
         mu_agent_signal(p->agent, signal);
+    while (p->agent != NULL && p->spec.given.driver != NULL && (text = next_unhealthy(p, &rank)) != NULL) {
+        mu_agent_worker_unhealthy(p->agent, rank, text);
+        free(text);
+    }
     while (p->agent != NULL && next_ended(p, &rank, &ended)) {
         struct mu_exit exit = { .rank = rank,
                                 .pid = (pid_t)p->workers[rank].id,
@@ -379,6 +448,7 @@ static bool keep_failures(const struct muster_agent *p, struct result *result, c
             .global_rank = failure->rank,
             .local_rank = failure->local_rank,
             .id = p->workers[failure->local_rank].id,
+            .id_text = keep_text(&result->arena, mu_slice_str(p->workers[failure->local_rank].id_text)),
             .exit_code = failure->exit_code,
             .time_s = mu_failure_time_s(failure),
             .message =
@@ -386,7 +456,8 @@ static bool keep_failures(const struct muster_agent *p, struct result *result, c
             .error_file = has_file ? keep_text(&result->arena, mu_slice_str(failure->error_path)) : NULL,
             .out_of_memory = failure->out_of_memory,
         };
-        kept = failures[i].message != NULL && (!has_file || failures[i].error_file != NULL);
+        kept =
+            failures[i].message != NULL && failures[i].id_text != NULL && (!has_file || failures[i].error_file != NULL);
     }
     result->base.failures = failures;
     result->base.failures_count = from->count;
@@ -505,6 +576,8 @@ static void on_end(void *ctx, const struct mu_agent_result *result)
     struct mu_agent *agent = p->agent;
     const struct muster_error *error = &result->outcome->error;
 
+    if (result->outcome->signal != 0)
+        p->death_signal = result->outcome->signal;
     switch (result->outcome->kind) {
     case MU_POLICY_OUTCOME_SUCCEEDED:
     case MU_POLICY_OUTCOME_WORKERS_FAILED:
@@ -753,6 +826,7 @@ int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent 
         p->workers[i] = (struct muster_worker){
             .local_rank = (int64_t)i, .global_rank = -1, .role_rank = -1, .world_size = -1, .role_world_size = -1
         };
+    p->death_signal = SIGTERM;
     p->group = (struct muster_worker_group){
         .size = sizeof p->group,
         .role = p->spec.given.role,
@@ -773,8 +847,10 @@ void muster_agent_free(struct muster_agent *p)
     if (p == NULL)
         return;
     assert(p->phase != RUNNING);
-    for (size_t i = 0; p->ended != NULL && i < (size_t)p->spec.given.local_world_size; i++)
+    for (size_t i = 0; p->ended != NULL && i < (size_t)p->spec.given.local_world_size; i++) {
         muster_bytes_done(&p->ended[i].value);
+        free(p->ended[i].unhealthy);
+    }
     (void)pthread_mutex_destroy(&p->lock);
     free(p->workers);
     free(p->ended);

@@ -1221,7 +1221,8 @@ struct crew {
     bool others_linger; /* and the others wait to be stopped */
     bool all_linger;
     bool cannot_start, ends_inside;
-    int starts, stops, last_signal, shutdowns;
+    bool has_addresses; /* workers are called by them, too */
+    int starts, stops, restart_stops, last_signal, shutdowns, shutdown_signal;
     int64_t last_grace_ms;
 };
 
@@ -1257,7 +1258,8 @@ static void collect(struct crew *crew)
 }
 
 static int crew_start(struct muster_worker_driver *driver, struct muster_agent *agent,
-                      const struct muster_worker_group *group, int64_t *ret_ids, struct muster_error *reterr)
+                      const struct muster_worker_group *group, struct muster_worker_id *ret_ids,
+                      struct muster_error *reterr)
 {
     struct crew *crew = (struct crew *)driver;
 
@@ -1277,8 +1279,11 @@ static int crew_start(struct muster_worker_driver *driver, struct muster_agent *
         return MUSTER_ELIMIT;
     }
     for (size_t i = 0; i < group->workers_count; i++) {
-        assert_int_equal(ret_ids[i], 0);
-        ret_ids[i] = 7000000000 + (int64_t)i;
+        assert_int_equal(ret_ids[i].number, 0);
+        assert_string_equal(ret_ids[i].text, "");
+        ret_ids[i].number = 7000000000 + (int64_t)i;
+        if (crew->has_addresses)
+            (void)snprintf(ret_ids[i].text, sizeof ret_ids[i].text, "node9:%d", 8000 + (int)i);
         if (crew->ends_inside && i == 0)
             continue;
         crew->hands[i] =
@@ -1288,25 +1293,27 @@ static int crew_start(struct muster_worker_driver *driver, struct muster_agent *
     return 0;
 }
 
-static void crew_stop(struct muster_worker_driver *driver, int signal, int64_t grace_ms)
+static void crew_stop(struct muster_worker_driver *driver, const struct muster_worker_stop *how)
 {
     struct crew *crew = (struct crew *)driver;
 
     crew->stops++;
-    crew->last_signal = signal;
-    crew->last_grace_ms = grace_ms;
+    crew->restart_stops += how->is_restart;
+    crew->last_signal = how->signal;
+    crew->last_grace_ms = how->grace_ms;
     (void)pthread_mutex_lock(&crew->lock);
-    crew->stop_signal = signal;
+    crew->stop_signal = how->signal;
     (void)pthread_cond_broadcast(&crew->changed);
     (void)pthread_mutex_unlock(&crew->lock);
 }
 
-static void crew_shutdown(struct muster_worker_driver *driver)
+static void crew_shutdown(struct muster_worker_driver *driver, int signal)
 {
     struct crew *crew = (struct crew *)driver;
 
     collect(crew);
     crew->shutdowns++;
+    crew->shutdown_signal = signal;
 }
 
 static const struct muster_worker_driver_ops crew_ops = {
@@ -1351,9 +1358,11 @@ static void a_drivers_workers_are_stopped_and_restarted(void **state)
     assert_succeeded(result, 3);
     assert_int_equal(crew.starts, 3);
     assert_int_equal(crew.stops, 2);
+    assert_int_equal(crew.restart_stops, 2);
     assert_int_equal(crew.last_signal, SIGTERM);
     assert_true(crew.last_grace_ms > 0);
     assert_int_equal(crew.shutdowns, 1);
+    assert_int_equal(crew.shutdown_signal, SIGTERM);
     muster_run_result_free(result);
 }
 
@@ -1368,10 +1377,13 @@ static void a_drivers_workers_fail_with_their_own_words(void **state)
     spec.driver = &crew.base;
     spec.max_restarts = 0;
     crew.fail_attempts = 1;
-    crew.others_linger = true;
+    crew.others_linger = crew.has_addresses = true;
     result = run_well(spec);
     assert_true(muster_run_result_is_failed(result));
+    assert_int_equal(crew.stops, 1);
+    assert_int_equal(crew.restart_stops, 0); /* no restart is left */
     failure = &result->failures[0];
+    assert_string_equal(failure->id_text, "node9:8000");
     assert_int_equal(failure->global_rank, 0);
     assert_int_equal(failure->id, 7000000000);
     assert_int_equal(failure->exit_code, 5);
@@ -1422,6 +1434,7 @@ static void a_signal_stops_a_drivers_workers(void **state)
     struct running running;
     struct muster_worker_group *group;
     struct muster_error error = { 0 };
+    char text[MUSTER_WORKER_TEXT_MAX];
 
     (void)state;
     spec.driver = &crew.base;
@@ -1431,6 +1444,9 @@ static void a_signal_stops_a_drivers_workers(void **state)
     start_running(&running, spec);
     group = wait_for(running.agent, MUSTER_WORKER_HEALTHY, 1);
     assert_int_equal(group->workers[1].id, 7000000001);
+    assert_string_equal(group->workers[1].id_text, "7000000001");
+    assert_string_equal(muster_worker_text(&group->workers[1], text),
+                        "local_rank=1,global_rank=1,role_rank=1,world_size=2,role_world_size=2");
     muster_worker_group_free(group);
     assert_int_equal(muster_agent_worker_ended(running.agent, 2, 0, 0, muster_str(""), &error), MUSTER_EINVAL);
     assert_int_equal(muster_agent_worker_ended(running.agent, 1, 2, 0, muster_str(""), &error), MUSTER_EINVAL);
@@ -1442,7 +1458,41 @@ static void a_signal_stops_a_drivers_workers(void **state)
     assert_int_equal(crew.stops, 1);
     assert_int_equal(crew.last_signal, SIGINT);
     assert_int_equal(crew.last_grace_ms, 1234);
+    assert_int_equal(crew.restart_stops, 0);
     assert_int_equal(crew.shutdowns, 1);
+    assert_int_equal(crew.shutdown_signal, SIGINT);
+}
+
+/* Who is stuck is stopped with the others, and all are started again while restarts are left. */
+static void a_driver_says_that_a_worker_is_unhealthy(void **state)
+{
+    struct crew crew = make_crew();
+    struct muster_worker_spec spec = make_spec(alone(), 2);
+    struct muster_error error = { 0 };
+    struct muster_worker_group *group;
+    struct running running;
+
+    (void)state;
+    spec.driver = &crew.base;
+    spec.max_restarts = 1;
+    crew.all_linger = true;
+    start_running(&running, spec);
+    for (int64_t attempt = 1; attempt <= 2; attempt++) {
+        group = wait_for(running.agent, MUSTER_WORKER_HEALTHY, attempt);
+        muster_worker_group_free(group);
+        assert_int_equal(muster_agent_worker_unhealthy(running.agent, attempt, 2, "x", &error), MUSTER_EINVAL);
+        assert_non_null(strstr(error.text, "no such worker"));
+        assert_int_equal(muster_agent_worker_unhealthy(running.agent, attempt, 1, "no step for 5 minutes", NULL), 0);
+    }
+    end_running(&running);
+    assert_int_equal(running.rc, 0);
+    assert_true(muster_run_result_is_failed(running.result));
+    assert_int_equal(running.result->failures[0].local_rank, 1);
+    assert_non_null(strstr(running.result->failures[0].message, "is unhealthy: no step for 5 minutes"));
+    assert_int_equal(crew.starts, 2);
+    assert_int_equal(crew.stops, 2);
+    assert_int_equal(crew.restart_stops, 1);
+    muster_run_result_free(running.result);
 }
 
 /* ---- Metrics ---- */
@@ -1529,6 +1579,7 @@ int main(void)
         cmocka_unit_test(a_driver_that_cannot_start_ends_the_run),
         cmocka_unit_test(a_worker_may_end_inside_of_start),
         cmocka_unit_test(a_signal_stops_a_drivers_workers),
+        cmocka_unit_test(a_driver_says_that_a_worker_is_unhealthy),
         cmocka_unit_test(metrics_tell_how_a_run_ended),
     };
 
