@@ -14,7 +14,7 @@ import subprocess
 
 import pytest
 
-from harness import NEW, dialect, program
+from harness import NEW, dialect, program, release
 from rdzv_nodes import side_by_side, until
 from run_nodes import RUN_LIMIT, Actors, Training
 
@@ -58,11 +58,13 @@ def run(job, first, second, *further, environment=None):
 @pytest.mark.parametrize("host", ("stock", "muster"))
 @side_by_side
 def test_workers_that_fail_on_either_side_restart_both(jobs, which, host):
+    if dialect(which) == "2.3":
+        pytest.skip("2.3 closes the rendezvous whenever it stops its workers, and nobody can join the next round")
     nodes = [("muster", 1), ("stock", 2)]
     first, second = nodes if host == "muster" else reversed(nodes)
     training = run(jobs(which), first, second, *BOTH_FAIL)
     assert {start["epoch"] for start in training.starts()} == {0, 1, 2}
-    assert {start["agent_store"] for start in training.starts()} == {str(which != "1.13.1")}
+    assert {start["agent_store"] for start in training.starts()} == {str(release(which) >= (2, 5))}
 
 
 @side_by_side
