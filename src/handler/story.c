@@ -9,28 +9,23 @@
 #include <stdio.h>
 #include <unistd.h>
 
+static const struct {
+    const char *operation;
+    enum muster_node_state state;
+} steps[] = {
+#define X(name, operation, state) [MU_STORY_##name] = { operation, MUSTER_NODE_##state },
+    MU_STORIES(X)
+#undef X
+};
+
 const char *mu_story_operation(enum mu_story_kind kind)
 {
-    switch (kind) {
-#define X(name, operation, state)                                                                                      \
-    case MU_STORY_##name:                                                                                              \
-        return operation;
-        MU_STORIES(X)
-#undef X
-    }
-    return "unknown";
+    return steps[kind].operation;
 }
 
 enum muster_node_state mu_story_state(enum mu_story_kind kind)
 {
-    switch (kind) {
-#define X(name, operation, state)                                                                                      \
-    case MU_STORY_##name:                                                                                              \
-        return MUSTER_NODE_##state;
-        MU_STORIES(X)
-#undef X
-    }
-    return MUSTER_NODE_RUNNING;
+    return steps[kind].state;
 }
 
 enum mu_story_kind mu_story_of_action(enum mu_rdzv_action action)

@@ -283,9 +283,8 @@ static void a_failed_creation_is_recorded_once(void **state)
     assert_int_equal(create(*state, "mine", &rdzv, NULL), MUSTER_ERDZV_CONNECTION);
     assert_int_equal(seen.records, 1);
     assert_int_equal(seen.state, MUSTER_NODE_FAILED);
-    assert_string_equal(seen.text,
-                        "dynamic_rendezvous.py:create_handler: job: no luck today: "
-                        "RendezvousConnectionError: no luck today");
+    assert_string_equal(seen.text, "dynamic_rendezvous.py:create_handler: job: no luck today: "
+                                   "RendezvousConnectionError: no luck today");
     assert_int_equal(create(*state, "good", &rdzv, NULL), 0);
     assert_int_equal(seen.records, 1);
     muster_rdzv_free(rdzv);
