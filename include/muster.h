@@ -508,6 +508,11 @@ MUSTER_API int muster_rdzv_dynamic_create(struct muster_store *store, struct mus
                                           const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                           struct muster_error *reterr);
 
+/* What a dynamic handler runs with: one of the two above, or of back end c10d or etcd-v2. Set ret_settings->size before; texts are
+ * the handler's, until it is freed. MUSTER_EINVAL: a handler of another kind. */
+MUSTER_API int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
+                                            struct muster_error *reterr);
+
 /* ---- Rendezvous: static ---------------------------------------------------------------------------------------- */
 
 MUSTER_API int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_t rank, int64_t world_size,

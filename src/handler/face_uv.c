@@ -880,3 +880,58 @@ int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, co
     face->config.patience_ms = driving->end_ms;
     return start_on_backend(face, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
 }
+
+/* ---- Settings ---- */
+
+/* Of a dynamic handler: *ret_settings and *ret_bind, which borrows. */
+static int find_settings(const struct face *face, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
+                         struct muster_error *reterr)
+{
+    bool is_ours = strcmp(face->backend, "c10d") == 0 || strcmp(face->backend, "etcd-v2") == 0;
+    int rc;
+
+    if (face->params == NULL) { /* on a back end of the user's */
+        *ret_settings = face->config.settings;
+        *ret_bind = face->config.bind;
+        return 0;
+    }
+    if (!is_ours)
+        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", face->backend);
+    rc = mu_rdzv_settings_from_params(face->params, ret_settings, reterr);
+    return rc == 0 ? mu_bind_from_params(face->params, ret_bind, reterr) : rc;
+}
+
+int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
+                                 struct muster_error *reterr)
+{
+    const struct face *face = (const struct face *)rdzv;
+    struct muster_rdzv_settings whole;
+    struct mu_rdzv_settings settings;
+    size_t size = ret_settings->size;
+    struct mu_bind bind;
+    int rc;
+
+    if (!mu_rdzv_is_face(rdzv))
+        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one",
+                       muster_rdzv_get_backend(rdzv));
+    if (size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
+    rc = find_settings(face, &settings, &bind, reterr);
+    if (rc < 0)
+        return rc;
+    whole = (struct muster_rdzv_settings){ .size = (uint32_t)size,
+                                           .run_id = face->run_id,
+                                           .min_nodes = settings.nodes_min,
+                                           .max_nodes = settings.nodes_max,
+                                           .timeout = { .size = sizeof whole.timeout,
+                                                        .join_ms = (int64_t)settings.join_ms,
+                                                        .last_call_ms = (int64_t)settings.last_call_ms,
+                                                        .close_ms = (int64_t)settings.close_ms,
+                                                        .heartbeat_ms = (int64_t)settings.heartbeat_ms },
+                                           .keep_alive_interval_ms = (int64_t)settings.keep_alive_ms,
+                                           .keep_alive_max_attempt = settings.keep_alive_attempts,
+                                           .bind = bind.hosts,
+                                           .allow = bind.allow };
+    memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
+    return 0;
+}

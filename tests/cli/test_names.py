@@ -30,7 +30,7 @@ PUBLIC = {
         RendezvousBackend: name get_state set_state
         RendezvousTimeout: join last_call close heartbeat
         RendezvousSettings: run_id min_nodes max_nodes timeout keep_alive_interval keep_alive_max_attempt
-        DynamicRendezvousHandler: from_backend
+        DynamicRendezvousHandler: from_backend settings
         dynamic_rendezvous: create_handler
         NodeState construct_and_record_rdzv_event""",
     "rendezvous.etcd_rendezvous": """

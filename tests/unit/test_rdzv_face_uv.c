@@ -887,6 +887,78 @@ static void parameters_make_a_dynamic_rendezvous_too(void **state)
     free(memory.state);
 }
 
+static struct muster_rdzv_settings settings_of(const struct muster_rdzv *rdzv)
+{
+    struct muster_rdzv_settings settings = { .size = sizeof settings };
+
+    assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &settings, NULL), 0);
+    assert_int_equal(settings.size, sizeof settings);
+    return settings;
+}
+
+static void a_dynamic_handler_tells_its_settings(void **state)
+{
+    struct memory memory = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct memory_backend backend = { { &plain_ops }, &memory };
+    struct muster_rdzv_settings given = { .size = sizeof given,
+                                          .run_id = "job",
+                                          .min_nodes = 2,
+                                          .max_nodes = 3,
+                                          .timeout = { .join_ms = 70 },
+                                          .bind = "any" };
+    struct muster_rdzv_settings found,
+        older = { .size = offsetof(struct muster_rdzv_settings, timeout), .allow = "left" };
+    char endpoint[32];
+    struct muster_store_server *server = serve(endpoint);
+    struct muster_store *store = connect_to(server);
+    struct muster_rdzv *rdzv = NULL;
+
+    (void)state;
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&given, store, &backend.base, NULL, &rdzv, NULL), 0);
+    found = settings_of(rdzv);
+    assert_string_equal(found.run_id, "job");
+    assert_int_equal(found.min_nodes, 2);
+    assert_int_equal(found.max_nodes, 3);
+    assert_int_equal(found.timeout.join_ms, 70);
+    assert_int_equal(found.timeout.last_call_ms, 30000);
+    assert_int_equal(found.timeout.close_ms, 30000);
+    assert_int_equal(found.timeout.heartbeat_ms, 5000);
+    assert_int_equal(found.keep_alive_interval_ms, 5000);
+    assert_int_equal(found.keep_alive_max_attempt, 3);
+    assert_string_equal(found.bind, "any");
+    assert_null(found.allow);
+    assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &older, NULL), 0); /* of a program that knows less of them */
+    assert_int_equal(older.max_nodes, 3);
+    assert_string_equal(older.allow, "left");
+    older.size = 0;
+    assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &older, NULL), MUSTER_EINVAL);
+    muster_rdzv_free(rdzv);
+    muster_store_free(store);
+    muster_store_server_stop(server);
+}
+
+static void handlers_of_c10d_tell_their_settings_and_others_have_none(void **state)
+{
+    struct muster_rdzv_params *params = params_of("c10d", "127.0.0.1:1", 1, 4, "is_host=false,keep_alive_interval=7");
+    struct muster_rdzv_settings found = { .size = sizeof found };
+    struct muster_rdzv *rdzv = NULL;
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(mu_rdzv_c10d_create(NULL, params, &rdzv, NULL), 0);
+    muster_rdzv_params_free(params);
+    assert_int_equal(settings_of(rdzv).keep_alive_interval_ms, 7000);
+    assert_int_equal(settings_of(rdzv).max_nodes, 4);
+    muster_rdzv_free(rdzv);
+    assert_int_equal(muster_rdzv_static_new("127.0.0.1", 1, 0, 1, "job", 1000, &rdzv, NULL), 0);
+    assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &found, &error), MUSTER_EINVAL);
+    assert_string_equal(error.text, "settings: the handler 'static' is not a dynamic one");
+    muster_rdzv_free(rdzv);
+    rdzv = fake_of("join=joined");
+    assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &found, NULL), MUSTER_EINVAL);
+    muster_rdzv_free(rdzv);
+}
+
 /* ---- For the record ---- */
 
 /* What is recorded and warned of, "operation STATE" and "level: line" each, in the order in which it came. Written under the
@@ -1187,6 +1259,8 @@ int main(void)
         cmocka_unit_test(a_users_back_end_may_have_a_watch),
         cmocka_unit_test(a_broken_back_end_is_an_error_in_bounded_time),
         cmocka_unit_test(parameters_make_a_dynamic_rendezvous_too),
+        cmocka_unit_test(a_dynamic_handler_tells_its_settings),
+        cmocka_unit_test(handlers_of_c10d_tell_their_settings_and_others_have_none),
         cmocka_unit_test(each_call_that_fails_is_recorded_under_its_own_name),
         cmocka_unit_test(settings_are_checked_and_failures_are_recorded),
         cmocka_unit_test(two_nodes_meet_at_a_store_of_their_own),
