@@ -739,6 +739,8 @@ struct muster_worker {
 /* "local_rank=0,global_rank=4,role_rank=4,world_size=8,role_world_size=8", as PyTorch shows it. Returns `text`. */
 MUSTER_API const char *muster_worker_text(const struct muster_worker *worker, char text[MUSTER_WORKER_TEXT_MAX]);
 
+struct muster_worker_spec;
+
 struct muster_worker_group { /* as it was at one moment */
     uint32_t size;
     const char *role;
@@ -751,6 +753,13 @@ struct muster_worker_group { /* as it was at one moment */
     struct muster_store_info master;     /* where the workers meet; empty until there is a group */
     const struct muster_worker *workers; /* by local rank */
     size_t workers_count;
+    /* The agent's own copy, from muster_agent_new() to muster_agent_free(). Its rdzv is set also where a handler was given. */
+    const struct muster_worker_spec *spec;
+    /* The group's store, likewise the agent's from new to free; it is never freed by others. A call reaches the store of the round
+     * that is the group's at that moment, in which its members share keys; MUSTER_ECANCELED: there is no round, or it ended while the
+     * call waited. From any thread but that of muster_agent_run(): a driver's call would wait for itself (MUSTER_EINVAL). It has
+     * set, get, add, compare_set, check, wait, delete_key and what is made of them. MUSTER_ENOTSUP: the back end has no store. */
+    struct muster_store *store;
 };
 
 MUSTER_API void muster_worker_group_free(struct muster_worker_group *group); /* of a snapshot; NULL is fine */

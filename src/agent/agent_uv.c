@@ -23,6 +23,7 @@
 #include "proc/keeper.h"
 #include "proc/signals_uv.h"
 #include "rdzv/doc.h"
+#include "rdzv/names.h"
 #include "store/listen.h"
 
 #include <assert.h>
@@ -82,7 +83,8 @@ struct mu_agent {
     struct muster_handler *handler;
     struct muster_rdzv *made; /* goes after the handler; NULL: none */
     struct mu_job *job;
-    struct mu_kv *kv; /* to the group's store; NULL: not opened yet */
+    struct mu_kv *kv;       /* to the group's store; NULL: not opened yet */
+    struct mu_kv *users_kv; /* the same for the library's user, whose waits are not to hold up ours */
     char kv_host[MU_RDZV_HOST_MAX];
     uint16_t kv_port;
     size_t waits; /* gets that are under way in it */
@@ -188,15 +190,15 @@ static void on_answered(struct mu_kv_request *request)
 }
 
 /* The handler says where the group's store is once a round was joined; it does not move while we are connected. */
-static int open_kv(struct mu_agent *a, struct muster_error *reterr)
+static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *reterr)
 {
     struct mu_kv_c10d_config config = { .run_id = a->run_id, .read_timeout_ms = KV_TIMEOUT_MS };
     uint64_t seed = 0;
 
-    if (a->kv != NULL)
+    if (*kv != NULL)
         return 0;
     if (mu_handler_has_kv(a->handler))
-        return mu_handler_open_kv(a->handler, &a->kv, reterr);
+        return mu_handler_open_kv(a->handler, kv, reterr);
     if (a->handler->ops->endpoint == NULL ||
         !a->handler->ops->endpoint(a->handler, a->kv_host, sizeof a->kv_host, &a->kv_port))
         return mu_fail(reterr, MUSTER_ENOTSUP, "back end '%s' has no store for agents", a->backend);
@@ -205,7 +207,7 @@ static int open_kv(struct mu_agent *a, struct muster_error *reterr)
     config.host = a->kv_host;
     config.port = a->kv_port;
     config.seed = seed;
-    return mu_kv_c10d_start(a->loop, &config, &a->kv, reterr);
+    return mu_kv_c10d_start(a->loop, &config, kv, reterr);
 }
 
 static int fill_order(struct mu_agent *a, struct order *order, const struct mu_ask *ask, struct muster_error *reterr)
@@ -217,7 +219,7 @@ static int fill_order(struct mu_agent *a, struct order *order, const struct mu_a
     order->request.key = (struct muster_slice){ order->key.data, order->key.len };
     order->request.value = (struct muster_slice){ order->value.data, order->value.len };
     order->request.token = (struct muster_slice){ order->expected.data, order->expected.len };
-    return open_kv(a, reterr);
+    return open_kv(a, &a->kv, reterr);
 }
 
 /* An ask that cannot even be made is answered with the reason. */
@@ -259,11 +261,36 @@ static void submit(struct mu_agent *a, enum mu_job_who who, const struct mu_ask 
  * connection to itself, and there are few: those of the new round would queue up behind it. */
 static void end_waits(struct mu_agent *a)
 {
+    if (a->users_kv != NULL) {
+        a->handles++;
+        a->users_kv->ops->close(a->users_kv, on_kv_closed, a);
+        a->users_kv = NULL;
+    }
     if (a->waits == 0 || a->kv == NULL || mu_handler_has_kv(a->handler))
         return;
     a->handles++;
     a->kv->ops->close(a->kv, on_kv_closed, a);
     a->kv = NULL; /* opened again when it is needed */
+}
+
+static int64_t job_round(const struct mu_agent *a, int64_t round);
+
+bool mu_agent_round_prefix(const struct mu_agent *a, char *text, size_t room)
+{
+    if (a->info.world_size < 0)
+        return false;
+    mu_round_stock_prefix(text, room, a->run_id, job_round(a, a->info.round));
+    return true;
+}
+
+void mu_agent_ask(struct mu_agent *a, struct mu_kv_request *request)
+{
+    request->rc = a->ended ? mu_fail(&request->error, MUSTER_ECANCELED, "the run is over")
+                           : open_kv(a, &a->users_kv, &request->error);
+    if (request->rc == 0)
+        a->users_kv->ops->submit(a->users_kv, request);
+    else
+        request->done(request);
 }
 
 /* ---- Events for the record ---- */
@@ -1486,6 +1513,10 @@ void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
     if (a->kv != NULL) {
         a->handles++;
         a->kv->ops->close(a->kv, on_kv_closed, a);
+    }
+    if (a->users_kv != NULL) {
+        a->handles++;
+        a->users_kv->ops->close(a->users_kv, on_kv_closed, a);
     }
     a->handler->ops->free(a->handler, on_handler_freed, a);
 }

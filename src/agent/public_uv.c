@@ -5,7 +5,7 @@
  * changes or workers are about to be started. It reads what it alone writes without the lock.
  *
  * A run that cannot be started closes what it has opened, as at the end of any other, and returns the reason. */
-#include "agent/agent_uv.h"
+#include "agent/group_store_uv.h"
 #include "agent/spec.h"
 #include "base/log.h"
 #include "handler/handler.h"
@@ -50,6 +50,7 @@ struct muster_agent {
     uint32_t *told;      /* local ranks, in the order of their ends */
     size_t told_count;
     uv_async_t wake; /* while RUNNING */
+    struct mu_group_store store;
     /* The loop's. */
     uv_loop_t loop;
     struct mu_agent *agent; /* NULL: not started, or freed */
@@ -403,6 +404,7 @@ static void on_wake(uv_async_t *wake)
     char *text;
     int signal;
 
+    mu_group_store_turn(&p->store, p->agent);
     while (p->agent != NULL && next_signal(p, &signal))
         mu_agent_signal(p->agent, signal);
     while (p->agent != NULL && p->spec.given.driver != NULL && (text = next_unhealthy(p, &rank)) != NULL) {
@@ -563,6 +565,7 @@ static void close_rest(void *ctx)
     (void)pthread_mutex_lock(&p->lock);
     p->phase = ENDED;
     (void)pthread_mutex_unlock(&p->lock);
+    mu_group_store_close(&p->store);
     uv_close((uv_handle_t *)&p->wake, NULL);
     if (p->out != NULL)
         mu_console_close(p->out, CONSOLE_MS, on_console_closed, p);
@@ -745,6 +748,7 @@ static int open_loop(struct muster_agent *p, struct muster_error *reterr)
         return mu_fail_errno(reterr, -rc, "make a loop");
     }
     p->wake.data = p;
+    mu_group_store_open(&p->store, &p->wake);
     (void)uv_async_send(&p->wake); /* for signals that have come before */
     return 0;
 }
@@ -818,6 +822,7 @@ int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent 
     p->ended = calloc(count, sizeof *p->ended);
     p->told = calloc(count, sizeof *p->told);
     (void)pthread_mutex_init(&p->lock, NULL);
+    mu_group_store_init(&p->store);
     if (p->workers == NULL || p->ended == NULL || p->told == NULL) {
         muster_agent_free(p);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
@@ -837,6 +842,8 @@ int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent 
         .remaining_restarts = p->spec.given.max_restarts,
         .workers = p->workers,
         .workers_count = count,
+        .spec = &p->spec.given,
+        .store = &p->store.base,
     };
     *ret_agent = p;
     return 0;
@@ -852,6 +859,7 @@ void muster_agent_free(struct muster_agent *p)
         free(p->ended[i].unhealthy);
     }
     (void)pthread_mutex_destroy(&p->lock);
+    mu_group_store_done(&p->store);
     free(p->workers);
     free(p->ended);
     free(p->told);

@@ -44,7 +44,7 @@ struct blocking {
     struct mu_asking asking;
     struct mu_filethread *thread, *beside;
     struct call *call, *beside_call; /* one under way on each, at most */
-    struct view *view;               /* NULL: none is open */
+    struct mu_list views;            /* that are open */
     /* The round. */
     struct muster_store *store; /* NULL: there is no round, or it has none */
     bool is_met;                /* the handler said where the workers meet, in a store that it shares with them */
@@ -87,6 +87,7 @@ struct order {
 
 struct view { /* what an agent asks through */
     struct mu_kv kv;
+    struct mu_list link;
     struct blocking *b;    /* until it is closed */
     struct mu_list orders; /* under way */
     size_t orders_count;
@@ -378,7 +379,7 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     struct view *view = (struct view *)kv;
 
     cancel_orders(view, false);
-    view->b->view = NULL;
+    mu_list_remove(&view->link);
     view->b = NULL;
     view->on_closed = closed;
     view->closed_ctx = ctx;
@@ -397,14 +398,13 @@ int mu_blocking_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, s
     struct blocking *b = of(handler);
     struct view *view = calloc(1, sizeof *view);
 
-    assert(b->view == NULL);
     if (view == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
     view->kv.ops = &view_ops;
     view->b = b;
     mu_list_init(&view->orders);
     mu_later_open(&view->later, b->loop, mu_kv_tell);
-    b->view = view;
+    mu_list_push(&b->views, &view->link);
     *ret_kv = &view->kv;
     return 0;
 }
@@ -470,8 +470,8 @@ static void make(struct blocking *b, struct mu_filethread *thread, struct call *
     if (which == MU_BLOCKING_NEXT ||
         which == MU_BLOCKING_FREE) { /* from here on the round's store is not ours to use */
         b->store = NULL;
-        if (b->view != NULL)
-            cancel_orders(b->view, true);
+        for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
+            cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
     }
     call->under_way = true;
     call->which = which;
@@ -521,7 +521,7 @@ static void on_over(uv_timer_t *timer)
 {
     struct blocking *b = timer->data;
 
-    assert(b->view == NULL);
+    assert(mu_list_empty(&b->views));
     free_call(b->call);
     free_call(b->beside_call);
     (void)mu_filethread_free(b->thread); /* one that hangs is left behind, with its call */
@@ -738,6 +738,7 @@ int mu_blocking_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool tak
         b->ctx = ctx;
         b->rdzv = rdzv;
         b->round = -1;
+        mu_list_init(&b->views);
         rc = start(b, local_addr, reterr);
     }
     if (rc < 0) {

@@ -48,7 +48,7 @@ PUBLIC = {
             local_addr redirects tee get_entrypoint_name
         Worker: id local_rank global_rank role_rank world_size role_world_size
         WorkerState: UNKNOWN INIT HEALTHY UNHEALTHY STOPPED SUCCEEDED FAILED is_running
-        WorkerGroup: workers state group_rank group_world_size master_addr master_port
+        WorkerGroup: spec workers store state group_rank group_world_size master_addr master_port
         RunResult: state return_values failures is_failed
         ElasticAgent: run get_worker_group
         SimpleElasticAgent: _start_workers _stop_workers _monitor_workers _shutdown get_event_failed get_event_succeeded

@@ -1222,6 +1222,8 @@ struct crew {
     bool all_linger;
     bool cannot_start, ends_inside;
     bool has_addresses; /* workers are called by them, too */
+    bool uses_store;
+    struct muster_store *store; /* NULL: it is not used */
     int starts, stops, restart_stops, last_signal, shutdowns, shutdown_signal;
     int64_t last_grace_ms;
 };
@@ -1232,6 +1234,7 @@ static void *work(void *arg)
     struct crew *crew = hand->crew;
     bool fails = hand->worker.global_rank == 0 && hand->attempt <= crew->fail_attempts;
     char text[64];
+    int64_t count = 0;
     int code = fails ? 5 : 0;
 
     (void)pthread_mutex_lock(&crew->lock);
@@ -1242,6 +1245,10 @@ static void *work(void *arg)
         code = -crew->stop_signal;
     (void)pthread_mutex_unlock(&crew->lock);
     (void)snprintf(text, sizeof text, code == 0 ? "thread %d" : "thread %d is tired", (int)hand->worker.global_rank);
+    if (crew->store != NULL) { /* workers meet in the group's store */
+        assert_int_equal(muster_store_add(crew->store, muster_str("hands"), 1, 10000, &count, NULL), 0);
+        assert_true(count >= 1 && count <= CREW_MAX);
+    }
     assert_int_equal(
         muster_agent_worker_ended(crew->agent, hand->attempt, hand->worker.local_rank, code, muster_str(text), NULL),
         0);
@@ -1266,11 +1273,14 @@ static int crew_start(struct muster_worker_driver *driver, struct muster_agent *
     collect(crew);
     crew->starts++;
     crew->agent = agent;
+    crew->store = crew->uses_store ? group->store : NULL;
     crew->stop_signal = 0;
     crew->attempt = group->attempt;
     assert_string_equal(group->role, "default");
     assert_true(group->master.master_port > 0);
     assert_false(muster_worker_state_is_running(group->state));
+    assert_ptr_equal(group->spec->driver, driver);
+    assert_int_equal(muster_store_set(group->store, muster_str("k"), muster_str("v"), 1000, NULL), MUSTER_EINVAL);
     if (crew->ends_inside)
         assert_int_equal(muster_agent_worker_ended(agent, group->attempt, 0, 0, muster_str("early"), NULL), 0);
     if (crew->cannot_start) {
@@ -1334,6 +1344,7 @@ static void workers_may_be_threads(void **state)
 
     (void)state;
     spec.driver = &crew.base;
+    crew.uses_store = true;
     result = run_well(spec);
     assert_succeeded(result, CREW_MAX);
     assert_true(value_is(result, 0, "thread 0"));

@@ -840,6 +840,117 @@ static void an_event_driven_handler_runs_under_an_agent(void **state)
     muster_rdzv_registry_free(registry);
 }
 
+/* ---- The group's store and spec ---- */
+
+static void use_the_groups_store(enum kind kind)
+{
+    const struct muster_slice keys[] = { { "a", 1 }, { "b", 1 } };
+    struct muster_worker_group *group;
+    struct muster_worker_spec spec;
+    struct muster_error error = { 0 };
+    struct muster_bytes value;
+    struct muster_store *store;
+    struct node node;
+    struct way way;
+    int64_t number = 0;
+    bool is_there = true;
+
+    open_way(&way, kind, false, 1);
+    spec = make_spec(&node, name_of(&way, "store"), "while ! test -e go; do sleep 0.01; done");
+    start_by(&way, &node, spec);
+    await_state(&node, MUSTER_WORKER_HEALTHY, 1);
+    group = look(node.agent);
+    store = group->store;
+    assert_string_equal(muster_rdzv_params_run_id(group->spec->rdzv), "job");
+    assert_string_equal(group->spec->argv[2], node.script);
+    muster_worker_group_free(group);
+    assert_int_equal(muster_store_check(store, keys, 2, 10000, &is_there, &error), 0);
+    assert_false(is_there);
+    assert_int_equal(muster_store_set(store, keys[0], muster_str("1"), 10000, &error), 0);
+    assert_int_equal(muster_store_add(store, keys[1], 41, 10000, &number, &error), 0);
+    assert_int_equal(muster_store_add(store, keys[1], 1, 10000, &number, &error), 0);
+    assert_int_equal(number, 42);
+    assert_int_equal(muster_store_wait(store, keys, 2, 10000, &error), 0);
+    assert_int_equal(muster_store_get(store, keys[1], 10000, &value, &error), 0);
+    assert_string_equal(value.data, "42");
+    muster_bytes_done(&value);
+    assert_int_equal(muster_store_get(store, muster_str("never"), 20, &value, &error), MUSTER_ETIMEOUT);
+    assert_non_null(strstr(error.text, "the group's store"));
+    assert_int_equal(muster_store_compare_set(store, keys[0], muster_str("1"), muster_str("2"), 10000, &value, &error),
+                     0);
+    assert_string_equal(value.data, "2");
+    muster_bytes_done(&value);
+    assert_int_equal(muster_store_delete_key(store, keys[0], 10000, &is_there, &error), 0);
+    assert_true(is_there);
+    assert_int_equal(muster_store_num_keys(store, 10000, &number, &error), MUSTER_ENOTSUP);
+    if (kind == DOORS) { /* it is the store that the handler gave */
+        assert_int_equal(muster_store_get(way.doors[0].view, keys[1], 10000, &value, NULL), 0);
+        assert_string_equal(value.data, "42");
+        muster_bytes_done(&value);
+    }
+    assert_int_equal(close(open_go(&node)), 0);
+    assert_int_equal(pthread_join(node.thread, NULL), 0);
+    assert_succeeded(&node);
+    assert_int_equal(muster_store_set(store, keys[0], muster_str("1"), 10000, &error), MUSTER_ECANCELED);
+    muster_agent_free(node.agent);
+    close_way(&way);
+}
+
+static void the_groups_store_is_the_one_of_the_round(void **state)
+{
+    (void)state;
+    use_the_groups_store(DOORS);
+}
+
+static void the_groups_store_is_there_on_a_back_end_of_ones_own(void **state)
+{
+    (void)state;
+    use_the_groups_store(ARCHIVE);
+}
+
+struct getter {
+    struct muster_store *store;
+    struct muster_error error;
+    int rc;
+};
+
+static void *get_what_never_comes(void *arg)
+{
+    struct getter *getter = arg;
+    struct muster_bytes value;
+
+    getter->rc = muster_store_get(getter->store, muster_str("never"), PATIENCE_S * 1000, &value, &getter->error);
+    return NULL;
+}
+
+/* The round ends with the run: nobody is left waiting. */
+static void a_call_of_the_groups_store_ends_with_the_run(void **state)
+{
+    struct muster_worker_group *group;
+    struct muster_worker_spec spec;
+    struct getter getter = { 0 };
+    struct node node;
+    struct way way;
+    pthread_t thread;
+    bool is_there = false;
+
+    (void)state;
+    open_way(&way, DOORS, false, 1);
+    spec = make_spec(&node, "getter", "while ! test -e go; do sleep 0.01; done");
+    start_by(&way, &node, spec);
+    await_state(&node, MUSTER_WORKER_HEALTHY, 1);
+    group = look(node.agent);
+    getter.store = group->store;
+    muster_worker_group_free(group);
+    assert_int_equal(pthread_create(&thread, NULL, get_what_never_comes, &getter), 0);
+    assert_int_equal(muster_store_check(getter.store, &(struct muster_slice){ "x", 1 }, 1, 10000, &is_there, NULL), 0);
+    assert_int_equal(close(open_go(&node)), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(getter.rc, MUSTER_ECANCELED);
+    end_well(&node);
+    close_way(&way);
+}
+
 /* ---- Trouble ---- */
 
 struct lines {
@@ -1123,6 +1234,9 @@ int main(void)
         cmocka_unit_test(a_c10d_handler_given_in_the_spec_runs_under_an_agent),
         cmocka_unit_test(an_event_driven_handler_runs_under_an_agent),
         cmocka_unit_test(a_handler_may_say_itself_where_workers_meet),
+        cmocka_unit_test(the_groups_store_is_the_one_of_the_round),
+        cmocka_unit_test(the_groups_store_is_there_on_a_back_end_of_ones_own),
+        cmocka_unit_test(a_call_of_the_groups_store_ends_with_the_run),
         cmocka_unit_test(a_handler_that_fails_ends_the_run_with_its_own_words),
         cmocka_unit_test(a_job_that_is_closed_meanwhile_is_not_joined_again),
         cmocka_unit_test(questions_that_fail_stop_no_worker),
