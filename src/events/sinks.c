@@ -1,6 +1,6 @@
 /* Sinks of events and of metrics, by name. A line goes out in one write, so that lines of several processes do not mix; what a
- * full disk or a closed stderr does not take is lost, and workers and agent go on. A file is written by a thread; what became of
- * a line is looked at when the next one comes, and in the end. */
+ * full disk or a closed stderr does not take is lost, and workers and agent go on. A thread writes the lines; what became of a
+ * line is looked at when the next one comes, and in the end. */
 #include "events/sinks.h"
 
 #include "base/error.h"
@@ -29,14 +29,14 @@ struct mu_sink {
     const struct kind *kind;
     int fd;                       /* -1: nothing to write to */
     char *path;                   /* NULL: the console */
-    struct mu_filethread *thread; /* of a file, which is closed with it; NULL: the console */
+    struct mu_filethread *thread; /* NULL: nothing to write to */
     size_t waiting;               /* bytes in lines that are not written yet ... */
     uint64_t lines;               /* ... and how many */
     bool said;                    /* that lines are lost */
     uint64_t lost;
 };
 
-/* A line on its way to a file. */
+/* A line on its way. */
 struct line {
     struct mu_file_job job;
     struct mu_sink *sink;
@@ -100,7 +100,11 @@ void muster_events_console(void *ctx, const struct muster_event_record *record)
         muster_events_console_all(ctx, record);
 }
 
-static const char silent[] = "the file system does not answer";
+/* Why lines wait. */
+static const char *silence(const struct mu_sink *sink)
+{
+    return sink->path != NULL ? "the file system does not answer" : "nobody reads it";
+}
 
 static void lose(struct mu_sink *sink, const char *reason)
 {
@@ -143,7 +147,7 @@ static void submit(struct mu_sink *sink, const char *text)
 
     mu_filethread_turn(sink->thread);
     if (sink->waiting + strlen(text) >= MU_SINK_BYTES_MAX) {
-        lose(sink, silent);
+        lose(sink, silence(sink));
         return;
     }
     line = new_line(text);
@@ -164,10 +168,8 @@ static void put_line(struct mu_sink *sink, const char *text)
 {
     if (text == NULL)
         lose(sink, muster_error_text(MUSTER_ENOMEM));
-    else if (sink->thread != NULL)
+    else
         submit(sink, text);
-    else if (!write_line(sink->fd, text))
-        lose(sink, strerror(errno));
 }
 
 /* ---- Events and metrics */
@@ -204,13 +206,10 @@ static const struct kind metrics = { "metric",      "metrics sink", "metrics fil
 
 static int open_file(struct mu_sink *sink, const char *path, struct muster_error *reterr)
 {
-    struct mu_filethread_config config = { .wake = NULL };
-
     if (*path == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "%s '" FILE_PREFIX "': no path", sink->kind->option);
     sink->path = strdup(path);
-    sink->thread = mu_filethread_new(&config);
-    if (sink->path == NULL || sink->thread == NULL)
+    if (sink->path == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", sink->kind->file, path);
     /* Never waits: a FIFO that nobody reads is an error. */
     sink->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
@@ -241,8 +240,14 @@ static int open_sink(const struct kind *kind, const char *name, struct mu_sink *
         return mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", kind->option, name);
     *sink = (struct mu_sink){ .kind = kind, .fd = -1 };
     rc = choose(sink, name, reterr);
+    if (rc == 0 && sink->fd >= 0) {
+        sink->thread = mu_filethread_new(&(struct mu_filethread_config){ .wake = NULL });
+        if (sink->thread == NULL)
+            rc = mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", kind->option, name);
+    }
     if (rc < 0) {
-        (void)mu_filethread_free(sink->thread);
+        if (sink->path != NULL && sink->fd >= 0)
+            (void)close(sink->fd);
         free(sink->path);
         free(sink);
         return rc;
@@ -282,7 +287,7 @@ void mu_sink_close(struct mu_sink *sink)
         sink->kind->set(NULL);
     wait_for_lines(sink);
     while (sink->lines > 0) {
-        lose(sink, silent);
+        lose(sink, silence(sink));
         sink->lines--;
     }
     if (sink->lost > 0 && sink->path != NULL)

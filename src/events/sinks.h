@@ -9,12 +9,12 @@
 struct mu_sink;
 
 #define MU_SINK_BYTES_MAX ((size_t)1 << 20) /* of lines that wait to be written */
-#define MU_SINK_QUIET_MS 3000               /* without anything that moves: the file is given up in the end */
+#define MU_SINK_QUIET_MS 3000               /* without anything that moves: what waits is given up in the end */
 
 /* Set the process's sink (muster_events_set_sink(), muster_metrics_set_sink()). A name that is not known is MUSTER_EINVAL. A file
  * that cannot be opened is an error that names it; one that cannot be written later is said once in the log, and lines are lost.
- * A thread writes the file, so that nobody waits for a file system that hangs; lines that find MU_SINK_BYTES_MAX waiting are
- * lost. */
+ * A thread writes the lines, so that nobody waits for a file system that hangs, or for a console that nobody reads; lines that
+ * find MU_SINK_BYTES_MAX waiting are lost. */
 int mu_event_sink_open(const char *name, struct mu_sink **ret_sink, struct muster_error *reterr);
 int mu_metric_sink_open(const char *name, struct mu_sink **ret_sink, struct muster_error *reterr);
 /* Takes it away again, when all is written or nothing has moved for MU_SINK_QUIET_MS; says how many lines were lost. NULL is

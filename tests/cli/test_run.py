@@ -1770,6 +1770,17 @@ def test_metrics_can_go_to_a_file_and_to_the_console(scene):
     assert [name for name, _ in metrics(agent.out.decode())] == names
 
 
+def test_a_console_that_nobody_reads_does_not_keep_the_agent_from_its_work(scene):
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096))
+    agent = scene.shell("exit 3", "--max-restarts=2", "--metrics=console", stdout=writer)
+    os.close(writer)
+    assert agent.end() == 1
+    os.close(reader)
+    assert "restarts used: 2 of 2" in agent.err
+    assert "write metric to the console: nobody reads it; metrics are lost" in agent.err
+
+
 def test_a_metrics_file_that_cannot_be_opened_is_said_before_anything_is_started(scene):
     agent = scene.shell('touch "$STAGE/started"', "--metrics=file:/dev/null/metrics", "--log-dir", scene.path / "logs")
     assert agent.end() == 1

@@ -187,6 +187,35 @@ static void metrics_go_where_the_name_says(void **state)
     assert_null(strstr(text, "too late"));
 }
 
+static void a_console_that_nobody_reads_holds_up_nobody(void **state)
+{
+    struct mu_sink *sink = NULL;
+    int ends[2], saved = dup(STDOUT_FILENO), count = 0, page = (int)sysconf(_SC_PAGESIZE);
+    char text[65536] = "";
+
+    (void)state;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(ends[1], F_SETPIPE_SZ, page), page);
+    assert_int_equal(write(ends[1], text, (size_t)page), page); /* full */
+    assert_true(dup2(ends[1], STDOUT_FILENO) >= 0);
+    assert_int_equal(mu_metric_sink_open("console", &sink, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        mu_metric_put(i, "waiting");
+    while (count < 100) { /* it is read after all, and nothing is lost */
+        ssize_t len = read(ends[0], text, sizeof text);
+
+        assert_true(len > 0);
+        for (ssize_t i = 0; i < len; i++)
+            count += text[i] == '\n';
+    }
+    assert_int_equal(mu_sink_lost(sink), 0);
+    mu_sink_close(sink);
+    assert_true(dup2(saved, STDOUT_FILENO) >= 0);
+    (void)close(saved);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
 static void bad_names_of_metrics_sinks_are_errors(void **state)
 {
     static const struct {
@@ -287,13 +316,17 @@ static void a_file_that_does_not_answer_holds_up_nobody_and_events_are_counted(v
 
 static void a_lack_of_memory_leaves_nothing(void **state)
 {
-    (void)state;
-    FOR_EACH_FAILURE (n) {
-        struct mu_sink *sink = NULL;
-        int rc = mu_event_sink_open(name, &sink, NULL);
+    const char *const names[] = { name, "console", "null" };
 
-        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
-        mu_sink_close(sink);
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        FOR_EACH_FAILURE (n) {
+            struct mu_sink *sink = NULL;
+            int rc = mu_event_sink_open(names[i], &sink, NULL);
+
+            assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+            mu_sink_close(sink);
+        }
     }
 }
 
@@ -305,6 +338,7 @@ int main(void)
         cmocka_unit_test(nothing_is_a_sink_too),
         cmocka_unit_test(bad_names_are_errors),
         WITH_DIRECTORY(metrics_go_where_the_name_says),
+        cmocka_unit_test(a_console_that_nobody_reads_holds_up_nobody),
         cmocka_unit_test(bad_names_of_metrics_sinks_are_errors),
         cmocka_unit_test(a_full_disk_is_said_once),
         WITH_DIRECTORY(a_lack_of_memory_leaves_nothing),
