@@ -73,14 +73,12 @@ static int check_output(const struct muster_worker_spec *spec, struct mu_redirec
 static int check_master(const struct muster_worker_spec *spec, struct mu_boot_master *ret_master,
                         struct muster_error *reterr)
 {
-    const char *addr = spec->master_addr != NULL ? spec->master_addr : "";
+    int rc = 0;
 
     *ret_master = (struct mu_boot_master){ .port = spec->master_port };
-    if (spec->master_addr != NULL &&
-        (addr[0] == '\0' || strlen(addr) >= sizeof ret_master->addr || addr[strcspn(addr, " \t\n\v\f\r")] != '\0'))
-        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: master_addr must be a host name or an address");
-    memcpy(ret_master->addr, addr, strlen(addr) + 1);
-    return 0;
+    if (spec->master_addr != NULL)
+        rc = mu_boot_master_set_addr(ret_master, spec->master_addr, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "worker spec") : 0;
 }
 
 static int check_rendezvous(const struct muster_worker_spec *spec, struct muster_error *reterr)

@@ -46,6 +46,18 @@ static bool is_text(struct mu_slice value)
     return value.len > 0;
 }
 
+int mu_boot_master_set_addr(struct mu_boot_master *master, const char *addr, struct muster_error *reterr)
+{
+    union mu_addr parsed;
+
+    if (!is_text(mu_slice_str(addr)) || strlen(addr) >= sizeof master->addr || strpbrk(addr, "[]/") != NULL ||
+        (strchr(addr, ':') != NULL && !mu_addr_parse(addr, 0, &parsed)))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "master_addr: '%.100s' must be a host name or an address, without port and brackets", addr);
+    memcpy(master->addr, addr, strlen(addr) + 1);
+    return 0;
+}
+
 int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct mu_boot_master *ret_master,
                                struct muster_error *reterr)
 {
@@ -54,17 +66,13 @@ int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct m
     int rc = 0;
 
     *ret_master = (struct mu_boot_master){ .port = 0 };
-    if (muster_rdzv_params_get(params, "master_addr", &value)) {
-        if (value.kind != MUSTER_VALUE_TEXT || !is_text(mu_slice_str(value.text)) ||
-            strlen(value.text) >= sizeof ret_master->addr)
-            return mu_fail(reterr, MUSTER_EINVAL, "option 'master_addr' must be a host name or an address");
-        memcpy(ret_master->addr, value.text, strlen(value.text) + 1);
-    }
-    if (!muster_rdzv_params_get(params, "master_port", &value))
-        return 0;
+    if (muster_rdzv_params_get(params, "master_addr", &value))
+        rc = mu_boot_master_set_addr(ret_master, value.kind == MUSTER_VALUE_TEXT ? value.text : "", reterr);
+    if (rc < 0 || !muster_rdzv_params_get(params, "master_port", &value))
+        return rc;
     rc = muster_rdzv_params_get_as_int(params, "master_port", 0, &port, reterr);
     if (rc == 0 && (port < 1 || port > UINT16_MAX))
-        rc = mu_fail(reterr, MUSTER_EINVAL, "option 'master_port': %" PRId64 " is not a port from 1 to 65535", port);
+        rc = mu_fail(reterr, MUSTER_EINVAL, "master_port: %" PRId64 " is not a port from 1 to 65535", port);
     ret_master->port = (uint16_t)port;
     return rc;
 }

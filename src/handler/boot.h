@@ -139,6 +139,8 @@ struct mu_boot_master {
     uint16_t port;               /* 0: what is found out */
 };
 
+/* Refuses what cannot be the name or address of a host. */
+int mu_boot_master_set_addr(struct mu_boot_master *master, const char *addr, struct muster_error *reterr);
 /* The options `master_addr` and `master_port`. */
 int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct mu_boot_master *ret_master,
                                struct muster_error *reterr);

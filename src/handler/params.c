@@ -1,5 +1,6 @@
 /* Parameters of a rendezvous: back end, endpoint, run id, limits, and options by name whose values are text, integer,
  * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
+#include "base/secret.h"
 #include "handler/handler.h"
 
 #include <assert.h>
@@ -477,6 +478,10 @@ int muster_rdzv_params_get_as_int(const struct muster_rdzv_params *params, const
     if (option == NULL)
         *ret_value = fallback;
     else if (!as_int(&option->value, ret_value))
-        return mu_fail(reterr, MUSTER_EINVAL, "rendezvous option '%s' is no whole number of 64 bits", key);
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "rendezvous option '%s': '%.40s' is not a whole number, or it is too large", key,
+                       option->value.kind != MUSTER_VALUE_TEXT ? "(not text)"
+                       : mu_secret_is_key(mu_slice_str(key))   ? "***"
+                                                               : option->value.text);
     return 0;
 }

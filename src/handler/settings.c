@@ -149,7 +149,8 @@ static int read_back_off(const struct muster_rdzv_params *params, uint64_t *ms, 
         break;
     }
     if (!good || !isfinite(seconds) || seconds < 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%s' must be a finite number of seconds, 0 or more", key);
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%s': '%.40s' must be a finite number of seconds, 0 or more", key,
+                       value.kind == MUSTER_VALUE_TEXT ? value.text : "(not text)");
     if (seconds > (double)SECONDS_MAX)
         seconds = (double)SECONDS_MAX;
     *ms = (uint64_t)(seconds * 1000);

@@ -149,15 +149,18 @@ def test_a_part_of_a_password_is_not_named(command):
 TIMES = ["join_timeout", "last_call_timeout", "close_timeout"]
 DYNAMIC = [*TIMES, "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "lost_node_wait", "read_timeout",
            "store_lost_timeout"]
+BACK_OFF = [("cas_backoff_max_seconds", value, f"'{value}' must be a finite number of seconds") for value in ("-1", "inf", "soon")]
 FILES = {"etcd": ["cacert", "cert"], "etcd-v2": ["ca_cert", "ssl_cert"], "etcd-v3": ["cacert", "cert", "key"]}
 WRONG = {  # of each back end: options, a wrong value, and what else is said beside the option's name
     "etcd": [*((option, "-1", "-1 s is not in") for option in ("timeout", "last_call_timeout", "close_timeout")),
-             ("timeout", "soon", "no whole number"), ("dialect", "3", "none of 2.x, 2.5, "),
+             ("timeout", "soon", "not a whole number"), ("dialect", "3", "none of 2.x, 2.5, "),
              ("protocol", "ftp", "neither http nor https")],
-    "etcd-v2": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "no whole number") for option in DYNAMIC),
+    "etcd-v2": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "not a whole number") for option in DYNAMIC),
+                *BACK_OFF,
                 ("dialect", "3", "none of 2.x, 2.5, "), ("protocol", "ftp", "neither http nor https"),
                 ("use_agent_store", "perhaps", "no truth value"), ("ssl_cert_key", "/k", "needs 'ssl_cert'")],
-    "etcd-v3": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "no whole number") for option in DYNAMIC),
+    "etcd-v3": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "not a whole number") for option in DYNAMIC),
+                *BACK_OFF,
                 ("lease", "1", "1 s is not in 2..3600"), ("lease", "3601", "not in 2..3600"), ("job_lease", "9", "not in 10..3600"),
                 ("protocol", "ftp", "neither http nor https"), ("use_agent_store", "perhaps", "no truth value"),
                 ("user", "ann", "go together"), ("password", "x", "go together")],

@@ -216,8 +216,8 @@ def test_workers_are_not_sent_where_no_store_is(scene):
 
 
 @pytest.mark.parametrize("conf, error", [
-    ("master_port=65536", "option 'master_port': 65536 is not a port from 1 to 65535"),
-    ("master_addr=a b", "option 'master_addr' must be a host name or an address")])
+    ("master_port=65536", "master_port: 65536 is not a port from 1 to 65535"),
+    ("master_addr=a b", "master_addr: 'a b' must be a host name or an address")])
 def test_a_master_that_cannot_be_is_refused_at_once(scene, conf, error):
     agent = scene.node(local(free_port()), conf=conf)
     assert agent.end() == 1 and error in agent.err and not scene.seen()

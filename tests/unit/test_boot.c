@@ -794,11 +794,18 @@ static void options_name_address_and_port(void **state)
     static const struct {
         const char *addr, *port, *error;
     } wrong[] = {
-        { "", NULL, "option 'master_addr' must be a host name or an address" },
-        { "a b", NULL, "option 'master_addr' must be a host name or an address" },
-        { NULL, "0", "option 'master_port': 0 is not a port from 1 to 65535" },
-        { NULL, "65536", "option 'master_port': 65536 is not a port from 1 to 65535" },
-        { NULL, "x", "master_port" },
+        { "", NULL, "master_addr: '' must be a host name or an address, without port and brackets" },
+        { "a b", NULL, "master_addr: 'a b' must be a host name or an address, without port and brackets" },
+        { "a\x01", NULL, "master_addr: " },
+        { "here:29500", NULL,
+          "master_addr: 'here:29500' must be a host name or an address, without port and brackets" },
+        { "[::1]", NULL, "master_addr: '[::1]' must be a host name or an address, without port and brackets" },
+        { "tcp://here", NULL,
+          "master_addr: 'tcp://here' must be a host name or an address, without port and brackets" },
+        { NULL, "0", "master_port: 0 is not a port from 1 to 65535" },
+        { NULL, "65536", "master_port: 65536 is not a port from 1 to 65535" },
+        { NULL, "x", "'master_port': 'x' is not a whole number, or it is too large" },
+        { NULL, "99999999999999999999", "is not a whole number, or it is too large" },
     };
     struct muster_rdzv_params *params = new_params();
     struct mu_boot_master master;
