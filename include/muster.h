@@ -942,7 +942,7 @@ MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
 MUSTER_API int muster_agent_worker_ended(struct muster_agent *agent, int64_t attempt, int64_t local_rank, int exit_code,
                                          struct muster_slice value, struct muster_error *reterr);
 
-/* For drivers, likewise: that worker still runs, but does not get on. The group is UNHEALTHY: its workers are stopped, and
+/* For drivers, likewise: that worker still runs, but is stuck. The group is UNHEALTHY: its workers are stopped, and
  * restarted if restarts are left. `text`, one line, says what is wrong, and is the worker's failure. MUSTER_EINVAL: no such worker
  * runs. */
 MUSTER_API int muster_agent_worker_unhealthy(struct muster_agent *agent, int64_t attempt, int64_t local_rank,

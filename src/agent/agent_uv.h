@@ -88,7 +88,7 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
 void mu_agent_signal(struct mu_agent *agent, int signal);
 /* For drivers: from the loop, never inside of start and stop. Once for each worker. */
 void mu_agent_worker_ended(struct mu_agent *agent, const struct mu_exit *exit);
-/* For drivers, likewise: a worker that runs, but does not get on. */
+/* For drivers, likewise: a worker that runs, but is stuck. */
 void mu_agent_worker_unhealthy(struct mu_agent *agent, uint32_t local_rank, const char *text);
 
 /* For the library's user: what stands before the keys of the round in the group's store; false: there was no round yet. The room

@@ -319,25 +319,24 @@ int muster_agent_worker_ended(struct muster_agent *p, int64_t attempt, int64_t l
 int muster_agent_worker_unhealthy(struct muster_agent *p, int64_t attempt, int64_t local_rank, const char *text,
                                   struct muster_error *reterr)
 {
-    char *copy = strdup(text == NULL || text[0] == '\0' ? "it does not get on" : text), *before = NULL;
+    char *cause = strdup(text == NULL || text[0] == '\0' ? "it is stuck" : text);
     bool running;
 
-    if (copy == NULL)
+    if (cause == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "an unhealthy worker: out of memory");
-    copy[strcspn(copy, "\r\n")] = '\0';
+    cause[strcspn(cause, "\r\n")] = '\0';
     (void)pthread_mutex_lock(&p->lock);
     running = runs(p, attempt, local_rank);
     if (running) {
-        before = p->ended[local_rank].unhealthy;
-        p->ended[local_rank].unhealthy = copy;
+        char *before = p->ended[local_rank].unhealthy;
+
+        p->ended[local_rank].unhealthy = cause;
+        cause = before;
         (void)uv_async_send(&p->wake);
     }
     (void)pthread_mutex_unlock(&p->lock);
-    free(before);
-    if (running)
-        return 0;
-    free(copy);
-    return no_such_worker(attempt, local_rank, reterr);
+    free(cause); /* the new one if the worker does not run, else the one before it */
+    return running ? 0 : no_such_worker(attempt, local_rank, reterr);
 }
 
 /* ---- What other threads have said ---- */
