@@ -444,10 +444,10 @@ static bool no_trouble(void)
     return true;
 }
 
-/* Whom a full round of PyTorch's leaves in its wait list makes it go apart again, and again. */
+/* A full round with one of PyTorch's nodes in the wait list goes apart again, and again; ours hold back in between. */
 static bool goes_in_circles(void)
 {
-    return w.too_many_us > 0 && w.now_us - w.too_many_us < 10 * SECOND;
+    return w.too_many_us > 0 && w.now_us - w.too_many_us < MU_RDZV_HOLD_MAX_MS * MS + 10 * SECOND;
 }
 
 static void find_together(uint64_t begin_us)
