@@ -613,12 +613,15 @@ static void take_answers(struct work *work)
         request->done_count = counts ? calls[1].call.result : 0;
         break;
     case MU_KV_TURN_WAIT:
-        if (work->step == 0) {
-            request->found = calls[0].call.rc == 0;
-            add_add(work, side_key(work, "turns_done", -1), 0);
-        } else {
+        if (work->step == 1) {
             request->done_count = number;
+            break;
         }
+        request->found = calls[0].call.rc == 0;
+        if (request->found)
+            request->done_count = request->number; /* everybody behind us waits: no further question */
+        else
+            add_add(work, side_key(work, "turns_done", -1), 0);
         break;
     case MU_KV_HOST:
         if (work->step == 0 && number != 0)
