@@ -94,6 +94,7 @@ struct mu_rdzv {
     enum turn_state turn_state;
     int64_t turn, turns_done;
     uint64_t turn_held_ms;
+    bool turn_in_vain; /* one of this join was: the bell rings also for what gives us nothing to write */
     unsigned lost_writes;
     uint64_t write_after_ms;
     bool held_back; /* a write waits for write_after_ms */
@@ -349,6 +350,7 @@ static void hold_turn(struct mu_rdzv *r, uint64_t now_ms)
 {
     r->turn_state = TURN_HELD;
     r->turn_held_ms = now_ms;
+    r->write_after_ms = 0; /* who has a turn is in nobody's way */
     r->want_read = true;
 }
 
@@ -447,12 +449,12 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     r->deadline_ms = now_ms + r->settings.join_ms;
     (void)snprintf(r->came, sizeof r->came, "timed out after %llu s: the store has shown no document",
                    (unsigned long long)(r->settings.join_ms / 1000));
-    r->spare = false;
-    if (r->has_turns && r->turn_state == TURN_NONE && !is_away(r))
-        take_turn(r, out); /* we will want to write; the document is read when it is our turn */
-    else
+    r->spare = r->turn_in_vain = false;
+    if (!r->has_turns || is_away(r) || r->turn_state == TURN_HELD)
         r->want_read = true;
-    if (is_away(r)) /* it is tried before it is given up, however long the pause between tries has become */
+    else if (r->turn_state == TURN_NONE)
+        take_turn(r, out); /* we will want to write; the document is read when it is our turn */
+    if (is_away(r))        /* it is tried before it is given up, however long the pause between tries has become */
         r->retry_at_ms = sooner(r->retry_at_ms, now_ms + MU_RDZV_LAST_TRY_MS / 2);
 }
 
@@ -887,12 +889,24 @@ static uint64_t effective_deadline_ms(const struct mu_rdzv *r)
     return r->spare ? NEVER : r->deadline_ms;
 }
 
+/* When to write a heartbeat. A node that waits for its turn, or whose round is ending, writes itself into the document soon
+ * all the same; until then a heartbeat would only get into the way of those who leave and join. */
+static uint64_t beat_wanted_ms(const struct mu_rdzv *r)
+{
+    bool ends = r->phase == MU_RDZV_PHASE_MEMBER && r->lost_count > 0 && r->dead_count == 0;
+    bool waits = r->turn_state == TURN_TAKING || r->turn_state == TURN_WAITING;
+
+    if (!ends && !waits)
+        return r->beat_due_ms;
+    return later(r->beat_due_ms, r->beat_sent_ms + mu_rdzv_death_age_ms(&r->settings) / 3 * 2);
+}
+
 static struct mu_rdzv_moment moment_of(const struct mu_rdzv *r, const struct plan *plan, uint64_t now_ms)
 {
     return (struct mu_rdzv_moment){
         .now_ms = now_ms,
         .deadline_ms = effective_deadline_ms(r),
-        .keep_alive_due = now_ms >= r->beat_due_ms && !plan->beats,
+        .keep_alive_due = now_ms >= beat_wanted_ms(r) && !plan->beats,
         .last_call_over = (r->doc.has_deadline && r->sights.doc.has_deadline &&
                            r->doc.deadline_us == r->sights.doc.deadline_us && now_ms >= last_call_end_ms(r)) ||
                           now_ms >= everybody_is_back_ms(r, &r->doc),
@@ -1013,13 +1027,6 @@ static bool beats(enum mu_rdzv_action action)
            action == MU_RDZV_ADD_TO_WAIT_LIST || action == MU_RDZV_ADD_TO_REDUNDANCY_LIST;
 }
 
-/* Joins of a crowd ring no bell: nobody waits for them but for the completion. */
-static bool rings(enum mu_rdzv_action action)
-{
-    return action != MU_RDZV_KEEP_ALIVE && action != MU_RDZV_ADD_TO_PARTICIPANTS &&
-           action != MU_RDZV_ADD_TO_REDUNDANCY_LIST;
-}
-
 static void add_deed(struct plan *plan, enum mu_rdzv_action action, int64_t round)
 {
     assert(plan->deeds_count < DEEDS_MAX);
@@ -1048,8 +1055,59 @@ static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action actio
     if (completes)
         add_deed(plan, MU_RDZV_MARK_COMPLETE, round);
     plan->beats |= beats(action);
-    plan->rings |= rings(action) || completes;
     return 0;
+}
+
+/* ---- Ringing ---- */
+
+/* Each ring makes every node read the whole document. So a write is rung only if all of them have something to do because
+ * of it; of the writes that tell all of them the same, the first one is rung. Everything else is found by the slow read. */
+
+static bool has_of_ours(const struct mu_doc *doc, unsigned in)
+{
+    for (size_t i = 0; i < doc->count; i++)
+        if ((doc->members[i].in & in) != 0 && mu_node_is_ours(&doc->members[i].node))
+            return true;
+    return false;
+}
+
+/* A member of ours has left the complete round of `doc`, and rang. A node that was never a member of it cannot know; it
+ * takes those who wait for such members. */
+static bool has_lost_one_of_ours(const struct mu_rdzv *r, const struct mu_doc *doc)
+{
+    if (!r->world_valid || doc->round != r->world.round)
+        return has_of_ours(doc, MU_DOC_WAITING);
+    for (size_t i = 0; i < r->world.count; i++)
+        if (mu_node_is_ours(&r->world.members[i]) && !mu_doc_has(doc, &r->world.members[i], MU_DOC_PARTICIPANT))
+            return true;
+    return false;
+}
+
+/* The round stays complete, but its members have to regroup: the first of them leaves, or the first node wants in. */
+static bool ends_round(const struct mu_rdzv *r, const struct mu_doc *before, const struct mu_doc *after)
+{
+    bool leaves = after->participants<before->participants, waits = after->waiting> before->waiting;
+
+    return (leaves && !has_lost_one_of_ours(r, before)) || (waits && !has_of_ours(before, MU_DOC_WAITING));
+}
+
+/* The last member leaves. Where that was one of PyTorch's, which do not ring, the first of ours who comes in does. */
+static bool opens_round(const struct mu_doc *before, const struct mu_doc *after)
+{
+    return before->complete || (has_of_ours(after, MU_DOC_WAITING) && has_of_ours(after, MU_DOC_PARTICIPANT) &&
+                                !has_of_ours(before, MU_DOC_PARTICIPANT));
+}
+
+/* The write of r->doc, where now r->sights.doc is. */
+static bool rings(const struct mu_rdzv *r)
+{
+    const struct mu_doc *before = &r->sights.doc, *after = &r->doc;
+
+    if (r->dead_count > 0 || after->closed != before->closed)
+        return true;
+    if (!after->complete)
+        return opens_round(before, after);
+    return !before->complete || before->round != after->round || ends_round(r, before, after);
 }
 
 static void send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us, uint64_t now_ms,
@@ -1063,7 +1121,7 @@ static void send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_n
         return;
     }
     r->plan = *plan;
-    r->plan.rings |= r->dead_count > 0;
+    r->plan.rings |= rings(r);
     r->plan.size = r->out.len;
     r->planned_us = doc_now_us;
     effect = request(r, MU_RDZV_DO_WRITE, now_ms, out);
@@ -1350,8 +1408,6 @@ static bool beats_meanwhile(const struct mu_rdzv *r, const struct plan *plan, en
     struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
 
     moment.deadline_ms = NEVER;
-    if (is_crowd(r) && now_ms - r->beat_sent_ms < mu_rdzv_death_age_ms(&r->settings) / 3 * 2)
-        return false; /* all of them would get into each other's way; turns come soon enough */
     return wanted != MU_RDZV_KEEP_ALIVE && plan->count == 0 && now_ms >= r->write_after_ms && is_joining(r) &&
            mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE;
 }
@@ -1397,8 +1453,10 @@ static void evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
         send_write(r, &plan, doc_now_us, event->now_ms, out);
         return;
     }
-    if (r->turn_state == TURN_HELD && !mu_rdzv_action_writes(action))
+    if (r->turn_state == TURN_HELD && !mu_rdzv_action_writes(action)) {
         give_turn(r, out); /* there is nothing to do with it */
+        r->turn_in_vain = true;
+    }
     conclude(r, action, event->now_ms, out);
 }
 
@@ -1480,8 +1538,10 @@ static void note_ring(struct mu_rdzv *r, struct mu_slice token)
 {
     bool same = r->has_token && mu_slice_equal(token, mu_buf_slice(&r->token));
 
-    if (r->rung)
-        r->idle_rings = same ? r->idle_rings + 1 : 0;
+    if (!same)
+        r->idle_rings = 0;
+    else if (r->rung)
+        r->idle_rings++;
     r->rung = false;
 }
 
@@ -1581,6 +1641,7 @@ static void on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
     }
     is_up(r, out);
     r->maybe_in = r->from_store = true;
+    r->idle_rings = 0; /* our own ring will bring nothing new to us */
     r->lost_writes = 0;
     r->write_after_ms = 0;
     if (plan.beats) {
@@ -1624,6 +1685,26 @@ static void on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, s
         wait_for_turn(r, event->now_ms, out);
 }
 
+/* ---- The bell ---- */
+
+/* Most likely the next round is open, and all who wait for it mean to write now. The document is read when our turn has
+ * come, and then once. */
+static bool reads_with_turn(const struct mu_rdzv *r)
+{
+    return r->has_turns && !r->turn_in_vain && !is_away(r) && !r->corrupt && r->phase == MU_RDZV_PHASE_JOINING &&
+           r->sights.doc.complete && mu_doc_has(&r->sights.doc, &r->me, MU_DOC_WAITING);
+}
+
+static void on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
+    r->rung = true;
+    r->park_later = true; /* what rang is in the document that is read next */
+    if (reads_with_turn(r) && r->turn_state == TURN_NONE)
+        take_turn(r, out);
+    else if (!reads_with_turn(r) || r->turn_state == TURN_HELD)
+        r->want_read = true;
+}
+
 /* ---- Time ---- */
 
 static uint64_t poll_ms(const struct mu_rdzv *r)
@@ -1651,11 +1732,12 @@ static bool must_beat(const struct mu_rdzv *r)
            mu_doc_has(&r->doc, &r->me, MU_DOC_HEARTBEAT);
 }
 
-/* In a crowd a heartbeat begins with a turn; the document is read when it has come. NEVER: not now. */
+/* When a heartbeat begins with a turn; the document is read when it has come. NEVER: not now. */
 static uint64_t next_turn_ms(const struct mu_rdzv *r)
 {
-    return must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !is_away(r) && !r->corrupt ? r->beat_due_ms
-                                                                                                   : NEVER;
+    bool may = must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !is_away(r) && !r->corrupt;
+
+    return may ? beat_wanted_ms(r) : NEVER;
 }
 
 /* When the document has to be looked at next, if nothing else happens. */
@@ -1672,7 +1754,7 @@ static uint64_t next_look_ms(const struct mu_rdzv *r)
     if (r->held_back)
         when = sooner(when, r->write_after_ms);
     if (must_beat(r) && !is_crowd(r))
-        when = sooner(when, if_new(r, r->beat_due_ms));
+        when = sooner(when, if_new(r, beat_wanted_ms(r)));
     if (r->phase == MU_RDZV_PHASE_JOINING && !doc->complete && mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
         (int64_t)doc->participants >= r->settings.nodes_min) {
         uint64_t back_ms = everybody_is_back_ms(r, doc);
@@ -1810,7 +1892,7 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
         on_settled(r, event, out);
         break;
     case MU_RDZV_RUNG:
-        r->want_read = r->rung = true;
+        on_rung(r, out);
         break;
     case MU_RDZV_TURN:
         on_turn(r, event, out);

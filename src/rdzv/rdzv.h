@@ -14,7 +14,8 @@
  *  - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
  *    saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
  *  - Times that we write are the document's own: those of the PyTorch members if there are any.
- *  - A bell tells members of changes at once; turns keep a crowd from overwriting each other. Both are hints.
+ *  - A bell tells all nodes at once that a round ends, that the next one is open, and that it is complete; turns keep a crowd
+ *    from overwriting each other. Both are hints. Regrouping costs a node a few reads of the document, whatever their number.
  *  - A store that is away judges nobody, and is waited for. If a member hosts it, that member is lost with it: at once when
  *    connections are refused, after the death age and store_lost_ms when there is silence. Who joins waits for store_lost_ms,
  *    and for MU_RDZV_SURPLUS_MS where it has no place in the round.

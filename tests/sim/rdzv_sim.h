@@ -169,6 +169,9 @@ struct node {
     uint64_t deadline_since_ms;
     uint64_t write_ms; /* when it sent its last write */
 
+    /* What it costs: each document that came from the store, also as the answer of a write that was lost. */
+    uint64_t reads, read_bytes;
+
     struct stock *model; /* PyTorch's */
 };
 

@@ -195,6 +195,15 @@ static void replace(struct version *version)
     s.blocked = NULL;
 }
 
+/* The answer to `request` brings the document. */
+static void count_read(const struct request *request)
+{
+    struct node *node = &w.nodes[request->slot];
+
+    node->reads++;
+    node->read_bytes += request->version != NULL ? request->version->bytes.len : 0;
+}
+
 void store_look(struct request *request)
 {
     const struct node *node = &w.nodes[request->slot];
@@ -216,6 +225,7 @@ void store_look(struct request *request)
     request->incarnation = s.incarnation;
     request->found = s.document != NULL;
     request->version = version_keep(s.document);
+    count_read(request);
     if (fault(F_LOST))
         answer_failed(request, below(SECOND));
     else
@@ -246,8 +256,10 @@ static void write(struct request *request)
     /* Whether it was ours is inferred from the bytes: somebody else's equal ones would do. */
     request->written = s.document != NULL && mu_slice_equal(mu_buf_slice(&s.document->bytes), bytes);
     request->version = version_keep(s.document);
-    if (!request->written)
+    if (!request->written) {
         w.writes_lost++;
+        count_read(request);
+    }
     if (fault(F_LOST))
         answer_failed(request, below(SECOND));
     else

@@ -5,6 +5,8 @@
  *     muster-sim --time SECONDS               fresh seeds for so long; prints job-lives per second
  *     muster-sim --seed N [--trace]           one seed, told line by line
  *     muster-sim --crowd N [--stock]          no faults: N nodes arrive within 100 ms; prints what that costs
+ *     muster-sim --regroup N                  no faults: N nodes meet, a worker fails, all regroup; prints what that
+ *                                             costs, and holds it against REGROUP_READS_MAX
  *
  *     --nodes N                               so many nodes, whatever the seed says
  *     --faults LIST                           these faults and no others; "none"
@@ -14,6 +16,10 @@
 #include "rdzv_sim.h"
 
 #include <time.h>
+
+#define REGROUP_READS_MAX 6 /* by a node, of the document, from a worker's failure to the next round */
+
+#define REGROUP_US(nodes) (100 * MS + (nodes)*4 * MS) /* two turns a node; the slow read comes after a second */
 
 static unsigned nodes_wanted;
 static bool faults_given, faults_wanted[FAULTS_COUNT];
@@ -508,7 +514,8 @@ static unsigned joined_count(void)
     return count;
 }
 
-static int run_crowd(uint64_t seed, unsigned count, bool stock)
+/* No faults; `count` nodes arrive and meet. */
+static void gather(uint64_t seed, unsigned count, bool stock)
 {
     memset(faults_wanted, 0, sizeof faults_wanted);
     faults_given = true;
@@ -524,10 +531,58 @@ static int run_crowd(uint64_t seed, unsigned count, bool stock)
     }
     while (joined_count() < count && w.now_us < 600 * SECOND)
         run_until(w.now_us + MS);
+}
+
+static int run_crowd(uint64_t seed, unsigned count, bool stock)
+{
+    gather(seed, count, stock);
     printf("%u %s nodes: %u in after %.3f s; %.2f writes a join, %" PRIu64 " of %" PRIu64 " lost; %.1f reads a join\n",
            count, stock ? "PyTorch" : "muster", joined_count(), (double)w.now_us / 1e6, (double)w.writes / count,
            w.writes_lost, w.writes, (double)w.reads / count);
     return joined_count() == count ? 0 : 1;
+}
+
+/* ---- Regrouping ---- */
+
+/* A worker of one node fails: that node leaves and joins again, the others follow. */
+static void regroup(struct node *node)
+{
+    w.calm = true; /* nodes leave within 20 ms of hearing that they should */
+    for (unsigned i = 0; i < w.nodes_count; i++)
+        w.nodes[i].reads = w.nodes[i].read_bytes = 0;
+    w.writes = w.writes_lost = 0;
+    node->deed = DEED_JOIN;
+    node->deed_us = w.now_us;
+    node_owner(node);
+    while (joined_count() < w.nodes_count && w.now_us < 600 * SECOND)
+        run_until(w.now_us + MS);
+}
+
+/* What it costs a node to regroup does not grow with their number. */
+static void run_regroup(uint64_t seed, unsigned count)
+{
+    uint64_t begin_us, most = 0, reads = 0, bytes = 0;
+
+    gather(seed, count, false);
+    EXPECT("met", joined_count() == count, "%u of %u nodes joined", joined_count(), count);
+    run_until(w.now_us + below(20 * SECOND));
+    begin_us = w.now_us;
+    regroup(&w.nodes[below(count)]);
+    EXPECT("met", joined_count() == count, "%u of %u nodes joined again", joined_count(), count);
+    for (unsigned i = 0; i < count; i++) {
+        most = w.nodes[i].reads > most ? w.nodes[i].reads : most;
+        reads += w.nodes[i].reads;
+        bytes += w.nodes[i].read_bytes;
+    }
+    printf("%u nodes regroup in %.3f s: a node reads the document %.1f times (at most %" PRIu64
+           "), %.0f bytes; %.2f writes a node, %" PRIu64 " lost in all\n",
+           count, (double)(w.now_us - begin_us) / 1e6, (double)reads / count, most, (double)bytes / count,
+           (double)w.writes / count, w.writes_lost);
+    EXPECT("quick", w.now_us - begin_us < REGROUP_US(count), "%u nodes regroup in %.3f s: somebody was not rung for",
+           count, (double)(w.now_us - begin_us) / 1e6);
+    EXPECT("reads", most <= REGROUP_READS_MAX, "a node read the document %" PRIu64 " times to regroup %u nodes", most,
+           count);
+    clear_up();
 }
 
 /* ---- The command line ---- */
@@ -544,6 +599,7 @@ static int usage(void)
 {
     (void)fputs("usage: muster-sim [--seed N] [--seeds N | --time SECONDS] [--nodes N] [--faults LIST] [--trace]\n"
                 "       muster-sim --crowd N [--stock] [--seed N]\n"
+                "       muster-sim --regroup N [--seed N] [--seeds N]\n"
                 "faults:",
                 stderr);
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
@@ -574,7 +630,7 @@ static bool take_faults(const char *list)
 struct options {
     uint64_t seed, seeds;
     double limit;
-    unsigned crowd;
+    unsigned crowd, regroup;
     bool stock, seed_given;
 };
 
@@ -604,6 +660,8 @@ static bool take_option(struct options *options, const char *name, const char *v
         return (nodes_wanted = (unsigned)strtoul(value, NULL, 0)) > 0 && nodes_wanted <= IDS_MAX / 8;
     if (strcmp(name, "--crowd") == 0)
         return (options->crowd = (unsigned)strtoul(value, NULL, 0)) > 0 && options->crowd <= IDS_MAX;
+    if (strcmp(name, "--regroup") == 0)
+        return (options->regroup = (unsigned)strtoul(value, NULL, 0)) > 0 && options->regroup <= IDS_MAX;
     return false;
 }
 
@@ -613,7 +671,10 @@ static int run(const struct options *options)
     uint64_t runs = 0;
 
     do {
-        run_seed(options->seed + runs);
+        if (options->regroup > 0)
+            run_regroup(options->seed + runs, options->regroup);
+        else
+            run_seed(options->seed + runs);
         runs++;
         took = seconds() - start;
     } while (options->limit > 0 ? took < options->limit : runs < options->seeds);

@@ -821,7 +821,7 @@ static void heartbeats_go_on_while_a_turn_is_waited_for(void **unused)
     s->shows_records = true;
     until_write(s, "1 b=0@ c=0@ a~@");
     T(s->trace.text, "write 1 b=0 c=0 a~; planned keep alive (1)");
-    assert_true(s->now_ms <= START_MS + INTERVAL_MS);
+    assert_true(s->now_ms <= START_MS + AGE_MS / 3 * 2 + 1000); /* not sooner, for the turn may come */
     T(written(s), "synced");
 }
 
@@ -1443,7 +1443,7 @@ static void a_member_that_left_is_lost_once(void **unused)
     T(watch(s, 10000, "0 complete a=0@ b=1@ c=2@ d=3@"), "");
     T(watch(s, 10000, "0 complete a=0@ c=2@"), "peers_lost b d");
     T(watch(s, 10000, "0 complete a=0@ c=2@"), "");
-    T(watch(s, 10000, "0 complete a=0@"), "");
+    T(watch(s, 10000, "0 complete a=0@"), "peers_lost b c d"); /* b and d may have been done */
 }
 
 static void a_member_that_is_silent_is_lost_after_the_death_age(void **unused)
@@ -1684,10 +1684,10 @@ static void the_bell_is_rung_only_for_what_others_wait_for(void **unused)
     T(written(s), ""); /* not for a heartbeat */
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "0 complete a=0@ b=1@ c=2@"), "write 0 complete b=1 c=2 a~");
-    T(written(s), "ring"); /* for a member gone, and a node waiting */
+    T(written(s), "ring"); /* for the first member gone, which ends the round */
     T(ask(s, MU_RDZV_LEAVE), "read");
     T(state(s, "0 complete b=1@ c=2@ a~@"), "write 0 complete b=1 c=2");
-    T(written(s), "ring; left");
+    T(written(s), "left"); /* not for one that does not wait any more */
 
     s = START(2, 2, PLAIN, .has_bell = true);
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -1714,6 +1714,113 @@ static void the_dead_are_taken_out_soon_and_rung_for(void **unused)
     assert_true(s->now_ms - lost_ms <= 20); /* so that c, should it live, learns of it */
     assert_non_null(strstr(s->trace.text, "write 0 complete a=0 b=1"));
     T(written(s), "ring");
+}
+
+/* What `a` does with its place in a round of three, when the others have done what `text` shows. */
+static const char *joins_again(const char *text)
+{
+    struct scene *s = START(2, 3, PLAIN, .has_bell = true);
+
+    be_member(s, "4 complete a=0@ b=1@ c=2@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    assert_non_null(strstr(state(s, text), "write"));
+    return written(s);
+}
+
+static void a_rounds_end_its_opening_and_its_completion_are_rung_and_no_more(void **unused)
+{
+    struct scene *s = NULL;
+
+    (void)unused;
+    T(joins_again("4 complete a=0@ b=1@ c=2@"), "ring");     /* the first to leave */
+    T(joins_again("4 complete a=0@ b=1@ c=2@ d~@"), "ring"); /* d wants in, which may be held down */
+    T(joins_again("4 complete a=0@ b=1@ c~@"), "");          /* c has rung */
+    T(joins_again("4 complete a=0@ b~@ c~@"), "ring");       /* the last to leave opens the next round */
+    T(joins_again("5 b=0@ c~@"), "");                        /* b has, and all are on their way */
+    T(joins_again("5 b=0@ c=0@"), "ring; joined 5 as 0 of a b c");
+
+    s = START(2, 3, PLAIN, .has_bell = true);
+    be_member(s, "4 complete a=0@ b=1@ c=2@");
+    T(ask(s, MU_RDZV_LEAVE), "read");
+    T(state(s, "4 complete a=0@ b=1@"), "write 4 complete b=1");
+    T(written(s), "left"); /* c was the first */
+}
+
+static void the_first_that_wants_in_is_rung_for(void **unused)
+{
+    struct scene *s = START(2, 4, PLAIN, .has_bell = true);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 complete b=0@ c=1@"), "write 4 complete b=0 c=1 a~");
+    T(written(s), "ring; park 0");
+
+    s = START(2, 4, PLAIN, .has_bell = true);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 complete b=0@ c=1@ d~@"), "write 4 complete b=0 c=1 d~ a~");
+    T(written(s), "park 0");
+}
+
+/* They ring no bell; the first of ours that finds what they did does. */
+static void for_pytorchs_nodes_the_first_of_ours_rings(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN, .has_bell = true);
+
+    (void)unused;
+    be_member(s, "4 complete B=0@ a=1@ c=2@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 complete a=1@ c=2@ B~@"), "write 4 complete c=2 B~ a~");
+    T(written(s), "ring");
+    T(pass(s, 1000), "read");
+    T(state(s, "5 B=0@ a~@ c~@"), "write 5 last-call B=0 a=0 c~");
+    T(written(s), "ring"); /* B has opened it */
+
+    s = START(2, 3, PLAIN, .has_bell = true);
+    be_member(s, "4 complete B=0@ a=1@ c=2@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "5 B=0@ c~@"), "write 5 last-call B=0 c~ a=0");
+    T(written(s), "ring");
+}
+
+/* All who wait mean to write when it rings: each reads the document when its turn has come, and not before. */
+static void who_waits_for_the_next_round_and_is_rung_takes_a_turn(void **unused)
+{
+    struct scene *s = START(2, 4, ALL);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "take turn");
+    T(turn(s, 1, 0), "read");
+    T(state(s, "4 complete b=0@ c=1@"), "write 4 complete b=0 c=1 a~");
+    T(written(s), "ring; give turn 1; park 0");
+    T(rung(s), "take turn");
+    T(turn(s, 3, 1), "wait for turn 2 at most 200");
+    T(turn_came(s, true, 2), "read");
+    T(state(s, "5 b=0@ c~@ a~@"), "write 5 last-call b=0 c~ a=0");
+    T(written(s), "give turn 3; park 1");
+    T(rung(s), "read"); /* now it waits for the completion alone */
+
+    s = START(2, 4, ALL); /* it may have rung for something else */
+    T(ask(s, MU_RDZV_JOIN), "take turn");
+    T(turn(s, 1, 0), "read");
+    T(state(s, "4 complete b=0@ c=1@"), "write 4 complete b=0 c=1 a~");
+    T(written(s), "ring; give turn 1; park 0");
+    T(rung(s), "take turn");
+    T(turn(s, 2, 1), "read");
+    T(state(s, "4 complete b=0@ a~@"), "give turn 2; park 1");
+    T(rung(s), "read"); /* and may do so again */
+    T(state(s, "5 b=0@ a~@"), "take turn; park 2");
+}
+
+/* It leaves soon, and then writes itself into the document anew. */
+static void a_member_whose_round_ends_puts_its_heartbeat_off(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "4 complete a=0@ b=1@ c=2@");
+    T(watch(s, 1000, "4 complete a=0@ b=1@ c~@"), "peers_lost c; waiting 1");
+    until_write(s, "4 complete a=0@ b=1@ c~@");
+    assert_in_range(s->now_ms, START_MS + AGE_MS / 3 * 2, START_MS + AGE_MS / 3 * 2 + 1000);
 }
 
 static void the_bell_is_parked_at_the_last_counter(void **unused)
@@ -1764,6 +1871,24 @@ static void a_bell_that_rings_for_nothing_is_left_alone_until_the_next_look(void
     T(again(s), "");
     T(pass(s, 1000), "read");
     assert_non_null(strstr(again(s), "park"));
+}
+
+/* Nodes that ring for one another do not make each other deaf. */
+static void rings_for_what_was_seen_already_are_not_counted_for_ever(void **unused)
+{
+    static const char *const seen[] = { "0 a=0@ b=0@", "0 a=0@ b=0@ c=0@" };
+    struct scene *s = START(4, 4, PLAIN, .has_bell = true);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0"), "write 0 a=0");
+    T(written(s), "park 0");
+    for (int i = 0; i < MU_RDZV_IDLE_RINGS_MAX; i++) {
+        T(pass(s, 1000), "read");
+        (void)state(s, seen[i % 2]);
+        T(rung(s), "read");
+        assert_non_null(strstr(again(s), "park"));
+    }
 }
 
 static void a_bell_that_cannot_be_parked_is_not_tried_in_a_circle(void **unused)
@@ -3273,8 +3398,14 @@ int main(void)
         SCENE(a_heartbeat_that_was_lost_to_another_write_is_written_soon),
         SCENE(the_bell_is_rung_only_for_what_others_wait_for),
         SCENE(the_dead_are_taken_out_soon_and_rung_for),
+        SCENE(a_rounds_end_its_opening_and_its_completion_are_rung_and_no_more),
+        SCENE(the_first_that_wants_in_is_rung_for),
+        SCENE(for_pytorchs_nodes_the_first_of_ours_rings),
+        SCENE(who_waits_for_the_next_round_and_is_rung_takes_a_turn),
+        SCENE(a_member_whose_round_ends_puts_its_heartbeat_off),
         SCENE(the_bell_is_parked_at_the_last_counter),
         SCENE(a_bell_that_rings_for_nothing_is_left_alone_until_the_next_look),
+        SCENE(rings_for_what_was_seen_already_are_not_counted_for_ever),
         SCENE(a_bell_that_cannot_be_parked_is_not_tried_in_a_circle),
         SCENE(world_and_rank_are_those_that_were_written),
         SCENE(a_round_with_members_or_ranks_missing_is_left_and_joined_anew),
