@@ -40,7 +40,7 @@ static void tell(const struct mu_blocking *b, enum muster_rdzv_event_type type, 
 {
     struct mu_blocking_effect *effect;
 
-    if (b->freeing)
+    if (b->end != MU_BLOCKING_SERVING)
         return;
     effect = emit(out, MU_BLOCKING_DO_TELL);
     effect->tell = type;
@@ -69,7 +69,6 @@ static void interrupt(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking
 static void on_leave(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
 {
     b->wants_join = false;
-    b->left = true;
     b->next_look_ms = UINT64_MAX;
     if (b->calling == MU_BLOCKING_NEXT) {
         b->dropped = true;
@@ -82,8 +81,8 @@ static void on_leave(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_
 
 static void on_free(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
 {
-    assert(!b->freeing);
-    b->freeing = true;
+    assert(b->end == MU_BLOCKING_SERVING);
+    b->end = MU_BLOCKING_FREEING;
     b->wants_join = b->wants_close = b->wants_look = false;
     interrupt(b, now_ms, out);
     if (b->end_at_ms == UINT64_MAX)
@@ -148,6 +147,11 @@ static void looked_for_waiting(struct mu_blocking *b, const struct mu_blocking_e
         b->next_look_ms = event->now_ms + b->look_ms;
 }
 
+static bool is_busy(const struct mu_blocking *b)
+{
+    return b->calling != MU_BLOCKING_NOTHING || b->shutdown == MU_BLOCKING_SHUTTING;
+}
+
 static void on_returned(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out)
 {
     if (event->call == MU_BLOCKING_SHUTDOWN)
@@ -156,6 +160,8 @@ static void on_returned(struct mu_blocking *b, const struct mu_blocking_event *e
         b->calling = MU_BLOCKING_NOTHING;
     else
         assert(event->call == MU_BLOCKING_SHUTDOWN); /* beside it */
+    if (!is_busy(b) && b->end == MU_BLOCKING_SERVING)
+        b->end_at_ms = UINT64_MAX;
     switch (event->call) {
     case MU_BLOCKING_NEXT:
         joined_or_not(b, event, out);
@@ -172,10 +178,9 @@ static void on_returned(struct mu_blocking *b, const struct mu_blocking_event *e
         else
             tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
         break;
-    case MU_BLOCKING_FREE:
-        b->freed = true;
-        break;
+    case MU_BLOCKING_STORE:
     case MU_BLOCKING_SHUTDOWN:
+    case MU_BLOCKING_FREE:
     case MU_BLOCKING_NOTHING:
         break;
     }
@@ -183,37 +188,58 @@ static void on_returned(struct mu_blocking *b, const struct mu_blocking_event *e
 
 /* ---- What comes next ---- */
 
-static void end_on(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
+static void abandon(struct mu_blocking *b, struct mu_blocking_effects *out)
 {
-    bool busy = b->calling != MU_BLOCKING_NOTHING || b->shutdown == MU_BLOCKING_SHUTTING;
+    enum mu_blocking_call late = b->calling != MU_BLOCKING_NOTHING ? b->calling : MU_BLOCKING_SHUTDOWN;
 
-    if (busy && now_ms >= b->end_at_ms) {
-        b->over = true;
-        emit(out, MU_BLOCKING_DO_ABANDON)->call = b->calling != MU_BLOCKING_NOTHING ? b->calling : MU_BLOCKING_SHUTDOWN;
-    } else if (busy) {
-        return;
-    } else if (b->shutdown == MU_BLOCKING_UP && !b->left) {
-        b->shutdown = MU_BLOCKING_SHUTTING;
-        call(b, MU_BLOCKING_SHUTDOWN, out);
-    } else if (b->owned && !b->freed) {
-        call(b, MU_BLOCKING_FREE, out);
-    } else {
-        b->over = true;
-        (void)emit(out, MU_BLOCKING_DO_END);
+    b->end = MU_BLOCKING_OVER;
+    emit(out, MU_BLOCKING_DO_ABANDON)->call = late;
+}
+
+/* Nothing is under way: the next call of the end, or the end. */
+static void end_on(struct mu_blocking *b, struct mu_blocking_effects *out)
+{
+    while (b->calling == MU_BLOCKING_NOTHING && b->end != MU_BLOCKING_OVER) {
+        b->end++;
+        switch (b->end) {
+        case MU_BLOCKING_ENDING_STORE:
+            call(b, MU_BLOCKING_STORE, out);
+            break;
+        case MU_BLOCKING_ENDING_JOB:
+            if (b->state == MU_BLOCKING_IN && b->shutdown == MU_BLOCKING_UP) {
+                b->shutdown = MU_BLOCKING_SHUTTING;
+                call(b, MU_BLOCKING_SHUTDOWN, out);
+            }
+            break;
+        case MU_BLOCKING_ENDING_HANDLER:
+            if (b->owned)
+                call(b, MU_BLOCKING_FREE, out);
+            break;
+        case MU_BLOCKING_OVER:
+            (void)emit(out, MU_BLOCKING_DO_END);
+            break;
+        case MU_BLOCKING_SERVING:
+        case MU_BLOCKING_FREEING:
+            assert(false);
+            break;
+        }
     }
 }
 
 static void go_on(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_effects *out)
 {
-    if (b->freeing) {
-        end_on(b, now_ms, out);
+    if (b->end != MU_BLOCKING_SERVING) {
+        if (!is_busy(b))
+            end_on(b, out);
+        else if (now_ms >= b->end_at_ms)
+            abandon(b, out);
     } else if (b->calling != MU_BLOCKING_NOTHING) {
         return;
     } else if (b->wants_close) {
         b->wants_close = false;
         call(b, MU_BLOCKING_CLOSE, out);
     } else if (b->wants_join) {
-        b->wants_join = b->left = false;
+        b->wants_join = false;
         b->state = MU_BLOCKING_JOINING;
         b->next_look_ms = UINT64_MAX;
         call(b, MU_BLOCKING_NEXT, out);
@@ -229,7 +255,7 @@ static void go_on(struct mu_blocking *b, uint64_t now_ms, struct mu_blocking_eff
 void mu_blocking_step(struct mu_blocking *b, const struct mu_blocking_event *event, struct mu_blocking_effects *out)
 {
     out->count = 0;
-    assert(!b->over);
+    assert(b->end != MU_BLOCKING_OVER);
     switch (event->type) {
     case MU_BLOCKING_ON_JOIN:
         b->wants_join = true;
@@ -260,9 +286,9 @@ void mu_blocking_step(struct mu_blocking *b, const struct mu_blocking_event *eve
 
 uint64_t mu_blocking_deadline_ms(const struct mu_blocking *b)
 {
-    if (b->over)
+    if (b->end == MU_BLOCKING_OVER)
         return UINT64_MAX;
-    if (b->freeing)
+    if (b->end != MU_BLOCKING_SERVING)
         return b->end_at_ms;
     return b->calling == MU_BLOCKING_NOTHING ? b->next_look_ms : UINT64_MAX;
 }

@@ -12,9 +12,10 @@
  *   while we are in a round.
  * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return. A leave
  *   at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
- * - Freed without a leave, the job is over: shutdown() is called, as PyTorch's launcher does. Then, where the handler is ours,
- *   free().
- * - What has not returned end_ms after the first leave during a join, or after the free, is abandoned. */
+ * - Freed while in a round, the job is over: shutdown() is called, as PyTorch's launcher does. Freed while out of one, it is not:
+ *   an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
+ * - Before all that, calls of the round's store that are still under way have to return: the handler may own it.
+ * - What has not returned end_ms after the leave that interrupts a join, or after the free, is abandoned. */
 #ifndef MU_HANDLER_BLOCKING_H
 #define MU_HANDLER_BLOCKING_H
 
@@ -30,6 +31,7 @@
     X(WAITING, "num_nodes_waiting()")                                                                                  \
     X(LOOK, "is_closed() and num_nodes_waiting()")                                                                     \
     X(CLOSE, "set_closed()")                                                                                           \
+    X(STORE, "a call of the round's store") /* nothing is called: those before it have returned */                     \
     X(SHUTDOWN, "shutdown()")                                                                                          \
     X(FREE, "free()")
 
@@ -42,6 +44,15 @@ enum mu_blocking_call {
 const char *mu_blocking_call_text(enum mu_blocking_call call);
 
 enum mu_blocking_state { MU_BLOCKING_OUT, MU_BLOCKING_JOINING, MU_BLOCKING_IN };
+
+enum mu_blocking_end { /* what was begun last, from the free on; in this order */
+                       MU_BLOCKING_SERVING,
+                       MU_BLOCKING_FREEING,
+                       MU_BLOCKING_ENDING_STORE,
+                       MU_BLOCKING_ENDING_JOB,
+                       MU_BLOCKING_ENDING_HANDLER,
+                       MU_BLOCKING_OVER,
+};
 
 enum mu_blocking_event_type {
     MU_BLOCKING_ON_JOIN,
@@ -92,9 +103,8 @@ struct mu_blocking {
     enum { MU_BLOCKING_UP, MU_BLOCKING_SHUTTING, MU_BLOCKING_SHUT } shutdown;
     bool wants_join, wants_close, wants_look; /* asked for, and not called yet */
     bool dropped; /* nobody wants the next_rendezvous() that is under way: LEFT follows it */
-    bool left;    /* since the last join */
     bool down;    /* the last question was answered with an error */
-    bool freeing, freed, over;
+    enum mu_blocking_end end;
     uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
     uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
 };

@@ -62,7 +62,8 @@ struct call {
     bool under_way;
     struct muster_rdzv *rdzv;
     enum mu_blocking_call which;
-    char *local_addr; /* NULL: none */
+    char *local_addr;     /* NULL: none */
+    atomic_bool unwanted; /* set by the loop: a handler that says "not yet" is not asked again */
     struct muster_rdzv_info info;
     bool built; /* the address was not the handler's: it was put into the store */
     bool closed;
@@ -120,7 +121,7 @@ static int build_bootstrap(struct call *call)
 static int call_next(struct call *call)
 {
     struct muster_rdzv_info *info = &call->info;
-    int rc = muster_rdzv_next_rendezvous(call->rdzv, info, &call->error);
+    int rc = mu_rdzv_next_unless(call->rdzv, &call->unwanted, info, &call->error);
 
     if (rc != 0)
         return rc;
@@ -153,6 +154,8 @@ static int make_call(struct call *call)
         return muster_rdzv_shutdown(call->rdzv, &call->closed, &call->error);
     case MU_BLOCKING_FREE:
         muster_rdzv_free(call->rdzv);
+        break;
+    case MU_BLOCKING_STORE:
         break;
     case MU_BLOCKING_NOTHING:
         assert(false);
@@ -454,7 +457,7 @@ static void on_called(struct mu_file_job *job)
     if (call->which == MU_BLOCKING_SHUTDOWN && call->error.code < 0)
         mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': shutdown() failed: %s; the result stays as it is",
                b->backend, call->error.text);
-    if (!b->machine.over)
+    if (b->machine.end != MU_BLOCKING_OVER)
         feed(b,
              (struct mu_blocking_event){ .type = MU_BLOCKING_ON_RETURNED,
                                          .call = call->which,
@@ -468,7 +471,7 @@ static void make(struct blocking *b, struct mu_filethread *thread, struct call *
 {
     assert(!call->under_way);
     if (which == MU_BLOCKING_NEXT ||
-        which == MU_BLOCKING_FREE) { /* from here on the round's store is not ours to use */
+        which == MU_BLOCKING_STORE) { /* from here on the round's store is not ours to use */
         b->store = NULL;
         for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
             cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
@@ -477,6 +480,7 @@ static void make(struct blocking *b, struct mu_filethread *thread, struct call *
     call->which = which;
     call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
     call->built = call->closed = false;
+    atomic_store(&call->unwanted, false);
     call->count = 0;
     call->error = (struct muster_error){ 0 };
     mu_filethread_submit(thread, &call->job);
@@ -551,6 +555,7 @@ static void perform(struct blocking *b, const struct mu_blocking_effect *effect,
         make(b, b->thread, b->call, effect->call);
         break;
     case MU_BLOCKING_DO_BESIDE:
+        atomic_store(&b->call->unwanted, true);
         make(b, b->beside, b->beside_call, effect->call);
         break;
     case MU_BLOCKING_DO_TELL:
@@ -575,7 +580,7 @@ static void arm(struct blocking *b)
 {
     uint64_t when_ms = mu_blocking_deadline_ms(&b->machine), now_ms = uv_now(b->loop);
 
-    if (b->machine.over)
+    if (b->machine.end == MU_BLOCKING_OVER)
         return; /* the timer is on_over()'s */
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&b->timer);

@@ -8,6 +8,8 @@
 #include "handler/boot.h"
 #include "rdzv/rules.h"
 
+#include <stdatomic.h>
+
 struct uv_loop_s;
 
 /* Makes a handler on `loop` by its parameters. Used by the blocking face (one thread and loop a handler), by `muster join`
@@ -43,6 +45,9 @@ int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_lo
 int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
                            const char *local_addr, muster_rdzv_listener *listener, void *ctx,
                            struct muster_handler **ret_handler, struct muster_error *reterr);
+/* rdzv.c: muster_rdzv_next_rendezvous(), which is not tried again once it is `unwanted`; NULL: it always is. */
+int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, struct muster_rdzv_info *ret_info,
+                        struct muster_error *reterr);
 /* An object that a user has given to an agent serves one agent at a time. MUSTER_EINVAL: it serves another one. */
 int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);

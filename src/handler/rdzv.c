@@ -52,8 +52,8 @@ static void pause_for(int64_t ms)
         continue;
 }
 
-int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
-                                struct muster_error *reterr)
+int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, struct muster_rdzv_info *ret_info,
+                        struct muster_error *reterr)
 {
     struct muster_error error = { 0 }, *why = reterr != NULL ? reterr : &error;
     struct mu_retry retry = { 0 };
@@ -64,14 +64,23 @@ int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_inf
         rc = HAS(rdzv, next_rendezvous) ? rdzv->ops->next_rendezvous(rdzv, ret_info, why)
                                         : not_supported(rdzv, "next_rendezvous", why);
         pause_ms = mu_retry_pause_ms(&retry, rc, mu_clock_ms());
+        if (pause_ms > 0)
+            pause_for(pause_ms);
         if (pause_ms < 0)
             break;
-        pause_for(pause_ms);
+        if (unwanted != NULL && atomic_load(unwanted))
+            return rc;
     }
     if (pause_ms == -1)
         return rc;
     why->code = MUSTER_ERDZV_TIMEOUT;
     return mu_wrap(why, MUSTER_ERDZV_TIMEOUT, "tried again for %d s", MU_RETRY_TIME_MS / 1000);
+}
+
+int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
+                                struct muster_error *reterr)
+{
+    return mu_rdzv_next_unless(rdzv, NULL, ret_info, reterr);
 }
 
 int muster_rdzv_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)

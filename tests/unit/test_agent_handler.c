@@ -62,16 +62,74 @@ struct hall {
     int waiting; /* in next_rendezvous() */
     int64_t round;
     bool closed, deaf; /* deaf: nobody hears shutdown() */
+    bool not_yet;      /* is all that next_rendezvous() says */
+    bool is_stuck;     /* calls of the round's store do not return */
     int fails;         /* of so many calls of num_nodes_waiting() */
-    int shutdowns, frees, questions, set_closeds, inside;
+    int shutdowns, frees, questions, set_closeds, inside, calls;
+};
+
+struct stuck { /* a store whose calls do not return while the hall is stuck */
+    struct muster_store base;
+    struct hall *hall;
 };
 
 struct door { /* a node's way into the hall */
     struct muster_rdzv base;
     struct hall *hall;
     struct muster_store *tcp, *view;
+    struct stuck stuck;
     bool own_address, shut;
     int64_t rank, round;
+};
+
+static int be_stuck(struct muster_store *store)
+{
+    struct hall *hall = ((struct stuck *)store)->hall;
+
+    (void)pthread_mutex_lock(&hall->lock);
+    hall->inside++;
+    (void)pthread_cond_broadcast(&hall->changed);
+    while (hall->is_stuck)
+        (void)pthread_cond_wait(&hall->changed, &hall->lock);
+    hall->inside--;
+    (void)pthread_cond_broadcast(&hall->changed);
+    (void)pthread_mutex_unlock(&hall->lock);
+    return MUSTER_ETIMEOUT;
+}
+
+static int stuck_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
+                     struct muster_error *reterr)
+{
+    (void)key;
+    (void)value;
+    (void)timeout_ms;
+    (void)reterr;
+    return be_stuck(store);
+}
+
+static int stuck_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
+                     struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    (void)key;
+    (void)timeout_ms;
+    (void)ret_value;
+    (void)reterr;
+    return be_stuck(store);
+}
+
+static int stuck_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
+                     int64_t *ret_value, struct muster_error *reterr)
+{
+    (void)key;
+    (void)delta;
+    (void)timeout_ms;
+    (void)ret_value;
+    (void)reterr;
+    return be_stuck(store);
+}
+
+static const struct muster_store_ops stuck_ops = {
+    .size = sizeof stuck_ops, .name = "stuck", .set = stuck_set, .get = stuck_get, .add = stuck_add
 };
 
 static void open_hall(struct hall *hall, int wanted)
@@ -161,7 +219,11 @@ static int door_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info
 
     (void)pthread_mutex_lock(&hall->lock);
     world_size = hall->wanted;
-    rc = hall->closed ? refuse(reterr, MUSTER_ERDZV_CLOSED, "the hall is closed") : wait_in_hall(door, reterr);
+    rc = hall->closed    ? refuse(reterr, MUSTER_ERDZV_CLOSED, "the hall is closed")
+         : hall->not_yet ? refuse(reterr, MUSTER_ERETRY, "not yet")
+                         : wait_in_hall(door, reterr);
+    hall->calls++;
+    (void)pthread_cond_broadcast(&hall->changed);
     (void)pthread_mutex_unlock(&hall->lock);
     if (rc == 0)
         rc = open_store(door, reterr);
@@ -170,6 +232,11 @@ static int door_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info
     *ret_info = (struct muster_rdzv_info){
         .store = door->view, .rank = door->rank, .world_size = world_size, .round = door->round
     };
+    if (hall->is_stuck) { /* with another node, to which there is something to say */
+        door->stuck = (struct stuck){ { &stuck_ops, 1000 }, hall };
+        ret_info->store = &door->stuck.base;
+        ret_info->world_size++;
+    }
     if (door->own_address) {
         (void)snprintf(ret_info->bootstrap.master_addr, sizeof ret_info->bootstrap.master_addr, "127.0.0.1");
         ret_info->bootstrap.master_port = muster_store_server_port(hall->server);
@@ -1105,6 +1172,71 @@ static void a_handler_that_blocks_for_ever_does_not_hold_up_the_end(void **state
     muster_store_server_stop(way.hall.server);
 }
 
+/* Its thread is in a store that the user frees with the handler. */
+static void a_store_that_blocks_for_ever_does_not_hold_up_the_end(void **state)
+{
+    static struct way way; /* its thread may still be about to give the lock back */
+    struct muster_worker_spec spec;
+    struct lines lines = { .text = "" };
+    struct muster_run_result *result = NULL;
+    struct node node;
+
+    (void)state;
+    open_way(&way, DOORS, false, 1);
+    way.hall.is_stuck = true;
+    spec = make_spec(&node, "stuck-store", "true");
+    spec.shutdown_timeout_ms = 300;
+    muster_log_set_sink(keep_line, &lines);
+    way.doors[0] = make_door(&way.hall);
+    way.doors[0].own_address = true; /* else it is a part of next_rendezvous() that is stuck */
+    spec.rdzv_handler = &way.doors[0].base;
+    start(&node, &spec);
+    await(&way.hall, &way.hall.calls, 1);
+    await(&way.hall, &way.hall.inside, 1);
+    muster_agent_signal(node.agent, SIGTERM);
+    end(&node);
+    muster_log_set_sink(NULL, NULL);
+    assert_int_equal(node.rc, MUSTER_ESIGNAL);
+    assert_non_null(
+        strstr(lines.text, "rendezvous handler 'hall': a call of the round's store has not returned for 0.3 s"));
+    assert_int_equal(muster_agent_new(&spec, &node.agent, &node.error), 0);
+    assert_int_equal(muster_agent_run(node.agent, &result, &node.error), MUSTER_EINVAL);
+    assert_non_null(strstr(node.error.text, "is still in a call of an earlier agent"));
+    muster_agent_free(node.agent);
+    (void)pthread_mutex_lock(&way.hall.lock);
+    way.hall.is_stuck = false;
+    (void)pthread_cond_broadcast(&way.hall.changed);
+    while (way.hall.inside > 0)
+        (void)pthread_cond_wait(&way.hall.changed, &way.hall.lock);
+    (void)pthread_mutex_unlock(&way.hall.lock);
+    close_door(&way.doors[0]);
+    muster_rdzv_registry_free(way.registry);
+    muster_store_server_stop(way.hall.server);
+}
+
+static void a_signal_ends_a_join_that_is_tried_again_and_again(void **state)
+{
+    struct muster_worker_spec spec;
+    struct lines lines = { .text = "" };
+    struct node node;
+    struct way way;
+
+    (void)state;
+    open_way(&way, DOORS, true, 1);
+    way.hall.not_yet = true;
+    spec = make_spec(&node, "not-yet", "true");
+    muster_log_set_sink(keep_line, &lines);
+    start_by(&way, &node, spec);
+    await(&way.hall, &way.hall.calls, 1);
+    muster_agent_signal(node.agent, SIGTERM);
+    end(&node);
+    muster_log_set_sink(NULL, NULL);
+    assert_int_equal(node.rc, MUSTER_ESIGNAL);
+    assert_null(strstr(lines.text, "has not returned"));
+    assert_in_range(way.hall.calls, 1, 2);
+    close_way(&way);
+}
+
 /* The same with a back end. */
 static void a_back_end_that_blocks_for_ever_does_not_hold_up_the_end(void **state)
 {
@@ -1243,6 +1375,8 @@ int main(void)
         cmocka_unit_test(a_signal_ends_a_join_that_blocks),
         cmocka_unit_test(a_signal_to_a_running_node_leaves_the_job_open),
         cmocka_unit_test(a_handler_that_blocks_for_ever_does_not_hold_up_the_end),
+        cmocka_unit_test(a_store_that_blocks_for_ever_does_not_hold_up_the_end),
+        cmocka_unit_test(a_signal_ends_a_join_that_is_tried_again_and_again),
         cmocka_unit_test(a_back_end_that_blocks_for_ever_does_not_hold_up_the_end),
         cmocka_unit_test(a_handler_that_has_joined_is_not_for_an_agent),
         cmocka_unit_test(a_handler_serves_one_agent_at_a_time),

@@ -188,7 +188,43 @@ static void a_leave_makes_a_join_return(void **state)
     assert_string_equal(ask(&s, MU_BLOCKING_ON_LEAVE), "beside it shutdown()");
     assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, 0, 0), "");
     assert_string_equal(returns(&s, MU_BLOCKING_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left");
-    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "end");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "end");
+}
+
+/* The time that a leave gave to a join is over with it. */
+static void a_join_that_returned_takes_no_time_from_the_end(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)begin(&s, true);
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_JOIN), "next_rendezvous()");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_LEAVE), "beside it shutdown()");
+    assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, 0, 0), "");
+    assert_string_equal(returns(&s, MU_BLOCKING_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left");
+    s.now_ms = 9000;
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_int_equal(mu_blocking_deadline_ms(&s.b), 10000);
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "free()");
+    assert_string_equal(returns(&s, MU_BLOCKING_FREE, 0, 0), "end");
+}
+
+/* Nothing local closes a job. */
+static void an_agent_that_never_came_in_closes_nothing(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)begin(&s, true);
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "free()");
+    assert_string_equal(returns(&s, MU_BLOCKING_FREE, 0, 0), "end");
+    (void)begin(&s, false);
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_JOIN), "next_rendezvous()");
+    assert_string_equal(returns(&s, MU_BLOCKING_NEXT, MUSTER_ERDZV_TIMEOUT, 0), "tell failed (join)");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "end");
 }
 
 /* It may have been too late: nobody is told of that round. */
@@ -203,7 +239,8 @@ static void a_round_that_nobody_wants_any_more_is_not_told(void **state)
     assert_string_equal(returns(&s, MU_BLOCKING_NEXT, 0, 0), "tell left");
     assert_true(mu_blocking_deadline_ms(&s.b) == UINT64_MAX);
     assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), ""); /* shutdown() is still under way */
-    assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, 0, 0), "free()");
+    assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, 0, 0), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "free()");
     assert_string_equal(returns(&s, MU_BLOCKING_FREE, 0, 0), "end");
 }
 
@@ -215,7 +252,8 @@ static void a_leave_from_a_round_leaves_the_job_open(void **state)
     (void)in_a_round(&s, true);
     assert_string_equal(ask(&s, MU_BLOCKING_ON_LEAVE), "tell left");
     assert_true(mu_blocking_deadline_ms(&s.b) == UINT64_MAX);
-    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "free()");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "free()");
     assert_string_equal(returns(&s, MU_BLOCKING_FREE, 0, 0), "end");
 }
 
@@ -227,11 +265,14 @@ static void the_end_of_the_job_shuts_down(void **state)
     (void)in_a_round(&s, true);
     assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
     assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "");
-    assert_string_equal(returns(&s, MU_BLOCKING_WAITING, 0, 1), "shutdown()"); /* nothing is told any more */
+    assert_string_equal(returns(&s, MU_BLOCKING_WAITING, 0, 1),
+                        "a call of the round's store"); /* nothing is told any more */
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "shutdown()");
     assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, MUSTER_ELOST, 0), "free()");
     assert_string_equal(returns(&s, MU_BLOCKING_FREE, 0, 0), "end");
     (void)in_a_round(&s, false);
-    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "shutdown()");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "shutdown()");
     assert_string_equal(returns(&s, MU_BLOCKING_SHUTDOWN, 0, 0), "end");
 }
 
@@ -259,8 +300,13 @@ static void what_does_not_return_is_abandoned_in_the_end(void **state)
         assert_true(mu_blocking_deadline_ms(&s.b) == UINT64_MAX);
     }
     (void)in_a_round(&s, true);
-    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "shutdown()");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_BLOCKING_STORE, 0, 0), "shutdown()");
     assert_string_equal(time_is(&s, 2000), "abandon shutdown()");
+    (void)in_a_round(&s, false);
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_LEAVE), "tell left");
+    assert_string_equal(ask(&s, MU_BLOCKING_ON_FREE), "a call of the round's store");
+    assert_string_equal(time_is(&s, 2000), "abandon a call of the round's store");
 }
 
 /* The time runs from the leave that was the first to want it. */
@@ -303,6 +349,8 @@ int main(void)
         cmocka_unit_test(a_handler_that_cannot_tell_is_not_asked_again),
         cmocka_unit_test(what_is_asked_for_waits_for_the_call_under_way),
         cmocka_unit_test(a_leave_makes_a_join_return),
+        cmocka_unit_test(a_join_that_returned_takes_no_time_from_the_end),
+        cmocka_unit_test(an_agent_that_never_came_in_closes_nothing),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_told),
         cmocka_unit_test(a_leave_from_a_round_leaves_the_job_open),
         cmocka_unit_test(the_end_of_the_job_shuts_down),
