@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/rdzv_words.h"
 #include "cli/visit.h"
+#include "handler/handler.h"
 #include "proc/signals.h"
 
 #include <inttypes.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #define DATA_TIMEOUT_MS 10000
+#define CONNECT_MAX_S 3600 /* every back end takes that */
 
 static const char help[] = "muster rdzv: acts on a rendezvous without joining it\n"
                            "\n"
@@ -179,16 +181,21 @@ static int check(const struct asked *asked, int count)
  * time to say why. */
 static int set_visitor(const struct asked *asked, struct muster_rdzv_params *params)
 {
-    int64_t timeout_s = (asked->timeout_ms > 0 ? asked->timeout_ms : MU_VISIT_TIMEOUT_MS) / 1000;
+    int64_t connect_s = (asked->timeout_ms > 0 ? asked->timeout_ms : MU_VISIT_TIMEOUT_MS) / 1000 - 1;
+    const char *backend = asked->words.backend;
     struct muster_error error = { 0 };
     struct muster_value value;
-    int rc;
+    int rc = 0;
 
-    if (strcmp(asked->words.backend, "c10d") != 0)
-        return MU_EXIT_OK;
-    rc = muster_rdzv_params_set_bool(params, "is_host", false, &error);
-    if (rc == 0 && !muster_rdzv_params_get(params, "read_timeout", &value))
-        rc = muster_rdzv_params_set_int(params, "read_timeout", timeout_s > 2 ? timeout_s - 1 : 1, &error);
+    if (connect_s < 1)
+        connect_s = 1;
+    if (connect_s > CONNECT_MAX_S)
+        connect_s = CONNECT_MAX_S;
+    if (mu_rdzv_knows_option(backend, "is_host"))
+        rc = muster_rdzv_params_set_bool(params, "is_host", false, &error);
+    if (rc == 0 && mu_rdzv_knows_option(backend, "read_timeout") &&
+        !muster_rdzv_params_get(params, "read_timeout", &value))
+        rc = muster_rdzv_params_set_int(params, "read_timeout", connect_s, &error);
     return rc < 0 ? mu_cli_fail(asked->words.command, "%s", error.text) : MU_EXIT_OK;
 }
 

@@ -116,6 +116,14 @@ def test_a_store_that_is_not_there_is_an_error_and_not_started(serve):
     assert ended.code == 1 and server.endpoint in ended.line and "connection refused" in ended.line
 
 
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd-v3"])
+def test_an_etcd_that_is_not_there_is_an_error_that_says_why(serve, backend):
+    server = serve()
+    server.stop()
+    ended = visit(server, "close", "--rdzv-backend", backend, "--timeout", "5")
+    assert ended.code == 1 and server.endpoint in ended.line and "onnect" in ended.line
+
+
 @pytest.mark.parametrize("words, said", [
     ([], "muster rdzv: a command is missing: close, get or set"),
     (["open"], "muster rdzv: unknown command 'open'"),
