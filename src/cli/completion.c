@@ -56,8 +56,11 @@ static bool is_same(const struct mu_completion_part *part, const char *command, 
 
 struct place {
     const struct mu_completion_part *part;
-    bool in_script; /* behind its name, or where it must stand */
-    bool in_value;  /* of `flag` */
+    enum {
+        IN_OPTIONS, /* or operands */
+        IN_VALUE,   /* of `flag` */
+        IN_SCRIPT,  /* behind its name, or where it must stand */
+    } kind;
     struct mu_flag flag;
 };
 
@@ -73,11 +76,12 @@ static const struct mu_completion_part *find_part(const struct mu_completion_par
 
 static void pass_option(struct place *place, const char *word)
 {
-    if (word[1] == '-')
-        place->in_value = strchr(word, '=') == NULL && find_flag(place->part, word + 2, strlen(word + 2), &place->flag);
-    else
-        place->in_value = word[2] == '\0' && find_letter(place->part, word[1], &place->flag);
-    place->in_value = place->in_value && place->flag.takes_value;
+    bool is_whole = word[1] == '-'
+                        ? strchr(word, '=') == NULL && find_flag(place->part, word + 2, strlen(word + 2), &place->flag)
+                        : word[2] == '\0' && find_letter(place->part, word[1], &place->flag);
+
+    if (is_whole && place->flag.takes_value)
+        place->kind = IN_VALUE;
 }
 
 static void pass_operand(struct place *place, const struct mu_completion_part *parts, size_t count, const char *word)
@@ -85,7 +89,7 @@ static void pass_operand(struct place *place, const struct mu_completion_part *p
     const struct mu_completion_part *part = place->part, *next = NULL;
 
     if (part->runs_script)
-        place->in_script = true;
+        place->kind = IN_SCRIPT;
     else if (part->command[0] == '\0')
         next = find_part(parts, count, word, "");
     else if (part->verb[0] == '\0')
@@ -106,11 +110,11 @@ static struct place find_place(const struct mu_completion_part *parts, size_t co
 {
     struct place place = { .part = find_part(parts, count, is_torchrun(words[0]) ? "run" : "", "") };
 
-    for (words++; place.part != NULL && words[0] != NULL && words[1] != NULL && !place.in_script; words++) {
-        if (place.in_value)
-            place.in_value = false;
+    for (words++; place.part != NULL && words[0] != NULL && words[1] != NULL && place.kind != IN_SCRIPT; words++) {
+        if (place.kind == IN_VALUE)
+            place.kind = IN_OPTIONS;
         else if (strcmp(words[0], "--") == 0)
-            place.in_script = place.part->runs_script;
+            place.kind = place.part->runs_script ? IN_SCRIPT : IN_OPTIONS;
         else if (is_option(words[0]))
             pass_option(&place, words[0]);
         else
@@ -121,7 +125,7 @@ static struct place find_place(const struct mu_completion_part *parts, size_t co
 
 /* ---- What fits there ---- */
 
-/* Each of "{a,b}" that begins like this, with what stands in front of it in its word. */
+/* Each of "{a,b}" that begins like this, with what stands in front of it in its word. Behind "file:" stands a file's name. */
 static void offer_values(struct mu_text *out, const struct mu_flag *flag, const char *front, size_t front_len,
                          const char *begun)
 {
@@ -132,7 +136,9 @@ static void offer_values(struct mu_text *out, const struct mu_flag *flag, const 
     while (at != NULL && (*at == '{' || *at == ',')) {
         size_t len = strcspn(++at, ",}");
 
-        if (strncmp(at, begun, strlen(begun)) == 0)
+        if (at[len - 1] == ':' && strncmp(at, begun, len) == 0)
+            mu_text_add(out, ":files\n");
+        else if (strncmp(at, begun, strlen(begun)) == 0)
             mu_text_add(out, "%.*s%.*s\n", (int)front_len, front, (int)len, at);
         at += len;
     }
@@ -193,9 +199,9 @@ void mu_completion_offer(struct mu_text *out, const struct mu_completion_part *p
     place = find_place(parts, count, words);
     if (place.part == NULL)
         return;
-    if (place.in_value)
+    if (place.kind == IN_VALUE)
         offer_values(out, &place.flag, "", 0, word);
-    else if (!place.in_script && word[0] == '-')
+    else if (place.kind == IN_OPTIONS && word[0] == '-')
         offer_flags(out, place.part, word);
     else if (place.part->runs_script)
         mu_text_add(out, ":files\n");
@@ -220,6 +226,11 @@ static const char bash[] =
     "        fi\n"
     "    done\n"
     "    [[ $current != [=:] ]] || current=\n"
+    "    i=$((${#words[*]} - 1))\n"
+    "    if [[ $current == [\\'\\\"]* ]]; then # an open quote\n"
+    "        words[i]=${words[i]%\"$current\"}${current:1}\n"
+    "        current=${current:1}\n"
+    "    fi\n"
     "    COMPREPLY=()\n"
     "    while IFS= read -r line; do\n"
     "        case $line in\n"
@@ -228,9 +239,10 @@ static const char bash[] =
     "            compopt -o filenames\n"
     "            while IFS= read -r line; do COMPREPLY+=(\"$line\"); done < <(compgen -d -- \"$current\")\n"
     "            ;;\n"
-    "        *) COMPREPLY+=(\"${line#\"${words[${#words[*]} - 1]%\"$current\"}\"}\") ;;\n"
+    "        *) COMPREPLY+=(\"${line#\"${words[i]%\"$current\"}\"}\") ;;\n"
     "        esac\n"
     "    done < <(muster --complete \"${words[@]}\" 2>/dev/null)\n"
+    "    [[ ${COMPREPLY[*]} != *: ]] || compopt -o nospace # file: goes on\n"
     "}\n"
     "complete -F _~ ~\n";
 
@@ -241,9 +253,9 @@ static const char zsh[] =
     "    local -a offers\n"
     "    offers=(\"${(@f)$(muster --complete \"${(@Q)words[1,CURRENT-1]}\" \"$PREFIX\" 2>/dev/null)}\")\n"
     "    case $offers[1] in\n"
-    "    :files) compset -P '--*='; _files ;;\n"
+    "    :files) compset -P '--*='; compset -P 'file:'; _files ;;\n"
     "    :dirs) compset -P '--*='; _files -/ ;;\n"
-    "    ?*) compadd -- $offers ;;\n"
+    "    ?*) compadd -S '' -- ${(M)offers:#*:}; compadd -- ${offers:#*:} ;;\n"
     "    esac\n"
     "}\n"
     "if [[ $funcstack[1] == _~ ]]; then _~ \"$@\"; else compdef _~ ~; fi\n";
@@ -251,8 +263,8 @@ static const char zsh[] =
 static const char fish[] = "# Completion of ~ in fish. It asks muster, which has to be in PATH.\n"
                            "function __~_complete\n"
                            "    set -l word (commandline -ct)\n"
-                           "    set -l name (string match -r -- '^--[^=]*=' $word)\n"
-                           "    set -l value (string replace -r -- '^--[^=]*=' '' $word)\n"
+                           "    set -l name (string match -r -- '^(?:--[^=]*=)?(?:file:)?' \"$word\")\n"
+                           "    set -l value (string replace -r -- '^(?:--[^=]*=)?(?:file:)?' '' \"$word\")\n"
                            "    for offer in (muster --complete (commandline -opc) \"$word\" 2>/dev/null)\n"
                            "        switch $offer\n"
                            "            case :files\n"

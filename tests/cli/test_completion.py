@@ -111,6 +111,23 @@ def test_a_line_is_completed(shell, steps):
             shell.until(shown)
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"], indirect=True)  # tcsh puts a blank behind every word of a list
+def test_a_file_s_name_follows_its_kind(shell):
+    for typed, shown in [("torchrun --dry-run --no-python --metrics=fi\t", "le:"), ("train-i\t", r"t\.py"), ("true\n", ""),
+                         ("", r"metrics +file:train-it\.py")]:
+        shell.type(typed)
+        shell.until(shown)
+
+
+@pytest.mark.parametrize("shell", ["bash"], indirect=True)
+@pytest.mark.parametrize("option", ["--metrics ", "--metrics="])
+def test_bash_completes_in_quotes(shell, option):
+    shell.type(f'torchrun --dry-run --no-python {option}"con\t')
+    shell.until('sole" ')
+    shell.type("true\n")
+    shell.until(r"metrics +console")
+
+
 # ---- What is offered ----
 
 

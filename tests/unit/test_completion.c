@@ -16,7 +16,8 @@ static const struct mu_flag top[] = { { "help", 'h', false, NULL }, { NULL, 0, f
 static const struct mu_flag run[] = {
     { "help", 'h', false, NULL },   { "no-python", 0, false, NULL },
     { "node-rank", 0, true, NULL }, { "method", 'm', true, "{spawn,fork,forkserver}" },
-    { "log-dir", 0, true, "DIR" },  { NULL, 0, false, NULL },
+    { "log-dir", 0, true, "DIR" },  { "to", 0, true, "{null,file:}" },
+    { NULL, 0, false, NULL },
 };
 static const struct mu_flag serve[] = { { "port", 0, true, NULL }, { NULL, 0, false, NULL } };
 static const struct mu_flag get[] = { { "wait", 0, false, NULL }, { NULL, 0, false, NULL } };
@@ -69,7 +70,7 @@ static void what_fits_is_offered(void **state)
         { "muster|run|", ":files " },
         { "muster|run|--no", "--no-python --node-rank " },
         { "muster|run|--no_", "--no_python " },
-        { "muster|run|--", "--help --no-python --node-rank --method --log-dir " },
+        { "muster|run|--", "--help --no-python --node-rank --method --log-dir --to " },
         { "muster|run|-x", "" },
         { "muster|run|--method|", "spawn fork forkserver " },
         { "muster|run|--method|fork", "fork forkserver " },
@@ -85,6 +86,10 @@ static void what_fits_is_offered(void **state)
         { "muster|run|--log-dir|", ":dirs " },
         { "muster|run|--log-dir=/t", ":dirs " },
         { "muster|run|--log_dir|/t", ":dirs " },
+        { "muster|run|--to|", "null file: " },
+        { "muster|run|--to=fi", "--to=file: " },
+        { "muster|run|--to|file:", ":files " },
+        { "muster|run|--to=file:/t", ":files " },
         { "muster|run|--node-rank|", "" }, /* a number: nothing can be offered */
         { "muster|run|--node-rank|1|--me", "--method " },
         { "muster|run|--no-python|--me", "--method " },
@@ -142,7 +147,8 @@ static void tcsh_has_a_rule_for_each_option_once(void **state)
                         "    'c/--method=/(spawn fork forkserver)/' 'n/--method/(spawn fork forkserver)/' "
                         "'n/-m/(spawn fork forkserver)/' \\\n"
                         "    'c/--log-dir=/d/' 'n/--log-dir/d/' \\\n"
-                        "    'c/--/(help no-python node-rank method log-dir port wait )/' \\\n"
+                        "    'c/--to=/(null file:)/' 'n/--to/(null file:)/' \\\n"
+                        "    'c/--/(help no-python node-rank method log-dir to port wait )/' \\\n"
                         "    'p/1/(run store )/' \\\n"
                         "    'n/store/(get set )/' \\\n"
                         "    'p/*/f/'\n");
