@@ -77,6 +77,30 @@ int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct m
     return rc;
 }
 
+bool mu_boot_is_localhost(const char *line)
+{
+    static const char blanks[] = " \t\r\n", ends[] = " \t\r\n#", name[] = "localhost";
+    const char *word = line + strspn(line, blanks);
+    size_t len = strcspn(word, ends);
+    char host[INET6_ADDRSTRLEN];
+    union mu_addr addr;
+
+    if (len >= sizeof host)
+        return false;
+    memcpy(host, word, len);
+    host[len] = '\0';
+    if (!mu_addr_parse(host, 0, &addr) || !mu_addr_is_loopback(&addr))
+        return false;
+    do {
+        word += len;
+        word += strspn(word, blanks);
+        len = strcspn(word, ends);
+        if (len == sizeof name - 1 && memcmp(word, name, len) == 0)
+            return true;
+    } while (len > 0);
+    return false;
+}
+
 int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;

@@ -145,6 +145,9 @@ int mu_boot_master_set_addr(struct mu_boot_master *master, const char *addr, str
 int mu_boot_master_from_params(const struct muster_rdzv_params *params, struct mu_boot_master *ret_master,
                                struct muster_error *reterr);
 
+/* Whether a line of /etc/hosts gives the name localhost to a loopback address. */
+bool mu_boot_is_localhost(const char *line);
+
 struct mu_boot_config { /* copied */
     const char *run_id;
     const char *local_addr;    /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */

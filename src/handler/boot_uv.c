@@ -534,17 +534,8 @@ static bool knows_localhost(void)
     char line[1024];
     bool found = false;
 
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
-        char *rest = NULL, *word;
-        union mu_addr addr;
-
-        line[strcspn(line, "#\n")] = '\0';
-        word = strtok_r(line, " \t", &rest);
-        if (word == NULL || !mu_addr_parse(word, 0, &addr) || !mu_addr_is_loopback(&addr))
-            continue;
-        while (!found && (word = strtok_r(NULL, " \t", &rest)) != NULL)
-            found = strcmp(word, "localhost") == 0;
-    }
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
+        found = mu_boot_is_localhost(line);
     if (file != NULL)
         (void)fclose(file);
     return found;

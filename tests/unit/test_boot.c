@@ -833,6 +833,35 @@ static void options_name_address_and_port(void **state)
     }
 }
 
+static void localhost_is_known_by_a_line_of_etc_hosts(void **state)
+{
+    static const struct {
+        const char *line;
+        bool expected;
+    } rows[] = {
+        { "127.0.0.1 localhost\n", true },
+        { "127.0.0.1\tlocalhost.localdomain\tlocalhost\n", true },
+        { "  ::1 ip6-localhost localhost", true },
+        { "127.0.0.1 localhost# the usual\r\n", true },
+        { "127.0.1.1 localhost here", true },
+        { "", false },
+        { "\n", false },
+        { "127.0.0.1", false },
+        { "127.0.0.1 ", false },
+        { "# 127.0.0.1 localhost\n", false },
+        { "127.0.0.1 here # localhost\n", false },
+        { "127.0.0.1 localhost6\n", false },
+        { "10.0.0.1 localhost\n", false },
+        { "localhost 127.0.0.1\n", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (mu_boot_is_localhost(rows[i].line) != rows[i].expected)
+            fail_msg("'%s'", rows[i].line);
+    }
+}
+
 static void names_of_any_length_are_cut_or_refused(void **state)
 {
     struct scene *s = *state;
@@ -908,6 +937,7 @@ int main(void)
         SCENE(a_port_of_the_users_that_is_taken_is_tried_again_for_a_while),
         SCENE(the_users_pair_comes_before_that_of_rank_0_once_a_store_answers_there),
         cmocka_unit_test(options_name_address_and_port),
+        cmocka_unit_test(localhost_is_known_by_a_line_of_etc_hosts),
         SCENE(names_of_any_length_are_cut_or_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
