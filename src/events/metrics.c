@@ -34,6 +34,10 @@ const char *mu_metric_line(const struct muster_metric *metric, char ret_line[sta
     mu_json_real_repr(metric->time_s, time_text);
     (void)snprintf(ret_line, MU_METRIC_LINE_MAX, "[%s][%s]: %s=%lld", time_text, metric->group, metric->name,
                    (long long)metric->value);
+    for (char *c = ret_line; *c != '\0'; c++) { /* a role may have line ends in it, and this is one line */
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    }
     return ret_line;
 }
 

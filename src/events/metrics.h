@@ -27,7 +27,7 @@ enum mu_metrics_step {
 #undef X
 };
 
-/* "[<seconds>][<group>]: <name>=<value>", cut at MU_METRIC_LINE_MAX. Returns it. Pure. */
+/* "[<seconds>][<group>]: <name>=<value>", cut at MU_METRIC_LINE_MAX; control characters become '?'. Returns it. Pure. */
 const char *mu_metric_line(const struct muster_metric *metric, char ret_line[static MU_METRIC_LINE_MAX]);
 
 void mu_metric_put(int64_t value, const char *format, ...) __attribute__((format(printf, 2, 3)));

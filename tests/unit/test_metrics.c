@@ -136,6 +136,19 @@ static void the_console_form_is_pytorchs(void **state)
     (void)close(pipe_fds[1]);
 }
 
+static void a_metric_is_one_line(void **state)
+{
+    char line[MU_METRIC_LINE_MAX];
+
+    (void)state;
+    assert_string_equal(mu_metric_line(&(struct muster_metric){ .time_s = 1.5,
+                                                                .group = "torchelastic",
+                                                                .name = "workers.a\nb\x1b.failed",
+                                                                .value = -1 },
+                                       line),
+                        "[1.5][torchelastic]: workers.a?b?.failed=-1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +158,7 @@ int main(void)
         HEARD(a_name_that_is_too_long_is_cut),
         cmocka_unit_test(without_a_sink_nothing_happens),
         cmocka_unit_test(the_console_form_is_pytorchs),
+        cmocka_unit_test(a_metric_is_one_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
