@@ -73,8 +73,10 @@ int mu_cmd_print_completion(const char *command, const char *program, const char
     struct mu_text text = { 0 };
 
     find_parts(&parts);
-    if (!mu_completion_script(&text, shell == NULL ? "" : shell, program, parts.items, parts.count))
-        return mu_cli_usage(command, "option '--print-completion': it takes one of " MU_COMPLETION_SHELLS);
+    if (shell == NULL)
+        return mu_cli_usage(command, "option '--print-completion' needs a value: one of " MU_COMPLETION_SHELLS);
+    if (!mu_completion_script(&text, shell, program, parts.items, parts.count))
+        return mu_cli_usage(command, "option '--print-completion': '%s' must be one of " MU_COMPLETION_SHELLS, shell);
     return print(command, &text);
 }
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cli/tree.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,8 @@ static void ask_bus(const char *root, struct mu_gpu *gpu)
     long node = pci_number(root, gpu->address, "numa_node", MU_GPU_NODE_UNKNOWN);
 
     gpu->model = (unsigned)pci_number(root, gpu->address, "device", 0);
+    if (node > INT_MAX)
+        node = MU_GPU_NODE_UNKNOWN;
     gpu->node = node < 0 && node != MU_GPU_NODE_UNKNOWN ? MU_GPU_NODE_UNSAID : (int)node;
 }
 

@@ -31,7 +31,7 @@ static int find_devices(struct plan *plan, const struct mu_run_machine *machine,
     if (rc < 0)
         return rc;
     if (plan->count < workers)
-        return mu_fail(reterr, MUSTER_ELIMIT, "local rank %zu has no GPU: a worker sees %zu, and there are %zu workers",
+        return mu_fail(reterr, MUSTER_ELIMIT, "local rank %zu has no GPU (visible GPUs: %zu, workers: %zu)",
                        plan->count, plan->count, workers);
     return 0;
 }

@@ -127,8 +127,8 @@ def test_a_gpu_next_to_cpus_that_are_not_ours_is_an_error(scene, machine):
 def test_more_workers_than_gpus_are_an_error(scene, machine):
     agent = scene.shell(SHOW, "--numa-binding=socket", "--nproc-per-node=3", program=machine([0, 0]))
     assert agent.end() == 1
-    assert agent.err.splitlines()[-1].endswith("muster run: RuntimeError: --numa-binding=socket: local rank 2 has no GPU: a "
-                                               "worker sees 2, and there are 3 workers")
+    assert agent.err.splitlines()[-1].endswith("muster run: RuntimeError: --numa-binding=socket: local rank 2 has no GPU "
+                                               "(visible GPUs: 2, workers: 3)")
     assert not list(scene.stage.iterdir())
 
 

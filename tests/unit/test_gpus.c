@@ -126,6 +126,8 @@ static void the_firmware_or_the_kernel_may_not_say_the_node(void **state)
     put("/sys/bus/pci/devices/0000:02:00.0/device", "1");
     put("/proc/driver/nvidia/gpus/strange", NULL);
     assert_string_equal(LOOK(.cuda = "1,2", .order = "PCI_BUS_ID"), "0000:01:00.0@-1 0000:02:00.0@-2");
+    put("/sys/bus/pci/devices/0000:02:00.0/numa_node", "4294967296\n"); /* nonsense, not node 0 */
+    assert_string_equal(LOOK(.cuda = "2", .order = "PCI_BUS_ID"), "0000:02:00.0@-2");
 }
 
 /* A container may have the devices without the driver's list. */

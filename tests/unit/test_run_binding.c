@@ -85,9 +85,9 @@ static void workers_get_the_cpus_next_to_their_gpus(void **state)
         { "--numa-binding=node|--nproc-per-node=2", "HIP_VISIBLE_DEVICES=2,1",
           "4-7|4-7" }, /* NVIDIA's do not read it */
         { "--numa-binding=node|--nproc-per-node=4", "",
-          "RuntimeError: --numa-binding=node: local rank 3 has no GPU: a worker sees 3, and there are 4 workers" },
+          "RuntimeError: --numa-binding=node: local rank 3 has no GPU (visible GPUs: 3, workers: 4)" },
         { "--numa-binding=node", "CUDA_VISIBLE_DEVICES=",
-          "RuntimeError: --numa-binding=node: local rank 0 has no GPU: a worker sees 0, and there are 1 workers" },
+          "RuntimeError: --numa-binding=node: local rank 0 has no GPU (visible GPUs: 0, workers: 1)" },
     };
 
     (void)state;
