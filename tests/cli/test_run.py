@@ -202,6 +202,24 @@ def test_a_node_may_send_its_workers_another_way_to_the_same_store(scene):
     assert sum("warning: rendezvous 'job': the workers of this node are sent to " in agent.err for agent in agents) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_master_port_that_is_taken(scene, number):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent = scene.shell("true", "--standalone", "--rdzv-conf", f"master_port={port}")
+        agent.said(f"master_port {port}: listen on 127.0.0.1, port {port}: cannot bind: Address already in use; trying again")
+        agent.signal(number)
+        assert agent.end(limit=4) == -number  # it would be tried for 5 s
+
+
+def test_a_master_port_that_is_freed_in_time_is_taken(scene):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent = scene.shell("echo $MASTER_PORT", "--standalone", "--rdzv-conf", f"master_port={port}")
+        agent.said("trying again for 5 s")
+    assert (agent.end(), agent.out) == (0, f"{port}\n".encode())
+
+
 def test_workers_are_not_sent_where_no_store_is(scene):
     endpoint = local(free_port())
     ports = [free_port(), free_port()]
@@ -492,6 +510,16 @@ def test_nodes_that_meet_at_localhost_send_their_workers_there(scene):
             pass
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_a_machine_that_does_not_know_localhost_sends_its_workers_to_the_address(scene, absent):
+    (scene.path / "hosts").write_text("127.0.0.1 this-machine # localhost\n")
+    apart = ("unshare", "-m", "--propagation", "private", "sh", "-c",
+             f'mount --bind {scene.path}/hosts /etc/hosts && exec "$0" "$@"')
+    if os.geteuid() != 0 or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode != 0:
+        absent("cannot mount")
+    agent = scene.shell("echo $MASTER_ADDR", "--standalone", program=(*apart, MUSTER, "run"))
+    assert (agent.end(), agent.out) == (0, b"127.0.0.1\n"), agent.err
 
 
 def test_nodes_may_differ_in_size_and_role(scene):
