@@ -51,6 +51,20 @@ def one_world(nodes):
     assert len({(one["master_addr"], one["master_port"]) for one in told}) == 1, told
 
 
+# ---- MASTER_ADDR and MASTER_PORT that the user names ----
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "etcd-v3"])
+def test_workers_meet_where_the_user_says(etcds, tmp_path, backend):
+    harness.need_program()
+    cluster, port = etcds(1), etcd_servers.free_port()
+    words = [harness.program(), "run", "--nnodes=2", "--rdzv-id=job", f"--rdzv-backend={backend}",
+             f"--rdzv-endpoint={cluster.endpoint}", f"--rdzv-conf=master_addr=localhost,master_port={port},last_call_timeout=1",
+             "--no-python", "sh", "-c", 'echo "$MASTER_ADDR $MASTER_PORT"']
+    nodes = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
+    said = [node.communicate(timeout=LIMIT) for node in nodes]
+    assert [out for out, _ in said] == [f"localhost {port}\n"] * 2, said
+
+
 # ---- TLS ----
 
 @pytest.fixture
