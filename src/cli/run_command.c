@@ -180,7 +180,7 @@ int mu_run_command_init(struct mu_run_command *command, const struct mu_run_opti
     if (command->argv == NULL)
         return mu_run_no_memory(ret_problem);
     command->run_path = options->run_path;
-    command->old_torch = is_python && mu_interpreter_has_old_torch(python);
+    command->old_torch = is_python && mu_interpreter_has_old_torch(python, lookup(lookup_ctx, "HOME"));
     command->job = mu_report_job((const char *const *)command->argv, is_python, options->run_path);
     command->entry_point = options->run_path ? command->job : mu_report_entry_point(command->argv[0]);
     return 0;

@@ -61,10 +61,11 @@ static void link_to(const char *name, const char *target)
 
 static bool is_old(const char *python)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], home[PATH_MAX];
 
     (void)snprintf(path, sizeof path, "%s/%s", root, python);
-    return mu_interpreter_has_old_torch(path);
+    (void)snprintf(home, sizeof home, "%s/home", root);
+    return mu_interpreter_has_old_torch(path, home);
 }
 
 static void versions_before_2_2_are_old(void **state)
@@ -111,6 +112,21 @@ static void packages_lie_where_the_interpreter_was_called(void **state)
     assert_false(is_old("usr/bin/python3"));
 }
 
+static void the_users_own_packages_come_first_but_not_in_a_virtual_environment(void **state)
+{
+    (void)state;
+    put("usr/bin/python3.11", "");
+    put("usr/lib/python3/dist-packages/torch/version.py", "__version__ = '1.13.0a0'\n");
+    put("home/.local/lib/python3.11/site-packages/torch/version.py", "__version__ = '2.6.0'\n");
+    assert_false(is_old("usr/bin/python3.11"));
+    link_to("venv/bin/python", "../../usr/bin/python3.11");
+    put("venv/pyvenv.cfg", "");
+    put("venv/lib/python3.11/site-packages/torch/version.py", "__version__ = '2.1.0'\n");
+    assert_true(is_old("venv/bin/python"));
+    put("home/.local/lib/python3.11/site-packages/torch/version.py", "__version__ = '2.1.0'\n");
+    assert_true(is_old("usr/bin/python3.11"));
+}
+
 static void where_nothing_can_be_seen_nothing_is_known(void **state)
 {
     (void)state;
@@ -118,8 +134,8 @@ static void where_nothing_can_be_seen_nothing_is_known(void **state)
     put("opt/lib/python3/dist-packages/torch/version.py", "__version__ = '1.13.0'\n");
     assert_false(is_old("opt/bin/python3"));
     assert_false(is_old("opt/bin/none"));
-    assert_false(mu_interpreter_has_old_torch("python3.11"));
-    assert_false(mu_interpreter_has_old_torch(""));
+    assert_false(mu_interpreter_has_old_torch("python3.11", NULL));
+    assert_false(mu_interpreter_has_old_torch("", NULL));
 }
 
 int main(void)
@@ -127,6 +143,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(versions_before_2_2_are_old, set_up, tear_down),
         cmocka_unit_test_setup_teardown(packages_lie_where_the_interpreter_was_called, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_users_own_packages_come_first_but_not_in_a_virtual_environment, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(where_nothing_can_be_seen_nothing_is_known, set_up, tear_down),
     };
 
