@@ -350,8 +350,14 @@ static void hold_turn(struct mu_rdzv *r, uint64_t now_ms)
 {
     r->turn_state = TURN_HELD;
     r->turn_held_ms = now_ms;
-    r->write_after_ms = 0; /* who has a turn is in nobody's way */
     r->want_read = true;
+}
+
+/* Those before us are done. Who has such a turn is in nobody's way, and need not back off. */
+static void hold_own_turn(struct mu_rdzv *r, uint64_t now_ms)
+{
+    hold_turn(r, now_ms);
+    r->write_after_ms = 0;
 }
 
 static uint64_t turns_before(const struct mu_rdzv *r)
@@ -368,7 +374,7 @@ static void wait_for_turn(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     struct mu_rdzv_effect *effect = NULL;
 
     if (r->turns_done >= r->turn - 1) {
-        hold_turn(r, now_ms);
+        hold_own_turn(r, now_ms);
         return;
     }
     r->turn_state = TURN_WAITING;
@@ -1679,7 +1685,9 @@ static void on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, s
     bool got_on = event->turns_done > r->turns_done;
 
     r->turns_done = event->turns_done;
-    if (event->found || !got_on)
+    if (event->found)
+        hold_own_turn(r, event->now_ms);
+    else if (!got_on)
         hold_turn(r, event->now_ms);
     else
         wait_for_turn(r, event->now_ms, out);
