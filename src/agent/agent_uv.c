@@ -277,7 +277,7 @@ static int64_t job_round(const struct mu_agent *a, int64_t round);
 
 bool mu_agent_round_prefix(const struct mu_agent *a, char *text, size_t room)
 {
-    if (a->info.world_size < 0)
+    if (a->info.world_size < 0 || mu_policy_phase(mu_job_policy(a->job)) == MU_POLICY_JOINING)
         return false;
     mu_round_stock_prefix(text, room, a->run_id, job_round(a, a->info.round));
     return true;

@@ -91,8 +91,8 @@ void mu_agent_worker_ended(struct mu_agent *agent, const struct mu_exit *exit);
 /* For drivers, likewise: a worker that runs, but is stuck. */
 void mu_agent_worker_unhealthy(struct mu_agent *agent, uint32_t local_rank, const char *text);
 
-/* For the library's user: what stands before the keys of the round in the group's store; false: there was no round yet. The room
- * is that of mu_round_stock_prefix(). */
+/* For the library's user: what stands before the keys of the round in the group's store; false: there is no round. The room is
+ * that of mu_round_stock_prefix(). */
 bool mu_agent_round_prefix(const struct mu_agent *agent, char *text, size_t room);
 /* A request to that store, from the loop; one that cannot be made is done at once. Those of a round are done when the next is joined. */
 struct mu_kv_request;

@@ -1018,6 +1018,52 @@ static void a_call_of_the_groups_store_ends_with_the_run(void **state)
     close_way(&way);
 }
 
+/* Workers have failed, and the next round has not come together yet. `used`: a call waited in the store of the last one. */
+static void end_a_round(bool used)
+{
+    struct muster_worker_group *group;
+    struct muster_worker_spec spec;
+    struct getter getter = { 0 };
+    struct node node;
+    struct way way;
+    pthread_t thread;
+    bool is_there = false;
+
+    open_way(&way, DOORS, false, 1);
+    spec = make_spec(&node, used ? "between-used" : "between",
+                     "while ! test -e go; do sleep 0.01; done; exit $((TORCHELASTIC_RESTART_COUNT < 1))");
+    start_by(&way, &node, spec);
+    await_state(&node, MUSTER_WORKER_HEALTHY, 1);
+    group = look(node.agent);
+    getter.store = group->store;
+    muster_worker_group_free(group);
+    if (used) {
+        assert_int_equal(pthread_create(&thread, NULL, get_what_never_comes, &getter), 0);
+        assert_int_equal(muster_store_check(getter.store, &(struct muster_slice){ "x", 1 }, 1, 10000, &is_there, NULL),
+                         0);
+    }
+    set(&way.hall, &way.hall.wanted, 2);
+    assert_int_equal(close(open_go(&node)), 0);
+    await(&way.hall, &way.hall.inside, 1);
+    if (used)
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(getter.rc, used ? MUSTER_ECANCELED : 0);
+    assert_int_equal(muster_store_set(getter.store, muster_str("k"), muster_str("v"), 10000, &getter.error),
+                     MUSTER_ECANCELED);
+    assert_non_null(strstr(getter.error.text, "there is no round"));
+    muster_agent_signal(node.agent, SIGTERM);
+    end(&node);
+    assert_int_equal(node.rc, MUSTER_ESIGNAL);
+    close_way(&way);
+}
+
+static void between_rounds_the_group_has_no_store(void **state)
+{
+    (void)state;
+    end_a_round(false);
+    end_a_round(true);
+}
+
 /* ---- Trouble ---- */
 
 struct lines {
@@ -1369,6 +1415,7 @@ int main(void)
         cmocka_unit_test(the_groups_store_is_the_one_of_the_round),
         cmocka_unit_test(the_groups_store_is_there_on_a_back_end_of_ones_own),
         cmocka_unit_test(a_call_of_the_groups_store_ends_with_the_run),
+        cmocka_unit_test(between_rounds_the_group_has_no_store),
         cmocka_unit_test(a_handler_that_fails_ends_the_run_with_its_own_words),
         cmocka_unit_test(a_job_that_is_closed_meanwhile_is_not_joined_again),
         cmocka_unit_test(questions_that_fail_stop_no_worker),
