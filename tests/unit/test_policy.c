@@ -14,6 +14,7 @@ struct scene {
     char trace[8192]; /* what is done */
     char told[8192];  /* lines, records and metrics */
     uint64_t now_ms, id;
+    bool stop_seen, is_restart; /* of the last step: did it stop workers, and are they to be restarted */
     struct mu_policy_outcome outcome;
     unsigned ends;
 };
@@ -150,6 +151,7 @@ static const char *step(struct scene *s, struct mu_policy_event event)
     event.now_ms = s->now_ms;
     mu_policy_step(s->policy, &event, &effects);
     s->trace[0] = s->told[0] = '\0';
+    s->stop_seen = s->is_restart = false;
     for (unsigned i = 0; i < effects.count; i++) {
         const struct mu_policy_effect *e = &effects.items[i];
 
@@ -161,6 +163,10 @@ static const char *step(struct scene *s, struct mu_policy_event event)
             add(s->trace, sizeof s->trace, e);
         if (e->type == MU_POLICY_DO_ASK)
             s->id = e->ask.id;
+        if (e->type == MU_POLICY_DO_STOP_WORKERS || e->type == MU_POLICY_DO_KILL_WORKERS) {
+            s->stop_seen = true;
+            s->is_restart = e->ok;
+        }
         if (e->type == MU_POLICY_DO_END) {
             s->outcome = *e->outcome;
             s->ends++;
@@ -854,6 +860,95 @@ static void a_worker_that_hangs_in_the_kernel_has_failed(void **state)
     (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED, .number = 1, .text = "42" });
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
     assert_string_equal(s->trace, "leave");
+}
+
+static const char *unhealthy(struct scene *s, int64_t local_rank) /* says its driver, who can stop it */
+{
+    return step(s, (struct mu_policy_event){
+                       .type = MU_POLICY_ON_UNHEALTHY, .number = local_rank, .ok = true, .text = "rank 3 is stuck" });
+}
+
+static void a_worker_that_its_driver_calls_unhealthy_is_restarted(void **state)
+{
+    struct scene *s = *state;
+
+    run(s);
+    assert_string_equal(unhealthy(s, 1), STOP ", tell 3: rank 3 is stuck" PAY(1, 0));
+    assert_non_null(strstr(s->told, "'rank 3 is stuck'"));
+    assert_non_null(strstr(s->told, "decision UNHEALTHY 1"));
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_UNHEALTHY);
+    (void)value(s, PAID(1, 0) " me");
+    assert_string_equal(stopped(s), "join");
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_STOPPED);
+    assert_non_null(
+        strstr(s->told, "'[default] Worker group UNHEALTHY. 1/1 attempts left; will restart worker group'"));
+    run_from(s, 1, 1, true);
+    assert_string_equal(unhealthy(s, 0), STOP ", tell 2: rank 3 is stuck, cas muster.job/budget=" PAID(2, 1) " me");
+    (void)value(s, PAID(2, 1) " me"); /* no restart is left */
+    assert_string_equal(stopped(s), "fail job: rank 3 is stuck; no restarts left (max restarts: 1)");
+    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
+    assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+    assert_string_equal(s->outcome.error.text, "rank 3 is stuck");
+}
+
+static void a_worker_is_called_unhealthy_only_while_the_group_runs(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 0);
+    (void)assigned(s, 0, true);
+    assert_string_equal(unhealthy(s, 1), ""); /* not yet started */
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_int_equal(mu_policy_state(s->policy), MU_GROUP_HEALTHY);
+    (void)waiting(s, 0);
+    assert_string_equal(unhealthy(s, 1), ""); /* being stopped for another reason */
+    assert_string_equal(stopped(s), "join");
+}
+
+/* PyTorch's `is_restart`: a driver may keep what the next workers will use again. */
+static void a_stop_says_whether_a_restart_is_to_follow(void **state)
+{
+    static const struct {
+        struct mu_policy_event event;
+        int64_t max_restarts;
+        bool closed, is_restart;
+    } rows[] = {
+        { { .type = MU_POLICY_ON_EXITED, .number = 1, .text = "failed" }, 1, false, true },
+        { { .type = MU_POLICY_ON_EXITED, .number = 1, .text = "failed" }, 0, false, false },
+        { { .type = MU_POLICY_ON_EXITED, .number = 1, .text = "failed" }, 1, true, false },
+        { { .type = MU_POLICY_ON_UNHEALTHY, .ok = true, .text = "stuck" }, 1, false, true },
+        { { .type = MU_POLICY_ON_UNHEALTHY, .ok = true, .text = "stuck" }, 0, false, false },
+        { { .type = MU_POLICY_ON_UNHEALTHY, .text = "in the kernel" }, 1, false, false },
+        { { .type = MU_POLICY_ON_WAITING, .number = 1 }, 0, false, true }, /* for free */
+        { { .type = MU_POLICY_ON_LOST, .round = -1, .text = "b" }, 0, false, true },
+        { { .type = MU_POLICY_ON_REMOVED }, 0, false, true },
+        { { .type = MU_POLICY_ON_SIGNAL, .number = SIGTERM }, 1, false, false },
+        { { .type = MU_POLICY_ON_KEEPER_GONE, .round = -1 }, 1, false, false },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        configure(s, rows[i].max_restarts);
+        run(s);
+        if (rows[i].closed)
+            (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_CLOSED, .round = -1 });
+        (void)step(s, rows[i].event);
+        if (!s->stop_seen || s->is_restart != rows[i].is_restart)
+            fail_msg("row %zu: %s, %s", i, s->trace, s->is_restart ? "to be restarted" : "for good");
+    }
+    configure(s, 1);
+    run(s);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true); /* what they left behind */
+    assert_true(s->stop_seen);
+    assert_false(s->is_restart);
+    configure(s, 1);
+    run(s);
+    (void)waiting(s, 0);
+    (void)signalled(s, SIGTERM); /* while they are being stopped for a restart: none will follow */
+    assert_true(s->stop_seen);
+    assert_false(s->is_restart);
 }
 
 static void what_ended_before_all_were_started_counts_once_they_are(void **state)
@@ -1744,6 +1839,9 @@ int main(void)
         SCENE(a_failure_in_a_round_whose_store_went_with_a_member_is_free),
         SCENE(no_new_round_beside_what_cannot_be_killed),
         SCENE(a_worker_that_hangs_in_the_kernel_has_failed),
+        SCENE(a_worker_that_its_driver_calls_unhealthy_is_restarted),
+        SCENE(a_worker_is_called_unhealthy_only_while_the_group_runs),
+        SCENE(a_stop_says_whether_a_restart_is_to_follow),
         SCENE(what_ended_before_all_were_started_counts_once_they_are),
         SCENE(the_first_to_say_so_pays_for_a_failed_round),
         SCENE(a_budget_that_is_used_up_fails_the_job),
