@@ -191,6 +191,40 @@ static void load_extra(const char *id, const char *key, const char *milliseconds
     muster_bytes_done(&bytes);
 }
 
+/* An agent with this handler as an object in its spec, until it has ended. Workers are `sh SCRIPT`. */
+static void run_agent(const char *id, const char *script, const char *max_restarts)
+{
+    const char *const argv[] = { "sh", script, NULL };
+    struct muster_run_result *result = NULL;
+    struct muster_worker_group *group = NULL;
+    struct muster_agent *agent = NULL;
+    struct muster_worker_spec spec;
+    int rc;
+
+    muster_worker_spec_init(&spec);
+    spec.local_world_size = 1;
+    spec.max_restarts = strtoll(max_restarts, NULL, 10);
+    spec.rdzv_handler = rdzv;
+    spec.argv = argv;
+    rc = muster_agent_new(&spec, &agent, &error);
+    if (rc == 0)
+        rc = muster_agent_run(agent, &result, &error);
+    if (rc == 0)
+        rc = muster_agent_snapshot(agent, &group, &error);
+    if (rc < 0) {
+        tell_error(id, rc);
+    } else {
+        printf("{\"id\": %s, \"ok\": true, \"state\": \"%s\", \"restarts\": %" PRId64 ", \"attempts\": %" PRId64
+               ", \"world_size\": %" PRId64,
+               id, muster_worker_state_name(result->state), group->restart_count, group->attempt,
+               group->group_world_size);
+        finish_line();
+    }
+    muster_worker_group_free(group);
+    muster_run_result_free(result);
+    muster_agent_free(agent);
+}
+
 static void carry_out(const char *id, const char *command, const char *key, const char *value)
 {
     bool closed = false;
@@ -231,6 +265,8 @@ static void carry_out(const char *id, const char *command, const char *key, cons
         tell_done(id, muster_rdzv_etcd_store_extra_data(rdzv, last_round, key, value, MUSTER_TIMEOUT_DEFAULT, &error));
     } else if (strcmp(command, "load_extra") == 0) {
         load_extra(id, key, value);
+    } else if (strcmp(command, "run") == 0) {
+        run_agent(id, key, value);
     } else {
         (void)snprintf(error.text, sizeof error.text, "unknown command");
         tell_error(id, MUSTER_EINVAL);

@@ -11,7 +11,7 @@ import pytest
 
 import test_etcd_v3
 from harness import NEW
-from rdzv_nodes import until
+from rdzv_nodes import Ours, need_rdzv, until
 from run_nodes import Training
 
 WORKERS_EACH = 2
@@ -182,3 +182,41 @@ def test_who_takes_long_to_stop_is_waited_for(jobs, etcds, tmp_path, backend):
         node.good()
     assert (stage / "story").read_text().splitlines() == ["stopped", *3 * ["again 3"]]
     assert not job.left()
+
+
+# What an agent's worker does: it tells in which world and attempt it is. Alone, it stays until there are two; of two, rank 1 fails
+# the first time.
+WORKER = """
+echo "$RANK of $WORLD_SIZE, restart $TORCHELASTIC_RESTART_COUNT" >> "{stage}/story"
+if [ "$WORLD_SIZE" = 1 ]; then exec sleep 600; fi
+if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && [ "$RANK" = 1 ]; then exit 3; fi
+if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then exec sleep 600; fi
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_handler_given_as_an_object_runs_under_an_agent(etcds, tmp_path, backend):
+    """A program makes the handler and gives it to its agent: a node comes, a worker fails, all restart, the job is closed."""
+    need_rdzv()
+    cluster, script, story = etcds(1), tmp_path / "worker.sh", tmp_path / "story"
+    script.write_text(WORKER.format(stage=tmp_path))
+    options = dict(pair.split("=") for pair in BACKENDS[backend][1].split(","))
+    nodes = []
+
+    def node():
+        nodes.append(Ours(cluster.endpoint, "job", (1, 2), "", options, backend=backend))
+        nodes[-1].hello.good()
+        return nodes[-1].begin("run", script=str(script), max_restarts="3")
+
+    try:
+        first = node()
+        until(lambda: story.exists() and "0 of 1" in story.read_text(), LIMIT, "a world of one")
+        answers = [run.good(LIMIT) for run in (node(), first)]
+        assert [(a["state"], a["restarts"], a["world_size"]) for a in answers] == 2 * [("SUCCEEDED", 1, 2)]
+        assert [a["attempts"] for a in answers] == [2, 3]
+        assert story.read_text().splitlines()[0] == "0 of 1, restart 0"
+        assert sorted(story.read_text().splitlines()[-2:]) == ["0 of 2, restart 1", "1 of 2, restart 1"]
+        assert nodes[0].call("is_closed").good["closed"]  # the handler is still the program's
+    finally:
+        for made in nodes:
+            made.stop()
