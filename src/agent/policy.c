@@ -229,6 +229,14 @@ static void time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms, ui
     effect->duration_ms = (int64_t)(now_ms - since_ms);
 }
 
+/* What began with the rendezvous has failed: PyTorch measures an exception in every step that it leaves. */
+static void initialize_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
+    if (p->restarting)
+        time_step(MU_METRICS_RESTART_WORKERS, false, p->restart_ms, now_ms, out);
+}
+
 static struct mu_policy_effect *record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms,
                                        struct mu_policy_effects *out)
 {
@@ -737,7 +745,7 @@ static void on_start_failed(struct mu_policy *p, const struct mu_policy_event *e
     if (p->phase != MU_POLICY_STARTING)
         return;
     time_step(MU_METRICS_START_WORKERS, false, p->start_ms, event->now_ms, out);
-    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, event->now_ms, out);
+    initialize_failed(p, event->now_ms, out);
     enter_state(p, MU_GROUP_UNKNOWN, out);
     (void)mu_wrap(&error, error.code, "start the workers of role '%.200s' (state UNKNOWN)", p->role);
     fail_with(p, &error, event->now_ms, out);
@@ -1001,6 +1009,8 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
 
     p->error = *error;
     effect->error = &p->error;
+    time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, now_ms, out);
+    initialize_failed(p, now_ms, out);
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT && p->peer_failed[0] != '\0') {
         decide_peer_failed(p, error);
         ask_why(p, now_ms);
@@ -1013,8 +1023,6 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
         end(p, now_ms, out);
         return;
     }
-    time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, now_ms, out);
-    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
     decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
     if (p->down && p->down_until_ms == 0) /* else the rendezvous has said it */
@@ -1180,7 +1188,7 @@ static void on_assign_failed(struct mu_policy *p, const struct mu_policy_event *
     effect->error = &p->error;
     time_step(MU_METRICS_ASSIGN_WORKER_RANKS, false, p->assign_ms, event->now_ms, out);
     time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, event->now_ms, out);
-    time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, event->now_ms, out);
+    initialize_failed(p, event->now_ms, out);
     fail_with(p, event->error, event->now_ms, out);
 }
 

@@ -1427,6 +1427,49 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
         "'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
 }
 
+/* Which steps have failed, as PyTorch measures an exception that leaves one after the other. */
+static void steps_that_fail_are_measured_from_the_inside_out(void **state)
+{
+    static const struct {
+        enum mu_policy_event_type at; /* what fails */
+        int code;
+        bool restarting;
+        const char *steps;
+    } rows[] = {
+        { MU_POLICY_ON_FAILED, MUSTER_ERDZV_TIMEOUT, false, "step 1 bad, step 3 bad" },
+        { MU_POLICY_ON_FAILED, MUSTER_ERDZV_TIMEOUT, true, "step 1 bad, step 3 bad, step 4 bad" },
+        { MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, false, "step 1 bad, step 3 bad" },
+        { MU_POLICY_ON_FAILED, MUSTER_ERDZV_GRACEFUL_EXIT, true, "step 1 bad, step 3 bad, step 4 bad" },
+        { MU_POLICY_ON_ASSIGN_FAILED, MUSTER_EPROTOCOL, false, "step 2 bad, step 1 bad, step 3 bad" },
+        { MU_POLICY_ON_ASSIGN_FAILED, MUSTER_EPROTOCOL, true, "step 2 bad, step 1 bad, step 3 bad, step 4 bad" },
+        { MU_POLICY_ON_START_FAILED, MUSTER_ESYSTEM, false, "step 5 bad, step 3 bad" },
+        { MU_POLICY_ON_START_FAILED, MUSTER_ESYSTEM, true, "step 5 bad, step 3 bad, step 4 bad" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        configure(s, 1);
+        if (rows[i].restarting) {
+            run(s);
+            (void)waiting(s, 0);
+            (void)stopped(s);
+        } else {
+            (void)simple(s, MU_POLICY_ON_RUN);
+        }
+        if (rows[i].at != MU_POLICY_ON_FAILED)
+            (void)joined(s, 1);
+        if (rows[i].at == MU_POLICY_ON_START_FAILED)
+            (void)assigned(s, 0, true);
+        if (rows[i].at == MU_POLICY_ON_FAILED)
+            (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, rows[i].code, "no");
+        else
+            (void)failing(s, rows[i].at, rows[i].code, "no");
+        if (strstr(s->told, rows[i].steps) == NULL ||
+            (!rows[i].restarting && strstr(s->told, "step 4") != NULL)) /* no restart */
+            fail_msg("row %zu: %s", i, s->told);
+    }
+}
+
 /* Whether what was told has this text in it, as a decision's state and restarts left. */
 static void assert_decided(const struct scene *s, const char *decision)
 {
@@ -1866,6 +1909,7 @@ int main(void)
         SCENE(who_serves_the_workers_of_others_stays_until_they_have_gone),
         SCENE(a_life_is_recorded_in_the_order_that_pytorch_has),
         SCENE(a_failed_run_is_one_that_the_agent_survived),
+        SCENE(steps_that_fail_are_measured_from_the_inside_out),
         SCENE(every_decision_is_measured_with_the_state_that_it_led_to),
         SCENE(a_group_that_was_not_started_is_not_measured),
         SCENE(names_are_there_for_all),
