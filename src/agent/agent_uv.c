@@ -324,6 +324,12 @@ static struct mu_failure failure_of(const struct worker *worker, int64_t local_r
     };
 }
 
+/* In seconds, for events of the end. PyTorch's others have 0. */
+static int64_t total_run_time_s(const struct mu_agent *a)
+{
+    return (int64_t)(uv_now(a->loop) - a->start_ms) / 1000;
+}
+
 static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_state state)
 {
     const struct worker *worker = &a->workers[index];
@@ -340,6 +346,8 @@ static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_
     struct mu_agent_event event = { .state = state, .agent = &agent, .worker = &about, .duration_ms = -1 };
     struct mu_buf raw = { 0 };
 
+    if (state != MU_EVENT_START)
+        agent.total_run_time_s = total_run_time_s(a);
     if (worker->failed) {
         struct mu_failure failure = failure_of(worker, (int64_t)index);
 
@@ -381,7 +389,7 @@ static void record(struct mu_agent *a, const struct mu_policy_effect *effect)
         mu_agent_event_record(&event);
         break;
     case MU_POLICY_RECORD_AGENT:
-        agent.total_run_time_s = (int64_t)(uv_now(a->loop) - a->start_ms) / 1000;
+        agent.total_run_time_s = total_run_time_s(a);
         event.state = effect->state == MU_GROUP_SUCCEEDED ? MU_EVENT_SUCCEEDED : MU_EVENT_FAILED;
         mu_agent_event_record(&event);
         break;
