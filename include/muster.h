@@ -962,7 +962,7 @@ struct muster_event_record { /* borrowed */
         *name; /* of a rendezvous: PyTorch's operation, "dynamic_rendezvous.py:DynamicRendezvousHandler._close", ...;
                        * else "torchelastic.worker.status.START", ... */
     const char *run_id, *message, *hostname;
-    int64_t pid, local_id, rank; /* -1: none. Of an agent: -1; of a worker: its process and its global rank */
+    int64_t pid, local_id, rank; /* -1: none. Of a worker: its process (under a driver -1) and its global rank */
     enum muster_node_state node_state;
     const char *error; /* NULL: none */
     enum muster_event_source source;

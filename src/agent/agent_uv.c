@@ -57,7 +57,7 @@ enum {
 };
 
 struct worker {
-    pid_t pid;
+    pid_t pid;                  /* 0: a driver's */
     struct muster_worker_id id; /* the same, or what a driver calls it */
     int64_t rank, role_rank;
     bool started, exited, failed;
@@ -315,6 +315,7 @@ static struct mu_failure failure_of(const struct worker *worker, int64_t local_r
         .rank = worker->rank,
         .local_rank = local_rank,
         .pid = worker->pid,
+        .id = worker->pid == 0 ? worker->id.text : NULL,
         .exit_code = worker->code,
         .noticed_s = worker->noticed_s,
         .error_path = worker->error_path,
@@ -339,6 +340,7 @@ static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_
         .local_rank = (int64_t)index,
         .role_rank = worker->role_rank,
         .role_world_size = mu_job_assigned(a->job)->role_world_size,
+        .id = worker->id.text,
         .pid = worker->pid,
         .has_failed = worker->failed,
         .exit_code = worker->code,
@@ -652,7 +654,6 @@ static int start_by_driver(struct mu_agent *a, struct muster_error *reterr)
         a->workers[i].rank = about[i].rank;
         a->workers[i].role_rank = about[i].role_rank;
         name_worker(&a->workers[i], &ids[i]);
-        a->workers[i].pid = (pid_t)ids[i].number;
         a->workers[i].started = true;
     }
     free(about);
@@ -1045,7 +1046,7 @@ void mu_agent_worker_unhealthy(struct mu_agent *a, uint32_t local_rank, const ch
     assert(a->config.driver != NULL && worker->started && !worker->exited);
     if (a->stopping || worker->hung)
         return; /* it is being stopped already */
-    (void)snprintf(line, sizeof line, "rank %" PRId64 " on %s (local rank %" PRIu32 ", %s) is unhealthy: %.400s",
+    (void)snprintf(line, sizeof line, "rank %" PRId64 " on %s (local rank %" PRIu32 ", id %s) is unhealthy: %.400s",
                    worker->rank, a->hostname, local_rank, worker->id.text, text);
     tell_unhealthy(a, local_rank, line, true);
 }

@@ -412,7 +412,6 @@ static void on_wake(uv_async_t *wake)
     }
     while (p->agent != NULL && next_ended(p, &rank, &ended)) {
         struct mu_exit exit = { .rank = rank,
-                                .pid = (pid_t)p->workers[rank].id,
                                 .code = ended.exit_code,
                                 .wall_ms = ended.wall_ms,
                                 .result = mu_slice(ended.value.data, ended.value.len) };

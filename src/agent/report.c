@@ -429,8 +429,11 @@ int mu_failure_write_line(const struct mu_failure *f, const char *host, struct m
     put_flat(&t, mu_slice_str(host));
     put(&t, " (local rank ");
     put_int(&t, f->local_rank);
-    put(&t, ", pid ");
-    put_int(&t, f->pid);
+    put(&t, f->id != NULL ? ", id " : ", pid ");
+    if (f->id != NULL)
+        put_flat(&t, mu_slice_str(f->id));
+    else
+        put_int(&t, f->pid);
     put(&t, ") failed: ");
     put_how(&t, f);
     put_last_words(&t, f);
@@ -471,10 +474,15 @@ const char *mu_report_entry_point(const char *program)
 void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *entry_point,
                    const char *start_method)
 {
-    int used = snprintf(line, room, "failed (exitcode: %d) local_rank: %lld (pid: %ld) of %s: %s", failure->exit_code,
-                        (long long)failure->local_rank, (long)failure->pid, start_method == NULL ? "binary" : "fn",
-                        entry_point);
+    char who[MUSTER_WORKER_ID_MAX + 8];
+    int used;
 
+    if (failure->id != NULL)
+        (void)snprintf(who, sizeof who, "id: %s", failure->id);
+    else
+        (void)snprintf(who, sizeof who, "pid: %ld", (long)failure->pid);
+    used = snprintf(line, room, "failed (exitcode: %d) local_rank: %lld (%s) of %s: %s", failure->exit_code,
+                    (long long)failure->local_rank, who, start_method == NULL ? "binary" : "fn", entry_point);
     if (start_method != NULL && used > 0 && (size_t)used < room)
         (void)snprintf(line + used, room - (size_t)used, " (start_method: %s)", start_method);
 }

@@ -17,6 +17,7 @@ const char *mu_report_signal_name(int number);
 struct mu_failure { /* of one worker; borrows */
     int64_t rank, local_rank;
     pid_t pid;
+    const char *id;                 /* of a driver's worker, instead of the pid; NULL: a process */
     int exit_code;                  /* the status, or minus the number of the signal it died of */
     int64_t noticed_s;              /* wall clock, seconds; counts when there is no error file */
     const char *error_path;         /* shown if `error` is present */

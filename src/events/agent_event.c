@@ -119,7 +119,7 @@ static int write_inner(const struct mu_agent_event *event, struct mu_buf *out)
         put_only(&w, "role_rank", true, worker->role_rank);
         put_only(&w, "role_world_size", true, worker->role_world_size);
         put_only(&w, "exit_code", worker->has_failed, worker->exit_code);
-        put_only(&w, "worker_pid", worker->has_failed, worker->pid);
+        put_only(&w, "worker_pid", worker->has_failed && worker->pid > 0, worker->pid);
     }
     raw(&w, "}");
     return w.rc;
@@ -157,10 +157,7 @@ static void put_event(struct writer *w, const char *name, int64_t timestamp_ms, 
     put_text(w, "run_id", agent->run_id);
     put_count(w, "global_rank", worker != NULL ? worker->rank : -1);
     put_count(w, "group_rank", agent->group_rank);
-    if (worker != NULL)
-        put_text_number(w, "worker_id", worker->pid);
-    else
-        put_text(w, "worker_id", NULL);
+    put_text(w, "worker_id", worker != NULL ? worker->id : NULL);
     put_text(w, "role", agent->role);
     put_text(w, "hostname", agent->hostname);
     put_text(w, "state", state);
@@ -268,7 +265,7 @@ void mu_agent_event_record(const struct mu_agent_event *event)
             .run_id = event->agent->run_id,
             .message = mu_agent_event_state_name(event->state),
             .hostname = event->agent->hostname,
-            .pid = worker != NULL ? worker->pid : -1,
+            .pid = worker != NULL && worker->pid > 0 ? worker->pid : -1,
             .local_id = -1,
             .rank = worker != NULL ? worker->rank : -1,
             .node_state = node_state_of(event->state),

@@ -33,7 +33,8 @@ struct mu_event_agent { /* what all events of an agent say; borrows */
 
 struct mu_event_worker {
     int64_t rank, local_rank, role_rank, role_world_size;
-    int64_t pid;
+    const char *id;  /* its pid, or what a driver calls it */
+    int64_t pid;     /* 0: a driver's, which has none */
     bool has_failed; /* exit_code is told, and the pid once more */
     int exit_code;
 };

@@ -1395,6 +1395,7 @@ static void a_drivers_workers_fail_with_their_own_words(void **state)
     assert_int_equal(crew.restart_stops, 0); /* no restart is left */
     failure = &result->failures[0];
     assert_string_equal(failure->id_text, "node9:8000");
+    assert_non_null(strstr(result->reason, "(local rank 0, id node9:8000) failed: "));
     assert_int_equal(failure->global_rank, 0);
     assert_int_equal(failure->id, 7000000000);
     assert_int_equal(failure->exit_code, 5);
@@ -1402,6 +1403,40 @@ static void a_drivers_workers_fail_with_their_own_words(void **state)
     assert_int_equal(muster_run_result_failure(result, 1)->exit_code, -SIGTERM);
     assert_int_equal(muster_run_result_failure(result, 1)->id, 7000000001);
     muster_run_result_free(result);
+}
+
+/* "START node9:8000; FAILED node9:8000; ": what events say of workers. The sink is called from the agent's thread alone. */
+static void note_worker(void *ctx, const struct muster_event_record *record)
+{
+    char *noted = ctx;
+    size_t len = strlen(noted);
+    const char *state = strrchr(record->name, '.'), *id;
+
+    if (record->source != MUSTER_EVENT_WORKER)
+        return;
+    assert_int_equal(record->pid, -1); /* a driver's has no process that we know of */
+    id = strstr(record->json, "\"worker_id\": \"");
+    assert_non_null(id);
+    id += strlen("\"worker_id\": \"");
+    (void)snprintf(noted + len, 512 - len, "%s %.*s; ", state + 1, (int)strcspn(id, "\""), id);
+    assert_non_null(strstr(record->json, "\\\"worker_pid\\\": [null]"));
+}
+
+static void events_call_a_drivers_workers_as_it_does(void **state)
+{
+    struct crew crew = make_crew();
+    struct muster_worker_spec spec = make_spec(alone(), 2);
+    char noted[512] = "";
+
+    (void)state;
+    spec.driver = &crew.base;
+    spec.max_restarts = 0;
+    crew.fail_attempts = 1;
+    crew.others_linger = crew.has_addresses = true;
+    muster_events_set_sink(note_worker, noted);
+    muster_run_result_free(run_well(spec));
+    muster_events_set_sink(NULL, NULL);
+    assert_string_equal(noted, "START node9:8000; START node9:8001; FAILED node9:8000; FAILED node9:8001; ");
 }
 
 static void a_driver_that_cannot_start_ends_the_run(void **state)
@@ -1587,6 +1622,7 @@ int main(void)
         cmocka_unit_test(workers_may_be_threads),
         cmocka_unit_test(a_drivers_workers_are_stopped_and_restarted),
         cmocka_unit_test(a_drivers_workers_fail_with_their_own_words),
+        cmocka_unit_test(events_call_a_drivers_workers_as_it_does),
         cmocka_unit_test(a_driver_that_cannot_start_ends_the_run),
         cmocka_unit_test(a_worker_may_end_inside_of_start),
         cmocka_unit_test(a_signal_stops_a_drivers_workers),

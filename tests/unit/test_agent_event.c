@@ -23,11 +23,16 @@ static const struct mu_event_agent after = { .run_id = "job",
                                              .total_run_time_s = 7,
                                              .agent_restarts = 2 };
 static const struct mu_event_worker started = {
-    .rank = 1, .local_rank = 1, .role_rank = 1, .role_world_size = 2, .pid = 830
+    .rank = 1, .local_rank = 1, .role_rank = 1, .role_world_size = 2, .id = "830", .pid = 830
 };
-static const struct mu_event_worker failed = {
-    .rank = 1, .local_rank = 1, .role_rank = 1, .role_world_size = 2, .pid = 830, .has_failed = true, .exit_code = -15
-};
+static const struct mu_event_worker failed = { .rank = 1,
+                                               .local_rank = 1,
+                                               .role_rank = 1,
+                                               .role_world_size = 2,
+                                               .id = "830",
+                                               .pid = 830,
+                                               .has_failed = true,
+                                               .exit_code = -15 };
 
 #define HEAD(state, source, rank, group, worker)                                                                       \
     "{\"name\": \"torchelastic.worker.status." state "\", \"source\": \"" source                                       \
