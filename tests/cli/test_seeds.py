@@ -70,6 +70,7 @@ SECTIONS = {
         StaticTCPRendezvous: get_backend use_agent_store next_rendezvous is_closed set_closed num_nodes_waiting get_run_id shutdown
         create_rdzv_handler""",
     "agent.server.api": """
+        @prof
         _TERMINAL_STATE_SYNC_ID
         DEFAULT_ROLE
         WorkerSpec: __post_init__ get_entrypoint_name

@@ -1,6 +1,7 @@
 /* The document of the classic etcd rendezvous: bytes as Python writes them, and keys as etcd has them. */
 #include "failmalloc.h"
 #include "pure.h"
+#include "rdzv/classic.h"
 #include "rdzv/classic_doc.h"
 
 static struct mu_classic_doc doc_of(const char *text)
@@ -95,6 +96,34 @@ static void keys_are_written_as_etcd_has_them(void **state)
     assert_false(mu_classic_key_clean("/abcd", text, 5));
 }
 
+/* As PyTorch's get_path(): the prefix, "run_" and the run id. */
+static void a_jobs_keys_are_below_its_prefix(void **state)
+{
+    static const struct {
+        const char *prefix, *run_id, *cleaned, *root;
+    } rows[] = {
+        { NULL, "job", "/torchelastic/p2p", "/torchelastic/p2p/run_job" }, /* the default */
+        { "/", "job", "/", "/run_job" },
+        { "custom_prefix", "123", "/custom_prefix", "/custom_prefix/run_123" },
+        { "/a/b/", "a job", "/a/b", "/a/b/run_a job" },
+    };
+    char prefix[MU_CLASSIC_KEY_MAX], root[MU_CLASSIC_KEY_MAX], long_one[MU_CLASSIC_KEY_MAX];
+    struct muster_error error;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_int_equal(mu_classic_keys(rows[i].prefix, rows[i].run_id, prefix, root, &error), 0);
+        assert_string_equal(prefix, rows[i].cleaned);
+        assert_string_equal(root, rows[i].root);
+    }
+    memset(long_one, 'x', sizeof long_one - 1);
+    long_one[sizeof long_one - 1] = '\0';
+    assert_int_equal(mu_classic_keys(long_one, "job", prefix, root, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "the prefix 'xxx"));
+    assert_int_equal(mu_classic_keys(NULL, long_one, prefix, root, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "the run id 'xxx"));
+}
+
 static void a_notice_is_read_as_it_was_written(void **state)
 {
     const struct mu_classic_notice written = { .id = 0xc0ffee,
@@ -168,6 +197,7 @@ int main(void)
         cmocka_unit_test(every_document_has_the_bytes_that_python_writes),
         cmocka_unit_test(keep_alives_are_counted_however_they_are_written),
         cmocka_unit_test(keys_are_written_as_etcd_has_them),
+        cmocka_unit_test(a_jobs_keys_are_below_its_prefix),
         cmocka_unit_test(a_notice_is_read_as_it_was_written),
         cmocka_unit_test(what_is_no_notice_is_not_read_as_one),
         cmocka_unit_test(without_memory_nothing_is_given_and_nothing_leaks),
