@@ -63,6 +63,7 @@ struct call {
     struct muster_rdzv *rdzv;
     enum mu_blocking_call which;
     char *local_addr;     /* NULL: none */
+    atomic_bool begun;    /* set by the thread */
     atomic_bool unwanted; /* set by the loop: a handler that says "not yet" is not asked again */
     struct muster_rdzv_info info;
     bool built; /* the address was not the handler's: it was put into the store */
@@ -178,6 +179,7 @@ static void run_call(struct mu_file_job *job)
 {
     struct call *call = MU_LIST_ITEM(job, struct call, job);
 
+    atomic_store(&call->begun, true);
     settle(mu_blocking_call_text(call->which), make_call(call), &call->error);
 }
 
@@ -480,6 +482,7 @@ static void make(struct blocking *b, struct mu_filethread *thread, struct call *
     call->which = which;
     call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
     call->built = call->closed = false;
+    atomic_store(&call->begun, false);
     atomic_store(&call->unwanted, false);
     call->count = 0;
     call->error = (struct muster_error){ 0 };
@@ -536,6 +539,12 @@ static void on_over(uv_timer_t *timer)
     mu_asking_close(&b->asking, part_closed);
 }
 
+/* A call that has not begun is behind one of the store. */
+static enum mu_blocking_call hanging(const struct blocking *b, enum mu_blocking_call call)
+{
+    return b->call->under_way && !atomic_load(&b->call->begun) ? MU_BLOCKING_STORE : call;
+}
+
 static void abandon(const struct blocking *b, enum mu_blocking_call call)
 {
     mu_rdzv_keep(b->rdzv);
@@ -562,7 +571,7 @@ static void perform(struct blocking *b, const struct mu_blocking_effect *effect,
         tell(b, effect, returned);
         break;
     case MU_BLOCKING_DO_ABANDON:
-        abandon(b, effect->call);
+        abandon(b, hanging(b, effect->call));
         (void)uv_timer_start(&b->timer, on_over, 0, 0);
         break;
     case MU_BLOCKING_DO_END:
