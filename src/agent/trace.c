@@ -2,77 +2,57 @@
 #include "agent/trace.h"
 
 #include "agent/report.h"
+#include "base/words.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 enum { WHY_MAX = 160 }; /* bytes of an event's own text that are shown */
 
-struct words {
-    char *text;
-    size_t len;
-};
-
-static void add(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct words *w, const char *format, ...)
-{
-    size_t room = MU_TRACE_LINE_MAX - w->len;
-    va_list args;
-    int len;
-
-    va_start(args, format);
-    len = vsnprintf(w->text + w->len, room, format, args);
-    va_end(args);
-    if (len > 0)
-        w->len += (size_t)len < room ? (size_t)len : room - 1;
-}
-
-static void add_event(struct words *w, const struct mu_policy_event *event)
+static void add_event(struct mu_words *w, const struct mu_policy_event *event)
 {
     const char *why = event->error != NULL ? event->error->text : event->text;
 
-    add(w, "%s", mu_policy_event_text(event->type));
+    mu_words_add(w, "%s", mu_policy_event_text(event->type));
     if (event->type == MU_POLICY_ON_EXITED)
-        add(w, ", local rank %" PRId64, event->number);
+        mu_words_add(w, ", local rank %" PRId64, event->number);
     if (event->type == MU_POLICY_ON_SIGNAL)
-        add(w, " %s", mu_report_signal_name((int)event->number));
+        mu_words_add(w, " %s", mu_report_signal_name((int)event->number));
     if (why != NULL && why[0] != '\0')
-        add(w, " (%.*s)", WHY_MAX, why);
+        mu_words_add(w, " (%.*s)", WHY_MAX, why);
 }
 
 /* What is to be done, if it is worth a word. */
-static bool add_effect(struct words *w, const struct mu_policy_effect *effect)
+static bool add_effect(struct mu_words *w, const struct mu_policy_effect *effect)
 {
     switch (effect->type) {
     case MU_POLICY_DO_JOIN:
-        add(w, "; join the rendezvous");
+        mu_words_add(w, "; join the rendezvous");
         return true;
     case MU_POLICY_DO_LEAVE:
-        add(w, "; leave the rendezvous");
+        mu_words_add(w, "; leave the rendezvous");
         return true;
     case MU_POLICY_DO_ASSIGN:
-        add(w, "; assign ranks");
+        mu_words_add(w, "; assign ranks");
         return true;
     case MU_POLICY_DO_START_WORKERS:
-        add(w, "; start workers");
+        mu_words_add(w, "; start workers");
         return true;
     case MU_POLICY_DO_STOP_WORKERS:
-        add(w, "; stop workers with %s, kill them after %" PRIu64 " ms", mu_report_signal_name(effect->signal),
-            effect->grace_ms);
+        mu_words_add(w, "; stop workers with %s, kill them after %" PRIu64 " ms", mu_report_signal_name(effect->signal),
+                     effect->grace_ms);
         return true;
     case MU_POLICY_DO_KILL_WORKERS:
-        add(w, "; kill workers");
+        mu_words_add(w, "; kill workers");
         return true;
     case MU_POLICY_DO_FINISH:
-        add(w, "; enter the exit barrier");
+        mu_words_add(w, "; enter the exit barrier");
         return true;
     case MU_POLICY_DO_FAIL_JOB:
-        add(w, "; close the job as failed");
+        mu_words_add(w, "; close the job as failed");
         return true;
     case MU_POLICY_DO_END:
-        add(w, "; end: %s", mu_policy_outcome_text(effect->outcome->kind));
+        mu_words_add(w, "; end: %s", mu_policy_outcome_text(effect->outcome->kind));
         return true;
     case MU_POLICY_DO_ASSIGN_STOP:
     case MU_POLICY_DO_WATCH:
@@ -95,15 +75,15 @@ static bool add_effect(struct words *w, const struct mu_policy_effect *effect)
 
 bool mu_trace_say(const struct mu_trace *trace, char ret_line[static MU_TRACE_LINE_MAX])
 {
-    struct words w = { .text = ret_line };
+    struct mu_words w = { .text = ret_line, .room = MU_TRACE_LINE_MAX };
     bool tells = trace->before != trace->after || trace->event->type == MU_POLICY_ON_EXITED;
 
     ret_line[0] = '\0';
-    add(&w, "[%s] ", trace->role);
+    mu_words_add(&w, "[%s] ", trace->role);
     add_event(&w, trace->event);
-    add(&w, ": %s", mu_policy_phase_text(trace->before));
+    mu_words_add(&w, ": %s", mu_policy_phase_text(trace->before));
     if (trace->before != trace->after)
-        add(&w, " -> %s", mu_policy_phase_text(trace->after));
+        mu_words_add(&w, " -> %s", mu_policy_phase_text(trace->after));
     for (unsigned i = 0; i < trace->effects->count; i++)
         tells |= add_effect(&w, &trace->effects->items[i]);
     return tells;

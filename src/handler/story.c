@@ -1,11 +1,11 @@
 /* The story of a rendezvous, in PyTorch's words. */
 #include "handler/story.h"
 
+#include "base/words.h"
 #include "events/record.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -62,35 +62,15 @@ enum mu_story_kind mu_story_of_action(enum mu_rdzv_action action)
 
 /* ---- Words ---- */
 
-struct words {
-    char *text;
-    size_t len;
-};
-
-static void add(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct words *w, const char *format, ...)
-{
-    size_t room = MU_STORY_TEXT_MAX - w->len;
-    va_list args;
-    int len;
-
-    va_start(args, format);
-    len = vsnprintf(w->text + w->len, room, format, args);
-    va_end(args);
-    if (len > 0)
-        w->len += (size_t)len < room ? (size_t)len : room - 1;
-}
-
-static void add_nodes(struct words *w, const struct mu_node *nodes, size_t count)
+static void add_nodes(struct mu_words *w, const struct mu_node *nodes, size_t count)
 {
     char node[MU_NODE_TEXT_MAX];
     size_t named = count <= MU_STORY_NODES_MAX ? count : MU_STORY_NODES_MAX;
 
     for (size_t i = 0; i < named; i++)
-        add(w, "%s'%s'", i > 0 ? ", " : "", mu_node_text(&nodes[i], node));
+        mu_words_add(w, "%s'%s'", i > 0 ? ", " : "", mu_node_text(&nodes[i], node));
     if (named < count)
-        add(w, " and %zu more", count - named);
+        mu_words_add(w, " and %zu more", count - named);
 }
 
 /* To a rendezvous, a store that cannot be reached is one error, however that shows. */
@@ -111,7 +91,7 @@ static const char *kind_of(const struct muster_error *error)
 const char *mu_story_text(const struct mu_teller *who, const struct mu_story *story,
                           char ret_text[static MU_STORY_TEXT_MAX])
 {
-    struct words w = { .text = ret_text };
+    struct mu_words w = { .text = ret_text, .room = MU_STORY_TEXT_MAX };
     char me[MU_NODE_TEXT_MAX];
     const char *run_id = who->run_id;
 
@@ -119,92 +99,97 @@ const char *mu_story_text(const struct mu_teller *who, const struct mu_story *st
     (void)mu_node_text(&who->node, me);
     switch (story->kind) {
     case MU_STORY_HOSTS:
-        add(&w, "Process %" PRId64 " hosts the TCP store for the C10d rendezvous backend.", who->node.pid);
+        mu_words_add(&w, "Process %" PRId64 " hosts the TCP store for the C10d rendezvous backend.", who->node.pid);
         break;
     case MU_STORY_ATTEMPTS:
-        add(&w, "The node '%s' attempts to join the next round of the rendezvous '%s'.", me, run_id);
+        mu_words_add(&w, "The node '%s' attempts to join the next round of the rendezvous '%s'.", me, run_id);
         break;
     case MU_STORY_JOINED:
-        add(&w,
-            "The node '%s' has joined round %" PRId64 " of the rendezvous '%s' as rank %" PRId64
-            " in a world of size %" PRId64 ".",
-            me, story->round, run_id, story->rank, story->world_size);
+        mu_words_add(&w,
+                     "The node '%s' has joined round %" PRId64 " of the rendezvous '%s' as rank %" PRId64
+                     " in a world of size %" PRId64 ".",
+                     me, story->round, run_id, story->rank, story->world_size);
         break;
     case MU_STORY_KEEPS_ALIVE:
-        add(&w, "The node '%s' updated its keep-alive heartbeat time for the rendezvous '%s'. Pending sync.", me,
-            run_id);
+        mu_words_add(&w, "The node '%s' updated its keep-alive heartbeat time for the rendezvous '%s'. Pending sync.",
+                     me, run_id);
         break;
     case MU_STORY_ADDS_TO_PARTICIPANTS:
-        add(&w,
-            "The node '%s' added itself to the participants of round %" PRId64 " of the rendezvous '%s'. Pending sync.",
-            me, story->round, run_id);
+        mu_words_add(&w,
+                     "The node '%s' added itself to the participants of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round, run_id);
         break;
     case MU_STORY_ADDS_TO_WAIT_LIST:
-        add(&w,
-            "The node '%s' added itself to the wait list of round %" PRId64 " of the rendezvous '%s'. Pending sync.",
-            me, story->round + 1, run_id);
+        mu_words_add(&w,
+                     "The node '%s' added itself to the wait list of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round + 1, run_id);
         break;
     case MU_STORY_ADDS_TO_REDUNDANCY_LIST:
-        add(&w,
-            "The node '%s' added itself to the redundancy list of round %" PRId64
-            " of the rendezvous '%s'. Pending sync.",
-            me, story->round + 1, run_id);
+        mu_words_add(&w,
+                     "The node '%s' added itself to the redundancy list of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round + 1, run_id);
         break;
     case MU_STORY_REMOVES_FROM_PARTICIPANTS:
-        add(&w,
-            "The node '%s' removed itself from the participants of round %" PRId64
-            " of the rendezvous '%s'. Pending sync.",
-            me, story->round, run_id);
+        mu_words_add(&w,
+                     "The node '%s' removed itself from the participants of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round, run_id);
         break;
     case MU_STORY_REMOVES_FROM_WAIT_LIST:
-        add(&w,
-            "The node '%s' removed itself from the wait list of round %" PRId64
-            " of the rendezvous '%s'. Pending sync.",
-            me, story->round + 1, run_id);
+        mu_words_add(&w,
+                     "The node '%s' removed itself from the wait list of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round + 1, run_id);
         break;
     case MU_STORY_REMOVES_FROM_REDUNDANCY_LIST:
-        add(&w,
-            "The node '%s' removed itself from the redundant list of round %" PRId64
-            " of the rendezvous '%s'. Pending sync.",
-            me, story->round + 1, run_id);
+        mu_words_add(&w,
+                     "The node '%s' removed itself from the redundant list of round %" PRId64
+                     " of the rendezvous '%s'. Pending sync.",
+                     me, story->round + 1, run_id);
         break;
     case MU_STORY_MARKS_COMPLETE:
-        add(&w, "The node '%s' marked round %" PRId64 " of the rendezvous '%s' as complete. Pending sync.", me,
-            story->round, run_id);
+        mu_words_add(&w, "The node '%s' marked round %" PRId64 " of the rendezvous '%s' as complete. Pending sync.", me,
+                     story->round, run_id);
         break;
     case MU_STORY_MARKS_CLOSED:
-        add(&w, "The node '%s' marked the rendezvous '%s' as closed. Pending sync.", me, run_id);
+        mu_words_add(&w, "The node '%s' marked the rendezvous '%s' as closed. Pending sync.", me, run_id);
         break;
     case MU_STORY_DEAD_REMOVED:
-        add(&w, "As part of the sync operation the node(s) ");
+        mu_words_add(&w, "As part of the sync operation the node(s) ");
         add_nodes(&w, story->nodes, story->nodes_count);
-        add(&w, " have been removed from the rendezvous '%s' since they had no heartbeat.", run_id);
+        mu_words_add(&w, " have been removed from the rendezvous '%s' since they had no heartbeat.", run_id);
         break;
     case MU_STORY_SYNCED:
-        add(&w, "The node '%s' has successfully synced its local changes with other nodes in the rendezvous '%s'.", me,
-            run_id);
+        mu_words_add(&w,
+                     "The node '%s' has successfully synced its local changes with other nodes in the rendezvous '%s'.",
+                     me, run_id);
         break;
     case MU_STORY_STALE:
-        add(&w,
+        mu_words_add(
+            &w,
             "The node '%s' has a stale state and failed to sync its local changes with other nodes in the rendezvous "
             "'%s'.",
             me, run_id);
         break;
     case MU_STORY_BEAT:
-        add(&w, "The node '%s' has sent a keep-alive heartbeat to the rendezvous '%s'.", me, run_id);
+        mu_words_add(&w, "The node '%s' has sent a keep-alive heartbeat to the rendezvous '%s'.", me, run_id);
         break;
     case MU_STORY_CLOSED:
-        add(&w, "The node '%s' has closed the rendezvous '%s'.", me, run_id);
+        mu_words_add(&w, "The node '%s' has closed the rendezvous '%s'.", me, run_id);
         break;
     case MU_STORY_LEFT:
-        add(&w, "The node '%s' has left the rendezvous '%s'.", me, run_id);
+        mu_words_add(&w, "The node '%s' has left the rendezvous '%s'.", me, run_id);
         break;
     case MU_STORY_SHUTDOWN_FAILED:
-        add(&w, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", me, run_id,
-            kind_of(story->error));
+        mu_words_add(&w, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", me,
+                     run_id, kind_of(story->error));
         break;
     case MU_STORY_BEAT_FAILED:
-        add(&w,
+        mu_words_add(
+            &w,
             "The node '%s' has failed to send a keep-alive heartbeat to the rendezvous '%s' due to an error of type "
             "%s.",
             me, run_id, kind_of(story->error));
@@ -217,7 +202,7 @@ const char *mu_story_text(const struct mu_teller *who, const struct mu_story *st
     case MU_STORY_LEAVE_FAILED:
     case MU_STORY_CREATE_FAILED:
     case MU_STORY_BACKEND_FAILED:
-        add(&w, "%s: %s", kind_of(story->error), story->error->text);
+        mu_words_add(&w, "%s: %s", kind_of(story->error), story->error->text);
         break;
     }
     return ret_text;

@@ -1,0 +1,20 @@
+/* A text that is put together piece by piece. */
+#include "base/words.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+void mu_words_add(struct mu_words *words, const char *format, ...)
+{
+    size_t room = words->room - words->len;
+    va_list args;
+    int len;
+
+    assert(words->len < words->room);
+    va_start(args, format);
+    len = vsnprintf(words->text + words->len, room, format, args);
+    va_end(args);
+    if (len > 0)
+        words->len += (size_t)len < room ? (size_t)len : room - 1;
+}

@@ -1,0 +1,15 @@
+/* A text that is put together piece by piece in memory of the caller's; what does not fit is cut. */
+#ifndef MU_BASE_WORDS_H
+#define MU_BASE_WORDS_H
+
+#include <stddef.h>
+
+struct mu_words {
+    char *text;  /* ends with a NUL after the first piece */
+    size_t room; /* with the NUL; above 0 */
+    size_t len;
+};
+
+void mu_words_add(struct mu_words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
