@@ -905,6 +905,7 @@ def test_a_node_that_is_lost_without_a_last_will_has_no_heartbeat(scene, serve):
     both = scene.world(2)
     lost = agent_of(scene, both[1])
     lost_pid = lost.agent
+    os.kill(lost_pid, signal.SIGSTOP)  # or it might still say that its keeper was killed
     kill_both(lost)
     alone = scene.world(1, without=both, limit=REGROUP)
     survivor = agent_of(scene, alone[0])
