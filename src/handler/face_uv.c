@@ -756,6 +756,28 @@ static int creation_failed(const struct mu_dynamic_config *config, int rc, struc
     return rc;
 }
 
+/* A table of an older program may be shorter than ours, but not without these. */
+#define HAS(ops, member)                                                                                               \
+    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
+
+static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
+                       struct muster_error *reterr)
+{
+    if (backend == NULL || backend->ops == NULL || !HAS(backend->ops, name) || backend->ops->name[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
+    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
+        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state",
+                       backend->ops->name);
+    if (store == NULL || store->ops == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
+    return 0;
+}
+
+static const char *name_of(const struct muster_rdzv_backend *backend)
+{
+    return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
+}
+
 static uint64_t or_default(int64_t value, uint64_t fallback)
 {
     return value == 0 ? fallback : (uint64_t)value; /* a negative one is found by the check */
@@ -769,7 +791,7 @@ static int settle(const struct muster_rdzv_settings *given, struct mu_rdzv_setti
     struct muster_rdzv_timeout timeout = { .size = 0 };
     struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
 
-    if (given->size == 0)
+    if (given == NULL || given->size == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
     memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
     if (whole.timeout.size == 0 || whole.timeout.size > sizeof timeout)
@@ -801,14 +823,17 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
                                      struct muster_rdzv_backend *backend, const char *local_addr,
                                      struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    struct mu_dynamic_config config = { .backend = backend->ops->name,
-                                        .local_addr = local_addr,
+    bool is_named = local_addr != NULL && local_addr[0] != '\0';
+    struct mu_dynamic_config config = { .backend = name_of(backend),
+                                        .local_addr = is_named ? local_addr : NULL,
                                         .dialect = MU_DOC_DIALECT_2_X,
                                         .use_agent_store = true,
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
     struct muster_error error = { .code = 0 };
     int rc = settle(settings, &config.settings, &config.run_id, &config.bind, &error);
 
+    if (rc == 0)
+        rc = check_parts(store, backend, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
@@ -818,7 +843,7 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
                                const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                struct muster_error *reterr)
 {
-    struct mu_dynamic_config config = { .backend = backend->ops->name,
+    struct mu_dynamic_config config = { .backend = name_of(backend),
                                         .run_id = muster_rdzv_params_run_id(params),
                                         .local_addr = muster_rdzv_params_local_addr(params),
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
@@ -831,6 +856,8 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
         rc = mu_bind_from_params(params, &config.bind, &error);
     if (rc == 0)
         rc = mu_boot_master_from_params(params, &config.master, &error);
+    if (rc == 0)
+        rc = check_parts(store, backend, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;

@@ -887,6 +887,45 @@ static void parameters_make_a_dynamic_rendezvous_too(void **state)
     free(memory.state);
 }
 
+static void refuses_parts(struct muster_store *store, struct muster_rdzv_backend *backend, const char *part)
+{
+    struct muster_rdzv_params *params = params_of("memory", "", 1, 1, "");
+    struct muster_error error = { 0 };
+    struct muster_rdzv *rdzv = NULL;
+
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&quick, store, backend, NULL, &rdzv, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, part));
+    assert_int_equal(muster_rdzv_dynamic_create(store, backend, params, &rdzv, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, part));
+    assert_null(rdzv);
+    muster_rdzv_params_free(params);
+}
+
+static void store_and_back_end_must_be_there_and_whole(void **state)
+{
+    static const struct muster_store_ops store_ops = { .size = sizeof store_ops, .name = "empty" };
+    struct muster_store store = { &store_ops, 1000 };
+    struct muster_rdzv_backend_ops ops = plain_ops;
+    struct muster_rdzv_backend backend = { &ops };
+    struct muster_rdzv *rdzv = NULL;
+
+    (void)state;
+    refuses_parts(NULL, &backend, "a store is needed");
+    refuses_parts(&store, NULL, "a rendezvous back end with a name is needed");
+    ops.name = NULL;
+    refuses_parts(&store, &backend, "a rendezvous back end with a name is needed");
+    ops = plain_ops;
+    ops.get_state = NULL;
+    refuses_parts(&store, &backend, "'memory' needs both get_state and set_state");
+    ops = plain_ops;
+    ops.set_state = NULL;
+    refuses_parts(&store, &backend, "'memory' needs both get_state and set_state");
+    ops = plain_ops;
+    ops.size = offsetof(struct muster_rdzv_backend_ops, set_state);
+    refuses_parts(&store, &backend, "'memory' needs both get_state and set_state");
+    assert_int_equal(muster_rdzv_dynamic_from_backend(NULL, &store, &backend, NULL, &rdzv, NULL), MUSTER_EINVAL);
+}
+
 static struct muster_rdzv_settings settings_of(const struct muster_rdzv *rdzv)
 {
     struct muster_rdzv_settings settings = { .size = sizeof settings };
@@ -914,7 +953,7 @@ static void a_dynamic_handler_tells_its_settings(void **state)
     struct muster_rdzv *rdzv = NULL;
 
     (void)state;
-    assert_int_equal(muster_rdzv_dynamic_from_backend(&given, store, &backend.base, NULL, &rdzv, NULL), 0);
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&given, store, &backend.base, "", &rdzv, NULL), 0);
     found = settings_of(rdzv);
     assert_string_equal(found.run_id, "job");
     assert_int_equal(found.min_nodes, 2);
@@ -1112,7 +1151,7 @@ static void settings_are_checked_and_failures_are_recorded(void **state)
     struct memory memory = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
     struct memory_backend backend = { { &plain_ops }, &memory };
     struct muster_rdzv_params *params = params_of("memory", "", 1, 1, "join_timeout=0");
-    struct muster_rdzv_settings rows[9];
+    struct muster_rdzv_settings rows[11];
     struct records records = { 0 };
     struct muster_rdzv *rdzv = NULL;
     struct muster_error error;
@@ -1129,6 +1168,8 @@ static void settings_are_checked_and_failures_are_recorded(void **state)
     rows[6].timeout.close_ms = -1;
     rows[7].keep_alive_interval_ms = -1;
     rows[8].keep_alive_max_attempt = -1;
+    rows[9].timeout.last_call_ms = -1;
+    rows[10].timeout.heartbeat_ms = -1;
     muster_events_set_sink(on_record, &records);
     for (size_t i = 0; i < COUNT(rows); i++) {
         assert_int_equal(muster_rdzv_dynamic_from_backend(&rows[i], NULL, &backend.base, NULL, &rdzv, &error),
@@ -1259,6 +1300,7 @@ int main(void)
         cmocka_unit_test(a_users_back_end_may_have_a_watch),
         cmocka_unit_test(a_broken_back_end_is_an_error_in_bounded_time),
         cmocka_unit_test(parameters_make_a_dynamic_rendezvous_too),
+        cmocka_unit_test(store_and_back_end_must_be_there_and_whole),
         cmocka_unit_test(a_dynamic_handler_tells_its_settings),
         cmocka_unit_test(handlers_of_c10d_tell_their_settings_and_others_have_none),
         cmocka_unit_test(each_call_that_fails_is_recorded_under_its_own_name),
