@@ -310,7 +310,7 @@ MUSTER_API int muster_store_etcd_new(const struct muster_etcd_config *etcd, cons
 struct muster_rdzv_params; /* back end, endpoint, run id, limits, and options by name */
 
 /* Checks, in this order: backend not empty, min_nodes >= 1, max_nodes >= min_nodes. `endpoint` and `run_id` may be empty
- * here; `local_addr` may be NULL. */
+ * here; `local_addr` may be NULL or empty. */
 MUSTER_API int muster_rdzv_params_new(const char *backend, const char *endpoint, const char *run_id, int64_t min_nodes,
                                       int64_t max_nodes, const char *local_addr, struct muster_rdzv_params **ret_params,
                                       struct muster_error *reterr);

@@ -6,7 +6,7 @@
 
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX])
 {
-    if (local_addr != NULL)
+    if (local_addr != NULL && local_addr[0] != '\0')
         return local_addr;
     (void)snprintf(hostname, MU_HANDLER_NAME_MAX, "localhost");
     (void)gethostname(hostname, MU_HANDLER_NAME_MAX);

@@ -173,6 +173,8 @@ int muster_rdzv_params_new(const char *backend, const char *endpoint, const char
 
     if (rc < 0)
         return rc;
+    if (local_addr != NULL && local_addr[0] == '\0')
+        local_addr = NULL;
     params = calloc(1, sizeof *params);
     if (params == NULL)
         return no_memory(reterr);

@@ -457,9 +457,8 @@ def test_a_store_that_goes_away_is_told_and_survived(serve, join):
 # ---- Waiting in vain ----
 
 
-@pytest.mark.parametrize("name", ["", "node\udcff"])
-def test_a_name_that_others_could_not_read_is_refused(name):
-    ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", name)
+def test_a_name_that_others_could_not_read_is_refused():
+    ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", "node\udcff")
     assert (ended.code, ended.out) == (2, b"")
     assert "local address" in ended.err
 

@@ -99,7 +99,12 @@ static void endpoint_and_run_id_may_be_empty(void **state)
 
 static void without_a_local_address_there_is_none(void **state)
 {
+    struct muster_rdzv_params *params = NULL;
+
     assert_null(muster_rdzv_params_local_addr(*state));
+    assert_int_equal(muster_rdzv_params_new("b", "e", "r", 1, 1, "", &params, NULL), 0);
+    assert_null(muster_rdzv_params_local_addr(params));
+    muster_rdzv_params_free(params);
 }
 
 static void a_run_id_may_have_any_bytes(void **state)

@@ -117,8 +117,10 @@ static void every_call_goes_to_the_handlers_own_table(void **state)
     assert_int_equal(muster_rdzv_num_nodes_waiting(&rdzv, &count, NULL), 0);
     assert_string_equal(asked, "num_nodes_waiting");
     assert_int_equal(count, 5);
+    flag = false;
     assert_int_equal(muster_rdzv_shutdown(&rdzv, &flag, NULL), 0);
     assert_string_equal(asked, "shutdown");
+    assert_true(flag);
     muster_rdzv_free(&rdzv);
     assert_string_equal(asked, "free");
     assert_ptr_equal(asked_whom, &rdzv);

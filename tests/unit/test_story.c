@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static const struct muster_node node = { "host7", 4711, 3 };
 
@@ -310,16 +311,20 @@ static void texts_of_any_length_are_cut(void **state)
 
 static void who_has_no_place_yet_is_known_by_its_host(void **state)
 {
-    char hostname[MU_HANDLER_NAME_MAX];
+    char hostname[MU_HANDLER_NAME_MAX], own[MU_HANDLER_NAME_MAX];
     struct mu_teller who = mu_teller_new("job", "10.0.0.7", -1, hostname);
 
     (void)state;
     assert_string_equal(who.node.name.data, "10.0.0.7");
     assert_true(who.node.pid > 0);
     assert_int_equal(who.node.local_id, -1);
+    assert_int_equal(gethostname(own, sizeof own), 0);
     who = mu_teller_new("job", NULL, 5, hostname);
     assert_ptr_equal(who.node.name.data, hostname);
+    assert_string_equal(hostname, own);
     assert_int_equal(who.node.local_id, 5);
+    who = mu_teller_new("job", "", 5, hostname); /* as good as none */
+    assert_string_equal(who.node.name.data, own);
 }
 
 #define QUIETLY(test) cmocka_unit_test_setup_teardown(test, be_quiet, be_quiet)
