@@ -19,6 +19,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -749,9 +750,17 @@ static void on_planned(struct dynamic *d)
 {
     struct mu_rdzv_deeds deeds = mu_rdzv_deeds(d->rdzv);
 
-    for (size_t i = 0; i < deeds.count; i++)
-        record(d,
-               (struct mu_story){ .kind = mu_story_of_action(deeds.items[i].action), .round = deeds.items[i].round });
+    for (size_t i = 0; i < deeds.count; i++) {
+        const struct mu_rdzv_deed *deed = &deeds.items[i];
+
+        record(d, (struct mu_story){ .kind = mu_story_of_action(deed->action), .round = deed->round });
+        if (deed->ends_round) /* these two are no events of PyTorch's, only lines */
+            mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", d->run_id);
+        if (deed->ends_last_call)
+            mu_log(MUSTER_LOG_DEBUG,
+                   "rendezvous '%s': fewer participants left than the minimum of %" PRId64 "; the last call is off",
+                   d->run_id, d->config.settings.nodes_min);
+    }
 }
 
 static void on_synced(struct dynamic *d, const struct mu_rdzv_effect *effect)

@@ -1033,16 +1033,21 @@ static bool beats(enum mu_rdzv_action action)
            action == MU_RDZV_ADD_TO_WAIT_LIST || action == MU_RDZV_ADD_TO_REDUNDANCY_LIST;
 }
 
-static void add_deed(struct plan *plan, enum mu_rdzv_action action, int64_t round)
+static struct mu_rdzv_deed *add_deed(struct plan *plan, enum mu_rdzv_action action, int64_t round)
 {
     assert(plan->deeds_count < DEEDS_MAX);
-    plan->deeds[plan->deeds_count++] = (struct mu_rdzv_deed){ action, round };
+    plan->deeds[plan->deeds_count] = (struct mu_rdzv_deed){ .action = action, .round = round };
+    return &plan->deeds[plan->deeds_count++];
 }
 
+/* The first deed of a write also takes the dead out. */
 static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms, int64_t doc_now_us)
 {
     bool was_complete = r->doc.complete, completes;
-    int64_t round = r->doc.round;
+    const struct mu_doc *before = plan->count == 0 && r->dead_count > 0 ? &r->sights.doc : &r->doc;
+    const bool before_complete = before->complete, before_called = before->has_deadline;
+    const int64_t before_round = before->round, round = r->doc.round;
+    struct mu_rdzv_deed *deed = NULL;
     int rc = mu_rules_apply(&r->doc, &r->me, &r->settings, action, doc_now_us);
 
     if (rc < 0)
@@ -1055,11 +1060,13 @@ static int apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action actio
         r->entered_round = r->doc.round;
     completes = action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete; /* the last one has come */
     plan->count++;
-    add_deed(plan, action, round);
+    deed = add_deed(plan, action, round);
+    deed->ends_round = before_complete && before_round < r->doc.round;
+    deed->ends_last_call = before_called && !r->doc.has_deadline && !r->doc.complete;
     if (beats(action) && action != MU_RDZV_KEEP_ALIVE)
-        add_deed(plan, MU_RDZV_KEEP_ALIVE, round);
+        (void)add_deed(plan, MU_RDZV_KEEP_ALIVE, round);
     if (completes)
-        add_deed(plan, MU_RDZV_MARK_COMPLETE, round);
+        (void)add_deed(plan, MU_RDZV_MARK_COMPLETE, round);
     plan->beats |= beats(action);
     return 0;
 }

@@ -172,7 +172,9 @@ struct mu_rdzv_effects {
 /* What a write does to the document, one step after the other. */
 struct mu_rdzv_deed {
     enum mu_rdzv_action action;
-    int64_t round; /* of the document before it */
+    int64_t round;       /* of the document before it */
+    bool ends_round;     /* it had no participants left: the next round begins */
+    bool ends_last_call; /* fewer than the minimum are left in an open round */
 };
 
 struct mu_rdzv_deeds {

@@ -1773,7 +1773,7 @@ def test_vv_tells_every_step_and_v_tells_none_of_them(scene):
         "assigning ranks -> starting workers; start workers", "workers started: starting workers -> running",
         "running -> stopping workers; stop workers with SIGTERM, kill them after 30000 ms",
         "counting a restart -> joining; join the rendezvous", "removed itself from the participants of round 0",
-        "has joined round 1", "waiting for the others; enter the exit barrier", "marked the rendezvous 'job' as closed",
+        "rendezvous 'job': no participants left; the next round begins", "has joined round 1", "waiting for the others; enter the exit barrier", "marked the rendezvous 'job' as closed",
         "finished (1 node is done)", "ended; end: succeeded"), "\n".join(told)
     agent = scene.shell(script, "-v", *words)
     assert agent.end() == 0 and lines_of(agent, "info") and not lines_of(agent, "debug")

@@ -79,8 +79,9 @@ static void say_nodes(struct scene *s, struct mu_rdzv_nodes nodes)
 static void say_deeds(struct scene *s, struct mu_rdzv_deeds deeds)
 {
     for (size_t i = 0; i < deeds.count; i++)
-        say_word(&s->trace, "%s %s (%d)", i > 0 ? "," : "", mu_rdzv_action_text(deeds.items[i].action),
-                 (int)deeds.items[i].round);
+        say_word(&s->trace, "%s %s (%d)%s%s", i > 0 ? "," : "", mu_rdzv_action_text(deeds.items[i].action),
+                 (int)deeds.items[i].round, deeds.items[i].ends_round ? " ends the round" : "",
+                 deeds.items[i].ends_last_call ? " ends the last call" : "");
 }
 
 /* "0 a=0 b=0": without the times. */
@@ -511,6 +512,37 @@ static void what_was_in_vain_is_recorded_too(void **unused)
 }
 
 /* Out of one round and into the next with one write: each step bears the round that it was done in. */
+static void the_end_of_a_round_or_of_a_last_call_is_recorded(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    s->shows_records = true;
+    T(ask(s, MU_RDZV_LEAVE), "read");
+    T(state(s, "0 complete a=0@"), "write 1; planned remove from participants (0) ends the round");
+
+    s = START(2, 3, PLAIN);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 b=0@"), "write 0 last-call b=0 a=0");
+    (void)written(s);
+    s->shows_records = true;
+    T(ask(s, MU_RDZV_LEAVE), "read");
+    T(state(s, "0 last-call=9 b=0@ a=0@"), "write 0 b=0; planned remove from participants (0) ends the last call");
+
+    s = START(2, 3, PLAIN); /* all members of the round are dead */
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "0 complete b=0@7 c=1@9"), "write 0 complete b=0 c=1 a~");
+    (void)written(s);
+    s->shows_records = true;
+    until_write(s, "0 complete b=0@7 c=1@9 a~@");
+    while (strstr(s->trace.text, "write 0") != NULL) { /* a heartbeat */
+        T(written(s), "synced");
+        until_write(s, "0 complete b=0@7 c=1@9 a~@");
+    }
+    T(s->trace.text, "write 1 a=0; planned add to participants (1) ends the round, keep alive (1)");
+}
+
 static void a_deed_bears_its_round(void **unused)
 {
     struct scene *s = START(1, 2, PLAIN);
@@ -520,7 +552,7 @@ static void a_deed_bears_its_round(void **unused)
     s->shows_records = true;
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "4 complete a=0@"),
-      "write 5 complete a=0; planned remove from participants (4), add to participants (5), keep alive (5), mark "
+      "write 5 complete a=0; planned remove from participants (4) ends the round, add to participants (5), keep alive (5), mark "
       "complete (5)");
 }
 
@@ -2918,9 +2950,14 @@ static void what_was_given_up_may_have_been_written_all_the_same(void **unused)
 
 static void stopping_leaves_all_as_it_is(void **unused)
 {
-    struct scene *s = START(2, 2, ALL);
+    struct scene *s = START(2, 2, PLAIN);
 
     (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_STOP), "left"); /* no heartbeat follows */
+    assert_true(mu_rdzv_deadline_ms(s->r) == UINT64_MAX);
+
+    s = START(2, 2, ALL);
     T(ask(s, MU_RDZV_STOP), "left");
     T(ask(s, MU_RDZV_JOIN), "take turn");
     T(ask(s, MU_RDZV_STOP), "left");
@@ -3327,6 +3364,7 @@ int main(void)
         SCENE(what_is_written_is_recorded_and_then_what_became_of_it),
         SCENE(what_was_in_vain_is_recorded_too),
         SCENE(a_deed_bears_its_round),
+        SCENE(the_end_of_a_round_or_of_a_last_call_is_recorded),
         SCENE(the_end_of_a_last_call_is_recorded),
         SCENE(leaving_is_recorded_by_the_list_that_is_left),
         SCENE(a_close_by_another_node_is_not_ours),
