@@ -496,10 +496,12 @@ struct muster_rdzv_settings {
     int64_t keep_alive_interval_ms, keep_alive_max_attempt; /* 0: 5 s, 3 */
     const char
         *bind; /* where the workers' store listens, "any" or "10.0.0.5,fd00::5"; NULL: MASTER_ADDR and loopback */
-    const char *allow; /* networks that may connect to it, "10.0.0.0/8,fd00::/8"; NULL: every network */
+    const char *allow;   /* networks that may connect to it, "10.0.0.0/8,fd00::/8"; NULL: every network */
+    bool no_agent_store; /* worker 0 is to host the workers' store: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 of PyTorch */
 };
 
-/* `store` is what the members of a round share; it and `backend` must outlive the handler. */
+/* `store` is what the members of a round share; it and `backend`, which has at least a name, get_state and set_state, must
+ * outlive the handler. */
 MUSTER_API int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
                                                 struct muster_rdzv_backend *backend, const char *local_addr,
                                                 struct muster_rdzv **ret_rdzv, struct muster_error *reterr);

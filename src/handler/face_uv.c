@@ -784,8 +784,8 @@ static uint64_t or_default(int64_t value, uint64_t fallback)
 }
 
 /* What an older program's shorter structs lack is zero, and zero is the default. */
-static int settle(const struct muster_rdzv_settings *given, struct mu_rdzv_settings *ret_settings,
-                  const char **ret_run_id, struct mu_bind *ret_bind, struct muster_error *reterr)
+static int settle(const struct muster_rdzv_settings *given, struct mu_dynamic_config *config,
+                  struct muster_error *reterr)
 {
     struct muster_rdzv_settings whole = { .size = 0 };
     struct muster_rdzv_timeout timeout = { .size = 0 };
@@ -809,9 +809,10 @@ static int settle(const struct muster_rdzv_settings *given, struct mu_rdzv_setti
                        whole.keep_alive_max_attempt);
     if (whole.keep_alive_max_attempt > 0)
         settings.keep_alive_attempts = (unsigned)whole.keep_alive_max_attempt;
-    *ret_run_id = whole.run_id;
-    *ret_settings = settings;
-    *ret_bind = (struct mu_bind){ .hosts = whole.bind, .allow = whole.allow };
+    config->run_id = whole.run_id;
+    config->settings = settings;
+    config->bind = (struct mu_bind){ .hosts = whole.bind, .allow = whole.allow };
+    config->use_agent_store = !whole.no_agent_store;
     if (whole.bind != NULL && mu_bind_check_hosts(whole.bind, reterr) < 0)
         return mu_wrap(reterr, MUSTER_EINVAL, "bind");
     if (whole.allow != NULL && mu_bind_check_allow(whole.allow, reterr) < 0)
@@ -827,10 +828,9 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
     struct mu_dynamic_config config = { .backend = name_of(backend),
                                         .local_addr = is_named ? local_addr : NULL,
                                         .dialect = MU_DOC_DIALECT_2_X,
-                                        .use_agent_store = true,
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
     struct muster_error error = { .code = 0 };
-    int rc = settle(settings, &config.settings, &config.run_id, &config.bind, &error);
+    int rc = settle(settings, &config, &error);
 
     if (rc == 0)
         rc = check_parts(store, backend, &error);
@@ -958,7 +958,8 @@ int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_r
                                            .keep_alive_interval_ms = (int64_t)settings.keep_alive_ms,
                                            .keep_alive_max_attempt = settings.keep_alive_attempts,
                                            .bind = bind.hosts,
-                                           .allow = bind.allow };
+                                           .allow = bind.allow,
+                                           .no_agent_store = !face->use_agent_store };
     memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
     return 0;
 }

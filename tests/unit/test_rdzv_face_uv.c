@@ -966,11 +966,18 @@ static void a_dynamic_handler_tells_its_settings(void **state)
     assert_int_equal(found.keep_alive_max_attempt, 3);
     assert_string_equal(found.bind, "any");
     assert_null(found.allow);
+    assert_false(found.no_agent_store);
     assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &older, NULL), 0); /* of a program that knows less of them */
     assert_int_equal(older.max_nodes, 3);
     assert_string_equal(older.allow, "left");
     older.size = 0;
     assert_int_equal(muster_rdzv_dynamic_settings(rdzv, &older, NULL), MUSTER_EINVAL);
+    assert_true(muster_rdzv_use_agent_store(rdzv));
+    muster_rdzv_free(rdzv);
+    given.no_agent_store = true;
+    assert_int_equal(muster_rdzv_dynamic_from_backend(&given, store, &backend.base, NULL, &rdzv, NULL), 0);
+    assert_false(muster_rdzv_use_agent_store(rdzv));
+    assert_true(settings_of(rdzv).no_agent_store);
     muster_rdzv_free(rdzv);
     muster_store_free(store);
     muster_store_server_stop(server);
