@@ -1017,8 +1017,9 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
         return;
     }
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
-        say(p, out, MUSTER_LOG_INFO, "%.*s", TEXT_SHOWN_MAX * 2, error->text);
+        say(p, out, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
+        p->outcome.error = *error;
         p->in = false;
         end(p, now_ms, out);
         return;

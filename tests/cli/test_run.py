@@ -1658,10 +1658,18 @@ def test_events_of_a_failure_carry_what_failed(scene):
     assert states(found) == start + start + [("WORKER", "FAILED"), ("WORKER", "FAILED"), ("AGENT", "SUCCEEDED")]
     codes = [json.loads(event["metadata"]["metadata"]).get("exit_code") for event in found[-3:-1]]
     assert codes == [[-15], [3]]
-    assert [json.loads(event["metadata"]["raw_error"])["message"] for event in found[-3:-1]] == ["<NONE>", "<NONE>"] or \
-        all(event["metadata"]["raw_error"] for event in found[-3:-1])
+    assert [json.loads(event["metadata"]["raw_error"])["message"] for event in found[-3:-1]] == ["<NONE>", "<NONE>"]
     assert [event["metadata"]["agent_restarts"] for event in found] == [0] * 4 + [1] * 7
     assert [event["metadata"]["worker_id"] for event in found[-3:-1]] == [str(worker.pid) for worker in second]
+
+
+def test_events_of_a_failure_carry_its_error_file(scene):
+    path = scene.path / "events"
+    error = {"message": {"message": "no luck", "extraInfo": {"py_callstack": "line 3", "timestamp": "1794724302"}}}
+    script = f"echo '{json.dumps(error)}' > $TORCHELASTIC_ERROR_FILE; exit 4"
+    assert scene.shell(script, "--max-restarts=0", f"--event-log-handler=file:{path}").end() == 1
+    worker = events(path)[-2]["metadata"]
+    assert (worker["state"], json.loads(worker["raw_error"])) == ("FAILED", error)
 
 
 def test_events_of_a_signal_end_with_a_failed_agent(scene):
@@ -1671,7 +1679,7 @@ def test_events_of_a_signal_end_with_a_failed_agent(scene):
     agent.signal(signal.SIGTERM)
     assert agent.end() == 1
     last = events(path)[-1]
-    assert states([last]) == [("AGENT", "FAILED")] and last["metadata"]["raw_error"]
+    assert states([last]) == [("AGENT", "FAILED")] and "signal 15" in last["metadata"]["raw_error"]
 
 
 def test_events_can_go_to_the_console(scene):

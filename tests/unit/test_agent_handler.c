@@ -63,6 +63,7 @@ struct hall {
     int64_t round;
     bool closed, deaf; /* deaf: nobody hears shutdown() */
     bool not_yet;      /* is all that next_rendezvous() says */
+    bool is_full;      /* whoever comes is not needed */
     bool is_stuck;     /* calls of the round's store do not return */
     int fails;         /* of so many calls of num_nodes_waiting() */
     int shutdowns, frees, questions, set_closeds, inside, calls;
@@ -220,6 +221,7 @@ static int door_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info
     (void)pthread_mutex_lock(&hall->lock);
     world_size = hall->wanted;
     rc = hall->closed    ? refuse(reterr, MUSTER_ERDZV_CLOSED, "the hall is closed")
+         : hall->is_full ? refuse(reterr, MUSTER_ERDZV_GRACEFUL_EXIT, "the hall is full")
          : hall->not_yet ? refuse(reterr, MUSTER_ERETRY, "not yet")
                          : wait_in_hall(door, reterr);
     hall->calls++;
@@ -1097,6 +1099,34 @@ static void a_handler_that_fails_ends_the_run_with_its_own_words(void **state)
     close_way(&way);
 }
 
+static void note_agent(void *ctx, const struct muster_event_record *record)
+{
+    if (record->source == MUSTER_EVENT_AGENT)
+        (void)snprintf(ctx, 64, "%s", record->name);
+}
+
+/* No failure, and no result either: there were no workers. */
+static void a_node_that_is_not_needed_ends_well_in_the_handlers_words(void **state)
+{
+    char last_event[64] = "";
+    struct muster_worker_spec spec;
+    struct node node;
+    struct way way;
+
+    (void)state;
+    open_way(&way, DOORS, true, 1);
+    way.hall.is_full = true;
+    spec = make_spec(&node, "full", "true");
+    muster_events_set_sink(note_agent, last_event);
+    start_by(&way, &node, spec);
+    end(&node);
+    muster_events_set_sink(NULL, NULL);
+    assert_int_equal(node.rc, MUSTER_ERDZV_GRACEFUL_EXIT);
+    assert_non_null(strstr(node.error.text, "the hall is full"));
+    assert_string_equal(last_event, "torchelastic.worker.status.SUCCEEDED");
+    close_way(&way);
+}
+
 static void a_job_that_is_closed_meanwhile_is_not_joined_again(void **state)
 {
     struct muster_worker_spec spec;
@@ -1416,6 +1446,7 @@ int main(void)
         cmocka_unit_test(a_call_of_the_groups_store_ends_with_the_run),
         cmocka_unit_test(between_rounds_the_group_has_no_store),
         cmocka_unit_test(a_handler_that_fails_ends_the_run_with_its_own_words),
+        cmocka_unit_test(a_node_that_is_not_needed_ends_well_in_the_handlers_words),
         cmocka_unit_test(a_job_that_is_closed_meanwhile_is_not_joined_again),
         cmocka_unit_test(questions_that_fail_stop_no_worker),
         cmocka_unit_test(a_signal_ends_a_join_that_blocks),

@@ -379,7 +379,9 @@ static void a_spare_of_a_closed_job_ends_gracefully(void **state)
     (void)simple(s, MU_POLICY_ON_RUN);
     assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "not needed"),
                         "end graceful exit rc 0");
+    assert_non_null(strstr(s->told, "'Rendezvous gracefully exited: not needed'"));
     assert_non_null(strstr(s->told, "record agent SUCCEEDED"));
+    assert_string_equal(s->outcome.error.text, "not needed");
 }
 
 static void a_signal_with_workers_stops_them_and_leaves(void **state)
