@@ -259,6 +259,35 @@ static void keys_have_the_run_id_as_prefix(void **state)
     (void)close(fd);
 }
 
+/* PyTorch's multi_tenant. */
+static void two_jobs_of_one_process_may_share_the_port(void **state)
+{
+    static const char *const jobs[] = { "one", "two" };
+    struct node nodes[2];
+    struct muster_store_tcp_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    struct muster_store *store = NULL;
+    struct muster_bytes value;
+    int fd = hold_port(&config.port);
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        nodes[i] = (struct node){ .rc = 1 };
+        assert_int_equal(
+            muster_rdzv_static_new("127.0.0.1", config.port, 0, 1, jobs[i], QUICK_S * 1000, &nodes[i].rdzv, NULL), 0);
+        (void)run_node(&nodes[i]);
+        assert_info(&nodes[i], 0, 1, config.port);
+        assert_int_equal(muster_store_set(nodes[i].info.store, muster_str("k"), muster_str(jobs[i]), D, NULL), 0);
+    }
+    muster_rdzv_free(nodes[0].rdzv); /* the server lives on with the other */
+    assert_int_equal(muster_store_tcp_new(&config, &store, NULL), 0);
+    assert_int_equal(muster_store_get(store, muster_str("two/k"), D, &value, NULL), 0);
+    assert_string_equal(value.data, "two");
+    muster_bytes_done(&value);
+    muster_store_free(store);
+    muster_rdzv_free(nodes[1].rdzv);
+    (void)close(fd);
+}
+
 static void whoever_waits_in_vain_is_told_what_for(void **state)
 {
     struct node node = { .rc = 1 };
@@ -873,6 +902,7 @@ int main(void)
         cmocka_unit_test(parts_are_checked_as_parameters_are),
         cmocka_unit_test(nodes_meet_at_the_store_of_rank_0),
         cmocka_unit_test(keys_have_the_run_id_as_prefix),
+        cmocka_unit_test(two_jobs_of_one_process_may_share_the_port),
         cmocka_unit_test(whoever_waits_in_vain_is_told_what_for),
         SCENE(nodes_on_a_loop_meet_too),
         SCENE(rank_0_waits_for_all_of_them),
