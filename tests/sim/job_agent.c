@@ -297,6 +297,8 @@ static void on_news(struct agent *a, void *what, uint64_t number)
         a->lost_us = w.now_us;
     else if (news->tell == MU_RDZV_TELL_CLOSED)
         a->closed = true;
+    else if (news->tell == MU_RDZV_TELL_BACKEND_DOWN || news->tell == MU_RDZV_TELL_BACKEND_UP)
+        a->store_away = news->tell == MU_RDZV_TELL_BACKEND_DOWN;
     feed(a, told);
     if (news->tell == MU_RDZV_TELL_REMOVED && is_there(a))
         check_removed(a);

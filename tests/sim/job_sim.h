@@ -127,6 +127,7 @@ struct agent {
     bool ended, personal; /* personal: it has a reason of its own to end */
     uint64_t done_us;
     bool done, behind, came_late; /* came_late: it wanted in when the job was closed */
+    bool store_away;              /* by what it was told */
     uint64_t kv_failed_us, running_us, lost_us, signal_us, keeper_us;
 };
 
