@@ -135,19 +135,21 @@ static struct world *find_world(uint64_t epoch, int64_t version)
     return NULL;
 }
 
-static void note_final(const struct mu_classic_doc *doc)
+/* A document that was on its way when the server lost everything is of the world from before. */
+static void note_final(const struct mu_classic_doc *doc, const struct request *by)
 {
+    uint64_t epoch = w.epoch > 0 && by->sent_ms < w.wiped_ms ? w.epoch - 1 : w.epoch;
     struct world *world;
 
     if (doc->keep_alives != doc->participants)
         fail("version %" PRId64 " is final and %zu of %zu have confirmed", doc->version, doc->keep_alives,
              doc->participants);
-    if (find_world(w.epoch, doc->version) != NULL)
+    if (find_world(epoch, doc->version) != NULL)
         return;
     if (worlds_count == WORLDS_MAX)
         fail("too many versions");
     world = &worlds[worlds_count++];
-    *world = (struct world){ .epoch = w.epoch, .version = doc->version, .count = (int64_t)doc->participants };
+    *world = (struct world){ .epoch = epoch, .version = doc->version, .count = (int64_t)doc->participants };
     memcpy(world->owners, held.owners, sizeof held.owners);
 }
 
@@ -156,6 +158,7 @@ void check_document(const struct request *by)
     const char *text = etcd_value(ACTIVE);
     struct mu_classic_doc doc;
     struct muster_error error;
+    bool was_final;
 
     if (text == NULL) {
         held = (struct held){ .version = -1 };
@@ -165,10 +168,11 @@ void check_document(const struct request *by)
         fail("%s: %s", error.text, text);
     if (held.version != doc.version)
         held = (struct held){ .version = doc.version };
+    was_final = held.is_there && held.status == MU_CLASSIC_FINAL;
     count_participants(&doc, by);
     count_waiting(&doc, by);
-    if (doc.status == MU_CLASSIC_FINAL)
-        note_final(&doc);
+    if (doc.status == MU_CLASSIC_FINAL && !was_final)
+        note_final(&doc, by);
     held.is_there = true;
     held.status = doc.status;
     mu_classic_doc_done(&doc);

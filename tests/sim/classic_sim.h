@@ -122,8 +122,9 @@ struct sim {
     uint64_t join_ms, last_call_ms;
     uint64_t away_until_ms;
     struct node nodes[NODES_MAX];
-    uint64_t epoch; /* how often everything was lost */
-    bool closed;    /* the document is */
+    uint64_t epoch;    /* how often everything was lost */
+    uint64_t wiped_ms; /* for the last time */
+    bool closed;       /* the document is */
 };
 
 extern struct sim w;

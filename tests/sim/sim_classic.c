@@ -598,6 +598,7 @@ static void lose_everything(void)
 {
     say("etcd: everything is lost");
     w.epoch++;
+    w.wiped_ms = w.now_ms;
     w.closed = false;
     etcd_wipe();
     check_document(NULL);
