@@ -88,6 +88,13 @@ static const char *kind_of(const struct muster_error *error)
     }
 }
 
+/* A node goes into one of the document's lists, or out of it. */
+static void add_move(struct mu_words *w, const char *me, const char *move, int64_t round, const char *run_id)
+{
+    mu_words_add(w, "The node '%s' %s of round %" PRId64 " of the rendezvous '%s'. Pending sync.", me, move, round,
+                 run_id);
+}
+
 const char *mu_story_text(const struct mu_teller *who, const struct mu_story *story,
                           char ret_text[static MU_STORY_TEXT_MAX])
 {
@@ -115,40 +122,22 @@ const char *mu_story_text(const struct mu_teller *who, const struct mu_story *st
                      me, run_id);
         break;
     case MU_STORY_ADDS_TO_PARTICIPANTS:
-        mu_words_add(&w,
-                     "The node '%s' added itself to the participants of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round, run_id);
+        add_move(&w, me, "added itself to the participants", story->round, run_id);
         break;
     case MU_STORY_ADDS_TO_WAIT_LIST:
-        mu_words_add(&w,
-                     "The node '%s' added itself to the wait list of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round + 1, run_id);
+        add_move(&w, me, "added itself to the wait list", story->round + 1, run_id);
         break;
     case MU_STORY_ADDS_TO_REDUNDANCY_LIST:
-        mu_words_add(&w,
-                     "The node '%s' added itself to the redundancy list of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round + 1, run_id);
+        add_move(&w, me, "added itself to the redundancy list", story->round + 1, run_id);
         break;
     case MU_STORY_REMOVES_FROM_PARTICIPANTS:
-        mu_words_add(&w,
-                     "The node '%s' removed itself from the participants of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round, run_id);
+        add_move(&w, me, "removed itself from the participants", story->round, run_id);
         break;
     case MU_STORY_REMOVES_FROM_WAIT_LIST:
-        mu_words_add(&w,
-                     "The node '%s' removed itself from the wait list of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round + 1, run_id);
+        add_move(&w, me, "removed itself from the wait list", story->round + 1, run_id);
         break;
     case MU_STORY_REMOVES_FROM_REDUNDANCY_LIST:
-        mu_words_add(&w,
-                     "The node '%s' removed itself from the redundant list of round %" PRId64
-                     " of the rendezvous '%s'. Pending sync.",
-                     me, story->round + 1, run_id);
+        add_move(&w, me, "removed itself from the redundant list", story->round + 1, run_id);
         break;
     case MU_STORY_MARKS_COMPLETE:
         mu_words_add(&w, "The node '%s' marked round %" PRId64 " of the rendezvous '%s' as complete. Pending sync.", me,
