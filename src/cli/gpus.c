@@ -2,7 +2,7 @@
 #include "cli/gpus.h"
 
 #include "base/error.h"
-#include "cli/tree.h"
+#include "cli/kernel_files.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -35,10 +35,10 @@ static void address_text(struct address address, char text[static MU_GPU_ADDRESS
 /* A number from a file of the device; `otherwise`: there is none. */
 static long pci_number(const char *root, const char *address, const char *name, long otherwise)
 {
-    char text[MU_TREE_TEXT_MAX], *end;
+    char text[MU_KERNEL_FILES_TEXT_MAX], *end;
     long number;
 
-    if (!mu_tree_read(root, text, "/sys/bus/pci/devices/%s/%s", address, name))
+    if (!mu_kernel_files_read(root, text, "/sys/bus/pci/devices/%s/%s", address, name))
         return otherwise;
     number = strtol(text, &end, 0);
     return end == text ? otherwise : number;
@@ -92,12 +92,12 @@ static void found_nvidia(void *ctx, const char *name)
 {
     struct listing *listing = ctx;
     struct mu_gpu *gpu = add_gpu(listing);
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     struct address address;
 
     if (gpu == NULL)
         return;
-    if (mu_tree_read(listing->root, text, "/proc/driver/nvidia/gpus/%s/information", name))
+    if (mu_kernel_files_read(listing->root, text, "/proc/driver/nvidia/gpus/%s/information", name))
         find_uuid(text, gpu->uuid);
     if (parse_address(name, &address)) {
         address_text(address, gpu->address);
@@ -168,12 +168,12 @@ static unsigned long long property(const char *lines, const char *name)
 static void found_amd(void *ctx, const char *name)
 {
     struct listing *listing = ctx;
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     unsigned long long place, id;
     struct address address;
     struct mu_gpu *gpu;
 
-    if (!mu_tree_read(listing->root, text, "/sys/class/kfd/kfd/topology/nodes/%s/properties", name) ||
+    if (!mu_kernel_files_read(listing->root, text, "/sys/class/kfd/kfd/topology/nodes/%s/properties", name) ||
         property(text, "simd_count") == 0)
         return;
     gpu = add_gpu(listing);
@@ -224,17 +224,17 @@ void mu_gpus_list(const char *root, struct mu_gpus *ret_gpus)
 
     ret_gpus->vendor = MU_GPUS_NVIDIA;
     ret_gpus->count = ret_gpus->devices = 0;
-    (void)mu_tree_each(root, "/proc/driver/nvidia/gpus", found_nvidia, &listing);
+    (void)mu_kernel_files_each(root, "/proc/driver/nvidia/gpus", found_nvidia, &listing);
     ret_gpus->devices = ret_gpus->count;
     if (ret_gpus->devices == 0) { /* a container may see the devices only */
-        (void)mu_tree_each(root, "/dev", found_node, &ret_gpus->devices);
+        (void)mu_kernel_files_each(root, "/dev", found_node, &ret_gpus->devices);
         if (ret_gpus->devices > 0)
-            (void)mu_tree_each(root, "/sys/bus/pci/devices", found_device, &listing);
+            (void)mu_kernel_files_each(root, "/sys/bus/pci/devices", found_device, &listing);
     }
     qsort(ret_gpus->items, ret_gpus->count, sizeof ret_gpus->items[0], compare_addresses);
     if (ret_gpus->devices > 0)
         return;
-    (void)mu_tree_each(root, "/sys/class/kfd/kfd/topology/nodes", found_amd, &listing);
+    (void)mu_kernel_files_each(root, "/sys/class/kfd/kfd/topology/nodes", found_amd, &listing);
     sort_amd(&listing);
     ret_gpus->devices = ret_gpus->count;
     ret_gpus->vendor = ret_gpus->devices > 0 ? MU_GPUS_AMD : MU_GPUS_NONE;

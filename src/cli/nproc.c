@@ -1,7 +1,7 @@
 /* CPUs and GPUs as the kernel and the drivers list them. */
 #include "cli/nproc.h"
 
-#include "cli/tree.h"
+#include "cli/kernel_files.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -42,22 +42,22 @@ static void take_smaller(int64_t *quota, int64_t used, int64_t period)
 /* One level of version 2: "QUOTA PERIOD" or "max PERIOD". */
 static void read_level_2(const char *directory, int64_t *quota)
 {
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     int64_t used, period;
 
-    if (mu_tree_read(directory, text, "/cpu.max") && sscanf(text, "%" SCNd64 " %" SCNd64, &used, &period) == 2)
+    if (mu_kernel_files_read(directory, text, "/cpu.max") && sscanf(text, "%" SCNd64 " %" SCNd64, &used, &period) == 2)
         take_smaller(quota, used, period);
 }
 
 /* One level of version 1: a quota of -1 is none. */
 static void read_level_1(const char *directory, int64_t *quota)
 {
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     int64_t used, period;
 
-    if (!mu_tree_read(directory, text, "/cpu.cfs_quota_us") || sscanf(text, "%" SCNd64, &used) != 1)
+    if (!mu_kernel_files_read(directory, text, "/cpu.cfs_quota_us") || sscanf(text, "%" SCNd64, &used) != 1)
         return;
-    if (!mu_tree_read(directory, text, "/cpu.cfs_period_us") || sscanf(text, "%" SCNd64, &period) != 1)
+    if (!mu_kernel_files_read(directory, text, "/cpu.cfs_period_us") || sscanf(text, "%" SCNd64, &period) != 1)
         return;
     take_smaller(quota, used, period);
 }
@@ -105,10 +105,10 @@ int64_t mu_nproc_quota(const char *root)
     static const char *const mounts_2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" }, *const mounts_1[] = {
         "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"
     };
-    char text[MU_TREE_TEXT_MAX], *rest = text, *line;
+    char text[MU_KERNEL_FILES_TEXT_MAX], *rest = text, *line;
     int64_t quota = 0;
 
-    if (!mu_tree_read(root, text, "/proc/self/cgroup"))
+    if (!mu_kernel_files_read(root, text, "/proc/self/cgroup"))
         return 0;
     while ((line = strsep(&rest, "\n")) != NULL) { /* NUMBER:CONTROLLERS:GROUP */
         char *group = line, *controllers;
@@ -133,8 +133,8 @@ struct mu_nproc_gpus mu_nproc_gpus(const char *root, const struct mu_gpus_variab
 
     mu_gpus_list(root, &gpus);
     return (struct mu_nproc_gpus){
-        .has_driver = gpus.devices > 0 || mu_tree_exists(root, "/dev/nvidiactl") || mu_tree_exists(root, "/dev/dxg") ||
-                      mu_tree_exists(root, "/dev/nvhost-ctrl"),
+        .has_driver = gpus.devices > 0 || mu_kernel_files_exists(root, "/dev/nvidiactl") ||
+                      mu_kernel_files_exists(root, "/dev/dxg") || mu_kernel_files_exists(root, "/dev/nvhost-ctrl"),
         .count = (int64_t)mu_gpus_count(&gpus, variables),
     };
 }

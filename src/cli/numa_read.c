@@ -1,7 +1,7 @@
 /* The machine's CPUs and NUMA nodes, from sysfs. */
 #include "base/error.h"
+#include "cli/kernel_files.h"
 #include "cli/numa.h"
-#include "cli/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,17 +12,17 @@
 
 static bool read_list(const char *root, struct mu_cpus *ret_set, const char *path)
 {
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
 
-    return mu_tree_read(root, text, "%s", path) && mu_cpus_parse(text, ret_set);
+    return mu_kernel_files_read(root, text, "%s", path) && mu_cpus_parse(text, ret_set);
 }
 
 /* Those that have memory, and that the cpuset of this process leaves to it. A kernel that does not say it: all. */
 static void read_memory(const char *root, struct mu_numa *numa)
 {
     static const char key[] = "\nMems_allowed_list:";
-    char text[MU_TREE_TEXT_MAX];
-    const char *list = mu_tree_read(root, text, "/proc/self/status") ? strstr(text, key) : NULL;
+    char text[MU_KERNEL_FILES_TEXT_MAX];
+    const char *list = mu_kernel_files_read(root, text, "/proc/self/status") ? strstr(text, key) : NULL;
     struct mu_cpus left, have;
 
     if (!read_list(root, &have, NODES "/has_memory"))
@@ -46,10 +46,10 @@ static int read_nodes(const char *root, struct mu_numa *numa, struct muster_erro
         return mu_fail(reterr, MUSTER_ENOTSUP, "this kernel lists no NUMA nodes (" NODES "/online)");
     for (unsigned node = mu_cpus_next(&numa->nodes, 0); node < MU_CPUS_MAX;
          node = mu_cpus_next(&numa->nodes, node + 1)) {
-        char text[MU_TREE_TEXT_MAX];
+        char text[MU_KERNEL_FILES_TEXT_MAX];
         struct mu_cpus cpus;
 
-        if (!mu_tree_read(root, text, NODES "/node%u/cpulist", node) || !mu_cpus_parse(text, &cpus))
+        if (!mu_kernel_files_read(root, text, NODES "/node%u/cpulist", node) || !mu_cpus_parse(text, &cpus))
             return mu_fail(reterr, MUSTER_ENOTSUP, "cannot read the CPUs of NUMA node %u: " NODES "/node%u/cpulist",
                            node, node);
         for (unsigned cpu = mu_cpus_next(&cpus, 0); cpu < MU_CPUS_MAX; cpu = mu_cpus_next(&cpus, cpu + 1))
@@ -60,9 +60,9 @@ static int read_nodes(const char *root, struct mu_numa *numa, struct muster_erro
 
 static int read_socket(const char *root, unsigned cpu, struct mu_numa_cpu *about, struct muster_error *reterr)
 {
-    char text[MU_TREE_TEXT_MAX], *end = text;
+    char text[MU_KERNEL_FILES_TEXT_MAX], *end = text;
 
-    if (mu_tree_read(root, text, CPUS "/cpu%u/topology/physical_package_id", cpu))
+    if (mu_kernel_files_read(root, text, CPUS "/cpu%u/topology/physical_package_id", cpu))
         about->socket = (int)strtol(text, &end, 10);
     if (end == text)
         return mu_fail(reterr, MUSTER_ENOTSUP,
@@ -72,10 +72,11 @@ static int read_socket(const char *root, unsigned cpu, struct mu_numa_cpu *about
 
 static int read_core(const char *root, unsigned cpu, struct mu_numa_cpu *about, struct muster_error *reterr)
 {
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     struct mu_cpus threads;
 
-    if (mu_tree_read(root, text, CPUS "/cpu%u/topology/thread_siblings_list", cpu) && mu_cpus_parse(text, &threads))
+    if (mu_kernel_files_read(root, text, CPUS "/cpu%u/topology/thread_siblings_list", cpu) &&
+        mu_cpus_parse(text, &threads))
         about->core = mu_cpus_next(&threads, 0);
     else
         about->core = MU_CPUS_MAX;
@@ -95,18 +96,18 @@ struct caches {
 static void found_cache(void *ctx, const char *name)
 {
     struct caches *caches = ctx;
-    char text[MU_TREE_TEXT_MAX];
+    char text[MU_KERNEL_FILES_TEXT_MAX];
     struct mu_cpus sharing;
     long level;
 
     if (strncmp(name, "index", 5) != 0 ||
-        !mu_tree_read(caches->root, text, CPUS "/cpu%u/cache/%s/type", caches->cpu, name) ||
+        !mu_kernel_files_read(caches->root, text, CPUS "/cpu%u/cache/%s/type", caches->cpu, name) ||
         (strncmp(text, "Unified", 7) != 0 && strncmp(text, "Data", 4) != 0) ||
-        !mu_tree_read(caches->root, text, CPUS "/cpu%u/cache/%s/level", caches->cpu, name))
+        !mu_kernel_files_read(caches->root, text, CPUS "/cpu%u/cache/%s/level", caches->cpu, name))
         return;
     level = strtol(text, NULL, 10);
     if (level <= caches->level ||
-        !mu_tree_read(caches->root, text, CPUS "/cpu%u/cache/%s/shared_cpu_list", caches->cpu, name) ||
+        !mu_kernel_files_read(caches->root, text, CPUS "/cpu%u/cache/%s/shared_cpu_list", caches->cpu, name) ||
         !mu_cpus_parse(text, &sharing) || mu_cpus_next(&sharing, 0) == MU_CPUS_MAX)
         return;
     caches->level = level;
@@ -119,7 +120,7 @@ static int read_cache(const char *root, unsigned cpu, struct mu_numa_cpu *about,
     char path[64];
 
     (void)snprintf(path, sizeof path, CPUS "/cpu%u/cache", cpu);
-    if (!mu_tree_each(root, path, found_cache, &caches) || caches.level == 0)
+    if (!mu_kernel_files_each(root, path, found_cache, &caches) || caches.level == 0)
         return mu_fail(reterr, MUSTER_ENOTSUP, "cannot read the caches of CPU %u: %s", cpu, path);
     about->cache = caches.first;
     return 0;

@@ -1,5 +1,5 @@
 /* Small files of the kernel and of drivers. */
-#include "cli/tree.h"
+#include "cli/kernel_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-bool mu_tree_read(const char *root, char text[static MU_TREE_TEXT_MAX], const char *format, ...)
+bool mu_kernel_files_read(const char *root, char text[static MU_KERNEL_FILES_TEXT_MAX], const char *format, ...)
 {
     char path[PATH_MAX];
     size_t len = 0;
@@ -27,22 +27,22 @@ bool mu_tree_read(const char *root, char text[static MU_TREE_TEXT_MAX], const ch
     if (fd < 0)
         return false;
     do {
-        got = read(fd, text + len, MU_TREE_TEXT_MAX - len);
+        got = read(fd, text + len, MU_KERNEL_FILES_TEXT_MAX - len);
         len += got > 0 ? (size_t)got : 0;
-    } while (got > 0 && len < MU_TREE_TEXT_MAX);
+    } while (got > 0 && len < MU_KERNEL_FILES_TEXT_MAX);
     (void)close(fd);
-    text[len < MU_TREE_TEXT_MAX ? len : 0] = '\0';
+    text[len < MU_KERNEL_FILES_TEXT_MAX ? len : 0] = '\0';
     return got == 0;
 }
 
-bool mu_tree_exists(const char *root, const char *path)
+bool mu_kernel_files_exists(const char *root, const char *path)
 {
     char whole[PATH_MAX];
 
     return snprintf(whole, sizeof whole, "%s%s", root, path) < (int)sizeof whole && access(whole, F_OK) == 0;
 }
 
-bool mu_tree_each(const char *root, const char *path, mu_tree_found *found, void *ctx)
+bool mu_kernel_files_each(const char *root, const char *path, mu_kernel_files_found *found, void *ctx)
 {
     char whole[PATH_MAX];
     const struct dirent *entry;
