@@ -6,7 +6,7 @@
  * Prints one line of JSON. Every wait is bounded. */
 #include "base/log.h"
 #include "handler/handler.h"
-#include "kv/c10d_uv.h"
+#include "kv/kv_c10d_uv.h"
 #include "store/net.h"
 
 #include <errno.h>

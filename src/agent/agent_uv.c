@@ -9,7 +9,7 @@
  * ask or an event the agent ends with an error. */
 #include "agent/agent_uv.h"
 
-#include "agent/formed.h"
+#include "agent/formed_text.h"
 #include "agent/job.h"
 #include "agent/oom.h"
 #include "agent/timer_uv.h"
@@ -17,13 +17,13 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "events/agent_event.h"
-#include "handler/story.h"
-#include "kv/c10d_uv.h"
+#include "handler/rdzv_trace.h"
+#include "kv/kv_c10d_uv.h"
 #include "logs/tail.h"
 #include "proc/keeper.h"
 #include "proc/signals_uv.h"
 #include "rdzv/doc.h"
-#include "rdzv/names.h"
+#include "rdzv/round_keys.h"
 #include "store/listen.h"
 
 #include <assert.h>
@@ -1245,7 +1245,7 @@ static void record_failed_shutdown(const struct mu_agent *a, const struct muster
     const struct mu_teller who =
         event->self != NULL ? mu_teller_of(a->run_id, event->self) : mu_teller_new(a->run_id, NULL, -1, hostname);
 
-    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_SHUTDOWN_FAILED, .error = event->error });
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SHUTDOWN_FAILED, .error = event->error });
 }
 
 /* Names and numbers as the machines have them; for nodes_count of them. NULL: no memory. */
@@ -1584,7 +1584,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .local_world_size = a->config.local_world_size,
         .identical = a->config.identical,
     };
-    struct mu_finish_config finish = {
+    struct mu_completion_config finish = {
         .run_id = a->run_id, .node = a->node, .host = a->hostname, .barrier_ms = a->config.barrier_ms
     };
     struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish, .on_step = on_step, .ctx = a };

@@ -1,4 +1,4 @@
-/* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, finish.h), with a rendezvous handler, a
+/* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, completion.h), with a rendezvous handler, a
  * group of worker processes and their output. One for a loop; from start to on_end. */
 #ifndef MU_AGENT_AGENT_UV_H
 #define MU_AGENT_AGENT_UV_H
@@ -6,7 +6,7 @@
 #include "agent/errfile.h"
 #include "agent/policy.h"
 #include "agent/report.h"
-#include "agent/worker.h"
+#include "agent/worker_env.h"
 #include "handler/boot.h"
 #include "logs/logs_uv.h"
 #include "proc/proc_uv.h"

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
-#include "rdzv/names.h"
+#include "rdzv/round_keys.h"
 
 #include <stdlib.h>
 

@@ -25,8 +25,8 @@ enum { STAGES_MAX = 3 }; /* machines that one event may go to */
 struct mu_job {
     struct mu_policy *policy;
     struct mu_ranks *ranks;
-    struct mu_finish *finish;
-    struct mu_clear *clear;
+    struct mu_completion *finish;
+    struct mu_key_gc *clear;
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
     void *ctx;
@@ -40,8 +40,8 @@ struct mu_job {
     /* Effects that are still to be carried out: those of ranks or finish before the rest of the policy's. */
     struct mu_policy_effects policy_effects;
     struct mu_ranks_effects ranks_effects;
-    struct mu_finish_effects finish_effects;
-    struct mu_clear_effects clear_effects;
+    struct mu_completion_effects finish_effects;
+    struct mu_key_gc_effects clear_effects;
     unsigned policy_next, ranks_next, finish_next, clear_next;
 
     /* What waits to be told. */
@@ -69,9 +69,9 @@ int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, stru
     if (rc == 0)
         rc = mu_ranks_new(&config->ranks, &j->ranks, reterr);
     if (rc == 0)
-        rc = mu_finish_new(&config->finish, &j->finish, reterr);
+        rc = mu_completion_new(&config->finish, &j->finish, reterr);
     if (rc == 0)
-        rc = mu_clear_new(config->policy.run_id, &j->clear, reterr);
+        rc = mu_key_gc_new(config->policy.run_id, &j->clear, reterr);
     if (rc < 0) {
         mu_job_free(j);
         return rc;
@@ -98,8 +98,8 @@ void mu_job_free(struct mu_job *j)
         return;
     mu_policy_free(j->policy);
     mu_ranks_free(j->ranks);
-    mu_finish_free(j->finish);
-    mu_clear_free(j->clear);
+    mu_completion_free(j->finish);
+    mu_key_gc_free(j->clear);
     forget_members(j);
     free(j);
 }
@@ -153,17 +153,17 @@ static void step_ranks(struct mu_job *j, struct mu_ranks_event event, uint64_t n
     j->ranks_next = 0;
 }
 
-static void step_finish(struct mu_job *j, struct mu_finish_event event, uint64_t now_ms)
+static void step_finish(struct mu_job *j, struct mu_completion_event event, uint64_t now_ms)
 {
     event.now_ms = now_ms;
-    mu_finish_step(j->finish, &event, &j->finish_effects);
+    mu_completion_step(j->finish, &event, &j->finish_effects);
     j->finish_next = 0;
 }
 
-static void step_clear(struct mu_job *j, struct mu_clear_event event, uint64_t now_ms)
+static void step_clear(struct mu_job *j, struct mu_key_gc_event event, uint64_t now_ms)
 {
     event.now_ms = now_ms;
-    mu_clear_step(j->clear, &event, &j->clear_effects);
+    mu_key_gc_step(j->clear, &event, &j->clear_effects);
     j->clear_next = 0;
 }
 
@@ -246,24 +246,24 @@ static void name_node(const struct mu_job *j, const struct mu_node *node, char *
 
 static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_finish_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
-    struct mu_finish_peer unknown = { .rank = -1 };
+    struct mu_completion_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
+    struct mu_completion_peer unknown = { .rank = -1 };
     bool known = lost != NULL && event->nodes_count > 0;
 
     for (size_t i = 0; lost != NULL && i < event->nodes_count; i++) {
         const struct mu_node *node = &event->nodes[i];
 
-        lost[i] = (struct mu_finish_peer){ .rank = rank_of(j, node),
-                                           .ours = mu_node_is_ours(node),
-                                           .waits = (int64_t)(event->nodes_count - i) <= event->count };
+        lost[i] = (struct mu_completion_peer){ .rank = rank_of(j, node),
+                                               .ours = mu_node_is_ours(node),
+                                               .waits = (int64_t)(event->nodes_count - i) <= event->count };
         name_node(j, node, lost[i].name, sizeof lost[i].name);
     }
     step_finish(j,
-                (struct mu_finish_event){ .type = MU_FINISH_ON_PEERS_LOST,
-                                          .round = event->round,
-                                          .lost = known ? lost : &unknown,
-                                          .lost_count = known ? event->nodes_count : 1,
-                                          .text = event->cause },
+                (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
+                                              .round = event->round,
+                                              .lost = known ? lost : &unknown,
+                                              .lost_count = known ? event->nodes_count : 1,
+                                              .text = event->cause },
                 now_ms);
     free(lost);
 }
@@ -299,8 +299,8 @@ static void hear_waiting(struct mu_job *j, const struct mu_job_event *event, uin
 
     name_waiting(j, event, text, sizeof text);
     step_finish(j,
-                (struct mu_finish_event){
-                    .type = MU_FINISH_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
+                (struct mu_completion_event){
+                    .type = MU_COMPLETION_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
                 now_ms);
 }
 
@@ -355,7 +355,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
 
 static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_finish_event told = { .round = -1, .error = event->error, .away_ms = event->away_ms };
+    struct mu_completion_event told = { .round = -1, .error = event->error, .away_ms = event->away_ms };
 
     switch (event->rdzv) {
     case MUSTER_RDZV_PEERS_LOST:
@@ -365,20 +365,20 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
         hear_waiting(j, event, now_ms);
         return;
     case MUSTER_RDZV_REMOVED:
-        told.type = MU_FINISH_ON_REMOVED;
+        told.type = MU_COMPLETION_ON_REMOVED;
         told.round = event->round;
         break;
     case MUSTER_RDZV_CLOSED:
-        told.type = MU_FINISH_ON_CLOSED;
+        told.type = MU_COMPLETION_ON_CLOSED;
         break;
     case MUSTER_RDZV_FAILED:
-        told.type = MU_FINISH_ON_CLOSE_FAILED;
+        told.type = MU_COMPLETION_ON_CLOSE_FAILED;
         break;
     case MUSTER_RDZV_BACKEND_DOWN:
-        told.type = MU_FINISH_ON_BACKEND_DOWN;
+        told.type = MU_COMPLETION_ON_BACKEND_DOWN;
         break;
     case MUSTER_RDZV_BACKEND_UP:
-        told.type = MU_FINISH_ON_BACKEND_UP;
+        told.type = MU_COMPLETION_ON_BACKEND_UP;
         break;
     case MUSTER_RDZV_JOINED:
     case MUSTER_RDZV_LEFT:
@@ -441,10 +441,11 @@ static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = given }, now_ms);
         break;
     case MU_JOB_FINISH:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_ANSWER, .round = -1, .answer = given }, now_ms);
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .round = -1, .answer = given },
+                    now_ms);
         break;
     case MU_JOB_CLEAR:
-        step_clear(j, (struct mu_clear_event){ .type = MU_CLEAR_ON_ANSWER, .answer = given }, now_ms);
+        step_clear(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_ANSWER, .answer = given }, now_ms);
         break;
     }
 }
@@ -453,8 +454,8 @@ static void pass_time(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
 {
     if (who == MU_JOB_RANKS && now_ms >= mu_ranks_deadline_ms(j->ranks))
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME }, now_ms);
-    else if (who == MU_JOB_FINISH && now_ms >= mu_finish_deadline_ms(j->finish))
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_TIME, .round = -1 }, now_ms);
+    else if (who == MU_JOB_FINISH && now_ms >= mu_completion_deadline_ms(j->finish))
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME, .round = -1 }, now_ms);
     else if (who == MU_JOB_POLICY && now_ms >= mu_policy_deadline_ms(j->policy))
         step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 }, now_ms);
 }
@@ -554,35 +555,35 @@ static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, s
     return false;
 }
 
-static bool take_finish(struct mu_job *j, const struct mu_finish_effect *effect, struct mu_job_effect *out)
+static bool take_finish(struct mu_job *j, const struct mu_completion_effect *effect, struct mu_job_effect *out)
 {
     struct mu_policy_event told = { .round = j->round, .text = effect->text, .end = effect->end };
 
     *out = (struct mu_job_effect){ .who = MU_JOB_FINISH, .ask = effect->ask, .text = effect->text };
     switch (effect->type) {
-    case MU_FINISH_DO_ASK:
+    case MU_COMPLETION_DO_ASK:
         out->type = MU_JOB_DO_ASK;
         return true;
-    case MU_FINISH_DO_CLOSE:
+    case MU_COMPLETION_DO_CLOSE:
         out->type = MU_JOB_DO_CLOSE;
         return true;
-    case MU_FINISH_DO_WARN:
+    case MU_COMPLETION_DO_WARN:
         out->type = MU_JOB_DO_WARN;
         return true;
-    case MU_FINISH_DO_LOST:
+    case MU_COMPLETION_DO_LOST:
         told.type = MU_POLICY_ON_LOST;
         break;
-    case MU_FINISH_DO_WAITING:
+    case MU_COMPLETION_DO_WAITING:
         told.type = MU_POLICY_ON_WAITING;
         told.number = effect->number;
         break;
-    case MU_FINISH_DO_JOB_FAILED:
+    case MU_COMPLETION_DO_JOB_FAILED:
         told.type = MU_POLICY_ON_JOB_FAILED;
         break;
-    case MU_FINISH_DO_PEER_FAILED:
+    case MU_COMPLETION_DO_PEER_FAILED:
         told.type = MU_POLICY_ON_PEER_FAILED;
         break;
-    case MU_FINISH_DO_END:
+    case MU_COMPLETION_DO_END:
         told.type = MU_POLICY_ON_FINISHED;
         break;
     }
@@ -603,12 +604,12 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
     case MU_POLICY_DO_ASSIGN:
         if (effect->assign->all_ours && effect->assign->has_store && effect->assign->round >= 0)
             step_clear(j,
-                       (struct mu_clear_event){
-                           .type = MU_CLEAR_ON_JOINED,
-                           .round = &(struct mu_clear_round){ .round = effect->assign->round,
-                                                              .tag = effect->assign->tag,
-                                                              .rank = effect->assign->rank,
-                                                              .world_size = effect->assign->world_size } },
+                       (struct mu_key_gc_event){
+                           .type = MU_KEY_GC_ON_JOINED,
+                           .round = &(struct mu_key_gc_round){ .round = effect->assign->round,
+                                                               .tag = effect->assign->tag,
+                                                               .rank = effect->assign->rank,
+                                                               .world_size = effect->assign->world_size } },
                        now_ms);
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign }, now_ms);
         return false;
@@ -616,33 +617,35 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP }, now_ms);
         return false;
     case MU_POLICY_DO_WATCH:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_START, .round = -1, .start = effect->watch },
+        step_finish(j,
+                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .round = -1, .start = effect->watch },
                     now_ms);
         return false;
     case MU_POLICY_DO_WATCH_STOP:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_STOP, .round = -1 }, now_ms);
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_STOP, .round = -1 }, now_ms);
         return false;
     case MU_POLICY_DO_LISTEN:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_LISTEN, .round = -1 }, now_ms);
-        step_clear(j, (struct mu_clear_event){ .type = MU_CLEAR_ON_STARTED }, now_ms);
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LISTEN, .round = -1 }, now_ms);
+        step_clear(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
         return false;
     case MU_POLICY_DO_TELL_FAILED:
-        step_finish(j,
-                    (struct mu_finish_event){
-                        .type = MU_FINISH_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
-                    now_ms);
+        step_finish(
+            j,
+            (struct mu_completion_event){
+                .type = MU_COMPLETION_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
+            now_ms);
         return false;
     case MU_POLICY_DO_NOTE:
         step_finish(j,
-                    (struct mu_finish_event){
-                        .type = MU_FINISH_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
+                    (struct mu_completion_event){
+                        .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
                     now_ms);
         return false;
     case MU_POLICY_DO_FINISH:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_DONE, .round = -1 }, now_ms);
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_DONE, .round = -1 }, now_ms);
         return false;
     case MU_POLICY_DO_FAIL_JOB:
-        step_finish(j, (struct mu_finish_event){ .type = MU_FINISH_ON_FAIL, .round = -1, .text = effect->text },
+        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = effect->text },
                     now_ms);
         return false;
     case MU_POLICY_DO_ASK:
@@ -699,12 +702,12 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 uint64_t mu_job_deadline_ms(const struct mu_job *j)
 {
     return sooner(mu_policy_deadline_ms(j->policy),
-                  sooner(mu_ranks_deadline_ms(j->ranks), mu_finish_deadline_ms(j->finish)));
+                  sooner(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->finish)));
 }
 
 bool mu_job_will(const struct mu_job *j, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])
 {
-    return mu_finish_will(j->finish, key, key_room, text);
+    return mu_completion_will(j->finish, key, key_room, text);
 }
 
 bool mu_job_is_busy(const struct mu_job *j)

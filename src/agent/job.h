@@ -1,4 +1,4 @@
-/* An agent's part in its job: the machines of policy.h, ranks.h, finish.h and clear.h, and what goes from one to another. Pure: what
+/* An agent's part in its job: the machines of policy.h, ranks.h, completion.h and key_gc.h, and what goes from one to another. Pure: what
  * happened comes in, what is to be done goes out, one thing after the other.
  *
  *   mu_job_step(job, event);                       from the loop, never while effects are being carried out
@@ -14,7 +14,7 @@
 #ifndef MU_AGENT_JOB_H
 #define MU_AGENT_JOB_H
 
-#include "agent/clear.h"
+#include "agent/key_gc.h"
 #include "agent/policy.h"
 
 #define MU_JOB_QUEUE_MAX 16                  /* that wait to be told; each step brings few */
@@ -72,7 +72,7 @@ struct mu_job_effect { /* borrows from the job, until mu_job_next() is called ag
 struct mu_job_config {
     struct mu_policy_config policy;
     struct mu_ranks_config ranks;
-    struct mu_finish_config finish;
+    struct mu_completion_config finish;
     /* For tests and debug lines: every step of the policy, before its effects are carried out. NULL: nobody looks. */
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
@@ -92,7 +92,7 @@ void mu_job_tell(struct mu_job *job, const struct mu_policy_event *event);
 void mu_job_refuse(struct mu_job *job, enum mu_job_who who, uint64_t id, const struct muster_error *error);
 
 uint64_t mu_job_deadline_ms(const struct mu_job *job); /* when TIME is wanted; UINT64_MAX: never */
-/* As mu_finish_will(). */
+/* As mu_completion_will(). */
 bool mu_job_will(const struct mu_job *job, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX]);
 bool mu_job_is_busy(const struct mu_job *job); /* effects are being carried out */
 const struct mu_policy *mu_job_policy(const struct mu_job *job);

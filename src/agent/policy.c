@@ -55,7 +55,7 @@ struct mu_policy {
     uint64_t down_say_ms;    /* when that is said again; UINT64_MAX: never */
     char down_why[MU_POLICY_TEXT_MAX];
     struct mu_ranks_start assign;
-    struct mu_finish_start watch;
+    struct mu_completion_start watch;
 
     /* The workers. */
     bool ever_started;
@@ -77,10 +77,10 @@ struct mu_policy {
     int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
     bool shared;
     enum charge charge;
-    uint64_t charge_ms, charge_until_ms;                         /* since when; until we have to look how it stands */
-    bool gone;                                                   /* the process in which the budget is */
-    struct muster_error silence;                                 /* what became of our last request for it */
-    char budget[MU_ROUND_BUDGET_MAX], paid[MU_ROUND_BUDGET_MAX]; /* before and after we have paid */
+    uint64_t charge_ms, charge_until_ms; /* since when; until we have to look how it stands */
+    bool gone;                           /* the process in which the budget is */
+    struct muster_error silence;         /* what became of our last request for it */
+    char budget[MU_RESTART_BUDGET_MAX], paid[MU_RESTART_BUDGET_MAX]; /* before and after we have paid */
 
     /* For records and metrics. */
     uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
@@ -156,7 +156,7 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->role = strdup(config->role);
     p->node = strdup(config->node);
     if (p->job_prefix == NULL || p->role == NULL || p->node == NULL ||
-        mu_asks_init(&p->asks, prefix_room, MU_ROUND_BUDGET_MAX, NULL) < 0) {
+        mu_asks_init(&p->asks, prefix_room, MU_RESTART_BUDGET_MAX, NULL) < 0) {
         mu_policy_free(p);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
     }
@@ -431,13 +431,13 @@ static void on_joined(struct mu_policy *p, const struct mu_policy_event *event, 
     p->peer_failed[0] = '\0';
     p->noted = false;
     (void)record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
-    p->watch = (struct mu_finish_start){ .round = p->joined.round,
-                                         .tag = p->joined.tag,
-                                         .rank = p->joined.rank,
-                                         .world_size = p->joined.world_size,
-                                         .all_ours = p->joined.all_ours,
-                                         .old_dialect = p->joined.old_dialect,
-                                         .has_store = p->joined.has_store };
+    p->watch = (struct mu_completion_start){ .round = p->joined.round,
+                                             .tag = p->joined.tag,
+                                             .rank = p->joined.rank,
+                                             .world_size = p->joined.world_size,
+                                             .all_ours = p->joined.all_ours,
+                                             .old_dialect = p->joined.old_dialect,
+                                             .has_store = p->joined.has_store };
     p->assign = (struct mu_ranks_start){ .round = p->joined.round,
                                          .tag = p->joined.tag,
                                          .rank = p->joined.rank,
@@ -551,7 +551,7 @@ static void charged(struct mu_policy *p, int64_t spent)
 /* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to say. */
 static void charge(struct mu_policy *p, uint64_t now_ms)
 {
-    struct mu_round_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
+    struct mu_restart_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
     struct mu_ask_slot *slot;
 
     if (!p->shared) {
@@ -564,9 +564,9 @@ static void charge(struct mu_policy *p, uint64_t now_ms)
     p->gone = false;
     p->silence.code = 0;
     slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
-    (void)mu_round_budget_write(p->budget, &budget, NULL);
+    (void)mu_restart_budget_write(p->budget, &budget, NULL);
     budget.count++;
-    (void)mu_round_budget_write(p->paid, &budget, p->node);
+    (void)mu_restart_budget_write(p->paid, &budget, p->node);
     slot->ask.expected = mu_slice_str(p->budget);
     mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
 }
@@ -616,9 +616,9 @@ static void await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
 static void on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                       struct mu_policy_effects *out)
 {
-    struct mu_round_budget found;
+    struct mu_restart_budget found;
 
-    if (answer->error != NULL || !mu_round_budget_read(answer->value, &found))
+    if (answer->error != NULL || !mu_restart_budget_read(answer->value, &found))
         charged(p, p->count + 1);
     else if (found.round == p->joined.round && found.tag == p->joined.tag)
         charged(p, found.count); /* whoever has paid */
@@ -1213,20 +1213,20 @@ static void on_job_failed(struct mu_policy *p, const struct mu_policy_event *eve
 /* The verdict is written; unless the job, after all, goes on. */
 static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    if (event->end == MU_FINISH_END_OUTDATED) {
+    if (event->end == MU_COMPLETION_END_OUTDATED) {
         be_outdated(p, event->now_ms, out);
         return;
     }
     be_failed(p,
-              event->end == MU_FINISH_END_UNSAID ? "no restarts left; could not tell the other nodes"
-                                                 : "no restarts left: the job has failed and is closed",
+              event->end == MU_COMPLETION_END_UNSAID ? "no restarts left; could not tell the other nodes"
+                                                     : "no restarts left: the job has failed and is closed",
               out);
     linger(p, event->now_ms, out);
 }
 
 static void on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    bool good = event->end == MU_FINISH_END_ALL_DONE;
+    bool good = event->end == MU_COMPLETION_END_ALL_DONE;
 
     if (p->phase == MU_POLICY_FAILING) {
         on_job_ended(p, event, out);
@@ -1242,8 +1242,8 @@ static void on_finished(struct mu_policy *p, const struct mu_policy_event *event
         linger(p, event->now_ms, out);
         return;
     }
-    p->serve = p->joined.serves && event->end != MU_FINISH_END_TIMEOUT;
-    if (event->end == MU_FINISH_END_AWAY && !p->joined.serves && p->joined.serves_workers) {
+    p->serve = p->joined.serves && event->end != MU_COMPLETION_END_TIMEOUT;
+    if (event->end == MU_COMPLETION_END_AWAY && !p->joined.serves && p->joined.serves_workers) {
         p->serve = true;
         p->serve_until_ms = p->barrier_ms == UINT64_MAX ? UINT64_MAX : p->done_ms + p->barrier_ms;
     }

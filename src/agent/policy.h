@@ -1,6 +1,6 @@
 /* An agent's life: joins, starts its workers, watches, and decides what each thing that happens means: regroup, count a
  * restart, be done, give up, leave. Pure: events and the time come in, effects go out; what it wants of the rendezvous,
- * the processes, and the machines of ranks.h and finish.h is said by effects.
+ * the processes, and the machines of ranks.h and completion.h is said by effects.
  *
  *   IDLE --run--> JOINING --joined--> ASSIGNING --assigned--> STARTING --started--> RUNNING
  *                   ^ |failed             |lost, waiting,         |                    | a worker failed, lost, waiting,
@@ -34,14 +34,14 @@
  * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
  *
  * job.h connects it with the other machines. All effects of a step are carried out before the next step.
- * Keys, with M as in rdzv/names.h: M budget, M verdict. */
+ * Keys, with M as in rdzv/round_keys.h: M budget, M verdict. */
 #ifndef MU_AGENT_POLICY_H
 #define MU_AGENT_POLICY_H
 
 #include "agent/asks.h"
-#include "agent/finish.h"
+#include "agent/completion.h"
+#include "agent/group_states.h"
 #include "agent/ranks.h"
-#include "agent/states.h"
 #include "events/metrics.h"
 
 #define MU_POLICY_LEAVE_MS 1000   /* for leaving, when nothing depends on it but how soon the others know */
@@ -140,7 +140,7 @@ struct mu_policy_event { /* borrows what it points to */
     const struct mu_ranks_result *ranks;
     int64_t number; /* also of BACKEND_DOWN: members that are lost with it, which is heard next */
     bool ok;
-    enum mu_finish_end end;
+    enum mu_completion_end end;
     const char *text;                 /* NULL: nothing is known */
     enum muster_rdzv_request request; /* FAILED */
     const struct muster_error *error;
@@ -223,7 +223,7 @@ struct mu_policy_outcome {
 struct mu_policy_effect { /* borrows from the machine, until its next step */
     enum mu_policy_effect_type type;
     const struct mu_ranks_start *assign;
-    const struct mu_finish_start *watch;
+    const struct mu_completion_start *watch;
     int signal;
     uint64_t grace_ms;
     struct mu_ask ask;
@@ -254,7 +254,7 @@ struct mu_policy_config { /* copied */
     int64_t local_world_size; /* above 0 */
     int64_t max_restarts;     /* 0 or more */
     uint64_t grace_ms;        /* what workers have to end, whatever they are stopped for */
-    uint64_t barrier_ms;      /* so long a done agent waits for the others: as finish.h; 0: without a limit */
+    uint64_t barrier_ms;      /* so long a done agent waits for the others: as completion.h; 0: without a limit */
     uint64_t store_ms; /* so long a silent store is waited for, as it is by whoever joins; 0: MU_POLICY_STORE_MS */
 };
 

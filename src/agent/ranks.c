@@ -61,8 +61,8 @@ struct mu_ranks {
     struct info *infos; /* by rank; rank 0 of 2.x only */
     struct role *roles;
     size_t roles_count;
-    int64_t known;                                                 /* the job's count, as far as we were told */
-    char budget[MU_ROUND_BUDGET_MAX], wanted[MU_ROUND_BUDGET_MAX]; /* what is in the store, and what is to be */
+    int64_t known;                                                     /* the job's count, as far as we were told */
+    char budget[MU_RESTART_BUDGET_MAX], wanted[MU_RESTART_BUDGET_MAX]; /* what is in the store, and what is to be */
     struct mu_ranks_result result;
     char text[AGAIN_TEXT_MAX];
     struct muster_error error;
@@ -603,8 +603,8 @@ static bool parse_number(struct mu_slice text, int64_t max, int64_t *ret_number)
 static void fix_count(struct mu_ranks *r)
 {
     struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
-    struct mu_round_budget ours = { .count = r->known, .round = r->start.round, .tag = r->start.tag };
-    int len = mu_round_budget_write(r->wanted, &ours, NULL);
+    struct mu_restart_budget ours = { .count = r->known, .round = r->start.round, .tag = r->start.tag };
+    int len = mu_restart_budget_write(r->wanted, &ours, NULL);
 
     mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
     slot->ask.expected = mu_slice_str(r->budget);
@@ -635,13 +635,13 @@ static void take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, stru
                         struct mu_ranks_effects *out)
 {
     bool fixing = slot->what == BUDGET_SET;
-    struct mu_round_budget found = { 0 };
+    struct mu_restart_budget found = { 0 };
 
     if (value.len == 0 || (mu_slice_equal(value, fixing ? mu_slice_str(r->budget) : mu_slice_str(NOTHING)) &&
                            !mu_slice_equal(value, mu_slice_str(r->wanted)))) {
         r->budget[0] = '\0'; /* a key that is missing answers what was expected of it, or nothing */
         fix_count(r);
-    } else if (value.len >= sizeof r->budget || !mu_round_budget_read(value, &found)) {
+    } else if (value.len >= sizeof r->budget || !mu_restart_budget_read(value, &found)) {
         wrong(r, slot, "no restart budget", out);
     } else if (fixing && found.round == r->start.round && found.tag == r->start.tag) {
         r->result.count = found.count;

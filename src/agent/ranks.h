@@ -18,7 +18,7 @@
  * - What scales with members is asked for in a window of MU_ASKS_MAX requests.
  * - Role info or ranks of another shape, or with sizes below 1, are an error (MUSTER_EPROTOCOL) that names the key.
  *
- * Keys, with R, M and T as in rdzv/names.h:
+ * Keys, with R, M and T as in rdzv/round_keys.h:
  *   M budget; T role_info/<rank>, T ranks/<rank>, T count (identical workers only);
  *   R torchelastic/role_info/<rank>, R torchelastic/assigned_ranks/<rank>;
  *   1.13: R torchelastic/role_info<rank>, R torchelastic/role_info<rank>.FIN, R MASTER_ADDR, R MASTER_PORT. */
@@ -26,7 +26,7 @@
 #define MU_AGENT_RANKS_H
 
 #include "agent/asks.h"
-#include "agent/round.h"
+#include "agent/restart_budget.h"
 
 #define MU_RANKS_TIMEOUT_MS 300000 /* for all of it, if the config says nothing else; as PyTorch's */
 #define MU_RANKS_AGAIN_MS 10000    /* for what rank 0 tells, once the store was away: it may have told it before */

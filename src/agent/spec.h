@@ -2,7 +2,7 @@
 #ifndef MU_AGENT_SPEC_H
 #define MU_AGENT_SPEC_H
 
-#include "agent/worker.h"
+#include "agent/worker_env.h"
 #include "base/arena.h"
 #include "handler/boot.h"
 #include "logs/redirects.h"

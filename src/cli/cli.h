@@ -98,10 +98,10 @@ int mu_cmd_join_run(const struct muster_rdzv_params *params, const struct mu_joi
 
 int mu_cmd_rdzv(char **argv);
 
-struct mu_visit;
+struct mu_rdzv_visit;
 /* Visits; what came of it is said and in `visit`. Returns an exit code. */
-int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_visit *visit);
+int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_rdzv_visit *visit);
 /* Says what came of a visit that is over; returns an exit code. */
-int mu_cmd_rdzv_say(const char *command, const struct mu_visit *visit);
+int mu_cmd_rdzv_say(const char *command, const struct mu_rdzv_visit *visit);
 
 #endif

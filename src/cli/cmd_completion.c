@@ -1,7 +1,7 @@
 /* `--print-completion SHELL`, and what its scripts ask while somebody types. */
 #include "cli/cli.h"
-#include "cli/completion.h"
 #include "cli/run_options.h"
+#include "cli/shell_completion.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { PARTS_MAX = 32 };
 static const struct mu_option top_options[] = {
     { "help", MU_OPTION_FLAG, 0, NULL },
     { "version", MU_OPTION_FLAG, 0, NULL },
-    { "print-completion", MU_OPTION_TEXT, 0, MU_COMPLETION_SHELLS },
+    { "print-completion", MU_OPTION_TEXT, 0, MU_SHELL_COMPLETION_SHELLS },
     { NULL, MU_OPTION_FLAG, 0, NULL },
 };
 static const struct mu_option help_alone[] = { { "help", MU_OPTION_FLAG, 0, NULL }, { NULL, MU_OPTION_FLAG, 0, NULL } };
@@ -29,11 +29,11 @@ static bool option_at(const void *table, size_t index, struct mu_flag *ret_flag)
 }
 
 struct parts {
-    struct mu_completion_part items[PARTS_MAX];
+    struct mu_shell_completion_part items[PARTS_MAX];
     size_t count;
 };
 
-static void add(struct parts *parts, struct mu_completion_part part)
+static void add(struct parts *parts, struct mu_shell_completion_part part)
 {
     assert(parts->count < PARTS_MAX);
     parts->items[parts->count++] = part;
@@ -45,16 +45,16 @@ static void find_parts(struct parts *parts)
     const struct mu_option *options;
     const char *verb;
 
-    add(parts, (struct mu_completion_part){ "", "", option_at, top_options, false });
-    add(parts, (struct mu_completion_part){ "run", "", mu_run_options_flag, &is_run, true });
-    add(parts, (struct mu_completion_part){ "launch", "", mu_run_options_flag, &is_launch, true });
-    add(parts, (struct mu_completion_part){ "join", "", option_at, mu_join_options, false });
-    add(parts, (struct mu_completion_part){ "rdzv", "", option_at, help_alone, false });
+    add(parts, (struct mu_shell_completion_part){ "", "", option_at, top_options, false });
+    add(parts, (struct mu_shell_completion_part){ "run", "", mu_run_options_flag, &is_run, true });
+    add(parts, (struct mu_shell_completion_part){ "launch", "", mu_run_options_flag, &is_launch, true });
+    add(parts, (struct mu_shell_completion_part){ "join", "", option_at, mu_join_options, false });
+    add(parts, (struct mu_shell_completion_part){ "rdzv", "", option_at, help_alone, false });
     for (size_t i = 0; (verb = mu_cmd_rdzv_verb(i)) != NULL; i++)
-        add(parts, (struct mu_completion_part){ "rdzv", verb, option_at, mu_rdzv_options, false });
-    add(parts, (struct mu_completion_part){ "store", "", option_at, mu_store_options, false });
+        add(parts, (struct mu_shell_completion_part){ "rdzv", verb, option_at, mu_rdzv_options, false });
+    add(parts, (struct mu_shell_completion_part){ "store", "", option_at, mu_store_options, false });
     for (size_t i = 0; (verb = mu_cmd_store_verb(i, &options)) != NULL; i++)
-        add(parts, (struct mu_completion_part){ "store", verb, option_at, options, false });
+        add(parts, (struct mu_shell_completion_part){ "store", verb, option_at, options, false });
 }
 
 static int print(const char *command, struct mu_text *text)
@@ -74,9 +74,10 @@ int mu_cmd_print_completion(const char *command, const char *program, const char
 
     find_parts(&parts);
     if (shell == NULL)
-        return mu_cli_usage(command, "option '--print-completion' needs a value: one of " MU_COMPLETION_SHELLS);
-    if (!mu_completion_script(&text, shell, program, parts.items, parts.count))
-        return mu_cli_usage(command, "option '--print-completion': '%s' must be one of " MU_COMPLETION_SHELLS, shell);
+        return mu_cli_usage(command, "option '--print-completion' needs a value: one of " MU_SHELL_COMPLETION_SHELLS);
+    if (!mu_shell_completion_script(&text, shell, program, parts.items, parts.count))
+        return mu_cli_usage(command, "option '--print-completion': '%s' must be one of " MU_SHELL_COMPLETION_SHELLS,
+                            shell);
     return print(command, &text);
 }
 
@@ -86,6 +87,6 @@ int mu_cmd_complete(char **argv)
     struct mu_text text = { 0 };
 
     find_parts(&parts);
-    mu_completion_offer(&text, parts.items, parts.count, (const char *const *)argv);
+    mu_shell_completion_offer(&text, parts.items, parts.count, (const char *const *)argv);
     return print("muster", &text);
 }

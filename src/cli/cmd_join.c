@@ -1,7 +1,7 @@
 /* `muster join`: its options, and what can be said about them before anything is tried. */
 #include "cli/cli.h"
 #include "cli/join.h"
-#include "cli/rdzv_words.h"
+#include "cli/rdzv_options.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* `muster rdzv close|get|set`: one act on a rendezvous, from outside. */
 #include "cli/cli.h"
-#include "cli/rdzv_words.h"
-#include "cli/visit.h"
+#include "cli/rdzv_options.h"
+#include "cli/rdzv_visit.h"
 #include "handler/handler.h"
 #include "proc/signals.h"
 
@@ -89,7 +89,7 @@ const struct mu_option mu_rdzv_options[] = {
     { NULL, MU_OPTION_FLAG, 0, NULL },
 };
 
-int mu_cmd_rdzv_say(const char *command, const struct mu_visit *visit)
+int mu_cmd_rdzv_say(const char *command, const struct mu_rdzv_visit *visit)
 {
     if (visit->out.failed || visit->err.failed)
         return mu_cli_fail(command, "out of memory");
@@ -145,20 +145,20 @@ static int act_on_data(const struct asked *asked, const struct muster_rdzv_param
 
 static int visit(struct asked *asked, const struct muster_rdzv_params *params)
 {
-    const struct mu_visit_config config = { .about = { .backend = asked->words.backend,
-                                                       .endpoint = asked->words.shown_endpoint,
-                                                       .run_id = asked->words.run_id,
-                                                       .node = "" },
-                                            .close = asked->verb == CLOSE,
-                                            .timeout_ms = asked->timeout_ms };
-    struct mu_visit machine;
+    const struct mu_rdzv_visit_config config = { .about = { .backend = asked->words.backend,
+                                                            .endpoint = asked->words.shown_endpoint,
+                                                            .run_id = asked->words.run_id,
+                                                            .node = "" },
+                                                 .close = asked->verb == CLOSE,
+                                                 .timeout_ms = asked->timeout_ms };
+    struct mu_rdzv_visit machine;
     int64_t round;
     int rc;
 
-    mu_visit_init(&machine, &config);
+    mu_rdzv_visit_init(&machine, &config);
     rc = mu_cmd_rdzv_visit(asked->words.command, params, &machine);
     round = asked->round >= 0 ? asked->round : machine.round;
-    mu_visit_done(&machine);
+    mu_rdzv_visit_done(&machine);
     return rc == MU_EXIT_OK && asked->verb != CLOSE ? act_on_data(asked, params, round) : rc;
 }
 
@@ -181,7 +181,7 @@ static int check(const struct asked *asked, int count)
  * time to say why. */
 static int set_visitor(const struct asked *asked, struct muster_rdzv_params *params)
 {
-    int64_t connect_s = (asked->timeout_ms > 0 ? asked->timeout_ms : MU_VISIT_TIMEOUT_MS) / 1000 - 1;
+    int64_t connect_s = (asked->timeout_ms > 0 ? asked->timeout_ms : MU_RDZV_VISIT_TIMEOUT_MS) / 1000 - 1;
     const char *backend = asked->words.backend;
     struct muster_error error = { 0 };
     struct muster_value value;

@@ -1,11 +1,11 @@
-/* The loop of `muster rdzv`: a handler that is asked to look and to close, never to join; visit.c decides.
+/* The loop of `muster rdzv`: a handler that is asked to look and to close, never to join; rdzv_visit.c decides.
  *
  * Happy path: the handler starts, is asked, tells, is freed, and the loop ends. Failures: a handler that does not start is told
  * from the command line's mistakes by its code; one that does not end in time is left behind. Signals end the command as they
  * end any other: nobody knows of us, so there is nothing to leave. */
 #include "cli/cli.h"
-#include "cli/rdzv_words.h"
-#include "cli/visit.h"
+#include "cli/rdzv_options.h"
+#include "cli/rdzv_visit.h"
 #include "handler/handler.h"
 
 #include <stdio.h>
@@ -18,11 +18,11 @@ struct run {
     const char *command;
     uv_loop_t loop;
     uv_timer_t timer;
-    struct mu_visit *visit;
+    struct mu_rdzv_visit *visit;
     struct muster_handler *handler; /* NULL: not started, or freed */
 };
 
-static void feed(struct run *run, struct mu_visit_event event);
+static void feed(struct run *run, struct mu_rdzv_visit_event event);
 
 static void on_handler_freed(void *ctx)
 {
@@ -51,17 +51,17 @@ static void end(struct run *run)
 
 static void on_deadline(uv_timer_t *timer)
 {
-    feed(timer->data, (struct mu_visit_event){ .type = MU_VISIT_TIME });
+    feed(timer->data, (struct mu_rdzv_visit_event){ .type = MU_RDZV_VISIT_TIME });
 }
 
-static void feed(struct run *run, struct mu_visit_event event)
+static void feed(struct run *run, struct mu_rdzv_visit_event event)
 {
-    bool was_over = run->visit->phase == MU_VISIT_OVER;
-    struct mu_visit_effects effects;
+    bool was_over = run->visit->phase == MU_RDZV_VISIT_OVER;
+    struct mu_rdzv_visit_effects effects;
     uint64_t deadline_ms;
 
     event.now_ms = uv_now(&run->loop);
-    mu_visit_step(run->visit, &event, &effects);
+    mu_rdzv_visit_step(run->visit, &event, &effects);
     if (effects.look)
         run->handler->ops->look(run->handler);
     if (effects.close)
@@ -70,16 +70,16 @@ static void feed(struct run *run, struct mu_visit_event event)
         end(run);
     if (effects.over)
         return;
-    deadline_ms = mu_visit_deadline_ms(run->visit);
+    deadline_ms = mu_rdzv_visit_deadline_ms(run->visit);
     (void)uv_timer_start(&run->timer, on_deadline, deadline_ms > event.now_ms ? deadline_ms - event.now_ms : 0, 0);
 }
 
 static void on_told(void *ctx, const struct muster_rdzv_event *told)
 {
-    feed(ctx, (struct mu_visit_event){ .type = MU_VISIT_TOLD, .told = told });
+    feed(ctx, (struct mu_rdzv_visit_event){ .type = MU_RDZV_VISIT_TOLD, .told = told });
 }
 
-int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_visit *visit)
+int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_rdzv_visit *visit)
 {
     struct run run = { .command = command, .visit = visit };
     struct muster_error error = { 0 };
@@ -92,7 +92,7 @@ int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *para
     rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run.loop, params, &MU_DRIVING_DEFAULT, on_told, &run,
                                   &run.handler, &error);
     if (rc == 0)
-        feed(&run, (struct mu_visit_event){ .type = MU_VISIT_START });
+        feed(&run, (struct mu_rdzv_visit_event){ .type = MU_RDZV_VISIT_START });
     else
         end(&run);
     (void)uv_run(&run.loop, UV_RUN_DEFAULT);

@@ -12,7 +12,7 @@
 #include "cli/waiting.h"
 #include "events/sinks.h"
 #include "http/health_mhd.h"
-#include "proc/die.h"
+#include "proc/die_of_signal.h"
 #include "proc/keeper.h"
 
 #include <assert.h>

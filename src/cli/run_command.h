@@ -2,7 +2,7 @@
 #ifndef MU_CLI_RUN_COMMAND_H
 #define MU_CLI_RUN_COMMAND_H
 
-#include "agent/worker.h"
+#include "agent/worker_env.h"
 #include "cli/run_options.h"
 
 /* Owns its memory. Zeroed memory is empty. */

@@ -120,7 +120,7 @@ static const struct rule rules[] = {
     { "quiet", 'q', FLAG, AT(quiet), NULL, NO_VARIABLE | OURS, NULL },
     { "verbose", 'v', COUNT, AT(verbose), NULL, NO_VARIABLE | OURS, NULL },
     { "dry-run", 0, FLAG, AT(dry_run), NULL, NO_VARIABLE | OURS, NULL },
-    { "print-completion", 0, CHOICE, AT(print_completion), NULL, NO_VARIABLE | OURS, MU_COMPLETION_SHELLS },
+    { "print-completion", 0, CHOICE, AT(print_completion), NULL, NO_VARIABLE | OURS, MU_SHELL_COMPLETION_SHELLS },
 };
 
 enum { RULES = sizeof rules / sizeof rules[0] };

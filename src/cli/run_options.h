@@ -8,7 +8,7 @@
 #ifndef MU_CLI_RUN_OPTIONS_H
 #define MU_CLI_RUN_OPTIONS_H
 
-#include "cli/completion.h"
+#include "cli/shell_completion.h"
 #include "muster.h"
 
 /* What kind of error it is: programs around the launcher look for these words, which are those of Python. */

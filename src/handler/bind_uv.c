@@ -2,7 +2,7 @@
  * resolved has no address that is this machine's: it is not looked up again, for a server must not wait for names. */
 #include "handler/bind_uv.h"
 
-#include "handler/owns.h"
+#include "handler/local_addresses.h"
 #include "store/dial.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* Where the workers of a round meet. See the diagram in boot.h. */
 #include "handler/boot.h"
 
-#include "rdzv/names.h"
+#include "rdzv/round_keys.h"
 #include "store/net.h"
 
 #include <assert.h>

@@ -73,7 +73,7 @@ enum mu_boot_event_type {
 
 struct mu_boot_start { /* borrowed */
     int64_t round, rank;
-    uint64_t tag;       /* of its members (rdzv/names.h); 0: rounds of one number are one round */
+    uint64_t tag;       /* of its members (rdzv/round_keys.h); 0: rounds of one number are one round */
     bool all_ours;      /* no PyTorch member in the round */
     bool rank0_ours;    /* rank 0 is one of us */
     bool old_dialect;   /* PyTorch's agents are 1.13 to 2.3 */

@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "handler/owns.h"
+#include "handler/local_addresses.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"

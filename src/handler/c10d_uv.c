@@ -12,12 +12,12 @@
  * Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that is taken, but where no
  * store answers, is tried again as well, because it may become free. Something that answers and is no store ends it at once.
  * Each of these is told as the failure of the request. Names are never compared to find the host. */
-#include "kv/c10d_uv.h"
 #include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/front_uv.h"
-#include "handler/owns.h"
-#include "handler/story.h"
+#include "handler/local_addresses.h"
+#include "handler/rdzv_trace.h"
+#include "kv/kv_c10d_uv.h"
 #include "store/dial.h"
 #include "store/server_uv.h"
 
@@ -254,7 +254,7 @@ static void record_hosting(const struct c10d *c)
     char hostname[MU_HANDLER_NAME_MAX];
     const struct mu_teller who = mu_teller_new(c->front.run_id, c->front.local_addr, -1, hostname);
 
-    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_HOSTS });
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
 }
 
 static int host(struct c10d *c)

@@ -8,12 +8,12 @@
 #include "base/rng.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
-#include "handler/story.h"
+#include "handler/rdzv_trace.h"
 #include "kv/kv.h"
-#include "rdzv/board.h"
-#include "rdzv/names.h"
+#include "rdzv/notice_board.h"
 #include "rdzv/pickle.h"
 #include "rdzv/rdzv.h"
+#include "rdzv/round_keys.h"
 #include "store/net.h"
 #include "store/server_uv.h"
 
@@ -55,7 +55,7 @@ struct dynamic {
     bool asking_host, host_known; /* in whose process the store is */
     int64_t round;                /* that was joined last; -1: none */
     struct muster_store_info bootstrap;
-    struct mu_board board;         /* while `joining` */
+    struct mu_notice_board board;  /* while `joining` */
     bool board_asked;              /* its compare-and-set is under way */
     uint64_t refused[REFUSED_MAX]; /* answered when the step is over */
     size_t refused_count;
@@ -101,16 +101,16 @@ static void tell_error(struct dynamic *d, enum muster_rdzv_event_type type, enum
     tell(d, (struct muster_rdzv_event){ .type = type, .round = d->round, .request = request, .error = error });
 }
 
-static void record(struct dynamic *d, struct mu_story story)
+static void record(struct dynamic *d, struct mu_rdzv_trace story)
 {
     const struct mu_node *me = mu_rdzv_me(d->rdzv);
 
-    mu_story_tell(&(struct mu_teller){ d->run_id, { mu_slice_str(d->name), me->pid, me->local_id } }, story);
+    mu_rdzv_trace_tell(&(struct mu_teller){ d->run_id, { mu_slice_str(d->name), me->pid, me->local_id } }, story);
 }
 
-static void record_error(struct dynamic *d, enum mu_story_kind kind, const struct muster_error *error)
+static void record_error(struct dynamic *d, enum mu_rdzv_trace_kind kind, const struct muster_error *error)
 {
-    record(d, (struct mu_story){ .kind = kind, .error = error });
+    record(d, (struct mu_rdzv_trace){ .kind = kind, .error = error });
 }
 
 /* The error as the owner sees it: which rendezvous it is about. */
@@ -127,11 +127,11 @@ static void tell_failed(struct dynamic *d, enum muster_rdzv_request request, con
     struct muster_error told = with_context(d, mu_handler_request_text(request), error);
 
     if (request == MUSTER_RDZV_REQUEST_JOIN)
-        record_error(d, MU_STORY_JOIN_FAILED, &told);
+        record_error(d, MU_RDZV_TRACE_JOIN_FAILED, &told);
     else if (request == MUSTER_RDZV_REQUEST_LEAVE)
-        record_error(d, MU_STORY_LEAVE_FAILED, &told);
+        record_error(d, MU_RDZV_TRACE_LEAVE_FAILED, &told);
     else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
-        record_error(d, MU_STORY_BEAT_FAILED, &told);
+        record_error(d, MU_RDZV_TRACE_BEAT_FAILED, &told);
     tell_error(d, MUSTER_RDZV_FAILED, request, &told); /* what a close was for is known to the one that asked for it */
 }
 
@@ -213,8 +213,9 @@ static void tell_joined(struct dynamic *d)
     };
 
     d->round = world->round;
-    record(d, (struct mu_story){
-                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
+    record(d,
+           (struct mu_rdzv_trace){
+               .kind = MU_RDZV_TRACE_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_nodes(d,
                (struct muster_rdzv_event){
                    .type = MUSTER_RDZV_JOINED, .round = world->round, .info = &info, .old_dialect = is_old(world) },
@@ -249,7 +250,7 @@ static void tell_progress(struct dynamic *d)
     struct mu_rdzv_progress seen = mu_rdzv_progress(d->rdzv);
     const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
     struct mu_node nodes[PROGRESS_NODES_MAX];
-    char note[MU_BOARD_NOTE_MAX];
+    char note[MU_NOTICE_BOARD_NOTE_MAX];
     size_t count = 0;
     uint64_t now_ms = uv_now(d->loop);
     struct muster_rdzv_progress progress = {
@@ -274,7 +275,7 @@ static void tell_progress(struct dynamic *d)
                (struct muster_rdzv_event){ .type = MUSTER_RDZV_PROGRESS,
                                            .round = seen.round,
                                            .progress = &progress,
-                                           .note = mu_board_note(&d->board, note) },
+                                           .note = mu_notice_board_note(&d->board, note) },
                nodes, count);
 }
 
@@ -394,17 +395,17 @@ static void answer_host(struct order *order)
 static void answer_board(struct order *order)
 {
     struct dynamic *d = order->d;
-    struct mu_board_text wanted = { .len = order->value.len };
+    struct mu_notice_board_text wanted = { .len = order->value.len };
     bool first = !d->board.looked;
-    char before[MU_BOARD_NOTE_MAX], after[MU_BOARD_NOTE_MAX];
+    char before[MU_NOTICE_BOARD_NOTE_MAX], after[MU_NOTICE_BOARD_NOTE_MAX];
 
     d->board_asked = false;
     if (order->request.rc < 0 || !d->board.on || wanted.len > sizeof wanted.bytes)
         return; /* at the next beat again */
     memcpy(wanted.bytes, order->value.data, wanted.len);
-    (void)mu_board_note(&d->board, before);
-    (void)mu_board_see(&d->board, slice_of(&order->request.bytes), &wanted);
-    (void)mu_board_note(&d->board, after);
+    (void)mu_notice_board_note(&d->board, before);
+    (void)mu_notice_board_see(&d->board, slice_of(&order->request.bytes), &wanted);
+    (void)mu_notice_board_note(&d->board, after);
     if (strcmp(before, after) != 0)
         tell_progress(d);
     else if (first)
@@ -538,7 +539,7 @@ static void ask_for_host(struct dynamic *d)
 
 /* ---- The board of those who wait ---- */
 
-static void write_board(struct dynamic *d, const struct mu_board_text *text, enum asker who)
+static void write_board(struct dynamic *d, const struct mu_notice_board_text *text, enum asker who)
 {
     struct order *order = new_order(d, MU_KV_COMPARE_SET, 0, d->config.request_timeout_ms);
 
@@ -549,7 +550,7 @@ static void write_board(struct dynamic *d, const struct mu_board_text *text, enu
         return; /* it is only a hint */
     }
     order->who = who;
-    order->request.key = muster_str(MU_BOARD_KEY);
+    order->request.key = muster_str(MU_NOTICE_BOARD_KEY);
     d->board_asked |= who == FOR_BOARD;
     submit(d, order);
 }
@@ -557,11 +558,11 @@ static void write_board(struct dynamic *d, const struct mu_board_text *text, enu
 /* Also once a round is complete, until it is known to all: its members are on the board no longer than they wait. */
 static void beat_board(struct dynamic *d)
 {
-    struct mu_board_text text;
+    struct mu_notice_board_text text;
 
-    if (d->freeing || !d->joining || d->board_asked || !mu_board_is_due(&d->board, uv_now(d->loop)))
+    if (d->freeing || !d->joining || d->board_asked || !mu_notice_board_is_due(&d->board, uv_now(d->loop)))
         return;
-    mu_board_post(&d->board, uv_now(d->loop), &text);
+    mu_notice_board_post(&d->board, uv_now(d->loop), &text);
     write_board(d, &text, FOR_BOARD);
 }
 
@@ -570,16 +571,16 @@ static void begin_wait(struct dynamic *d)
     d->joining = true;
     d->join_deadline_ms = uv_now(d->loop) + d->config.settings.join_ms;
     if (d->kv->ops->is_common)
-        mu_board_begin(&d->board, d->run_id, d->name, d->config.settings.nodes_min, d->config.settings.nodes_max,
-                       uv_now(d->loop));
+        mu_notice_board_begin(&d->board, d->run_id, d->name, d->config.settings.nodes_min, d->config.settings.nodes_max,
+                              uv_now(d->loop));
 }
 
 static void end_wait(struct dynamic *d)
 {
-    struct mu_board_text text;
+    struct mu_notice_board_text text;
 
     d->joining = false;
-    if (mu_board_end(&d->board, &text) && !d->freeing)
+    if (mu_notice_board_end(&d->board, &text) && !d->freeing)
         write_board(d, &text, FOR_NOBODY);
 }
 
@@ -741,7 +742,7 @@ static void on_left(struct dynamic *d)
         tell_failed(d, MUSTER_RDZV_REQUEST_JOIN, &d->boot_error);
         return;
     }
-    record(d, (struct mu_story){ .kind = MU_STORY_LEFT });
+    record(d, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEFT });
     tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = d->round });
     join_if_wanted(d);
 }
@@ -753,7 +754,7 @@ static void on_planned(struct dynamic *d)
     for (size_t i = 0; i < deeds.count; i++) {
         const struct mu_rdzv_deed *deed = &deeds.items[i];
 
-        record(d, (struct mu_story){ .kind = mu_story_of_action(deed->action), .round = deed->round });
+        record(d, (struct mu_rdzv_trace){ .kind = mu_rdzv_trace_of_action(deed->action), .round = deed->round });
         if (deed->ends_round) /* these two are no events of PyTorch's, only lines */
             mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", d->run_id);
         if (deed->ends_last_call)
@@ -772,11 +773,11 @@ static void on_synced(struct dynamic *d, const struct mu_rdzv_effect *effect)
         mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", d->run_id,
                mu_node_text(&removed.items[i], node));
     if (removed.count > 0)
-        record(d, (struct mu_story){
-                      .kind = MU_STORY_DEAD_REMOVED, .nodes = removed.items, .nodes_count = removed.count });
-    record(d, (struct mu_story){ .kind = effect->written ? MU_STORY_SYNCED : MU_STORY_STALE });
+        record(d, (struct mu_rdzv_trace){
+                      .kind = MU_RDZV_TRACE_DEAD_REMOVED, .nodes = removed.items, .nodes_count = removed.count });
+    record(d, (struct mu_rdzv_trace){ .kind = effect->written ? MU_RDZV_TRACE_SYNCED : MU_RDZV_TRACE_STALE });
     if (effect->beat)
-        record(d, (struct mu_story){ .kind = MU_STORY_BEAT });
+        record(d, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT });
 }
 
 static void on_looked(struct dynamic *d)
@@ -799,7 +800,7 @@ static void on_looked(struct dynamic *d)
 static void on_closed(struct dynamic *d, bool by_us)
 {
     if (by_us)
-        record(d, (struct mu_story){ .kind = MU_STORY_CLOSED });
+        record(d, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
     if (mu_boot_uv_is_on(&d->boot))
         d->closed_seen = true;
     else
@@ -811,7 +812,7 @@ static void on_down(struct dynamic *d, const struct mu_rdzv_effect *effect)
     struct muster_error told = with_context(d, "keep to", mu_rdzv_error(d->rdzv));
     uint64_t left_ms = effect->give_up_in_ms;
 
-    record_error(d, mu_rdzv_world(d->rdzv) != NULL ? MU_STORY_BEAT_FAILED : MU_STORY_SYNC_FAILED, &told);
+    record_error(d, mu_rdzv_world(d->rdzv) != NULL ? MU_RDZV_TRACE_BEAT_FAILED : MU_RDZV_TRACE_SYNC_FAILED, &told);
     tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN,
                                         .round = d->round,
                                         .error = &told,
@@ -936,7 +937,7 @@ static void feed(struct dynamic *d, struct mu_rdzv_event event)
 static void carry_out(struct dynamic *d, enum mu_rdzv_event_type what)
 {
     if (what == MU_RDZV_JOIN)
-        record(d, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
+        record(d, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_ATTEMPTS });
     feed(d, (struct mu_rdzv_event){ .type = what });
 }
 

@@ -1,7 +1,7 @@
 /* What a handler was asked before it could do it. */
 #include "handler/early.h"
 
-#include "handler/story.h"
+#include "handler/rdzv_trace.h"
 
 #include <assert.h>
 #include <unistd.h>
@@ -66,7 +66,7 @@ static void record_failure(const struct mu_early_node *node, const struct muster
     char hostname[MU_HANDLER_NAME_MAX];
     const struct mu_teller who = mu_teller_new(node->run_id, node->local_addr, node->local_id, hostname);
 
-    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_BACKEND_FAILED, .error = error });
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BACKEND_FAILED, .error = error });
 }
 
 void mu_early_fail(struct mu_early *early, const struct mu_early_node *node, const struct muster_error *error,

@@ -8,7 +8,7 @@
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
 #include "handler/etcd_params.h"
-#include "handler/story.h"
+#include "handler/rdzv_trace.h"
 #include "kv/etcd_store_uv.h"
 #include "rdzv/classic.h"
 #include "store/net.h"
@@ -50,7 +50,7 @@ struct etcd {
     int64_t waiting_count; /* told while booting; 0: not told */
     bool closed_seen;
     int64_t round;
-    struct mu_story_phases phases;
+    struct mu_rdzv_trace_phases phases;
     struct muster_store_info bootstrap;
     /* The end. */
     size_t handles; /* still to be closed */
@@ -90,9 +90,9 @@ static void tell(struct etcd *e, struct muster_rdzv_event event)
     e->listener(e->ctx, &event);
 }
 
-static void record(struct etcd *e, struct mu_story story)
+static void record(struct etcd *e, struct mu_rdzv_trace story)
 {
-    mu_story_tell(&(struct mu_teller){ e->place.run_id, { mu_slice_str(e->name), getpid(), e->local_id } }, story);
+    mu_rdzv_trace_tell(&(struct mu_teller){ e->place.run_id, { mu_slice_str(e->name), getpid(), e->local_id } }, story);
 }
 
 static void tell_failed(struct etcd *e, enum muster_rdzv_request request, const struct muster_error *error)
@@ -101,7 +101,7 @@ static void tell_failed(struct etcd *e, enum muster_rdzv_request request, const 
 
     (void)mu_wrap(&told, told.code, "%s rendezvous '%s'", mu_handler_request_text(request), e->place.run_id);
     if (request == MUSTER_RDZV_REQUEST_JOIN) /* what a close was for is known to the one that asked for it */
-        record(e, (struct mu_story){ .kind = MU_STORY_JOIN_FAILED, .error = &told });
+        record(e, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = &told });
     tell(e, (struct muster_rdzv_event){
                 .type = MUSTER_RDZV_FAILED, .round = e->round, .request = request, .error = &told });
 }
@@ -171,8 +171,9 @@ static void tell_joined(struct etcd *e)
     };
 
     e->round = world->version;
-    record(e, (struct mu_story){
-                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
+    record(e,
+           (struct mu_rdzv_trace){
+               .kind = MU_RDZV_TRACE_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_nodes(
         e,
         (struct muster_rdzv_event){
@@ -183,8 +184,8 @@ static void tell_joined(struct etcd *e)
 static void tell_progress(struct etcd *e)
 {
     struct mu_classic_progress seen = mu_classic_progress(e->classic);
-    struct muster_node nodes[MU_CROWD_NAMES_MAX];
-    char note[MU_CROWD_NOTE_MAX];
+    struct muster_node nodes[MU_WAITERS_NAMES_MAX];
+    char note[MU_WAITERS_NOTE_MAX];
     uint64_t now_ms = uv_now(e->loop);
     struct muster_rdzv_progress progress = {
         .joined = (int64_t)seen.joined,
@@ -195,7 +196,7 @@ static void tell_progress(struct etcd *e)
         .join_left_ms = seen.deadline_ms > now_ms ? (int64_t)(seen.deadline_ms - now_ms) : 0,
     };
 
-    assert(seen.nodes_count <= MU_CROWD_NAMES_MAX);
+    assert(seen.nodes_count <= MU_WAITERS_NAMES_MAX);
     for (size_t i = 0; i < seen.nodes_count; i++)
         nodes[i] = (struct muster_node){ seen.nodes[i].name.data, seen.nodes[i].pid, seen.nodes[i].local_id };
     if (seen.last_call)
@@ -205,7 +206,7 @@ static void tell_progress(struct etcd *e)
                                         .progress = &progress,
                                         .nodes = nodes,
                                         .nodes_count = seen.nodes_count,
-                                        .note = mu_crowd_note(mu_classic_crowd(e->classic), note) });
+                                        .note = mu_waiters_note(mu_classic_crowd(e->classic), note) });
 }
 
 /* ---- Requests to etcd ---- */
@@ -442,7 +443,7 @@ static void round_over(struct etcd *e, struct muster_rdzv_event event, const siz
 static void on_left(struct etcd *e)
 {
     if (!e->boot_failed) {
-        record(e, (struct mu_story){ .kind = MU_STORY_LEFT });
+        record(e, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEFT });
         tell(e, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = e->round });
         return;
     }
@@ -482,7 +483,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_CLOSED:
         event.type = MUSTER_RDZV_CLOSED;
         if (effect->asked == MU_CLASSIC_ON_CLOSE)
-            record(e, (struct mu_story){ .kind = MU_STORY_CLOSED });
+            record(e, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
         if (mu_boot_uv_is_on(&e->boot))
             e->closed_seen = true;
         else
@@ -506,9 +507,10 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_BACKEND_DOWN:
         event.type = MUSTER_RDZV_BACKEND_DOWN;
         if (effect->error != NULL)
-            record(e, (struct mu_story){ .kind = mu_classic_world(e->classic)->version >= 0 ? MU_STORY_BEAT_FAILED
-                                                                                            : MU_STORY_SYNC_FAILED,
-                                         .error = effect->error });
+            record(e, (struct mu_rdzv_trace){ .kind = mu_classic_world(e->classic)->version >= 0
+                                                          ? MU_RDZV_TRACE_BEAT_FAILED
+                                                          : MU_RDZV_TRACE_SYNC_FAILED,
+                                              .error = effect->error });
         tell(e, event);
         break;
     case MU_CLASSIC_TELL_BACKEND_UP:
@@ -527,7 +529,7 @@ static void step(struct etcd *e, struct mu_classic_event event)
 
     event.now_ms = uv_now(e->loop);
     mu_classic_step(e->classic, &event, &effects);
-    mu_story_phase(&e->phases, e->place.run_id, mu_classic_state_text(mu_classic_state(e->classic)), event.now_ms);
+    mu_rdzv_trace_phase(&e->phases, e->place.run_id, mu_classic_state_text(mu_classic_state(e->classic)), event.now_ms);
     for (unsigned i = 0; i < effects.count && !e->freeing; i++) {
         const struct mu_classic_effect *effect = &effects.items[i];
 
@@ -603,7 +605,7 @@ static void do_join(struct etcd *e)
     if (!again)
         e->join_deadline_ms = uv_now(e->loop) + e->place.join_ms;
     e->joining = true;
-    record(e, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
+    record(e, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_ATTEMPTS });
     feed(e, (struct mu_classic_event){ .type = MU_CLASSIC_ON_JOIN });
 }
 

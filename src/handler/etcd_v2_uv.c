@@ -7,7 +7,7 @@
  * Happy path: the document is read once, so that whoever cannot reach etcd learns so in read_timeout and not in join_timeout.
  * What is asked meanwhile waits. Failures are told as the failure of what was asked; once it runs, an etcd that is away is the
  * dynamic rendezvous' to bear. */
-#include "kv/etcd_v2_uv.h"
+#include "kv/kv_etcd_v2_uv.h"
 
 #include "handler/front_uv.h"
 #include "kv/endpoints.h"

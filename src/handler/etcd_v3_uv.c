@@ -10,9 +10,9 @@
 #include "base/rng.h"
 #include "handler/asking_uv.h"
 #include "handler/boot_uv.h"
-#include "handler/story.h"
+#include "handler/rdzv_trace.h"
 #include "kv/etcd3_uv.h"
-#include "kv/job_uv.h"
+#include "kv/kv_job_uv.h"
 #include "rdzv/fold.h"
 #include "store/server_uv.h"
 
@@ -76,7 +76,7 @@ struct v3 {
     char waiting_who[MU_FOLD_NAME_MAX + 1];
     bool closed_seen;
     int64_t round; /* that was joined last; -1: none */
-    struct mu_story_phases phases;
+    struct mu_rdzv_trace_phases phases;
     struct muster_store_info bootstrap;
     /* Where the round meets. */
     char own_addr[MU_FOLD_ADDR_MAX];
@@ -121,9 +121,9 @@ static void tell(struct v3 *v, struct muster_rdzv_event event)
     v->listener(v->ctx, &event);
 }
 
-static void record(struct v3 *v, struct mu_story story)
+static void record(struct v3 *v, struct mu_rdzv_trace story)
 {
-    mu_story_tell(&(struct mu_teller){ v->run_id, { mu_slice_str(v->name), v->pid, v->local_id } }, story);
+    mu_rdzv_trace_tell(&(struct mu_teller){ v->run_id, { mu_slice_str(v->name), v->pid, v->local_id } }, story);
 }
 
 /* The error as the owner sees it: which rendezvous it is about. */
@@ -140,11 +140,11 @@ static void tell_failed(struct v3 *v, enum muster_rdzv_request request, const st
     struct muster_error told = with_context(v, mu_handler_request_text(request), error);
 
     if (request == MUSTER_RDZV_REQUEST_JOIN)
-        record(v, (struct mu_story){ .kind = MU_STORY_JOIN_FAILED, .error = &told });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = &told });
     else if (request == MUSTER_RDZV_REQUEST_LEAVE)
-        record(v, (struct mu_story){ .kind = MU_STORY_LEAVE_FAILED, .error = &told });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEAVE_FAILED, .error = &told });
     else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
-        record(v, (struct mu_story){ .kind = MU_STORY_BEAT_FAILED, .error = &told });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT_FAILED, .error = &told });
     tell(v, (struct muster_rdzv_event){ /* what a close was for is known to the one that asked for it */
                                         .type = MUSTER_RDZV_FAILED,
                                         .round = v->round,
@@ -156,8 +156,9 @@ static void tell_down(struct v3 *v, const struct muster_error *error)
 {
     struct muster_error told = with_context(v, "keep to", error);
 
-    record(v, (struct mu_story){ .kind = mu_fold_world(v->fold) != NULL ? MU_STORY_BEAT_FAILED : MU_STORY_SYNC_FAILED,
-                                 .error = &told });
+    record(v, (struct mu_rdzv_trace){ .kind = mu_fold_world(v->fold) != NULL ? MU_RDZV_TRACE_BEAT_FAILED
+                                                                             : MU_RDZV_TRACE_SYNC_FAILED,
+                                      .error = &told });
     tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .round = v->round, .error = &told });
 }
 
@@ -199,8 +200,9 @@ static void tell_joined(struct v3 *v)
     };
 
     v->round = world->round;
-    record(v, (struct mu_story){
-                  .kind = MU_STORY_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
+    record(v,
+           (struct mu_rdzv_trace){
+               .kind = MU_RDZV_TRACE_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     tell_members(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .round = info.round, .info = &info },
                  false);
 }
@@ -209,10 +211,10 @@ static void tell_progress(struct v3 *v)
 {
     struct mu_fold_progress seen = mu_fold_progress(v->fold);
     uint64_t now_ms = uv_now(v->loop);
-    const struct mu_crowd *crowd = mu_fold_crowd(v->fold);
-    struct muster_node nodes[MU_CROWD_NAMES_MAX];
-    char text[MU_CROWD_NOTE_MAX];
-    const char *note = mu_crowd_note(crowd, text);
+    const struct mu_waiters *crowd = mu_fold_crowd(v->fold);
+    struct muster_node nodes[MU_WAITERS_NAMES_MAX];
+    char text[MU_WAITERS_NOTE_MAX];
+    const char *note = mu_waiters_note(crowd, text);
     struct muster_rdzv_progress progress = {
         .joined = seen.joined,
         .waiting = seen.waiting,
@@ -471,7 +473,7 @@ static void answer_look(struct v3 *v, const struct order *order)
 {
     static const char beside[] = "/muster//";
     const struct mu_etcd3_answer *answer = &order->call.answer;
-    struct mu_fold_kv kvs[MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX];
+    struct mu_fold_kv kvs[MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX];
     struct mu_fold_event event = {
         .type = MU_FOLD_ON_CROWD, .kvs = kvs, .held = order->lease != 0 && answer->succeeded, .lease = order->lease
     };
@@ -626,13 +628,13 @@ static void perform_look(struct v3 *v, const struct mu_fold_effect *effect)
     struct mu_etcd3_op ops[] = {
         { .kind = MU_ETCD3_OP_RANGE,
           .prefix = true,
-          .limit = MU_CROWD_RECORDS_MAX,
+          .limit = MU_WAITERS_RECORDS_MAX,
           .sort = true,
           .sort_by = MU_ETCD3_BY_CREATE },
         { .kind = MU_ETCD3_OP_RANGE,
           .key = mu_slice_str(WAITING_PREFIX),
           .prefix = true,
-          .limit = MU_CROWD_MARKS_MAX,
+          .limit = MU_WAITERS_MARKS_MAX,
           .sort = true,
           .descending = true,
           .sort_by = MU_ETCD3_BY_MOD },
@@ -1099,7 +1101,7 @@ static void on_left(struct v3 *v)
         tell_failed(v, MUSTER_RDZV_REQUEST_JOIN, &v->boot_error);
         return;
     }
-    record(v, (struct mu_story){ .kind = MU_STORY_LEFT });
+    record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEFT });
     tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT, .round = v->round });
     join_if_wanted(v);
 }
@@ -1142,7 +1144,7 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         break;
     case MU_FOLD_TELL_CLOSED:
         if (effect->asked == MU_FOLD_ON_CLOSE)
-            record(v, (struct mu_story){ .kind = MU_STORY_CLOSED });
+            record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
         if (mu_boot_uv_is_on(&v->boot))
             v->closed_seen = true;
         else
@@ -1167,8 +1169,8 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         tell_progress(v);
         break;
     case MU_FOLD_TELL_COMPLETED:
-        record(v, (struct mu_story){ .kind = MU_STORY_MARKS_COMPLETE, .round = effect->round });
-        record(v, (struct mu_story){ .kind = MU_STORY_SYNCED });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = effect->round });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
         break;
     case MU_FOLD_TELL_FOLDER:
         mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", v->run_id);
@@ -1218,7 +1220,7 @@ static void step(struct v3 *v, struct mu_fold_event *event)
 
     event->now_ms = uv_now(v->loop);
     mu_fold_step(v->fold, event, &effects);
-    mu_story_phase(&v->phases, v->run_id, mu_fold_phase_text(mu_fold_phase(v->fold)), event->now_ms);
+    mu_rdzv_trace_phase(&v->phases, v->run_id, mu_fold_phase_text(mu_fold_phase(v->fold)), event->now_ms);
     for (unsigned i = 0; i < effects.count; i++) /* requests first: tells may lead to a next step */
         perform(v, &effects.items[i]);
     for (unsigned i = 0; i < effects.count && !v->freeing; i++)
@@ -1270,7 +1272,7 @@ static void arm(struct v3 *v)
 static void carry_out(struct v3 *v, enum mu_fold_event_type what)
 {
     if (what == MU_FOLD_ON_JOIN)
-        record(v, (struct mu_story){ .kind = MU_STORY_ATTEMPTS });
+        record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_ATTEMPTS });
     feed(v, (struct mu_fold_event){ .type = what });
 }
 

@@ -40,7 +40,7 @@ int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_lo
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
 
-/* given.c: an event-driven handler made of a blocking one: of our own, one more of its kind; else one that makes its calls. `take`:
+/* user_handler_list.c: an event-driven handler made of a blocking one: of our own, one more of its kind; else one that makes its calls. `take`:
  * it is ours, also if this fails, and is freed with it, or by the caller (driving->made). */
 int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
                            const char *local_addr, muster_rdzv_listener *listener, void *ctx,
@@ -159,7 +159,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                      struct muster_error *reterr);
 
-/* ---- face_uv.c: a blocking struct muster_rdzv around an event-driven handler ---- */
+/* ---- blocking_rdzv_uv.c: a blocking struct muster_rdzv around an event-driven handler ---- */
 
 muster_rdzv_creator mu_rdzv_c10d_create;    /* no context */
 muster_rdzv_creator mu_rdzv_etcd_v2_create; /* etcd_v2_uv.c; no context */
@@ -173,7 +173,7 @@ bool mu_rdzv_is_face(const struct muster_rdzv *rdzv);
 int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
                             muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                             struct muster_error *reterr);
-/* etcd_face_uv.c: the face within a classic etcd handler; NULL: it is none. */
+/* blocking_etcd_uv.c: the face within a classic etcd handler; NULL: it is none. */
 struct muster_rdzv *mu_rdzv_etcd_face(struct muster_rdzv *rdzv);
 /* static_uv.c: the same as mu_rdzv_face_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);

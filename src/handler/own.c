@@ -1,5 +1,5 @@
 /* Handlers of this library whose groups have a store that is no TCPStore. */
-#include "handler/blocking_uv.h"
+#include "handler/user_handler_uv.h"
 
 typedef int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
@@ -8,7 +8,7 @@ static const struct {
     open_kv *open;
 } own[] = {
     { &mu_etcd_handler_ops, mu_etcd_open_kv },       { &mu_etcd_v2_handler_ops, mu_etcd_v2_open_kv },
-    { &mu_etcd_v3_handler_ops, mu_etcd_v3_open_kv }, { &mu_blocking_handler_ops, mu_blocking_open_kv },
+    { &mu_etcd_v3_handler_ops, mu_etcd_v3_open_kv }, { &mu_user_handler_handler_ops, mu_user_handler_open_kv },
     { &mu_dynamic_handler_ops, mu_dynamic_open_kv },
 };
 
@@ -23,8 +23,8 @@ static open_kv *find(const struct muster_handler *handler)
 
 bool mu_handler_has_kv(const struct muster_handler *handler)
 {
-    if (handler->ops == &mu_blocking_handler_ops)
-        return mu_blocking_has_store(handler);
+    if (handler->ops == &mu_user_handler_handler_ops)
+        return mu_user_handler_has_store(handler);
     if (handler->ops == &mu_dynamic_handler_ops)
         return mu_dynamic_has_kv(handler);
     return find(handler) != NULL;
@@ -32,7 +32,7 @@ bool mu_handler_has_kv(const struct muster_handler *handler)
 
 bool mu_handler_tells_of_members(const struct muster_handler *handler)
 {
-    return handler->ops != &mu_blocking_handler_ops;
+    return handler->ops != &mu_user_handler_handler_ops;
 }
 
 int mu_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)

@@ -1,7 +1,7 @@
 /* Names of rendezvous back ends and who creates their handlers. The default registry is a constant of the process: it
  * knows the back ends of this library from the start, so that there is nothing to set up and nothing to fail. */
 #include "handler/plugin.h"
-#include "handler/story.h"
+#include "handler/rdzv_trace.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -211,7 +211,7 @@ static void record_failure(const struct muster_rdzv_params *params, const struct
     const struct mu_teller who =
         mu_teller_new(muster_rdzv_params_run_id(params), muster_rdzv_params_local_addr(params), -1, hostname);
 
-    mu_story_tell(&who, (struct mu_story){ .kind = MU_STORY_CREATE_FAILED, .error = error });
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = error });
 }
 
 /* Records what went wrong, whoever asked for the error or did not. */

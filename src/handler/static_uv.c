@@ -22,7 +22,7 @@
 #include "handler/bind_uv.h"
 #include "handler/handler.h"
 #include "handler/roster.h"
-#include "rdzv/came.h"
+#include "rdzv/timeout_text.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
 
@@ -742,19 +742,19 @@ static struct muster_slice key_of(struct handler *h, const char *what, int64_t n
 static int timed_out(struct handler *h)
 {
     struct mu_node nodes[MU_ROSTER_SHOWN_MAX];
-    struct mu_came came = { .waited_ms = (uint64_t)h->place.timeout_ms,
-                            .joined = h->progress.joined,
-                            .nodes_min = h->place.world_size,
-                            .nodes_max = h->place.world_size,
-                            .nodes = nodes,
-                            .nodes_count = h->progress.nodes_count };
-    char text[MU_CAME_TEXT_MAX];
+    struct mu_timeout_text came = { .waited_ms = (uint64_t)h->place.timeout_ms,
+                                    .joined = h->progress.joined,
+                                    .nodes_min = h->place.world_size,
+                                    .nodes_max = h->place.world_size,
+                                    .nodes = nodes,
+                                    .nodes_count = h->progress.nodes_count };
+    char text[MU_TIMEOUT_TEXT_MAX];
 
     for (size_t i = 0; i < h->progress.nodes_count; i++)
         nodes[i] = (struct mu_node){ .name = mu_slice_str(h->progress.nodes[i].name) };
-    if (came.nodes_count >= MU_CAME_NAMES_MAX && came.joined > (int64_t)came.nodes_count)
+    if (came.nodes_count >= MU_TIMEOUT_TEXT_NAMES_MAX && came.joined > (int64_t)came.nodes_count)
         came.nodes_count = (size_t)came.joined; /* so many more are counted */
-    return mu_fail(&h->error, MUSTER_ETIMEOUT, "%s", mu_came_say(&came, text));
+    return mu_fail(&h->error, MUSTER_ETIMEOUT, "%s", mu_timeout_text_write(&came, text));
 }
 
 static void on_deadline(uv_timer_t *timer)

@@ -32,8 +32,8 @@
 #include "logs/console_uv.h"
 #include "logs/disk.h"
 #include "logs/filters.h"
+#include "logs/log_dirs.h"
 #include "logs/redirects.h"
-#include "logs/tree.h"
 
 #include "base/buf.h"
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proc/children.h"
-#include "proc/die.h"
+#include "proc/die_of_signal.h"
 #include "proc/stop.h"
 
 #include <dirent.h>

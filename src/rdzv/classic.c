@@ -2,7 +2,7 @@
  * known, and which takes the answer and says where to go. A pause is a state that is entered later. */
 #include "rdzv/classic.h"
 
-#include "rdzv/came.h"
+#include "rdzv/timeout_text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -138,7 +138,7 @@ struct mu_classic {
     uint64_t look_at_ms;                 /* when the notices are to be read */
     bool notices_known;                  /* they were read since this join began */
     bool alike;                          /* another node has said that it was started like us */
-    struct mu_crowd crowd;
+    struct mu_waiters crowd;
     int64_t crowd_version; /* whose participants it names */
     /* The server. */
     bool down, answered;
@@ -450,17 +450,17 @@ static const struct mu_node *known_nodes(const struct mu_classic *m, size_t *ret
 
 static void set_timeout_error(struct mu_classic *m)
 {
-    struct mu_came came = { .waited_ms = m->join_ms,
-                            .joined = m->in ? (int64_t)m->doc.participants : 0,
-                            .nodes_min = m->nodes_min,
-                            .nodes_max = m->nodes_max };
-    char text[MU_CAME_TEXT_MAX], note[MU_CROWD_NOTE_MAX];
-    const char *then = mu_crowd_note(&m->crowd, note) != NULL ? "; " : "";
+    struct mu_timeout_text came = { .waited_ms = m->join_ms,
+                                    .joined = m->in ? (int64_t)m->doc.participants : 0,
+                                    .nodes_min = m->nodes_min,
+                                    .nodes_max = m->nodes_max };
+    char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
+    const char *then = mu_waiters_note(&m->crowd, note) != NULL ? "; " : "";
 
     came.nodes = known_nodes(m, &came.nodes_count);
     if (!m->in)
         came.nodes_count = 0;
-    if (came.nodes_count == MU_CROWD_NAMES_MAX)
+    if (came.nodes_count == MU_WAITERS_NAMES_MAX)
         came.nodes_count = m->doc.participants; /* so many more are counted */
 
     if (m->last_error.code != 0)
@@ -471,8 +471,8 @@ static void set_timeout_error(struct mu_classic *m)
                       "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end%s%s",
                       m->join_ms / 1000, m->announced, then, note);
     else
-        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s; the last step: %s", mu_came_say(&came, text), then,
-                      note, mu_classic_state_text(m->state));
+        (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s; the last step: %s", mu_timeout_text_write(&came, text),
+                      then, note, mu_classic_state_text(m->state));
 }
 
 /* The request of this state has failed: from `again` on it is tried again, or not. */
@@ -950,9 +950,9 @@ static void begin_anew(struct mu_classic *m, struct mu_classic_effects *out)
 
 static void begin_notices(struct mu_classic *m)
 {
-    m->look_at_ms = m->notice_at_ms = m->now_ms + mu_crowd_next_ms(0, m->join_ms);
+    m->look_at_ms = m->notice_at_ms = m->now_ms + mu_waiters_next_ms(0, m->join_ms);
     m->notices_known = m->alike = false;
-    m->crowd = (struct mu_crowd){ .any_limits = true };
+    m->crowd = (struct mu_waiters){ .any_limits = true };
     m->crowd_version = -1;
 }
 
@@ -2248,7 +2248,7 @@ static bool waits(const struct mu_classic *m)
 /* Participants that are named have a place of their own. */
 static bool has_place(const struct mu_classic *m)
 {
-    return m->in && m->rank < MU_CROWD_NAMES_MAX;
+    return m->in && m->rank < MU_WAITERS_NAMES_MAX;
 }
 
 static bool wants_notice(const struct mu_classic *m)
@@ -2331,7 +2331,7 @@ static void read_notices(struct mu_classic *m, struct mu_classic_effects *out)
 {
     char key[MU_CLASSIC_KEY_MAX];
 
-    m->look_at_ms = m->join_since_ms + mu_crowd_next_ms(m->now_ms - m->join_since_ms, m->join_ms);
+    m->look_at_ms = m->join_since_ms + mu_waiters_next_ms(m->now_ms - m->join_since_ms, m->join_ms);
     notices_dir(m, key);
     (void)ask_notice(m, NOTICES_READ, MU_CLASSIC_GET, key, out);
 }
@@ -2365,15 +2365,15 @@ static uint64_t notices_due_ms(const struct mu_classic *m)
     return sooner(m->look_at_ms, wants_notice(m) ? m->notice_at_ms : NEVER);
 }
 
-static struct mu_crowd_item item_of(const struct mu_classic *m, const struct mu_classic_notice *notice, bool ours)
+static struct mu_waiters_item item_of(const struct mu_classic *m, const struct mu_classic_notice *notice, bool ours)
 {
-    struct mu_crowd_item item = { .id = ours ? notice->id : 0,
-                                  .run_id = mu_slice_str(notice->run_id),
-                                  .record = { .pid = notice->pid,
-                                              .local_id = notice->local_id,
-                                              .nodes_min = notice->nodes_min,
-                                              .nodes_max = notice->nodes_max,
-                                              .joining = notice->rank >= 0 && notice->version == m->doc.version } };
+    struct mu_waiters_item item = { .id = ours ? notice->id : 0,
+                                    .run_id = mu_slice_str(notice->run_id),
+                                    .record = { .pid = notice->pid,
+                                                .local_id = notice->local_id,
+                                                .nodes_min = notice->nodes_min,
+                                                .nodes_max = notice->nodes_max,
+                                                .joining = notice->rank >= 0 && notice->version == m->doc.version } };
 
     memcpy(item.record.name, notice->name, sizeof item.record.name);
     return item;
@@ -2381,19 +2381,19 @@ static struct mu_crowd_item item_of(const struct mu_classic *m, const struct mu_
 
 /* What was read: those who have joined with us, by their ranks, and then everybody else. */
 struct notices {
-    struct mu_classic_notice joined[MU_CROWD_NAMES_MAX], rest[MU_CROWD_RECORDS_MAX], others[MU_CROWD_MARKS_MAX];
+    struct mu_classic_notice joined[MU_WAITERS_NAMES_MAX], rest[MU_WAITERS_RECORDS_MAX], others[MU_WAITERS_MARKS_MAX];
     size_t rest_count, others_count; /* `joined` that are not there have id 0 */
-    struct mu_crowd_item items[MU_CROWD_NAMES_MAX + MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX];
+    struct mu_waiters_item items[MU_WAITERS_NAMES_MAX + MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX];
     size_t count;
 };
 
 static void sort_in(const struct mu_classic *m, const struct mu_classic_notice *notice, struct notices *all)
 {
-    bool joined = notice->rank >= 0 && notice->rank < MU_CROWD_NAMES_MAX && notice->version == m->doc.version;
+    bool joined = notice->rank >= 0 && notice->rank < MU_WAITERS_NAMES_MAX && notice->version == m->doc.version;
 
     if (joined && all->joined[notice->rank].id == 0)
         all->joined[notice->rank] = *notice;
-    else if (all->rest_count < MU_CROWD_RECORDS_MAX)
+    else if (all->rest_count < MU_WAITERS_RECORDS_MAX)
         all->rest[all->rest_count++] = *notice;
 }
 
@@ -2402,7 +2402,7 @@ static void sort_in_other(const struct mu_classic_notice *notice, struct notices
     for (size_t i = 0; i < all->others_count; i++)
         if (strcmp(all->others[i].run_id, notice->run_id) == 0)
             return; /* one node speaks for all of its rendezvous */
-    if (all->others_count < MU_CROWD_MARKS_MAX)
+    if (all->others_count < MU_WAITERS_MARKS_MAX)
         all->others[all->others_count++] = *notice;
 }
 
@@ -2442,7 +2442,7 @@ static void see_notices(struct mu_classic *m, const struct mu_classic_event *eve
     if (all == NULL)
         return; /* another time */
     sort_notices(m, event, all);
-    for (size_t i = 0; i < MU_CROWD_NAMES_MAX; i++)
+    for (size_t i = 0; i < MU_WAITERS_NAMES_MAX; i++)
         if (all->joined[i].id != 0)
             all->items[all->count++] = item_of(m, &all->joined[i], true);
     for (size_t i = 0; i < all->rest_count; i++)
@@ -2450,7 +2450,7 @@ static void see_notices(struct mu_classic *m, const struct mu_classic_event *eve
     for (size_t i = 0; i < all->others_count; i++)
         all->items[all->count++] = item_of(m, &all->others[i], false);
     m->notices_known = true;
-    if (mu_crowd_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
+    if (mu_waiters_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
         progress(m, out);
     m->crowd_version = m->doc.version;
     free(all);
@@ -2682,7 +2682,7 @@ struct mu_classic_progress mu_classic_progress(const struct mu_classic *m)
     return progress;
 }
 
-const struct mu_crowd *mu_classic_crowd(const struct mu_classic *m)
+const struct mu_waiters *mu_classic_crowd(const struct mu_classic *m)
 {
     return &m->crowd;
 }

@@ -21,7 +21,7 @@
  *
  * Who waits. The documents count nodes and do not name them. So a node that has waited for a while leaves a notice, which expires
  * unless it is renewed, and is deleted when the wait ends. Nodes of all jobs below P leave theirs in one directory, which is read
- * once before each line that tells of the wait. It stays small, however many nodes wait: the first MU_CROWD_NAMES_MAX
+ * once before each line that tells of the wait. It stays small, however many nodes wait: the first MU_WAITERS_NAMES_MAX
  * participants of a document have a notice each, for they are named; all others share one key for each --nnodes, and leave a
  * notice there only if nobody else has said that it was started like them. Notices decide nothing: one that cannot be
  * written or read is missed by people alone, and PyTorch's nodes are counted without a name.
@@ -43,7 +43,7 @@
 
 #include "base/rng.h"
 #include "rdzv/classic_doc.h"
-#include "rdzv/crowd.h"
+#include "rdzv/waiters.h"
 
 #define MU_CLASSIC_PREFIX_DEFAULT "/torchelastic/p2p"
 #define MU_CLASSIC_NODE_MAX 512 /* bytes that say who a node is */
@@ -276,7 +276,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m); /* when TIME is wan
 enum mu_classic_state mu_classic_state(const struct mu_classic *m);
 const struct mu_classic_world *mu_classic_world(const struct mu_classic *m);
 struct mu_classic_progress mu_classic_progress(const struct mu_classic *m);
-const struct mu_crowd *mu_classic_crowd(const struct mu_classic *m);
+const struct mu_waiters *mu_classic_crowd(const struct mu_classic *m);
 const char *mu_classic_root(const struct mu_classic *m); /* J, without "/" at its end */
 
 #endif

@@ -4,7 +4,7 @@
  * way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
 #include "rdzv/fold.h"
 
-#include "rdzv/came.h"
+#include "rdzv/timeout_text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -69,7 +69,7 @@ struct mu_fold {
     struct mu_fold_progress told;
     bool has_told;
     /* Who else waits, while we join. */
-    struct mu_crowd crowd;
+    struct mu_waiters crowd;
     uint64_t join_since_ms, look_at_ms; /* when the join was asked for; when we look around next */
     int64_t marked_lease;               /* under which our mark was put; 0: it was not */
     bool may_be_marked;
@@ -688,7 +688,7 @@ static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
 static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     struct mu_fold_progress seen;
-    char text[MU_CAME_TEXT_MAX];
+    char text[MU_TIMEOUT_TEXT_MAX];
 
     if (f->phase != MU_FOLD_JOINING)
         return;
@@ -718,18 +718,19 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
                       f->settings.join_ms / 1000, seen.apart, seen.apart == 1 ? "node was" : "nodes were",
                       f->settings.nodes_min, f->settings.nodes_max);
     } else {
-        struct mu_came came = { .waited_ms = f->settings.join_ms,
-                                .joined = seen.joined,
-                                .nodes_min = f->settings.nodes_min,
-                                .nodes_max = f->settings.nodes_max,
-                                .nodes = f->crowd.nodes,
-                                .nodes_count = f->crowd.count };
-        char note[MU_CROWD_NOTE_MAX];
-        bool has_note = mu_crowd_note(&f->crowd, note) != NULL;
+        struct mu_timeout_text came = { .waited_ms = f->settings.join_ms,
+                                        .joined = seen.joined,
+                                        .nodes_min = f->settings.nodes_min,
+                                        .nodes_max = f->settings.nodes_max,
+                                        .nodes = f->crowd.nodes,
+                                        .nodes_count = f->crowd.count };
+        char note[MU_WAITERS_NOTE_MAX];
+        bool has_note = mu_waiters_note(&f->crowd, note) != NULL;
 
-        if (f->crowd.count == MU_CROWD_NAMES_MAX && seen.joined > MU_CROWD_NAMES_MAX)
+        if (f->crowd.count == MU_WAITERS_NAMES_MAX && seen.joined > MU_WAITERS_NAMES_MAX)
             came.nodes_count = (size_t)seen.joined; /* so many more are counted */
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_came_say(&came, text), has_note ? "; " : "", note);
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_timeout_text_write(&came, text),
+                      has_note ? "; " : "", note);
     }
     tell_failed(f, MU_FOLD_ON_JOIN, out);
 }
@@ -1409,7 +1410,7 @@ static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effec
 
     if (f->phase != MU_FOLD_JOINING || !f->job.loaded || is_spare(f) || !is_due(f, now_ms, f->look_at_ms))
         return;
-    f->look_at_ms = f->join_since_ms + mu_crowd_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
+    f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
     (void)is_due(f, now_ms, f->look_at_ms);
     effect = emit(out, MU_FOLD_DO_LOOK_AROUND);
     if (!mu_fold_is_folder(f) || f->lease == 0 || f->marked_lease == f->lease ||
@@ -1445,9 +1446,9 @@ static void on_join(struct mu_fold *f, uint64_t now_ms)
     f->deadline_ms = now_ms + f->settings.join_ms;
     f->has_told = false;
     f->first_until_ms = now_ms + f->first_ms;
-    f->crowd = (struct mu_crowd){ .count = 0 };
+    f->crowd = (struct mu_waiters){ .count = 0 };
     f->join_since_ms = now_ms;
-    f->look_at_ms = now_ms + mu_crowd_next_ms(0, f->settings.join_ms);
+    f->look_at_ms = now_ms + mu_waiters_next_ms(0, f->settings.join_ms);
 }
 
 static void on_leave(struct mu_fold *f, struct mu_fold_effects *out)
@@ -1608,7 +1609,7 @@ static void on_kept(struct mu_fold *f, const struct mu_fold_event *event, struct
 }
 
 /* One thing that was read; false: it is none. */
-static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, struct mu_crowd_item *ret_item)
+static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, struct mu_waiters_item *ret_item)
 {
     static const char waiting[] = "waiting/";
     uint64_t under = 0;
@@ -1627,17 +1628,17 @@ static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, stru
 
 static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    struct mu_crowd_item *items;
+    struct mu_waiters_item *items;
     size_t count = 0;
 
     if (event->held && event->lease == f->lease && f->may_be_marked)
         f->marked_lease = event->lease;
-    if (f->phase != MU_FOLD_JOINING || event->count > MU_CROWD_RECORDS_MAX + MU_CROWD_MARKS_MAX)
+    if (f->phase != MU_FOLD_JOINING || event->count > MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX)
         return;
     items = calloc(event->count + 1, sizeof *items);
     for (size_t i = 0; items != NULL && i < event->count; i++)
         count += read_item(f, &event->kvs[i], &items[count]);
-    if (items != NULL && mu_crowd_see(&f->crowd, &f->record, items, count))
+    if (items != NULL && mu_waiters_see(&f->crowd, &f->record, items, count))
         f->has_told = false; /* that is told again */
     free(items);
 }
@@ -1766,7 +1767,7 @@ int64_t mu_fold_lease(const struct mu_fold *f)
     return f->lease;
 }
 
-const struct mu_crowd *mu_fold_crowd(const struct mu_fold *f)
+const struct mu_waiters *mu_fold_crowd(const struct mu_fold *f)
 {
     return &f->crowd;
 }

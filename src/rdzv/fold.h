@@ -8,7 +8,7 @@
  *   job/closed            nobody joins any more
  *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
  * and, below /muster//, where no job is:
- *   waiting/<run id>      the record of a folder that waits for a round, under its own lease, for people (crowd.h)
+ *   waiting/<run id>      the record of a folder that waits for a round, under its own lease, for people (waiters.h)
  * Everything is under a lease: a node's own, or the job's, which the folder keeps alive; when nobody is left, all of it goes.
  *
  * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node, the
@@ -49,9 +49,9 @@
 #define MU_RDZV_FOLD_H
 
 #include "base/rng.h"
-#include "rdzv/crowd.h"
 #include "rdzv/fold_doc.h"
 #include "rdzv/rules.h"
+#include "rdzv/waiters.h"
 
 #define MU_FOLD_RETRY_MS 50 /* after a failed request: so long +-50 %, doubling */
 #define MU_FOLD_RETRY_MAX_MS 1000
@@ -267,7 +267,7 @@ struct mu_fold_progress {
 };
 
 struct mu_fold_progress mu_fold_progress(const struct mu_fold *fold);
-const struct mu_crowd *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
+const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
 
 const char *mu_fold_event_text(enum mu_fold_event_type type);
 const char *mu_fold_effect_text(enum mu_fold_effect_type type);

@@ -10,8 +10,8 @@
  * rules do not mind. A document that is gone is written again by a member that holds it. */
 #include "rdzv/rdzv.h"
 
-#include "rdzv/came.h"
-#include "rdzv/sight.h"
+#include "rdzv/liveness.h"
+#include "rdzv/timeout_text.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 #define ACTIONS_MAX 6 /* in one write: closed; out of the old round, into a list, into the new round, complete */
 #define DEEDS_MAX (3 * ACTIONS_MAX) /* who enters a list sets its heartbeat too, and may complete the round */
-#define CAME_MAX (MU_CAME_TEXT_MAX + 64)
+#define CAME_MAX (MU_TIMEOUT_TEXT_MAX + 64)
 #define PAST_MAX 8 /* rounds that we were in, and know when they come again */
 #define NEVER UINT64_MAX
 
@@ -59,8 +59,8 @@ struct mu_rdzv {
     struct mu_rng rng;
 
     /* The document. */
-    struct mu_sights sights; /* as it is in the store */
-    struct mu_doc doc;       /* without the dead, and with what we are about to write */
+    struct mu_liveness sights; /* as it is in the store */
+    struct mu_doc doc;         /* without the dead, and with what we are about to write */
     struct mu_doc incoming;
     struct mu_node *dead; /* names of sights.doc */
     size_t dead_count, dead_room;
@@ -243,7 +243,7 @@ int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, 
     r->has_settle = config->has_settle;
     r->shares_store = config->shares_store;
     r->rng = mu_rng_seeded(config->seed);
-    mu_sights_init(&r->sights, config->hash_seed, config->dialect);
+    mu_liveness_init(&r->sights, config->hash_seed, config->dialect);
     mu_doc_init(&r->doc, config->hash_seed, config->dialect);
     mu_doc_init(&r->incoming, config->hash_seed, config->dialect);
     r->phase = MU_RDZV_PHASE_IDLE;
@@ -258,7 +258,7 @@ void mu_rdzv_free(struct mu_rdzv *r)
     if (r == NULL)
         return;
     forget_world(r);
-    mu_sights_done(&r->sights);
+    mu_liveness_done(&r->sights);
     mu_doc_done(&r->doc);
     mu_doc_done(&r->incoming);
     mu_buf_done(&r->token);
@@ -419,19 +419,19 @@ static bool is_joining(const struct mu_rdzv *r)
 /* By the document as it is now; once the time is up, this node takes itself out of it. */
 static void note_who_came(struct mu_rdzv *r)
 {
-    struct mu_node nodes[MU_CAME_NAMES_MAX];
-    struct mu_came came = { .waited_ms = r->settings.join_ms,
-                            .joined = (int64_t)r->doc.participants,
-                            .nodes_min = r->settings.nodes_min,
-                            .nodes_max = r->settings.nodes_max,
-                            .nodes = nodes,
-                            .nodes_count = r->doc.participants };
-    char text[MU_CAME_TEXT_MAX];
+    struct mu_node nodes[MU_TIMEOUT_TEXT_NAMES_MAX];
+    struct mu_timeout_text came = { .waited_ms = r->settings.join_ms,
+                                    .joined = (int64_t)r->doc.participants,
+                                    .nodes_min = r->settings.nodes_min,
+                                    .nodes_max = r->settings.nodes_max,
+                                    .nodes = nodes,
+                                    .nodes_count = r->doc.participants };
+    char text[MU_TIMEOUT_TEXT_MAX];
 
-    for (size_t i = 0, count = 0; i < r->doc.count && count < MU_CAME_NAMES_MAX; i++)
+    for (size_t i = 0, count = 0; i < r->doc.count && count < MU_TIMEOUT_TEXT_NAMES_MAX; i++)
         if ((r->doc.members[i].in & MU_DOC_PARTICIPANT) != 0)
             nodes[count++] = r->doc.members[i].node;
-    (void)mu_came_say(&came, text);
+    (void)mu_timeout_text_write(&came, text);
     if (r->doc.waiting > 0)
         (void)snprintf(r->came, sizeof r->came, "%s; %zu %s for the next round", text, r->doc.waiting,
                        r->doc.waiting == 1 ? "node waits" : "nodes wait");
@@ -793,7 +793,7 @@ static int refresh_view(struct mu_rdzv *r)
         rc = mu_doc_copy(&r->doc, &r->sights.doc);
     if (rc < 0)
         return rc;
-    r->dead_count = mu_sights_dead(&r->sights, &r->me, mu_rdzv_death_age_ms(&r->settings), r->dead);
+    r->dead_count = mu_liveness_dead(&r->sights, &r->me, mu_rdzv_death_age_ms(&r->settings), r->dead);
     mu_rules_remove_dead(&r->doc, &r->settings, r->dead, r->dead_count);
     return 0;
 }
@@ -832,7 +832,7 @@ static void note_deadline(struct mu_rdzv *r, const struct mu_doc *before, uint64
 /* `fresh` is what is in the store. Leaves there what was before. */
 static int see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
-    int rc = mu_sights_see(&r->sights, fresh, r->main_sent_ms, event->now_ms, r->settings.keep_alive_ms);
+    int rc = mu_liveness_see(&r->sights, fresh, r->main_sent_ms, event->now_ms, r->settings.keep_alive_ms);
 
     if (rc < 0)
         return rc;
@@ -1445,7 +1445,7 @@ static void evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
     conclude_closing(r, event->now_ms, out);
     plan.phase = r->phase;
     r->held_back = false;
-    doc_now_us = mu_sights_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    doc_now_us = mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
     for (;;) {
         action = next_action(r, &plan, event->now_ms);
         if (!mu_rdzv_action_writes(action) || plan.count == ACTIONS_MAX)
@@ -1522,7 +1522,7 @@ static void on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
         mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT)) {
         struct plan plan = { .phase = r->phase };
         int64_t doc_now_us =
-            mu_sights_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+            mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
 
         if (mu_doc_copy(&r->doc, last) < 0 || apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
             try_later(r, event->now_ms);
@@ -1919,7 +1919,7 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
         assert(event->type == MU_RDZV_REQUEST_FAILED);
         if (main ||
             event->error->code != MUSTER_ETIMEOUT) /* a long wait may run out of time though the store is well */
-            mu_sights_interrupt(&r->sights, event->now_ms);
+            mu_liveness_interrupt(&r->sights, event->now_ms);
         if (main)
             on_request_failed(r, event, out);
         else if (turn)

@@ -292,7 +292,7 @@ void check_notices(void)
 {
     size_t limits = w.on[F_LIMITS] ? (size_t)w.lives : 1; /* each node that ever was may have others */
 
-    if (etcd_count_below(NOTICES) > MU_CROWD_NAMES_MAX + limits)
+    if (etcd_count_below(NOTICES) > MU_WAITERS_NAMES_MAX + limits)
         fail("there are %zu notices", etcd_count_below(NOTICES));
 }
 

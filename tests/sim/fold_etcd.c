@@ -578,11 +578,11 @@ static void on_arrival(void *arg)
 static void on_look(void *arg)
 {
     struct request *r = arg;
-    struct mu_fold_kv kvs[MU_CROWD_RECORDS_MAX];
+    struct mu_fold_kv kvs[MU_WAITERS_RECORDS_MAX];
     struct mu_fold_event event = { .type = MU_FOLD_ON_CROWD, .kvs = kvs, .held = r->lease != 0, .lease = r->lease };
 
     carry_out_load(r);
-    for (; event.count < r->keys_count && event.count < MU_CROWD_RECORDS_MAX; event.count++)
+    for (; event.count < r->keys_count && event.count < MU_WAITERS_RECORDS_MAX; event.count++)
         kvs[event.count] = (struct mu_fold_kv){ .key = mu_slice_str(r->keys[event.count].name),
                                                 .value = mu_buf_slice(&r->keys[event.count].value) };
     if (s->up && is_current(r) && r->node->paused_until_us <= s->now_us && !is_cut(r->node))

@@ -124,7 +124,7 @@ static void on_step(void *ctx, const struct mu_policy_event *event, enum mu_poli
     if (event->type == MU_POLICY_ON_LOST)
         check_lost(a);
     if (event->type == MU_POLICY_ON_FINISHED)
-        a->behind = event->end != MU_FINISH_END_ALL_DONE && event->end != MU_FINISH_END_FAILED;
+        a->behind = event->end != MU_COMPLETION_END_ALL_DONE && event->end != MU_COMPLETION_END_FAILED;
     if (now != before)
         TELL("%s: now %s", a->name, mu_policy_phase_text(now));
     check_step(a, event, before, effects);
@@ -387,7 +387,7 @@ void agent_birth(struct node *node)
         .store_ms = w.settings.join_ms,
     };
     struct mu_ranks_config ranks = { .run_id = RUN_ID, .role = "default", .local_world_size = policy.local_world_size };
-    struct mu_finish_config finish = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
+    struct mu_completion_config finish = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
     struct mu_job_config config;
 
     *a = (struct agent){

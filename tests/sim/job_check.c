@@ -307,11 +307,11 @@ static bool only_outages(void)
 /* A round that is not the job's any more; where data were lost nobody can say. */
 static bool is_outdated(const struct agent *a)
 {
-    struct mu_round_budget budget;
+    struct mu_restart_budget budget;
     struct mu_slice text;
 
     return !job.on[T_MIXED] && job.wiped_us == 0 && kv_find("muster." RUN_ID "/budget", &text, NULL) &&
-           mu_round_budget_read(text, &budget) && (budget.round != a->round || budget.tag != a->tag);
+           mu_restart_budget_read(text, &budget) && (budget.round != a->round || budget.tag != a->tag);
 }
 
 void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_policy_phase before,
@@ -482,7 +482,7 @@ static void check_dark(const struct agent *a)
 
     EXPECT("E",
            job.dark_us == 0 || phase != MU_POLICY_FINISHING ||
-               w.now_us < since + MU_FINISH_SILENT_MS * MS + 20 * SECOND,
+               w.now_us < since + MU_COMPLETION_SILENT_MS * MS + 20 * SECOND,
            "%s is done, has no store for %.1f s, and does not end", a->name, (double)(w.now_us - since) / 1e6);
 }
 
@@ -530,7 +530,7 @@ void check_over(void)
 {
     struct mu_verdict seen;
     bool has_verdict = verdict(&seen);
-    struct mu_round_budget budget = { 0 };
+    struct mu_restart_budget budget = { 0 };
     struct mu_slice text;
 
     job.jobs_succeeded += has_verdict && seen.succeeded;
@@ -541,7 +541,7 @@ void check_over(void)
         EXPECT("E", !seen.succeeded || c.ends_bad == 0, "the job has succeeded, but not %s", c.bad);
     }
     if (kv_find("muster." RUN_ID "/budget", &text, NULL))
-        EXPECT("B", mu_round_budget_read(text, &budget), "the budget is none: %.*s", (int)text.len, text.data);
+        EXPECT("B", mu_restart_budget_read(text, &budget), "the budget is none: %.*s", (int)text.len, text.data);
     if (!job.clean || job.on[T_MIXED])
         return;
     EXPECT("B", budget.count == c.failed, "%" PRId64 " restarts are counted, but %" PRId64 " rounds have failed",

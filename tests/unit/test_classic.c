@@ -1107,8 +1107,8 @@ static const char *known(struct scene *s)
 {
     static char text[2048];
     struct mu_classic_progress progress = mu_classic_progress(s->classic);
-    char words[MU_CROWD_NOTE_MAX];
-    const char *more = mu_crowd_note(mu_classic_crowd(s->classic), words);
+    char words[MU_WAITERS_NOTE_MAX];
+    const char *more = mu_waiters_note(mu_classic_crowd(s->classic), words);
     size_t used = 0;
 
     text[0] = '\0';
@@ -1177,7 +1177,7 @@ static void who_waits_leaves_a_notice_and_looks_who_else_does(void **state)
     (void)gets(s, IN_1("0, 1, 2"), 15);
     SAYS(known(s), "");
     SAYS(wakes(s), "PUT notice rank_0 ttl 20");
-    assert_int_equal(s->now_ms, START_MS + MU_CROWD_FIRST_MS);
+    assert_int_equal(s->now_ms, START_MS + MU_WAITERS_FIRST_MS);
     SAYS(s->notice.name, "me");
     SAYS(s->notice.run_id, "job");
     assert_int_equal(s->notice.version, 1);
@@ -1243,7 +1243,7 @@ static void a_round_that_forms_at_once_has_no_notice(void **state)
     (void)state;
     scene_name = "me";
     s = watching(true);
-    SAYS(passes(s, 2 * MU_CROWD_FIRST_MS), "");
+    SAYS(passes(s, 2 * MU_WAITERS_FIRST_MS), "");
     end(s);
 }
 

@@ -1,167 +1,1499 @@
-/* What is offered where, for a program with a command that runs a script and one that has commands of its own. */
-#include "cli/completion.h"
+/* How a round ends, and how the job does: who is lost and who was done, the wait for the others, verdict and close. */
+#include "agent/completion.h"
+#include "ask_store.h"
+#include "base/rng.h"
+#include "failmalloc.h"
 #include "pure.h"
 
-#include <stdio.h>
+enum { T0 = 1000 };
 
-static bool flag_at(const void *table, size_t index, struct mu_flag *ret_flag)
+#define R "torch.rendezvous.job.3/torchelastic/agent/terminal_state"
+#define T "muster.job/3.00000000000000ab/"
+#define MARKS "set " T "done/1=me, add " T "done_count+1"
+#define MIXED_MARKS MARKS ", add " R "/num_members+1"
+#define PROBE "check muster.job/verdict"
+#define LOOK "compare and set muster.job/budget=?"
+#define GOOD "{\"verdict\": \"succeeded\", \"node\": \"h1\", \"rank\": 1, \"cause\": \"all workers have succeeded\"}"
+
+struct scene {
+    struct mu_completion *finish;
+    char trace[8192];
+    uint64_t now_ms, id; /* id: of the last request */
+};
+
+static struct scene scene;
+
+static void configure(struct scene *s, uint64_t barrier_ms)
 {
-    const struct mu_flag *flags = table;
+    struct mu_completion_config config = { .run_id = "job", .node = "me", .host = "h1", .barrier_ms = barrier_ms };
 
-    *ret_flag = flags[index];
-    return flags[index].name != NULL;
+    mu_completion_free(s->finish);
+    assert_int_equal(mu_completion_new(&config, &s->finish, NULL), 0);
 }
 
-static const struct mu_flag top[] = { { "help", 'h', false, NULL }, { NULL, 0, false, NULL } };
-static const struct mu_flag run[] = {
-    { "help", 'h', false, NULL },   { "no-python", 0, false, NULL },
-    { "node-rank", 0, true, NULL }, { "method", 'm', true, "{spawn,fork,forkserver}" },
-    { "log-dir", 0, true, "DIR" },  { "to", 0, true, "{null,file:}" },
-    { NULL, 0, false, NULL },
-};
-static const struct mu_flag serve[] = { { "port", 0, true, NULL }, { NULL, 0, false, NULL } };
-static const struct mu_flag get[] = { { "wait", 0, false, NULL }, { NULL, 0, false, NULL } };
-
-static const struct mu_completion_part parts[] = {
-    { "", "", flag_at, top, false },           { "run", "", flag_at, run, true },
-    { "store", "", flag_at, serve, false },    { "store", "get", flag_at, get, false },
-    { "store", "set", flag_at, serve, false },
-};
-
-enum { WORDS_MAX = 16 };
-
-/* `line` has its words between bars. */
-static const char *offered(const char *line)
+static int set_up(void **state)
 {
-    static char result[1024];
-    static char room[256];
-    const char *words[WORDS_MAX + 1] = { NULL };
-    struct mu_text text = { 0 };
-    size_t count = 0;
+    scene = (struct scene){ .now_ms = T0 };
+    configure(&scene, UINT64_MAX);
+    *state = &scene;
+    return 0;
+}
 
-    (void)snprintf(room, sizeof room, "%s", line);
-    for (char *at = room; at != NULL && count < WORDS_MAX;) {
-        words[count++] = at;
-        at = strchr(at, '|');
-        if (at != NULL)
-            *at++ = '\0';
+static int tear_down(void **state)
+{
+    struct scene *s = *state;
+
+    mu_completion_free(s->finish);
+    return 0;
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static int show(char *text, size_t room, const struct mu_completion_effect *e)
+{
+    const struct mu_ask *a = &e->ask;
+
+    switch (e->type) {
+    case MU_COMPLETION_DO_CLOSE:
+        return snprintf(text, room, "close");
+    case MU_COMPLETION_DO_LOST:
+        return snprintf(text, room, "%s", e->text);
+    case MU_COMPLETION_DO_WAITING:
+        return snprintf(text, room, "%" PRId64 " wait: %s", e->number, e->text);
+    case MU_COMPLETION_DO_JOB_FAILED:
+        return snprintf(text, room, "job failed: %s", e->text);
+    case MU_COMPLETION_DO_PEER_FAILED:
+        return snprintf(text, room, "%s", e->text);
+    case MU_COMPLETION_DO_WARN:
+        return snprintf(text, room, "warn: %s", e->text);
+    case MU_COMPLETION_DO_END:
+        return snprintf(text, room, "end %s: %s", mu_completion_end_text(e->end), e->text);
+    case MU_COMPLETION_DO_ASK:
+        break;
     }
-    mu_completion_offer(&text, parts, COUNT(parts), words);
-    assert_false(text.failed);
-    (void)snprintf(result, sizeof result, "%.*s", (int)text.buf.len, text.buf.len > 0 ? text.buf.data : "");
-    for (char *c = result; *c != '\0'; c++)
-        *c = *c == '\n' ? ' ' : *c;
-    mu_text_done(&text);
-    return result;
+    if (a->kind == MU_ASK_ADD)
+        return snprintf(text, room, "add %.*s+%" PRId64, (int)a->key.len, a->key.data, a->number);
+    if (a->kind == MU_ASK_SET || a->kind == MU_ASK_COMPARE_SET)
+        return snprintf(text, room, "%s %.*s=%.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data,
+                        (int)a->value.len, a->value.data);
+    return snprintf(text, room, "%s %.*s", mu_ask_kind_text(a->kind), (int)a->key.len, a->key.data);
 }
 
-static void what_fits_is_offered(void **state)
+static const char *step(struct scene *s, struct mu_completion_event event)
 {
-    static const struct {
-        const char *line, *offers;
-    } rows[] = {
-        { "muster", "" },
-        { "muster|", "run store " },
-        { "muster|s", "store " },
-        { "muster|x", "" },
-        { "muster|-", "--help " },
-        { "muster|x|", "run store " }, /* not known: as if it were not there */
-        { "/usr/bin/muster|r", "run " },
-        { "muster|run|", ":files " },
-        { "muster|run|--no", "--no-python --node-rank " },
-        { "muster|run|--no_", "--no_python " },
-        { "muster|run|--", "--help --no-python --node-rank --method --log-dir --to " },
-        { "muster|run|-x", "" },
-        { "muster|run|--method|", "spawn fork forkserver " },
-        { "muster|run|--method|fork", "fork forkserver " },
-        { "muster|run|--meth|s", "spawn " },
-        { "muster|run|-m|s", "spawn " },
-        { "muster|run|-mspawn|", ":files " },
-        { "muster|run|--method=|", ":files " },
-        { "muster|run|--method=f", "--method=fork --method=forkserver " },
-        { "muster|run|--method=", "--method=spawn --method=fork --method=forkserver " },
-        { "muster|run|--meth=s", "--meth=spawn " },
-        { "muster|run|--nope=s", "" },
-        { "muster|run|--no-python=s", "" },
-        { "muster|run|--log-dir|", ":dirs " },
-        { "muster|run|--log-dir=/t", ":dirs " },
-        { "muster|run|--log_dir|/t", ":dirs " },
-        { "muster|run|--to|", "null file: " },
-        { "muster|run|--to=fi", "--to=file: " },
-        { "muster|run|--to|file:", ":files " },
-        { "muster|run|--to=file:/t", ":files " },
-        { "muster|run|--node-rank|", "" }, /* a number: nothing can be offered */
-        { "muster|run|--node-rank|1|--me", "--method " },
-        { "muster|run|--no-python|--me", "--method " },
-        { "muster|run|--no|--me", "--method " }, /* two begin like this: no value is expected */
-        { "muster|run|train.py|", ":files " },
-        { "muster|run|train.py|--me", ":files " }, /* its own */
-        { "muster|run|--|--me", ":files " },
-        { "torchrun|", ":files " },
-        { "/opt/bin/torchrun|--me", "--method " },
-        { "torchrun|store|", ":files " },
-        { "muster|store|", "get set " },
-        { "muster|store|--p", "--port " },
-        { "muster|store|--port|29500|g", "get " },
-        { "muster|store|get|", "" },
-        { "muster|store|get|--", "--wait " },
-        { "muster|store|get|key|--", "--wait " },
-        { "muster|store|set|--", "--port " },
+    struct mu_completion_effects effects;
+    size_t used = 0;
+
+    event.now_ms = s->now_ms;
+    mu_completion_step(s->finish, &event, &effects);
+    s->trace[0] = '\0';
+    for (unsigned i = 0; i < effects.count; i++) {
+        used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", i > 0 ? ", " : "");
+        used += (size_t)show(s->trace + used, sizeof s->trace - used, &effects.items[i]);
+        if (effects.items[i].type == MU_COMPLETION_DO_ASK)
+            s->id = effects.items[i].ask.id;
+    }
+    return s->trace;
+}
+
+static const char *simple(struct scene *s, enum mu_completion_event_type type)
+{
+    return step(s, (struct mu_completion_event){ .type = type, .round = -1 });
+}
+
+static const char *done(struct scene *s)
+{
+    return simple(s, MU_COMPLETION_ON_DONE);
+}
+
+static const char *pass(struct scene *s, uint64_t now_ms)
+{
+    s->now_ms = now_ms;
+    return simple(s, MU_COMPLETION_ON_TIME);
+}
+
+static const char *answer_id(struct scene *s, uint64_t id, struct mu_answer given)
+{
+    given.id = id;
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .answer = given });
+}
+
+static const char *answer(struct scene *s, struct mu_answer given)
+{
+    return answer_id(s, s->id, given);
+}
+
+static const char *number(struct scene *s, int64_t n)
+{
+    return answer(s, (struct mu_answer){ .number = n });
+}
+
+static const char *value(struct scene *s, const char *text)
+{
+    return answer(s, (struct mu_answer){ .value = mu_slice_str(text) });
+}
+
+static const char *found(struct scene *s, bool is)
+{
+    return answer(s, (struct mu_answer){ .found = is });
+}
+
+static const char *broken(struct scene *s, int code)
+{
+    struct muster_error error = { .code = code, .text = "broken" };
+
+    return answer(s, (struct mu_answer){ .error = &error });
+}
+
+static const char *vanish(struct scene *s, int64_t rank, bool is_ours)
+{
+    struct mu_completion_peer peer = { .rank = rank, .ours = is_ours };
+
+    return step(s, (struct mu_completion_event){
+                       .type = MU_COMPLETION_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
+}
+
+/* One with a name, of which a note is looked for. */
+static const char *vanish_named(struct scene *s, int64_t rank, const char *name)
+{
+    struct mu_completion_peer peer = { .rank = rank, .ours = true };
+
+    (void)snprintf(peer.name, sizeof peer.name, "%s", name);
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
+                                                 .round = 3,
+                                                 .lost = &peer,
+                                                 .lost_count = 1,
+                                                 .text = "no heartbeat for 15 s" });
+}
+
+static struct mu_completion_start ours(int64_t world_size)
+{
+    return (struct mu_completion_start){
+        .round = 3, .tag = 0xab, .rank = 1, .world_size = world_size, .all_ours = true, .has_store = true
     };
+}
 
-    (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        if (strcmp(offered(rows[i].line), rows[i].offers) != 0)
-            fail_msg("%s: '%s', not '%s'", rows[i].line, offered(rows[i].line), rows[i].offers);
+static struct mu_completion_start mixed(int64_t world_size)
+{
+    struct mu_completion_start round = ours(world_size);
+
+    round.all_ours = false;
+    return round;
+}
+
+static const char *start(struct scene *s, struct mu_completion_start round)
+{
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .start = &round });
+}
+
+/* ---- Who has left, who is lost ---- */
+
+static const char *noting(struct scene *s, bool again, const char *why)
+{
+    return step(
+        s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = again, .text = why });
+}
+
+static const char *waiting(struct scene *s, int64_t count, const char *who)
+{
+    return step(
+        s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_WAITING, .round = 3, .rank = count, .text = who });
+}
+
+#define LOOKS(rank) "check " T "done/" #rank ", compare and set " T "left/" #rank "=?"
+
+static void who_leaves_a_round_says_why_first(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* there is no round yet */
+    (void)start(s, ours(2));
+    assert_string_equal(noting(s, true, "lost n7"), "set " T "left/1=again: lost n7");
+    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    (void)start(s, mixed(2));
+    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* nobody would read it */
+}
+
+static void a_member_that_left_a_note_has_left_and_another_one_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(vanish_named(s, 2, "node9"), LOOKS(2));
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ .found = false }), ""); /* the note may come yet */
+    assert_string_equal(value(s, "left: SIGTERM"), "node9 left (SIGTERM)");
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(broken(s, MUSTER_ELOST), "lost node9: no heartbeat for 15 s");
+    (void)start(s, ours(3)); /* another one has found out first, and has left the round for the next */
+    (void)vanish_named(s, 0, "node7");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "again: node9 left (SIGTERM)"), "node9 left (SIGTERM)");
+}
+
+static void a_member_whose_agent_was_killed_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish_named(s, 2, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "lost: its agent was killed"), "lost node9: its agent was killed");
+    (void)start(s, ours(2)); /* and so for who is done, and waits */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)vanish_named(s, 0, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "lost: its agent was killed"),
+                        "end behind: lost node9: its agent was killed; this node's workers have succeeded, so it ends "
+                        "and the other nodes regroup");
+}
+
+/* What a keeper is to write for us; "": nothing. */
+static const char *will(struct scene *s)
+{
+    static char all[512];
+    char key[128], text[MU_VANISHED_NOTE_MAX];
+
+    all[0] = '\0';
+    if (mu_completion_will(s->finish, key, sizeof key, text))
+        (void)snprintf(all, sizeof all, "%s=%s", key, text);
+    return all;
+}
+
+static void a_will_is_there_while_the_others_would_miss_us(void **state)
+{
+    struct scene *s = *state;
+    char tiny[8], text[MU_VANISHED_NOTE_MAX];
+
+    assert_string_equal(will(s), ""); /* there is no round yet */
+    (void)start(s, ours(2));
+    assert_string_equal(will(s), T "left/1=lost: its agent was killed");
+    assert_false(mu_completion_will(s->finish, tiny, sizeof tiny, text));
+    (void)noting(s, false, "SIGTERM"); /* we have said it ourselves */
+    assert_string_equal(will(s), "");
+    (void)start(s, mixed(2)); /* the next round */
+    assert_string_equal(will(s), T "left/1=lost: its agent was killed");
+    (void)noting(s, true, "exit code 3");
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_STOP);
+    assert_string_equal(will(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_FAIL);
+    assert_string_equal(will(s), "");
+    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(will(s), ""); /* nobody would read it */
+    (void)start(s, (struct mu_completion_start){ .round = -1, .world_size = 2, .all_ours = true, .has_store = true });
+    assert_string_equal(will(s), ""); /* there are no notes without rounds */
+}
+
+static void nodes_that_want_to_join_do_not_hide_a_loss(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(waiting(s, 1, "node9 wants to join"), "1 wait: node9 wants to join");
+    (void)start(s, ours(3));
+    assert_string_equal(vanish_named(s, 2, "node7"), LOOKS(2));
+    assert_string_equal(waiting(s, 1, "node9 wants to join"), "");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node7: no heartbeat for 15 s");
+    (void)start(s, ours(3)); /* it was done */
+    (void)vanish_named(s, 2, "node7");
+    (void)waiting(s, 1, "node9 wants to join");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(value(s, "?"), "1 wait: node9 wants to join");
+}
+
+/* ---- Success ---- */
+
+static void the_last_writes_the_verdict_closes_and_then_lets_the_others_go(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, mixed(2)), "");
+    assert_string_equal(done(s), MIXED_MARKS);
+    assert_string_equal(number(s, 2), "compare and set muster.job/verdict=" GOOD);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "set " R "/last_member=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 2 nodes are done");
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_ENDED);
+    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), "");
+}
+
+static void among_us_the_last_looks_at_all_marks_first(void **state)
+{
+    struct scene *s = *state;
+
+    assert_string_equal(start(s, ours(3)), "");
+    assert_string_equal(done(s), MARKS);
+    assert_string_equal(number(s, 3), "get " T "last, check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(found(s, true), LOOK);
+    assert_string_equal(value(s, "1 3.00000000000000ab"), "compare and set muster.job/verdict=" GOOD);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "set " T "last=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 3 nodes are done");
+}
+
+/* The counter is more than the marks: others may have counted in a round of the same number, or twice. */
+static void a_counter_alone_ends_nothing(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 3);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    assert_string_equal(found(s, false), "");
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    (void)answer_id(s, s->id - 4, (struct mu_answer){ 0 }); /* the mark */
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS), "set " T "done/1=me, check " T "done/2");
+    assert_string_equal(found(s, true), LOOK);
+}
+
+/* The number of a round may come twice, with other members. */
+static void another_round_of_the_same_number_has_other_keys(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start other = ours(2);
+
+    other.tag = 0xcd;
+    (void)start(s, other);
+    assert_string_equal(done(s), "set muster.job/3.00000000000000cd/done/1=me, add "
+                                 "muster.job/3.00000000000000cd/done_count+1");
+    other.old_dialect = true; /* of nobody's concern where nobody of PyTorch looks */
+    (void)start(s, other);
+    assert_string_equal(done(s), "set muster.job/3.00000000000000cd/done/1=me, add "
+                                 "muster.job/3.00000000000000cd/done_count+1");
+}
+
+static void a_round_that_is_not_the_jobs_any_more_does_not_end_it(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(found(s, true), LOOK);
+    assert_string_equal(value(s, "1 4.00000000000000cd"),
+                        "end over: this node's workers have succeeded; the other nodes go on without it");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)found(s, true);
+    (void)value(s, "?");
+    assert_string_equal(value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 0, \"cause\": \"c\"}"),
+                        "end over: the job has failed: c");
+}
+
+static void the_others_wait_for_the_last_without_a_limit(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2));
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get " R "/last_member");
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get " T "last");
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_SLOW_MS);
+    s->now_ms += 50000;
+    assert_string_equal(broken(s, MUSTER_ETIMEOUT), ""); /* not yet */
+    assert_string_equal(pass(s, s->now_ms + MU_ASK_RETRY_MS), "get " T "last");
+    assert_string_equal(value(s, "<val_ignored>"), "end all done: all 2 nodes are done");
+}
+
+static void a_limit_ends_the_wait(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 5000);
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + 5000);
+    assert_string_equal(pass(s, T0 + 5000),
+                        "end timeout: this node's workers have succeeded; the other nodes were not done in time");
+}
+
+static void without_any_wait_the_mark_is_written_all_the_same(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    (void)start(s, ours(2));
+    assert_string_equal(done(s), MARKS);
+    assert_non_null(strstr(number(s, 1), "end timeout: "));
+}
+
+static void back_ends_without_rounds_have_the_barrier_only(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = ours(2);
+
+    round.round = -1;
+    (void)start(s, round);
+    assert_string_equal(done(s), "add job/torchelastic/agent/terminal_state/num_members+1");
+    assert_string_equal(number(s, 2), "set job/torchelastic/agent/terminal_state/last_member=<val_ignored>");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 2 nodes are done");
+    (void)start(s, round);
+    (void)done(s);
+    assert_string_equal(number(s, 1), "get job/torchelastic/agent/terminal_state/last_member");
+    assert_non_null(strstr(pass(s, T0 + MU_COMPLETION_BARRIER_MS), "end timeout")); /* nobody tells who is lost */
+}
+
+static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = { .round = 3, .world_size = 1 };
+
+    (void)start(s, round);
+    assert_string_equal(done(s), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end all done: 1 node is done");
+    round.world_size = 2;
+    (void)start(s, round);
+    assert_non_null(strstr(done(s), "end over: "));
+}
+
+static void in_1_13_there_is_a_key_for_each(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = ours(3);
+
+    round.old_dialect = true;
+    round.all_ours = false;
+    round.rank = 0;
+    (void)start(s, round);
+    assert_string_equal(done(s), "set " R "0=0");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " R "1, get " R "2");
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ 0 }), "");
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "set " R "0.FIN=FIN, get " R "1.FIN, get " R "2.FIN");
+    assert_string_equal(answer_id(s, s->id - 2, (struct mu_answer){ 0 }), "");
+    assert_string_equal(answer_id(s, s->id - 1, (struct mu_answer){ 0 }), "");
+    assert_non_null(strstr(answer(s, (struct mu_answer){ 0 }), "compare and set muster.job/verdict="));
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end all done: all 3 nodes are done");
+    round.rank = 2; /* who only tells that it has seen all */
+    (void)start(s, round);
+    (void)done(s);
+    (void)answer(s, (struct mu_answer){ 0 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "set " R "2.FIN=FIN");
+    assert_non_null(strstr(answer(s, (struct mu_answer){ 0 }), "compare and set muster.job/verdict="));
+}
+
+/* ---- Who is lost, and who was done ---- */
+
+static void a_member_without_a_mark_is_lost_and_told_of_once(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(vanish(s, 2, true), "check " T "done/2");
+    assert_string_equal(found(s, false), "lost a node");
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(found(s, false), "");
+}
+
+static void a_member_with_a_mark_is_not_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish(s, 2, true);
+    assert_string_equal(found(s, true), "");
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WATCHING);
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0"); /* marks stay */
+    assert_string_equal(found(s, false), "lost a node");
+}
+
+static void another_rounds_losses_and_unknown_members(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_peer peer = { .rank = -1 };
+
+    (void)start(s, ours(3));
+    assert_string_equal(step(s,
+                             (struct mu_completion_event){
+                                 .type = MU_COMPLETION_ON_PEERS_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
+                        "");
+    assert_string_equal(step(s,
+                             (struct mu_completion_event){
+                                 .type = MU_COMPLETION_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
+                        "lost a node");
+}
+
+/* The one that went is the store's host: nobody answers any more. */
+static void without_an_answer_a_member_is_lost(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)vanish(s, 2, true);
+    assert_string_equal(broken(s, MUSTER_ECONNECT), "lost a node");
+}
+
+/* Its host is the one that is lost, mostly; a silent one would not answer for ten seconds. */
+static void while_the_store_is_away_a_lost_member_is_lost_without_asking(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    assert_string_equal(vanish(s, 0, true), "lost a node");
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_UP);
+    (void)start(s, ours(3));
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0");
+}
+
+static void a_done_agent_makes_room_when_an_undone_one_is_lost(void **state)
+{
+    struct scene *s = *state;
+    const char *behind =
+        "end behind: lost a node; this node's workers have succeeded, so it ends and the other nodes regroup";
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(vanish(s, 2, true), "check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(found(s, false), behind);
+    (void)start(s, ours(3)); /* known before: first the mark, so that we are not lost ourselves */
+    (void)vanish(s, 2, true);
+    (void)found(s, false);
+    assert_string_equal(done(s), MARKS);
+    assert_string_equal(number(s, 1), behind);
+}
+
+static void whoever_finds_all_marks_stands_in_for_a_last_that_died(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(vanish(s, 0, true), "check " T "done/0");
+    assert_string_equal(found(s, true), LOOK);
+    (void)start(s, ours(2)); /* it was counted nowhere, and went before we were done */
+    (void)vanish(s, 0, true);
+    (void)found(s, true);
+    (void)done(s);
+    assert_string_equal(number(s, 1), LOOK);
+}
+
+static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(3));
+    assert_string_equal(vanish(s, 2, false), "add " R "/num_members+0, add " T "done_count+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 2 });
+    assert_string_equal(number(s, 1), "");
+    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+}
+
+static void a_stock_member_is_lost_after_a_second_look(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(3));
+    (void)vanish(s, 2, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(number(s, 1), ""); /* that one is ours */
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SECOND_LOOK_MS);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_SECOND_LOOK_MS), "add " R "/num_members+0, add " T "done_count+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(number(s, 1), "lost a node");
+}
+
+static void a_1_13_member_is_asked_for_by_its_key(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = ours(3);
+
+    round.all_ours = false;
+    round.old_dialect = true;
+    (void)start(s, round);
+    assert_string_equal(vanish(s, 2, false), "check " R "2");
+    assert_string_equal(found(s, true), "");
+    (void)vanish(s, 0, false);
+    assert_string_equal(found(s, false), "lost a node");
+}
+
+/* ---- The end of others ---- */
+
+static void removed_is_over_for_a_done_agent(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED),
+                        "end over: this node's workers have succeeded; the other nodes go on without it");
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), "");
+    assert_non_null(strstr(done(s), "end over: "));
+}
+
+static void a_failed_verdict_fails_who_still_runs(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "compare and set muster.job/verdict=?");
+    assert_string_equal(
+        value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 0, \"cause\": \"exit code\\n3\"}"),
+        "job failed: the job has failed: exit code 3");
+}
+
+static void a_closed_job_without_a_verdict_stops_nobody(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(value(s, "?"), "");
+    (void)start(s, ours(3));
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(value(s, "not a verdict"), "");
+}
+
+static void losses_stop_nobody_in_a_closed_job_where_somebody_was_done(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    (void)value(s, "?");
+    (void)vanish(s, 2, true);
+    assert_string_equal(found(s, false), "compare and set muster.job/verdict=?, add " T "done_count+0");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
+    assert_string_equal(number(s, 1), "");
+}
+
+static void losses_fail_a_closed_job_that_nobody_finished(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    (void)value(s, "?");
+    (void)vanish(s, 2, true);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .value = mu_slice_str("?") });
+    assert_string_equal(number(s, 0), "job failed: the job was closed without a verdict; lost a node");
+}
+
+static void a_done_agent_ends_with_the_verdict(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "compare and set muster.job/verdict=?");
+    assert_string_equal(value(s, GOOD), "end all done: all 2 nodes are done");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"cause\": \"c\"}"),
+                        "end over: the job has failed: c");
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(value(s, "?"), ""); /* a PyTorch peer's: wait on */
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+}
+
+/* ---- Failure ---- */
+
+static const char *fail_job(struct scene *s)
+{
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = "exit code 3" });
+}
+
+static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(fail_job(s), LOOK);
+    assert_string_equal(value(s, "?"), "compare and set muster.job/verdict={\"verdict\": \"failed\", \"node\": \"h1\", "
+                                       "\"rank\": 1, \"cause\": \"exit code 3\"}");
+    assert_string_equal(value(s, "x"), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end failed: exit code 3");
+}
+
+static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
+{
+    static const char *const others[] = { "1 4.00000000000000ab", "1 3.00000000000000cd" };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        (void)start(s, ours(2));
+        assert_string_equal(fail_job(s), LOOK);
+        assert_string_equal(value(s, others[i]), "end outdated: exit code 3"); /* neither verdict nor close */
     }
 }
 
-static void every_shell_has_its_script(void **state)
+static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
 {
-    static const char *const shells[] = { "bash", "zsh", "tcsh", "fish" };
-    struct mu_text text = { 0 };
+    struct scene *s = *state;
+    struct mu_completion_start round = ours(2);
 
-    (void)state;
-    for (size_t i = 0; i < COUNT(shells); i++) {
-        assert_non_null(strstr(MU_COMPLETION_SHELLS, shells[i]));
-        assert_true(mu_completion_script(&text, shells[i], "torchrun", parts, COUNT(parts)));
-        assert_int_equal(mu_buf_append(&text.buf, "", 1, SIZE_MAX), 0);
-        assert_non_null(strstr(text.buf.data, "torchrun"));
-        assert_null(strchr(text.buf.data, '~'));
-        mu_text_done(&text);
-    }
-    assert_false(mu_completion_script(&text, "csh", "torchrun", parts, COUNT(parts)));
-    assert_false(mu_completion_script(&text, "", "torchrun", parts, COUNT(parts)));
+    (void)start(s, round);
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(fail_job(s), "end failed: exit code 3");
+    round.round = -1;
+    (void)start(s, round);
+    assert_string_equal(fail_job(s), "end failed: exit code 3");
 }
 
-static void tcsh_has_a_rule_for_each_option_once(void **state)
+static void a_close_that_fails_leaves_a_success_what_it_is(void **state)
 {
-    struct mu_text text = { 0 };
+    struct scene *s = *state;
+    struct mu_completion_start round = { .round = 3, .world_size = 1 };
+    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
+
+    (void)start(s, round);
+    assert_string_equal(done(s), "close");
+    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end all done: 1 node is done");
+}
+
+static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
+{
+    struct scene *s = *state;
+    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)value(s, "?");
+    assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
+    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end unsaid: exit code 3");
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)value(s, "?");
+    (void)value(s, "x"); /* there is one */
+    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+                        "warn: close the job: too late; going on without, end failed: exit code 3");
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_CLOSE_MS),
+                        "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
+}
+
+/* ---- Workers that fail ---- */
+
+#define FAILURE "{\"verdict\": \"failed\", \"node\": \"h1\", \"rank\": 5, \"cause\": \"exit code 3\"}"
+
+static const char *worker_failed(struct scene *s)
+{
+    return step(s, (struct mu_completion_event){
+                       .type = MU_COMPLETION_ON_WORKER_FAILED, .round = -1, .rank = 5, .text = "exit code 3" });
+}
+
+static void a_worker_that_fails_is_told_to_the_others_at_once_and_once(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "get " T "failed");
+    assert_string_equal(worker_failed(s), "set " T "failed=" FAILURE);
+    assert_string_equal(worker_failed(s), "");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), ""); /* it ends our own wait, too */
+}
+
+static void who_listens_hears_whose_worker_has_failed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    assert_string_equal(value(s, FAILURE), "exit code 3"); /* a cause that names rank and host by itself */
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    assert_string_equal(value(s, "-"), ""); /* somebody has stopped to listen */
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    assert_string_equal(value(s, GOOD), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    assert_string_equal(broken(s, MUSTER_ELOST), ""); /* asked again */
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "failed");
+    (void)done(s);
+    assert_string_equal(answer_id(s, 2, (struct mu_answer){ .value = mu_slice_str(FAILURE) }), ""); /* done is done */
+}
+
+/* So that none of our waits is in the way of the next round's. */
+static void who_stops_listening_ends_its_wait(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "set " T "failed=-");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_LISTEN);
+    (void)done(s);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), ""); /* no other round follows */
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
+}
+
+static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2)); /* nobody listens where PyTorch is: only who finds us gone reads why */
+    assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "");
+    assert_string_equal(worker_failed(s), "set " T "left/1=again: exit code 3");
+    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "");
+    assert_string_equal(worker_failed(s), "");
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(worker_failed(s), "");
+}
+
+/* ---- A store with trouble ---- */
+
+static void a_count_is_never_repeated_marks_are_read_instead(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    assert_string_equal(broken(s, MUSTER_ELOST),
+                        "warn: the exit barrier: broken; going on without, get " T "last, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS), "set " T "done/1=me, check " T "done/0");
+    assert_string_equal(found(s, false), "");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + 2 * MU_COMPLETION_SCAN_MS), "set " T "done/1=me, check " T "done/0");
+    assert_string_equal(found(s, true), LOOK);
+}
+
+static void a_store_that_came_back_is_told_again(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "");
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "set " T "done/1=me");
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+}
+
+/* It was away and back without the rendezvous having noticed: only what waited there has failed. */
+static void a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " T "done/1=me, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "last");
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS),
+                        "set " T "done/1=me, check " T "done/0, check " T "done/2");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + 2 * MU_COMPLETION_SCAN_MS),
+                        "set " T "done/1=me, check " T "done/2"); /* marks stay */
+}
+
+/* One after the other is asked for, and no more once one is missing: a thousand that wait are no burden. */
+static void a_look_at_the_marks_ends_with_the_first_that_is_missing(void **state)
+{
+    struct scene *s = *state;
+    uint64_t last;
+    unsigned checks = 0;
+
+    (void)start(s, ours(1000));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    (void)pass(s, T0 + MU_COMPLETION_SCAN_SLOW_MS);
+    for (const char *at = s->trace; (at = strstr(at, "check")) != NULL; at++)
+        checks++;
+    assert_true(checks > 1 && checks < MU_ASKS_MAX);
+    last = s->id;
+    for (unsigned i = 0; i < checks; i++)
+        assert_string_equal(answer_id(s, last - i, (struct mu_answer){ .found = false }), "");
+    (void)answer_id(s, last - checks, (struct mu_answer){ 0 });
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + 2 * MU_COMPLETION_SCAN_SLOW_MS);
+}
+
+static void in_1_13_marks_are_set_again_as_well(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = mixed(3);
+
+    round.old_dialect = true;
+    round.rank = 0;
+    (void)start(s, round);
+    (void)done(s);
+    assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " R "1, get " R "2");
+    assert_string_equal(broken(s, MUSTER_ELOST), "set " R "0=0, " PROBE);
+    (void)found(s, false);
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " R "2");
+    (void)answer(s, (struct mu_answer){ 0 });
+    assert_string_equal(answer_id(s, 3, (struct mu_answer){ 0 }), "");
+    (void)answer_id(s, 2, (struct mu_answer){ 0 });
+    assert_string_equal(s->trace, "set " R "0.FIN=FIN, get " R "1.FIN, get " R "2.FIN");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 });
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "set " R "0=0, set " R "0.FIN=FIN");
+    assert_non_null(
+        strstr(pass(s, s->now_ms + MU_COMPLETION_FIN_MS), "compare and set muster.job/verdict=")); /* done is done */
+}
+
+/* Who is not marked is PyTorch's, and has gone: nobody is left to wait for, though the counter is short of one. */
+static void with_pytorch_members_gone_the_marks_of_ours_are_enough(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(3));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(vanish(s, 2, false), "add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .number = 2 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(found(s, false), "");
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_SLOW_MS),
+                        "set " T "done/1=me, add " R "/num_members+0, add " T "done_count+0, check " T "done/0");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .number = 2 });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
+    assert_string_equal(found(s, true), "compare and set muster.job/verdict=" GOOD);
+}
+
+/* ---- A host that has gone ---- */
+
+static const char *refused(struct scene *s)
+{
+    struct muster_error error = { .code = MUSTER_ECONNECT, .text = "refused" };
+
+    return answer(s, (struct mu_answer){ .error = &error, .gone = true });
+}
+
+static void a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it(void **state)
+{
+    struct scene *s = *state;
+    const char *end = "end all done: all 2 nodes are done";
+
+    (void)start(s, mixed(2)); /* before the verdict */
+    (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(refused(s), end);
+    (void)start(s, mixed(2)); /* after it: the rendezvous knows no more than that its store is away */
+    (void)done(s);
+    (void)number(s, 2);
+    assert_string_equal(value(s, GOOD), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_DOWN), PROBE);
+    assert_string_equal(refused(s), end);
+    (void)start(s, mixed(2));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    assert_string_equal(value(s, GOOD), "close, " PROBE);
+    assert_string_equal(found(s, true), ""); /* it is there: close on */
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS);
+    (void)start(s, mixed(2)); /* and when the others are to be let go */
+    (void)done(s);
+    (void)number(s, 2);
+    (void)value(s, GOOD);
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    assert_string_equal(refused(s), end);
+}
+
+static void a_store_of_its_own_may_be_started_again(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = ours(1);
+
+    round.rank = 0;
+    (void)start(s, round);
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(s->trace, LOOK);
+    assert_string_equal(refused(s), "");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), LOOK);
+    assert_non_null(strstr(value(s, "?"), "compare and set muster.job/verdict="));
+    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS); /* it was */
+    assert_string_equal(refused(s), "");
+    (void)pass(s, s->now_ms + MU_ASK_RETRY_MS);
+    assert_string_equal(refused(s), "");
+    assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS + MU_COMPLETION_GONE_MS), "end all done: 1 node is done");
+}
+
+#define AWAY(how)                                                                                                      \
+    "end away: the workers of this node have succeeded, and the store has " how                                        \
+    ": ending without waiting for the other nodes"
+
+/* All requests that are under way are refused, and made again, until that time. */
+static const char *refuse_until(struct scene *s, uint64_t until_ms)
+{
+    while (mu_completion_deadline_ms(s->finish) < until_ms) {
+        (void)pass(s, mu_completion_deadline_ms(s->finish));
+        (void)refused(s);
+    }
+    return pass(s, until_ms);
+}
+
+static void a_done_agent_whose_store_is_refused_ends_soon(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2)); /* a PyTorch host goes as soon as it may */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)refused(s);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_GONE_MS), AWAY("refused connections for 2 s"));
+    s->now_ms = T0;
+    (void)start(s, ours(2)); /* others may be at work, and the store come back */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)refused(s);
+    (void)refuse_until(s, T0 + MU_COMPLETION_REFUSED_MS - 1);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_REFUSED_MS), AWAY("refused connections for 5 s"));
+    s->now_ms = T0;
+    (void)start(s, ours(2)); /* no round follows: whatever the verdict was */
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_COMPLETION_ON_CLOSED);
+    (void)refused(s);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_GONE_MS), AWAY("refused connections for 2 s"));
+}
+
+static void a_store_that_is_back_in_time_is_waited_at(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(refused(s), PROBE);
+    s->now_ms = T0 + MU_COMPLETION_REFUSED_MS - 1;
+    (void)found(s, false);
+    (void)pass(s, T0 + 10 * MU_COMPLETION_SILENT_MS);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+}
+
+/* Whose host has lost its power: nothing is refused, and nothing answered. */
+static void a_done_agent_whose_store_is_silent_ends_after_half_a_minute(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
+    assert_string_equal(pass(s, T0 + 20000), "");
+    assert_string_equal(
+        step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_BACKEND_DOWN, .round = -1, .away_ms = 10000 }),
+        PROBE);
+    (void)pass(s, T0 + 10000 + MU_COMPLETION_SILENT_MS - 1);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_string_equal(pass(s, T0 + 10000 + MU_COMPLETION_SILENT_MS), AWAY("not answered for 30 s"));
+}
+
+static void a_store_that_was_silent_before_has_as_long_once_we_are_done(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    s->now_ms = T0 + 10 * MU_COMPLETION_SILENT_MS;
+    assert_string_equal(done(s), MARKS);
+    (void)pass(s, s->now_ms + MU_COMPLETION_SILENT_MS - 1);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_MARKING);
+    assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
+}
+
+/* Of a back end without rounds nobody tells that the store is away. */
+static void where_nobody_tells_of_the_store_it_is_looked_at(void **state)
+{
+    struct scene *s = *state;
+    struct mu_completion_start round = mixed(2);
+
+    round.round = -1;
+    (void)start(s, round);
+    (void)done(s);
+    (void)number(s, 1);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_PROBE_MS), PROBE);
+    assert_string_equal(found(s, false), "");
+    assert_string_equal(pass(s, T0 + 2 * MU_COMPLETION_PROBE_MS), PROBE);
+    s->now_ms += MU_ASK_TIMEOUT_MS;
+    (void)broken(s, MUSTER_ETIMEOUT); /* a question of ten seconds */
+    (void)pass(s, T0 + 2 * MU_COMPLETION_PROBE_MS + MU_COMPLETION_SILENT_MS - 1);
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
+}
+
+static void the_limit_of_the_wait_counts_while_the_store_is_away(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 12000);
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    assert_non_null(strstr(pass(s, T0 + 12000), "end timeout"));
+}
+
+static void a_failed_job_is_not_given_up_so_soon(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2));
+    (void)step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = "exit code 3" });
+    assert_string_equal(refused(s), "");
+    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_VERDICT);
+}
+
+static void a_broken_barrier_ends_the_wait(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    assert_string_equal(broken(s, MUSTER_ENOTSUP),
+                        "end over: this node's workers have succeeded; the exit barrier is broken");
+}
+
+static void a_round_that_is_over_is_dropped(void **state)
+{
+    struct scene *s = *state;
+    uint64_t old;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    old = s->id;
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
+    assert_string_equal(answer_id(s, old, (struct mu_answer){ .number = 2 }), "");
+    assert_string_equal(done(s), "");
+    assert_string_equal(vanish(s, 0, true), "");
+    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+}
+
+/* ---- The verdict ---- */
+
+static void a_verdict_is_read_as_it_was_written(void **state)
+{
+    struct mu_verdict verdict = { .succeeded = false, .rank = 12, .node = "n\"1", .cause = "a\\b \xc3\xa4" }, read;
+    char text[MU_VERDICT_TEXT_MAX];
+    int len = mu_verdict_write(&verdict, text);
 
     (void)state;
-    assert_true(mu_completion_script(&text, "tcsh", "muster", parts, COUNT(parts)));
-    assert_int_equal(mu_buf_append(&text.buf, "", 1, SIZE_MAX), 0);
-    assert_string_equal(text.buf.data,
-                        "# Completion of muster in tcsh.\n"
-                        "complete muster \\\n"
-                        "    'c/--method=/(spawn fork forkserver)/' 'n/--method/(spawn fork forkserver)/' "
-                        "'n/-m/(spawn fork forkserver)/' \\\n"
-                        "    'c/--log-dir=/d/' 'n/--log-dir/d/' \\\n"
-                        "    'c/--to=/(null file:)/' 'n/--to/(null file:)/' \\\n"
-                        "    'c/--/(help no-python node-rank method log-dir to port wait )/' \\\n"
-                        "    'p/1/(run store )/' \\\n"
-                        "    'n/store/(get set )/' \\\n"
-                        "    'p/*/f/'\n");
-    mu_text_done(&text);
+    assert_true(len > 0);
+    assert_int_equal(mu_verdict_read(mu_slice(text, (size_t)len), &read, NULL), 0);
+    assert_false(read.succeeded);
+    assert_int_equal(read.rank, 12);
+    assert_string_equal(read.node, verdict.node);
+    assert_string_equal(read.cause, verdict.cause);
+    memset(verdict.cause, 0x01, sizeof verdict.cause - 1);
+    memset(verdict.node, 0xff, sizeof verdict.node - 1);
+    len = mu_verdict_write(&verdict, text);
+    assert_true(len > 0);
+    assert_int_equal(mu_verdict_read(mu_slice(text, (size_t)len), &read, NULL), 0);
+    assert_string_equal(read.node, "(not UTF-8)");
+}
+
+static void what_is_no_verdict_is_refused(void **state)
+{
+    static const char *const bad[] = { "", "{}", "[]", "1", "{\"verdict\": 1}", "{\"verdict\": \"so so\"}", "{\"ver" };
+    struct mu_verdict verdict;
+    struct muster_error error;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_int_equal(mu_verdict_read(mu_slice_str(bad[i]), &verdict, &error), MUSTER_EPROTOCOL);
+    assert_int_equal(mu_verdict_read(mu_slice_str("{\"verdict\": \"succeeded\", \"rank\": \"x\"}"), &verdict, NULL), 0);
+    assert_int_equal(verdict.rank, -1);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_completion_config config = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX };
+        struct scene s = { .now_ms = T0 };
+        struct muster_error error = { 0 };
+        int rc = mu_completion_new(&config, &s.finish, &error);
+
+        if (rc < 0) {
+            assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
+            continue;
+        }
+        (void)start(&s, ours(2));
+        assert_string_equal(vanish(&s, 0, true),
+                            fail_alloc_hit() ? "lost a node" : "check " T "done/0"); /* to be on the safe side */
+        mu_completion_free(s.finish);
+    }
+}
+
+/* ---- Many agents and one store ---- */
+
+enum { NODES = 12, ASKS = 256 }; /* ASKS: also those that were given up */
+
+struct node {
+    struct mu_completion *finish;
+    struct mu_ask asks[ASKS];
+    char keys[ASKS][ASK_STORE_KEY], values[ASKS][ASK_STORE_VALUE];
+    size_t asks_count;
+    bool is_done, dead, ended, close_asked, told_closed;
+    bool heard[NODES]; /* of whom it was told that they vanished */
+    enum mu_completion_end end;
+    unsigned losts;
+};
+
+static struct node nodes[NODES];
+static struct ask_store store;
+static size_t nodes_count;
+static bool job_closed;
+static uint64_t world_ms;
+
+static void feed(struct node *node, struct mu_completion_event event)
+{
+    struct mu_completion_effects effects;
+
+    event.now_ms = world_ms;
+    event.round = -1;
+    mu_completion_step(node->finish, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++) {
+        const struct mu_completion_effect *e = &effects.items[i];
+
+        assert_false(node->ended);
+        if (e->type == MU_COMPLETION_DO_END) {
+            node->ended = true;
+            node->end = e->end;
+            node->asks_count = 0;
+        } else if (e->type == MU_COMPLETION_DO_CLOSE) {
+            node->close_asked = true;
+        } else if (e->type == MU_COMPLETION_DO_LOST) {
+            node->losts++;
+        } else if (e->type == MU_COMPLETION_DO_ASK) {
+            assert_true(node->asks_count < ASKS);
+            memcpy(node->keys[node->asks_count], e->ask.key.data, e->ask.key.len);
+            if (e->ask.value.len > 0)
+                memcpy(node->values[node->asks_count], e->ask.value.data, e->ask.value.len);
+            node->asks[node->asks_count++] = e->ask;
+        }
+    }
+    if (node->ended)
+        node->asks_count = 0;
+}
+
+/* The first of its requests that can be: one connection, but what waits does not hold up the rest. */
+static void serve(struct node *node)
+{
+    for (size_t i = 0; i < node->asks_count; i++) {
+        struct mu_ask ask = node->asks[i];
+        struct mu_answer given;
+
+        ask.key.data = node->keys[i];
+        ask.value.data = node->values[i];
+        if (!ask_store_do(&store, &ask, &given))
+            continue;
+        node->asks_count--;
+        for (; i < node->asks_count; i++) {
+            node->asks[i] = node->asks[i + 1];
+            memcpy(node->keys[i], node->keys[i + 1], ASK_STORE_KEY);
+            memcpy(node->values[i], node->values[i + 1], ASK_STORE_VALUE);
+        }
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .answer = given });
+        return;
+    }
+}
+
+static void act(struct node *node, struct mu_rng *rng)
+{
+    size_t other = (size_t)mu_rng_below(rng, nodes_count);
+
+    if (node->dead || node->ended)
+        return;
+    if (mu_rng_below(rng, 8) == 0 && !node->is_done) {
+        node->is_done = true;
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_DONE });
+    } else if (node->close_asked) {
+        node->close_asked = false;
+        node->told_closed = job_closed = true;
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSED });
+    } else if (job_closed && !node->told_closed) {
+        node->told_closed = true;
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSED });
+    } else if ((nodes[other].dead || (nodes[other].ended && nodes[other].end != MU_COMPLETION_END_ALL_DONE)) &&
+               !node->heard[other]) {
+        struct mu_completion_peer peer = { .rank = (int64_t)other, .ours = true };
+
+        node->heard[other] = true;
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST, .lost = &peer, .lost_count = 1 });
+    } else {
+        serve(node);
+    }
+    if (mu_completion_deadline_ms(node->finish) <= world_ms && !node->ended)
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME });
+}
+
+static void live(struct mu_rng *rng, uint64_t deaths)
+{
+    struct mu_completion_config config = { .run_id = "job", .node = "n", .barrier_ms = UINT64_MAX };
+
+    ask_store_clear(&store);
+    job_closed = false;
+    world_ms = T0;
+    nodes_count = 1 + (size_t)mu_rng_below(rng, NODES);
+    for (size_t i = 0; i < nodes_count; i++) {
+        struct mu_completion_start round = ours((int64_t)nodes_count);
+
+        nodes[i] = (struct node){ .finish = NULL };
+        round.rank = (int64_t)i;
+        assert_int_equal(mu_completion_new(&config, &nodes[i].finish, NULL), 0);
+        feed(&nodes[i], (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .start = &round });
+    }
+    for (unsigned n = 0; n < 4000 + 400 * NODES; n++) {
+        struct node *node = &nodes[mu_rng_below(rng, nodes_count)];
+
+        world_ms += mu_rng_below(rng, 20);
+        act(node, rng);
+        if (n < 1000 && mu_rng_below(rng, 1000) < deaths)
+            node->dead = true;
+    }
+}
+
+/* Whoever dies, whenever: those that are done all end, the job is closed only if all were done, nobody who still runs
+ * misses a loss. */
+static void any_order_of_ends_and_deaths_ends_well(void **state)
+{
+    struct mu_rng rng = mu_rng_seeded(4);
+
+    (void)state;
+    for (unsigned n = 0; n < 300; n++) {
+        bool all_done = true;
+
+        live(&rng, n % 3 * 2);
+        for (size_t i = 0; i < nodes_count; i++)
+            all_done = all_done && nodes[i].is_done;
+        for (size_t i = 0; i < nodes_count; i++) {
+            struct node *node = &nodes[i];
+
+            if (node->ended)
+                assert_true(all_done || node->end == MU_COMPLETION_END_BEHIND);
+            if (!node->dead)
+                assert_true(node->ended); /* everybody alive is done by then */
+            assert_true(node->losts <= 1);
+            mu_completion_free(node->finish);
+        }
+        assert_true(!job_closed || all_done);
+        if (n % 3 == 0) { /* nobody died */
+            assert_true(job_closed);
+            assert_non_null(ask_store_get(&store, "muster.job/verdict"));
+            assert_non_null(ask_store_get(&store, T "last"));
+        }
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_fits_is_offered),
-        cmocka_unit_test(every_shell_has_its_script),
-        cmocka_unit_test(tcsh_has_a_rule_for_each_option_once),
+        SCENE(who_leaves_a_round_says_why_first),
+        SCENE(a_member_that_left_a_note_has_left_and_another_one_is_lost),
+        SCENE(a_member_whose_agent_was_killed_is_lost),
+        SCENE(a_will_is_there_while_the_others_would_miss_us),
+        SCENE(nodes_that_want_to_join_do_not_hide_a_loss),
+        SCENE(the_last_writes_the_verdict_closes_and_then_lets_the_others_go),
+        SCENE(among_us_the_last_looks_at_all_marks_first),
+        SCENE(a_counter_alone_ends_nothing),
+        SCENE(another_round_of_the_same_number_has_other_keys),
+        SCENE(a_round_that_is_not_the_jobs_any_more_does_not_end_it),
+        SCENE(the_others_wait_for_the_last_without_a_limit),
+        SCENE(a_limit_ends_the_wait),
+        SCENE(without_any_wait_the_mark_is_written_all_the_same),
+        SCENE(back_ends_without_rounds_have_the_barrier_only),
+        SCENE(back_ends_without_a_store_are_closed_by_a_lone_node),
+        SCENE(in_1_13_there_is_a_key_for_each),
+        SCENE(a_member_without_a_mark_is_lost_and_told_of_once),
+        SCENE(a_member_with_a_mark_is_not_lost),
+        SCENE(another_rounds_losses_and_unknown_members),
+        SCENE(without_an_answer_a_member_is_lost),
+        SCENE(while_the_store_is_away_a_lost_member_is_lost_without_asking),
+        SCENE(a_done_agent_makes_room_when_an_undone_one_is_lost),
+        SCENE(whoever_finds_all_marks_stands_in_for_a_last_that_died),
+        SCENE(a_stock_member_was_done_if_the_barrier_has_more_than_ours),
+        SCENE(a_stock_member_is_lost_after_a_second_look),
+        SCENE(a_1_13_member_is_asked_for_by_its_key),
+        SCENE(removed_is_over_for_a_done_agent),
+        SCENE(a_failed_verdict_fails_who_still_runs),
+        SCENE(a_closed_job_without_a_verdict_stops_nobody),
+        SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),
+        SCENE(losses_fail_a_closed_job_that_nobody_finished),
+        SCENE(a_done_agent_ends_with_the_verdict),
+        SCENE(a_failed_job_gets_its_verdict_and_is_closed),
+        SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
+        SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
+        SCENE(a_close_that_fails_leaves_a_success_what_it_is),
+        SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
+        SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
+        SCENE(who_listens_hears_whose_worker_has_failed),
+        SCENE(who_stops_listening_ends_its_wait),
+        SCENE(nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come),
+        SCENE(a_count_is_never_repeated_marks_are_read_instead),
+        SCENE(a_store_that_came_back_is_told_again),
+        SCENE(a_wait_that_was_cut_off_is_reason_enough_to_doubt_the_mark),
+        SCENE(a_look_at_the_marks_ends_with_the_first_that_is_missing),
+        SCENE(in_1_13_marks_are_set_again_as_well),
+        SCENE(with_pytorch_members_gone_the_marks_of_ours_are_enough),
+        SCENE(a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it),
+        SCENE(a_store_of_its_own_may_be_started_again),
+        SCENE(a_done_agent_whose_store_is_refused_ends_soon),
+        SCENE(a_store_that_is_back_in_time_is_waited_at),
+        SCENE(a_done_agent_whose_store_is_silent_ends_after_half_a_minute),
+        SCENE(a_store_that_was_silent_before_has_as_long_once_we_are_done),
+        SCENE(where_nobody_tells_of_the_store_it_is_looked_at),
+        SCENE(the_limit_of_the_wait_counts_while_the_store_is_away),
+        SCENE(a_failed_job_is_not_given_up_so_soon),
+        SCENE(a_broken_barrier_ends_the_wait),
+        SCENE(a_round_that_is_over_is_dropped),
+        SCENE(a_verdict_is_read_as_it_was_written),
+        SCENE(what_is_no_verdict_is_refused),
+        SCENE(any_allocation_may_fail),
+        cmocka_unit_test(any_order_of_ends_and_deaths_ends_well),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("finish", tests, NULL, NULL);
 }

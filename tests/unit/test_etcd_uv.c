@@ -2,7 +2,7 @@
  * nothing is left behind. With a real etcd they are tested in tests/interop. */
 #include "handler/handler.h"
 #include "http_scene.h"
-#include "kv/etcd_store_sync_uv.h"
+#include "kv/blocking_etcd_store_uv.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* The etcd-v2 back end on a real loop, with a server of the test's own: what a token and a protocol may look like. With a
  * real etcd it is tested in tests/interop. */
-#include "kv/etcd_v2_uv.h"
+#include "kv/kv_etcd_v2_uv.h"
 
 #include "handler/handler.h"
 #include "http_scene.h"

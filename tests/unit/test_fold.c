@@ -550,7 +550,7 @@ static void a_wait_that_lasts_looks_around_and_a_timeout_names_who_came(void **s
     struct scene *s = *state;
 
     join_beside_a_folder(s);
-    assert_string_equal(passes(s, MU_CROWD_FIRST_MS - 1), "");
+    assert_string_equal(passes(s, MU_WAITERS_FIRST_MS - 1), "");
     assert_string_equal(passes(s, 1), "look around");
     assert_string_equal(passes(s, 1), "");
     add_record(s, OTHER, 4, 1, true, 0);
@@ -598,8 +598,8 @@ static void a_folder_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_b
 
     join_as_folder(s);
     (void)loaded(s, MU_FOLD_NODES);
-    assert_non_null(strstr(passes(s, MU_CROWD_FIRST_MS), "look around with a mark"));
-    assert_non_null(strstr(passes(s, MU_CROWD_FIRST_MS), "look around with a mark")); /* no answer has come */
+    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark"));
+    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark")); /* no answer has come */
     (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_CROWD, .held = true, .lease = 11 });
     assert_null(strstr(passes(s, 5000), "with a mark"));
     assert_non_null(strstr(s->trace, "look around"));

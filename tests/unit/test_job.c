@@ -133,15 +133,15 @@ static const char *join(struct scene *s, size_t world_size)
 /* Rank 0 of two, or alone, with its worker up. */
 static void run(struct scene *s, size_t world_size)
 {
-    char budget[MU_ROUND_BUDGET_MAX];
-    struct mu_round_budget ours = { .round = 3, .tag = mu_round_tag(s->members, world_size) };
+    char budget[MU_RESTART_BUDGET_MAX];
+    struct mu_restart_budget ours = { .round = 3, .tag = mu_round_tag(s->members, world_size) };
 
     (void)join(s, world_size);
     if (world_size > 1)
         (void)answer(
             s, (struct mu_answer){ .value = mu_slice_str("{\"role\": \"r\", \"rank\": 1, \"local_world_size\": 1}") });
     (void)answer(s, (struct mu_answer){ .value = mu_slice_str("?") });
-    (void)mu_round_budget_write(budget, &ours, NULL);
+    (void)mu_restart_budget_write(budget, &ours, NULL);
     s->told = true;
     (void)answer(s, (struct mu_answer){ .value = mu_slice_str(budget) });
     for (size_t i = 0; world_size > 1 && i < world_size; i++) {
@@ -735,7 +735,7 @@ static bool is_over(void)
 
 static void begin(uint64_t seed)
 {
-    struct mu_finish_config finish = { .run_id = "job", .node = "n", .barrier_ms = UINT64_MAX };
+    struct mu_completion_config finish = { .run_id = "job", .node = "n", .barrier_ms = UINT64_MAX };
     struct mu_ranks_config ranks = { .run_id = "job", .role = "r", .local_world_size = WORKERS };
     struct mu_policy_config policy = { .run_id = "job", .role = "r", .local_world_size = WORKERS };
 

@@ -4,7 +4,7 @@
 #include "family.h"
 #include "freezer.h"
 #include "old_kernel.h"
-#include "proc/die.h"
+#include "proc/die_of_signal.h"
 #include "proc/keeper.h"
 #include "proc/proc_uv.h"
 #include "proc/signals_uv.h"

@@ -3,7 +3,7 @@
 #include "asking_uv.h"
 #include "failmalloc.h"
 #include "fake_store.h"
-#include "kv/c10d_uv.h"
+#include "kv/kv_c10d_uv.h"
 #include "store/client_uv.h"
 #include "store/limits.h"
 #include "store/listen.h"

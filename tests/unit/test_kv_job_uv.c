@@ -2,7 +2,7 @@
  * round's at a store of our own. */
 #include "etcd_scene.h"
 #include "failmalloc.h"
-#include "kv/job_uv.h"
+#include "kv/kv_job_uv.h"
 #include "store/server_uv.h"
 
 #define VERDICT "muster.job/verdict"

@@ -2,7 +2,7 @@
  * waits for it without holding up the loop. */
 #include "asking_uv.h"
 #include "failmalloc.h"
-#include "kv/user_uv.h"
+#include "kv/kv_user_uv.h"
 
 #include <poll.h>
 #include <pthread.h>

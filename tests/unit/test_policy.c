@@ -254,7 +254,7 @@ static const char *signalled(struct scene *s, int signal)
     return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = signal });
 }
 
-static const char *finished(struct scene *s, enum mu_finish_end end)
+static const char *finished(struct scene *s, enum mu_completion_end end)
 {
     return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = end, .text = "so it is" });
 }
@@ -313,7 +313,7 @@ static void success_is_done_then_the_end(void **state)
     assert_string_equal(exited(s, 0, true), STOP); /* whatever they left behind */
     assert_string_equal(stopped(s), "finish");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_SUCCEEDED);
-    assert_string_equal(finished(s, MU_FINISH_END_ALL_DONE), "end succeeded rc 0");
+    assert_string_equal(finished(s, MU_COMPLETION_END_ALL_DONE), "end succeeded rc 0");
     assert_int_equal(s->outcome.state, MU_GROUP_SUCCEEDED);
     assert_string_equal(simple(s, MU_POLICY_ON_RUN), ""); /* nothing follows */
 }
@@ -330,7 +330,7 @@ static void a_used_up_budget_fails_and_closes_the_job(void **state)
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; no restarts left (max restarts: 0)");
     assert_int_equal(mu_policy_state(s->policy), MU_GROUP_FAILED);
     assert_null(strstr(s->told, "closed")); /* which is said when it is */
-    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
+    assert_string_equal(finished(s, MU_COMPLETION_END_FAILED), "end workers failed rc 1");
     assert_non_null(strstr(s->told, "'no restarts left: the job has failed and is closed'"));
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
 }
@@ -344,7 +344,7 @@ static void a_failure_that_nobody_could_be_told_is_not_said_to_have_closed_the_j
     (void)exited(s, 1, false);
     (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
-    assert_string_equal(finished(s, MU_FINISH_END_UNSAID), "end workers failed rc 1");
+    assert_string_equal(finished(s, MU_COMPLETION_END_UNSAID), "end workers failed rc 1");
     assert_null(strstr(s->told, "closed"));
     configure(s, 0); /* nor one that a signal cuts short */
     run(s);
@@ -366,7 +366,7 @@ static void who_would_fail_a_job_that_has_gone_on_joins_it(void **state)
     (void)exited(s, 1, false);
     (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
-    assert_string_equal(finished(s, MU_FINISH_END_OUTDATED), "join");
+    assert_string_equal(finished(s, MU_COMPLETION_END_OUTDATED), "join");
     assert_null(strstr(s->told, "closed"));
     assert_non_null(strstr(s->told, "'the others had gone on without this node; restarting the group'"));
     run_from(s, 4, 0, true);
@@ -888,7 +888,7 @@ static void a_worker_that_its_driver_calls_unhealthy_is_restarted(void **state)
     assert_string_equal(unhealthy(s, 0), STOP ", tell 2: rank 3 is stuck, cas muster.job/budget=" PAID(2, 1) " me");
     (void)value(s, PAID(2, 1) " me"); /* no restart is left */
     assert_string_equal(stopped(s), "fail job: rank 3 is stuck; no restarts left (max restarts: 1)");
-    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "end workers failed rc 1");
+    assert_string_equal(finished(s, MU_COMPLETION_END_FAILED), "end workers failed rc 1");
     assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
     assert_string_equal(s->outcome.error.text, "rank 3 is stuck");
 }
@@ -1301,10 +1301,10 @@ static void the_stores_host_lets_the_others_read_how_it_ended(void **state)
     struct scene *s = *state;
 
     serving_scene(s, true);
-    assert_string_equal(finished(s, MU_FINISH_END_FAILED), "linger");
+    assert_string_equal(finished(s, MU_COMPLETION_END_FAILED), "linger");
     assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end workers failed rc 1");
     serving_scene(s, false);
-    assert_string_equal(finished(s, MU_FINISH_END_ALL_DONE), "linger");
+    assert_string_equal(finished(s, MU_COMPLETION_END_ALL_DONE), "linger");
     assert_int_equal(mu_policy_deadline_ms(s->policy), T0 + MU_POLICY_LINGER_MS);
     assert_string_equal(pass(s, T0 + MU_POLICY_LINGER_MS), "end succeeded rc 0");
 }
@@ -1317,14 +1317,14 @@ static void who_is_behind_leaves_and_has_succeeded(void **state)
     assert_string_equal(lost(s), ""); /* workers that have succeeded are never run again */
     assert_string_equal(waiting(s, 0), "");
     assert_string_equal(removed(s, 0), "");
-    assert_string_equal(finished(s, MU_FINISH_END_BEHIND), "leave");
+    assert_string_equal(finished(s, MU_COMPLETION_END_BEHIND), "leave");
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end succeeded rc 0");
     configure(s, 1);
     finish(s);
-    assert_string_equal(finished(s, MU_FINISH_END_TIMEOUT), "leave");
+    assert_string_equal(finished(s, MU_COMPLETION_END_TIMEOUT), "leave");
     configure(s, 1);
     finish(s);
-    assert_string_equal(finished(s, MU_FINISH_END_OVER), "leave");
+    assert_string_equal(finished(s, MU_COMPLETION_END_OVER), "leave");
     assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
 }
 
@@ -1344,7 +1344,7 @@ static void who_is_done_and_cannot_reach_the_store_has_succeeded(void **state)
     struct scene *s = *state;
 
     finish(s);
-    assert_string_equal(finished(s, MU_FINISH_END_AWAY), "leave");
+    assert_string_equal(finished(s, MU_COMPLETION_END_AWAY), "leave");
     assert_non_null(strstr(s->told, "'so it is'"));
     assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
 }
@@ -1357,13 +1357,13 @@ static void who_serves_the_workers_of_others_stays_until_they_have_gone(void **s
     struct scene *s = *state;
 
     finish_as(s, joined);
-    assert_string_equal(finished(s, MU_FINISH_END_AWAY), "leave");
+    assert_string_equal(finished(s, MU_COMPLETION_END_AWAY), "leave");
     assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "linger");
     assert_string_equal(pass(s, T0 + 10 * MU_POLICY_SERVE_MS), ""); /* they may take their time */
     assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end succeeded rc 0");
     configure(s, 1);
     finish_as(s, joined);
-    assert_string_equal(finished(s, MU_FINISH_END_BEHIND), "leave"); /* they begin anew, elsewhere */
+    assert_string_equal(finished(s, MU_COMPLETION_END_BEHIND), "leave"); /* they begin anew, elsewhere */
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end succeeded rc 0");
 }
 
@@ -1372,18 +1372,18 @@ static void the_stores_host_serves_on_when_it_is_behind(void **state)
     struct scene *s = *state;
 
     serving_scene(s, false);
-    (void)finished(s, MU_FINISH_END_BEHIND);
+    (void)finished(s, MU_COMPLETION_END_BEHIND);
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "linger, get muster.job/verdict");
     assert_int_equal(mu_policy_deadline_ms(s->policy), s->now_ms + MU_POLICY_SERVE_MS);
     assert_string_equal(value(s, "{}"), "");
     assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_LINGERING);
     assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end succeeded rc 0");
     serving_scene(s, false); /* the others end without a word */
-    (void)finished(s, MU_FINISH_END_BEHIND);
+    (void)finished(s, MU_COMPLETION_END_BEHIND);
     (void)simple(s, MU_POLICY_ON_LEFT);
     assert_string_equal(pass(s, s->now_ms + MU_POLICY_SERVE_MS), "end succeeded rc 0");
     serving_scene(s, false);
-    (void)finished(s, MU_FINISH_END_BEHIND);
+    (void)finished(s, MU_COMPLETION_END_BEHIND);
     (void)simple(s, MU_POLICY_ON_LEFT);
     assert_string_equal(signalled(s, SIGTERM), "end signaled rc 1");
 }
@@ -1409,7 +1409,7 @@ static void a_life_is_recorded_in_the_order_that_pytorch_has(void **state)
     assert_string_equal(s->told, "state SUCCEEDED, step 7 ok, decision SUCCEEDED 1");
     (void)stopped(s);
     assert_string_equal(s->told, "step 6 ok");
-    (void)finished(s, MU_FINISH_END_ALL_DONE);
+    (void)finished(s, MU_COMPLETION_END_ALL_DONE);
     assert_string_equal(s->told,
                         "'so it is', final ok 1, record workers end SUCCEEDED, step 0 ok, record agent SUCCEEDED");
 }
@@ -1423,7 +1423,7 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     (void)exited(s, 1, false);
     (void)value(s, PAID(1, 0) " me");
     (void)stopped(s);
-    (void)finished(s, MU_FINISH_END_FAILED);
+    (void)finished(s, MU_COMPLETION_END_FAILED);
     assert_string_equal(
         s->told,
         "'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
@@ -1721,8 +1721,8 @@ static bool world_answer(struct world *w)
         given.error = dice(w, 4) == 0 ? &error : NULL;
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_ANSWER, .answer = given });
     } else if (w->finishing || w->failing) {
-        enum mu_finish_end end =
-            (enum mu_finish_end)(w->failing ? MU_FINISH_END_FAILED + (int)dice(w, 3) : (int)dice(w, 4));
+        enum mu_completion_end end =
+            (enum mu_completion_end)(w->failing ? MU_COMPLETION_END_FAILED + (int)dice(w, 3) : (int)dice(w, 4));
 
         w->finishing = w->failing = false;
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FINISHED, .end = end });

@@ -1,0 +1,22 @@
+/* Which rendezvous is meant, as `muster join` and `muster rdzv` are told: back end, endpoint, id, and further options. */
+#ifndef MU_CLI_RDZV_OPTIONS_H
+#define MU_CLI_RDZV_OPTIONS_H
+
+#include "base/secret.h"
+#include "cli/cli.h"
+
+struct mu_rdzv_words {   /* borrowed, except where it says so; zero it, then mu_rdzv_words_init() */
+    const char *command; /* for messages */
+    const char *backend, *endpoint, *run_id, *nodes, *conf, *local_addr, *bind, *allow;
+    struct mu_option_list backend_dirs;
+    char *url_run_id;                         /* owned: the id that the endpoint names */
+    char shown_endpoint[MU_SECRET_SHOWN_MAX]; /* once there are params: without passwords */
+};
+
+void mu_rdzv_words_init(struct mu_rdzv_words *words, const char *command);
+void mu_rdzv_words_done(struct mu_rdzv_words *words);
+/* Checks what can be checked before anything is tried, loads other people's back ends, and makes the parameters. 0, or an exit
+ * code: then it was said why. */
+int mu_rdzv_words_params(struct mu_rdzv_words *words, struct muster_rdzv_params **ret_params);
+
+#endif

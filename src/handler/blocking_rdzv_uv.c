@@ -1,0 +1,965 @@
+/* The blocking face of an event-driven handler: struct muster_rdzv around a struct muster_handler.
+ *
+ * A face owns one thread, which runs the loop with the handler on it from new to free, so that a member stays one
+ * whatever its user does. A call writes down what it asks for, wakes the loop and sleeps until the handler has told the
+ * answer; that it will is the business of the handler's deadlines. Calls come one after the other. What the handler tells
+ * unasked is remembered: a rendezvous that was seen closed stays closed, and a round that has lost members makes
+ * num_nodes_waiting() call for the next one.
+ *
+ * Freeing leaves the rendezvous, for a moment at most, then ends the handler and joins the thread. Where nothing of the
+ * caller's is in use (its back end, its store) a thread that does not end, because a name is still being resolved, is
+ * left to itself and frees what is left. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "handler/rdzv_trace.h"
+#include "kv/kv_user_uv.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <uv.h>
+
+enum {
+    LEAVE_WAIT_MS = 2000, /* when freed */
+    CLOSE_WAIT_MS = 1000,
+    C10D_PORT = 29400,
+    READ_TIMEOUT_S = 60,
+};
+#define READ_TIMEOUT_S_MAX INT64_C(1000000000)
+#define REQUEST_TIMEOUT_MS 60000 /* of a back end of the user's */
+#define PREFIX_FORMAT "torch.rendezvous.%s.%" PRId64
+
+enum asked { NOTHING, JOIN, LEAVE, CLOSE, LOOK, STOP };
+
+struct answer {
+    enum muster_rdzv_event_type type;
+    struct muster_rdzv_info info;
+    bool closed;
+    int64_t count;
+    struct muster_error error; /* code 0: none */
+};
+
+struct face {
+    struct muster_rdzv base;
+    char *backend, *run_id;
+    bool use_agent_store;
+    pthread_t thread;
+    uv_loop_t loop;
+    uv_async_t wake;
+    struct muster_handler *handler;
+    /* The stores of a round; the caller's side only. */
+    bool opens_tcp; /* a store of our own at host and port; else user_store */
+    bool moves;     /* host and port are what the handler says of each round that was joined */
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port;
+    int64_t read_timeout_ms;
+    struct muster_store *user_store; /* the user's; NULL: what the handler tells, if anything */
+    bool owns_store;                 /* user_store is ours */
+    struct muster_store *tcp, *view;
+    bool is_borrowing; /* something of the user's is in use: the thread must be seen to end */
+    /* What the handler was made of, for one more of its kind on another loop. */
+    mu_handler_start *start;           /* with these: */
+    struct muster_rdzv_params *params; /* NULL: on a back end of the user's, with these: */
+    struct mu_dynamic_config config;
+    struct muster_rdzv_backend *user_backend;
+    /* Between the threads. */
+    pthread_mutex_t calls; /* held for the length of a call */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under lock. */
+    enum asked asked; /* until the loop has taken it */
+    enum asked awaited;
+    bool answered;
+    struct answer answer;
+    bool member, closed, broken; /* broken: the round we are in has lost members, or us */
+    struct muster_node self;     /* for the record; its name is ours. NULL: not known */
+    bool ended, left_alone;
+};
+
+static struct face *face_of(struct muster_rdzv *rdzv)
+{
+    return (struct face *)rdzv;
+}
+
+static bool is_set(struct face *face, const bool *flag)
+{
+    bool set;
+
+    (void)pthread_mutex_lock(&face->lock);
+    set = *flag;
+    (void)pthread_mutex_unlock(&face->lock);
+    return set;
+}
+
+/* ---- The thread's side ---- */
+
+static bool answers(enum asked asked, const struct muster_rdzv_event *event)
+{
+    bool failed = event->type == MUSTER_RDZV_FAILED;
+
+    switch (asked) {
+    case JOIN:
+        return event->type == MUSTER_RDZV_JOINED || (failed && event->request == MUSTER_RDZV_REQUEST_JOIN);
+    case LEAVE:
+        return event->type == MUSTER_RDZV_LEFT || (failed && event->request == MUSTER_RDZV_REQUEST_LEAVE);
+    case CLOSE:
+        return event->type == MUSTER_RDZV_CLOSED || (failed && event->request == MUSTER_RDZV_REQUEST_CLOSE);
+    case LOOK:
+        return event->type == MUSTER_RDZV_LOOKED || (failed && event->request == MUSTER_RDZV_REQUEST_LOOK);
+    case STOP:
+    case NOTHING:
+        break;
+    }
+    return false;
+}
+
+static void remember(struct face *face, const struct muster_rdzv_event *event)
+{
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        face->member = true;
+        face->broken = false;
+        if (face->moves && !face->handler->ops->endpoint(face->handler, face->host, sizeof face->host, &face->port))
+            face->host[0] = '\0';
+        break;
+    case MUSTER_RDZV_LEFT:
+        face->member = face->broken = false;
+        break;
+    case MUSTER_RDZV_PEERS_LOST:
+        face->broken = true;
+        break;
+    case MUSTER_RDZV_REMOVED:
+        face->broken = true;
+        face->member = false;
+        break;
+    case MUSTER_RDZV_CLOSED:
+        face->closed = true;
+        break;
+    case MUSTER_RDZV_FAILED:
+        if (event->request == MUSTER_RDZV_REQUEST_JOIN)
+            face->member = face->broken = false;
+        else if (event->request == MUSTER_RDZV_REQUEST_MEMBERSHIP && face->member)
+            face->broken = true;
+        break;
+    case MUSTER_RDZV_WAITING: /* seen when looked for */
+    case MUSTER_RDZV_LOOKED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+}
+
+static void remember_self(struct face *face, const struct muster_node *self)
+{
+    char *name = self != NULL && face->self.name == NULL ? strdup(self->name) : NULL;
+
+    if (name != NULL)
+        face->self = (struct muster_node){ name, self->pid, self->local_id };
+}
+
+/* Nobody else hears of it: the caller is not told before its next call. */
+static void warn_of_heartbeat(const struct face *face, const struct muster_rdzv_event *event)
+{
+    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", face->run_id,
+           event->error != NULL ? event->error->text : "the back end does not answer");
+}
+
+static void on_event(void *ctx, const struct muster_rdzv_event *event)
+{
+    struct face *face = ctx;
+
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_set(face, &face->member))
+        warn_of_heartbeat(face, event);
+    (void)pthread_mutex_lock(&face->lock);
+    remember(face, event);
+    remember_self(face, event->self);
+    if (answers(face->awaited, event)) {
+        face->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
+        if (event->info != NULL)
+            face->answer.info = *event->info;
+        if (event->error != NULL)
+            face->answer.error = *event->error;
+        face->awaited = NOTHING;
+        face->answered = true;
+        (void)pthread_cond_broadcast(&face->changed);
+    }
+    (void)pthread_mutex_unlock(&face->lock);
+}
+
+static void on_handler_freed(void *ctx)
+{
+    struct face *face = ctx;
+
+    face->handler = NULL;
+    uv_close((uv_handle_t *)&face->wake, NULL);
+}
+
+static void on_wake(uv_async_t *async)
+{
+    struct face *face = async->data;
+    enum asked asked;
+
+    (void)pthread_mutex_lock(&face->lock);
+    asked = face->asked;
+    face->asked = NOTHING;
+    (void)pthread_mutex_unlock(&face->lock);
+    if (asked == NOTHING)
+        return;
+    uv_update_time(&face->loop);
+    switch (asked) {
+    case JOIN:
+        face->handler->ops->join(face->handler);
+        break;
+    case LEAVE:
+        face->handler->ops->leave(face->handler);
+        break;
+    case CLOSE:
+        face->handler->ops->close(face->handler);
+        break;
+    case LOOK:
+        face->handler->ops->look(face->handler);
+        break;
+    case STOP:
+        face->handler->ops->free(face->handler, on_handler_freed, face);
+        break;
+    case NOTHING:
+        break;
+    }
+}
+
+static void free_face(struct face *face)
+{
+    (void)uv_loop_close(&face->loop);
+    (void)pthread_mutex_destroy(&face->calls);
+    (void)pthread_mutex_destroy(&face->lock);
+    (void)pthread_cond_destroy(&face->changed);
+    if (face->owns_store)
+        muster_store_free(face->user_store);
+    muster_rdzv_params_free(face->params);
+    free((char *)(uintptr_t)face->config.local_addr);
+    free((char *)(uintptr_t)face->config.bind.hosts);
+    free((char *)(uintptr_t)face->config.bind.allow);
+    free(face->backend);
+    free(face->run_id);
+    free((char *)face->self.name);
+    free(face);
+}
+
+static void *run_loop(void *arg)
+{
+    struct face *face = arg;
+    bool left_alone;
+
+    (void)uv_run(&face->loop, UV_RUN_DEFAULT);
+    (void)pthread_mutex_lock(&face->lock);
+    face->ended = true;
+    left_alone = face->left_alone;
+    (void)pthread_cond_broadcast(&face->changed);
+    (void)pthread_mutex_unlock(&face->lock);
+    if (left_alone)
+        free_face(face);
+    return NULL;
+}
+
+/* ---- The caller's side ---- */
+
+static void ask(struct face *face, enum asked asked)
+{
+    (void)pthread_mutex_lock(&face->lock);
+    face->asked = face->awaited = asked;
+    face->answered = false;
+    (void)uv_async_send(&face->wake);
+    (void)pthread_mutex_unlock(&face->lock);
+}
+
+/* 0 or the error that was told. */
+static int ask_and_wait(struct face *face, enum asked asked, struct answer *ret_answer, struct muster_error *reterr)
+{
+    ask(face, asked);
+    (void)pthread_mutex_lock(&face->lock);
+    while (!face->answered)
+        (void)pthread_cond_wait(&face->changed, &face->lock);
+    *ret_answer = face->answer;
+    (void)pthread_mutex_unlock(&face->lock);
+    if (ret_answer->error.code < 0 && reterr != NULL)
+        *reterr = ret_answer->error;
+    return ret_answer->error.code;
+}
+
+/* The answer of a leave is not waited for longer than this. */
+static void leave(struct face *face, int64_t wait_ms)
+{
+    int64_t until_ms = mu_clock_ms() + wait_ms;
+
+    ask(face, LEAVE);
+    (void)pthread_mutex_lock(&face->lock);
+    while (!face->answered && mu_cond_wait_until(&face->changed, &face->lock, until_ms))
+        continue;
+    (void)pthread_mutex_unlock(&face->lock);
+}
+
+/* ---- The stores of a round ---- */
+
+static void close_stores(struct face *face)
+{
+    muster_store_free(face->view);
+    muster_store_free(face->tcp);
+    face->view = face->tcp = NULL;
+}
+
+static int open_tcp(struct face *face, struct muster_error *reterr)
+{
+    const struct muster_store_tcp_config config = { .size = sizeof config,
+                                                    .host = face->host,
+                                                    .port = face->port,
+                                                    .connect_timeout_ms = face->read_timeout_ms,
+                                                    .timeout_ms = face->read_timeout_ms };
+
+    return muster_store_tcp_new(&config, &face->tcp, reterr);
+}
+
+static int open_view(struct face *face, struct muster_store *inner, int64_t round, struct muster_error *reterr)
+{
+    size_t room = strlen(face->run_id) + sizeof PREFIX_FORMAT + 20;
+    char *prefix = malloc(room);
+    int rc;
+
+    if (prefix == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
+    (void)snprintf(prefix, room, PREFIX_FORMAT, face->run_id, round);
+    rc = muster_store_prefix_new(muster_str(prefix), inner, &face->view, reterr);
+    free(prefix);
+    return rc;
+}
+
+static bool is_connection_error(int rc)
+{
+    return rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE || rc == MUSTER_EPROTOCOL ||
+           rc == MUSTER_ETIMEOUT;
+}
+
+/* A new connection each round: the last one may be lost without anybody's having noticed. */
+static int open_stores(struct face *face, struct muster_rdzv_info *info, struct muster_error *reterr)
+{
+    struct muster_store *inner = face->user_store;
+    int rc = 0;
+
+    if (face->opens_tcp) {
+        rc = open_tcp(face, reterr);
+        inner = face->tcp;
+    }
+    if (rc == 0 && inner != NULL)
+        rc = open_view(face, inner, info->round, reterr);
+    if (rc < 0) {
+        close_stores(face);
+        if (is_connection_error(rc))
+            rc = MUSTER_ERDZV_CONNECTION;
+        if (reterr != NULL)
+            reterr->code = rc;
+        return mu_wrap(reterr, rc, "open the store of round %" PRId64, info->round);
+    }
+    if (face->view != NULL)
+        info->store = face->view;
+    return 0;
+}
+
+/* ---- The calls ---- */
+
+/* Under the name of the call: the handler knows only what the call asked of it. */
+static void record_failure(struct face *face, enum mu_rdzv_trace_kind kind, const struct muster_error *error)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    struct mu_teller who;
+
+    (void)pthread_mutex_lock(&face->lock); /* a name that is there stays there */
+    who = face->self.name != NULL ? mu_teller_of(face->run_id, &face->self)
+                                  : mu_teller_new(face->run_id, NULL, -1, hostname);
+    (void)pthread_mutex_unlock(&face->lock);
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = kind, .error = error });
+}
+
+static int failed(struct face *face, enum mu_rdzv_trace_kind kind, const struct muster_error *error,
+                  struct muster_error *reterr)
+{
+    record_failure(face, kind, error);
+    if (reterr != NULL)
+        *reterr = *error;
+    return error->code;
+}
+
+static const char *get_backend(const struct muster_rdzv *rdzv)
+{
+    return ((const struct face *)rdzv)->backend;
+}
+
+static const char *get_run_id(const struct muster_rdzv *rdzv)
+{
+    return ((const struct face *)rdzv)->run_id;
+}
+
+static bool shares_store(const struct muster_rdzv *rdzv)
+{
+    return ((const struct face *)rdzv)->use_agent_store;
+}
+
+/* Without its store a round is of no use: the others are told at once that we are not in it. */
+static int join(struct face *face, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    struct answer answer, left;
+    struct muster_error error = { 0 };
+    int rc;
+
+    close_stores(face);
+    rc = ask_and_wait(face, JOIN, &answer, reterr);
+    if (rc < 0)
+        return rc;
+    rc = open_stores(face, &answer.info, &error);
+    if (rc < 0) {
+        (void)ask_and_wait(face, LEAVE, &left, NULL);
+        return failed(face, MU_RDZV_TRACE_JOIN_FAILED, &error, reterr);
+    }
+    *ret_info = answer.info;
+    return 0;
+}
+
+static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+    int rc;
+
+    (void)pthread_mutex_lock(&face->calls);
+    rc = join(face, ret_info, reterr);
+    (void)pthread_mutex_unlock(&face->calls);
+    return rc;
+}
+
+static int look(struct face *face, struct answer *ret_answer, struct muster_error *reterr)
+{
+    int rc;
+
+    (void)pthread_mutex_lock(&face->calls);
+    rc = ask_and_wait(face, LOOK, ret_answer, reterr);
+    (void)pthread_mutex_unlock(&face->calls);
+    return rc;
+}
+
+static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+    struct answer answer = { .closed = true };
+    struct muster_error error = { 0 };
+
+    if (!is_set(face, &face->closed) && look(face, &answer, &error) < 0)
+        return failed(face, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
+    *ret_closed = answer.closed;
+    return 0;
+}
+
+static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+    struct answer answer;
+    struct muster_error error = { 0 };
+    int rc = look(face, &answer, &error);
+    bool broken = is_set(face, &face->broken);
+
+    if (rc < 0 && !broken)
+        return failed(face, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
+    *ret_count = rc < 0 ? 0 : answer.count;
+    if (broken && *ret_count < 1)
+        *ret_count = 1;
+    return 0;
+}
+
+static int close_rdzv(struct face *face, struct muster_error *reterr)
+{
+    struct answer answer;
+
+    return is_set(face, &face->closed) ? 0 : ask_and_wait(face, CLOSE, &answer, reterr);
+}
+
+static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+    struct muster_error error = { 0 };
+    int rc;
+
+    (void)pthread_mutex_lock(&face->calls);
+    rc = close_rdzv(face, &error);
+    (void)pthread_mutex_unlock(&face->calls);
+    return rc < 0 ? failed(face, MU_RDZV_TRACE_SET_CLOSED_FAILED, &error, reterr) : 0;
+}
+
+/* Heartbeats end with it; a store that is served here goes on until the face is freed, for the others to see. */
+static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+    struct muster_error error = { .code = 0 };
+    int rc;
+
+    (void)pthread_mutex_lock(&face->calls);
+    rc = close_rdzv(face, &error);
+    if (is_set(face, &face->member))
+        leave(face, LEAVE_WAIT_MS);
+    (void)pthread_mutex_unlock(&face->calls);
+    if (rc < 0) {
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", face->run_id, error.text);
+        (void)failed(face, MU_RDZV_TRACE_SHUTDOWN_FAILED, &error, reterr);
+    }
+    if (rc < 0 && !muster_error_is_rdzv(rc))
+        return rc;
+    *ret_closed = rc == 0;
+    return 0;
+}
+
+static bool wait_for_end(struct face *face)
+{
+    int64_t until_ms = mu_clock_ms() + CLOSE_WAIT_MS;
+    bool ended;
+
+    (void)pthread_mutex_lock(&face->lock);
+    while (!face->ended && !face->is_borrowing && mu_cond_wait_until(&face->changed, &face->lock, until_ms))
+        continue;
+    ended = face->ended || face->is_borrowing;
+    face->left_alone = !ended;
+    (void)pthread_mutex_unlock(&face->lock);
+    return ended;
+}
+
+static void face_free(struct muster_rdzv *rdzv)
+{
+    struct face *face = face_of(rdzv);
+    pthread_t thread = face->thread;
+
+    close_stores(face);
+    if (is_set(face, &face->member))
+        leave(face, LEAVE_WAIT_MS);
+    ask(face, STOP);
+    if (wait_for_end(face)) {
+        (void)pthread_join(thread, NULL);
+        free_face(face);
+    } else {
+        (void)pthread_detach(thread);
+    }
+}
+
+static const struct muster_rdzv_ops face_ops = {
+    .size = sizeof face_ops,
+    .get_backend = get_backend,
+    .get_run_id = get_run_id,
+    .use_agent_store = shares_store,
+    .next_rendezvous = next_rendezvous,
+    .is_closed = is_closed,
+    .set_closed = set_closed,
+    .num_nodes_waiting = num_nodes_waiting,
+    .shutdown = shut_down,
+    .free = face_free,
+};
+
+/* ---- New ---- */
+
+/* A face with its loop, but neither handler nor thread yet. */
+static int new_face(const char *backend, const char *run_id, struct face **ret_face, struct muster_error *reterr)
+{
+    struct face *face = calloc(1, sizeof *face);
+    int rc;
+
+    if (face == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
+    rc = uv_loop_init(&face->loop);
+    if (rc < 0) {
+        free(face);
+        return mu_fail_errno(reterr, -rc, "start a loop");
+    }
+    assert(backend != NULL && run_id != NULL);
+    face->base.ops = &face_ops;
+    (void)pthread_mutex_init(&face->calls, NULL);
+    (void)pthread_mutex_init(&face->lock, NULL);
+    (void)mu_cond_init(&face->changed); /* its clock is one that every system has */
+    face->backend = strdup(backend);
+    face->run_id = strdup(run_id);
+    face->wake.data = face;
+    rc = face->backend == NULL || face->run_id == NULL ? UV_ENOMEM : uv_async_init(&face->loop, &face->wake, on_wake);
+    if (rc < 0) {
+        free_face(face);
+        return mu_fail_errno(reterr, -rc, "start a rendezvous handler");
+    }
+    *ret_face = face;
+    return 0;
+}
+
+/* Of a face whose handler has not come to be. */
+static void discard(struct face *face)
+{
+    uv_close((uv_handle_t *)&face->wake, NULL);
+    (void)uv_run(&face->loop, UV_RUN_DEFAULT); /* lets what is closing close */
+    free_face(face);
+}
+
+/* With a handler on its loop. Takes the face, also on failure. */
+static int start_thread(struct face *face, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+{
+    int rc;
+
+    face->use_agent_store = face->handler->ops->use_agent_store(face->handler);
+    rc = mu_thread_start(&face->thread, run_loop, face);
+    if (rc != 0) {
+        face->handler->ops->free(face->handler, on_handler_freed, face);
+        (void)uv_run(&face->loop, UV_RUN_DEFAULT);
+        free_face(face);
+        return mu_fail_errno(reterr, rc, "start the thread of a rendezvous handler");
+    }
+    *ret_rdzv = &face->base;
+    return 0;
+}
+
+/* Host and port of the store, by the rules of the c10d back end. */
+static int find_store(struct face *face, const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    int64_t timeout_s = 0;
+    int port = 0, rc;
+
+    rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, face->host, &port, reterr);
+    if (rc == 0)
+        rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &timeout_s, reterr);
+    if (rc < 0)
+        return rc;
+    if (timeout_s < 1 || timeout_s > READ_TIMEOUT_S_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'read_timeout': %" PRId64 " s is not in 1..%" PRId64, timeout_s,
+                       READ_TIMEOUT_S_MAX);
+    if (port == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 nobody knows where the store is",
+                       muster_rdzv_params_endpoint(params));
+    face->opens_tcp = true;
+    face->port = (uint16_t)port;
+    face->read_timeout_ms = timeout_s * 1000;
+    return 0;
+}
+
+int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
+                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+{
+    const char *backend = muster_rdzv_params_backend(params);
+    struct face *face = NULL;
+    int rc = new_face(backend, muster_rdzv_params_run_id(params), &face, reterr);
+
+    if (rc < 0) {
+        muster_store_free(store);
+        return rc;
+    }
+    assert(face != NULL);
+    face->user_store = store;
+    face->owns_store = true;
+    if (strcmp(backend, "c10d") == 0)
+        rc = find_store(face, params, reterr);
+    if (strcmp(backend, "etcd-v3") == 0) {
+        face->opens_tcp = face->moves = true;
+        face->read_timeout_ms = READ_TIMEOUT_S * 1000;
+    }
+    if (rc == 0)
+        rc = muster_rdzv_params_copy(params, &face->params, reterr);
+    if (rc == 0)
+        rc = start(&face->loop, params, on_event, face, &face->handler, reterr);
+    if (rc < 0) {
+        discard(face);
+        return rc;
+    }
+    face->start = start;
+    return start_thread(face, ret_rdzv, reterr);
+}
+
+int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                     struct muster_error *reterr)
+{
+    return mu_rdzv_face_new_with(start, params, NULL, ret_rdzv, reterr);
+}
+
+int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                        struct muster_error *reterr)
+{
+    (void)ctx;
+    return mu_rdzv_face_new(mu_c10d_start, params, ret_rdzv, reterr);
+}
+
+/* ---- New, on a back end of the user's ---- */
+
+static int copy_text(const char **text)
+{
+    *text = *text != NULL ? strdup(*text) : NULL;
+    return *text == NULL;
+}
+
+/* Its texts are the face's from here on. */
+static int keep_config(struct face *face, const struct mu_dynamic_config *config, struct muster_error *reterr)
+{
+    bool is_short;
+
+    face->config = *config;
+    face->config.backend = face->backend;
+    face->config.run_id = face->run_id;
+    is_short = copy_text(&face->config.local_addr) && config->local_addr != NULL;
+    is_short |= copy_text(&face->config.bind.hosts) && config->bind.hosts != NULL;
+    is_short |= copy_text(&face->config.bind.allow) && config->bind.allow != NULL;
+    return is_short ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
+}
+
+static int start_on_backend(struct face *face, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
+                            void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct mu_kv *kv = NULL;
+    int rc = mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, &kv, reterr);
+
+    if (rc < 0)
+        return rc;
+    return mu_dynamic_start(loop, &face->config, kv, listener, ctx, ret_handler, reterr);
+}
+
+static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
+                          struct muster_rdzv_backend *backend, struct muster_rdzv **ret_rdzv,
+                          struct muster_error *reterr)
+{
+    struct face *face = NULL;
+    int rc = new_face(config->backend, config->run_id, &face, reterr);
+
+    if (rc < 0)
+        return rc;
+    assert(face != NULL);
+    face->user_store = store;
+    face->user_backend = backend;
+    face->is_borrowing = true;
+    rc = keep_config(face, config, reterr);
+    if (rc == 0)
+        rc = start_on_backend(face, &face->loop, 0, on_event, face, &face->handler, reterr);
+    if (rc < 0) {
+        discard(face);
+        return rc;
+    }
+    return start_thread(face, ret_rdzv, reterr);
+}
+
+static int creation_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
+                           struct muster_error *reterr)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who =
+        mu_teller_new(config->run_id == NULL ? "" : config->run_id, config->local_addr, -1, hostname);
+
+    (void)mu_wrap(error, rc, "make a dynamic rendezvous");
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = error });
+    if (reterr != NULL)
+        *reterr = *error;
+    return rc;
+}
+
+/* A table of an older program may be shorter than ours, but not without these. */
+#define HAS(ops, member)                                                                                               \
+    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
+
+static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
+                       struct muster_error *reterr)
+{
+    if (backend == NULL || backend->ops == NULL || !HAS(backend->ops, name) || backend->ops->name[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
+    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
+        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state",
+                       backend->ops->name);
+    if (store == NULL || store->ops == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
+    return 0;
+}
+
+static const char *name_of(const struct muster_rdzv_backend *backend)
+{
+    return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
+}
+
+static uint64_t or_default(int64_t value, uint64_t fallback)
+{
+    return value == 0 ? fallback : (uint64_t)value; /* a negative one is found by the check */
+}
+
+/* What an older program's shorter structs lack is zero, and zero is the default. */
+static int settle(const struct muster_rdzv_settings *given, struct mu_dynamic_config *config,
+                  struct muster_error *reterr)
+{
+    struct muster_rdzv_settings whole = { .size = 0 };
+    struct muster_rdzv_timeout timeout = { .size = 0 };
+    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
+
+    if (given == NULL || given->size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
+    memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
+    if (whole.timeout.size == 0 || whole.timeout.size > sizeof timeout)
+        whole.timeout.size = sizeof timeout;
+    memcpy(&timeout, &whole.timeout, whole.timeout.size);
+    settings.nodes_min = whole.min_nodes;
+    settings.nodes_max = whole.max_nodes;
+    settings.join_ms = or_default(timeout.join_ms, settings.join_ms);
+    settings.last_call_ms = or_default(timeout.last_call_ms, settings.last_call_ms);
+    settings.close_ms = or_default(timeout.close_ms, settings.close_ms);
+    settings.heartbeat_ms = or_default(timeout.heartbeat_ms, settings.heartbeat_ms);
+    settings.keep_alive_ms = or_default(whole.keep_alive_interval_ms, settings.keep_alive_ms);
+    if (whole.keep_alive_max_attempt < 0 || whole.keep_alive_max_attempt > INT32_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "keep_alive_max_attempt: %" PRId64 " is not above 0 and below 2^31",
+                       whole.keep_alive_max_attempt);
+    if (whole.keep_alive_max_attempt > 0)
+        settings.keep_alive_attempts = (unsigned)whole.keep_alive_max_attempt;
+    config->run_id = whole.run_id;
+    config->settings = settings;
+    config->bind = (struct mu_bind){ .hosts = whole.bind, .allow = whole.allow };
+    config->use_agent_store = !whole.no_agent_store;
+    if (whole.bind != NULL && mu_bind_check_hosts(whole.bind, reterr) < 0)
+        return mu_wrap(reterr, MUSTER_EINVAL, "bind");
+    if (whole.allow != NULL && mu_bind_check_allow(whole.allow, reterr) < 0)
+        return mu_wrap(reterr, MUSTER_EINVAL, "allow");
+    return mu_rdzv_settings_check(whole.run_id, &settings, reterr);
+}
+
+int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
+                                     struct muster_rdzv_backend *backend, const char *local_addr,
+                                     struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+{
+    bool is_named = local_addr != NULL && local_addr[0] != '\0';
+    struct mu_dynamic_config config = { .backend = name_of(backend),
+                                        .local_addr = is_named ? local_addr : NULL,
+                                        .dialect = MU_DOC_DIALECT_2_X,
+                                        .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    struct muster_error error = { .code = 0 };
+    int rc = settle(settings, &config, &error);
+
+    if (rc == 0)
+        rc = check_parts(store, backend, &error);
+    if (rc == 0)
+        rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
+    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
+}
+
+int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_backend *backend,
+                               const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                               struct muster_error *reterr)
+{
+    struct mu_dynamic_config config = { .backend = name_of(backend),
+                                        .run_id = muster_rdzv_params_run_id(params),
+                                        .local_addr = muster_rdzv_params_local_addr(params),
+                                        .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    struct muster_error error = { .code = 0 };
+    int rc = mu_rdzv_settings_from_params(params, &config.settings, &error);
+
+    if (rc == 0)
+        rc = mu_rdzv_dialect_from_params(params, &config.dialect, &config.use_agent_store, &error);
+    if (rc == 0)
+        rc = mu_bind_from_params(params, &config.bind, &error);
+    if (rc == 0)
+        rc = mu_boot_master_from_params(params, &config.master, &error);
+    if (rc == 0)
+        rc = check_parts(store, backend, &error);
+    if (rc == 0)
+        rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
+    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
+}
+
+/* ---- One more of its kind, on another loop ---- */
+
+static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
+                        struct muster_error *reterr)
+{
+    struct face *face = ctx;
+
+    return mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, ret_kv, reterr);
+}
+
+/* A store that the face hosts goes on there. */
+static int start_by_params(struct face *face, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
+                           struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    int rc = 0;
+
+    if (face->start == mu_c10d_start)
+        rc = muster_rdzv_params_set_bool(face->params, "is_host", false, reterr);
+    return rc == 0 ? face->start(loop, face->params, listener, ctx, ret_handler, reterr) : rc;
+}
+
+bool mu_rdzv_is_face(const struct muster_rdzv *rdzv)
+{
+    return rdzv->ops == &face_ops;
+}
+
+int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                            muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                            struct muster_error *reterr)
+{
+    struct face *face = face_of(rdzv);
+
+    assert(mu_rdzv_is_face(rdzv));
+    if (is_set(face, &face->member))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
+                       face->backend);
+    if (face->start != NULL)
+        return start_by_params(face, loop, listener, ctx, ret_handler, reterr);
+    face->config.open_kv = open_user_kv;
+    face->config.open_kv_ctx = face;
+    face->config.patience_ms = driving->end_ms;
+    return start_on_backend(face, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
+}
+
+/* ---- Settings ---- */
+
+/* Of a dynamic handler: *ret_settings and *ret_bind, which borrows. */
+static int find_settings(const struct face *face, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
+                         struct muster_error *reterr)
+{
+    bool is_ours = strcmp(face->backend, "c10d") == 0 || strcmp(face->backend, "etcd-v2") == 0;
+    int rc;
+
+    if (face->params == NULL) { /* on a back end of the user's */
+        *ret_settings = face->config.settings;
+        *ret_bind = face->config.bind;
+        return 0;
+    }
+    if (!is_ours)
+        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", face->backend);
+    rc = mu_rdzv_settings_from_params(face->params, ret_settings, reterr);
+    return rc == 0 ? mu_bind_from_params(face->params, ret_bind, reterr) : rc;
+}
+
+int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
+                                 struct muster_error *reterr)
+{
+    const struct face *face = (const struct face *)rdzv;
+    struct muster_rdzv_settings whole;
+    struct mu_rdzv_settings settings;
+    size_t size = ret_settings->size;
+    struct mu_bind bind;
+    int rc;
+
+    if (!mu_rdzv_is_face(rdzv))
+        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one",
+                       muster_rdzv_get_backend(rdzv));
+    if (size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
+    rc = find_settings(face, &settings, &bind, reterr);
+    if (rc < 0)
+        return rc;
+    whole = (struct muster_rdzv_settings){ .size = (uint32_t)size,
+                                           .run_id = face->run_id,
+                                           .min_nodes = settings.nodes_min,
+                                           .max_nodes = settings.nodes_max,
+                                           .timeout = { .size = sizeof whole.timeout,
+                                                        .join_ms = (int64_t)settings.join_ms,
+                                                        .last_call_ms = (int64_t)settings.last_call_ms,
+                                                        .close_ms = (int64_t)settings.close_ms,
+                                                        .heartbeat_ms = (int64_t)settings.heartbeat_ms },
+                                           .keep_alive_interval_ms = (int64_t)settings.keep_alive_ms,
+                                           .keep_alive_max_attempt = settings.keep_alive_attempts,
+                                           .bind = bind.hosts,
+                                           .allow = bind.allow,
+                                           .no_agent_store = !face->use_agent_store };
+    memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
+    return 0;
+}

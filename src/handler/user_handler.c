@@ -1,0 +1,297 @@
+/* Which call of a user's blocking handler is made next. See blocking.h. */
+#include "handler/user_handler.h"
+
+#include <assert.h>
+
+const char *mu_user_handler_call_text(enum mu_user_handler_call call)
+{
+    switch (call) {
+#define X(name, text)                                                                                                  \
+    case MU_USER_HANDLER_##name:                                                                                       \
+        return text;
+        MU_USER_HANDLER_CALLS(X)
+#undef X
+    }
+    return "?";
+}
+
+void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned)
+{
+    assert(look_ms > 0 && end_ms > 0);
+    *b = (struct mu_user_handler){ .look_ms = look_ms,
+                                   .end_ms = end_ms,
+                                   .owned = owned,
+                                   .next_look_ms = UINT64_MAX,
+                                   .pause_ms = look_ms,
+                                   .end_at_ms = UINT64_MAX };
+}
+
+/* ---- Effects ---- */
+
+static struct mu_user_handler_effect *emit(struct mu_user_handler_effects *out, enum mu_user_handler_effect_type type)
+{
+    assert(out->count < MU_USER_HANDLER_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_user_handler_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+static void tell(const struct mu_user_handler *b, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
+                 struct mu_user_handler_effects *out)
+{
+    struct mu_user_handler_effect *effect;
+
+    if (b->end != MU_USER_HANDLER_SERVING)
+        return;
+    effect = emit(out, MU_USER_HANDLER_DO_TELL);
+    effect->tell = type;
+    effect->request = request;
+}
+
+static void call(struct mu_user_handler *b, enum mu_user_handler_call which, struct mu_user_handler_effects *out)
+{
+    assert(b->calling == MU_USER_HANDLER_NOTHING);
+    b->calling = which;
+    emit(out, MU_USER_HANDLER_DO_CALL)->call = which;
+}
+
+/* So that next_rendezvous(), which is under way, returns. */
+static void interrupt(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+{
+    if (b->calling != MU_USER_HANDLER_NEXT || b->shutdown != MU_USER_HANDLER_UP)
+        return;
+    b->shutdown = MU_USER_HANDLER_SHUTTING;
+    b->end_at_ms = now_ms + b->end_ms;
+    emit(out, MU_USER_HANDLER_DO_BESIDE)->call = MU_USER_HANDLER_SHUTDOWN;
+}
+
+/* ---- What is asked for ---- */
+
+static void on_leave(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+{
+    b->wants_join = false;
+    b->next_look_ms = UINT64_MAX;
+    if (b->calling == MU_USER_HANDLER_NEXT) {
+        b->dropped = true;
+        interrupt(b, now_ms, out);
+        return;
+    }
+    b->state = MU_USER_HANDLER_OUT;
+    tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+}
+
+static void on_free(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+{
+    assert(b->end == MU_USER_HANDLER_SERVING);
+    b->end = MU_USER_HANDLER_FREEING;
+    b->wants_join = b->wants_close = b->wants_look = false;
+    interrupt(b, now_ms, out);
+    if (b->end_at_ms == UINT64_MAX)
+        b->end_at_ms = now_ms + b->end_ms;
+}
+
+/* ---- What has returned ---- */
+
+static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                          struct mu_user_handler_effects *out)
+{
+    assert(b->state == MU_USER_HANDLER_JOINING);
+    b->state = MU_USER_HANDLER_OUT;
+    if (b->dropped) {
+        b->dropped = false;
+        tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    } else if (event->error->code < 0) {
+        tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_JOIN, out);
+    } else {
+        b->state = MU_USER_HANDLER_IN;
+        b->down = false;
+        b->pause_ms = b->look_ms;
+        b->next_look_ms = event->now_ms + b->look_ms;
+        tell(b, MUSTER_RDZV_JOINED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    }
+}
+
+/* Whether nodes wait is not known: the workers run on, and it is asked again. */
+static void be_down(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+{
+    if (!b->down)
+        tell(b, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    b->down = true;
+    b->next_look_ms = now_ms + b->pause_ms;
+    b->pause_ms *= 2;
+    if (b->pause_ms > MU_USER_HANDLER_LOOK_MAX_MS)
+        b->pause_ms = b->look_ms > MU_USER_HANDLER_LOOK_MAX_MS ? b->look_ms : MU_USER_HANDLER_LOOK_MAX_MS;
+}
+
+static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                               struct mu_user_handler_effects *out)
+{
+    if (b->state != MU_USER_HANDLER_IN || b->wants_join)
+        return; /* the round is over for us */
+    b->next_look_ms = UINT64_MAX;
+    if (event->error->code == MUSTER_ENOTSUP)
+        return; /* the handler does not have it: it takes nobody in later */
+    if (event->error->code == MUSTER_ERDZV_CLOSED) {
+        tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        return;
+    }
+    if (event->error->code < 0) {
+        be_down(b, event->now_ms, out);
+        return;
+    }
+    if (b->down)
+        tell(b, MUSTER_RDZV_BACKEND_UP, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    b->down = false;
+    b->pause_ms = b->look_ms;
+    if (event->count > 0)
+        tell(b, MUSTER_RDZV_WAITING, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    else
+        b->next_look_ms = event->now_ms + b->look_ms;
+}
+
+static bool is_busy(const struct mu_user_handler *b)
+{
+    return b->calling != MU_USER_HANDLER_NOTHING || b->shutdown == MU_USER_HANDLER_SHUTTING;
+}
+
+static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                        struct mu_user_handler_effects *out)
+{
+    if (event->call == MU_USER_HANDLER_SHUTDOWN)
+        b->shutdown = MU_USER_HANDLER_SHUT;
+    if (event->call == b->calling)
+        b->calling = MU_USER_HANDLER_NOTHING;
+    else
+        assert(event->call == MU_USER_HANDLER_SHUTDOWN); /* beside it */
+    if (!is_busy(b) && b->end == MU_USER_HANDLER_SERVING)
+        b->end_at_ms = UINT64_MAX;
+    switch (event->call) {
+    case MU_USER_HANDLER_NEXT:
+        joined_or_not(b, event, out);
+        break;
+    case MU_USER_HANDLER_WAITING:
+        looked_for_waiting(b, event, out);
+        break;
+    case MU_USER_HANDLER_LOOK:
+        tell(b, MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK, out);
+        break;
+    case MU_USER_HANDLER_CLOSE:
+        if (event->error->code < 0)
+            tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_CLOSE, out);
+        else
+            tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        break;
+    case MU_USER_HANDLER_STORE:
+    case MU_USER_HANDLER_SHUTDOWN:
+    case MU_USER_HANDLER_FREE:
+    case MU_USER_HANDLER_NOTHING:
+        break;
+    }
+}
+
+/* ---- What comes next ---- */
+
+static void abandon(struct mu_user_handler *b, struct mu_user_handler_effects *out)
+{
+    enum mu_user_handler_call late = b->calling != MU_USER_HANDLER_NOTHING ? b->calling : MU_USER_HANDLER_SHUTDOWN;
+
+    b->end = MU_USER_HANDLER_OVER;
+    emit(out, MU_USER_HANDLER_DO_ABANDON)->call = late;
+}
+
+/* Nothing is under way: the next call of the end, or the end. */
+static void end_on(struct mu_user_handler *b, struct mu_user_handler_effects *out)
+{
+    while (b->calling == MU_USER_HANDLER_NOTHING && b->end != MU_USER_HANDLER_OVER) {
+        b->end++;
+        switch (b->end) {
+        case MU_USER_HANDLER_ENDING_STORE:
+            call(b, MU_USER_HANDLER_STORE, out);
+            break;
+        case MU_USER_HANDLER_ENDING_JOB:
+            if (b->state == MU_USER_HANDLER_IN && b->shutdown == MU_USER_HANDLER_UP) {
+                b->shutdown = MU_USER_HANDLER_SHUTTING;
+                call(b, MU_USER_HANDLER_SHUTDOWN, out);
+            }
+            break;
+        case MU_USER_HANDLER_ENDING_HANDLER:
+            if (b->owned)
+                call(b, MU_USER_HANDLER_FREE, out);
+            break;
+        case MU_USER_HANDLER_OVER:
+            (void)emit(out, MU_USER_HANDLER_DO_END);
+            break;
+        case MU_USER_HANDLER_SERVING:
+        case MU_USER_HANDLER_FREEING:
+            assert(false);
+            break;
+        }
+    }
+}
+
+static void go_on(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+{
+    if (b->end != MU_USER_HANDLER_SERVING) {
+        if (!is_busy(b))
+            end_on(b, out);
+        else if (now_ms >= b->end_at_ms)
+            abandon(b, out);
+    } else if (b->calling != MU_USER_HANDLER_NOTHING) {
+        return;
+    } else if (b->wants_close) {
+        b->wants_close = false;
+        call(b, MU_USER_HANDLER_CLOSE, out);
+    } else if (b->wants_join) {
+        b->wants_join = false;
+        b->state = MU_USER_HANDLER_JOINING;
+        b->next_look_ms = UINT64_MAX;
+        call(b, MU_USER_HANDLER_NEXT, out);
+    } else if (b->wants_look) {
+        b->wants_look = false;
+        call(b, MU_USER_HANDLER_LOOK, out);
+    } else if (b->state == MU_USER_HANDLER_IN && now_ms >= b->next_look_ms) {
+        b->next_look_ms = UINT64_MAX;
+        call(b, MU_USER_HANDLER_WAITING, out);
+    }
+}
+
+void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                          struct mu_user_handler_effects *out)
+{
+    out->count = 0;
+    assert(b->end != MU_USER_HANDLER_OVER);
+    switch (event->type) {
+    case MU_USER_HANDLER_ON_JOIN:
+        b->wants_join = true;
+        break;
+    case MU_USER_HANDLER_ON_LEAVE:
+        on_leave(b, event->now_ms, out);
+        break;
+    case MU_USER_HANDLER_ON_CLOSE:
+        b->wants_close = true;
+        break;
+    case MU_USER_HANDLER_ON_LOOK:
+        b->wants_look = true;
+        break;
+    case MU_USER_HANDLER_ON_FREE:
+        on_free(b, event->now_ms, out);
+        break;
+    case MU_USER_HANDLER_ON_RETURNED:
+        on_returned(b, event, out);
+        break;
+    case MU_USER_HANDLER_ON_TIME:
+        break;
+    }
+    go_on(b, event->now_ms, out);
+    assert((b->state == MU_USER_HANDLER_JOINING) == (b->calling == MU_USER_HANDLER_NEXT));
+    assert(!b->dropped || b->calling == MU_USER_HANDLER_NEXT);
+    assert(b->next_look_ms == UINT64_MAX || b->state == MU_USER_HANDLER_IN);
+}
+
+uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
+{
+    if (b->end == MU_USER_HANDLER_OVER)
+        return UINT64_MAX;
+    if (b->end != MU_USER_HANDLER_SERVING)
+        return b->end_at_ms;
+    return b->calling == MU_USER_HANDLER_NOTHING ? b->next_look_ms : UINT64_MAX;
+}

@@ -1,0 +1,119 @@
+/* Which call of a user's blocking handler (struct muster_rdzv) is made next, and what an agent is told of it. Pure; blocking_uv.c
+ * makes the calls, on a thread of their own, one after the other.
+ *
+ *            join                      returned                       join
+ *   OUT -----------> JOINING ---------------------> IN ----------------------> JOINING
+ *    ^                  | failed: FAILED            | every look_ms: num_nodes_waiting()
+ *    +------------------+                           | above 0: WAITING, once a round
+ *    ^                                              | an error: BACKEND_DOWN, and it is asked less and less often
+ *    +--leave: LEFT---------------------------------+
+ *
+ * - Asking again and again is all that a handler's interface has for news of a round. Nothing else is asked at intervals, and only
+ *   while we are in a round.
+ * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return. A leave
+ *   at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
+ * - Freed while in a round, the job is over: shutdown() is called, as PyTorch's launcher does. Freed while out of one, it is not:
+ *   an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
+ * - Before all that, calls of the round's store that are still under way have to return: the handler may own it.
+ * - What has not returned end_ms after the leave that interrupts a join, or after the free, is abandoned. */
+#ifndef MU_HANDLER_USER_HANDLER_H
+#define MU_HANDLER_USER_HANDLER_H
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define MU_USER_HANDLER_LOOK_MAX_MS 5000 /* between two questions, while the handler answers with errors */
+
+#define MU_USER_HANDLER_CALLS(X)                                                                                       \
+    X(NOTHING, "nothing")                                                                                              \
+    X(NEXT, "next_rendezvous()")                                                                                       \
+    X(WAITING, "num_nodes_waiting()")                                                                                  \
+    X(LOOK, "is_closed() and num_nodes_waiting()")                                                                     \
+    X(CLOSE, "set_closed()")                                                                                           \
+    X(STORE, "a call of the round's store") /* nothing is called: those before it have returned */                     \
+    X(SHUTDOWN, "shutdown()")                                                                                          \
+    X(FREE, "free()")
+
+enum mu_user_handler_call {
+#define X(name, text) MU_USER_HANDLER_##name,
+    MU_USER_HANDLER_CALLS(X)
+#undef X
+};
+
+const char *mu_user_handler_call_text(enum mu_user_handler_call call);
+
+enum mu_user_handler_state { MU_USER_HANDLER_OUT, MU_USER_HANDLER_JOINING, MU_USER_HANDLER_IN };
+
+enum mu_user_handler_end { /* what was begun last, from the free on; in this order */
+                           MU_USER_HANDLER_SERVING,
+                           MU_USER_HANDLER_FREEING,
+                           MU_USER_HANDLER_ENDING_STORE,
+                           MU_USER_HANDLER_ENDING_JOB,
+                           MU_USER_HANDLER_ENDING_HANDLER,
+                           MU_USER_HANDLER_OVER,
+};
+
+enum mu_user_handler_event_type {
+    MU_USER_HANDLER_ON_JOIN,
+    MU_USER_HANDLER_ON_LEAVE,
+    MU_USER_HANDLER_ON_CLOSE,
+    MU_USER_HANDLER_ON_LOOK,
+    MU_USER_HANDLER_ON_FREE,     /* nothing is told any more */
+    MU_USER_HANDLER_ON_RETURNED, /* call, error (code 0: none), count, closed */
+    MU_USER_HANDLER_ON_TIME,
+};
+
+struct mu_user_handler_event { /* borrows what it points to */
+    enum mu_user_handler_event_type type;
+    uint64_t now_ms;
+    enum mu_user_handler_call call;
+    const struct muster_error *error;
+    int64_t count;
+    bool closed;
+};
+
+enum mu_user_handler_effect_type {
+    MU_USER_HANDLER_DO_CALL,    /* call; RETURNED follows */
+    MU_USER_HANDLER_DO_BESIDE,  /* call, from another thread, while another one is under way; RETURNED follows */
+    MU_USER_HANDLER_DO_TELL,    /* tell, request, and what has come with the event: error, count, closed */
+    MU_USER_HANDLER_DO_END,     /* nothing is under way any more, and nothing follows */
+    MU_USER_HANDLER_DO_ABANDON, /* call: it has not returned in time. Nothing follows */
+};
+
+struct mu_user_handler_effect {
+    enum mu_user_handler_effect_type type;
+    enum mu_user_handler_call call;
+    enum muster_rdzv_event_type tell;
+    enum muster_rdzv_request request;
+};
+
+#define MU_USER_HANDLER_EFFECTS_MAX 4
+
+struct mu_user_handler_effects {
+    struct mu_user_handler_effect items[MU_USER_HANDLER_EFFECTS_MAX];
+    unsigned count;
+};
+
+struct mu_user_handler {
+    uint64_t look_ms, end_ms;
+    bool owned; /* free() is ours to call */
+    enum mu_user_handler_state state;
+    enum mu_user_handler_call calling; /* on the thread */
+    enum { MU_USER_HANDLER_UP, MU_USER_HANDLER_SHUTTING, MU_USER_HANDLER_SHUT } shutdown;
+    bool wants_join, wants_close, wants_look; /* asked for, and not called yet */
+    bool dropped; /* nobody wants the next_rendezvous() that is under way: LEFT follows it */
+    bool down;    /* the last question was answered with an error */
+    enum mu_user_handler_end end;
+    uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
+    uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
+};
+
+/* Both times above 0. */
+void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned);
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
+void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                          struct mu_user_handler_effects *out);
+uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b); /* when TIME is wanted; UINT64_MAX: never */
+
+#endif

@@ -1,0 +1,770 @@
+/* A user's own blocking handler on a loop.
+ *
+ * Happy path: the agent asks to join -> blocking.h wants next_rendezvous() -> the thread calls it -> the loop is woken and tells
+ * JOINED. While the round lasts, num_nodes_waiting() is called every look_ms. The agents' requests to the store that came with
+ * the round (struct mu_kv) are calls on the same thread, in the order they came; a get that has to wait for its key waits
+ * for a moment and goes behind the others, until its time is up.
+ *
+ * Failures: what a call returns is told. A round's requests that are still waiting when the next round is asked for are canceled. A
+ * call that does not return in the end is left behind with its thread (base/filethread.h), which touches nothing but its own
+ * job and the user's handler; that is said in one line. */
+#include "handler/user_handler_uv.h"
+
+#include "base/filethread.h"
+#include "base/log.h"
+#include "handler/asking_uv.h"
+#include "handler/user_handler.h"
+#include "kv/kv.h"
+#include "kv/later_uv.h"
+#include "rdzv/round_keys.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <uv.h>
+
+enum {
+    ORDERS_MAX = 128,    /* requests to the store under way; the agent's machines have fewer */
+    SLICE_MS = 100,      /* so long a get waits for its key before others have their turn ... */
+    SLICE_SHORT_MS = 10, /* ... and where others wait */
+};
+
+struct blocking {
+    struct muster_handler handler;
+    struct mu_user_handler machine;
+    uv_loop_t *loop;
+    muster_rdzv_listener *listener;
+    void *ctx;
+    struct muster_rdzv *rdzv;
+    char *backend, *run_id;
+    bool shares_store; /* what use_agent_store() says */
+    uv_timer_t timer;
+    uv_async_t rang; /* by the threads */
+    struct mu_asking asking;
+    struct mu_filethread *thread, *beside;
+    struct call *call, *beside_call; /* one under way on each, at most */
+    struct mu_list views;            /* that are open */
+    /* The round. */
+    struct muster_store *store; /* NULL: there is no round, or it has none */
+    bool is_met;                /* the handler said where the workers meet, in a store that it shares with them */
+    int64_t round;              /* as the handler counts them; -1: none */
+    /* The end. */
+    size_t handles;
+    void (*on_freed)(void *ctx);
+    void *freed_ctx;
+};
+
+/* A call of the handler, with all that it needs: it may outlive the rest. */
+struct call {
+    struct mu_file_job job;
+    struct blocking *b; /* this and the next: the loop's side only */
+    bool under_way;
+    struct muster_rdzv *rdzv;
+    enum mu_user_handler_call which;
+    char *local_addr;     /* NULL: none */
+    atomic_bool begun;    /* set by the thread */
+    atomic_bool unwanted; /* set by the loop: a handler that says "not yet" is not asked again */
+    struct muster_rdzv_info info;
+    bool built; /* the address was not the handler's: it was put into the store */
+    bool closed;
+    int64_t count;
+    struct muster_error error;
+};
+
+/* A request to the round's store, likewise. */
+struct order {
+    struct mu_file_job job;
+    struct mu_list link; /* in the view's orders */
+    struct view *view;   /* the loop's side only */
+    struct mu_kv_request *request;
+    struct muster_store *store;
+    enum mu_kv_kind kind;
+    struct mu_buf key, value, expected;
+    int64_t number, timeout_ms;
+    struct muster_bytes bytes;
+    bool found;
+    struct muster_error error;
+};
+
+struct view { /* what an agent asks through */
+    struct mu_kv kv;
+    struct mu_list link;
+    struct blocking *b;    /* until it is closed */
+    struct mu_list orders; /* under way */
+    size_t orders_count;
+    struct mu_later later; /* answers without a call */
+    mu_kv_closed *on_closed;
+    void *closed_ctx;
+};
+
+static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned);
+
+static struct blocking *of(const struct muster_handler *handler)
+{
+    assert(handler->ops == &mu_user_handler_handler_ops);
+    return (struct blocking *)(uintptr_t)handler;
+}
+
+/* ---- On the thread: the handler ---- */
+
+/* Where the workers meet. */
+static int build_bootstrap(struct call *call)
+{
+    struct muster_rdzv_info *info = &call->info;
+
+    if (info->bootstrap.master_port != 0 || info->store == NULL)
+        return 0;
+    call->built = true;
+    return muster_store_info_build(info->rank, info->store, call->local_addr, 0, &info->bootstrap, &call->error);
+}
+
+static int call_next(struct call *call)
+{
+    struct muster_rdzv_info *info = &call->info;
+    int rc = mu_rdzv_next_unless(call->rdzv, &call->unwanted, info, &call->error);
+
+    if (rc != 0)
+        return rc;
+    if (info->world_size < 1 || info->rank < 0 || info->rank >= info->world_size)
+        return mu_fail(&call->error, MUSTER_EINTERNAL,
+                       "next_rendezvous() gave rank %" PRId64 " of %" PRId64 "; expected one of 0..%" PRId64,
+                       info->rank, info->world_size, info->world_size < 1 ? 0 : info->world_size - 1);
+    return build_bootstrap(call);
+}
+
+static int call_look(struct call *call)
+{
+    int rc = muster_rdzv_is_closed(call->rdzv, &call->closed, &call->error);
+
+    return rc == 0 ? muster_rdzv_num_nodes_waiting(call->rdzv, &call->count, &call->error) : rc;
+}
+
+static int make_call(struct call *call)
+{
+    switch (call->which) {
+    case MU_USER_HANDLER_NEXT:
+        return call_next(call);
+    case MU_USER_HANDLER_WAITING:
+        return muster_rdzv_num_nodes_waiting(call->rdzv, &call->count, &call->error);
+    case MU_USER_HANDLER_LOOK:
+        return call_look(call);
+    case MU_USER_HANDLER_CLOSE:
+        return muster_rdzv_set_closed(call->rdzv, &call->error);
+    case MU_USER_HANDLER_SHUTDOWN:
+        return muster_rdzv_shutdown(call->rdzv, &call->closed, &call->error);
+    case MU_USER_HANDLER_FREE:
+        muster_rdzv_free(call->rdzv);
+        break;
+    case MU_USER_HANDLER_STORE:
+        break;
+    case MU_USER_HANDLER_NOTHING:
+        assert(false);
+        break;
+    }
+    return 0;
+}
+
+/* What a call returns decides, whatever it has put into the error. */
+static void settle(const char *what, int rc, struct muster_error *error)
+{
+    if (rc > 0)
+        (void)mu_fail(error, MUSTER_EINTERNAL, "%s returned %d; expected 0 or an error", what, rc);
+    else if (rc < 0 && error->text[0] == '\0') /* it need not say why */
+        (void)mu_fail(error, rc, "%s", muster_error_text(rc));
+    error->code = rc > 0 ? MUSTER_EINTERNAL : rc;
+}
+
+static void run_call(struct mu_file_job *job)
+{
+    struct call *call = MU_LIST_ITEM(job, struct call, job);
+
+    atomic_store(&call->begun, true);
+    settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
+}
+
+static void drop_call(struct mu_file_job *job)
+{
+    struct call *call = MU_LIST_ITEM(job, struct call, job);
+
+    free(call->local_addr);
+    free(call);
+}
+
+/* ---- On the thread: the round's store ---- */
+
+static struct muster_slice slice_of(const struct mu_buf *buf)
+{
+    return (struct muster_slice){ buf->data, buf->len };
+}
+
+static int ask_store(struct order *order)
+{
+    struct muster_slice key = slice_of(&order->key), value = slice_of(&order->value);
+
+    switch (order->kind) {
+    case MU_KV_GET:
+        return muster_store_get(order->store, key, order->timeout_ms, &order->bytes, &order->error);
+    case MU_KV_SET:
+        return muster_store_set(order->store, key, value, order->timeout_ms, &order->error);
+    case MU_KV_ADD:
+        return muster_store_add(order->store, key, order->number, order->timeout_ms, &order->number, &order->error);
+    case MU_KV_COMPARE_SET:
+        return muster_store_compare_set(order->store, key, slice_of(&order->expected), value, order->timeout_ms,
+                                        &order->bytes, &order->error);
+    case MU_KV_CHECK:
+        return muster_store_check(order->store, &key, 1, order->timeout_ms, &order->found, &order->error);
+    default:
+        assert(order->kind == MU_KV_DELETE);
+        return muster_store_delete_key(order->store, key, order->timeout_ms, &order->found, &order->error);
+    }
+}
+
+static void run_order(struct mu_file_job *job)
+{
+    struct order *order = MU_LIST_ITEM(job, struct order, job);
+
+    order->error = (struct muster_error){ 0 };
+    settle("the store's call", ask_store(order), &order->error);
+}
+
+static void free_order(struct order *order)
+{
+    muster_bytes_done(&order->bytes);
+    mu_buf_done(&order->key);
+    mu_buf_done(&order->value);
+    mu_buf_done(&order->expected);
+    free(order);
+}
+
+static void drop_order(struct mu_file_job *job)
+{
+    free_order(MU_LIST_ITEM(job, struct order, job));
+}
+
+/* ---- Requests to the store, on the loop ---- */
+
+/* `canceled` or done, with the error that is there. */
+static void answer_later(struct view *view, struct mu_kv_request *request, int rc)
+{
+    request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+    mu_later_push(&view->later, &request->link);
+}
+
+static void forget_order(struct order *order)
+{
+    mu_list_remove(&order->link);
+    order->view->orders_count--;
+}
+
+/* The thread drops what it has of them. */
+static void cancel_orders(struct view *view, bool waiting_only)
+{
+    struct mu_list *link = view->orders.next;
+
+    while (link != &view->orders) {
+        struct order *order = MU_LIST_ITEM(link, struct order, link);
+        struct mu_kv_request *request = order->request;
+
+        link = link->next;
+        if (waiting_only && order->kind != MU_KV_GET)
+            continue;
+        forget_order(order);
+        mu_filethread_cancel(&order->job);
+        answer_later(view, request, mu_fail(&request->error, MUSTER_ECANCELED, "the round is over"));
+    }
+}
+
+static void submit_order(struct order *order)
+{
+    const struct view *view = order->view;
+    uint64_t now_ms = uv_now(view->b->loop), until_ms = order->request->started_ms + order->request->timeout_ms;
+    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 1;
+    uint64_t slice_ms = order->kind != MU_KV_GET ? INT64_MAX : view->orders_count > 1 ? SLICE_SHORT_MS : SLICE_MS;
+
+    order->timeout_ms = (int64_t)(left_ms < slice_ms ? left_ms : slice_ms);
+    mu_filethread_submit(view->b->thread, &order->job);
+}
+
+static void on_ordered(struct mu_file_job *job)
+{
+    struct order *order = MU_LIST_ITEM(job, struct order, job);
+    struct mu_kv_request *request = order->request;
+    struct blocking *b = order->view->b;
+    bool in_time = uv_now(b->loop) - request->started_ms < request->timeout_ms;
+
+    if (order->kind == MU_KV_GET && order->error.code == MUSTER_ETIMEOUT && in_time) {
+        submit_order(order); /* behind what came meanwhile */
+        return;
+    }
+    forget_order(order);
+    request->rc = order->error.code;
+    request->error = order->error;
+    if (request->rc < 0)
+        (void)mu_wrap(&request->error, request->rc, "%s", mu_kv_kind_text(order->kind));
+    request->found = order->found;
+    request->number = order->number;
+    request->bytes = order->bytes;
+    order->bytes = (struct muster_bytes){ 0 };
+    free_order(order);
+    request->done(request);
+}
+
+/* The store is the round's: its keys have no prefix there, as with PyTorch's agents. */
+static struct muster_slice own_key(const struct blocking *b, struct muster_slice key)
+{
+    char prefix[MU_RDZV_RUN_ID_MAX + MU_ROUND_PREFIX_EXTRA];
+    size_t len;
+
+    mu_round_stock_prefix(prefix, sizeof prefix, b->run_id, -1);
+    len = strlen(prefix);
+    if (key.len > len && memcmp(key.data, prefix, len) == 0)
+        return (struct muster_slice){ (const char *)key.data + len, key.len - len };
+    return key;
+}
+
+static int fill_order(struct order *order, const struct mu_kv_request *request, struct muster_slice key)
+{
+    if (mu_buf_append(&order->key, key.data, key.len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->value, request->value.data, request->value.len, SIZE_MAX) < 0 ||
+        mu_buf_append(&order->expected, request->token.data, request->token.len, SIZE_MAX) < 0)
+        return MUSTER_ENOMEM;
+    return 0;
+}
+
+static int begin_order(struct view *view, struct mu_kv_request *request, struct muster_error *reterr)
+{
+    struct blocking *b = view->b;
+    struct order *order;
+
+    if (b->store == NULL)
+        return mu_fail(reterr, MUSTER_ECANCELED, "there is no round, or it has no store");
+    if (view->orders_count == ORDERS_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "%d requests are under way", ORDERS_MAX);
+    order = calloc(1, sizeof *order);
+    if (order == NULL || fill_order(order, request, own_key(b, request->key)) < 0) {
+        if (order != NULL)
+            free_order(order);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request");
+    }
+    order->job = (struct mu_file_job){ .run = run_order, .done = on_ordered, .drop = drop_order };
+    order->view = view;
+    order->request = request;
+    order->store = b->store;
+    order->kind = request->kind;
+    order->number = request->number;
+    mu_list_push(&view->orders, &order->link);
+    view->orders_count++;
+    submit_order(order);
+    return 0;
+}
+
+static void view_submit(struct mu_kv *kv, struct mu_kv_request *request)
+{
+    struct view *view = (struct view *)kv;
+    int rc;
+
+    assert(view->b != NULL);
+    mu_kv_begin(request, uv_now(view->b->loop));
+    rc = begin_order(view, request, &request->error);
+    if (rc < 0)
+        answer_later(view, request, rc);
+}
+
+static void on_view_closed(void *ctx)
+{
+    struct view *view = ctx;
+
+    view->on_closed(&view->kv, view->closed_ctx);
+    free(view);
+}
+
+static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
+{
+    struct view *view = (struct view *)kv;
+
+    cancel_orders(view, false);
+    mu_list_remove(&view->link);
+    view->b = NULL;
+    view->on_closed = closed;
+    view->closed_ctx = ctx;
+    mu_later_close(&view->later, on_view_closed, view);
+}
+
+static const struct mu_kv_ops view_ops = { .name = "blocking", .submit = view_submit, .close = view_close };
+
+bool mu_user_handler_has_store(const struct muster_handler *handler)
+{
+    return of(handler)->store != NULL;
+}
+
+int mu_user_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+{
+    struct blocking *b = of(handler);
+    struct view *view = calloc(1, sizeof *view);
+
+    if (view == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
+    view->kv.ops = &view_ops;
+    view->b = b;
+    mu_list_init(&view->orders);
+    mu_later_open(&view->later, b->loop, mu_kv_tell);
+    mu_list_push(&b->views, &view->link);
+    *ret_kv = &view->kv;
+    return 0;
+}
+
+/* ---- Telling ---- */
+
+static void tell(struct blocking *b, const struct mu_user_handler_effect *effect, const struct call *returned)
+{
+    struct muster_rdzv_event event = {
+        .size = sizeof event, .type = effect->tell, .round = b->round, .request = effect->request
+    };
+    struct muster_error error;
+
+    if (returned != NULL && returned->error.code < 0 && effect->tell != MUSTER_RDZV_CLOSED) {
+        error = returned->error;
+        (void)mu_wrap(&error, error.code, "%s rendezvous '%s'",
+                      effect->tell == MUSTER_RDZV_BACKEND_DOWN ? "keep to" : mu_handler_request_text(effect->request),
+                      b->run_id);
+        event.error = &error;
+    }
+    if (effect->tell == MUSTER_RDZV_JOINED)
+        event.info = &returned->info;
+    if (returned != NULL) {
+        event.count = returned->count;
+        event.closed = returned->closed;
+    }
+    b->listener(b->ctx, &event);
+}
+
+/* ---- Calls ---- */
+
+static void take_round(struct blocking *b, const struct call *call)
+{
+    b->store = call->info.store;
+    b->round = call->info.round;
+    b->is_met = !call->built && call->info.bootstrap.master_port != 0;
+}
+
+static void on_called(struct mu_file_job *job)
+{
+    struct call *call = MU_LIST_ITEM(job, struct call, job);
+    struct blocking *b = call->b;
+
+    call->under_way = false;
+    if (call->which == MU_USER_HANDLER_NEXT && call->error.code == 0)
+        take_round(b, call);
+    if (call->which == MU_USER_HANDLER_SHUTDOWN && call->error.code < 0)
+        mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': shutdown() failed: %s; the result stays as it is",
+               b->backend, call->error.text);
+    if (b->machine.end != MU_USER_HANDLER_OVER)
+        feed(b,
+             (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
+                                             .call = call->which,
+                                             .error = &call->error,
+                                             .count = call->count,
+                                             .closed = call->closed },
+             call);
+}
+
+static void make(struct blocking *b, struct mu_filethread *thread, struct call *call, enum mu_user_handler_call which)
+{
+    assert(!call->under_way);
+    if (which == MU_USER_HANDLER_NEXT ||
+        which == MU_USER_HANDLER_STORE) { /* from here on the round's store is not ours to use */
+        b->store = NULL;
+        for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
+            cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
+    }
+    call->under_way = true;
+    call->which = which;
+    call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
+    call->built = call->closed = false;
+    atomic_store(&call->begun, false);
+    atomic_store(&call->unwanted, false);
+    call->count = 0;
+    call->error = (struct muster_error){ 0 };
+    mu_filethread_submit(thread, &call->job);
+}
+
+/* ---- The end ---- */
+
+static void free_call(struct call *call)
+{
+    if (call != NULL && !call->under_way) /* else it is dropped with its thread */
+        drop_call(&call->job);
+}
+
+/* Before the loop has anything of it, or when it has nothing any more. */
+static void destroy(struct blocking *b)
+{
+    free(b->backend);
+    free(b->run_id);
+    free(b);
+}
+
+static void part_closed(void *ctx)
+{
+    struct blocking *b = ctx;
+    void (*on_freed)(void *ctx) = b->on_freed;
+    void *freed_ctx = b->freed_ctx;
+
+    assert(b->handles > 0);
+    if (--b->handles > 0)
+        return;
+    destroy(b);
+    on_freed(freed_ctx);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    part_closed(handle->data);
+}
+
+/* From the loop, and not while the threads tell what they have: they end here. */
+static void on_over(uv_timer_t *timer)
+{
+    struct blocking *b = timer->data;
+
+    assert(mu_list_empty(&b->views));
+    free_call(b->call);
+    free_call(b->beside_call);
+    (void)mu_filethread_free(b->thread); /* one that hangs is left behind, with its call */
+    (void)mu_filethread_free(b->beside);
+    b->handles = 3;
+    uv_close((uv_handle_t *)&b->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&b->rang, on_handle_closed);
+    mu_asking_close(&b->asking, part_closed);
+}
+
+/* A call that has not begun is behind one of the store. */
+static enum mu_user_handler_call hanging(const struct blocking *b, enum mu_user_handler_call call)
+{
+    return b->call->under_way && !atomic_load(&b->call->begun) ? MU_USER_HANDLER_STORE : call;
+}
+
+static void abandon(const struct blocking *b, enum mu_user_handler_call call)
+{
+    mu_rdzv_keep(b->rdzv);
+    mu_log(MUSTER_LOG_WARNING,
+           "rendezvous handler '%s': %s has not returned for %" PRIu64 ".%" PRIu64
+           " s%s; going on without it. Its thread is left behind, and the handler is never freed",
+           b->backend, mu_user_handler_call_text(call), b->machine.end_ms / 1000, b->machine.end_ms % 1000 / 100,
+           call == MU_USER_HANDLER_NEXT ? " after shutdown() was called" : "");
+}
+
+/* ---- The machine ---- */
+
+static void perform(struct blocking *b, const struct mu_user_handler_effect *effect, const struct call *returned)
+{
+    switch (effect->type) {
+    case MU_USER_HANDLER_DO_CALL:
+        make(b, b->thread, b->call, effect->call);
+        break;
+    case MU_USER_HANDLER_DO_BESIDE:
+        atomic_store(&b->call->unwanted, true);
+        make(b, b->beside, b->beside_call, effect->call);
+        break;
+    case MU_USER_HANDLER_DO_TELL:
+        tell(b, effect, returned);
+        break;
+    case MU_USER_HANDLER_DO_ABANDON:
+        abandon(b, hanging(b, effect->call));
+        (void)uv_timer_start(&b->timer, on_over, 0, 0);
+        break;
+    case MU_USER_HANDLER_DO_END:
+        (void)uv_timer_start(&b->timer, on_over, 0, 0);
+        break;
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    feed(timer->data, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TIME }, NULL);
+}
+
+static void arm(struct blocking *b)
+{
+    uint64_t when_ms = mu_user_handler_deadline_ms(&b->machine), now_ms = uv_now(b->loop);
+
+    if (b->machine.end == MU_USER_HANDLER_OVER)
+        return; /* the timer is on_over()'s */
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&b->timer);
+    else
+        (void)uv_timer_start(&b->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned)
+{
+    struct mu_user_handler_effects effects;
+    struct call copy; /* a call that follows takes the place of the one that has returned */
+
+    if (returned != NULL)
+        copy = *returned;
+    event.now_ms = uv_now(b->loop);
+    if (event.error != NULL)
+        event.error = &copy.error;
+    mu_user_handler_step(&b->machine, &event, &effects);
+    for (unsigned i = 0; i < effects.count; i++)
+        perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
+    arm(b);
+}
+
+static void on_rang(uv_async_t *async)
+{
+    struct blocking *b = async->data;
+
+    mu_filethread_turn(b->thread);
+    mu_filethread_turn(b->beside);
+}
+
+static void wake(void *ctx)
+{
+    (void)uv_async_send(&((struct blocking *)ctx)->rang);
+}
+
+/* ---- The handler ---- */
+
+static void on_ask(void *ctx, unsigned what)
+{
+    feed(ctx, (struct mu_user_handler_event){ .type = (enum mu_user_handler_event_type)what }, NULL);
+}
+
+static void blocking_join(struct muster_handler *handler)
+{
+    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_JOIN);
+}
+
+static void blocking_leave(struct muster_handler *handler)
+{
+    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_LEAVE);
+}
+
+static void blocking_close(struct muster_handler *handler)
+{
+    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_CLOSE);
+}
+
+static void blocking_look(struct muster_handler *handler)
+{
+    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_LOOK);
+}
+
+/* An address that we have put into the store ourselves is one where worker 0 will listen. */
+static bool blocking_use_agent_store(const struct muster_handler *handler)
+{
+    const struct blocking *b = of(handler);
+
+    return b->shares_store && b->is_met;
+}
+
+static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
+{
+    struct blocking *b = of(handler);
+
+    b->on_freed = done;
+    b->freed_ctx = ctx;
+    mu_asking_put(&b->asking, MU_USER_HANDLER_ON_FREE);
+}
+
+const struct muster_handler_ops mu_user_handler_handler_ops = {
+    .size = sizeof mu_user_handler_handler_ops,
+    .name = "blocking",
+    .join = blocking_join,
+    .leave = blocking_leave,
+    .close = blocking_close,
+    .look = blocking_look,
+    .use_agent_store = blocking_use_agent_store,
+    .free = blocking_free,
+};
+
+static struct call *new_call(struct blocking *b, const char *local_addr)
+{
+    struct call *call = calloc(1, sizeof *call);
+
+    if (call == NULL)
+        return NULL;
+    call->job = (struct mu_file_job){ .run = run_call, .done = on_called, .drop = drop_call };
+    call->b = b;
+    call->rdzv = b->rdzv;
+    call->local_addr = local_addr != NULL ? strdup(local_addr) : NULL;
+    if (local_addr == NULL || call->local_addr != NULL)
+        return call;
+    free(call);
+    return NULL;
+}
+
+static int make_parts(struct blocking *b, const char *local_addr, struct muster_error *reterr)
+{
+    struct mu_filethread_config thread = { .wake = wake, .ctx = b };
+
+    b->backend = strdup(muster_rdzv_get_backend(b->rdzv));
+    b->run_id = strdup(muster_rdzv_get_run_id(b->rdzv));
+    b->call = new_call(b, local_addr);
+    b->beside_call = new_call(b, local_addr);
+    b->thread = mu_filethread_new(&thread);
+    b->beside = mu_filethread_new(&thread);
+    if (b->backend == NULL || b->run_id == NULL || b->call == NULL || b->beside_call == NULL || b->thread == NULL ||
+        b->beside == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
+    if (strlen(b->run_id) > MU_RDZV_RUN_ID_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT,
+                       "the run id of the rendezvous handler '%s' has %zu bytes; at most %d are possible", b->backend,
+                       strlen(b->run_id), MU_RDZV_RUN_ID_MAX);
+    return 0;
+}
+
+static int start(struct blocking *b, const char *local_addr, struct muster_error *reterr)
+{
+    int rc = make_parts(b, local_addr, reterr);
+
+    if (rc == 0) {
+        rc = uv_async_init(b->loop, &b->rang, on_rang);
+        if (rc < 0)
+            rc = mu_fail_errno(reterr, -rc, "make what wakes the loop");
+    }
+    if (rc == 0)
+        return 0;
+    free_call(b->call);
+    free_call(b->beside_call);
+    (void)mu_filethread_free(b->thread);
+    (void)mu_filethread_free(b->beside);
+    destroy(b);
+    return rc;
+}
+
+int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, const struct mu_driving *driving,
+                          const char *local_addr, muster_rdzv_listener *listener, void *ctx,
+                          struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct blocking *b = calloc(1, sizeof *b);
+    int rc = 0;
+
+    if (b == NULL) {
+        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
+    } else {
+        b->handler.ops = &mu_user_handler_handler_ops;
+        b->loop = loop;
+        b->listener = listener;
+        b->ctx = ctx;
+        b->rdzv = rdzv;
+        b->round = -1;
+        mu_list_init(&b->views);
+        rc = start(b, local_addr, reterr);
+    }
+    if (rc < 0) {
+        if (take)
+            muster_rdzv_free(rdzv);
+        return rc;
+    }
+    b->shares_store = muster_rdzv_use_agent_store(rdzv);
+    mu_user_handler_init(&b->machine, driving->look_ms, driving->end_ms, take);
+    (void)uv_timer_init(loop, &b->timer); /* these only fill in memory */
+    mu_asking_open(&b->asking, loop, on_ask, b);
+    b->timer.data = b->rang.data = b;
+    *ret_handler = &b->handler;
+    return 0;
+}

@@ -1,0 +1,366 @@
+/* The blocking face of an etcd store, and of etcd's keys. A call is put on a list, the loop is woken, and the caller sleeps
+ * on its own semaphore until it is answered; that it will be is the business of the client's deadlines. */
+#include "kv/blocking_etcd_store_uv.h"
+
+#include "base/clock.h"
+#include "rdzv/classic.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+struct mu_etcd_sync {
+    pthread_t thread;
+    uv_loop_t loop;
+    uv_async_t wake;
+    struct mu_kv *kv;
+    struct mu_etcd2 *etcd;
+    pthread_mutex_t lock;
+    struct mu_list posted; /* of struct posted; under lock */
+    bool stop;             /* under lock */
+};
+
+struct posted { /* one of both */
+    struct mu_list link;
+    struct mu_kv_request *request;
+    struct mu_etcd2_call *call;
+    sem_t done;
+};
+
+/* ---- The thread's side ---- */
+
+static void on_kv_done(struct mu_kv_request *request)
+{
+    struct posted *posted = request->ctx;
+
+    (void)sem_post(&posted->done); /* both are gone from here on */
+}
+
+static void on_call_done(struct mu_etcd2_call *call)
+{
+    struct posted *posted = call->ctx;
+
+    (void)sem_post(&posted->done);
+}
+
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    (void)ctx;
+}
+
+static void on_etcd_closed(void *ctx)
+{
+    (void)ctx;
+}
+
+static void close_all(struct mu_etcd_sync *sync)
+{
+    sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
+    mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
+    uv_close((uv_handle_t *)&sync->wake, NULL);
+}
+
+static void begin(struct mu_etcd_sync *sync, struct posted *posted)
+{
+    uv_update_time(&sync->loop);
+    if (posted->request != NULL)
+        sync->kv->ops->submit(sync->kv, posted->request);
+    else
+        mu_etcd2_call(sync->etcd, posted->call);
+}
+
+static void on_wake(uv_async_t *async)
+{
+    struct mu_etcd_sync *sync = async->data;
+    struct mu_list *link;
+    bool stop;
+
+    do {
+        (void)pthread_mutex_lock(&sync->lock);
+        link = mu_list_pop(&sync->posted);
+        stop = sync->stop;
+        (void)pthread_mutex_unlock(&sync->lock);
+        if (link != NULL)
+            begin(sync, MU_LIST_ITEM(link, struct posted, link));
+    } while (link != NULL);
+    if (stop)
+        close_all(sync);
+}
+
+static void *run_loop(void *arg)
+{
+    struct mu_etcd_sync *sync = arg;
+
+    (void)uv_run(&sync->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+/* ---- The caller's side ---- */
+
+static void post_and_wait(struct mu_etcd_sync *sync, struct posted *posted)
+{
+    (void)sem_init(&posted->done, 0, 0);
+    (void)pthread_mutex_lock(&sync->lock);
+    mu_list_push(&sync->posted, &posted->link);
+    (void)uv_async_send(&sync->wake);
+    (void)pthread_mutex_unlock(&sync->lock);
+    while (sem_wait(&posted->done) < 0 && errno == EINTR)
+        continue;
+    (void)sem_destroy(&posted->done);
+}
+
+int mu_etcd_sync_kv(struct mu_etcd_sync *sync, struct mu_kv_request *request)
+{
+    struct posted posted = { .request = request };
+
+    request->done = on_kv_done;
+    /* cppcheck-suppress autoVariables ; it is answered before we return */
+    request->ctx = &posted;
+    post_and_wait(sync, &posted);
+    return request->rc;
+}
+
+int mu_etcd_sync_call(struct mu_etcd_sync *sync, struct mu_etcd2_call *call)
+{
+    struct posted posted = { .call = call };
+
+    call->done = on_call_done;
+    /* cppcheck-suppress autoVariables ; it is answered before we return */
+    call->ctx = &posted;
+    post_and_wait(sync, &posted);
+    return call->rc;
+}
+
+void mu_etcd_sync_stop(struct mu_etcd_sync *sync)
+{
+    if (sync == NULL)
+        return;
+    (void)pthread_mutex_lock(&sync->lock);
+    sync->stop = true;
+    (void)uv_async_send(&sync->wake);
+    (void)pthread_mutex_unlock(&sync->lock);
+    (void)pthread_join(sync->thread, NULL);
+    (void)uv_loop_close(&sync->loop);
+    (void)pthread_mutex_destroy(&sync->lock);
+    free(sync);
+}
+
+/* What is on the loop already, of a start that failed. */
+static void discard(struct mu_etcd_sync *sync)
+{
+    if (sync->kv != NULL)
+        sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
+    if (sync->etcd != NULL)
+        mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
+    uv_close((uv_handle_t *)&sync->wake, NULL);
+    (void)uv_run(&sync->loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&sync->loop);
+    (void)pthread_mutex_destroy(&sync->lock);
+    free(sync);
+}
+
+int mu_etcd_sync_start(const struct mu_kv_etcd_store_config *config, struct mu_etcd_sync **ret_sync,
+                       struct muster_error *reterr)
+{
+    struct mu_etcd_sync *sync = calloc(1, sizeof *sync);
+    int rc;
+
+    if (sync == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
+    rc = uv_loop_init(&sync->loop);
+    if (rc == 0) {
+        rc = uv_async_init(&sync->loop, &sync->wake, on_wake);
+        if (rc < 0)
+            (void)uv_loop_close(&sync->loop);
+    }
+    if (rc < 0) {
+        free(sync);
+        return mu_fail_errno(reterr, -rc, "start a loop");
+    }
+    sync->wake.data = sync;
+    mu_list_init(&sync->posted);
+    (void)pthread_mutex_init(&sync->lock, NULL);
+    rc = mu_kv_etcd_store_start(&sync->loop, config, &sync->kv, reterr);
+    if (rc == 0)
+        rc = mu_etcd2_start(&sync->loop, config->http, &sync->etcd, reterr);
+    if (rc == 0) {
+        rc = mu_thread_start(&sync->thread, run_loop, sync);
+        if (rc != 0)
+            rc = mu_fail_errno(reterr, rc, "start the thread of an etcd store");
+    }
+    if (rc < 0) {
+        discard(sync);
+        return rc;
+    }
+    *ret_sync = sync;
+    return 0;
+}
+
+/* ---- As a store ---- */
+
+struct etcd_store {
+    struct muster_store base;
+    struct mu_etcd_sync *sync;
+};
+
+static int run(struct muster_store *store, struct mu_kv_request *request, int64_t timeout_ms,
+               struct muster_error *reterr)
+{
+    int rc;
+
+    request->timeout_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : 1;
+    rc = mu_etcd_sync_kv(((struct etcd_store *)store)->sync, request);
+    if (rc < 0 && reterr != NULL)
+        *reterr = request->error;
+    return rc;
+}
+
+static int store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
+                     struct muster_error *reterr)
+{
+    struct mu_kv_request request = { .kind = MU_KV_SET, .key = key, .value = value };
+
+    return run(store, &request, timeout_ms, reterr);
+}
+
+static int store_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
+                     struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    struct mu_kv_request request = { .kind = MU_KV_GET, .key = key };
+    int rc = run(store, &request, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_value = request.bytes;
+    return rc;
+}
+
+static int store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
+                     int64_t *ret_value, struct muster_error *reterr)
+{
+    struct mu_kv_request request = { .kind = MU_KV_ADD, .key = key, .number = delta };
+    int rc = run(store, &request, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_value = request.number;
+    return rc;
+}
+
+static int store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                       bool *ret_all_exist, struct muster_error *reterr)
+{
+    int64_t until_ms = mu_clock_in_ms(timeout_ms);
+    bool all = true;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && all && i < count; i++) {
+        struct mu_kv_request request = { .kind = MU_KV_CHECK, .key = keys[i] };
+
+        rc = run(store, &request, until_ms - mu_clock_ms(), reterr);
+        all = request.found;
+    }
+    if (rc == 0)
+        *ret_all_exist = all;
+    return rc;
+}
+
+/* One after the other: when all are there is when the last one is. */
+static int store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                      struct muster_error *reterr)
+{
+    int64_t until_ms = mu_clock_in_ms(timeout_ms);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct muster_bytes value = { 0 };
+
+        rc = store_get(store, keys[i], until_ms - mu_clock_ms(), &value, reterr);
+        muster_bytes_done(&value);
+    }
+    return rc;
+}
+
+static void store_free(struct muster_store *store)
+{
+    mu_etcd_sync_stop(((struct etcd_store *)store)->sync);
+    free(store);
+}
+
+/* No delete_key, num_keys and compare_set: PyTorch's has none, and answers as these do. */
+static const struct muster_store_ops store_ops = {
+    .size = sizeof store_ops,
+    .name = "etcd",
+    .set = store_set,
+    .get = store_get,
+    .add = store_add,
+    .check = store_check,
+    .wait = store_wait,
+    .free = store_free,
+};
+
+int mu_etcd_sync_store(struct mu_etcd_sync *sync, int64_t timeout_ms, struct muster_store **ret_store,
+                       struct muster_error *reterr)
+{
+    struct etcd_store *store = calloc(1, sizeof *store);
+
+    assert(timeout_ms > 0);
+    if (store == NULL) {
+        mu_etcd_sync_stop(sync);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
+    }
+    store->base.ops = &store_ops;
+    store->base.timeout_ms = timeout_ms;
+    store->sync = sync;
+    *ret_store = &store->base;
+    return 0;
+}
+
+int mu_etcd_config_whole(const struct muster_etcd_config *given, struct muster_etcd_config *ret_whole,
+                         struct muster_error *reterr)
+{
+    struct muster_etcd_config whole = { .size = 0 };
+
+    if (given->size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "the size of the etcd configuration is not set");
+    memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
+    whole.size = sizeof whole;
+    if (whole.endpoints == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "no endpoint of etcd is given");
+    *ret_whole = whole;
+    return 0;
+}
+
+int muster_store_etcd_new(const struct muster_etcd_config *given, const char *prefix, int64_t timeout_ms,
+                          struct muster_store **ret_store, struct muster_error *reterr)
+{
+    struct muster_etcd_config etcd = { .size = 0 };
+    struct mu_http_config http = { .seed = 0 };
+    struct mu_kv_etcd_store_config config = { .http = &http };
+    struct mu_etcd_sync *sync = NULL;
+    char dir[MU_CLASSIC_KEY_MAX];
+    int rc = mu_etcd_config_whole(given, &etcd, reterr);
+
+    if (rc < 0)
+        return mu_wrap(reterr, rc, "open an etcd store");
+    if (timeout_ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "open an etcd store: a timeout of %lld ms is below 0",
+                       (long long)timeout_ms);
+    if (!mu_classic_key_clean(prefix, dir, sizeof dir))
+        return mu_fail(reterr, MUSTER_EINVAL, "open an etcd store: its prefix is too long");
+    http.endpoints = etcd.endpoints;
+    http.protocol = etcd.protocol;
+    http.ca_file = etcd.cacert;
+    http.cert_file = etcd.cert;
+    http.key_file = etcd.key;
+    if (getrandom(&http.seed, sizeof http.seed, 0) < 0)
+        http.seed = (uint64_t)mu_clock_ms();
+    config.seed = http.seed;
+    config.dir = strcmp(dir, "/") == 0 ? "" : dir;
+    rc = mu_etcd_sync_start(&config, &sync, reterr);
+    if (rc == 0)
+        rc = mu_etcd_sync_store(sync, timeout_ms == 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms, ret_store, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "open an etcd store") : 0;
+}

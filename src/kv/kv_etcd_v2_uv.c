@@ -1,0 +1,815 @@
+/* The back end of PyTorch's etcd-v2 rendezvous.
+ *
+ * Happy path: READ is a get, WRITE a put on condition, PARK a long poll; what concerns the plain store is handed on to it, and
+ * turns to kv/etcd2_turns_uv.c.
+ * Failures: a write that lost is followed by a get, so that its asker learns who won. A document that is gone (its time was
+ * up, or somebody deleted it) is told as there being none: its members put it back. A write whose answer was lost is an
+ * error: the asker reads. There is no host that could be `gone`.
+ *
+ * A get goes through etcd's log, so that no member that is cut off from the others answers it. One that follows an event
+ * need not: it is enough that its answer is newer than the event.
+ *
+ * A watched key is sent, as a whole, to everybody who watches it whenever it is written. Small documents are watched all the
+ * same, for PyTorch's members ring no bell; members of a large one, and whoever waits for its turn, watch a bell of our own.
+ *
+ * The store outlives its jobs, so that a job of a name that was used before would find the addresses of the other one.
+ * Whoever is about to create a document therefore first takes away what that name has in the store from before: everything
+ * that was there when a read said that there was no document. Only who has never seen a document does so,
+ * and if there is something to take away it waits a moment first: a job that runs, and whose document somebody deleted, has
+ * members who put it back. */
+#include "kv/kv_etcd_v2_uv.h"
+
+#include "base/base64.h"
+#include "base/log.h"
+#include "kv/etcd2_turns_uv.h"
+#include "kv/etcd2_uv.h"
+#include "kv/etcd_store_uv.h"
+#include "kv/later_uv.h"
+#include "rdzv/pickle.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROOT "/torch/elastic/rendezvous/"
+
+enum {
+    TOKEN_MAX = 24,
+    MAKE_STORE_MS = 10000, /* for the store's directory */
+    DELETES_MAX = 16,      /* at once */
+    BACK_MS = 2000,        /* for the members of a job that runs to put its document back */
+    SMALL_MAX = 2048,      /* bytes of a document that is watched itself; some 20 members */
+};
+
+struct driver;
+
+struct work { /* a request under way */
+    struct driver *driver;
+    struct mu_kv_request *request;
+    struct mu_etcd2_call call;
+    struct mu_buf text; /* WRITE: the document as it goes on the wire */
+    uint64_t at_least;  /* READ: an answer at this index is new enough; 0: it has to go through etcd's log */
+};
+
+struct watch { /* of the document or the bell; PARKs come and go with it */
+    struct driver *driver;
+    struct mu_etcd2_call call;
+    const char *key;
+    uint64_t after; /* what was written after this index */
+    bool dropped;   /* another one has taken its place */
+};
+
+struct clearing { /* what is done before a document is created */
+    struct work *work;
+    struct mu_etcd2_call list, watch;
+    struct mu_etcd2_answer found; /* what is in the store */
+    size_t next;                  /* of it */
+    uint64_t index;               /* what was written up to this one is from before */
+    struct one_delete {
+        struct clearing *clearing;
+        struct mu_etcd2_call call;
+        bool busy;
+    } deletes[DELETES_MAX];
+    unsigned pending;
+    size_t deleted;
+};
+
+struct driver {
+    struct mu_kv kv;
+    uv_loop_t *loop;
+    struct mu_etcd2 *etcd;
+    struct mu_kv *store;
+    char *key;
+    char *prefixes[2];     /* of this job's keys in the store */
+    uint64_t absent_index; /* the last read said that there was no document at this index; 0: it did not */
+    bool seen;             /* a document was there before */
+    struct mu_later later; /* requests that are answered */
+    struct mu_etcd2_turns turns;
+    char *bell;
+    struct mu_kv_request *parked;
+    struct watch *watch;
+    uint64_t known; /* the index of the newest document that was told */
+    uint64_t event; /* of an event that nobody has read the document after; 0: none */
+    size_t size;    /* of the newest document, as it goes on the wire */
+    struct mu_etcd2_call make_store;
+    unsigned parts; /* not yet closed: client, turns, store, `later` */
+    bool closing;
+    mu_kv_closed *on_closed;
+    void *closed_ctx;
+};
+
+/* ---- Answers ---- */
+
+static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
+{
+    if (error != NULL) {
+        request->error = *error;
+        request->rc = mu_wrap(&request->error, error->code, "%s", mu_kv_kind_text(request->kind));
+    }
+    mu_later_push(&driver->later, &request->link);
+}
+
+static void finish(struct work *work, int rc, const struct muster_error *error)
+{
+    struct mu_kv_request *request = work->request;
+
+    if (rc < 0) {
+        muster_bytes_done(&request->bytes);
+        muster_bytes_done(&request->state_token);
+        request->found = request->written = false;
+        request->error = *error;
+        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+    }
+    mu_buf_done(&work->text);
+    free(work);
+    request->done(request);
+}
+
+/* ---- Documents ---- */
+
+static int give_token(struct mu_kv_request *request, uint64_t index)
+{
+    char *token = malloc(TOKEN_MAX);
+
+    if (token == NULL)
+        return MUSTER_ENOMEM;
+    request->state_token.data = token;
+    request->state_token.len = (size_t)snprintf(token, TOKEN_MAX, "%" PRIu64, index);
+    return 0;
+}
+
+static int give_document(struct work *work, const struct mu_etcd2_node *node, struct muster_error *reterr)
+{
+    struct mu_kv_request *request = work->request;
+    struct mu_buf bytes = { 0 };
+    int rc = node->dir ? MUSTER_EINVAL : mu_base64_decode(node->value, &bytes, MU_PICKLE_BYTES_MAX);
+
+    if (rc == 0)
+        rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
+    if (rc == 0)
+        rc = give_token(request, node->modified);
+    if (rc == 0) {
+        request->found = true;
+        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
+        return 0;
+    }
+    mu_buf_done(&bytes);
+    if (rc == MUSTER_ENOMEM)
+        return mu_fail(reterr, rc, "no memory for a document");
+    return mu_fail(reterr, MUSTER_ERDZV_STATE,
+                   node->dir             ? "'%s' is a directory (%zu bytes)"
+                   : rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
+                                         : "what is stored under '%s' is not base64 (%zu bytes)",
+                   work->driver->key, node->value.len);
+}
+
+static void note_document(struct driver *driver, uint64_t index, size_t size)
+{
+    driver->known = index;
+    driver->size = size;
+}
+
+static uint64_t time_left(const struct work *work)
+{
+    uint64_t took_ms = uv_now(work->driver->loop) - work->request->started_ms;
+
+    return work->request->timeout_ms > took_ms ? work->request->timeout_ms - took_ms : 1;
+}
+
+static void get_document(struct work *work, uint64_t timeout_ms);
+
+static void on_read(struct mu_etcd2_call *call)
+{
+    struct work *work = call->ctx;
+    struct mu_kv_request *request = work->request;
+    struct muster_error error = call->error;
+    int rc = call->rc;
+
+    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !work->driver->closing) {
+        mu_etcd2_answer_done(&call->answer);
+        work->at_least = 0;
+        get_document(work, time_left(work));
+        return;
+    }
+    if (rc == 0 && call->answer.code == MU_ETCD2_OK)
+        note_document(work->driver, call->answer.index, call->answer.nodes[0].value.len);
+    if (rc == 0 && call->answer.code == MU_ETCD2_OK)
+        rc = give_document(work, &call->answer.nodes[0], &error);
+    else if (rc == 0 && call->answer.code != MU_ETCD2_NOT_FOUND)
+        rc = error.code;
+    request->number = (int64_t)(call->answer.index & INT64_MAX);
+    work->driver->seen = work->driver->seen || (call->rc == 0 && call->answer.code == MU_ETCD2_OK);
+    work->driver->absent_index = call->rc == 0 && call->answer.code == MU_ETCD2_NOT_FOUND ? call->answer.index : 0;
+    mu_etcd2_answer_done(&call->answer);
+    finish(work, rc, &error);
+}
+
+static void get_document(struct work *work, uint64_t timeout_ms)
+{
+    struct driver *driver = work->driver;
+
+    work->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(driver->key), .quorum = work->at_least == 0 },
+        .timeout_ms = timeout_ms,
+        .done = on_read,
+        .ctx = work,
+    };
+    mu_etcd2_call(driver->etcd, &work->call);
+}
+
+/* What came last, a turn or a bell, is what the document is read for. */
+static void read_document(struct work *work)
+{
+    struct driver *driver = work->driver;
+
+    work->at_least = driver->turns.index > driver->event ? driver->turns.index : driver->event;
+    driver->turns.index = driver->event = 0;
+    get_document(work, work->request->timeout_ms);
+}
+
+static void on_written(struct mu_etcd2_call *call)
+{
+    struct work *work = call->ctx;
+    struct mu_kv_request *request = work->request;
+    struct muster_error error = call->error;
+    int rc = call->rc, code = call->answer.code;
+
+    if (rc == 0 && code == MU_ETCD2_OK) {
+        uint64_t index = call->answer.nodes_count > 0 ? call->answer.nodes[0].modified : call->answer.index;
+
+        work->driver->seen = request->written = request->found = true;
+        note_document(work->driver, index, work->text.len);
+        if (give_token(request, index) < 0)
+            rc = mu_fail(&error, MUSTER_ENOMEM, "no memory for a token");
+    }
+    mu_etcd2_answer_done(&call->answer);
+    if (rc == 0 && (code == MU_ETCD2_COMPARE_FAILED || code == MU_ETCD2_EXISTS)) {
+        if (!work->driver->closing)
+            get_document(work, time_left(work));
+        else
+            finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
+        return;
+    }
+    if (rc == 0 && code != MU_ETCD2_OK && code != MU_ETCD2_NOT_FOUND)
+        rc = error.code;
+    finish(work, rc, &error);
+}
+
+/* A token is etcd's index, as we gave it. */
+static int read_token(const struct mu_kv_request *request, uint64_t *ret_index)
+{
+    const char *token = request->token.data;
+    uint64_t index = 0;
+
+    for (size_t i = 0; request->has_token && i < request->token.len; i++) {
+        if (token[i] < '0' || token[i] > '9' || index > (UINT64_MAX - 9) / 10)
+            return MUSTER_EINVAL;
+        index = index * 10 + (uint64_t)(token[i] - '0');
+    }
+    *ret_index = index;
+    return 0;
+}
+
+static void put_document(struct work *work, uint64_t index)
+{
+    struct driver *driver = work->driver;
+
+    work->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_PUT,
+                     .key = mu_slice_str(driver->key),
+                     .has_value = true,
+                     .value = mu_buf_slice(&work->text),
+                     .no_value = true,
+                     .ttl_s = MU_KV_ETCD_V2_TTL_S,
+                     .prev_index = index,
+                     .prev_exist = index == 0 ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY },
+        .timeout_ms = time_left(work),
+        .done = on_written,
+        .ctx = work,
+    };
+    mu_etcd2_call(driver->etcd, &work->call);
+}
+
+/* ---- What is left of another job of that name ---- */
+
+static void go_on(struct clearing *clearing);
+
+static void end_clearing(struct clearing *clearing)
+{
+    struct work *work = clearing->work;
+    struct muster_error error;
+
+    if (clearing->deleted > 0)
+        mu_log(MUSTER_LOG_INFO, "etcd-v2: %zu keys of an earlier job of that name were taken away from '%s'",
+               clearing->deleted, MU_KV_ETCD_V2_STORE);
+    mu_etcd2_answer_done(&clearing->found);
+    free(clearing);
+    if (work->driver->closing)
+        finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
+    else
+        put_document(work, 0);
+}
+
+static bool begins_with(struct mu_slice *key, const char *prefix)
+{
+    size_t len = strlen(prefix);
+
+    if (key->len <= len || memcmp(key->data, prefix, len) != 0)
+        return false;
+    *key = mu_slice(key->data + len, key->len - len);
+    return true;
+}
+
+/* "torch.rendezvous.RUN_ID.7/K", where another job's name may go on behind the dot; or "muster.RUN_ID/K". */
+static bool is_key_of(const struct driver *driver, struct mu_slice key)
+{
+    size_t digits = 0;
+
+    if (!begins_with(&key, driver->prefixes[0]))
+        return begins_with(&key, driver->prefixes[1]);
+    while (digits < key.len && key.data[digits] >= '0' && key.data[digits] <= '9')
+        digits++;
+    return digits > 0 && digits < key.len && key.data[digits] == '/';
+}
+
+/* Whether a name in the store is base64 of a key of this job. */
+static bool is_jobs(const struct driver *driver, struct mu_slice path)
+{
+    struct mu_buf key = { 0 };
+    bool ours;
+
+    if (!begins_with(&path, MU_KV_ETCD_V2_STORE "/") || mu_base64_decode(path, &key, MU_ETCD2_KEY_MAX) < 0)
+        return false;
+    ours = is_key_of(driver, mu_buf_slice(&key));
+    mu_buf_done(&key);
+    return ours;
+}
+
+static bool is_from_before(const struct clearing *clearing, const struct mu_etcd2_node *node)
+{
+    return !node->dir && node->modified <= clearing->index && is_jobs(clearing->work->driver, node->key);
+}
+
+static void on_deleted(struct mu_etcd2_call *call)
+{
+    struct one_delete *one = call->ctx;
+    struct clearing *clearing = one->clearing;
+
+    clearing->deleted += call->rc == 0 && call->answer.code == MU_ETCD2_OK;
+    mu_etcd2_answer_done(&call->answer); /* if it was written again meanwhile, it is not from before */
+    one->busy = false;
+    clearing->pending--;
+    go_on(clearing);
+}
+
+static void delete_node(struct clearing *clearing, const struct mu_etcd2_node *node)
+{
+    struct one_delete *one = clearing->deletes;
+
+    while (one->busy)
+        one++;
+    one->clearing = clearing;
+    one->busy = true;
+    one->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_DELETE, .key = node->key, .prev_index = node->modified },
+        .timeout_ms = time_left(clearing->work),
+        .done = on_deleted,
+        .ctx = one,
+    };
+    clearing->pending++;
+    mu_etcd2_call(clearing->work->driver->etcd, &one->call);
+}
+
+/* As many at once as may be; the end, when there is no more. */
+static void go_on(struct clearing *clearing)
+{
+    struct driver *driver = clearing->work->driver;
+
+    while (!driver->closing && clearing->next < clearing->found.nodes_count && clearing->pending < DELETES_MAX) {
+        const struct mu_etcd2_node *node = &clearing->found.nodes[clearing->next++];
+
+        if (is_from_before(clearing, node))
+            delete_node(clearing, node);
+    }
+    if (clearing->pending == 0)
+        end_clearing(clearing);
+}
+
+/* Nobody has put the document back. */
+static void on_watched(struct mu_etcd2_call *call)
+{
+    struct clearing *clearing = call->ctx;
+    bool alone = call->rc == MUSTER_ETIMEOUT;
+
+    mu_etcd2_answer_done(&call->answer);
+    if (alone)
+        go_on(clearing);
+    else
+        end_clearing(clearing);
+}
+
+static void wait_for_members(struct clearing *clearing)
+{
+    struct driver *driver = clearing->work->driver;
+    uint64_t half_ms = time_left(clearing->work) / 2;
+
+    clearing->watch = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(driver->key), .wait_index = clearing->index + 1 },
+        .timeout_ms = half_ms == 0        ? 1
+                      : half_ms < BACK_MS ? half_ms
+                                          : BACK_MS,
+        .done = on_watched,
+        .ctx = clearing,
+    };
+    mu_etcd2_call(driver->etcd, &clearing->watch);
+}
+
+static void on_listed(struct mu_etcd2_call *call)
+{
+    struct clearing *clearing = call->ctx;
+    bool any = false;
+
+    clearing->found = call->answer;
+    if (call->rc < 0)
+        mu_log(MUSTER_LOG_WARNING, "etcd-v2: what an earlier job of that name may have left was not looked for: %s",
+               call->error.text);
+    for (size_t i = 0; i < clearing->found.nodes_count && !any; i++)
+        any = is_from_before(clearing, &clearing->found.nodes[i]);
+    if (any && !clearing->work->driver->closing)
+        wait_for_members(clearing);
+    else
+        end_clearing(clearing);
+}
+
+static int clear_first(struct work *work, struct muster_error *reterr)
+{
+    struct driver *driver = work->driver;
+    struct clearing *clearing = calloc(1, sizeof *clearing);
+
+    if (clearing == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
+    clearing->work = work;
+    clearing->index = driver->absent_index;
+    driver->absent_index = 0;
+    clearing->list = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_GET,
+                     .key = mu_slice_str(MU_KV_ETCD_V2_STORE),
+                     .recursive = true,
+                     .quorum = true },
+        .timeout_ms = time_left(work),
+        .done = on_listed,
+        .ctx = clearing,
+    };
+    mu_etcd2_call(driver->etcd, &clearing->list);
+    return 0;
+}
+
+static int write_document(struct work *work, struct muster_error *reterr)
+{
+    struct driver *driver = work->driver;
+    struct mu_kv_request *request = work->request;
+    uint64_t index = 0;
+
+    if (request->value.len > MU_PICKLE_BYTES_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "a document of %zu bytes is too long", request->value.len);
+    if (mu_base64_encode(mu_slice(request->value.data, request->value.len), &work->text, SIZE_MAX) < 0)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
+    if (read_token(request, &index) < 0) /* no index: what it is for is not there any more */
+        get_document(work, request->timeout_ms);
+    else if (index == 0 && driver->absent_index > 0 && !driver->seen)
+        return clear_first(work, reterr);
+    else
+        put_document(work, index);
+    return 0;
+}
+
+/* ---- The bell ---- */
+
+/* Whoever waits for its turn need not hear of everybody else's. */
+static const char *watched_key(const struct driver *driver)
+{
+    return driver->size > SMALL_MAX || driver->turns.before > 0 ? driver->bell : driver->key;
+}
+
+static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms);
+
+static void answer_parked(struct driver *driver, int rc, const struct muster_error *error)
+{
+    struct mu_kv_request *request = driver->parked;
+
+    driver->parked = NULL;
+    if (rc < 0) {
+        request->error = *error;
+        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+    }
+    request->done(request);
+}
+
+static uint64_t parked_left(const struct driver *driver)
+{
+    uint64_t took_ms = uv_now(driver->loop) - driver->parked->started_ms;
+
+    return driver->parked->timeout_ms > took_ms ? driver->parked->timeout_ms - took_ms : 0;
+}
+
+/* What is newer than an event that was missed, nobody can say: the next read goes through etcd's log. */
+static void on_rung(struct mu_etcd2_call *call)
+{
+    struct watch *watch = call->ctx;
+    struct driver *driver = watch->driver;
+    struct muster_error error = call->error;
+    bool rang = call->rc == 0 && call->answer.code == MU_ETCD2_OK;
+    bool missed = call->rc == 0 && call->answer.code == MU_ETCD2_INDEX_CLEARED;
+    uint64_t index = rang ? call->answer.nodes[0].modified : 0;
+    int rc = rang || missed ? 0 : call->rc < 0 ? call->rc : error.code;
+    bool dropped = watch->dropped;
+
+    mu_etcd2_answer_done(&call->answer);
+    if (!dropped)
+        driver->watch = NULL;
+    free(watch);
+    if (dropped || driver->parked == NULL)
+        return;
+    if (!driver->closing && ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left(driver) > 0))) {
+        watch_for(driver, driver->known, parked_left(driver)); /* that was known already; or an older one's time */
+        return;
+    }
+    driver->event = index;
+    answer_parked(driver, rc, &error);
+}
+
+static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms)
+{
+    struct watch *watch = calloc(1, sizeof *watch);
+    struct muster_error error;
+
+    if (watch == NULL) {
+        struct mu_kv_request *request = driver->parked;
+
+        driver->parked = NULL;
+        (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
+        answer_later(driver, request, &error);
+        return;
+    }
+    watch->driver = driver;
+    watch->key = watched_key(driver);
+    watch->after = after;
+    watch->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(watch->key), .wait_index = after + 1 },
+        .timeout_ms = timeout_ms > 0 ? timeout_ms : 1,
+        .done = on_rung,
+        .ctx = watch,
+    };
+    driver->watch = watch;
+    mu_etcd2_call(driver->etcd, &watch->call);
+}
+
+/* A new PARK takes the place of an old one. A watch that is under way will do for it, for it began earlier. */
+static void park(struct driver *driver, struct mu_kv_request *request)
+{
+    uint64_t after = (uint64_t)request->number > driver->known ? (uint64_t)request->number : driver->known;
+    struct mu_kv_request *old = driver->parked;
+    struct watch *watch = driver->watch;
+    struct muster_error error;
+
+    driver->known = after;
+    driver->parked = request;
+    if (old != NULL) {
+        (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
+        answer_later(driver, old, &error);
+    }
+    if (watch != NULL && watch->after <= after && watch->key == watched_key(driver))
+        return;
+    if (watch != NULL) {
+        watch->dropped = true;
+        mu_etcd2_cancel(&watch->call);
+    }
+    watch_for(driver, after, request->timeout_ms);
+}
+
+static void on_bell_written(struct mu_etcd2_call *call)
+{
+    struct work *work = call->ctx;
+    struct muster_error error = call->error;
+    int rc = call->rc == 0 && call->answer.code != MU_ETCD2_OK ? error.code : call->rc;
+
+    mu_etcd2_answer_done(&call->answer);
+    finish(work, rc, &error);
+}
+
+/* For those who do not watch the document itself. */
+static void ring(struct work *work)
+{
+    struct driver *driver = work->driver;
+
+    work->call = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_PUT,
+                     .key = mu_slice_str(driver->bell),
+                     .has_value = true,
+                     .no_value = true,
+                     .ttl_s = MU_KV_ETCD_V2_TTL_S },
+        .timeout_ms = work->request->timeout_ms,
+        .done = on_bell_written,
+        .ctx = work,
+    };
+    mu_etcd2_call(driver->etcd, &work->call);
+}
+
+/* ---- From outside ---- */
+
+static int begin(struct driver *driver, struct mu_kv_request *request, struct muster_error *reterr)
+{
+    struct work *work = calloc(1, sizeof *work);
+    int rc = 0;
+
+    if (work == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request");
+    work->driver = driver;
+    work->request = request;
+    if (request->kind == MU_KV_READ) {
+        read_document(work);
+    } else if (request->kind == MU_KV_WRITE) {
+        rc = write_document(work, reterr);
+    } else {
+        ring(work);
+    }
+    if (rc < 0) {
+        mu_buf_done(&work->text);
+        free(work);
+    }
+    return rc;
+}
+
+static void submit(struct mu_kv *kv, struct mu_kv_request *request)
+{
+    struct driver *driver = (struct driver *)kv;
+    struct muster_error error;
+    int rc = 0;
+
+    assert(!driver->closing);
+    mu_kv_begin(request, uv_now(driver->loop));
+    switch (request->kind) {
+    case MU_KV_PARK:
+        park(driver, request);
+        break;
+    case MU_KV_READ:
+    case MU_KV_WRITE:
+    case MU_KV_RING:
+        rc = begin(driver, request, &error);
+        break;
+    case MU_KV_HOST: /* nobody */
+        answer_later(driver, request, NULL);
+        break;
+    case MU_KV_TURN_TAKE:
+    case MU_KV_TURN_WAIT:
+    case MU_KV_TURN_GIVE:
+        if (mu_etcd2_turns_submit(&driver->turns, request))
+            answer_later(driver, request, NULL);
+        break;
+    case MU_KV_SETTLE:
+        rc = mu_fail(&error, MUSTER_ENOTSUP, "etcd-v2 has none");
+        break;
+    case MU_KV_GET:
+    case MU_KV_SET:
+    case MU_KV_ADD:
+    case MU_KV_COMPARE_SET:
+    case MU_KV_CHECK:
+    case MU_KV_DELETE:
+        driver->store->ops->submit(driver->store, request);
+        break;
+    }
+    if (rc < 0)
+        answer_later(driver, request, &error);
+}
+
+static void free_driver(struct driver *driver)
+{
+    mu_etcd2_turns_done(&driver->turns);
+    free(driver->bell);
+    free(driver->key);
+    free(driver->prefixes[0]);
+    free(driver->prefixes[1]);
+    free(driver);
+}
+
+static void part_closed(struct driver *driver)
+{
+    if (--driver->parts > 0)
+        return;
+    driver->on_closed(&driver->kv, driver->closed_ctx);
+    free_driver(driver);
+}
+
+static void on_part_closed(void *ctx)
+{
+    part_closed(ctx);
+}
+
+static void on_store_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    part_closed(ctx);
+}
+
+static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
+{
+    struct driver *driver = (struct driver *)kv;
+
+    assert(!driver->closing);
+    driver->closing = true;
+    driver->on_closed = closed;
+    driver->closed_ctx = ctx;
+    mu_etcd2_turns_close(&driver->turns, on_part_closed, driver);
+    mu_etcd2_close(driver->etcd, on_part_closed, driver);
+    driver->store->ops->close(driver->store, on_store_closed, driver);
+    mu_later_close(&driver->later, on_part_closed, driver);
+}
+
+static bool local_address(const struct mu_kv *kv, char *text, size_t room)
+{
+    return mu_http_local_address(mu_etcd2_http(((const struct driver *)kv)->etcd), text, room);
+}
+
+static const struct mu_kv_ops etcd_v2_ops = {
+    .name = "etcd-v2",
+    .has_bell = true,
+    .has_turns = true,
+    .is_common = true,
+    .submit = submit,
+    .close = close_kv,
+    .local_address = local_address,
+};
+
+static void on_store_made(struct mu_etcd2_call *call)
+{
+    mu_etcd2_answer_done(&call->answer); /* if it was not, the first write makes it */
+}
+
+/* PyTorch's members fail when they read from a store whose directory is not there yet. */
+static void make_store(struct driver *driver)
+{
+    driver->make_store = (struct mu_etcd2_call){
+        .request = { .kind = MU_ETCD2_PUT,
+                     .key = mu_slice_str(MU_KV_ETCD_V2_STORE),
+                     .dir = true,
+                     .prev_exist = MU_ETCD2_MUST_NOT },
+        .timeout_ms = MAKE_STORE_MS,
+        .done = on_store_made,
+    };
+    mu_etcd2_call(driver->etcd, &driver->make_store);
+}
+
+static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *config, struct muster_error *reterr)
+{
+    const struct mu_kv_etcd_store_config store = { .http = config->http,
+                                                   .dir = MU_KV_ETCD_V2_STORE,
+                                                   .seed = config->http->seed + 1 };
+    int rc = mu_etcd2_turns_init(&driver->turns, driver->loop, config->run_id, config->http->seed, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (asprintf(&driver->key, ROOT "%s", config->run_id) < 0)
+        driver->key = NULL;
+    if (asprintf(&driver->bell, MU_ETCD2_TURNS_DIR "/bell.%s", config->run_id) < 0)
+        driver->bell = NULL;
+    if (asprintf(&driver->prefixes[0], "torch.rendezvous.%s.", config->run_id) < 0)
+        driver->prefixes[0] = NULL;
+    if (asprintf(&driver->prefixes[1], "muster.%s/", config->run_id) < 0)
+        driver->prefixes[1] = NULL;
+    if (driver->key == NULL || driver->bell == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
+    rc = mu_kv_etcd_store_start(driver->loop, &store, &driver->store, reterr);
+    return rc == 0 ? mu_etcd2_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
+}
+
+static void forget(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    (void)ctx;
+}
+
+int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *config, struct mu_kv **ret_kv,
+                        struct muster_error *reterr)
+{
+    struct driver *driver = calloc(1, sizeof *driver);
+    int rc;
+
+    if (driver == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
+    driver->kv.ops = &etcd_v2_ops;
+    driver->loop = loop;
+    driver->parts = 4;
+    rc = set_up(driver, config, reterr);
+    if (rc < 0) {
+        if (driver->store != NULL)
+            driver->store->ops->close(driver->store, forget, NULL);
+        free_driver(driver);
+        return rc;
+    }
+    mu_later_open(&driver->later, loop, mu_kv_tell);
+    mu_etcd2_turns_start(&driver->turns, driver->etcd);
+    make_store(driver);
+    *ret_kv = &driver->kv;
+    return 0;
+}

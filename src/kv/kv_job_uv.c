@@ -1,0 +1,472 @@
+/* See job_uv.h.
+ *
+ * A request of the job's is one call to etcd. A GET of a key that is not there waits in a list; every change of such a key
+ * makes it ask again, until its time is up. A request of the round's is handed on to a TCPStore's driver as it is. */
+#include "kv/kv_job_uv.h"
+
+#include "kv/kv_c10d_uv.h"
+#include "kv/later_uv.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#define ROUND_TIMEOUT_MS 30000 /* for the first connection to a round's store */
+#define KEY_MAX 256            /* of a key of the job's, without what is in front */
+
+struct job {
+    struct mu_kv kv;
+    uv_loop_t *loop;
+    struct mu_kv_job_config config;
+    char *run_id, *prefix, *marks, *ours; /* ours: "muster.<run id>/" */
+    struct mu_kv *round;                  /* NULL: there is none yet */
+    uint64_t seed;
+    struct mu_list asked;    /* calls to etcd, and GETs that wait */
+    struct mu_later refused; /* requests that are answered */
+    uv_timer_t timer;        /* of GETs that wait */
+    size_t parts;            /* still to be closed */
+    bool closing, detached;
+    mu_kv_closed *closed;
+    void *closed_ctx;
+};
+
+/* A request of the job's. */
+struct asked {
+    struct mu_list link;
+    struct job *job;
+    struct mu_kv_request *request;
+    struct mu_etcd3_call call;
+    bool under_way, again; /* the call; and what it is about changed meanwhile */
+    uint64_t until_ms;
+    char key[KEY_MAX];
+};
+
+static void arm(struct job *job);
+
+static struct mu_slice slice_of(struct muster_slice slice)
+{
+    return mu_slice(slice.data, slice.len);
+}
+
+static void finish(struct mu_kv_request *request, int rc)
+{
+    request->rc = rc;
+    request->done(request);
+}
+
+static void end(struct asked *asked, int rc)
+{
+    struct mu_kv_request *request = asked->request;
+
+    mu_list_remove(&asked->link);
+    free(asked);
+    finish(request, rc);
+}
+
+static void refuse(struct job *job, struct mu_kv_request *request, int rc)
+{
+    request->rc = rc;
+    mu_later_push(&job->refused, &request->link);
+}
+
+/* ---- The job's keys ---- */
+
+/* What others want to know of a member when the round's store may have gone with it. */
+static bool outlives_round(struct mu_slice key)
+{
+    static const char *const starts[] = { "/done/", "/left/" };
+    bool outlives = false;
+
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        outlives |= key.len > strlen(starts[i]) && memcmp(key.data, starts[i], strlen(starts[i])) == 0;
+    return outlives;
+}
+
+/* Without what is in front; data NULL: it is none of the job's. */
+static struct mu_slice job_key(const struct job *job, struct muster_slice key)
+{
+    size_t len = strlen(job->ours);
+    const char *rest = (const char *)key.data + len, *end = (const char *)key.data + key.len, *slash;
+
+    if (key.len <= len || memcmp(key.data, job->ours, len) != 0)
+        return mu_slice(NULL, 0);
+    slash = memchr(rest, '/', key.len - len);
+    if (slash != NULL && !outlives_round(mu_slice(slash, (size_t)(end - slash))))
+        return mu_slice(NULL, 0);
+    return mu_slice(rest, key.len - len);
+}
+
+static int give(struct mu_kv_request *request, struct mu_slice bytes)
+{
+    char *copy = malloc(bytes.len + 1);
+
+    if (copy == NULL)
+        return mu_fail(&request->error, MUSTER_ENOMEM, "an answer of etcd's");
+    if (bytes.len > 0)
+        memcpy(copy, bytes.data, bytes.len);
+    copy[bytes.len] = '\0';
+    request->bytes.data = copy;
+    request->bytes.len = bytes.len;
+    return 0;
+}
+
+/* The value that the answer has read; data NULL: there is none. */
+static struct mu_slice found_value(const struct mu_etcd3_answer *answer)
+{
+    const struct mu_etcd3_result *result = answer->results_count > 0 ? &answer->results[0] : NULL;
+
+    if (result == NULL || result->kind != MU_ETCD3_OP_RANGE || result->kvs_count == 0)
+        return mu_slice(NULL, 0);
+    return result->kvs[0].value.data == NULL ? mu_slice("", 0) : result->kvs[0].value;
+}
+
+static void ask(struct asked *asked);
+
+/* True: it waits for its key. */
+static bool waits(struct asked *asked)
+{
+    struct job *job = asked->job;
+
+    if (uv_now(job->loop) >= asked->until_ms)
+        return false;
+    if (asked->again && !job->detached)
+        ask(asked);
+    arm(job);
+    return true;
+}
+
+static void answered(struct asked *asked)
+{
+    struct mu_kv_request *request = asked->request;
+    const struct mu_etcd3_answer *answer = &asked->call.answer;
+    struct mu_slice value = found_value(answer);
+
+    switch (request->kind) {
+    case MU_KV_GET:
+        if (value.data == NULL && waits(asked))
+            return;
+        end(asked, value.data != NULL ? give(request, value)
+                                      : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+        return;
+    case MU_KV_CHECK:
+        request->found = value.data != NULL;
+        end(asked, 0);
+        return;
+    case MU_KV_COMPARE_SET: /* as a TCPStore answers: what is there now, or what was expected of a key that is not */
+        if (answer->succeeded)
+            value = slice_of(request->value);
+        else if (value.data == NULL)
+            value = slice_of(request->token);
+        end(asked, give(request, value));
+        return;
+    default:
+        end(asked, 0);
+        return;
+    }
+}
+
+static void on_done(struct mu_etcd3_call *call)
+{
+    struct asked *asked = call->ctx;
+    struct mu_kv_request *request = asked->request;
+    struct mu_etcd3_answer answer = call->answer;
+
+    asked->under_way = false;
+    if (call->rc == 0) {
+        answered(asked);
+    } else {
+        request->error = call->error;
+        end(asked, mu_wrap(&request->error, call->rc, "the job's '%.100s' in etcd", asked->key));
+    }
+    mu_etcd3_answer_done(&answer);
+}
+
+/* One read, or one transaction. */
+static void ask(struct asked *asked)
+{
+    struct job *job = asked->job;
+    const struct mu_kv_request *request = asked->request;
+    struct mu_slice expected = slice_of(request->token);
+    char key[MU_ETCD3_KEY_MAX];
+    struct mu_etcd3_compare compare = { .target = MU_ETCD3_CREATE, .number = 0 };
+    struct mu_etcd3_op put = { .kind = MU_ETCD3_OP_PUT, .value = slice_of(request->value) };
+    struct mu_etcd3_op range = { .kind = MU_ETCD3_OP_RANGE };
+    uint64_t now_ms = uv_now(job->loop);
+
+    (void)snprintf(key, sizeof key, "%s%s", strchr(asked->key, '/') == NULL ? job->prefix : job->marks, asked->key);
+    put.key = range.key = compare.key = mu_slice_str(key);
+    put.lease = job->config.lease(job->config.ctx);
+    if (expected.len > 0) {
+        compare.target = MU_ETCD3_VALUE;
+        compare.value = expected;
+    }
+    asked->again = false;
+    asked->under_way = true;
+    asked->call = (struct mu_etcd3_call){ .done = on_done, .ctx = asked, .timeout_ms = 1 };
+    if (asked->until_ms > now_ms)
+        asked->call.timeout_ms = asked->until_ms - now_ms;
+    if (request->kind == MU_KV_GET || request->kind == MU_KV_CHECK) {
+        asked->call.request = (struct mu_etcd3_request){ .kind = MU_ETCD3_RANGE, .range = range };
+    } else {
+        asked->call.repeatable = request->kind == MU_KV_SET;
+        asked->call.request = (struct mu_etcd3_request){
+            .kind = MU_ETCD3_TXN,
+            .txn = { .success = &put, .success_count = 1 },
+        };
+        if (request->kind == MU_KV_COMPARE_SET) {
+            asked->call.request.txn.compares = &compare;
+            asked->call.request.txn.compares_count = 1;
+            asked->call.request.txn.failure = &range;
+            asked->call.request.txn.failure_count = 1;
+        }
+    }
+    mu_etcd3_call(job->config.etcd, &asked->call);
+}
+
+static void submit_job(struct job *job, struct mu_kv_request *request, struct mu_slice key)
+{
+    bool writes = request->kind == MU_KV_SET || request->kind == MU_KV_COMPARE_SET;
+    struct asked *asked;
+
+    if (!writes && request->kind != MU_KV_GET && request->kind != MU_KV_CHECK) {
+        refuse(job, request,
+               mu_fail(&request->error, MUSTER_ENOTSUP, "%s the job's '%.*s' in etcd: there is no such request",
+                       mu_kv_kind_text(request->kind), (int)(key.len < 100 ? key.len : 100), key.data));
+        return;
+    }
+    if (job->detached || (writes && job->config.lease(job->config.ctx) == 0)) {
+        refuse(job, request,
+               mu_fail(&request->error, MUSTER_ERDZV_CONNECTION, "the lease of the job is not known at the moment"));
+        return;
+    }
+    if (key.len >= KEY_MAX) {
+        refuse(job, request, mu_fail(&request->error, MUSTER_ELIMIT, "a key of %zu bytes is too long", key.len));
+        return;
+    }
+    asked = calloc(1, sizeof *asked);
+    if (asked == NULL) {
+        refuse(job, request, mu_fail(&request->error, MUSTER_ENOMEM, "a request to etcd"));
+        return;
+    }
+    asked->job = job;
+    asked->request = request;
+    asked->until_ms =
+        request->timeout_ms < UINT64_MAX - request->started_ms ? request->started_ms + request->timeout_ms : UINT64_MAX;
+    memcpy(asked->key, key.data, key.len);
+    mu_list_push(&job->asked, &asked->link);
+    ask(asked);
+}
+
+void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key)
+{
+    struct job *job = (struct job *)kv;
+
+    for (struct mu_list *at = job->asked.next, *next; at != &job->asked; at = next) {
+        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
+
+        next = at->next;
+        if (asked->request->kind != MU_KV_GET || (key != NULL && !mu_slice_equal(*key, mu_slice_str(asked->key))))
+            continue;
+        if (asked->under_way)
+            asked->again = true;
+        else if (!job->detached)
+            ask(asked);
+    }
+}
+
+/* ---- The round's keys ---- */
+
+static void free_job(struct job *job)
+{
+    if (job == NULL)
+        return;
+    free(job->run_id);
+    free(job->prefix);
+    free(job->marks);
+    free(job->ours);
+    free(job);
+}
+
+static void part_gone(void *ctx)
+{
+    struct job *job = ctx;
+
+    assert(job->parts > 0);
+    if (--job->parts > 0 || !job->closing)
+        return;
+    job->closed(&job->kv, job->closed_ctx);
+    free_job(job);
+}
+
+static void on_round_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    part_gone(ctx);
+}
+
+static void close_round(struct job *job)
+{
+    if (job->round == NULL)
+        return;
+    job->parts++;
+    job->round->ops->close(job->round, on_round_closed, job);
+    job->round = NULL;
+}
+
+void mu_kv_job_meet(struct mu_kv *kv, const char *host, uint16_t port)
+{
+    struct job *job = (struct job *)kv;
+    struct mu_kv_c10d_config config = {
+        .host = host, .port = port, .run_id = job->run_id, .read_timeout_ms = ROUND_TIMEOUT_MS, .seed = job->seed++
+    };
+
+    close_round(job);
+    (void)mu_kv_c10d_start(job->loop, &config, &job->round, NULL); /* no memory: requests say that there is none */
+}
+
+/* ---- The driver ---- */
+
+static void job_submit(struct mu_kv *kv, struct mu_kv_request *request)
+{
+    struct job *job = (struct job *)kv;
+    struct mu_slice key = job_key(job, request->key);
+
+    assert(!job->closing);
+    mu_kv_begin(request, uv_now(job->loop));
+    if (key.data != NULL)
+        submit_job(job, request, key);
+    else if (job->round != NULL)
+        job->round->ops->submit(job->round, request);
+    else
+        refuse(job, request, mu_fail(&request->error, MUSTER_ERDZV_CONNECTION, "there is no store of a round"));
+}
+
+/* Ends the GETs that wait and whose time is up, or (closing) all of them. Whoever is told may ask for more. */
+static void end_waits(struct job *job)
+{
+    for (struct mu_list *at = job->asked.next; at != &job->asked;) {
+        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
+        struct mu_kv_request *request = asked->request;
+
+        at = at->next;
+        if (asked->under_way || (!job->closing && uv_now(job->loop) < asked->until_ms))
+            continue;
+        end(asked, job->closing ? mu_fail(&request->error, MUSTER_ECANCELED, "the store was closed")
+                                : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+        at = job->asked.next;
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct job *job = timer->data;
+
+    end_waits(job);
+    arm(job);
+}
+
+static void arm(struct job *job)
+{
+    uint64_t now_ms = uv_now(job->loop), when_ms = UINT64_MAX;
+
+    if (job->closing)
+        return;
+    for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
+        const struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
+
+        if (!asked->under_way && asked->until_ms < when_ms)
+            when_ms = asked->until_ms;
+    }
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&job->timer);
+    else
+        (void)uv_timer_start(&job->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+void mu_kv_job_detach(struct mu_kv *kv)
+{
+    struct job *job = (struct job *)kv;
+
+    job->detached = true;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct job *job = handle->data;
+
+    end_waits(job);
+    part_gone(job);
+}
+
+static void on_canceled(struct mu_etcd3_call *call)
+{
+    struct asked *asked = call->ctx;
+    struct job *job = asked->job;
+    struct mu_etcd3_answer answer = call->answer;
+
+    /* Also if it has been done all the same: nobody is to go on with it. */
+    end(asked, mu_fail(&asked->request->error, MUSTER_ECANCELED, "the store was closed"));
+    mu_etcd3_answer_done(&answer);
+    part_gone(job);
+}
+
+static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
+{
+    struct job *job = (struct job *)kv;
+
+    assert(!job->closing);
+    job->closing = true;
+    job->closed = closed;
+    job->closed_ctx = ctx;
+    if (!job->detached) /* else whoever it is for may be gone */
+        job->config.on_closing(job->config.ctx);
+    close_round(job);
+    for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
+        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
+
+        if (!asked->under_way)
+            continue;
+        job->parts++;
+        asked->call.done = on_canceled;
+        if (!job->detached) /* else the client does it */
+            mu_etcd3_cancel(&asked->call);
+    }
+    job->parts += 2;
+    mu_later_close(&job->refused, part_gone, job);
+    uv_close((uv_handle_t *)&job->timer, on_timer_closed);
+}
+
+static const struct mu_kv_ops job_ops = { .name = "etcd-v3", .submit = job_submit, .close = job_close };
+
+int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, struct mu_kv **ret_kv,
+                    struct muster_error *reterr)
+{
+    struct job *job = calloc(1, sizeof *job);
+
+    if (job != NULL) {
+        job->run_id = strdup(config->run_id);
+        job->prefix = strdup(config->prefix);
+        job->marks = strdup(config->marks);
+        if (asprintf(&job->ours, "muster.%s/", config->run_id) < 0)
+            job->ours = NULL;
+    }
+    if (job == NULL || job->run_id == NULL || job->prefix == NULL || job->marks == NULL || job->ours == NULL) {
+        free_job(job);
+        return mu_fail(reterr, MUSTER_ENOMEM, "the store of a job");
+    }
+    job->kv.ops = &job_ops;
+    job->loop = loop;
+    job->config = *config;
+    job->config.run_id = job->run_id;
+    job->config.prefix = job->prefix;
+    job->config.marks = job->marks;
+    if (getrandom(&job->seed, sizeof job->seed, 0) < 0)
+        job->seed = (uint64_t)(uintptr_t)job; /* it only spreads tries */
+    mu_list_init(&job->asked);
+    mu_later_open(&job->refused, loop, mu_kv_tell);
+    (void)uv_timer_init(loop, &job->timer); /* only fills in memory */
+    job->timer.data = job;
+    *ret_kv = &job->kv;
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* Which round it is, and the names of its keys in the job's store. Pure.
+ *
+ *   R  torch.rendezvous.<run_id>.<round>/  PyTorch's keys; <run_id>/ where there are no rounds
+ *   M  muster.<run_id>/                    the job's, of our own
+ *   T  muster.<run_id>/<round>.<tag>/      the round's, of our own
+ *
+ * The number of a round may come twice: where a store has lost its data, or its host was started again, members who remember
+ * nothing begin anew. The tag is made of the members and their ranks, of which every one is another process: keys of another
+ * round are other keys. So what is found under T was written by a member of this very round, and what is found under a
+ * rank there by the one that has it. */
+#ifndef MU_RDZV_ROUND_KEYS_H
+#define MU_RDZV_ROUND_KEYS_H
+
+#include "rdzv/doc.h"
+
+#define MU_ROUND_PREFIX_EXTRA 64 /* of a prefix, beside the run id; with its NUL */
+
+uint64_t mu_round_tag(const struct mu_node *members, size_t count); /* by rank */
+
+/* Each needs room for the run id and MU_ROUND_PREFIX_EXTRA. */
+void mu_round_stock_prefix(char *text, size_t room, const char *run_id,
+                           int64_t round);                             /* R; round -1: there are none */
+void mu_round_job_prefix(char *text, size_t room, const char *run_id); /* M */
+void mu_round_own_prefix(char *text, size_t room, const char *run_id, int64_t round, uint64_t tag); /* T */
+
+#endif

@@ -1,0 +1,20 @@
+/* The words for a wait that was in vain. Pure. */
+#ifndef MU_RDZV_TIMEOUT_TEXT_H
+#define MU_RDZV_TIMEOUT_TEXT_H
+
+#include "rdzv/doc.h"
+
+#define MU_TIMEOUT_TEXT_MAX 768     /* bytes, the NUL included */
+#define MU_TIMEOUT_TEXT_NAMES_MAX 8 /* nodes that are named; the others are counted */
+
+struct mu_timeout_text {
+    uint64_t waited_ms;
+    int64_t joined, nodes_min, nodes_max;
+    const struct mu_node *nodes; /* those that joined, this node among them; NULL: not known */
+    size_t nodes_count;
+};
+
+/* "timed out after 600 s: 3 of 4 nodes joined (a, b, c)" */
+const char *mu_timeout_text_write(const struct mu_timeout_text *came, char text[static MU_TIMEOUT_TEXT_MAX]);
+
+#endif

@@ -1,0 +1,353 @@
+/* The story of a rendezvous: PyTorch's operations, states and messages, told to whoever listens, and to nobody else. */
+#include "base/log.h"
+#include "handler/rdzv_trace.h"
+#include "pure.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const struct muster_node node = { "host7", 4711, 3 };
+
+static const struct muster_error timeout = { .code = MUSTER_ERDZV_TIMEOUT, .text = "join rendezvous 'job': too late" };
+
+static const struct {
+    struct mu_rdzv_trace story;
+    const char *operation, *state, *text;
+} rows[] = {
+#define HANDLER "dynamic_rendezvous.py:DynamicRendezvousHandler."
+#define EXECUTOR "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor."
+#define HOLDER "dynamic_rendezvous.py:_BackendRendezvousStateHolder."
+    { { .kind = MU_RDZV_TRACE_HOSTS },
+      "c10d_rendezvous_backend.py:_create_tcp_store",
+      "INIT",
+      "Process 4711 hosts the TCP store for the C10d rendezvous backend." },
+    { { .kind = MU_RDZV_TRACE_ATTEMPTS },
+      HANDLER "next_rendezvous",
+      "RUNNING",
+      "The node 'host7_4711_3' attempts to join the next round of the rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_JOINED, .round = 5, .rank = 1, .world_size = 4 },
+      HANDLER "next_rendezvous",
+      "RUNNING",
+      "The node 'host7_4711_3' has joined round 5 of the rendezvous 'job' as rank 1 in a world of size 4." },
+    { { .kind = MU_RDZV_TRACE_KEEPS_ALIVE, .round = 5 },
+      EXECUTOR "_keep_alive",
+      "RUNNING",
+      "The node 'host7_4711_3' updated its keep-alive heartbeat time for the rendezvous 'job'. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_ADDS_TO_PARTICIPANTS, .round = 5 },
+      EXECUTOR "_add_to_participants",
+      "RUNNING",
+      "The node 'host7_4711_3' added itself to the participants of round 5 of the rendezvous 'job'. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_ADDS_TO_WAIT_LIST, .round = 5 },
+      EXECUTOR "_add_to_wait_list",
+      "RUNNING",
+      "The node 'host7_4711_3' added itself to the wait list of round 6 of the rendezvous 'job'. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_ADDS_TO_REDUNDANCY_LIST, .round = 5 },
+      EXECUTOR "_add_to_redundancy_list",
+      "RUNNING",
+      "The node 'host7_4711_3' added itself to the redundancy list of round 6 of the rendezvous 'job'. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_REMOVES_FROM_PARTICIPANTS, .round = 5 },
+      EXECUTOR "_remove_from_participants",
+      "RUNNING",
+      "The node 'host7_4711_3' removed itself from the participants of round 5 of the rendezvous 'job'. "
+      "Pending sync." },
+    { { .kind = MU_RDZV_TRACE_REMOVES_FROM_WAIT_LIST, .round = 5 },
+      EXECUTOR "_remove_from_wait_list",
+      "RUNNING",
+      "The node 'host7_4711_3' removed itself from the wait list of round 6 of the rendezvous 'job'. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_REMOVES_FROM_REDUNDANCY_LIST, .round = 5 },
+      EXECUTOR "_remove_from_redundancy_list",
+      "RUNNING",
+      "The node 'host7_4711_3' removed itself from the redundant list of round 6 of the rendezvous 'job'. "
+      "Pending sync." },
+    { { .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = 5 },
+      EXECUTOR "_mark_rendezvous_complete",
+      "SUCCEEDED",
+      "The node 'host7_4711_3' marked round 5 of the rendezvous 'job' as complete. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_MARKS_CLOSED },
+      EXECUTOR "_mark_rendezvous_closed",
+      "SUCCEEDED",
+      "The node 'host7_4711_3' marked the rendezvous 'job' as closed. Pending sync." },
+    { { .kind = MU_RDZV_TRACE_SYNCED },
+      EXECUTOR "run",
+      "RUNNING",
+      "The node 'host7_4711_3' has successfully synced its local changes with other nodes in the rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_STALE },
+      EXECUTOR "run",
+      "RUNNING",
+      "The node 'host7_4711_3' has a stale state and failed to sync its local changes with other nodes in the "
+      "rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_BEAT },
+      HANDLER "_keep_alive",
+      "RUNNING",
+      "The node 'host7_4711_3' has sent a keep-alive heartbeat to the rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_CLOSED },
+      HANDLER "_close",
+      "SUCCEEDED",
+      "The node 'host7_4711_3' has closed the rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_LEFT },
+      "muster:leave",
+      "RUNNING",
+      "The node 'host7_4711_3' has left the rendezvous 'job'." },
+    { { .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = &timeout },
+      HANDLER "next_rendezvous",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_IS_CLOSED_FAILED, .error = &timeout },
+      HANDLER "is_closed",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_SET_CLOSED_FAILED, .error = &timeout },
+      HANDLER "set_closed",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_NODES_WAITING_FAILED, .error = &timeout },
+      HANDLER "num_nodes_waiting",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_SHUTDOWN_FAILED, .error = &timeout },
+      HANDLER "shutdown",
+      "FAILED",
+      "The node 'host7_4711_3' has failed to shutdown the rendezvous 'job' due to an error of type "
+      "RendezvousTimeoutError." },
+    { { .kind = MU_RDZV_TRACE_BEAT_FAILED, .error = &timeout },
+      HANDLER "_keep_alive",
+      "FAILED",
+      "The node 'host7_4711_3' has failed to send a keep-alive heartbeat to the rendezvous 'job' due to an error of "
+      "type RendezvousTimeoutError." },
+    { { .kind = MU_RDZV_TRACE_SYNC_FAILED, .error = &timeout },
+      HOLDER "sync",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_LEAVE_FAILED, .error = &timeout },
+      "muster:leave",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = &timeout },
+      "dynamic_rendezvous.py:create_handler",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+    { { .kind = MU_RDZV_TRACE_BACKEND_FAILED, .error = &timeout },
+      "c10d_rendezvous_backend.py:create_backend",
+      "FAILED",
+      "RendezvousTimeoutError: join rendezvous 'job': too late" },
+};
+
+struct heard {
+    unsigned records, lines;
+    char text[4096], line[4096];
+};
+
+static void on_record(void *ctx, const struct muster_event_record *record)
+{
+    struct heard *heard = ctx;
+
+    heard->records++;
+    (void)snprintf(heard->text, sizeof heard->text, "%s|%s|%s|%s|%s_%d_%d|%d|%s", record->name,
+                   muster_node_state_name(record->node_state), record->message, record->run_id, record->hostname,
+                   (int)record->pid, (int)record->local_id, (int)record->rank, record->error);
+}
+
+static void on_line(void *ctx, enum muster_log_level level, const char *line)
+{
+    struct heard *heard = ctx;
+
+    assert_int_equal(level, MUSTER_LOG_DEBUG);
+    heard->lines++;
+    (void)snprintf(heard->line, sizeof heard->line, "%s", line);
+}
+
+static int be_quiet(void **state)
+{
+    (void)state;
+    muster_events_set_sink(NULL, NULL);
+    muster_log_set_sink(NULL, NULL);
+    muster_log_set_level(MUSTER_LOG_DEBUG);
+    return 0;
+}
+
+static void every_step_has_pytorchs_words(void **state)
+{
+    const struct mu_teller who = mu_teller_of("job", &node);
+    struct heard heard = { 0 };
+    char expected[4096];
+
+    (void)state;
+    muster_events_set_sink(on_record, &heard);
+    muster_log_set_sink(on_line, &heard);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct muster_error *error = rows[i].story.error;
+
+        mu_rdzv_trace_tell(&who, rows[i].story);
+        (void)snprintf(expected, sizeof expected, "%s|%s|%s|job|host7_4711_3|%d|%s", rows[i].operation, rows[i].state,
+                       rows[i].text, rows[i].story.kind == MU_RDZV_TRACE_JOINED ? 1 : -1,
+                       error != NULL ? error->text : "(null)");
+        assert_string_equal(heard.text, expected);
+        assert_string_equal(heard.line, rows[i].text);
+    }
+    assert_int_equal(heard.records, COUNT(rows));
+    assert_int_equal(heard.lines, COUNT(rows));
+}
+
+static void each_action_that_writes_has_a_step_of_its_own(void **state)
+{
+    bool seen[COUNT(rows) + 1] = { false };
+
+    (void)state;
+    for (int i = MU_RDZV_KEEP_ALIVE; i <= MU_RDZV_FINISH; i++) {
+        enum mu_rdzv_trace_kind kind = mu_rdzv_trace_of_action((enum mu_rdzv_action)i);
+
+        if (!mu_rdzv_action_writes((enum mu_rdzv_action)i))
+            continue;
+        assert_in_range(kind, MU_RDZV_TRACE_KEEPS_ALIVE, MU_RDZV_TRACE_MARKS_CLOSED);
+        assert_false(seen[kind]);
+        seen[kind] = true;
+    }
+}
+
+static void of_a_thousand_dead_nodes_a_few_are_named(void **state)
+{
+    static struct mu_node nodes[1000];
+    const struct mu_teller who = mu_teller_of("job", &node);
+    struct mu_rdzv_trace story = { .kind = MU_RDZV_TRACE_DEAD_REMOVED, .nodes = nodes, .nodes_count = 2 };
+    char text[MU_RDZV_TRACE_TEXT_MAX];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(nodes); i++)
+        nodes[i] = (struct mu_node){ mu_slice_str("dead"), (int64_t)i, 0 };
+    assert_string_equal(mu_rdzv_trace_text(&who, &story, text),
+                        "As part of the sync operation the node(s) 'dead_0_0', 'dead_1_0' have been removed from the "
+                        "rendezvous 'job' since they had no heartbeat.");
+    assert_string_equal(mu_rdzv_trace_operation(story.kind), HOLDER "sync");
+    story.nodes_count = COUNT(nodes);
+    (void)mu_rdzv_trace_text(&who, &story, text);
+    assert_non_null(strstr(text, "'dead_15_0' and 984 more have been removed"));
+}
+
+/* The names are at an address that cannot be read: whoever looked at them would die. */
+static void without_listeners_no_text_is_put_together(void **state)
+{
+    char *unreadable = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const struct mu_teller who = { unreadable, { { unreadable, 9 }, 1, 1 } };
+    const struct mu_teller good = mu_teller_of("job", &node);
+    struct heard heard = { 0 };
+
+    (void)state;
+    assert_ptr_not_equal(unreadable, MAP_FAILED);
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
+    muster_log_set_sink(on_line, &heard);
+    muster_log_set_level(MUSTER_LOG_INFO);
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
+    assert_int_equal(heard.lines, 0);
+    muster_events_set_sink(on_record, &heard); /* events have no level */
+    mu_rdzv_trace_tell(&good, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
+    assert_int_equal(heard.records, 1);
+    assert_int_equal(heard.lines, 0);
+    assert_int_equal(munmap(unreadable, 4096), 0);
+}
+
+static void errors_have_the_kinds_of_a_rendezvous(void **state)
+{
+    static const struct {
+        int code;
+        const char *kind;
+    } kinds[] = {
+        { MUSTER_ELOST, "RendezvousConnectionError" },
+        { MUSTER_ECONNECT, "RendezvousConnectionError" },
+        { MUSTER_ETIMEOUT, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_CONNECTION, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_CLOSED, "RendezvousClosedError" },
+        { MUSTER_ERDZV_STATE, "RendezvousStateError" },
+        { MUSTER_ERDZV_TIMEOUT, "RendezvousTimeoutError" },
+        { MUSTER_ERDZV_GRACEFUL_EXIT, "RendezvousGracefulExitError" },
+        { MUSTER_EINVAL, "ValueError" },
+        { MUSTER_ENOMEM, "MemoryError" },
+        { MUSTER_EINTERNAL, "RuntimeError" },
+    };
+    const struct mu_teller who = mu_teller_of("job", &node);
+    char text[MU_RDZV_TRACE_TEXT_MAX], expected[100];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        const struct muster_error error = { .code = kinds[i].code, .text = "so it is" };
+
+        (void)snprintf(expected, sizeof expected, "%s: so it is", kinds[i].kind);
+        assert_string_equal(
+            mu_rdzv_trace_text(&who, &(struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = &error },
+                               text),
+            expected);
+        (void)snprintf(expected, sizeof expected, "due to an error of type %s.", kinds[i].kind);
+        assert_non_null(
+            strstr(mu_rdzv_trace_text(
+                       &who, &(struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT_FAILED, .error = &error }, text),
+                   expected));
+    }
+}
+
+static void phases_are_told_when_they_change_and_not_without_end(void **state)
+{
+    static const char *const texts[] = { "wait for peers", "read the document" };
+    struct mu_rdzv_trace_phases phases = { .last = NULL };
+    struct heard heard = { 0 };
+
+    (void)state;
+    mu_rdzv_trace_phase(&phases, "job", texts[0], 0); /* nobody hears it */
+    muster_log_set_sink(on_line, &heard);
+    for (int i = 0; i < 3; i++)
+        mu_rdzv_trace_phase(&phases, "job", texts[0], 0);
+    assert_int_equal(heard.lines, 1);
+    assert_string_equal(heard.line, "rendezvous 'job': wait for peers");
+    for (int i = 0; i < 1000; i++)
+        mu_rdzv_trace_phase(&phases, "job", texts[(i + 1) % 2], 0);
+    assert_int_equal(heard.lines, MU_RDZV_TRACE_PHASES_BURST);
+    mu_rdzv_trace_phase(&phases, "job", texts[1], 1000);
+    assert_string_equal(heard.line, "rendezvous 'job': read the document (after 951 more lines of this kind)");
+}
+
+static void texts_of_any_length_are_cut(void **state)
+{
+    char run_id[4096] = "", text[MU_RDZV_TRACE_TEXT_MAX];
+    const struct mu_teller who = mu_teller_of(run_id, &node);
+
+    (void)state;
+    memset(run_id, 'x', sizeof run_id - 1);
+    run_id[sizeof run_id - 1] = '\0';
+    (void)mu_rdzv_trace_text(&who, &(struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_STALE }, text);
+    assert_int_equal(strlen(text), MU_RDZV_TRACE_TEXT_MAX - 1);
+}
+
+static void who_has_no_place_yet_is_known_by_its_host(void **state)
+{
+    char hostname[MU_HANDLER_NAME_MAX], own[MU_HANDLER_NAME_MAX];
+    struct mu_teller who = mu_teller_new("job", "10.0.0.7", -1, hostname);
+
+    (void)state;
+    assert_string_equal(who.node.name.data, "10.0.0.7");
+    assert_true(who.node.pid > 0);
+    assert_int_equal(who.node.local_id, -1);
+    assert_int_equal(gethostname(own, sizeof own), 0);
+    who = mu_teller_new("job", NULL, 5, hostname);
+    assert_ptr_equal(who.node.name.data, hostname);
+    assert_string_equal(hostname, own);
+    assert_int_equal(who.node.local_id, 5);
+    who = mu_teller_new("job", "", 5, hostname); /* as good as none */
+    assert_string_equal(who.node.name.data, own);
+}
+
+#define QUIETLY(test) cmocka_unit_test_setup_teardown(test, be_quiet, be_quiet)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        QUIETLY(every_step_has_pytorchs_words),
+        QUIETLY(each_action_that_writes_has_a_step_of_its_own),
+        QUIETLY(of_a_thousand_dead_nodes_a_few_are_named),
+        QUIETLY(without_listeners_no_text_is_put_together),
+        QUIETLY(errors_have_the_kinds_of_a_rendezvous),
+        QUIETLY(phases_are_told_when_they_change_and_not_without_end),
+        QUIETLY(texts_of_any_length_are_cut),
+        QUIETLY(who_has_no_place_yet_is_known_by_its_host),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
