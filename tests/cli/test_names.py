@@ -1,4 +1,4 @@
-"""The table of names in docs/ARCHITECTURE.md: every name on the right is in muster.h, and none is missing on the left."""
+"""The table of names in docs/NAMES.md: every name on the right is in muster.h, and none is missing on the left."""
 
 import os
 import re
@@ -9,8 +9,8 @@ import pytest
 
 from serving import ROOT
 
-PAGE = ROOT / "docs" / "ARCHITECTURE.md"
-HEADING = "## Names of the original, and ours"
+PAGE = ROOT / "docs" / "NAMES.md"
+HEADING = "# Names in PyTorch, and in muster.h"
 CODE = re.compile(r"`([^`]+)`")
 
 # The public names of PyTorch's modules: what they export, and what users call, fill in or read of it.
