@@ -1,0 +1,242 @@
+/* The insides of the pickle: for the files pickle*.c alone.
+ *
+ *   pickle.c        times; from what was read to the document and its dialect
+ *   pickle_read.c   the stack machine
+ *   pickle_write.c  the other way round */
+#ifndef MU_RDZV_PICKLE_PARTS_H
+#define MU_RDZV_PICKLE_PARTS_H
+
+#include "rdzv/pickle.h"
+
+enum {
+    PROTOCOL_MIN = 3,
+    PROTOCOL_MAX = 5,
+    PROTOCOL_SETS_BY_CALL = 3, /* later ones have opcodes for sets */
+    PROTOCOL_WRITTEN = 4,
+    TIME_LEN = 10,
+    GLOBAL_LINE_MAX = 256,
+    SHOWN_MAX = 64,   /* bytes of a foreign name in an error's text */
+    DETAIL_MAX = 256, /* of an error's text */
+    BATCH = 1000,     /* entries between MARK and SETITEMS or ADDITEMS */
+    FRAME_LEN = 65536,
+    FRAME_HEADER_LEN = 9,
+};
+
+/* Stacked values, nodes, containers and entries are each bounded like the memo. */
+#define THINGS_MAX MU_PICKLE_MEMO_MAX
+
+enum opcode {
+    OP_PROTO = 0x80,
+    OP_FRAME = 0x95,
+    OP_STOP = 0x2e,
+    OP_MARK = 0x28,
+    OP_NONE = 0x4e,
+    OP_NEWTRUE = 0x88,
+    OP_NEWFALSE = 0x89,
+    OP_BININT1 = 0x4b,
+    OP_BININT2 = 0x4d,
+    OP_BININT = 0x4a,
+    OP_LONG1 = 0x8a,
+    OP_SHORT_BINUNICODE = 0x8c,
+    OP_BINUNICODE = 0x58,
+    OP_SHORT_BINBYTES = 0x43,
+    OP_BINBYTES = 0x42,
+    OP_EMPTY_DICT = 0x7d,
+    OP_EMPTY_LIST = 0x5d,
+    OP_EMPTY_SET = 0x8f,
+    OP_EMPTY_TUPLE = 0x29,
+    OP_TUPLE1 = 0x85,
+    OP_TUPLE2 = 0x86,
+    OP_TUPLE3 = 0x87,
+    OP_SETITEM = 0x73,
+    OP_SETITEMS = 0x75,
+    OP_APPEND = 0x61,
+    OP_APPENDS = 0x65,
+    OP_ADDITEMS = 0x90,
+    OP_STACK_GLOBAL = 0x93,
+    OP_GLOBAL = 0x63,
+    OP_NEWOBJ = 0x81,
+    OP_REDUCE = 0x52,
+    OP_BUILD = 0x62,
+    OP_MEMOIZE = 0x94,
+    OP_BINPUT = 0x71,
+    OP_LONG_BINPUT = 0x72,
+    OP_BINGET = 0x68,
+    OP_LONG_BINGET = 0x6a,
+};
+
+#define STATE_MODULE "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
+
+#define CLASSES(X)                                                                                                     \
+    X(STATE, STATE_MODULE, "_RendezvousState")                                                                         \
+    X(NODE, STATE_MODULE, "_NodeDesc")                                                                                 \
+    X(DATETIME, "datetime", "datetime")                                                                                \
+    X(TIMEZONE, "datetime", "timezone")                                                                                \
+    X(TIMEDELTA, "datetime", "timedelta")                                                                              \
+    X(SET, "builtins", "set")
+
+enum class {
+#define X(name, module, class) CLASS_##name,
+    CLASSES(X)
+#undef X
+};
+
+/* Of a node, then of the state, in the order they are written. */
+#define ATTRIBUTES(X)                                                                                                  \
+    X(FQDN, "fqdn")                                                                                                    \
+    X(ADDR, "addr")                                                                                                    \
+    X(PID, "pid")                                                                                                      \
+    X(LOCAL_ID, "local_id")                                                                                            \
+    X(ROUND, "round")                                                                                                  \
+    X(COMPLETE, "complete")                                                                                            \
+    X(DEADLINE, "deadline")                                                                                            \
+    X(CLOSED, "closed")                                                                                                \
+    X(PARTICIPANTS, "participants")                                                                                    \
+    X(WAIT_LIST, "wait_list")                                                                                          \
+    X(REDUNDANCY_LIST, "redundancy_list")                                                                              \
+    X(LAST_HEARTBEATS, "last_heartbeats")
+
+enum attribute {
+#define X(name, text) ATTRIBUTE_##name,
+    ATTRIBUTES(X)
+#undef X
+};
+
+enum {
+    CLASSES_COUNT = CLASS_SET + 1,
+    ATTRIBUTES_COUNT = ATTRIBUTE_LAST_HEARTBEATS + 1,
+    ATTRIBUTES_OF_STATE = ATTRIBUTE_ROUND, /* the first of them */
+};
+
+static const struct mu_slice class_modules[] = {
+#define X(name, module, class) [CLASS_##name] = { (module), sizeof(module) - 1 },
+    CLASSES(X)
+#undef X
+};
+
+static const struct mu_slice class_names[] = {
+#define X(name, module, class) [CLASS_##name] = { (class), sizeof(class) - 1 },
+    CLASSES(X)
+#undef X
+};
+
+static const struct mu_slice attribute_names[] = {
+#define X(name, text) [ATTRIBUTE_##name] = { (text), sizeof(text) - 1 },
+    ATTRIBUTES(X)
+#undef X
+};
+/* ---- What is on the stack ---- */
+
+#define KINDS(X)                                                                                                       \
+    X(ABSENT, "nothing")                                                                                               \
+    X(NONE, "None")                                                                                                    \
+    X(BOOL, "a boolean")                                                                                               \
+    X(INT, "an integer")                                                                                               \
+    X(TEXT, "a text")                                                                                                  \
+    X(BYTES, "bytes")                                                                                                  \
+    X(CLASS, "a class")                                                                                                \
+    X(EMPTY_TUPLE, "an empty tuple")                                                                                   \
+    X(ARGS_NAIVE, "a tuple")  /* (bytes) */                                                                            \
+    X(ARGS_ZONED, "a tuple")  /* (bytes, zone) */                                                                      \
+    X(ARGS_ZEROS, "a tuple")  /* (0, 0, 0) */                                                                          \
+    X(ARGS_OFFSET, "a tuple") /* (timedelta) */                                                                        \
+    X(ARGS_LIST, "a tuple")   /* (list) */                                                                             \
+    X(TIME, "a time")                                                                                                  \
+    X(OFFSET, "a timedelta")                                                                                           \
+    X(ZONE, "a timezone")                                                                                              \
+    X(DICT, "a dict")                                                                                                  \
+    X(SET, "a set")                                                                                                    \
+    X(LIST, "a list")                                                                                                  \
+    X(NODE, "a node")                                                                                                  \
+    X(STATE, "a state")
+
+enum kind {
+#define X(name, text) KIND_##name,
+    KINDS(X)
+#undef X
+};
+
+static const char *const kind_texts[] = {
+#define X(name, text) text,
+    KINDS(X)
+#undef X
+};
+
+struct value {
+    uint32_t kind;
+    uint32_t len; /* of TEXT, BYTES and times that are still bytes */
+    union {
+        int64_t number; /* BOOL, INT; microseconds of TIME */
+        const uint8_t *bytes;
+        enum class class;
+        size_t index; /* of a container or node */
+    };
+};
+
+struct node {
+    const uint8_t *name;
+    uint32_t name_len;
+    uint32_t member; /* in the document, once it is there */
+    int64_t pid, local_id;
+    bool built;
+};
+
+#define NO_MEMBER UINT32_MAX
+
+enum holds { HOLDS_NOTHING, HOLDS_NODE, HOLDS_STATE, HOLDS_RANKS, HOLDS_TIMES, HOLDS_NODES };
+enum { HAS_NAME = 1, HAS_PID = 2, HAS_LOCAL_ID = 4, HAS_ALL = 7 };
+
+struct container {
+    enum holds holds;
+    bool frozen; /* used up; a change that came now would not be seen */
+    uint8_t has; /* HOLDS_NODE: which of the rest */
+    uint32_t name_len;
+    const uint8_t *name;
+    int64_t pid, local_id;
+};
+
+struct entry {
+    uint32_t container, node;
+    int64_t value; /* a rank or a time */
+};
+
+struct decoder {
+    const uint8_t *start, *at, *end;
+    const uint8_t *opcode; /* for errors */
+    struct muster_error *reterr;
+    int rc;
+    unsigned protocol;
+
+    struct value *stack;
+    size_t stack_count, stack_room;
+    size_t marks[MU_PICKLE_DEPTH_MAX];
+    size_t marks_count;
+    size_t fence; /* the last mark: nothing below it can be taken */
+
+    struct value *memo;
+    size_t memo_room, memo_len, memo_filled; /* len: up to the last slot in use */
+
+    struct node *nodes;
+    size_t nodes_count, nodes_room;
+    struct container *containers;
+    size_t containers_count, containers_room;
+    struct entry *entries;
+    size_t entries_count, entries_room;
+
+    struct value fields[ATTRIBUTES_COUNT]; /* of the state */
+    bool has_fields, has_state, built;
+    bool fqdn_seen, addr_seen, naive_seen, zoned_seen;
+};
+/* False; d->rc says why. */
+bool mu_pickle_refuse(struct decoder *d, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+bool mu_pickle_refuse_memory(struct decoder *d);
+
+/* Up to the state, whose fields are then checked. */
+bool mu_pickle_run(struct decoder *d);
+
+/* Microseconds since 1970, and Python's ten bytes. Times that Python has no date for are written as the first or last that it
+ * has. */
+bool mu_pickle_time_get(const uint8_t bytes[static TIME_LEN], int64_t *ret_us);
+void mu_pickle_time_put(uint8_t bytes[static TIME_LEN], int64_t us);
+
+#endif

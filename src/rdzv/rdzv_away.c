@@ -1,0 +1,291 @@
+/* A store that fails, or has lost the document: who is lost with it, how long it is waited for, and who puts the document
+ * back. */
+#include "rdzv/rdzv_parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* ---- A value that is no document ---- */
+
+/* The store answers, but with something that is no document for us. Who asks is told at once; a member bears it for as
+ * long as it would bear a silent peer. */
+void mu_rdzv_on_corrupt(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms,
+                        struct mu_rdzv_effects *out)
+{
+    if (!r->corrupt)
+        r->corrupt_since_ms = now_ms;
+    r->corrupt = true;
+    r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
+    r->error = *error;
+    if (r->looking) {
+        r->looking = false;
+        tell(out, MU_RDZV_TELL_LOOKED);
+    }
+    if (r->closing) {
+        r->closing = false;
+        tell_failed(out, MU_RDZV_CLOSE);
+    }
+    if (is_joining(r)) {
+        mu_rdzv_fail_join(r, out);
+    } else if (r->phase == MU_RDZV_PHASE_LEAVING) {
+        mu_rdzv_abandon(r, out);
+        mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
+        tell_failed(out, MU_RDZV_LEAVE);
+    } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->corrupt_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
+        mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
+        r->world_valid = false;
+        tell_failed(out, MU_RDZV_TIME);
+    }
+}
+
+/* ---- A store that is lost ---- */
+
+/* The store goes with a node that is, or was, one of the job: we saw it in the document. It may have left before it ended. */
+static bool host_is_member(const struct mu_rdzv *r)
+{
+    return r->host_state == HOST_NODE && r->host_was_seen && !mu_node_equal(&r->host, &r->me);
+}
+
+void mu_rdzv_look_for_host(struct mu_rdzv *r)
+{
+    r->host_was_seen =
+        r->host_was_seen || (r->host_state == HOST_NODE &&
+                             (mu_rdzv_in_world(r, &r->host) || mu_doc_find(&r->sights.doc, &r->host) != NULL));
+}
+
+/* We want to join, and the round is complete and full without us. Where the document is missing, there is no such round. */
+static bool is_surplus(const struct mu_rdzv *r)
+{
+    const struct mu_doc *doc = &r->sights.doc;
+
+    return is_joining(r) && r->from_store && !r->missing && doc->complete &&
+           !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
+           (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
+}
+
+/* When the store is lost for good; NEVER: it is waited for without a limit. A PyTorch node does not say that it hosts the
+ * store; where one is in the round and no node of ours hosts it, a PyTorch node does. */
+static uint64_t store_lost_ms(const struct mu_rdzv *r)
+{
+    bool with_stock = r->host_state == HOST_OUTSIDE && r->ever_seen && !r->all_ours;
+
+    if (r->store == STORE_REFUSED && is_surplus(r) && (host_is_member(r) || with_stock))
+        return r->refused_since_ms + MU_RDZV_SURPLUS_MS;
+    if (!is_away(r) || !host_is_member(r))
+        return NEVER;
+    if (r->store == STORE_REFUSED)
+        return r->refused_since_ms + r->settings.store_lost_ms;
+    return r->away_since_ms + mu_rdzv_death_age_ms(&r->settings) + r->settings.store_lost_ms;
+}
+
+/* Who begins to join a lost store has a moment, for it may be back. */
+uint64_t mu_rdzv_join_lost_ms(const struct mu_rdzv *r)
+{
+    uint64_t lost_ms = is_joining(r) ? store_lost_ms(r) : NEVER;
+
+    return lost_ms == NEVER ? NEVER : later(lost_ms, r->op_start_ms + MU_RDZV_LAST_TRY_MS);
+}
+
+static bool is_told_lost(const struct mu_rdzv *r, const struct mu_node *node)
+{
+    for (size_t i = 0; i < r->lost_count && i < r->told_lost; i++)
+        if (mu_node_equal(&r->lost[i], node))
+            return true;
+    return false;
+}
+
+/* When the host of a store that is away is lost to the members of its round; NEVER: it is not, or they know. */
+uint64_t mu_rdzv_host_lost_ms(const struct mu_rdzv *r)
+{
+    if (r->phase != MU_RDZV_PHASE_MEMBER || !is_away(r) || !host_is_member(r) || !mu_rdzv_in_world(r, &r->host) ||
+        is_told_lost(r, &r->host))
+        return NEVER;
+    return r->store == STORE_REFUSED ? r->refused_since_ms : store_lost_ms(r);
+}
+
+void mu_rdzv_judge_host(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    if (now_ms < mu_rdzv_host_lost_ms(r))
+        return;
+    assert(r->lost_count < r->world.count); /* we are in it, and are not lost */
+    for (size_t i = 0; i < r->world.count; i++)
+        if (mu_node_equal(&r->world.members[i], &r->host))
+            r->lost[r->lost_count++] = r->world.members[i];
+    mu_rdzv_tell_lost(r, out);
+}
+
+void mu_rdzv_say_store_lost(struct mu_rdzv *r, uint64_t now_ms)
+{
+    const char *how = r->store == STORE_REFUSED ? "refused connections" : "not answered";
+    unsigned long long seconds = (now_ms - (r->store == STORE_REFUSED ? r->refused_since_ms : r->away_since_ms)) / 1000;
+    const char *where = r->endpoint != NULL ? r->endpoint : "its address";
+
+    if (is_surplus(r))
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "the store at %s has %s for %llu s: the job has ended, or the host of its store has; whether the "
+                      "job succeeded is not known, and this node had no place in it",
+                      where, how, seconds);
+    else
+        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
+                      "the store at %s is lost: its host %.*s (pid %lld) has %s for %llu s; jobs with --rdzv-backend "
+                      "etcd-v3 survive this",
+                      where, (int)sooner(r->host.name.len, MU_RDZV_HOST_SHOWN_MAX), r->host.name.data,
+                      (long long)r->host.pid, how, seconds);
+}
+
+/* ---- A request that failed ---- */
+
+/* When the store is back, we must be back before others have looked for us too long. */
+static uint64_t retry_max_ms(const struct mu_rdzv *r)
+{
+    return sooner(MU_RDZV_RETRY_MAX_MS, r->settings.keep_alive_ms / 2 + 1);
+}
+
+static uint64_t left_ms(uint64_t until_ms, uint64_t now_ms)
+{
+    return until_ms == NEVER ? NEVER : until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
+/* Something that was due then comes only now: we did not look, and what was not answered meanwhile says nothing. */
+static bool was_paused(const struct mu_rdzv *r, uint64_t now_ms, uint64_t due_ms)
+{
+    return due_ms != NEVER && now_ms > due_ms + r->settings.keep_alive_ms;
+}
+
+void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event)
+{
+    uint64_t due_ms = mu_rdzv_deadline_ms(r);
+
+    if (event->type == MU_RDZV_REQUEST_FAILED && event->id != 0 && event->id == r->main_id)
+        due_ms = sooner(due_ms, r->main_sent_ms + 2 * r->settings.heartbeat_ms);
+    if (is_away(r) && was_paused(r, event->now_ms, due_ms))
+        r->away_since_ms = r->refused_since_ms = event->now_ms;
+}
+
+/* Tells that the store is away, and once more when it turns out that nobody listens there. */
+static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    enum store_state before = r->store;
+    struct mu_rdzv_effect *effect = NULL;
+
+    if (before == STORE_HERE) {
+        r->store = STORE_SILENT;
+        r->away_since_ms = event->now_ms; /* and not since it was asked: we may have paused in between */
+    }
+    if (event->gone && before != STORE_REFUSED) {
+        r->store = STORE_REFUSED;
+        r->refused_since_ms = event->now_ms;
+    }
+    if ((r->told_down && r->store == before) || r->phase == MU_RDZV_PHASE_IDLE)
+        return;
+    r->told_down = true;
+    effect = tell(out, MU_RDZV_TELL_BACKEND_DOWN);
+    effect->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
+                                           : event->now_ms - r->away_since_ms;
+    effect->give_up_in_ms = left_ms(is_joining(r) ? mu_rdzv_join_lost_ms(r) : store_lost_ms(r), event->now_ms);
+    effect->host_lost = event->now_ms >= mu_rdzv_host_lost_ms(r); /* see mu_rdzv_judge_host() */
+}
+
+void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    if (event->error->code == MUSTER_ERDZV_STATE) {
+        mu_rdzv_on_corrupt(r, event->error, event->now_ms, out);
+        return;
+    }
+    r->maybe_in |= r->main_type == MU_RDZV_DO_WRITE;
+    r->retry_at_ms = event->now_ms + mu_rng_jitter(&r->rng, r->retry_ms, 50);
+    r->retry_ms = sooner(r->retry_ms * 2, retry_max_ms(r));
+    r->want_read = false;
+    r->error = *event->error;
+    if (r->phase == MU_RDZV_PHASE_SETTLING)
+        mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* look again; the round may be another one by then */
+    note_away(r, event, out);
+    if (is_joining(r) && r->spare && store_lost_ms(r) == NEVER) {
+        r->spare = false; /* of what? Unless the store is back in time, and lists us */
+        r->deadline_ms = event->now_ms + r->settings.join_ms;
+    }
+    if (r->looking) {
+        r->looking = false;
+        tell(out, MU_RDZV_TELL_LOOKED);
+    }
+}
+
+void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
+    if (r->told_down)
+        tell(out, MU_RDZV_TELL_BACKEND_UP);
+    r->store = STORE_HERE;
+    r->told_down = false;
+    r->retry_ms = MU_RDZV_RETRY_MS;
+    r->retry_at_ms = 0;
+}
+
+/* ---- A document that is gone ---- */
+
+/* We saw a complete round of others. They hold its document and look as often as we do; it is theirs to put back. */
+static bool members_may_restore(struct mu_rdzv *r, uint64_t now_ms)
+{
+    const struct mu_doc *last = &r->sights.doc;
+
+    if (!is_joining(r) || !r->from_store || !last->complete || mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT))
+        return false;
+    if (!r->missing)
+        r->missing_since_ms = now_ms;
+    r->missing = true;
+    return now_ms - r->missing_since_ms < r->settings.keep_alive_ms;
+}
+
+/* The store has no document: it is new, or has lost its data. A member that holds the document of its round puts it back;
+ * everybody else begins with an empty one, at a round that was not there yet. */
+void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    const struct mu_doc *last = &r->sights.doc;
+    int64_t round = r->from_store ? last->round + 1 : last->round; /* the open one may have been completed unseen */
+
+    r->has_token = r->corrupt = false;
+    r->size = 0;
+    r->sights.any = false; /* nobody is judged by what was before */
+    if (r->phase == MU_RDZV_PHASE_MEMBER && last->complete && last->round == r->world.round &&
+        mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT)) {
+        struct plan plan = { .phase = r->phase };
+        int64_t doc_now_us =
+            mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+
+        if (mu_doc_copy(&r->doc, last) < 0 ||
+            mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
+            try_later(r, event->now_ms);
+            return;
+        }
+        r->dead_count = 0;
+        plan.rings = true;
+        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+        return;
+    }
+    if (members_may_restore(r, event->now_ms)) {
+        r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
+        return;
+    }
+    mu_doc_reset(&r->incoming, last->dialect); /* there may be others yet who read only that */
+    r->incoming.round = round;
+    r->from_store = r->missing = false;
+    if (mu_rdzv_see(r, &r->incoming, event, out) < 0)
+        try_later(r, event->now_ms);
+    else
+        mu_rdzv_evaluate(r, event, out);
+}
+
+void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host)
+{
+    char *name = host != NULL ? mu_rdzv_copy_name(host->name) : NULL;
+    bool same = host != NULL && r->host_state == HOST_NODE && mu_node_equal(&r->host, host);
+
+    free(r->host_name);
+    r->host_name = name;
+    r->host_state = name != NULL ? HOST_NODE : host == NULL ? HOST_OUTSIDE : HOST_UNKNOWN;
+    if (r->host_state != HOST_NODE)
+        return;
+    r->host = *host;
+    r->host.name.data = r->host_name;
+    r->host_was_seen = r->host_was_seen && same;
+    mu_rdzv_look_for_host(r);
+}

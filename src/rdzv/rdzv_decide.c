@@ -1,0 +1,338 @@
+/* What follows from the document as it was just seen: the rules are asked, and their actions gathered into one write. */
+#include "rdzv/rdzv_parts.h"
+
+#include <assert.h>
+
+/* ---- When ---- */
+
+uint64_t mu_rdzv_last_call_end_ms(const struct mu_rdzv *r)
+{
+    return r->deadline_seen_ms + r->settings.last_call_ms + r->complete_jitter_ms;
+}
+
+/* A round of which we were a member is formed again: whom is there to wait for? NEVER: for somebody who may come.
+ * Otherwise when we know that nobody will. */
+uint64_t mu_rdzv_everybody_is_back_ms(const struct mu_rdzv *r, const struct mu_doc *doc)
+{
+    uint64_t when = 0;
+
+    if (!r->world_valid || doc->round != r->world.round + 1 || doc->waiting > 0)
+        return NEVER;
+    if (doc->spares > 0 && (int64_t)doc->participants < r->settings.nodes_max)
+        return NEVER; /* they are about to step in */
+    for (size_t i = 0; i < r->world.count; i++) {
+        uint64_t wait_ms = r->expired[i] ? 0 : MU_RDZV_LEFT_MS;
+        uint64_t until = 0;
+
+        if (mu_doc_has(doc, &r->world.members[i], MU_DOC_PARTICIPANT))
+            continue;
+        if (r->absent_ms[i] == 0)
+            return NEVER;
+        if (wait_ms < r->settings.lost_node_wait_ms)
+            wait_ms = r->settings.lost_node_wait_ms;
+        until = r->absent_ms[i] + wait_ms;
+        when = until > when ? until : when;
+    }
+    return when;
+}
+
+uint64_t mu_rdzv_effective_deadline_ms(const struct mu_rdzv *r)
+{
+    return r->spare ? NEVER : r->deadline_ms;
+}
+
+/* When to write a heartbeat. A node that waits for its turn, or whose round is ending, writes itself into the document soon
+ * all the same; until then a heartbeat would only get into the way of those who leave and join. */
+uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r)
+{
+    bool ends = r->phase == MU_RDZV_PHASE_MEMBER && r->lost_count > 0 && r->dead_count == 0;
+    bool waits = r->turn_state == TURN_TAKING || r->turn_state == TURN_WAITING;
+
+    if (!ends && !waits)
+        return r->beat_due_ms;
+    return later(r->beat_due_ms, r->beat_sent_ms + mu_rdzv_death_age_ms(&r->settings) / 3 * 2);
+}
+
+static struct mu_rdzv_moment moment_of(const struct mu_rdzv *r, const struct plan *plan, uint64_t now_ms)
+{
+    return (struct mu_rdzv_moment){
+        .now_ms = now_ms,
+        .deadline_ms = mu_rdzv_effective_deadline_ms(r),
+        .keep_alive_due = now_ms >= mu_rdzv_beat_wanted_ms(r) && !plan->beats,
+        .last_call_over = (r->doc.has_deadline && r->sights.doc.has_deadline &&
+                           r->doc.deadline_us == r->sights.doc.deadline_us && now_ms >= mu_rdzv_last_call_end_ms(r)) ||
+                          now_ms >= mu_rdzv_everybody_is_back_ms(r, &r->doc),
+    };
+}
+
+/* ---- What comes next ---- */
+
+static size_t count_lost(const struct mu_rdzv *r) /* members of our round who are not in the document any more */
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < r->world.count; i++)
+        count += !mu_doc_has(&r->doc, &r->world.members[i], MU_DOC_PARTICIPANT);
+    return count;
+}
+
+static bool waits_to_exit(const struct mu_rdzv *r, uint64_t now_ms)
+{
+    return mu_rdzv_fails_alike(r, r->exit_since_ms, now_ms) && r->doc.round == r->exit_round && r->doc.complete &&
+           !r->doc.closed && r->doc.waiting == 0 && count_lost(r) == 0;
+}
+
+static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
+{
+    struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
+
+    if (plan->phase == MU_RDZV_PHASE_EXITING && waits_to_exit(r, now_ms)) {
+        moment.deadline_ms = NEVER;
+        return mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE ? MU_RDZV_KEEP_ALIVE : MU_RDZV_SYNC;
+    }
+    if (plan->phase == MU_RDZV_PHASE_EXITING) {
+        /* In any other round we are by our own write, whose answer did not come. */
+        enum mu_rdzv_action action =
+            r->doc.round == r->exit_round ? mu_rules_exit(&r->doc, &r->me, &moment) : MU_RDZV_FINISH;
+
+        if (action != MU_RDZV_FINISH)
+            return action;
+        plan->phase = MU_RDZV_PHASE_JOINING;
+    }
+    switch (plan->phase) {
+    case MU_RDZV_PHASE_JOINING:
+        return mu_rules_join(&r->doc, &r->me, &r->settings, &moment);
+    case MU_RDZV_PHASE_MEMBER:
+        moment.deadline_ms = NEVER;
+        return mu_rules_keep_alive(&r->doc, &r->me, &moment);
+    case MU_RDZV_PHASE_LEAVING:
+        return mu_rules_leave(&r->doc, &r->me, &moment);
+    case MU_RDZV_PHASE_EXITING:
+    case MU_RDZV_PHASE_SETTLING:
+    case MU_RDZV_PHASE_IDLE:
+        break;
+    }
+    return MU_RDZV_SYNC;
+}
+
+static enum mu_rdzv_action next_action(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
+{
+    if (r->closing && !r->doc.closed && now_ms <= r->close_deadline_ms)
+        return MU_RDZV_MARK_CLOSED;
+    return next_in_phase(r, plan, now_ms);
+}
+
+/* May this be written now, on the document as it was just seen? If not, sees to it that it may soon. */
+static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    if (now_ms < r->write_after_ms) {
+        r->held_back = true;
+        return false;
+    }
+    if (!mu_rdzv_needs_turn(r, action))
+        return true;
+    switch (r->turn_state) {
+    case TURN_NONE:
+        mu_rdzv_take_turn(r, out);
+        return false;
+    case TURN_TAKING:
+    case TURN_WAITING:
+        return false;
+    case TURN_HELD:
+        break;
+    }
+    if (r->main_sent_ms < r->turn_held_ms)
+        r->want_read = true;
+    return r->main_sent_ms >= r->turn_held_ms;
+}
+
+/* ---- The write ---- */
+
+static bool beats(enum mu_rdzv_action action)
+{
+    return action == MU_RDZV_KEEP_ALIVE || action == MU_RDZV_ADD_TO_PARTICIPANTS ||
+           action == MU_RDZV_ADD_TO_WAIT_LIST || action == MU_RDZV_ADD_TO_REDUNDANCY_LIST;
+}
+
+static struct mu_rdzv_deed *add_deed(struct plan *plan, enum mu_rdzv_action action, int64_t round)
+{
+    assert(plan->deeds_count < DEEDS_MAX);
+    plan->deeds[plan->deeds_count] = (struct mu_rdzv_deed){ .action = action, .round = round };
+    return &plan->deeds[plan->deeds_count++];
+}
+
+/* The first deed of a write also takes the dead out. */
+int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms, int64_t doc_now_us)
+{
+    bool was_complete = r->doc.complete, completes;
+    const struct mu_doc *before = plan->count == 0 && r->dead_count > 0 ? &r->sights.doc : &r->doc;
+    const bool before_complete = before->complete, before_called = before->has_deadline;
+    const int64_t before_round = before->round, round = r->doc.round;
+    struct mu_rdzv_deed *deed = NULL;
+    int rc = mu_rules_apply(&r->doc, &r->me, &r->settings, action, doc_now_us);
+
+    if (rc < 0)
+        return rc;
+    if (action == MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST && plan->phase == MU_RDZV_PHASE_JOINING) {
+        r->deadline_ms = now_ms + r->settings.join_ms;
+        r->spare = false;
+    }
+    if (action == MU_RDZV_ADD_TO_PARTICIPANTS)
+        r->entered_round = r->doc.round;
+    completes = action != MU_RDZV_MARK_COMPLETE && r->doc.complete && !was_complete; /* the last one has come */
+    plan->count++;
+    deed = add_deed(plan, action, round);
+    deed->ends_round = before_complete && before_round < r->doc.round;
+    deed->ends_last_call = before_called && !r->doc.has_deadline && !r->doc.complete;
+    if (beats(action) && action != MU_RDZV_KEEP_ALIVE)
+        (void)add_deed(plan, MU_RDZV_KEEP_ALIVE, round);
+    if (completes)
+        (void)add_deed(plan, MU_RDZV_MARK_COMPLETE, round);
+    plan->beats |= beats(action);
+    return 0;
+}
+
+void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us, uint64_t now_ms,
+                        struct mu_rdzv_effects *out)
+{
+    struct mu_rdzv_effect *effect = NULL;
+
+    r->out.len = 0;
+    if (r->codec->encode(&r->doc, &r->out) < 0) {
+        r->retry_at_ms = now_ms + MU_RDZV_POLL_MS; /* no memory: read again later, and then write */
+        return;
+    }
+    r->plan = *plan;
+    r->plan.rings |= mu_rdzv_rings(r);
+    r->plan.size = r->out.len;
+    r->planned_us = doc_now_us;
+    effect = request(r, MU_RDZV_DO_WRITE, now_ms, out);
+    effect->bytes = mu_buf_slice(&r->out);
+    effect->token = mu_buf_slice(&r->token);
+    effect->has_token = r->has_token;
+    tell(out, MU_RDZV_TELL_PLANNED);
+}
+
+/* ---- Nothing to write ---- */
+
+static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    if (r->doc.closed) {
+        if (r->closing || (r->phase == MU_RDZV_PHASE_MEMBER && !r->told_closed)) {
+            r->told_closed = true;
+            tell(out, MU_RDZV_TELL_CLOSED)->asked = r->closing ? MU_RDZV_CLOSE : MU_RDZV_TIME;
+        }
+        r->closing = false;
+    } else if (r->closing && now_ms > r->close_deadline_ms) {
+        mu_rdzv_fail_close(r, out);
+    }
+}
+
+/* There is nothing to write. */
+static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    switch (r->phase) {
+    case MU_RDZV_PHASE_EXITING:
+    case MU_RDZV_PHASE_JOINING:
+        if (action == MU_RDZV_FINISH) {
+            mu_rdzv_settle(r, now_ms, out);
+        } else if (action == MU_RDZV_ERROR_CLOSED) {
+            (void)mu_fail(&r->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
+            mu_rdzv_fail_join(r, out);
+        } else if (action == MU_RDZV_ERROR_GRACEFUL_EXIT) {
+            (void)mu_fail(&r->error, MUSTER_ERDZV_GRACEFUL_EXIT,
+                          "the rendezvous was closed while this node was a spare");
+            mu_rdzv_fail_join(r, out);
+        } else if (action == MU_RDZV_ERROR_TIMEOUT) {
+            mu_rdzv_say_timeout(r, now_ms);
+            mu_rdzv_fail_join(r, out);
+        }
+        break;
+    case MU_RDZV_PHASE_LEAVING:
+        if (action == MU_RDZV_FINISH) {
+            mu_rdzv_abandon(r, out);
+            mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
+            r->exit_round = -1;
+            tell(out, MU_RDZV_TELL_LEFT);
+        } else if (action == MU_RDZV_ERROR_TIMEOUT) {
+            mu_rdzv_fail_leave(r, out);
+        }
+        break;
+    case MU_RDZV_PHASE_MEMBER:
+    case MU_RDZV_PHASE_SETTLING:
+    case MU_RDZV_PHASE_IDLE:
+        break;
+    }
+}
+
+static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    const struct mu_doc *doc = &r->sights.doc;
+    struct muster_error error = { 0 };
+    char text[MU_NODE_TEXT_MAX];
+
+    if (r->maybe_in || !is_joining(r) || mu_doc_find(doc, &r->me) == NULL)
+        return false;
+    (void)mu_fail(&error, MUSTER_ERDZV_STATE, "another node has the same identity, %s", mu_node_text(&r->me, text));
+    mu_rdzv_on_corrupt(r, &error, now_ms, out);
+    return true;
+}
+
+/* Who waits for a turn to do something else must not be taken for dead over it. */
+static bool beats_meanwhile(const struct mu_rdzv *r, const struct plan *plan, enum mu_rdzv_action wanted,
+                            uint64_t now_ms)
+{
+    struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
+
+    moment.deadline_ms = NEVER;
+    return wanted != MU_RDZV_KEEP_ALIVE && plan->count == 0 && now_ms >= r->write_after_ms && is_joining(r) &&
+           mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE;
+}
+
+/* The document was just seen: what follows from it? */
+void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    struct plan plan = { .phase = r->phase };
+    enum mu_rdzv_action action = MU_RDZV_SYNC;
+    int64_t doc_now_us = 0;
+
+    if (refuses(r, event->now_ms, out))
+        return;
+    r->corrupt = false;
+    if (r->looking) {
+        r->looking = false;
+        r->error = (struct muster_error){ 0 };
+        tell(out, MU_RDZV_TELL_LOOKED);
+    }
+    if (r->phase == MU_RDZV_PHASE_MEMBER)
+        mu_rdzv_watch_round(r, event->now_ms, out);
+    conclude_closing(r, event->now_ms, out);
+    plan.phase = r->phase;
+    r->held_back = false;
+    doc_now_us = mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    for (;;) {
+        action = next_action(r, &plan, event->now_ms);
+        if (!mu_rdzv_action_writes(action) || plan.count == ACTIONS_MAX)
+            break;
+        if (may_write(r, action, event->now_ms, out))
+            plan.used_turn |= mu_rdzv_needs_turn(r, action);
+        else if (beats_meanwhile(r, &plan, action, event->now_ms))
+            action = MU_RDZV_KEEP_ALIVE;
+        else
+            break;
+        if (mu_rdzv_apply(r, &plan, action, event->now_ms, doc_now_us) < 0) {
+            (void)mu_rdzv_refresh_view(r);
+            r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS;
+            return;
+        }
+    }
+    if (plan.count > 0) {
+        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+        return;
+    }
+    if (r->turn_state == TURN_HELD && !mu_rdzv_action_writes(action)) {
+        mu_rdzv_give_turn(r, out); /* there is nothing to do with it */
+        r->turn_in_vain = true;
+    }
+    conclude(r, action, event->now_ms, out);
+}

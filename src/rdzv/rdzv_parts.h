@@ -1,0 +1,290 @@
+/* The insides of the document machine: for the files rdzv*.c alone.
+ *
+ *   rdzv.c         what is asked of it, the step, the answers, questions
+ *   rdzv_seen.c    the document as it was just read or written
+ *   rdzv_decide.c  what follows from it: the rules, and the write
+ *   rdzv_round.c   a complete round: settling on it, being its member
+ *   rdzv_turns.c   turns and the bell
+ *   rdzv_time.c    when to look, when to give up
+ *   rdzv_away.c    a store that fails or has lost the document */
+#ifndef MU_RDZV_RDZV_PARTS_H
+#define MU_RDZV_RDZV_PARTS_H
+
+#include "rdzv/liveness.h"
+#include "rdzv/rdzv.h"
+#include "rdzv/timeout_text.h"
+
+#include <assert.h>
+
+#define ACTIONS_MAX 6 /* in one write: closed; out of the old round, into a list, into the new round, complete */
+#define DEEDS_MAX (3 * ACTIONS_MAX) /* who enters a list sets its heartbeat too, and may complete the round */
+#define CAME_MAX (MU_TIMEOUT_TEXT_MAX + 64)
+#define PAST_MAX 8 /* rounds that we were in, and know when they come again */
+#define NEVER UINT64_MAX
+
+/* HERE --request fails--> SILENT --request is refused--> REFUSED; back to HERE with the first answer. */
+enum store_state { STORE_HERE, STORE_SILENT, STORE_REFUSED };
+
+enum host_state {
+    HOST_UNKNOWN,
+    HOST_NODE,
+    HOST_OUTSIDE /* a store that stands alone, or a PyTorch node that is not known */
+};
+
+enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
+
+/* A write that is prepared or under way. */
+struct plan {
+    size_t count;                         /* of actions */
+    struct mu_rdzv_deed deeds[DEEDS_MAX]; /* these, and what follows from them */
+    size_t deeds_count;
+    enum mu_rdzv_phase phase; /* that we are in once it is done */
+    bool beats, rings;
+    bool used_turn; /* it is what the turn was taken for */
+    size_t size;    /* in bytes, as written */
+};
+
+struct past_round {
+    int64_t round;
+    char digest[MU_RDZV_DIGEST_MAX];
+};
+
+struct mu_rdzv {
+    struct mu_rdzv_settings settings;
+    struct mu_node me;
+    char *name, *endpoint;
+    const struct mu_doc_codec *codec;
+    bool has_bell, has_turns, has_settle, shares_store;
+    struct mu_rng rng;
+
+    /* The document. */
+    struct mu_liveness sights; /* as it is in the store */
+    struct mu_doc doc;         /* without the dead, and with what we are about to write */
+    struct mu_doc incoming;
+    struct mu_node *dead; /* names of sights.doc */
+    size_t dead_count, dead_room;
+    struct mu_node *removed; /* whom our last write removed as dead */
+    size_t removed_count, removed_room;
+    struct mu_buf token, out;
+    bool has_token;
+    size_t size;   /* in bytes, as stored */
+    bool all_ours; /* nobody in it is PyTorch */
+    int64_t bell;
+    bool maybe_in; /* a write of ours took place, or may have */
+    bool ever_seen;
+    bool missing; /* there is no document any more, since missing_since_ms */
+    uint64_t missing_since_ms;
+    bool from_store;           /* what we saw last was in the store, and not made up because nothing was */
+    uint64_t deadline_seen_ms; /* when we first saw the deadline that is in the document */
+    uint64_t complete_jitter_ms;
+
+    /* Requests under way; 0: none. */
+    uint64_t last_id, main_id, park_id, turn_id;
+    enum mu_rdzv_effect_type main_type;
+    uint64_t main_sent_ms;
+    int64_t park_bell;
+    bool park_later; /* it failed, or rings for nothing: with the next look */
+    bool rung;
+    unsigned idle_rings; /* in a row, that brought nothing new */
+    struct plan plan;    /* of the write under way */
+    char digest[MU_RDZV_DIGEST_MAX];
+
+    /* Turns and back-off. */
+    enum turn_state turn_state;
+    int64_t turn, turns_done;
+    uint64_t turn_held_ms;
+    bool turn_in_vain; /* one of this join was: the bell rings also for what gives us nothing to write */
+    unsigned lost_writes;
+    uint64_t write_after_ms;
+    bool held_back; /* a write waits for write_after_ms */
+
+    /* The back end. */
+    enum store_state store;
+    uint64_t away_since_ms, refused_since_ms; /* unless it is HERE; if it is REFUSED */
+    bool told_down;
+    uint64_t retry_ms, retry_at_ms, corrupt_since_ms;
+    bool corrupt;
+    struct muster_error error;
+
+    /* What is asked. */
+    enum mu_rdzv_phase phase;
+    bool want_read, looking, closing, told_closed;
+    uint64_t op_start_ms, deadline_ms, close_deadline_ms;
+    bool spare;            /* by the last document: then deadline_ms does not count */
+    char came[CAME_MAX];   /* who had come, for people, when the document was last seen in time */
+    int64_t exit_round;    /* that we were a member of and may still be in; -1: none */
+    int64_t entered_round; /* into which we wrote ourselves, without having been its member since; -1: none */
+    struct past_round past[PAST_MAX]; /* that we were a member of */
+    size_t past_count;                /* so many were put there; the last PAST_MAX are kept */
+
+    /* The round we are, or were last, a member of. */
+    struct mu_rdzv_world world;
+    struct mu_doc world_doc; /* which has its names */
+    bool world_valid;
+    uint64_t *absent_ms; /* of world.members: since when not seen any more; 0: there */
+    bool *expired;       /* and that by our own judgement */
+    uint64_t joined_ms, hold_ms, hold_until_ms;
+    size_t told_lost; /* so many of them were told */
+    uint64_t lost_since_ms,
+        exit_since_ms; /* of this round: somebody lost was not told yet; we want to leave. 0: not so */
+    bool told_waiting;
+    struct mu_node *lost;
+    size_t lost_count;
+    enum host_state host_state; /* what was said last of who hosts the store */
+    struct mu_node host;        /* HOST_NODE */
+    bool host_was_seen;         /* ... in the document */
+    char *host_name;
+
+    /* Heartbeats. */
+    uint64_t beat_due_ms, beat_sent_ms;
+    int64_t beat_us;
+    int64_t planned_us;
+};
+
+/* ---- Small things that all of them use ---- */
+
+static inline struct mu_rdzv_effect *push(struct mu_rdzv_effects *out, enum mu_rdzv_effect_type type)
+{
+    struct mu_rdzv_effect *effect = &out->items[out->count];
+
+    assert(out->count < MU_RDZV_EFFECTS_MAX);
+    out->count++;
+    *effect = (struct mu_rdzv_effect){ .type = type };
+    return effect;
+}
+
+static inline struct mu_rdzv_effect *tell(struct mu_rdzv_effects *out, enum mu_rdzv_tell what)
+{
+    struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_TELL);
+
+    effect->tell = what;
+    return effect;
+}
+
+static inline void tell_failed(struct mu_rdzv_effects *out, enum mu_rdzv_event_type asked)
+{
+    tell(out, MU_RDZV_TELL_FAILED)->asked = asked;
+}
+
+static inline struct mu_rdzv_effect *request(struct mu_rdzv *r, enum mu_rdzv_effect_type type, uint64_t now_ms,
+                                             struct mu_rdzv_effects *out)
+{
+    struct mu_rdzv_effect *effect = push(out, type);
+
+    assert(r->main_id == 0);
+    effect->id = r->main_id = ++r->last_id;
+    r->main_type = type;
+    r->main_sent_ms = now_ms;
+    return effect;
+}
+
+static inline uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline bool is_away(const struct mu_rdzv *r)
+{
+    return r->store != STORE_HERE;
+}
+
+/* So many members that their heartbeats would get into each other's way. */
+static inline bool is_crowd(const struct mu_rdzv *r)
+{
+    return r->has_turns && r->sights.doc.count > MU_RDZV_CROWD;
+}
+
+static inline bool is_writing(const struct mu_rdzv *r)
+{
+    return r->main_id != 0 && r->main_type == MU_RDZV_DO_WRITE;
+}
+
+static inline bool is_joining(const struct mu_rdzv *r)
+{
+    return r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_JOINING || r->phase == MU_RDZV_PHASE_SETTLING;
+}
+
+/* There is no memory for what has come: as if it had not. */
+static inline void try_later(struct mu_rdzv *r, uint64_t now_ms)
+{
+    r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
+}
+
+static inline bool is_active(const struct mu_rdzv *r)
+{
+    return r->phase != MU_RDZV_PHASE_IDLE || r->closing || r->looking;
+}
+
+/* rdzv.c */
+char *mu_rdzv_copy_name(struct mu_slice name);
+void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase);
+void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms);
+void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+
+/* rdzv_turns.c */
+void mu_rdzv_give_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_take_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms);
+uint64_t mu_rdzv_turns_before(const struct mu_rdzv *r);
+bool mu_rdzv_needs_turn(const struct mu_rdzv *r, enum mu_rdzv_action action);
+bool mu_rdzv_rings(const struct mu_rdzv *r);
+void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token);
+void mu_rdzv_back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+
+/* rdzv_away.c */
+void mu_rdzv_on_corrupt(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms,
+                        struct mu_rdzv_effects *out);
+void mu_rdzv_look_for_host(struct mu_rdzv *r);
+uint64_t mu_rdzv_join_lost_ms(const struct mu_rdzv *r);
+uint64_t mu_rdzv_host_lost_ms(const struct mu_rdzv *r);
+void mu_rdzv_judge_host(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_say_store_lost(struct mu_rdzv *r, uint64_t now_ms);
+void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event);
+void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host);
+
+/* rdzv_seen.c */
+int mu_rdzv_refresh_view(struct mu_rdzv *r);
+int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_event *event,
+                struct mu_rdzv_effects *out);
+void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+
+/* rdzv_decide.c */
+uint64_t mu_rdzv_last_call_end_ms(const struct mu_rdzv *r);
+uint64_t mu_rdzv_everybody_is_back_ms(const struct mu_rdzv *r, const struct mu_doc *doc);
+uint64_t mu_rdzv_effective_deadline_ms(const struct mu_rdzv *r);
+uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r);
+int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms,
+                  int64_t doc_now_us);
+void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us, uint64_t now_ms,
+                        struct mu_rdzv_effects *out);
+void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+
+/* rdzv_round.c */
+void mu_rdzv_forget_world(struct mu_rdzv *r);
+bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node);
+void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms);
+void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r);
+void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+
+/* rdzv_time.c */
+void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+
+#endif

@@ -1,0 +1,246 @@
+/* A complete round: all members settle on the same world, and a member is told what happens to its round. */
+#include "rdzv/rdzv_parts.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void mu_rdzv_forget_world(struct mu_rdzv *r)
+{
+    free(r->world.members);
+    mu_doc_done(&r->world_doc);
+    free(r->absent_ms);
+    free(r->expired);
+    free(r->lost);
+    r->world = (struct mu_rdzv_world){ 0 };
+    r->world_valid = false;
+    r->absent_ms = NULL;
+    r->expired = NULL;
+    r->lost = NULL;
+    r->lost_count = 0;
+}
+
+bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node)
+{
+    for (size_t i = 0; i < r->world.count; i++)
+        if (mu_node_equal(&r->world.members[i], node))
+            return true;
+    return false;
+}
+
+void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
+    r->told_lost = r->lost_count;
+    tell(out, MU_RDZV_TELL_PEERS_LOST)->round = r->world.round;
+}
+
+/* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted. It counts
+ * none if it hears from us that the round is over before its own workers have failed of that, and then they never meet ours.
+ * So everybody's get a moment to fail: who wants to leave a whole round waits for others to leave it, and who sees one
+ * leave waits for its own workers. */
+bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
+{
+    return r->shares_store && r->world_valid && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
+           since_ms != 0 && now_ms - since_ms < MU_RDZV_FAIL_ALIKE_MS;
+}
+
+static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGEST_MAX])
+{
+    uint64_t sum = 0;
+
+    /* Participants are distinct, so that a sum over them, each with its rank, does not depend on the order. */
+    for (size_t i = 0; i < doc->count; i++) {
+        const struct mu_doc_member *member = &doc->members[i];
+        struct mu_hash_seed seed = { (uint64_t)member->node.pid ^ (uint64_t)member->rank << 32,
+                                     (uint64_t)member->node.local_id };
+
+        if ((member->in & MU_DOC_PARTICIPANT) != 0)
+            sum += mu_hash64(seed, member->node.name);
+    }
+    (void)snprintf(digest, MU_RDZV_DIGEST_MAX, "%zu-%016llx", doc->participants, (unsigned long long)sum);
+}
+
+/* A complete round without some of its ranks or with too few of them, one that others saw with more or fewer members, or one that
+ * was over for us already: it is over before it began for us. We leave it, which the others notice, and join the next one. */
+static void leave_broken_round(struct mu_rdzv *r)
+{
+    r->exit_round = r->sights.doc.round;
+    mu_rdzv_become(r, MU_RDZV_PHASE_EXITING);
+    r->want_read = true;
+}
+
+/* The names are those of `doc`, which must stay. */
+static int list_world(const struct mu_doc *doc, const struct mu_node *me, struct mu_rdzv_world *ret_world)
+{
+    struct mu_rdzv_world world = { .round = doc->round, .all_ours = true, .dialect = doc->dialect };
+
+    world.members = calloc(doc->participants, sizeof *world.members);
+    if (world.members == NULL)
+        return MUSTER_ENOMEM;
+    world.count = doc->participants;
+    for (size_t i = 0; i < doc->count; i++) {
+        const struct mu_doc_member *member = &doc->members[i];
+
+        if ((member->in & MU_DOC_PARTICIPANT) == 0)
+            continue;
+        world.members[member->rank] = member->node;
+        world.all_ours &= mu_node_is_ours(&member->node);
+        if (mu_node_equal(&member->node, me))
+            world.rank = member->rank;
+    }
+    *ret_world = world;
+    return 0;
+}
+
+static int enter_world(struct mu_rdzv *r)
+{
+    size_t count = r->sights.doc.participants;
+    struct mu_doc doc = { .seed = r->sights.doc.seed };
+    struct mu_rdzv_world world = { 0 };
+    uint64_t *absent_ms = calloc(count, sizeof *absent_ms);
+    bool *expired = calloc(count, sizeof *expired);
+    struct mu_node *lost = calloc(count, sizeof *lost);
+
+    if (absent_ms == NULL || expired == NULL || lost == NULL || mu_doc_copy(&doc, &r->sights.doc) < 0 ||
+        list_world(&doc, &r->me, &world) < 0) {
+        free(absent_ms);
+        free(expired);
+        free(lost);
+        mu_doc_done(&doc);
+        return MUSTER_ENOMEM;
+    }
+    mu_rdzv_forget_world(r);
+    r->world = world;
+    r->world_doc = doc;
+    r->absent_ms = absent_ms;
+    r->expired = expired;
+    r->lost = lost;
+    r->world_valid = true;
+    return 0;
+}
+
+/* A store that has lost its data gets back the document that some member held: we may be in it again, although we had left. And
+ * where nobody held one, the numbers of rounds may come again. A round is joined once, or its keys would be those of two. */
+static bool was_joined_before(const struct mu_rdzv *r, int64_t round)
+{
+    for (size_t i = 0; i < PAST_MAX && i < r->past_count; i++) {
+        if (r->past[i].round == round && strcmp(r->past[i].digest, r->digest) == 0)
+            return true;
+    }
+    return r->entered_round != round;
+}
+
+static void remember_round(struct mu_rdzv *r)
+{
+    struct past_round *past = &r->past[r->past_count++ % PAST_MAX];
+
+    past->round = r->world.round;
+    memcpy(past->digest, r->digest, sizeof past->digest);
+    r->entered_round = -1;
+}
+
+static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    struct mu_rdzv_effect *effect = NULL;
+
+    if (enter_world(r) < 0) {
+        mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* no memory: with the next look */
+        return;
+    }
+    mu_rdzv_become(r, MU_RDZV_PHASE_MEMBER);
+    mu_rdzv_give_turn(r, out);
+    r->joined_ms = now_ms;
+    r->hold_until_ms = now_ms + r->hold_ms;
+    if (!r->world.all_ours && r->hold_ms < MU_RDZV_HOLD_STOCK_MS)
+        r->hold_until_ms = now_ms + MU_RDZV_HOLD_STOCK_MS;
+    r->told_lost = 0;
+    r->lost_since_ms = r->exit_since_ms = 0;
+    r->told_waiting = false;
+    r->exit_round = r->world.round;
+    remember_round(r);
+    effect = tell(out, MU_RDZV_TELL_JOINED);
+    effect->round = r->world.round;
+}
+
+/* The round is complete and has us. */
+void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    struct mu_rdzv_effect *effect = NULL;
+    bool whole = false;
+
+    if (mu_rules_ranks_whole(&r->sights.doc, &whole) < 0) {
+        try_later(r, now_ms);
+        return;
+    }
+    digest_of(&r->sights.doc, r->digest);
+    if (!whole || (int64_t)r->sights.doc.participants < r->settings.nodes_min ||
+        was_joined_before(r, r->sights.doc.round)) {
+        leave_broken_round(r);
+        return;
+    }
+    if (!r->has_settle) {
+        become_member(r, now_ms, out);
+        return;
+    }
+    mu_rdzv_become(r, MU_RDZV_PHASE_SETTLING);
+    effect = request(r, MU_RDZV_DO_SETTLE, now_ms, out);
+    effect->round = r->sights.doc.round;
+    effect->bytes = mu_slice_str(r->digest);
+}
+
+void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    assert(r->phase == MU_RDZV_PHASE_SETTLING);
+    if (!mu_slice_equal(event->bytes, mu_slice_str(r->digest)))
+        leave_broken_round(r);
+    else
+        become_member(r, event->now_ms, out);
+}
+
+static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    r->lost_count = 0;
+    for (size_t i = 0; i < r->world.count; i++)
+        if (!mu_doc_has(&r->doc, &r->world.members[i], MU_DOC_PARTICIPANT))
+            r->lost[r->lost_count++] = r->world.members[i];
+    if (r->lost_count <= r->told_lost)
+        return; /* whoever vanished first may have been done; the next one is told as well */
+    if (r->lost_since_ms == 0)
+        r->lost_since_ms = now_ms;
+    if (mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms))
+        return;
+    mu_rdzv_tell_lost(r, out);
+    if (r->dead_count >
+        0) /* whom we told dead we take out soon, so that they learn of it; the others mean to do the same */
+        r->beat_due_ms = sooner(
+            r->beat_due_ms, now_ms + mu_rng_below(&r->rng, r->doc.participants < 50 ? 10 * r->doc.participants : 500));
+}
+
+/* Whoever waits for a place in a full round is not helped by a new one. */
+bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r)
+{
+    return r->doc.waiting > 0 && (int64_t)r->doc.participants < r->settings.nodes_max;
+}
+
+/* What a member makes of the document. */
+void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    const struct mu_doc *doc = &r->sights.doc;
+
+    if (doc->round != r->world.round || !doc->complete || !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT)) {
+        mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
+        r->world_valid = false;
+        r->exit_round = -1;
+        tell(out, MU_RDZV_TELL_REMOVED)->round = r->world.round;
+        return;
+    }
+    note_lost(r, now_ms, out);
+    if (mu_rdzv_somebody_can_join(r) && !r->told_waiting && !r->doc.closed && now_ms >= r->hold_until_ms &&
+        !mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms)) {
+        struct mu_rdzv_effect *effect = tell(out, MU_RDZV_TELL_WAITING);
+
+        r->told_waiting = true;
+        effect->count = (int64_t)r->doc.waiting;
+        effect->round = r->world.round;
+    }
+}
