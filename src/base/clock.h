@@ -1,4 +1,4 @@
-/* The one clock that waits are measured with, and waiting on it. For the blocking face; what decides is told the time. */
+/* The one clock that waits are measured with, and waiting on it. For blocking calls; what decides is told the time. */
 #ifndef MU_BASE_CLOCK_H
 #define MU_BASE_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* The classic etcd rendezvous for callers that block: the face of its event-driven handler, an etcd store for each round, and
+/* The classic etcd rendezvous for callers that block: blocking calls for its event-driven handler, an etcd store for each round, and
  * extra data. */
 #include "base/clock.h"
 #include "handler/etcd_params.h"
@@ -21,7 +21,7 @@
 
 struct blocking {
     struct muster_rdzv base;
-    struct muster_rdzv *face;
+    struct muster_rdzv *inner;
     char *run_id;
     char root[MU_CLASSIC_KEY_MAX];
     struct mu_etcd_sync *sync; /* the store's */
@@ -77,7 +77,7 @@ static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *re
     (void)pthread_mutex_lock(&b->lock);
     muster_store_free(b->view);
     b->view = NULL;
-    rc = muster_rdzv_next_rendezvous(b->face, &info, reterr);
+    rc = muster_rdzv_next_rendezvous(b->inner, &info, reterr);
     if (rc == 0)
         rc = open_view(b, info.round, reterr);
     if (rc == 0) {
@@ -90,22 +90,22 @@ static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *re
 
 static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    return muster_rdzv_is_closed(of(rdzv)->face, ret_closed, reterr);
+    return muster_rdzv_is_closed(of(rdzv)->inner, ret_closed, reterr);
 }
 
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
 {
-    return muster_rdzv_set_closed(of(rdzv)->face, reterr);
+    return muster_rdzv_set_closed(of(rdzv)->inner, reterr);
 }
 
 static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
 {
-    return muster_rdzv_num_nodes_waiting(of(rdzv)->face, ret_count, reterr);
+    return muster_rdzv_num_nodes_waiting(of(rdzv)->inner, ret_count, reterr);
 }
 
 static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    return muster_rdzv_shutdown(of(rdzv)->face, ret_closed, reterr);
+    return muster_rdzv_shutdown(of(rdzv)->inner, ret_closed, reterr);
 }
 
 static void free_blocking(struct muster_rdzv *rdzv)
@@ -113,7 +113,7 @@ static void free_blocking(struct muster_rdzv *rdzv)
     struct blocking *b = of(rdzv);
 
     muster_store_free(b->view);
-    muster_rdzv_free(b->face);
+    muster_rdzv_free(b->inner);
     muster_store_free(b->store); /* ends the sync, too */
     (void)pthread_mutex_destroy(&b->lock);
     free(b->run_id);
@@ -133,9 +133,9 @@ static const struct muster_rdzv_ops blocking_ops = {
     .free = free_blocking,
 };
 
-struct muster_rdzv *mu_rdzv_etcd_face(struct muster_rdzv *rdzv)
+struct muster_rdzv *mu_rdzv_etcd_inner(struct muster_rdzv *rdzv)
 {
-    return rdzv->ops == &blocking_ops ? of(rdzv)->face : NULL;
+    return rdzv->ops == &blocking_ops ? of(rdzv)->inner : NULL;
 }
 
 /* ---- New ---- */
@@ -181,7 +181,7 @@ static int create(const struct muster_rdzv_params *params, struct muster_rdzv **
     if (rc == 0)
         rc = open_store(b, &place, reterr);
     if (rc == 0)
-        rc = mu_rdzv_face_new(mu_etcd_start, params, &b->face, reterr);
+        rc = mu_rdzv_blocking_new(mu_etcd_start, params, &b->inner, reterr);
     if (rc < 0) {
         free_blocking(&b->base);
         return rc;

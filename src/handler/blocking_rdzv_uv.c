@@ -1,6 +1,6 @@
-/* The blocking face of an event-driven handler: struct muster_rdzv around a struct muster_handler.
+/* Blocking calls for an event-driven handler: struct muster_rdzv around a struct muster_handler.
  *
- * A face owns one thread, which runs the loop with the handler on it from new to free, so that a member stays one
+ * It owns one thread, which runs the loop with the handler on it from new to free, so that a member stays one
  * whatever its user does. A call writes down what it asks for, wakes the loop and sleeps until the handler has told the
  * answer; that it will is the business of the handler's deadlines. Calls come one after the other. What the handler tells
  * unasked is remembered: a rendezvous that was seen closed stays closed, and a round that has lost members makes
@@ -43,7 +43,7 @@ struct answer {
     struct muster_error error; /* code 0: none */
 };
 
-struct face {
+struct blocking {
     struct muster_rdzv base;
     char *backend, *run_id;
     bool use_agent_store;
@@ -80,18 +80,18 @@ struct face {
     bool ended, left_alone;
 };
 
-static struct face *face_of(struct muster_rdzv *rdzv)
+static struct blocking *blocking_of(struct muster_rdzv *rdzv)
 {
-    return (struct face *)rdzv;
+    return (struct blocking *)rdzv;
 }
 
-static bool is_set(struct face *face, const bool *flag)
+static bool is_set(struct blocking *b, const bool *flag)
 {
     bool set;
 
-    (void)pthread_mutex_lock(&face->lock);
+    (void)pthread_mutex_lock(&b->lock);
     set = *flag;
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_unlock(&b->lock);
     return set;
 }
 
@@ -117,33 +117,33 @@ static bool answers(enum asked asked, const struct muster_rdzv_event *event)
     return false;
 }
 
-static void remember(struct face *face, const struct muster_rdzv_event *event)
+static void remember(struct blocking *b, const struct muster_rdzv_event *event)
 {
     switch (event->type) {
     case MUSTER_RDZV_JOINED:
-        face->member = true;
-        face->broken = false;
-        if (face->moves && !face->handler->ops->endpoint(face->handler, face->host, sizeof face->host, &face->port))
-            face->host[0] = '\0';
+        b->member = true;
+        b->broken = false;
+        if (b->moves && !b->handler->ops->endpoint(b->handler, b->host, sizeof b->host, &b->port))
+            b->host[0] = '\0';
         break;
     case MUSTER_RDZV_LEFT:
-        face->member = face->broken = false;
+        b->member = b->broken = false;
         break;
     case MUSTER_RDZV_PEERS_LOST:
-        face->broken = true;
+        b->broken = true;
         break;
     case MUSTER_RDZV_REMOVED:
-        face->broken = true;
-        face->member = false;
+        b->broken = true;
+        b->member = false;
         break;
     case MUSTER_RDZV_CLOSED:
-        face->closed = true;
+        b->closed = true;
         break;
     case MUSTER_RDZV_FAILED:
         if (event->request == MUSTER_RDZV_REQUEST_JOIN)
-            face->member = face->broken = false;
-        else if (event->request == MUSTER_RDZV_REQUEST_MEMBERSHIP && face->member)
-            face->broken = true;
+            b->member = b->broken = false;
+        else if (event->request == MUSTER_RDZV_REQUEST_MEMBERSHIP && b->member)
+            b->broken = true;
         break;
     case MUSTER_RDZV_WAITING: /* seen when looked for */
     case MUSTER_RDZV_LOOKED:
@@ -154,185 +154,185 @@ static void remember(struct face *face, const struct muster_rdzv_event *event)
     }
 }
 
-static void remember_self(struct face *face, const struct muster_node *self)
+static void remember_self(struct blocking *b, const struct muster_node *self)
 {
-    char *name = self != NULL && face->self.name == NULL ? strdup(self->name) : NULL;
+    char *name = self != NULL && b->self.name == NULL ? strdup(self->name) : NULL;
 
     if (name != NULL)
-        face->self = (struct muster_node){ name, self->pid, self->local_id };
+        b->self = (struct muster_node){ name, self->pid, self->local_id };
 }
 
 /* Nobody else hears of it: the caller is not told before its next call. */
-static void warn_of_heartbeat(const struct face *face, const struct muster_rdzv_event *event)
+static void warn_of_heartbeat(const struct blocking *b, const struct muster_rdzv_event *event)
 {
-    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", face->run_id,
+    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", b->run_id,
            event->error != NULL ? event->error->text : "the back end does not answer");
 }
 
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
-    struct face *face = ctx;
+    struct blocking *b = ctx;
 
-    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_set(face, &face->member))
-        warn_of_heartbeat(face, event);
-    (void)pthread_mutex_lock(&face->lock);
-    remember(face, event);
-    remember_self(face, event->self);
-    if (answers(face->awaited, event)) {
-        face->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_set(b, &b->member))
+        warn_of_heartbeat(b, event);
+    (void)pthread_mutex_lock(&b->lock);
+    remember(b, event);
+    remember_self(b, event->self);
+    if (answers(b->awaited, event)) {
+        b->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
         if (event->info != NULL)
-            face->answer.info = *event->info;
+            b->answer.info = *event->info;
         if (event->error != NULL)
-            face->answer.error = *event->error;
-        face->awaited = NOTHING;
-        face->answered = true;
-        (void)pthread_cond_broadcast(&face->changed);
+            b->answer.error = *event->error;
+        b->awaited = NOTHING;
+        b->answered = true;
+        (void)pthread_cond_broadcast(&b->changed);
     }
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_unlock(&b->lock);
 }
 
 static void on_handler_freed(void *ctx)
 {
-    struct face *face = ctx;
+    struct blocking *b = ctx;
 
-    face->handler = NULL;
-    uv_close((uv_handle_t *)&face->wake, NULL);
+    b->handler = NULL;
+    uv_close((uv_handle_t *)&b->wake, NULL);
 }
 
 static void on_wake(uv_async_t *async)
 {
-    struct face *face = async->data;
+    struct blocking *b = async->data;
     enum asked asked;
 
-    (void)pthread_mutex_lock(&face->lock);
-    asked = face->asked;
-    face->asked = NOTHING;
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_lock(&b->lock);
+    asked = b->asked;
+    b->asked = NOTHING;
+    (void)pthread_mutex_unlock(&b->lock);
     if (asked == NOTHING)
         return;
-    uv_update_time(&face->loop);
+    uv_update_time(&b->loop);
     switch (asked) {
     case JOIN:
-        face->handler->ops->join(face->handler);
+        b->handler->ops->join(b->handler);
         break;
     case LEAVE:
-        face->handler->ops->leave(face->handler);
+        b->handler->ops->leave(b->handler);
         break;
     case CLOSE:
-        face->handler->ops->close(face->handler);
+        b->handler->ops->close(b->handler);
         break;
     case LOOK:
-        face->handler->ops->look(face->handler);
+        b->handler->ops->look(b->handler);
         break;
     case STOP:
-        face->handler->ops->free(face->handler, on_handler_freed, face);
+        b->handler->ops->free(b->handler, on_handler_freed, b);
         break;
     case NOTHING:
         break;
     }
 }
 
-static void free_face(struct face *face)
+static void free_parts(struct blocking *b)
 {
-    (void)uv_loop_close(&face->loop);
-    (void)pthread_mutex_destroy(&face->calls);
-    (void)pthread_mutex_destroy(&face->lock);
-    (void)pthread_cond_destroy(&face->changed);
-    if (face->owns_store)
-        muster_store_free(face->user_store);
-    muster_rdzv_params_free(face->params);
-    free((char *)(uintptr_t)face->config.local_addr);
-    free((char *)(uintptr_t)face->config.bind.hosts);
-    free((char *)(uintptr_t)face->config.bind.allow);
-    free(face->backend);
-    free(face->run_id);
-    free((char *)face->self.name);
-    free(face);
+    (void)uv_loop_close(&b->loop);
+    (void)pthread_mutex_destroy(&b->calls);
+    (void)pthread_mutex_destroy(&b->lock);
+    (void)pthread_cond_destroy(&b->changed);
+    if (b->owns_store)
+        muster_store_free(b->user_store);
+    muster_rdzv_params_free(b->params);
+    free((char *)(uintptr_t)b->config.local_addr);
+    free((char *)(uintptr_t)b->config.bind.hosts);
+    free((char *)(uintptr_t)b->config.bind.allow);
+    free(b->backend);
+    free(b->run_id);
+    free((char *)b->self.name);
+    free(b);
 }
 
 static void *run_loop(void *arg)
 {
-    struct face *face = arg;
+    struct blocking *b = arg;
     bool left_alone;
 
-    (void)uv_run(&face->loop, UV_RUN_DEFAULT);
-    (void)pthread_mutex_lock(&face->lock);
-    face->ended = true;
-    left_alone = face->left_alone;
-    (void)pthread_cond_broadcast(&face->changed);
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    (void)pthread_mutex_lock(&b->lock);
+    b->ended = true;
+    left_alone = b->left_alone;
+    (void)pthread_cond_broadcast(&b->changed);
+    (void)pthread_mutex_unlock(&b->lock);
     if (left_alone)
-        free_face(face);
+        free_parts(b);
     return NULL;
 }
 
 /* ---- The caller's side ---- */
 
-static void ask(struct face *face, enum asked asked)
+static void ask(struct blocking *b, enum asked asked)
 {
-    (void)pthread_mutex_lock(&face->lock);
-    face->asked = face->awaited = asked;
-    face->answered = false;
-    (void)uv_async_send(&face->wake);
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_lock(&b->lock);
+    b->asked = b->awaited = asked;
+    b->answered = false;
+    (void)uv_async_send(&b->wake);
+    (void)pthread_mutex_unlock(&b->lock);
 }
 
 /* 0 or the error that was told. */
-static int ask_and_wait(struct face *face, enum asked asked, struct answer *ret_answer, struct muster_error *reterr)
+static int ask_and_wait(struct blocking *b, enum asked asked, struct answer *ret_answer, struct muster_error *reterr)
 {
-    ask(face, asked);
-    (void)pthread_mutex_lock(&face->lock);
-    while (!face->answered)
-        (void)pthread_cond_wait(&face->changed, &face->lock);
-    *ret_answer = face->answer;
-    (void)pthread_mutex_unlock(&face->lock);
+    ask(b, asked);
+    (void)pthread_mutex_lock(&b->lock);
+    while (!b->answered)
+        (void)pthread_cond_wait(&b->changed, &b->lock);
+    *ret_answer = b->answer;
+    (void)pthread_mutex_unlock(&b->lock);
     if (ret_answer->error.code < 0 && reterr != NULL)
         *reterr = ret_answer->error;
     return ret_answer->error.code;
 }
 
 /* The answer of a leave is not waited for longer than this. */
-static void leave(struct face *face, int64_t wait_ms)
+static void leave(struct blocking *b, int64_t wait_ms)
 {
     int64_t until_ms = mu_clock_ms() + wait_ms;
 
-    ask(face, LEAVE);
-    (void)pthread_mutex_lock(&face->lock);
-    while (!face->answered && mu_cond_wait_until(&face->changed, &face->lock, until_ms))
+    ask(b, LEAVE);
+    (void)pthread_mutex_lock(&b->lock);
+    while (!b->answered && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
         continue;
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- The stores of a round ---- */
 
-static void close_stores(struct face *face)
+static void close_stores(struct blocking *b)
 {
-    muster_store_free(face->view);
-    muster_store_free(face->tcp);
-    face->view = face->tcp = NULL;
+    muster_store_free(b->view);
+    muster_store_free(b->tcp);
+    b->view = b->tcp = NULL;
 }
 
-static int open_tcp(struct face *face, struct muster_error *reterr)
+static int open_tcp(struct blocking *b, struct muster_error *reterr)
 {
     const struct muster_store_tcp_config config = { .size = sizeof config,
-                                                    .host = face->host,
-                                                    .port = face->port,
-                                                    .connect_timeout_ms = face->read_timeout_ms,
-                                                    .timeout_ms = face->read_timeout_ms };
+                                                    .host = b->host,
+                                                    .port = b->port,
+                                                    .connect_timeout_ms = b->read_timeout_ms,
+                                                    .timeout_ms = b->read_timeout_ms };
 
-    return muster_store_tcp_new(&config, &face->tcp, reterr);
+    return muster_store_tcp_new(&config, &b->tcp, reterr);
 }
 
-static int open_view(struct face *face, struct muster_store *inner, int64_t round, struct muster_error *reterr)
+static int open_view(struct blocking *b, struct muster_store *inner, int64_t round, struct muster_error *reterr)
 {
-    size_t room = strlen(face->run_id) + sizeof PREFIX_FORMAT + 20;
+    size_t room = strlen(b->run_id) + sizeof PREFIX_FORMAT + 20;
     char *prefix = malloc(room);
     int rc;
 
     if (prefix == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
-    (void)snprintf(prefix, room, PREFIX_FORMAT, face->run_id, round);
-    rc = muster_store_prefix_new(muster_str(prefix), inner, &face->view, reterr);
+    (void)snprintf(prefix, room, PREFIX_FORMAT, b->run_id, round);
+    rc = muster_store_prefix_new(muster_str(prefix), inner, &b->view, reterr);
     free(prefix);
     return rc;
 }
@@ -344,49 +344,48 @@ static bool is_connection_error(int rc)
 }
 
 /* A new connection each round: the last one may be lost without anybody's having noticed. */
-static int open_stores(struct face *face, struct muster_rdzv_info *info, struct muster_error *reterr)
+static int open_stores(struct blocking *b, struct muster_rdzv_info *info, struct muster_error *reterr)
 {
-    struct muster_store *inner = face->user_store;
+    struct muster_store *inner = b->user_store;
     int rc = 0;
 
-    if (face->opens_tcp) {
-        rc = open_tcp(face, reterr);
-        inner = face->tcp;
+    if (b->opens_tcp) {
+        rc = open_tcp(b, reterr);
+        inner = b->tcp;
     }
     if (rc == 0 && inner != NULL)
-        rc = open_view(face, inner, info->round, reterr);
+        rc = open_view(b, inner, info->round, reterr);
     if (rc < 0) {
-        close_stores(face);
+        close_stores(b);
         if (is_connection_error(rc))
             rc = MUSTER_ERDZV_CONNECTION;
         if (reterr != NULL)
             reterr->code = rc;
         return mu_wrap(reterr, rc, "open the store of round %" PRId64, info->round);
     }
-    if (face->view != NULL)
-        info->store = face->view;
+    if (b->view != NULL)
+        info->store = b->view;
     return 0;
 }
 
 /* ---- The calls ---- */
 
 /* Under the name of the call: the handler knows only what the call asked of it. */
-static void record_failure(struct face *face, enum mu_rdzv_trace_kind kind, const struct muster_error *error)
+static void record_failure(struct blocking *b, enum mu_rdzv_trace_kind kind, const struct muster_error *error)
 {
     char hostname[MU_HANDLER_NAME_MAX];
     struct mu_teller who;
 
-    (void)pthread_mutex_lock(&face->lock); /* a name that is there stays there */
-    who = face->self.name != NULL ? mu_teller_of(face->run_id, &face->self)
-                                  : mu_teller_new(face->run_id, NULL, -1, hostname);
-    (void)pthread_mutex_unlock(&face->lock);
+    (void)pthread_mutex_lock(&b->lock); /* a name that is there stays there */
+    who = b->self.name != NULL ? mu_teller_of(b->run_id, &b->self) : mu_teller_new(b->run_id, NULL, -1, hostname);
+    (void)pthread_mutex_unlock(&b->lock);
     mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = kind, .error = error });
 }
 
-static int failed(struct face *face, enum mu_rdzv_trace_kind kind, const struct muster_error *error,
+static int failed(struct blocking *b, enum mu_rdzv_trace_kind kind, const struct muster_error *error,
                   struct muster_error *reterr)
 {
-    record_failure(face, kind, error);
+    record_failure(b, kind, error);
     if (reterr != NULL)
         *reterr = *error;
     return error->code;
@@ -394,34 +393,34 @@ static int failed(struct face *face, enum mu_rdzv_trace_kind kind, const struct 
 
 static const char *get_backend(const struct muster_rdzv *rdzv)
 {
-    return ((const struct face *)rdzv)->backend;
+    return ((const struct blocking *)rdzv)->backend;
 }
 
 static const char *get_run_id(const struct muster_rdzv *rdzv)
 {
-    return ((const struct face *)rdzv)->run_id;
+    return ((const struct blocking *)rdzv)->run_id;
 }
 
 static bool shares_store(const struct muster_rdzv *rdzv)
 {
-    return ((const struct face *)rdzv)->use_agent_store;
+    return ((const struct blocking *)rdzv)->use_agent_store;
 }
 
 /* Without its store a round is of no use: the others are told at once that we are not in it. */
-static int join(struct face *face, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+static int join(struct blocking *b, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
 {
     struct answer answer, left;
     struct muster_error error = { 0 };
     int rc;
 
-    close_stores(face);
-    rc = ask_and_wait(face, JOIN, &answer, reterr);
+    close_stores(b);
+    rc = ask_and_wait(b, JOIN, &answer, reterr);
     if (rc < 0)
         return rc;
-    rc = open_stores(face, &answer.info, &error);
+    rc = open_stores(b, &answer.info, &error);
     if (rc < 0) {
-        (void)ask_and_wait(face, LEAVE, &left, NULL);
-        return failed(face, MU_RDZV_TRACE_JOIN_FAILED, &error, reterr);
+        (void)ask_and_wait(b, LEAVE, &left, NULL);
+        return failed(b, MU_RDZV_TRACE_JOIN_FAILED, &error, reterr);
     }
     *ret_info = answer.info;
     return 0;
@@ -429,87 +428,87 @@ static int join(struct face *face, struct muster_rdzv_info *ret_info, struct mus
 
 static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
     int rc;
 
-    (void)pthread_mutex_lock(&face->calls);
-    rc = join(face, ret_info, reterr);
-    (void)pthread_mutex_unlock(&face->calls);
+    (void)pthread_mutex_lock(&b->calls);
+    rc = join(b, ret_info, reterr);
+    (void)pthread_mutex_unlock(&b->calls);
     return rc;
 }
 
-static int look(struct face *face, struct answer *ret_answer, struct muster_error *reterr)
+static int look(struct blocking *b, struct answer *ret_answer, struct muster_error *reterr)
 {
     int rc;
 
-    (void)pthread_mutex_lock(&face->calls);
-    rc = ask_and_wait(face, LOOK, ret_answer, reterr);
-    (void)pthread_mutex_unlock(&face->calls);
+    (void)pthread_mutex_lock(&b->calls);
+    rc = ask_and_wait(b, LOOK, ret_answer, reterr);
+    (void)pthread_mutex_unlock(&b->calls);
     return rc;
 }
 
 static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
     struct answer answer = { .closed = true };
     struct muster_error error = { 0 };
 
-    if (!is_set(face, &face->closed) && look(face, &answer, &error) < 0)
-        return failed(face, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
+    if (!is_set(b, &b->closed) && look(b, &answer, &error) < 0)
+        return failed(b, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
     *ret_closed = answer.closed;
     return 0;
 }
 
 static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
     struct answer answer;
     struct muster_error error = { 0 };
-    int rc = look(face, &answer, &error);
-    bool broken = is_set(face, &face->broken);
+    int rc = look(b, &answer, &error);
+    bool broken = is_set(b, &b->broken);
 
     if (rc < 0 && !broken)
-        return failed(face, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
+        return failed(b, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
     *ret_count = rc < 0 ? 0 : answer.count;
     if (broken && *ret_count < 1)
         *ret_count = 1;
     return 0;
 }
 
-static int close_rdzv(struct face *face, struct muster_error *reterr)
+static int close_rdzv(struct blocking *b, struct muster_error *reterr)
 {
     struct answer answer;
 
-    return is_set(face, &face->closed) ? 0 : ask_and_wait(face, CLOSE, &answer, reterr);
+    return is_set(b, &b->closed) ? 0 : ask_and_wait(b, CLOSE, &answer, reterr);
 }
 
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
     struct muster_error error = { 0 };
     int rc;
 
-    (void)pthread_mutex_lock(&face->calls);
-    rc = close_rdzv(face, &error);
-    (void)pthread_mutex_unlock(&face->calls);
-    return rc < 0 ? failed(face, MU_RDZV_TRACE_SET_CLOSED_FAILED, &error, reterr) : 0;
+    (void)pthread_mutex_lock(&b->calls);
+    rc = close_rdzv(b, &error);
+    (void)pthread_mutex_unlock(&b->calls);
+    return rc < 0 ? failed(b, MU_RDZV_TRACE_SET_CLOSED_FAILED, &error, reterr) : 0;
 }
 
-/* Heartbeats end with it; a store that is served here goes on until the face is freed, for the others to see. */
+/* Heartbeats end with it; a store that is served here goes on until this is freed, for the others to see. */
 static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
     struct muster_error error = { .code = 0 };
     int rc;
 
-    (void)pthread_mutex_lock(&face->calls);
-    rc = close_rdzv(face, &error);
-    if (is_set(face, &face->member))
-        leave(face, LEAVE_WAIT_MS);
-    (void)pthread_mutex_unlock(&face->calls);
+    (void)pthread_mutex_lock(&b->calls);
+    rc = close_rdzv(b, &error);
+    if (is_set(b, &b->member))
+        leave(b, LEAVE_WAIT_MS);
+    (void)pthread_mutex_unlock(&b->calls);
     if (rc < 0) {
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", face->run_id, error.text);
-        (void)failed(face, MU_RDZV_TRACE_SHUTDOWN_FAILED, &error, reterr);
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", b->run_id, error.text);
+        (void)failed(b, MU_RDZV_TRACE_SHUTDOWN_FAILED, &error, reterr);
     }
     if (rc < 0 && !muster_error_is_rdzv(rc))
         return rc;
@@ -517,39 +516,39 @@ static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     return 0;
 }
 
-static bool wait_for_end(struct face *face)
+static bool wait_for_end(struct blocking *b)
 {
     int64_t until_ms = mu_clock_ms() + CLOSE_WAIT_MS;
     bool ended;
 
-    (void)pthread_mutex_lock(&face->lock);
-    while (!face->ended && !face->is_borrowing && mu_cond_wait_until(&face->changed, &face->lock, until_ms))
+    (void)pthread_mutex_lock(&b->lock);
+    while (!b->ended && !b->is_borrowing && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
         continue;
-    ended = face->ended || face->is_borrowing;
-    face->left_alone = !ended;
-    (void)pthread_mutex_unlock(&face->lock);
+    ended = b->ended || b->is_borrowing;
+    b->left_alone = !ended;
+    (void)pthread_mutex_unlock(&b->lock);
     return ended;
 }
 
-static void face_free(struct muster_rdzv *rdzv)
+static void free_blocking(struct muster_rdzv *rdzv)
 {
-    struct face *face = face_of(rdzv);
-    pthread_t thread = face->thread;
+    struct blocking *b = blocking_of(rdzv);
+    pthread_t thread = b->thread;
 
-    close_stores(face);
-    if (is_set(face, &face->member))
-        leave(face, LEAVE_WAIT_MS);
-    ask(face, STOP);
-    if (wait_for_end(face)) {
+    close_stores(b);
+    if (is_set(b, &b->member))
+        leave(b, LEAVE_WAIT_MS);
+    ask(b, STOP);
+    if (wait_for_end(b)) {
         (void)pthread_join(thread, NULL);
-        free_face(face);
+        free_parts(b);
     } else {
         (void)pthread_detach(thread);
     }
 }
 
-static const struct muster_rdzv_ops face_ops = {
-    .size = sizeof face_ops,
+static const struct muster_rdzv_ops blocking_ops = {
+    .size = sizeof blocking_ops,
     .get_backend = get_backend,
     .get_run_id = get_run_id,
     .use_agent_store = shares_store,
@@ -558,73 +557,74 @@ static const struct muster_rdzv_ops face_ops = {
     .set_closed = set_closed,
     .num_nodes_waiting = num_nodes_waiting,
     .shutdown = shut_down,
-    .free = face_free,
+    .free = free_blocking,
 };
 
 /* ---- New ---- */
 
-/* A face with its loop, but neither handler nor thread yet. */
-static int new_face(const char *backend, const char *run_id, struct face **ret_face, struct muster_error *reterr)
+/* With its loop, but neither handler nor thread yet. */
+static int new_blocking(const char *backend, const char *run_id, struct blocking **ret_blocking,
+                        struct muster_error *reterr)
 {
-    struct face *face = calloc(1, sizeof *face);
+    struct blocking *b = calloc(1, sizeof *b);
     int rc;
 
-    if (face == NULL)
+    if (b == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
-    rc = uv_loop_init(&face->loop);
+    rc = uv_loop_init(&b->loop);
     if (rc < 0) {
-        free(face);
+        free(b);
         return mu_fail_errno(reterr, -rc, "start a loop");
     }
     assert(backend != NULL && run_id != NULL);
-    face->base.ops = &face_ops;
-    (void)pthread_mutex_init(&face->calls, NULL);
-    (void)pthread_mutex_init(&face->lock, NULL);
-    (void)mu_cond_init(&face->changed); /* its clock is one that every system has */
-    face->backend = strdup(backend);
-    face->run_id = strdup(run_id);
-    face->wake.data = face;
-    rc = face->backend == NULL || face->run_id == NULL ? UV_ENOMEM : uv_async_init(&face->loop, &face->wake, on_wake);
+    b->base.ops = &blocking_ops;
+    (void)pthread_mutex_init(&b->calls, NULL);
+    (void)pthread_mutex_init(&b->lock, NULL);
+    (void)mu_cond_init(&b->changed); /* its clock is one that every system has */
+    b->backend = strdup(backend);
+    b->run_id = strdup(run_id);
+    b->wake.data = b;
+    rc = b->backend == NULL || b->run_id == NULL ? UV_ENOMEM : uv_async_init(&b->loop, &b->wake, on_wake);
     if (rc < 0) {
-        free_face(face);
+        free_parts(b);
         return mu_fail_errno(reterr, -rc, "start a rendezvous handler");
     }
-    *ret_face = face;
+    *ret_blocking = b;
     return 0;
 }
 
-/* Of a face whose handler has not come to be. */
-static void discard(struct face *face)
+/* Frees what has no handler yet. */
+static void discard(struct blocking *b)
 {
-    uv_close((uv_handle_t *)&face->wake, NULL);
-    (void)uv_run(&face->loop, UV_RUN_DEFAULT); /* lets what is closing close */
-    free_face(face);
+    uv_close((uv_handle_t *)&b->wake, NULL);
+    (void)uv_run(&b->loop, UV_RUN_DEFAULT); /* lets what is closing close */
+    free_parts(b);
 }
 
-/* With a handler on its loop. Takes the face, also on failure. */
-static int start_thread(struct face *face, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+/* With a handler on its loop. Takes `b`, also on failure. */
+static int start_thread(struct blocking *b, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
     int rc;
 
-    face->use_agent_store = face->handler->ops->use_agent_store(face->handler);
-    rc = mu_thread_start(&face->thread, run_loop, face);
+    b->use_agent_store = b->handler->ops->use_agent_store(b->handler);
+    rc = mu_thread_start(&b->thread, run_loop, b);
     if (rc != 0) {
-        face->handler->ops->free(face->handler, on_handler_freed, face);
-        (void)uv_run(&face->loop, UV_RUN_DEFAULT);
-        free_face(face);
+        b->handler->ops->free(b->handler, on_handler_freed, b);
+        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+        free_parts(b);
         return mu_fail_errno(reterr, rc, "start the thread of a rendezvous handler");
     }
-    *ret_rdzv = &face->base;
+    *ret_rdzv = &b->base;
     return 0;
 }
 
 /* Host and port of the store, by the rules of the c10d back end. */
-static int find_store(struct face *face, const struct muster_rdzv_params *params, struct muster_error *reterr)
+static int find_store(struct blocking *b, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     int64_t timeout_s = 0;
     int port = 0, rc;
 
-    rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, face->host, &port, reterr);
+    rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, b->host, &port, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &timeout_s, reterr);
     if (rc < 0)
@@ -635,55 +635,55 @@ static int find_store(struct face *face, const struct muster_rdzv_params *params
     if (port == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 nobody knows where the store is",
                        muster_rdzv_params_endpoint(params));
-    face->opens_tcp = true;
-    face->port = (uint16_t)port;
-    face->read_timeout_ms = timeout_s * 1000;
+    b->opens_tcp = true;
+    b->port = (uint16_t)port;
+    b->read_timeout_ms = timeout_s * 1000;
     return 0;
 }
 
-int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
-                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_params *params,
+                              struct muster_store *store, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
     const char *backend = muster_rdzv_params_backend(params);
-    struct face *face = NULL;
-    int rc = new_face(backend, muster_rdzv_params_run_id(params), &face, reterr);
+    struct blocking *b = NULL;
+    int rc = new_blocking(backend, muster_rdzv_params_run_id(params), &b, reterr);
 
     if (rc < 0) {
         muster_store_free(store);
         return rc;
     }
-    assert(face != NULL);
-    face->user_store = store;
-    face->owns_store = true;
+    assert(b != NULL);
+    b->user_store = store;
+    b->owns_store = true;
     if (strcmp(backend, "c10d") == 0)
-        rc = find_store(face, params, reterr);
+        rc = find_store(b, params, reterr);
     if (strcmp(backend, "etcd-v3") == 0) {
-        face->opens_tcp = face->moves = true;
-        face->read_timeout_ms = READ_TIMEOUT_S * 1000;
+        b->opens_tcp = b->moves = true;
+        b->read_timeout_ms = READ_TIMEOUT_S * 1000;
     }
     if (rc == 0)
-        rc = muster_rdzv_params_copy(params, &face->params, reterr);
+        rc = muster_rdzv_params_copy(params, &b->params, reterr);
     if (rc == 0)
-        rc = start(&face->loop, params, on_event, face, &face->handler, reterr);
+        rc = start(&b->loop, params, on_event, b, &b->handler, reterr);
     if (rc < 0) {
-        discard(face);
+        discard(b);
         return rc;
     }
-    face->start = start;
-    return start_thread(face, ret_rdzv, reterr);
+    b->start = start;
+    return start_thread(b, ret_rdzv, reterr);
 }
 
-int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                     struct muster_error *reterr)
+int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_params *params,
+                         struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    return mu_rdzv_face_new_with(start, params, NULL, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new_with(start, params, NULL, ret_rdzv, reterr);
 }
 
 int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                         struct muster_error *reterr)
 {
     (void)ctx;
-    return mu_rdzv_face_new(mu_c10d_start, params, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new(mu_c10d_start, params, ret_rdzv, reterr);
 }
 
 /* ---- New, on a back end of the user's ---- */
@@ -694,52 +694,52 @@ static int copy_text(const char **text)
     return *text == NULL;
 }
 
-/* Its texts are the face's from here on. */
-static int keep_config(struct face *face, const struct mu_dynamic_config *config, struct muster_error *reterr)
+/* Copies its texts. */
+static int keep_config(struct blocking *b, const struct mu_dynamic_config *config, struct muster_error *reterr)
 {
     bool is_short;
 
-    face->config = *config;
-    face->config.backend = face->backend;
-    face->config.run_id = face->run_id;
-    is_short = copy_text(&face->config.local_addr) && config->local_addr != NULL;
-    is_short |= copy_text(&face->config.bind.hosts) && config->bind.hosts != NULL;
-    is_short |= copy_text(&face->config.bind.allow) && config->bind.allow != NULL;
+    b->config = *config;
+    b->config.backend = b->backend;
+    b->config.run_id = b->run_id;
+    is_short = copy_text(&b->config.local_addr) && config->local_addr != NULL;
+    is_short |= copy_text(&b->config.bind.hosts) && config->bind.hosts != NULL;
+    is_short |= copy_text(&b->config.bind.allow) && config->bind.allow != NULL;
     return is_short ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
 }
 
-static int start_on_backend(struct face *face, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
+static int start_on_backend(struct blocking *b, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
                             void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct mu_kv *kv = NULL;
-    int rc = mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, &kv, reterr);
+    int rc = mu_kv_user_start(loop, b->user_backend, b->user_store, b->run_id, patience_ms, &kv, reterr);
 
     if (rc < 0)
         return rc;
-    return mu_dynamic_start(loop, &face->config, kv, listener, ctx, ret_handler, reterr);
+    return mu_dynamic_start(loop, &b->config, kv, listener, ctx, ret_handler, reterr);
 }
 
 static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
                           struct muster_rdzv_backend *backend, struct muster_rdzv **ret_rdzv,
                           struct muster_error *reterr)
 {
-    struct face *face = NULL;
-    int rc = new_face(config->backend, config->run_id, &face, reterr);
+    struct blocking *b = NULL;
+    int rc = new_blocking(config->backend, config->run_id, &b, reterr);
 
     if (rc < 0)
         return rc;
-    assert(face != NULL);
-    face->user_store = store;
-    face->user_backend = backend;
-    face->is_borrowing = true;
-    rc = keep_config(face, config, reterr);
+    assert(b != NULL);
+    b->user_store = store;
+    b->user_backend = backend;
+    b->is_borrowing = true;
+    rc = keep_config(b, config, reterr);
     if (rc == 0)
-        rc = start_on_backend(face, &face->loop, 0, on_event, face, &face->handler, reterr);
+        rc = start_on_backend(b, &b->loop, 0, on_event, b, &b->handler, reterr);
     if (rc < 0) {
-        discard(face);
+        discard(b);
         return rc;
     }
-    return start_thread(face, ret_rdzv, reterr);
+    return start_thread(b, ret_rdzv, reterr);
 }
 
 static int creation_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
@@ -868,86 +868,86 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
 static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
                         struct muster_error *reterr)
 {
-    struct face *face = ctx;
+    struct blocking *b = ctx;
 
-    return mu_kv_user_start(loop, face->user_backend, face->user_store, face->run_id, patience_ms, ret_kv, reterr);
+    return mu_kv_user_start(loop, b->user_backend, b->user_store, b->run_id, patience_ms, ret_kv, reterr);
 }
 
-/* A store that the face hosts goes on there. */
-static int start_by_params(struct face *face, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
+/* A store that `b` hosts goes on there. */
+static int start_by_params(struct blocking *b, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
                            struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     int rc = 0;
 
-    if (face->start == mu_c10d_start)
-        rc = muster_rdzv_params_set_bool(face->params, "is_host", false, reterr);
-    return rc == 0 ? face->start(loop, face->params, listener, ctx, ret_handler, reterr) : rc;
+    if (b->start == mu_c10d_start)
+        rc = muster_rdzv_params_set_bool(b->params, "is_host", false, reterr);
+    return rc == 0 ? b->start(loop, b->params, listener, ctx, ret_handler, reterr) : rc;
 }
 
-bool mu_rdzv_is_face(const struct muster_rdzv *rdzv)
+bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv)
 {
-    return rdzv->ops == &face_ops;
+    return rdzv->ops == &blocking_ops;
 }
 
-int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
-                            muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
-                            struct muster_error *reterr)
+int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                                muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                                struct muster_error *reterr)
 {
-    struct face *face = face_of(rdzv);
+    struct blocking *b = blocking_of(rdzv);
 
-    assert(mu_rdzv_is_face(rdzv));
-    if (is_set(face, &face->member))
+    assert(mu_rdzv_is_blocking(rdzv));
+    if (is_set(b, &b->member))
         return mu_fail(reterr, MUSTER_EINVAL,
                        "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
-                       face->backend);
-    if (face->start != NULL)
-        return start_by_params(face, loop, listener, ctx, ret_handler, reterr);
-    face->config.open_kv = open_user_kv;
-    face->config.open_kv_ctx = face;
-    face->config.patience_ms = driving->end_ms;
-    return start_on_backend(face, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
+                       b->backend);
+    if (b->start != NULL)
+        return start_by_params(b, loop, listener, ctx, ret_handler, reterr);
+    b->config.open_kv = open_user_kv;
+    b->config.open_kv_ctx = b;
+    b->config.patience_ms = driving->end_ms;
+    return start_on_backend(b, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
 }
 
 /* ---- Settings ---- */
 
 /* Of a dynamic handler: *ret_settings and *ret_bind, which borrows. */
-static int find_settings(const struct face *face, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
+static int find_settings(const struct blocking *b, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
                          struct muster_error *reterr)
 {
-    bool is_ours = strcmp(face->backend, "c10d") == 0 || strcmp(face->backend, "etcd-v2") == 0;
+    bool is_ours = strcmp(b->backend, "c10d") == 0 || strcmp(b->backend, "etcd-v2") == 0;
     int rc;
 
-    if (face->params == NULL) { /* on a back end of the user's */
-        *ret_settings = face->config.settings;
-        *ret_bind = face->config.bind;
+    if (b->params == NULL) { /* on a back end of the user's */
+        *ret_settings = b->config.settings;
+        *ret_bind = b->config.bind;
         return 0;
     }
     if (!is_ours)
-        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", face->backend);
-    rc = mu_rdzv_settings_from_params(face->params, ret_settings, reterr);
-    return rc == 0 ? mu_bind_from_params(face->params, ret_bind, reterr) : rc;
+        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", b->backend);
+    rc = mu_rdzv_settings_from_params(b->params, ret_settings, reterr);
+    return rc == 0 ? mu_bind_from_params(b->params, ret_bind, reterr) : rc;
 }
 
 int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
                                  struct muster_error *reterr)
 {
-    const struct face *face = (const struct face *)rdzv;
+    const struct blocking *b = (const struct blocking *)rdzv;
     struct muster_rdzv_settings whole;
     struct mu_rdzv_settings settings;
     size_t size = ret_settings->size;
     struct mu_bind bind;
     int rc;
 
-    if (!mu_rdzv_is_face(rdzv))
+    if (!mu_rdzv_is_blocking(rdzv))
         return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one",
                        muster_rdzv_get_backend(rdzv));
     if (size == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
-    rc = find_settings(face, &settings, &bind, reterr);
+    rc = find_settings(b, &settings, &bind, reterr);
     if (rc < 0)
         return rc;
     whole = (struct muster_rdzv_settings){ .size = (uint32_t)size,
-                                           .run_id = face->run_id,
+                                           .run_id = b->run_id,
                                            .min_nodes = settings.nodes_min,
                                            .max_nodes = settings.nodes_max,
                                            .timeout = { .size = sizeof whole.timeout,
@@ -959,7 +959,7 @@ int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_r
                                            .keep_alive_max_attempt = settings.keep_alive_attempts,
                                            .bind = bind.hosts,
                                            .allow = bind.allow,
-                                           .no_agent_store = !face->use_agent_store };
+                                           .no_agent_store = !b->use_agent_store };
     memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
     return 0;
 }

@@ -1601,5 +1601,5 @@ int mu_rdzv_etcd_v3_create(void *ctx, const struct muster_rdzv_params *params, s
                            struct muster_error *reterr)
 {
     (void)ctx;
-    return mu_rdzv_face_new(mu_etcd_v3_start, params, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new(mu_etcd_v3_start, params, ret_rdzv, reterr);
 }

@@ -12,7 +12,7 @@
 
 struct uv_loop_s;
 
-/* Makes a handler on `loop` by its parameters. Used by the blocking face (one thread and loop a handler), by `muster join`
+/* Makes a handler on `loop` by its parameters. Used by blocking_rdzv_uv.c (one thread and loop a handler), by `muster join`
  * and by the agent. Nothing is told before this has returned. */
 typedef int mu_handler_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
@@ -165,22 +165,22 @@ muster_rdzv_creator mu_rdzv_c10d_create;    /* no context */
 muster_rdzv_creator mu_rdzv_etcd_v2_create; /* etcd_v2_uv.c; no context */
 muster_rdzv_creator mu_rdzv_etcd_v3_create; /* no context */
 
-int mu_rdzv_face_new(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                     struct muster_error *reterr);
+int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_params *params,
+                         struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 /* One more handler of its kind, on another loop, while it stays idle itself; it must outlive that one. MUSTER_EINVAL: it is in a
  * round. */
-bool mu_rdzv_is_face(const struct muster_rdzv *rdzv);
-int mu_rdzv_face_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
-                            muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
-                            struct muster_error *reterr);
-/* blocking_etcd_uv.c: the face within a classic etcd handler; NULL: it is none. */
-struct muster_rdzv *mu_rdzv_etcd_face(struct muster_rdzv *rdzv);
-/* static_uv.c: the same as mu_rdzv_face_start_twin(). */
+bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv);
+int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
+                                muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                                struct muster_error *reterr);
+/* blocking_etcd_uv.c: the blocking handler within a classic etcd one; NULL: there is none. */
+struct muster_rdzv *mu_rdzv_etcd_inner(struct muster_rdzv *rdzv);
+/* static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
 int mu_rdzv_static_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener,
                               void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
 /* With a store of which each round is given a view. It is taken, also on failure; NULL: none. */
-int mu_rdzv_face_new_with(mu_handler_start *start, const struct muster_rdzv_params *params, struct muster_store *store,
-                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
+int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_params *params,
+                              struct muster_store *store, struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 
 #endif

@@ -777,5 +777,5 @@ int mu_plugin_create(void *ctx, const struct muster_rdzv_params *params, struct 
     if (strcmp(plugin->backend->name, muster_rdzv_params_backend(params)) != 0)
         return mu_fail(reterr, MUSTER_EINVAL, "'%s' has the rendezvous back end '%s', not '%s'", plugin->file,
                        plugin->backend->name, muster_rdzv_params_backend(params));
-    return mu_rdzv_face_new(mu_plugin_start, params, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new(mu_plugin_start, params, ret_rdzv, reterr);
 }

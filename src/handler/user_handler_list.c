@@ -82,18 +82,18 @@ static int start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const st
                       muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                       struct muster_error *reterr)
 {
-    struct muster_rdzv *face = mu_rdzv_etcd_face(rdzv);
+    struct muster_rdzv *inner = mu_rdzv_etcd_inner(rdzv);
 
     if (mu_rdzv_is_static(rdzv))
         return mu_rdzv_static_start_twin(loop, rdzv, listener, ctx, ret_handler, reterr);
-    return mu_rdzv_face_start_twin(loop, face != NULL ? face : rdzv, driving, listener, ctx, ret_handler, reterr);
+    return mu_rdzv_blocking_start_twin(loop, inner != NULL ? inner : rdzv, driving, listener, ctx, ret_handler, reterr);
 }
 
 int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
                            const char *local_addr, muster_rdzv_listener *listener, void *ctx,
                            struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    bool is_ours = mu_rdzv_is_static(rdzv) || mu_rdzv_is_face(rdzv) || mu_rdzv_etcd_face(rdzv) != NULL;
+    bool is_ours = mu_rdzv_is_static(rdzv) || mu_rdzv_is_blocking(rdzv) || mu_rdzv_etcd_inner(rdzv) != NULL;
     int rc;
 
     if (!is_ours)

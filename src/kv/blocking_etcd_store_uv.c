@@ -1,4 +1,4 @@
-/* The blocking face of an etcd store, and of etcd's keys. A call is put on a list, the loop is woken, and the caller sleeps
+/* Blocking calls for an etcd store, and for the keys of etcd. A call is put on a list, the loop is woken, and the caller sleeps
  * on its own semaphore until it is answered; that it will be is the business of the client's deadlines. */
 #include "kv/blocking_etcd_store_uv.h"
 

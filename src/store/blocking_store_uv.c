@@ -1,4 +1,4 @@
-/* The blocking face of the store client: muster_store_tcp_new() and the calls of the store it makes.
+/* Blocking calls of the store client: muster_store_tcp_new() and the calls of the store it makes.
  *
  * The store owns one thread, which runs the loop with the client on it from new to free. A call is put on a list, the
  * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it; that it will be is

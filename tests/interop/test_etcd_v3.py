@@ -194,7 +194,7 @@ def test_run_ids_do_not_meet(etcds, nodes):
 def test_the_blocking_calls_share_the_store_of_the_round(etcds):
     need_rdzv()
     cluster = etcds(1)
-    made = [Ours(cluster.endpoint, "face", (2, 2), "", {"lease": LEASE}, backend="etcd-v3") for _ in range(2)]
+    made = [Ours(cluster.endpoint, "blocking", (2, 2), "", {"lease": LEASE}, backend="etcd-v3") for _ in range(2)]
     try:
         joins = [node.begin("next") for node in made]
         assert sorted(join.good(LIMIT)["rank"] for join in joins) == [0, 1]

@@ -1,4 +1,4 @@
-/* The blocking face of a rendezvous: around a handler that does as it is told, and around the real ones. */
+/* Blocking calls of a rendezvous: around a handler that does as it is told, and around the real ones. */
 #include "base/clock.h"
 #include "failmalloc.h"
 #include "handler/handler.h"
@@ -209,7 +209,7 @@ static struct muster_rdzv *make(const char *backend, const char *endpoint, const
     log_text[0] = '\0';
     atomic_store(&asks, 0);
     atomic_store(&most, 0);
-    if (mu_rdzv_face_new(fake_start, params, &rdzv, &error) != 0)
+    if (mu_rdzv_blocking_new(fake_start, params, &rdzv, &error) != 0)
         fail_msg("%s", error.text);
     muster_rdzv_params_free(params);
     return rdzv;
@@ -502,7 +502,7 @@ static void a_handler_that_does_not_start_is_an_error(void **state)
     struct muster_error error;
 
     (void)state;
-    assert_int_equal(mu_rdzv_face_new(fake_start, params, &rdzv, &error), MUSTER_EINVAL);
+    assert_int_equal(mu_rdzv_blocking_new(fake_start, params, &rdzv, &error), MUSTER_EINVAL);
     assert_string_equal(error.text, "not like this");
     assert_null(rdzv);
     muster_rdzv_params_free(params);
@@ -515,7 +515,7 @@ static void every_allocation_may_fail(void **state)
     (void)state;
     FOR_EACH_FAILURE (n) {
         struct muster_rdzv *rdzv = NULL;
-        int rc = mu_rdzv_face_new(fake_start, params, &rdzv, NULL);
+        int rc = mu_rdzv_blocking_new(fake_start, params, &rdzv, NULL);
 
         assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
         muster_rdzv_free(rdzv);
@@ -583,7 +583,7 @@ static void endpoints_and_timeouts_of_c10d_are_checked(void **state)
         struct muster_rdzv *rdzv = NULL;
         struct muster_error error;
 
-        assert_int_equal(mu_rdzv_face_new(fake_start, params, &rdzv, &error), MUSTER_EINVAL);
+        assert_int_equal(mu_rdzv_blocking_new(fake_start, params, &rdzv, &error), MUSTER_EINVAL);
         if (strstr(error.text, rows[i].text) == NULL)
             fail_msg("'%s' does not say '%s'", error.text, rows[i].text);
         muster_rdzv_params_free(params);
