@@ -1172,7 +1172,7 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = effect->round });
         record(v, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
         break;
-    case MU_FOLD_TELL_FOLDER:
+    case MU_FOLD_TELL_LEADER:
         mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", v->run_id);
         break;
     }

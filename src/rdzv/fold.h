@@ -8,15 +8,15 @@
  *   job/closed            nobody joins any more
  *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
  * and, below /muster//, where no job is:
- *   waiting/<run id>      the record of a folder that waits for a round, under its own lease, for people (waiters.h)
- * Everything is under a lease: a node's own, or the job's, which the folder keeps alive; when nobody is left, all of it goes.
+ *   waiting/<run id>      the record of a leader that waits for a round, under its own lease, for people (waiters.h)
+ * Everything is under a lease: a node's own, or the job's, which the leader keeps alive; when nobody is left, all of it goes.
  *
  * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node, the
- * folder, watches the records and folds all that it has seen into one write: the world of a round when it is complete, and
- * the news about it. The folder is whoever created job/folder first, a matter of revisions; the key goes with its lease,
- * and then whoever comes first is the next. Being the folder is only a role: each of its writes is a transaction that holds
+ * leader, watches the records and folds all that it has seen into one write: the world of a round when it is complete, and
+ * the news about it. The leader is whoever created job/folder first, a matter of revisions; the key goes with its lease,
+ * and then whoever comes first is the next. Being the leader is only a role: each of its writes is a transaction that holds
  * only if job/folder is still the one that it created AND the document is still the revision it was folded from AND the job
- * is not closed. So there is one chain of worlds, whatever a folder believes that was paused or cut off, and a lease is never
+ * is not closed. So there is one chain of worlds, whatever a leader believes that was paused or cut off, and a lease is never
  * trusted to exclude anybody. Everybody else watches job/ alone: a change costs a message a node, not a message for each pair
  * of nodes.
  *
@@ -44,7 +44,7 @@
  * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If our own
  * lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that we stay in
  * our world), and for a lease's time no record that is missing counts as gone. A document that is missing is put back as it
- * was by a member that holds it, lowest rank first; a folder makes no first round while a record says that there is one. */
+ * was by a member that holds it, lowest rank first; a leader makes no first round while a record says that there is one. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 
@@ -55,7 +55,7 @@
 
 #define MU_FOLD_RETRY_MS 50 /* after a failed request: so long +-50 %, doubling */
 #define MU_FOLD_RETRY_MAX_MS 1000
-#define MU_FOLD_CROWN_MS 10          /* the place of the folder is empty: the member of rank r waits r times this */
+#define MU_FOLD_CROWN_MS 10          /* the place of the leader is empty: the member of rank r waits r times this */
 #define MU_FOLD_CROWN_MAX_MS 400     /* ... at most; and nodes of no round up to this at random */
 #define MU_FOLD_RESTORE_MS 20        /* the same for a document that is missing */
 #define MU_FOLD_NEWS_MS 500          /* between news that bring only numbers */
@@ -153,8 +153,8 @@ enum mu_fold_effect_type {
     X(BACKEND_DOWN, "backend_down") /* error */                                                                        \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress")   /* mu_fold_progress() */                                                                 \
-    X(COMPLETED, "completed") /* we, as the folder, wrote the world of `round`, with `count` members */                \
-    X(FOLDER, "folder")       /* we are the folder now */
+    X(COMPLETED, "completed") /* we, as the leader, wrote the world of `round`, with `count` members */                \
+    X(LEADER, "leader")       /* we are the leader now */
 
 enum mu_fold_tell {
 #define X(name, text) MU_FOLD_TELL_##name,
@@ -254,7 +254,7 @@ int64_t mu_fold_doc_mod(const struct mu_fold *fold);                   /* its re
 int64_t mu_fold_rank(const struct mu_fold *fold);                      /* ours; -1 */
 int64_t mu_fold_lease(const struct mu_fold *fold);                     /* of our own; 0: none */
 int64_t mu_fold_job_lease(const struct mu_fold *fold);                 /* 0: not known */
-bool mu_fold_is_folder(const struct mu_fold *fold);
+bool mu_fold_is_leader(const struct mu_fold *fold);
 /* Whether that rank of our world was told as lost. */
 bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 

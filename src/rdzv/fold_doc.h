@@ -4,7 +4,7 @@
  *   record  what a node wants, written by that node alone
  *   world   a round: its members in the order of their ranks. Written once, never changed
  *   news    what has become of that round, and who else is there
- *   mark    who: the folder, or whoever closed the job
+ *   mark    who: the leader, or whoever closed the job
  *   master  where the workers of a round meet */
 #ifndef MU_RDZV_FOLD_DOC_H
 #define MU_RDZV_FOLD_DOC_H

@@ -98,7 +98,7 @@ static bool is_newest(const struct mu_waiters_item *items, size_t count, size_t 
     return true;
 }
 
-/* As the folder lets them in: who contradicts those that are in, or have come before it, has not come. */
+/* As the leader lets them in: who contradicts those that are in, or have come before it, has not come. */
 static void see_names(struct mu_waiters *crowd, const struct mu_waiters_item *items, size_t count)
 {
     struct limits all = { 0, INT64_MAX };

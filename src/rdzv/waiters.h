@@ -1,8 +1,8 @@
 /* The crowd: who waits for a round, as a node that waits as well knows it. For people; nothing is decided by it. Pure. The two
  * back ends whose documents carry no names use it, etcd-v3 and etcd; how etcd fills it is told in classic.h.
  *
- * On etcd-v3, only the folder watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
- * a while, and always before the wait is told. The folder leaves a mark beside all jobs meanwhile, by which nodes that wait at the
+ * On etcd-v3, only the leader watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
+ * a while, and always before the wait is told. The leader leaves a mark beside all jobs meanwhile, by which nodes that wait at the
  * same etcd for another rendezvous learn of it; a round that forms at once has neither. */
 #ifndef MU_RDZV_WAITERS_H
 #define MU_RDZV_WAITERS_H

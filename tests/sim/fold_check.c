@@ -67,7 +67,7 @@ static bool is_surely_in(const struct node *node, uint64_t world, int64_t since)
         return false;
     if (node->gone_rev >= since || node->gone_incarnation != s->incarnation)
         return false;
-    /* The folder may have folded what it saw before the record went, and learn of that only later. */
+    /* The leader may have folded what it saw before the record went, and learn of that only later. */
     if (node->gone_us != 0 && node->gone_us + 2 * s->lease_ms * MS > known->born_us)
         return false;
     return record.joining != (record.world == world);

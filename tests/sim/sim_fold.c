@@ -247,7 +247,7 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
     case MU_FOLD_TELL_BACKEND_UP:
     case MU_FOLD_TELL_PROGRESS:
     case MU_FOLD_TELL_COMPLETED:
-    case MU_FOLD_TELL_FOLDER:
+    case MU_FOLD_TELL_LEADER:
         break;
     }
 }

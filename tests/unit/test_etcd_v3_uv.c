@@ -162,7 +162,7 @@ static uint64_t find_me(void)
 }
 
 /* Somebody else folds; our record is put, and job/ is watched. */
-static void join_beside_a_folder(void)
+static void join_beside_a_leader(void)
 {
     static char job[TEXT_MAX];
     struct mu_buf mark = { 0 };
@@ -191,7 +191,7 @@ static void a_round_that_the_owner_was_not_told_of_is_not_told_as_over(void **st
 {
     (void)state;
     start_handler(2, 2, "join_timeout=600");
-    join_beside_a_folder();
+    join_beside_a_leader();
     add_world(7, (uint64_t[MEMBERS]){ OTHER, scene.me }, 10);
     add_news(7, 1, 11);
     add_world(8, (uint64_t[MEMBERS]){ OTHER, THIRD }, 12);
@@ -213,7 +213,7 @@ static void losses_of_a_round_that_the_owner_was_not_told_of_are_not_told(void *
 {
     (void)state;
     start_handler(2, 3, "join_timeout=600");
-    join_beside_a_folder();
+    join_beside_a_leader();
     add_world(7, (uint64_t[MEMBERS]){ OTHER, THIRD, scene.me }, 10);
     add_news(7, 1, 11);
     add_news(7, 2, 12);
@@ -229,7 +229,7 @@ static void a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away(
     (void)state;
     start_handler(2, 2, "join_timeout=5");
     until_ms = uv_now(&loop) + 5000;
-    join_beside_a_folder();
+    join_beside_a_leader();
     add_world(7, (uint64_t[MEMBERS]){ OTHER, scene.me }, 10);
     say_events();
     UNTIL(uv_now(&loop) > until_ms + 100);
@@ -250,7 +250,7 @@ static void an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_b
     (void)state;
     script[MU_ETCD3_REVOKE].lines[0] = SILENT;
     start_handler(2, 2, "join_timeout=600");
-    join_beside_a_folder();
+    join_beside_a_leader();
     fail_boot();
     UNTIL(script[MU_ETCD3_REVOKE].asked == 1);
     assert_int_equal(scene.failed, 0);

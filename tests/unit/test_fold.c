@@ -265,7 +265,7 @@ static void add_news(struct scene *s, uint64_t world, int64_t mod, const uint32_
             .world = world, .gone = (uint32_t *)gone, .gone_count = count, .waiting = waiting, .last_call_ms = -1 });
 }
 
-static void add_folder(struct scene *s, uint64_t node, int64_t create, int64_t lease)
+static void add_leader(struct scene *s, uint64_t node, int64_t create, int64_t lease)
 {
     assert_int_equal(mu_fold_mark_write(node, add(s, "job/folder", create, create, lease)), 0);
 }
@@ -376,28 +376,28 @@ static void put_record(struct scene *s, int64_t lease, int64_t revision)
 }
 
 /* Its record is written, somebody else folds. */
-static void join_beside_a_folder(struct scene *s)
+static void join_beside_a_leader(struct scene *s)
 {
     (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, OTHER, 5, 22);
+    add_leader(s, OTHER, 5, 22);
     put_record(s, 11, 6);
 }
 
-static void join_as_folder(struct scene *s)
+static void join_as_leader(struct scene *s)
 {
     (void)asked(s, MU_FOLD_ON_JOIN);
     put_record(s, 11, 6);
-    add_folder(s, ME, 6, 11);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "folder, load nodes");
+    add_leader(s, ME, 6, 11);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "leader, load nodes");
 }
 
 static const uint64_t us[] = { OTHER, ME }, them[] = { OTHER, THIRD };
 
-/* A folder of the round 7 of these two. */
+/* A leader of the round 7 of these two. */
 static void fold_round(struct scene *s, const uint64_t *members)
 {
     (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, ME, 6, 11);
+    add_leader(s, ME, 6, 11);
     add_doc(s, 7, 20, members, 2);
     put_record(s, 11, 21);
 }
@@ -420,7 +420,7 @@ static const char *news_are_there(struct scene *s, uint64_t world, int64_t revis
 
 static void be_member(struct scene *s)
 {
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, us, 2);
     assert_string_equal(changed(s, MU_FOLD_JOB), "joined");
 }
@@ -432,12 +432,12 @@ static const char *lose_lease(struct scene *s)
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error });
 }
 
-/* A member whose lease was lost, and who is the folder when it is back; its record is about to be read. */
-static void be_folder_again(struct scene *s)
+/* A member whose lease was lost, and who is the leader when it is back; its record is about to be read. */
+static void be_leader_again(struct scene *s)
 {
     be_member(s);
     (void)lose_lease(s);
-    add_folder(s, ME, 50, 12);
+    add_leader(s, ME, 50, 12);
     add_doc(s, 7, 20, us, 2);
     put_record(s, 12, 51);
     add_record(s, ME, 50, 2, false, 7);
@@ -454,16 +454,16 @@ static void a_join_reads_and_takes_a_lease_at_once(void **state)
     assert_string_equal(leased(s, 11), "write [ job/folder absent] record(join 0) job/folder else record");
 }
 
-static void who_finds_a_folder_writes_its_record_only(void **state)
+static void who_finds_a_leader_writes_its_record_only(void **state)
 {
     struct scene *s = *state;
 
     (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, OTHER, 5, 22);
+    add_leader(s, OTHER, 5, 22);
     (void)loaded(s, MU_FOLD_JOB);
     assert_string_equal(leased(s, 11), "write record(join 0)");
     assert_string_equal(wrote(s, true, 6), "");
-    assert_false(mu_fold_is_folder(s->fold));
+    assert_false(mu_fold_is_leader(s->fold));
 }
 
 static void a_document_that_has_us_is_joined(void **state)
@@ -480,7 +480,7 @@ static void a_document_without_us_is_not(void **state)
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, them, 2);
     assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
     assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_JOINING);
@@ -506,7 +506,7 @@ static void a_world_that_has_us_as_gone_is_not_entered(void **state)
     static const uint32_t gone[] = { 1 };
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, us, 2);
     add_news(s, 7, 20, gone, 1, 0);
     assert_string_equal(changed(s, MU_FOLD_JOB), "progress, write record(join 7)");
@@ -527,7 +527,7 @@ static void a_spare_of_a_closed_job_ends_well(void **state)
     static const uint64_t full[] = { 2, 3, 4 };
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, full, 3);
     (void)changed(s, MU_FOLD_JOB);
     assert_true(mu_fold_progress(s->fold).spare);
@@ -540,7 +540,7 @@ static void too_few_nodes_are_a_timeout(void **state)
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     assert_true(mu_fold_deadline_ms(s->fold) <= 1000 + 600000);
     assert_string_equal(passes(s, 600000), "failed ERDZV_TIMEOUT, drop lease");
 }
@@ -549,7 +549,7 @@ static void a_wait_that_lasts_looks_around_and_a_timeout_names_who_came(void **s
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     assert_string_equal(passes(s, MU_WAITERS_FIRST_MS - 1), "");
     assert_string_equal(passes(s, 1), "look around");
     assert_string_equal(passes(s, 1), "");
@@ -569,7 +569,7 @@ static void a_timeout_names_who_has_other_limits_or_waits_for_another_job(void *
     struct scene *s = *state;
     struct mu_fold_record other = { .name = "node7", .nodes_min = 2, .nodes_max = 2, .joining = true };
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_full_record(s, OTHER, 4, (struct mu_fold_record){ .nodes_min = 8, .nodes_max = 8, .joining = true });
     assert_int_equal(mu_fold_record_write(&other, add(s, "waiting/job8", 9, 9, 9)), 0);
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
@@ -582,7 +582,7 @@ static void members_of_a_round_that_runs_are_not_among_those_who_wait(void **sta
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, them, 2);
     (void)changed(s, MU_FOLD_JOB);
     add_record(s, OTHER, 4, 1, true, 0); /* as it was when it joined */
@@ -592,11 +592,11 @@ static void members_of_a_round_that_runs_are_not_among_those_who_wait(void **sta
 }
 
 /* A group that is there at once writes nothing of the kind. */
-static void a_folder_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins(void **state)
+static void a_leader_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins(void **state)
 {
     struct scene *s = *state;
 
-    join_as_folder(s);
+    join_as_leader(s);
     (void)loaded(s, MU_FOLD_NODES);
     assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark"));
     assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark")); /* no answer has come */
@@ -658,7 +658,7 @@ static void a_document_that_is_none_is_a_failure(void **state)
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     assert_int_equal(mu_buf_assign(add(s, "job/doc", 1, 20, JOB_LEASE), mu_slice_str("{}")), 0);
     assert_string_equal(changed(s, MU_FOLD_JOB), "failed ERDZV_STATE, drop lease");
 }
@@ -669,7 +669,7 @@ static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
     struct scene *s = *state;
 
     (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, OTHER, 5, 22);
+    add_leader(s, OTHER, 5, 22);
     (void)loaded(s, MU_FOLD_JOB);
     (void)leased(s, 11);
     assert_string_equal(failed(s, s->write_id), "drop lease, backend_down");
@@ -683,7 +683,7 @@ static void the_maximum_completes_a_round_at_once(void **state)
 {
     struct scene *s = *state;
 
-    join_as_folder(s);
+    join_as_leader(s);
     add_both(s);
     add_record(s, THIRD, 5, 1, true, 0);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
@@ -699,7 +699,7 @@ static void the_minimum_waits_for_the_last_call(void **state)
 {
     struct scene *s = *state;
 
-    join_as_folder(s);
+    join_as_leader(s);
     add_both(s);
     (void)loaded(s, MU_FOLD_NODES);
     assert_string_equal(granted(s, 900), "write [ job/folder create 6, job/doc absent] job/news(gone; waiting 0)");
@@ -709,10 +709,10 @@ static void the_minimum_waits_for_the_last_call(void **state)
     assert_non_null(strstr(passes(s, 1500), "job/closed absent] job/doc"));
 }
 
-/* A folder whose last call began now; the news of it are there. */
+/* A leader whose last call began now; the news of it are there. */
 static void begin_last_call(struct scene *s)
 {
-    join_as_folder(s);
+    join_as_leader(s);
     add_both(s);
     (void)loaded(s, MU_FOLD_NODES);
     (void)granted(s, 900);
@@ -726,9 +726,9 @@ static void read_again(struct scene *s)
 {
     assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_STALE, .scope = MU_FOLD_JOB }),
                         "unwatch nodes, load job");
-    add_folder(s, ME, 6, 11);
+    add_leader(s, ME, 6, 11);
     add_full_news(s, 30, &(struct mu_fold_news){ .joined = 2, .last_call_ms = 30000 });
-    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "folder, load nodes"));
+    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "leader, load nodes"));
     add_both(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "");
 }
@@ -750,16 +750,16 @@ static void what_is_read_again_does_not_prolong_the_last_call(void **state)
     assert_non_null(strstr(passes(s, 1), "job/closed absent] job/doc"));
 }
 
-static void a_folder_of_a_new_place_begins_a_last_call_of_its_own(void **state)
+static void a_leader_of_a_new_place_begins_a_last_call_of_its_own(void **state)
 {
     struct scene *s = *state;
 
     begin_last_call(s);
     s->now_ms += 20000;
-    add_folder(s, OTHER, 40, 22);
+    add_leader(s, OTHER, 40, 22);
     (void)changed(s, MU_FOLD_JOB);
-    add_folder(s, ME, 50, 11);
-    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "folder, load nodes"));
+    add_leader(s, ME, 50, 11);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "leader, load nodes"));
     add_both(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "");
     assert_null(strstr(passes(s, 29999), "job/doc absent,"));
@@ -827,7 +827,7 @@ static void fold_newcomers(struct scene *s, const struct limits_row *row)
 
     begin(s, row->limits[0], row->limits[1]);
     (void)asked(s, MU_FOLD_ON_JOIN);
-    add_folder(s, ME, 6, 11);
+    add_leader(s, ME, 6, 11);
     add_doc(s, 7, 20, us, 2);
     if (row->back)
         add_news(s, 7, 20, both, 2, 0);
@@ -925,7 +925,7 @@ static void newcomers_wait_for_the_limits_of_whoever_is_in(void **state)
 {
     struct scene *s = *state;
 
-    be_folder_again(s);
+    be_leader_again(s);
     add_record(s, THIRD, 51, 1, true, 0);
     assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "(gone; waiting 0; 1 spare, 0 apart)"));
     (void)wrote(s, true, 52);
@@ -939,7 +939,7 @@ static void limits_that_do_not_go_together_are_named_as_the_cause(void **state)
 {
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, them, 2);
     add_full_news(s, 20, &(struct mu_fold_news){ .world = 7, .spares = 1, .apart = 1, .last_call_ms = -1 });
     (void)changed(s, MU_FOLD_JOB);
@@ -957,7 +957,7 @@ static void ranks_that_nobody_has_are_not_counted_as_gone(void **state)
     static const uint32_t gone[] = { 5, 6, 7, 8 };
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, full, 3);
     add_news(s, 7, 20, gone, 4, 0);
     (void)changed(s, MU_FOLD_JOB);
@@ -987,8 +987,8 @@ static void nobody_starts_anew_while_somebody_is_in(void **state)
     be_member(s);
     (void)asked(s, MU_FOLD_ON_JOIN);
     (void)wrote(s, true, 21);
-    add_folder(s, ME, 22, 11);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "folder, load nodes, keep job");
+    add_leader(s, ME, 22, 11);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "leader, load nodes, keep job");
     add_record(s, ME, 6, 2, true, 7);
     add_record(s, OTHER, 7, 1, true, 0);
     add_record(s, THIRD, 8, 1, true, 0);
@@ -1003,12 +1003,12 @@ static void nobody_starts_anew_while_somebody_is_in(void **state)
     assert_non_null(strstr(s->doc, "\"round\":8"));
 }
 
-static void a_folder_that_is_not_any_more_stops_at_once(void **state)
+static void a_leader_that_is_not_any_more_stops_at_once(void **state)
 {
     struct scene *s = *state;
 
     fold_round(s, us);
-    add_folder(s, OTHER, 50, 22);
+    add_leader(s, OTHER, 50, 22);
     assert_string_equal(changed(s, MU_FOLD_JOB), "unwatch nodes");
     add_record(s, ME, 6, 1, true, 0);
     assert_string_equal(changed(s, MU_FOLD_NODES), "");
@@ -1024,7 +1024,7 @@ static void an_empty_place_is_taken_by_turns(void **state)
     assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 2), "write [ job/folder absent] job/folder");
 }
 
-static void the_folder_keeps_the_lease_of_the_job(void **state)
+static void the_leader_keeps_the_lease_of_the_job(void **state)
 {
     struct scene *s = *state;
 
@@ -1043,7 +1043,7 @@ static void losses_are_told_once_and_again_when_there_are_more(void **state)
     static const uint32_t gone[] = { 0, 2 };
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, three, 3);
     (void)changed(s, MU_FOLD_JOB);
     add_news(s, 7, 21, gone, 1, 0);
@@ -1062,7 +1062,7 @@ static void a_round_that_is_over_when_we_see_it_is_told_as_that(void **state)
     static const uint32_t gone[] = { 0 };
     struct scene *s = *state;
 
-    join_beside_a_folder(s);
+    join_beside_a_leader(s);
     add_doc(s, 7, 20, us, 2);
     add_news(s, 7, 21, gone, 1, 0);
     assert_string_equal(changed(s, MU_FOLD_JOB), "joined, peers_lost");
@@ -1142,7 +1142,7 @@ static void a_look_needs_no_membership(void **state)
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "load job");
     assert_string_equal(loaded(s, MU_FOLD_JOB), "looked at nothing");
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked at nothing");
-    add_folder(s, OTHER, 6, 5); /* nodes gather, and no round was formed yet */
+    add_leader(s, OTHER, 6, 5); /* nodes gather, and no round was formed yet */
     (void)changed(s, MU_FOLD_JOB);
     assert_string_equal(asked(s, MU_FOLD_ON_LOOK), "looked");
 }
@@ -1167,7 +1167,7 @@ static void a_lost_lease_is_replaced_and_the_record_says_stay(void **state)
 
     be_member(s);
     assert_string_equal(lose_lease(s), "load job, take lease");
-    add_folder(s, OTHER, 5, 22);
+    add_leader(s, OTHER, 5, 22);
     add_doc(s, 7, 20, us, 2);
     assert_string_equal(loaded(s, MU_FOLD_JOB), "");
     assert_string_equal(leased(s, 12), "write record(stay 7)");
@@ -1178,7 +1178,7 @@ static void after_that_nobody_is_gone_for_a_lease(void **state)
 {
     struct scene *s = *state;
 
-    be_folder_again(s);
+    be_leader_again(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), ""); /* OTHER's is missing */
     assert_string_equal(passes(s, LEASE_MS - 1), "");
     assert_string_equal(passes(s, 1), "write [ job/folder create 50, job/doc mod 20] job/news(gone 0; waiting 0)");
@@ -1200,7 +1200,7 @@ static void no_first_round_is_made_while_somebody_holds_one(void **state)
 {
     struct scene *s = *state;
 
-    join_as_folder(s);
+    join_as_leader(s);
     add_both(s);
     add_record(s, THIRD, 5, 1, true, 0);
     add_record(s, 4, 8, 5, false, 77);
@@ -1217,7 +1217,7 @@ static void missed_changes_are_read_again(void **state)
     assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_STALE, .scope = MU_FOLD_JOB }), "load job");
     add_doc(s, 8, 30, them, 2);
     assert_string_equal(changed(s, MU_FOLD_JOB), ""); /* of a watch that is over */
-    add_folder(s, OTHER, 5, 22);
+    add_leader(s, OTHER, 5, 22);
     add_doc(s, 7, 20, us, 2);
     assert_string_equal(loaded(s, MU_FOLD_JOB), "");
 }
@@ -1256,10 +1256,10 @@ static void blind_step(struct mu_fold *fold, struct scene *s, struct mu_fold_eve
     }
 }
 
-/* A folder's life, again and again the same answers, until all of it has been taken in. */
+/* A leader's life, again and again the same answers, until all of it has been taken in. */
 static bool live(struct mu_fold *fold, struct scene *s, size_t job_count)
 {
-    bool folder = false;
+    bool leader = false;
 
     blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_JOIN });
     for (int turn = 0; turn < 6; turn++) {
@@ -1278,9 +1278,9 @@ static bool live(struct mu_fold *fold, struct scene *s, size_t job_count)
                                            .kvs = s->kvs + job_count,
                                            .count = s->count - job_count });
         blind_step(fold, s, (struct mu_fold_event){ .type = MU_FOLD_ON_TIME });
-        folder |= mu_fold_is_folder(fold);
+        leader |= mu_fold_is_leader(fold);
     }
-    return folder && mu_fold_phase(fold) == MU_FOLD_MEMBER;
+    return leader && mu_fold_phase(fold) == MU_FOLD_MEMBER;
 }
 
 static void memory_that_is_missing_once_is_asked_for_again(void **state)
@@ -1295,7 +1295,7 @@ static void memory_that_is_missing_once_is_asked_for_again(void **state)
 
     config.settings.nodes_max = MAX;
     add_doc(s, 7, 20, us, 2);
-    add_folder(s, ME, 6, 11);
+    add_leader(s, ME, 6, 11);
     add_news(s, 7, 20, NULL, 0, 0);
     add_both(s);
     for (size_t i = 0; i < s->count; i++)
@@ -1353,16 +1353,16 @@ static void missing_memory_is_nobody_s_death(void **state)
         assert_string_equal(loaded(s, MU_FOLD_NODES), "");
     }
     assert_true(failures > 0);
-    /* Likewise the folder's place: it is read again, and we are still the folder. */
-    add_folder(s, ME, 6, 11);
+    /* Likewise the leader's place: it is read again, and we are still the leader. */
+    add_leader(s, ME, 6, 11);
     fail_alloc_at(1);
     (void)changed(s, MU_FOLD_JOB);
     fail_alloc_at(0);
     assert_string_equal(s->trace, "unwatch nodes");
     assert_string_equal(passes(s, 2 * MU_FOLD_RETRY_MS), "load job");
-    add_folder(s, ME, 6, 11);
+    add_leader(s, ME, 6, 11);
     add_doc(s, 7, 20, us, 2);
-    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "folder, load nodes"));
+    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "leader, load nodes"));
     json_set_alloc_funcs(allocate, release);
 }
 
@@ -1384,7 +1384,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_join_reads_and_takes_a_lease_at_once),
-        TEST(who_finds_a_folder_writes_its_record_only),
+        TEST(who_finds_a_leader_writes_its_record_only),
         TEST(a_document_that_has_us_is_joined),
         TEST(a_document_without_us_is_not),
         TEST(a_world_that_was_left_is_not_entered_again),
@@ -1395,7 +1395,7 @@ int main(void)
         TEST(a_wait_that_lasts_looks_around_and_a_timeout_names_who_came),
         TEST(a_timeout_names_who_has_other_limits_or_waits_for_another_job),
         TEST(members_of_a_round_that_runs_are_not_among_those_who_wait),
-        TEST(a_folder_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins),
+        TEST(a_leader_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins),
         TEST(an_etcd_that_was_never_heard_is_given_up_early),
         TEST(the_time_for_the_first_answer_ends_with_it),
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
@@ -1405,7 +1405,7 @@ int main(void)
         TEST(the_maximum_completes_a_round_at_once),
         TEST(the_minimum_waits_for_the_last_call),
         TEST(what_is_read_again_does_not_prolong_the_last_call),
-        TEST(a_folder_of_a_new_place_begins_a_last_call_of_its_own),
+        TEST(a_leader_of_a_new_place_begins_a_last_call_of_its_own),
         TEST(a_record_that_is_gone_is_news_at_once),
         TEST(a_record_that_says_so_has_left),
         TEST(a_newcomer_whose_limits_do_not_suit_is_left_out),
@@ -1415,9 +1415,9 @@ int main(void)
         TEST(ranks_that_nobody_has_are_not_counted_as_gone),
         TEST(the_newest_record_of_a_node_counts),
         TEST(nobody_starts_anew_while_somebody_is_in),
-        TEST(a_folder_that_is_not_any_more_stops_at_once),
+        TEST(a_leader_that_is_not_any_more_stops_at_once),
         TEST(an_empty_place_is_taken_by_turns),
-        TEST(the_folder_keeps_the_lease_of_the_job),
+        TEST(the_leader_keeps_the_lease_of_the_job),
         TEST(losses_are_told_once_and_again_when_there_are_more),
         TEST(a_round_that_is_over_when_we_see_it_is_told_as_that),
         TEST(another_world_means_that_we_were_removed),

@@ -1,0 +1,217 @@
+/* The classic etcd rendezvous: from a frozen document to a final one, and who the others are. */
+#include "rdzv/classic_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void enter_confirm_key(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->key_written = true; /* if there is no answer, nobody knows */
+    m->key_version = m->in_version;
+    m->key_rank = m->rank;
+    mu_classic_put_rank_key(
+        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
+}
+
+static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_PEERS_READ, out);
+        return;
+    }
+    m->rank_leased = true;
+    m->renewed_ms = m->now_ms;
+    m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
+    mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_MARK, out);
+}
+
+static void put_mark(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request =
+        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
+
+    request->has_value = request->must_not_exist = true; /* whose it is, is seen when all are read */
+    request->value = mu_slice_str(m->node);
+}
+
+static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK, out);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
+}
+
+static void own_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
+{
+    (void)snprintf(key, MU_CLASSIC_KEY_MAX, ROOT "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->root, m->in_version, m->rank);
+}
+
+static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    char key[MU_CLASSIC_KEY_MAX];
+    bool last = m->doc.keep_alives + 1 == m->doc.participants;
+
+    m->confirms = true;
+    own_key(m, key);
+    mu_classic_put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value),
+                       last ? 0 : MU_CLASSIC_FROZEN_TTL_S, MU_CLASSIC_IN_CONFIRM_READ);
+}
+
+/* How often our key is in the document. */
+static size_t count_confirmed(const struct mu_classic *m)
+{
+    char key[MU_CLASSIC_KEY_MAX];
+
+    own_key(m, key);
+    return mu_classic_doc_count_keep_alive(&m->doc, key);
+}
+
+/* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is there
+ * without our doing, or twice. Where we do not know whether it is our doing, we look whether everything was lost. */
+static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;
+    bool confirmed = count == 1 && m->confirms;
+    bool has_place = (int64_t)m->doc.participants > m->rank && (count == 0 || confirmed);
+
+    if (has_place && confirmed && m->confirms_unsurely)
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_SELF, out);
+    else if (has_place && confirmed && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->in_version))
+        mu_classic_go(m, MU_CLASSIC_IN_STORE_DIR, out);
+    else if (has_place && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+        mu_classic_go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE, out);
+    else
+        mu_classic_look_again(m, out);
+}
+
+static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        m->prepared = false;
+        mu_classic_look_again(m, out);
+    } else if (event->code != 0) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
+    } else {
+        m->confirms_unsurely = false;
+        judge_confirmations(m, out);
+    }
+}
+
+static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event))
+        mu_classic_look_again(m, out);
+    else if (mu_classic_got_doc(m, event, MU_CLASSIC_IN_CONFIRM_READ, out))
+        judge_confirmations(m, out);
+}
+
+static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    /* One before that had no answer may have been carried out just now. */
+    m->confirms_unsurely = event->code != 0 && (m->confirms_unsurely || event->unsure);
+    if (event->code != 0 && !m->confirms_unsurely)
+        m->confirms = false;
+    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
+        mu_classic_after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
+    else if (event->code != 0)
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
+    else if (mu_classic_take_written(m, event) < 0)
+        mu_classic_no_memory(m, MU_CLASSIC_IN_CONFIRM_READ, out);
+    else
+        judge_confirmations(m, out);
+}
+
+/* ---- The group is complete ---- */
+
+static void make_store_dir(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_dir(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
+}
+
+static void on_store_dir(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
+        mu_classic_failed(m, event, MU_CLASSIC_IN_STORE_DIR, out);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_MARKS_READ, out);
+}
+
+static void get_marks(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
+}
+
+static bool make_group(struct mu_classic *m)
+{
+    size_t count = m->doc.participants;
+
+    m->marks = calloc(count, sizeof *m->marks);
+    m->lost = calloc(count, sizeof *m->lost);
+    m->ranks = calloc(count, sizeof *m->ranks);
+    if (m->marks != NULL && m->lost != NULL && m->ranks != NULL &&
+        mu_buf_assign(&m->group_raw, mu_buf_slice(&m->raw)) == 0) {
+        m->world = (struct mu_classic_world){
+            .version = m->in_version, .rank = m->rank, .count = count, .marks = m->marks, .all_ours = true
+        };
+        return true;
+    }
+    mu_classic_forget_group(m);
+    return false;
+}
+
+static bool is_own_mark(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++) {
+        if (mu_classic_rank_of(m, event->nodes[i].key, "muster", m->in_version) == m->rank)
+            return mu_slice_equal(event->nodes[i].value, mu_slice_str(m->node));
+    }
+    return false;
+}
+
+static void on_marks(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MARKS_READ, out);
+        return;
+    }
+    if (!is_own_mark(m, event)) {
+        mu_classic_look_again(
+            m, out); /* the server has lost everything meanwhile, and another one is that rank of that number */
+        return;
+    }
+    if (!make_group(m)) {
+        mu_classic_no_memory(m, MU_CLASSIC_IN_MARKS_READ, out);
+        return;
+    }
+    for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++) {
+        int64_t rank = mu_classic_rank_of(m, event->nodes[i].key, "muster", m->in_version);
+
+        if (rank >= 0 && rank < (int64_t)m->world.count && m->marks[rank] == NULL)
+            m->marks[rank] = strndup(event->nodes[i].value.data != NULL ? event->nodes[i].value.data : "",
+                                     mu_classic_sooner(event->nodes[i].value.len, MU_CLASSIC_NODE_MAX - 1));
+    }
+    for (size_t i = 0; i < m->world.count; i++)
+        m->world.all_ours &= m->marks[i] != NULL;
+    m->joining = m->in = m->last_caller = false;
+    m->quitting = m->timed_out = false; /* it was about to be too late */
+    m->old_version = -1;
+    m->joined_ms = m->now_ms;
+    m->last_error.code = 0;
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_JOINED, out);
+    mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
+}
+
+const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT] = {
+    [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
+    [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = mu_classic_get_doc, .on_answer = on_confirm_read },
+    [MU_CLASSIC_IN_CONFIRM_SELF] = { .enter = mu_classic_get_self, .on_answer = on_confirm_self },
+    [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = mu_classic_watch_document,
+                                    .on_answer = mu_classic_on_watch,
+                                    .next = MU_CLASSIC_IN_CONFIRM_READ },
+    [MU_CLASSIC_IN_STORE_DIR] = { .enter = make_store_dir, .on_answer = on_store_dir },
+    [MU_CLASSIC_IN_MARKS_READ] = { .enter = get_marks, .on_answer = on_marks },
+};

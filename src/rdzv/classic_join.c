@@ -1,0 +1,583 @@
+/* The classic etcd rendezvous: joining, from no document to a frozen one, and waiting for a group that is there to end. */
+#include "rdzv/classic_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t lasted_ms = m->now_ms - m->joined_ms;
+
+    if (m->world.version >= 0 && lasted_ms < MU_CLASSIC_HOLD_ROUND_MS)
+        m->hold_ms = m->hold_ms == 0 ? MU_CLASSIC_HOLD_MS : mu_classic_sooner(m->hold_ms * 2, MU_CLASSIC_HOLD_MAX_MS);
+    else
+        m->hold_ms = 0;
+    m->old_version = m->world.version;
+    m->old_ours = m->world.all_ours;
+    m->old_count = m->world.count;
+    m->old_waiting = m->waiting;
+    m->old_gone_ms = NEVER;
+    m->joining = true;
+    m->join_since_ms = m->now_ms;
+    m->join_deadline_ms = m->now_ms + m->join_ms;
+    mu_classic_begin_notices(m);
+    m->last_error.code = 0;
+    m->restoring = false;
+    mu_classic_forget_group(m);
+    if (m->key_written && m->old_ours)
+        mu_classic_go(m, MU_CLASSIC_IN_REJOIN_KEY, out);
+    else /* PyTorch members see that somebody waits, for as long as the key does */
+        mu_classic_begin_anew(m, out);
+}
+
+static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_REJOIN_KEY, out);
+        return;
+    }
+    m->key_written = false;
+    mu_classic_begin_anew(m, out);
+}
+
+/* Whatever we were in is no more. */
+void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->in = m->last_caller = false;
+    m->announced = -1;
+    if (!mu_classic_is_there(m, MU_CLASSIC_CLOSED, m->key_version))
+        m->key_written = false; /* of a version that is over */
+    mu_classic_stop_rank_lease(m, out);
+    mu_classic_begin_anew(m, out);
+}
+
+void mu_classic_tell_progress(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS, out);
+}
+
+static void is_closed(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_fail(&m->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
+    mu_classic_give_up(m, out);
+}
+
+static void join_final(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    if (m->doc.version == m->old_version && m->old_ours) {
+        mu_classic_go(m, MU_CLASSIC_IN_DROP, out); /* nobody of PyTorch's has to see first that we wait */
+    } else if (m->announced == m->doc.version ||
+               (m->unsure_version == m->doc.version && m->doc.waiting > m->unsure_waiting)) {
+        m->announced_ms = m->announced == m->doc.version ? m->announced_ms : m->now_ms;
+        m->announced_surely &= m->announced == m->doc.version;
+        m->announced = m->doc.version;
+        m->unsure_version = -1;
+        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
+    } else {
+        mu_classic_go(m, MU_CLASSIC_IN_ANNOUNCE, out);
+    }
+}
+
+static void on_looked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        m->maybe_in = false;
+        mu_classic_go(m, MU_CLASSIC_IN_CREATE, out);
+        return;
+    }
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LOOK, out))
+        return;
+    mu_classic_tell_progress(m, out);
+    if (m->doc.version != m->in_version || m->doc.status == MU_CLASSIC_FINAL)
+        m->maybe_in = false;
+    switch (m->doc.status) {
+    case MU_CLASSIC_CLOSED:
+        is_closed(m, out);
+        break;
+    case MU_CLASSIC_JOINABLE:
+        if (m->maybe_in)
+            mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+        else
+            mu_classic_go(
+                m, (int64_t)m->doc.participants < m->nodes_max ? MU_CLASSIC_IN_JOIN : MU_CLASSIC_IN_LOOK_WATCH, out);
+        break;
+    case MU_CLASSIC_FROZEN:
+        mu_classic_go(m, m->maybe_in ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
+        break;
+    case MU_CLASSIC_SETUP:
+        mu_classic_go(m, MU_CLASSIC_IN_LOOK_WATCH, out);
+        break;
+    case MU_CLASSIC_FINAL:
+        join_final(m, out);
+        break;
+    }
+}
+
+static void on_dropped(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE) {
+        if (event->code == 0)
+            m->maybe_in = false;
+        m->announced = event->code == MU_CLASSIC_CODE_COMPARE ? m->announced : -1;
+        mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
+    } else {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+    }
+}
+
+/* ---- A new document ---- */
+
+static void enter_create(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request;
+
+    if (mu_classic_doc_setup(&m->main.value) < 0) {
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
+    request->has_value = request->must_not_exist = true;
+    request->value = mu_buf_slice(&m->main.value);
+    request->ttl_s = MU_CLASSIC_SETUP_TTL_S;
+}
+
+static void on_created(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_EXISTS)
+        mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
+    else if (event->code != 0)
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+    else if (mu_classic_take_written(m, event) < 0)
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_COUNT_READ, out);
+}
+
+static void get_counter(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/version_counter");
+}
+
+static void on_count_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    char text[24];
+    struct muster_error error;
+
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) { /* the job's root has expired, or the server has lost all */
+        m->prepared = false;
+        m->step = MAKE_PREFIX;
+        mu_classic_pause(m, MU_CLASSIC_IN_PREPARE, mu_rng_below(&m->rng, MU_CLASSIC_CAS_DELAY_MS));
+        return;
+    }
+    if (event->code != 0) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    if (event->value.len == 0 || event->value.len > 18) {
+        (void)mu_fail(&error, MUSTER_ERDZV_STATE, "the version counter is no number");
+        mu_classic_failed_with(m, MUSTER_ERDZV_STATE, &error, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    memcpy(text, event->value.data, event->value.len);
+    text[event->value.len] = '\0';
+    if (strspn(text, "0123456789") != event->value.len) {
+        (void)mu_fail(&error, MUSTER_ERDZV_STATE, "the version counter is no number: '%s'", text);
+        mu_classic_failed_with(m, MUSTER_ERDZV_STATE, &error, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    m->counter = strtoll(text, NULL, 10) + 1;
+    m->counter_index = event->modified;
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
+}
+
+static void enter_count(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_request *request;
+    char text[24];
+
+    (void)snprintf(text, sizeof text, "%" PRId64, m->counter);
+    if (mu_buf_assign(&m->main.value, mu_slice_str(text)) < 0) {
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/version_counter");
+    request->has_value = request->must_exist = true;
+    request->value = mu_buf_slice(&m->main.value);
+    request->prev_index = m->counter_index;
+}
+
+static void make_version_dir(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_dir(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
+}
+
+/* COUNT_WRITE, MAKE_DIR and a failed OPEN. Where another one was faster, our time to set up was over. */
+static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == 0)
+        mu_classic_go(m, mu_classic_phase(m->state)->next, out);
+    else if (event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE ||
+             event->code == MU_CLASSIC_CODE_EXISTS)
+        mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
+    else
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+}
+
+static void enter_open(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_doc(m, out, mu_classic_doc_joinable(m->counter, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
+}
+
+static void on_opened(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0)
+        on_set_up(m, event, out);
+    else if (mu_classic_take_written(m, event) < 0)
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_JOIN, out);
+}
+
+/* ---- Taking part ---- */
+
+static void enter_join(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    int64_t count = (int64_t)m->doc.participants + 1;
+    bool freeze = count == m->nodes_max;
+    int64_t ttl_s = freeze ? MU_CLASSIC_FROZEN_TTL_S : count >= m->nodes_min ? MU_CLASSIC_JOINABLE_TTL_S : 0;
+
+    mu_classic_put_doc(m, out, mu_classic_doc_joined(&m->doc, freeze, &m->main.value), ttl_s, MU_CLASSIC_IN_LOOK);
+}
+
+/* The next version after a group that was all ours, with enough nodes: its members may end the last call. */
+static bool judges_last_call(const struct mu_classic *m)
+{
+    return m->old_version >= 0 && m->old_ours && mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->old_version + 1) &&
+           (int64_t)m->doc.participants >= m->nodes_min;
+}
+
+static void wait_for_peers(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->recheck_ms = NEVER;
+    if (judges_last_call(m))
+        mu_classic_go(m, MU_CLASSIC_IN_PAST_LIST, out);
+    else
+        mu_classic_go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+}
+
+static void joined(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_tell_progress(m, out);
+    if (m->doc.status == MU_CLASSIC_FROZEN) {
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+        return;
+    }
+    if (m->rank == m->nodes_min - 1) {
+        m->last_caller = true;
+        m->last_call_until_ms = m->now_ms + m->last_call_ms;
+        m->touched_ms = m->now_ms;
+    }
+    wait_for_peers(m, out);
+}
+
+static void on_join(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
+        return;
+    }
+    m->in_version = m->doc.version;
+    if (event->code != 0) {
+        m->maybe_in = event->code < 0 && event->unsure;
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    m->rank = (int64_t)m->doc.participants;
+    m->in = true;
+    m->in_index = event->modified;
+    m->confirms = m->confirms_unsurely = false;
+    m->key_written = false; /* of an older group: it is left to its TTL */
+    m->announced = -1;
+    if (mu_classic_take_written(m, event) < 0) {
+        m->index = event->modified;
+        mu_classic_no_memory(m, MU_CLASSIC_IN_PEERS_READ, out);
+        return;
+    }
+    joined(m, out);
+}
+
+/* ---- Peers, and the last call ---- */
+
+static void enter_last_watch(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t touch_ms = m->touched_ms + MU_CLASSIC_TOUCH_MS;
+    uint64_t until_ms = mu_classic_sooner(mu_classic_until(m, touch_ms), mu_classic_until(m, m->last_call_until_ms));
+
+    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+}
+
+static void watch_peers(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
+
+    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+}
+
+static enum mu_classic_state read_again(const struct mu_classic *m)
+{
+    return m->last_caller ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_READ;
+}
+
+static void on_last_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    bool news;
+
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event)) {
+        mu_classic_look_again(m, out);
+        return;
+    }
+    news = event->code == 0 && !mu_slice_equal(event->value, mu_buf_slice(&m->raw));
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LAST_READ, out))
+        return;
+    if (news) {
+        m->touched_ms = m->now_ms; /* who joins renews the TTL */
+        mu_classic_tell_progress(m, out);
+    }
+    if (mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+    else if (!mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->in_version) || (int64_t)m->doc.participants <= m->rank)
+        mu_classic_look_again(m, out);
+    else if (m->now_ms >= m->last_call_until_ms)
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE, out);
+    else if (m->now_ms >= m->touched_ms + MU_CLASSIC_TOUCH_MS)
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_TOUCH, out);
+    else
+        wait_for_peers(m, out);
+}
+
+static void enter_touch(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->raw)), MU_CLASSIC_JOINABLE_TTL_S,
+                       MU_CLASSIC_IN_LAST_READ);
+}
+
+static void enter_freeze(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_doc(m, out, mu_classic_doc_frozen(&m->doc, &m->main.value), MU_CLASSIC_FROZEN_TTL_S, read_again(m));
+}
+
+/* LAST_TOUCH and LAST_FREEZE. */
+static void on_last_written(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_after_lost_write(m, read_again(m));
+    } else if (event->code != 0) {
+        mu_classic_failed(m, event, read_again(m), out);
+    } else if (mu_classic_take_written(m, event) < 0) {
+        mu_classic_no_memory(m, read_again(m), out);
+    } else if (m->state == MU_CLASSIC_IN_LAST_FREEZE) {
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+    } else {
+        m->touched_ms = m->now_ms;
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_WATCH, out);
+    }
+}
+
+static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    bool is_in;
+
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event)) {
+        mu_classic_look_again(m, out);
+        return;
+    }
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_PEERS_READ, out))
+        return;
+    mu_classic_tell_progress(m, out);
+    is_in = (int64_t)m->doc.participants > m->rank;
+    if (is_in && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+    else if (!is_in || !mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
+        mu_classic_look_again(m, out);
+    else if (m->last_caller)
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_READ, out);
+    else
+        wait_for_peers(m, out);
+}
+
+static void list_last_group(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->old_version);
+}
+
+/* Those who are back have deleted their keep-alive of the last group, and so have those who left. */
+static bool is_last_group_gone(const struct mu_classic *m, const struct mu_classic_event *event)
+{
+    for (size_t i = 0; i < event->nodes_count; i++)
+        if (mu_classic_rank_of(m, event->nodes[i].key, "rdzv", m->old_version) >= 0)
+            return false;
+    return true;
+}
+
+/* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for more. */
+static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
+    bool first = m->last_caller || m->rank + 1 == (int64_t)m->doc.participants;
+
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_failed(m, event, read_again(m), out);
+        return;
+    }
+    if (!is_last_group_gone(m, event))
+        m->old_gone_ms = NEVER;
+    else if (m->old_gone_ms == NEVER)
+        m->old_gone_ms = m->now_ms;
+    if (m->old_gone_ms != NEVER && (all_in || m->old_waiting == 0)) {
+        m->recheck_ms = m->old_gone_ms + MU_CLASSIC_SETTLE_MS;
+        if ((all_in && first) || m->now_ms >= m->recheck_ms) {
+            mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE, out);
+            return;
+        }
+    }
+    mu_classic_go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+}
+
+/* ---- A group is there ---- */
+
+static void enter_announce(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_put_doc(m, out, mu_classic_doc_waiting(&m->doc, m->doc.waiting + 1, &m->main.value), 0,
+                       MU_CLASSIC_IN_LOOK);
+}
+
+static void on_announced(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
+        return;
+    }
+    if (event->code != 0) {
+        if (event->code < 0 && event->unsure) {
+            m->unsure_version = m->doc.version;
+            m->unsure_waiting = m->doc.waiting;
+        }
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    m->announced = m->doc.version;
+    m->announced_surely = true;
+    m->announced_ms = m->now_ms;
+    m->unsure_version = -1;
+    if (mu_classic_take_written(m, event) < 0)
+        mu_classic_no_memory(m, MU_CLASSIC_IN_FREE_READ, out);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
+}
+
+static void on_free_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_look_again(m, out);
+        return;
+    }
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_FREE_READ, out))
+        return;
+    if (!mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced)) {
+        mu_classic_look_again(m, out);
+    } else if (m->doc.waiting == 0) { /* the server has lost what we said */
+        m->announced = m->unsure_version = -1;
+        join_final(m, out);
+    } else {
+        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
+    }
+}
+
+static void list_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
+}
+
+static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
+
+    mu_classic_watch(m, true, mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+}
+
+/* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says which. */
+static size_t count_missing(const struct mu_classic *m, const struct mu_classic_event *event, int64_t version,
+                            bool *missing)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < m->doc.keep_alives; i++) {
+        char key[MU_CLASSIC_KEY_MAX];
+        bool found = false;
+        int64_t rank = -1;
+
+        if (mu_classic_key_clean(mu_classic_doc_keep_alive(&m->doc, i), key, sizeof key))
+            rank = mu_classic_rank_of(m, mu_slice_str(key), "rdzv", version);
+        for (size_t n = 0; rank >= 0 && !found && n < event->nodes_count; n++)
+            found = mu_slice_equal(event->nodes[n].key, mu_slice_str(key));
+        count += found ? 0 : 1;
+        if (missing != NULL && rank >= 0 && rank < (int64_t)m->world.count)
+            missing[rank] = !found;
+    }
+    return count;
+}
+
+static void on_free_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    uint64_t judge_ms = m->judge_ms;
+    size_t missing;
+
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_FREE_READ, out);
+        return;
+    }
+    if (m->announced == m->old_version && judge_ms < m->announced_ms + MU_CLASSIC_STAND_MS)
+        judge_ms = m->announced_ms + MU_CLASSIC_STAND_MS; /* the PyTorch members of our last group only poll */
+    missing = count_missing(m, event, m->doc.version, NULL);
+    m->recheck_ms = NEVER;
+    if (missing > 0 && m->now_ms >= judge_ms) {
+        mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+        return;
+    }
+    if (missing > 0)
+        m->recheck_ms = judge_ms;
+    mu_classic_go(m, MU_CLASSIC_IN_FREE_WATCH, out);
+}
+
+const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT] = {
+    [MU_CLASSIC_IN_REJOIN_KEY] = { .enter = mu_classic_delete_key, .on_answer = on_rejoin_key },
+    [MU_CLASSIC_IN_LOOK] = { .enter = mu_classic_get_doc, .on_answer = on_looked },
+    [MU_CLASSIC_IN_LOOK_WATCH] = { .enter = mu_classic_watch_document,
+                                   .on_answer = mu_classic_on_watch,
+                                   .next = MU_CLASSIC_IN_LOOK },
+    [MU_CLASSIC_IN_CREATE] = { .enter = enter_create, .on_answer = on_created },
+    [MU_CLASSIC_IN_COUNT_READ] = { .enter = get_counter, .on_answer = on_count_read },
+    [MU_CLASSIC_IN_COUNT_WRITE] = { .enter = enter_count, .on_answer = on_set_up, .next = MU_CLASSIC_IN_MAKE_DIR },
+    [MU_CLASSIC_IN_MAKE_DIR] = { .enter = make_version_dir, .on_answer = on_set_up, .next = MU_CLASSIC_IN_OPEN },
+    [MU_CLASSIC_IN_OPEN] = { .enter = enter_open, .on_answer = on_opened },
+    [MU_CLASSIC_IN_JOIN] = { .enter = enter_join, .on_answer = on_join },
+    [MU_CLASSIC_IN_LAST_READ] = { .enter = mu_classic_get_doc, .on_answer = on_last_read },
+    [MU_CLASSIC_IN_LAST_WATCH] = { .enter = enter_last_watch,
+                                   .on_answer = mu_classic_on_watch,
+                                   .next = MU_CLASSIC_IN_LAST_READ },
+    [MU_CLASSIC_IN_LAST_TOUCH] = { .enter = enter_touch, .on_answer = on_last_written },
+    [MU_CLASSIC_IN_LAST_FREEZE] = { .enter = enter_freeze, .on_answer = on_last_written },
+    [MU_CLASSIC_IN_PEERS_READ] = { .enter = mu_classic_get_doc, .on_answer = on_peers_read },
+    [MU_CLASSIC_IN_PAST_LIST] = { .enter = list_last_group, .on_answer = on_past_list },
+    [MU_CLASSIC_IN_PEERS_WATCH] = { .enter = watch_peers,
+                                    .on_answer = mu_classic_on_watch,
+                                    .next = MU_CLASSIC_IN_PEERS_READ },
+    [MU_CLASSIC_IN_ANNOUNCE] = { .enter = enter_announce, .on_answer = on_announced },
+    [MU_CLASSIC_IN_FREE_READ] = { .enter = mu_classic_get_doc, .on_answer = on_free_read },
+    [MU_CLASSIC_IN_FREE_LIST] = { .enter = list_awaited, .on_answer = on_free_list },
+    [MU_CLASSIC_IN_FREE_WATCH] = { .enter = watch_awaited,
+                                   .on_answer = mu_classic_on_watch,
+                                   .next = MU_CLASSIC_IN_FREE_READ },
+    [MU_CLASSIC_IN_DROP] = { .enter = mu_classic_drop_doc, .on_answer = on_dropped },
+};

@@ -1,0 +1,166 @@
+/* The classic etcd rendezvous: leaving, or giving up a join, takes back what can be taken back. */
+#include "rdzv/classic_parts.h"
+
+bool mu_classic_is_writing(const struct mu_classic *m)
+{
+    return m->main.id != 0 && m->main.writes;
+}
+
+static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    struct mu_classic_effect *effect;
+
+    mu_classic_withdraw(&m->main, out);
+    m->in = m->maybe_in = m->key_written = m->joining = m->quitting = m->timed_out = m->last_caller = false;
+    m->announced = m->unsure_version = -1;
+    m->old_version = -1;
+    m->state = MU_CLASSIC_IN_IDLE;
+    m->last_error.code = 0;
+    if (m->quit_then == THEN_LEFT) {
+        (void)mu_classic_tell(m, MU_CLASSIC_TELL_LEFT, out);
+        mu_classic_forget_group(m);
+    } else {
+        effect = mu_classic_tell(m, MU_CLASSIC_TELL_FAILED, out);
+        effect->asked = MU_CLASSIC_ON_JOIN;
+        effect->error = &m->error;
+    }
+    if (m->join_next) {
+        m->join_next = false;
+        mu_classic_start_join(m, out);
+    }
+}
+
+/* The time to take ourselves back is over: the next to leave or to join makes up for it. */
+void mu_classic_break_quit_off(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    bool joins = m->main.id != 0 && m->state == MU_CLASSIC_IN_JOIN; /* it may have been done, or may yet be */
+    bool maybe_in = m->in || m->maybe_in || joins;
+
+    if (joins)
+        m->in_version = m->doc.version;
+    mu_classic_stop_rank_lease(m, out);
+    finish_quit(m, out);
+    m->maybe_in = maybe_in;
+}
+
+static void quit_next(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    if (m->key_written)
+        mu_classic_go(m, MU_CLASSIC_IN_QUIT_KEY, out);
+    else if (m->in || m->maybe_in || m->announced >= 0)
+        mu_classic_go(m, MU_CLASSIC_IN_QUIT_READ, out);
+    else
+        finish_quit(m, out);
+}
+
+static bool is_quit_state(enum mu_classic_state state)
+{
+    return state == MU_CLASSIC_IN_QUIT_KEY || state == MU_CLASSIC_IN_QUIT_READ || state == MU_CLASSIC_IN_QUIT_WRITE ||
+           state == MU_CLASSIC_IN_QUIT_DROP;
+}
+
+/* What is under way and may change something is waited for: one has to know what is to be taken back. Who does not leave
+ * waits for what is read as well: it may yet get in. */
+void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
+{
+    bool awaited = m->main.writes || (!m->main.watches && m->quit_then == THEN_FAILED);
+
+    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) || mu_classic_puts_back(m))
+        return;
+    mu_classic_withdraw(&m->main, out);
+    mu_classic_stop_rank_lease(m, out);
+    quit_next(m, out);
+}
+
+void mu_classic_begin_quit(struct mu_classic *m, enum quit_then then, bool answered, struct mu_classic_effects *out)
+{
+    uint64_t until_ms = m->now_ms + (then == THEN_LEFT ? MU_CLASSIC_QUIT_MS : MU_CLASSIC_GIVE_UP_MS);
+
+    if (!m->quitting || then == THEN_LEFT) { /* who leaves does not hear why it would not have got in */
+        m->quit_then = then;
+        m->quit_deadline_ms = m->quitting && m->quit_deadline_ms < until_ms ? m->quit_deadline_ms : until_ms;
+    }
+    m->quitting = true;
+    mu_classic_quit_if_possible(m, answered, out);
+}
+
+/* The join ends with m->error. */
+void mu_classic_give_up(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    mu_classic_begin_quit(m, THEN_FAILED, true, out);
+}
+
+static void on_quit_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND && !mu_classic_is_final(m, event)) {
+        mu_classic_pause(m, MU_CLASSIC_IN_QUIT_KEY, QUIT_RETRY_MS);
+        return;
+    }
+    m->key_written = false;
+    quit_next(m, out);
+}
+
+static void enter_quit_write(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    int64_t left = (int64_t)m->doc.participants - 1;
+
+    if (m->doc.status == MU_CLASSIC_FINAL)
+        mu_classic_put_doc(m, out, mu_classic_doc_waiting(&m->doc, m->doc.waiting - 1, &m->main.value), 0,
+                           MU_CLASSIC_IN_QUIT_READ);
+    else
+        mu_classic_put_doc(m, out, mu_classic_doc_left(&m->doc, &m->main.value),
+                           left >= m->nodes_min ? MU_CLASSIC_JOINABLE_TTL_S : 0, MU_CLASSIC_IN_QUIT_READ);
+}
+
+static void quit_judge(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    bool takes_part = (m->in || m->maybe_in) && m->doc.version == m->in_version;
+
+    if (takes_part && m->doc.status == MU_CLASSIC_JOINABLE) {
+        bool last = m->in && !m->maybe_in && m->rank + 1 == (int64_t)m->doc.participants;
+
+        mu_classic_go(m, last ? MU_CLASSIC_IN_QUIT_WRITE : MU_CLASSIC_IN_QUIT_DROP, out);
+    } else if (takes_part && m->doc.status == MU_CLASSIC_FROZEN) {
+        mu_classic_go(m, MU_CLASSIC_IN_QUIT_DROP, out);
+    } else if (m->announced >= 0 && m->announced_surely && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced) &&
+               m->doc.waiting > 0) { /* rather one too many than one too few */
+        mu_classic_go(m, MU_CLASSIC_IN_QUIT_WRITE, out);
+    } else {
+        finish_quit(m, out);
+    }
+}
+
+static void on_quit_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    struct muster_error error;
+
+    if (event->code < 0 || event->code >= 300)
+        mu_classic_pause(m, MU_CLASSIC_IN_QUIT_READ, QUIT_RETRY_MS);
+    else if (event->code > 0 || mu_classic_take_doc(m, event->value, event->index, &error) < 0)
+        finish_quit(m, out);
+    else
+        quit_judge(m, out);
+}
+
+/* QUIT_WRITE and QUIT_DROP. */
+static void on_quit_written(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == MU_CLASSIC_CODE_COMPARE) {
+        mu_classic_after_lost_write(m, MU_CLASSIC_IN_QUIT_READ);
+    } else if (event->code < 0 || event->code >= 300) {
+        if (m->in)
+            m->maybe_in = true; /* the last participant may be another one by now */
+        else if (event->unsure)
+            m->announced = -1; /* rather one too many than one too few */
+        mu_classic_pause(m, MU_CLASSIC_IN_QUIT_READ, QUIT_RETRY_MS);
+    } else {
+        finish_quit(m, out);
+    }
+}
+
+const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT] = {
+    [MU_CLASSIC_IN_QUIT_KEY] = { .enter = mu_classic_delete_key, .on_answer = on_quit_key },
+    [MU_CLASSIC_IN_QUIT_READ] = { .enter = mu_classic_get_doc, .on_answer = on_quit_read },
+    [MU_CLASSIC_IN_QUIT_WRITE] = { .enter = enter_quit_write, .on_answer = on_quit_written },
+    [MU_CLASSIC_IN_QUIT_DROP] = { .enter = mu_classic_drop_doc, .on_answer = on_quit_written },
+};

@@ -1,0 +1,256 @@
+/* One node of an etcd-v3 rendezvous, see fold.h: what it asks of etcd, and what it writes there for itself: its record, the leader's
+ * place, the mark of a closed job, a document that was lost. */
+#include "rdzv/fold_parts.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void mu_fold_compare(struct mu_fold *f, enum mu_fold_compare_kind kind, const char *key, int64_t revision)
+{
+    assert(f->write.compares_count < MU_FOLD_COMPARES_MAX);
+    f->write.compares[f->write.compares_count++] = (struct mu_fold_compare){ kind, mu_slice_str(key), revision };
+}
+
+void mu_fold_put(struct mu_fold *f, const char *key, const struct mu_buf *value, int64_t lease)
+{
+    assert(f->write.puts_count < MU_FOLD_PUTS_MAX);
+    f->write.puts[f->write.puts_count++] = (struct mu_fold_put){ mu_slice_str(key), mu_buf_slice(value), lease };
+}
+
+void mu_fold_compare_doc(struct mu_fold *f)
+{
+    if (f->has_doc)
+        mu_fold_compare(f, MU_FOLD_MOD, "job/doc", f->doc_mod);
+    else
+        mu_fold_compare(f, MU_FOLD_ABSENT, "job/doc", 0);
+}
+
+void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *out)
+{
+    struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_WRITE);
+
+    f->writing = what;
+    f->write_id = mu_fold_next_id(f);
+    f->write_take = f->lease_take;
+    f->write_job = mu_fold_job_lease(f);
+    f->write_loads = f->loads;
+    effect->id = f->write_id;
+    effect->write = &f->write;
+}
+
+/* Encodings that fail for want of memory are tried again later. */
+bool mu_fold_is_encoded(struct mu_fold *f, int rc, uint64_t now_ms)
+{
+    f->write = (struct mu_fold_write){ .compares_count = 0 };
+    if (rc == 0)
+        return true;
+    mu_fold_back_off(f, now_ms);
+    (void)mu_fold_is_due(f, now_ms, f->retry_at_ms);
+    return false;
+}
+
+static bool wants_record(const struct mu_fold *f)
+{
+    if (!mu_fold_is_present(f) || f->lease == 0)
+        return false;
+    if (!f->record_written)
+        return true;
+    if (f->phase == MU_FOLD_MEMBER) /* whoever folds shall know that there is a world to be put back */
+        return f->job.loaded && !f->has_doc && f->written_joining;
+    return !f->written_joining || f->written_world != f->left_world;
+}
+
+/* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
+static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    char id[MU_FOLD_ID_TEXT_MAX], under[MU_FOLD_ID_TEXT_MAX];
+    int rc;
+
+    f->record.seq++;
+    f->record.joining = f->phase == MU_FOLD_JOINING;
+    f->record.world = f->record.joining ? f->left_world : f->world.id;
+    rc = mu_fold_record_write(&f->record, &f->value);
+    if (rc == 0)
+        rc = mu_fold_mark_write(f->id, &f->mark);
+    if (!mu_fold_is_encoded(f, rc, now_ms))
+        return;
+    (void)snprintf(f->key, sizeof f->key, "nodes/%s/%s", mu_fold_id_text(f->id, id),
+                   mu_fold_id_text((uint64_t)f->lease, under));
+    f->write.repeatable = true;
+    mu_fold_put(f, f->key, &f->value, f->lease);
+    if (!f->job.loaded || !f->has_leader) {
+        mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
+        mu_fold_put(f, "job/folder", &f->mark, f->lease);
+        f->write.else_puts[0] = f->write.puts[0];
+        f->write.else_count = 1;
+    }
+    f->written_joining = f->record.joining;
+    f->written_world = f->record.world;
+    mu_fold_send(f, RECORD, out);
+}
+
+static void write_crown(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    if (!mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
+        return;
+    mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
+    mu_fold_put(f, "job/folder", &f->mark, f->lease);
+    mu_fold_send(f, CROWN, out);
+}
+
+int64_t mu_fold_job_lease(const struct mu_fold *f)
+{
+    int64_t leases[4] = { f->has_doc ? f->doc_lease : 0, f->has_news ? f->news_lease : 0,
+                          f->has_closed ? f->closed_lease : 0, f->granted_job };
+
+    for (size_t i = 0; i < 4; i++)
+        if (leases[i] != 0 && leases[i] != f->dead_job)
+            return leases[i];
+    return 0;
+}
+
+/* 0: it is being taken. */
+int64_t mu_fold_need_job_lease(struct mu_fold *f, struct mu_fold_effects *out)
+{
+    int64_t lease = mu_fold_job_lease(f);
+
+    if (lease == 0 && f->grant_id == 0) {
+        f->grant_id = mu_fold_next_id(f);
+        mu_fold_emit(out, MU_FOLD_DO_GRANT_JOB)->id = f->grant_id;
+    }
+    return lease;
+}
+
+static void write_closed(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    int64_t lease = mu_fold_need_job_lease(f, out);
+
+    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
+        return;
+    mu_fold_compare(f, MU_FOLD_ABSENT, "job/closed", 0);
+    mu_fold_put(f, "job/closed", &f->mark, lease);
+    mu_fold_send(f, CLOSED_MARK, out);
+}
+
+static void write_restored(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    struct mu_fold_news news = { .world = f->world.id, .last_call_ms = -1, .grace = true };
+    int64_t lease = mu_fold_need_job_lease(f, out);
+    int rc = MUSTER_ENOMEM;
+
+    if (lease == 0)
+        return;
+    news.gone = calloc(f->world.count, sizeof *news.gone);
+    if (news.gone != NULL) {
+        for (size_t i = 0; i < f->world.count; i++)
+            if (f->lost[i])
+                news.gone[news.gone_count++] = (uint32_t)i;
+        rc = mu_fold_news_write(&news, &f->value);
+    }
+    mu_fold_news_done(&news);
+    if (!mu_fold_is_encoded(f, rc, now_ms))
+        return;
+    mu_fold_compare(f, MU_FOLD_ABSENT, "job/doc", 0);
+    mu_fold_put(f, "job/doc", &f->world.bytes, lease);
+    mu_fold_put(f, "job/news", &f->value, lease);
+    mu_fold_send(f, RESTORED, out);
+}
+
+/* ---- What is to be done ---- */
+
+void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope, struct mu_fold_effects *out)
+{
+    struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_LOAD);
+
+    view->load_id = mu_fold_next_id(f);
+    effect->id = view->load_id;
+    effect->scope = scope;
+}
+
+/* Lower ranks first, so that not all do it. */
+static uint64_t turn_ms(struct mu_fold *f, uint64_t step_ms)
+{
+    uint64_t wait_ms = f->phase == MU_FOLD_MEMBER ? (uint64_t)f->rank * step_ms + mu_rng_below(&f->rng, step_ms)
+                                                  : mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
+
+    return wait_ms < MU_FOLD_CROWN_MAX_MS ? wait_ms : MU_FOLD_CROWN_MAX_MS + mu_rng_below(&f->rng, step_ms);
+}
+
+/* An empty place, or a missing document: whose turn it is. */
+static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t step_ms, uint64_t now_ms)
+{
+    if (!wanted) {
+        *at_ms = UINT64_MAX;
+        return false;
+    }
+    if (*at_ms == UINT64_MAX)
+        *at_ms = now_ms + turn_ms(f, step_ms);
+    return mu_fold_is_due(f, now_ms, *at_ms);
+}
+
+static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !f->has_doc && f->lease != 0;
+    bool crowns = mu_fold_is_present(f) && f->job.loaded && !f->has_leader && f->lease != 0 && f->record_written;
+    bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS, now_ms);
+    bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS, now_ms);
+
+    if (f->write_id != 0)
+        return;
+    if (wants_record(f)) {
+        write_record(f, now_ms, out);
+        return;
+    }
+    if (!f->job.loaded)
+        return;
+    if (f->job_mod < f->awaited_mod) {
+        if (!mu_fold_is_due(f, now_ms, f->awaited_until_ms))
+            return;
+        mu_fold_distrust(&f->job); /* it must have come by now: what we watch is not what we wrote to */
+        mu_fold_load(f, &f->job, MU_FOLD_JOB, out);
+        return;
+    }
+    if (!f->has_closed && (f->closing || (f->told_closed && f->phase == MU_FOLD_MEMBER)))
+        write_closed(f, now_ms, out);
+    else if (my_restore)
+        write_restored(f, now_ms, out);
+    else if (my_crown)
+        write_crown(f, now_ms, out);
+    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores)
+        mu_leader_fold(f, now_ms, out);
+}
+
+/* The leader's mark speaks for all who wait with it. */
+static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    struct mu_fold_effect *effect;
+
+    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || mu_fold_is_spare(f) ||
+        !mu_fold_is_due(f, now_ms, f->look_at_ms))
+        return;
+    f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
+    (void)mu_fold_is_due(f, now_ms, f->look_at_ms);
+    effect = mu_fold_emit(out, MU_FOLD_DO_LOOK_AROUND);
+    if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
+        mu_fold_record_write(&f->record, &f->waiting) < 0)
+        return;
+    f->may_be_marked = true;
+    effect->value = mu_buf_slice(&f->waiting);
+    effect->lease = f->lease;
+}
+
+void mu_fold_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    mu_leader_drive(f, now_ms, out);
+    look_around(f, now_ms, out);
+    if (!f->active || !mu_fold_is_due(f, now_ms, f->retry_at_ms))
+        return;
+    if (!f->job.loaded && f->job.load_id == 0)
+        mu_fold_load(f, &f->job, MU_FOLD_JOB, out);
+    if (mu_fold_is_present(f) && f->lease_take == 0) {
+        f->lease_take = mu_fold_next_id(f);
+        mu_fold_emit(out, MU_FOLD_DO_TAKE_LEASE)->id = f->lease_take;
+    }
+    write_something(f, now_ms, out);
+}
