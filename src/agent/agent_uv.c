@@ -2,7 +2,7 @@
  *
  * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes through
  * the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit -> STOP_WORKERS ends what
- * they left -> FINISH: the finish machine waits for the others -> END. What goes from one machine to another is the
+ * they left -> FINISH: the completion machine waits for the others -> END. What goes from one machine to another is the
  * business of job.h.
  *
  * Failures of the store are the machines' business: every ask is answered, with an error if need be. Without memory for an
@@ -1584,10 +1584,12 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .local_world_size = a->config.local_world_size,
         .identical = a->config.identical,
     };
-    struct mu_completion_config finish = {
+    struct mu_completion_config completion = {
         .run_id = a->run_id, .node = a->node, .host = a->hostname, .barrier_ms = a->config.barrier_ms
     };
-    struct mu_job_config job = { .policy = policy, .ranks = ranks, .finish = finish, .on_step = on_step, .ctx = a };
+    struct mu_job_config job = {
+        .policy = policy, .ranks = ranks, .completion = completion, .on_step = on_step, .ctx = a
+    };
 
     return mu_job_new(&job, &a->job, reterr);
 }

@@ -54,6 +54,7 @@
 #include "agent/asks.h"
 #include "agent/restart_budget.h"
 #include "agent/vanished.h"
+#include "agent/verdict.h"
 
 #define MU_COMPLETION_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
 #define MU_COMPLETION_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
@@ -66,22 +67,6 @@
 #define MU_COMPLETION_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
 #define MU_COMPLETION_CLOSE_MS 30000    /* for verdict and close */
 #define MU_COMPLETION_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
-#define MU_COMPLETION_CAUSE_MAX 512     /* with its NUL; longer ones are cut */
-#define MU_COMPLETION_NODE_MAX 320
-
-/* ---- The verdict ---- */
-
-struct mu_verdict {
-    bool succeeded;
-    int64_t rank; /* of the group; -1: none. Of T failed, which has the same form: the worker's */
-    char node[MU_COMPLETION_NODE_MAX], cause[MU_COMPLETION_CAUSE_MAX];
-};
-
-#define MU_VERDICT_TEXT_MAX 8192
-/* The key of the verdict is "muster.<run_id>/verdict"; its value is JSON. Returns the length, or MUSTER_ENOMEM. */
-int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX]);
-/* MUSTER_EPROTOCOL: it is no verdict. */
-int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr);
 
 /* ---- Events ---- */
 
@@ -207,20 +192,20 @@ struct mu_completion_config { /* copied */
 
 struct mu_completion; /* opaque */
 
-int mu_completion_new(const struct mu_completion_config *config, struct mu_completion **ret_finish,
+int mu_completion_new(const struct mu_completion_config *config, struct mu_completion **ret_completion,
                       struct muster_error *reterr);
-void mu_completion_free(struct mu_completion *finish);
+void mu_completion_free(struct mu_completion *completion);
 
 /* Same state, same event, same effects, always. `out` is overwritten. */
-void mu_completion_step(struct mu_completion *finish, const struct mu_completion_event *event,
+void mu_completion_step(struct mu_completion *completion, const struct mu_completion_event *event,
                         struct mu_completion_effects *out);
-uint64_t mu_completion_deadline_ms(const struct mu_completion *finish); /* when TIME is wanted; UINT64_MAX: never */
-enum mu_completion_state mu_completion_state(const struct mu_completion *finish);
+uint64_t mu_completion_deadline_ms(const struct mu_completion *completion); /* when TIME is wanted; UINT64_MAX: never */
+enum mu_completion_state mu_completion_state(const struct mu_completion *completion);
 
 #define MU_COMPLETION_KILLED "its agent was killed"
 /* The note that is to be written for us if we are killed now. False: none; nobody would miss us, or we have said ourselves what
  * becomes of us: that we are done, or leave, or have failed. Also if `key` is too long. */
-bool mu_completion_will(const struct mu_completion *finish, char *key, size_t key_room,
+bool mu_completion_will(const struct mu_completion *completion, char *key, size_t key_room,
                         char text[static MU_VANISHED_NOTE_MAX]);
 
 #endif

@@ -25,8 +25,8 @@ enum { STAGES_MAX = 3 }; /* machines that one event may go to */
 struct mu_job {
     struct mu_policy *policy;
     struct mu_ranks *ranks;
-    struct mu_completion *finish;
-    struct mu_key_gc *clear;
+    struct mu_completion *completion;
+    struct mu_key_gc *key_gc;
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
     void *ctx;
@@ -37,12 +37,12 @@ struct mu_job {
     enum mu_job_who stages[STAGES_MAX];
     unsigned stages_count, stage;
 
-    /* Effects that are still to be carried out: those of ranks or finish before the rest of the policy's. */
+    /* Effects that are still to be carried out: those of ranks or completion before the rest of the policy's. */
     struct mu_policy_effects policy_effects;
     struct mu_ranks_effects ranks_effects;
-    struct mu_completion_effects finish_effects;
-    struct mu_key_gc_effects clear_effects;
-    unsigned policy_next, ranks_next, finish_next, clear_next;
+    struct mu_completion_effects completion_effects;
+    struct mu_key_gc_effects gc_effects;
+    unsigned policy_next, ranks_next, completion_next, gc_next;
 
     /* What waits to be told. */
     struct queued queue[MU_JOB_QUEUE_MAX + 1]; /* the last is the one that is being told */
@@ -69,9 +69,9 @@ int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, stru
     if (rc == 0)
         rc = mu_ranks_new(&config->ranks, &j->ranks, reterr);
     if (rc == 0)
-        rc = mu_completion_new(&config->finish, &j->finish, reterr);
+        rc = mu_completion_new(&config->completion, &j->completion, reterr);
     if (rc == 0)
-        rc = mu_key_gc_new(config->policy.run_id, &j->clear, reterr);
+        rc = mu_key_gc_new(config->policy.run_id, &j->key_gc, reterr);
     if (rc < 0) {
         mu_job_free(j);
         return rc;
@@ -98,8 +98,8 @@ void mu_job_free(struct mu_job *j)
         return;
     mu_policy_free(j->policy);
     mu_ranks_free(j->ranks);
-    mu_completion_free(j->finish);
-    mu_key_gc_free(j->clear);
+    mu_completion_free(j->completion);
+    mu_key_gc_free(j->key_gc);
     forget_members(j);
     free(j);
 }
@@ -153,18 +153,18 @@ static void step_ranks(struct mu_job *j, struct mu_ranks_event event, uint64_t n
     j->ranks_next = 0;
 }
 
-static void step_finish(struct mu_job *j, struct mu_completion_event event, uint64_t now_ms)
+static void step_completion(struct mu_job *j, struct mu_completion_event event, uint64_t now_ms)
 {
     event.now_ms = now_ms;
-    mu_completion_step(j->finish, &event, &j->finish_effects);
-    j->finish_next = 0;
+    mu_completion_step(j->completion, &event, &j->completion_effects);
+    j->completion_next = 0;
 }
 
-static void step_clear(struct mu_job *j, struct mu_key_gc_event event, uint64_t now_ms)
+static void step_key_gc(struct mu_job *j, struct mu_key_gc_event event, uint64_t now_ms)
 {
     event.now_ms = now_ms;
-    mu_key_gc_step(j->clear, &event, &j->clear_effects);
-    j->clear_next = 0;
+    mu_key_gc_step(j->key_gc, &event, &j->gc_effects);
+    j->gc_next = 0;
 }
 
 /* ---- The round ---- */
@@ -258,13 +258,13 @@ static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, 
                                                .waits = (int64_t)(event->nodes_count - i) <= event->count };
         name_node(j, node, lost[i].name, sizeof lost[i].name);
     }
-    step_finish(j,
-                (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
-                                              .round = event->round,
-                                              .lost = known ? lost : &unknown,
-                                              .lost_count = known ? event->nodes_count : 1,
-                                              .text = event->cause },
-                now_ms);
+    step_completion(j,
+                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
+                                                  .round = event->round,
+                                                  .lost = known ? lost : &unknown,
+                                                  .lost_count = known ? event->nodes_count : 1,
+                                                  .text = event->cause },
+                    now_ms);
     free(lost);
 }
 
@@ -298,10 +298,10 @@ static void hear_waiting(struct mu_job *j, const struct mu_job_event *event, uin
     char text[MU_POLICY_TEXT_MAX];
 
     name_waiting(j, event, text, sizeof text);
-    step_finish(j,
-                (struct mu_completion_event){
-                    .type = MU_COMPLETION_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
-                now_ms);
+    step_completion(j,
+                    (struct mu_completion_event){
+                        .type = MU_COMPLETION_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
+                    now_ms);
 }
 
 /* ---- Hearing ---- */
@@ -316,7 +316,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
         break;
     case MU_JOB_ON_TIME:
         j->stages[j->stages_count++] = MU_JOB_RANKS;
-        j->stages[j->stages_count++] = MU_JOB_FINISH;
+        j->stages[j->stages_count++] = MU_JOB_COMPLETION;
         j->stages[j->stages_count++] = MU_JOB_POLICY;
         break;
     case MU_JOB_ON_TOLD:
@@ -326,11 +326,11 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
         switch (event->rdzv) {
         case MUSTER_RDZV_PEERS_LOST:
         case MUSTER_RDZV_WAITING:
-            j->stages[j->stages_count++] = MU_JOB_FINISH;
+            j->stages[j->stages_count++] = MU_JOB_COMPLETION;
             break;
         case MUSTER_RDZV_FAILED:
             if (event->request == MUSTER_RDZV_REQUEST_CLOSE)
-                j->stages[j->stages_count++] = MU_JOB_FINISH;
+                j->stages[j->stages_count++] = MU_JOB_COMPLETION;
             else if (event->request != MUSTER_RDZV_REQUEST_LOOK) /* an agent never looks */
                 j->stages[j->stages_count++] = MU_JOB_POLICY;
             break;
@@ -338,7 +338,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
         case MUSTER_RDZV_CLOSED:
         case MUSTER_RDZV_BACKEND_DOWN:
         case MUSTER_RDZV_BACKEND_UP:
-            j->stages[j->stages_count++] = MU_JOB_FINISH;
+            j->stages[j->stages_count++] = MU_JOB_COMPLETION;
             j->stages[j->stages_count++] = MU_JOB_POLICY;
             break;
         case MUSTER_RDZV_JOINED:
@@ -353,7 +353,7 @@ static void plan(struct mu_job *j, const struct mu_job_event *event)
     }
 }
 
-static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+static void completion_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     struct mu_completion_event told = { .round = -1, .error = event->error, .away_ms = event->away_ms };
 
@@ -387,7 +387,7 @@ static void finish_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
         assert(false);
         return;
     }
-    step_finish(j, told, now_ms);
+    step_completion(j, told, now_ms);
 }
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
@@ -440,12 +440,12 @@ static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given
     case MU_JOB_RANKS:
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_ANSWER, .answer = given }, now_ms);
         break;
-    case MU_JOB_FINISH:
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .round = -1, .answer = given },
-                    now_ms);
+    case MU_JOB_COMPLETION:
+        step_completion(
+            j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .round = -1, .answer = given }, now_ms);
         break;
-    case MU_JOB_CLEAR:
-        step_clear(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_ANSWER, .answer = given }, now_ms);
+    case MU_JOB_KEY_GC:
+        step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_ANSWER, .answer = given }, now_ms);
         break;
     }
 }
@@ -454,8 +454,8 @@ static void pass_time(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
 {
     if (who == MU_JOB_RANKS && now_ms >= mu_ranks_deadline_ms(j->ranks))
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME }, now_ms);
-    else if (who == MU_JOB_FINISH && now_ms >= mu_completion_deadline_ms(j->finish))
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME, .round = -1 }, now_ms);
+    else if (who == MU_JOB_COMPLETION && now_ms >= mu_completion_deadline_ms(j->completion))
+        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME, .round = -1 }, now_ms);
     else if (who == MU_JOB_POLICY && now_ms >= mu_policy_deadline_ms(j->policy))
         step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 }, now_ms);
 }
@@ -464,8 +464,8 @@ static void hear_stage(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
 {
     switch (j->event.type) {
     case MU_JOB_ON_RDZV:
-        if (who == MU_JOB_FINISH)
-            finish_hears_rdzv(j, &j->event, now_ms);
+        if (who == MU_JOB_COMPLETION)
+            completion_hears_rdzv(j, &j->event, now_ms);
         else
             policy_hears_rdzv(j, &j->event, now_ms);
         break;
@@ -555,11 +555,11 @@ static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, s
     return false;
 }
 
-static bool take_finish(struct mu_job *j, const struct mu_completion_effect *effect, struct mu_job_effect *out)
+static bool take_completion(struct mu_job *j, const struct mu_completion_effect *effect, struct mu_job_effect *out)
 {
     struct mu_policy_event told = { .round = j->round, .text = effect->text, .end = effect->end };
 
-    *out = (struct mu_job_effect){ .who = MU_JOB_FINISH, .ask = effect->ask, .text = effect->text };
+    *out = (struct mu_job_effect){ .who = MU_JOB_COMPLETION, .ask = effect->ask, .text = effect->text };
     switch (effect->type) {
     case MU_COMPLETION_DO_ASK:
         out->type = MU_JOB_DO_ASK;
@@ -591,9 +591,9 @@ static bool take_finish(struct mu_job *j, const struct mu_completion_effect *eff
     return false;
 }
 
-static bool take_clear(const struct mu_ask *ask, struct mu_job_effect *out)
+static bool take_key_gc(const struct mu_ask *ask, struct mu_job_effect *out)
 {
-    *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_CLEAR, .ask = *ask };
+    *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_KEY_GC, .ask = *ask };
     return true;
 }
 
@@ -603,50 +603,51 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
     switch (effect->type) {
     case MU_POLICY_DO_ASSIGN:
         if (effect->assign->all_ours && effect->assign->has_store && effect->assign->round >= 0)
-            step_clear(j,
-                       (struct mu_key_gc_event){
-                           .type = MU_KEY_GC_ON_JOINED,
-                           .round = &(struct mu_key_gc_round){ .round = effect->assign->round,
-                                                               .tag = effect->assign->tag,
-                                                               .rank = effect->assign->rank,
-                                                               .world_size = effect->assign->world_size } },
-                       now_ms);
+            step_key_gc(j,
+                        (struct mu_key_gc_event){
+                            .type = MU_KEY_GC_ON_JOINED,
+                            .round = &(struct mu_key_gc_round){ .round = effect->assign->round,
+                                                                .tag = effect->assign->tag,
+                                                                .rank = effect->assign->rank,
+                                                                .world_size = effect->assign->world_size } },
+                        now_ms);
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign }, now_ms);
         return false;
     case MU_POLICY_DO_ASSIGN_STOP:
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP }, now_ms);
         return false;
     case MU_POLICY_DO_WATCH:
-        step_finish(j,
-                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .round = -1, .start = effect->watch },
-                    now_ms);
+        step_completion(
+            j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .round = -1, .start = effect->watch },
+            now_ms);
         return false;
     case MU_POLICY_DO_WATCH_STOP:
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_STOP, .round = -1 }, now_ms);
+        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_STOP, .round = -1 }, now_ms);
         return false;
     case MU_POLICY_DO_LISTEN:
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LISTEN, .round = -1 }, now_ms);
-        step_clear(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
+        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LISTEN, .round = -1 }, now_ms);
+        step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
         return false;
     case MU_POLICY_DO_TELL_FAILED:
-        step_finish(
+        step_completion(
             j,
             (struct mu_completion_event){
                 .type = MU_COMPLETION_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
             now_ms);
         return false;
     case MU_POLICY_DO_NOTE:
-        step_finish(j,
-                    (struct mu_completion_event){
-                        .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
-                    now_ms);
+        step_completion(j,
+                        (struct mu_completion_event){
+                            .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
+                        now_ms);
         return false;
     case MU_POLICY_DO_FINISH:
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_DONE, .round = -1 }, now_ms);
+        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_DONE, .round = -1 }, now_ms);
         return false;
     case MU_POLICY_DO_FAIL_JOB:
-        step_finish(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = effect->text },
-                    now_ms);
+        step_completion(
+            j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = effect->text },
+            now_ms);
         return false;
     case MU_POLICY_DO_ASK:
         *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_POLICY, .ask = effect->ask };
@@ -680,10 +681,10 @@ bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_ef
     while (j->busy && !found) {
         if (j->ranks_next < j->ranks_effects.count)
             found = take_ranks(j, &j->ranks_effects.items[j->ranks_next++], ret_effect);
-        else if (j->finish_next < j->finish_effects.count)
-            found = take_finish(j, &j->finish_effects.items[j->finish_next++], ret_effect);
-        else if (j->clear_next < j->clear_effects.count)
-            found = take_clear(&j->clear_effects.items[j->clear_next++], ret_effect);
+        else if (j->completion_next < j->completion_effects.count)
+            found = take_completion(j, &j->completion_effects.items[j->completion_next++], ret_effect);
+        else if (j->gc_next < j->gc_effects.count)
+            found = take_key_gc(&j->gc_effects.items[j->gc_next++], ret_effect);
         else if (j->policy_next < j->policy_effects.count)
             found = take_policy(j, &j->policy_effects.items[j->policy_next++], now_ms, ret_effect);
         else if (!hear(j, now_ms))
@@ -702,12 +703,12 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 uint64_t mu_job_deadline_ms(const struct mu_job *j)
 {
     return sooner(mu_policy_deadline_ms(j->policy),
-                  sooner(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->finish)));
+                  sooner(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->completion)));
 }
 
 bool mu_job_will(const struct mu_job *j, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])
 {
-    return mu_completion_will(j->finish, key, key_room, text);
+    return mu_completion_will(j->completion, key, key_room, text);
 }
 
 bool mu_job_is_busy(const struct mu_job *j)

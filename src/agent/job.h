@@ -6,9 +6,9 @@
  *       carry it out;                              which may mu_job_tell() and mu_job_refuse(): heard when its turn comes
  *
  * What comes from the rendezvous goes to
- *   policy                JOINED, LEFT, FAILED of JOIN, LEAVE and the membership
- *   finish                PEERS_LOST and WAITING, of which it tells the policy what is really so; FAILED of CLOSE
- *   finish, then policy   REMOVED, CLOSED, BACKEND_DOWN, BACKEND_UP
+ *   policy                   JOINED, LEFT, FAILED of JOIN, LEAVE and the membership
+ *   completion               PEERS_LOST and WAITING, of which it tells the policy what is really so; FAILED of CLOSE
+ *   completion, then policy  REMOVED, CLOSED, BACKEND_DOWN, BACKEND_UP
  * All effects of one step of a machine are carried out before the next one is taken; what a machine has to say to the policy
  * meanwhile waits. */
 #ifndef MU_AGENT_JOB_H
@@ -20,7 +20,7 @@
 #define MU_JOB_QUEUE_MAX 16                  /* that wait to be told; each step brings few */
 #define MU_JOB_REFUSED_MAX (4 * MU_ASKS_MAX) /* asks that could not be made, of all machines */
 
-enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_FINISH, MU_JOB_CLEAR };
+enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_COMPLETION, MU_JOB_KEY_GC };
 
 struct mu_job_joined {
     int64_t round; /* -1: the back end has no rounds */
@@ -72,7 +72,7 @@ struct mu_job_effect { /* borrows from the job, until mu_job_next() is called ag
 struct mu_job_config {
     struct mu_policy_config policy;
     struct mu_ranks_config ranks;
-    struct mu_completion_config finish;
+    struct mu_completion_config completion;
     /* For tests and debug lines: every step of the policy, before its effects are carried out. NULL: nobody looks. */
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);

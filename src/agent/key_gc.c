@@ -23,7 +23,7 @@ struct mu_key_gc {
     int64_t cursor;             /* in the keys of the first of them */
 };
 
-int mu_key_gc_new(const char *run_id, struct mu_key_gc **ret_clear, struct muster_error *reterr)
+int mu_key_gc_new(const char *run_id, struct mu_key_gc **ret_gc, struct muster_error *reterr)
 {
     struct mu_key_gc *c = calloc(1, sizeof *c);
 
@@ -37,7 +37,7 @@ int mu_key_gc_new(const char *run_id, struct mu_key_gc **ret_clear, struct muste
         mu_key_gc_free(c);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
     }
-    *ret_clear = c;
+    *ret_gc = c;
     return 0;
 }
 

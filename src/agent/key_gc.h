@@ -45,10 +45,10 @@ struct mu_key_gc_effects { /* all are asks; borrowed until the next step */
 
 struct mu_key_gc; /* opaque */
 
-int mu_key_gc_new(const char *run_id, struct mu_key_gc **ret_clear, struct muster_error *reterr);
-void mu_key_gc_free(struct mu_key_gc *clear);
+int mu_key_gc_new(const char *run_id, struct mu_key_gc **ret_gc, struct muster_error *reterr);
+void mu_key_gc_free(struct mu_key_gc *gc);
 
 /* Same state, same event, same effects, always. `out` is overwritten. */
-void mu_key_gc_step(struct mu_key_gc *clear, const struct mu_key_gc_event *event, struct mu_key_gc_effects *out);
+void mu_key_gc_step(struct mu_key_gc *gc, const struct mu_key_gc_event *event, struct mu_key_gc_effects *out);
 
 #endif

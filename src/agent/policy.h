@@ -84,7 +84,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
 #define MU_POLICY_EVENTS(X)                                                                                            \
     X(RUN, "run")         /* begin */                                                                                  \
     X(JOINED, "joined")   /* joined */                                                                                 \
-    X(WAITING, "waiting") /* of finish: number: nodes that want to join; text: who, in whole words */                  \
+    X(WAITING, "waiting") /* of completion: number: nodes that want to join; text: who, in whole words */              \
     X(REMOVED, "removed") /* round */                                                                                  \
     X(CLOSED, "closed")   /* round */                                                                                  \
     X(LEFT, "left")                                                                                                    \
@@ -94,10 +94,10 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
-    X(LOST, "lost")                   /* of finish: text, who and how, in whole words */                               \
-    X(JOB_FAILED, "job failed")       /* of finish: text */                                                            \
-    X(PEER_FAILED, "peer failed")     /* of finish: text, whose worker */                                              \
-    X(FINISHED, "finished")           /* of finish: end, text */                                                       \
+    X(LOST, "lost")                   /* of completion: text, who and how, in whole words */                           \
+    X(JOB_FAILED, "job failed")       /* of completion: text */                                                        \
+    X(PEER_FAILED, "peer failed")     /* of completion: text, whose worker */                                          \
+    X(FINISHED, "finished")           /* of completion: end, text */                                                   \
     X(STARTED, "workers started")                                                                                      \
     X(START_FAILED, "start failed") /* error. Some may run: they are stopped like others */                            \
     X(EXITED, "worker exited")      /* number: local rank; ok; text: how, for people. Once each */                     \
@@ -155,13 +155,13 @@ struct mu_policy_event { /* borrows what it points to */
     X(LEAVE, "leave")   /* the handler's */                                                                                                  \
     X(ASSIGN, "assign") /* start the ranks machine: assign */                                                                                \
     X(ASSIGN_STOP, "stop assigning")                                                                                                         \
-    X(WATCH, "watch") /* start the finish machine: watch */                                                                                  \
+    X(WATCH, "watch") /* start the completion machine: watch */                                                                              \
     X(WATCH_STOP, "stop watching")                                                                                                           \
-    X(LISTEN, "listen")       /* the finish machine's LISTEN */                                                                              \
-    X(TELL_FAILED, "tell")    /* the finish machine's WORKER_FAILED: number, the worker's rank; text */                                      \
-    X(NOTE, "note")           /* the finish machine's NOTE: ok: we come again; text: why we leave the round */                               \
-    X(FINISH, "finish")       /* the finish machine's DONE */                                                                                \
-    X(FAIL_JOB, "fail job")   /* the finish machine's FAIL: text */                                                                          \
+    X(LISTEN, "listen")       /* the completion machine's LISTEN */                                                                          \
+    X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */                                  \
+    X(NOTE, "note")           /* the completion machine's NOTE: ok: we come again; text: why we leave the round */                           \
+    X(FINISH, "finish")       /* the completion machine's DONE */                                                                            \
+    X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text */                                                                      \
     X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */                                 \
     X(STOP_WORKERS,                                                                                                                          \
       "stop") /* signal, grace_ms, ok: to be restarted, as far as we know; then SIGKILL; STOPPED, once, however often it is said. While    \

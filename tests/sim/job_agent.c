@@ -387,7 +387,7 @@ void agent_birth(struct node *node)
         .store_ms = w.settings.join_ms,
     };
     struct mu_ranks_config ranks = { .run_id = RUN_ID, .role = "default", .local_world_size = policy.local_world_size };
-    struct mu_completion_config finish = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
+    struct mu_completion_config completion = { .run_id = RUN_ID, .barrier_ms = job.barrier_ms };
     struct mu_job_config config;
 
     *a = (struct agent){
@@ -396,11 +396,11 @@ void agent_birth(struct node *node)
     a->procs.generation = generation;
     a->grace_ms = job.grace_ms;
     (void)snprintf(a->name, sizeof a->name, "agent%u.%u", node->slot, node->id);
-    policy.node = finish.node = a->name;
+    policy.node = completion.node = a->name;
     job.sizes[node->id] = a->size;
     job.died_us[node->id] = 0;
     job.done_round[node->id] = -1;
-    config = (struct mu_job_config){ policy, ranks, finish, on_step, a };
+    config = (struct mu_job_config){ policy, ranks, completion, on_step, a };
     if (mu_job_new(&config, &a->job, NULL) < 0)
         abort();
     boot_birth(a);

@@ -181,7 +181,7 @@ void boot_check(void); /* each second */
 void boot_check_starting(const struct agent *agent);
 
 /* job_kv.c */
-#define WHO_BOOT ((enum mu_job_who)(MU_JOB_CLEAR + 1)) /* who asks, beside the machines of a job */
+#define WHO_BOOT ((enum mu_job_who)(MU_JOB_KEY_GC + 1)) /* who asks, beside the machines of a job */
 void kv_begin(void);
 void kv_end(void);
 void kv_sync(void); /* with what the store has become */

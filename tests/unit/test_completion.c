@@ -16,7 +16,7 @@ enum { T0 = 1000 };
 #define GOOD "{\"verdict\": \"succeeded\", \"node\": \"h1\", \"rank\": 1, \"cause\": \"all workers have succeeded\"}"
 
 struct scene {
-    struct mu_completion *finish;
+    struct mu_completion *completion;
     char trace[8192];
     uint64_t now_ms, id; /* id: of the last request */
 };
@@ -27,8 +27,8 @@ static void configure(struct scene *s, uint64_t barrier_ms)
 {
     struct mu_completion_config config = { .run_id = "job", .node = "me", .host = "h1", .barrier_ms = barrier_ms };
 
-    mu_completion_free(s->finish);
-    assert_int_equal(mu_completion_new(&config, &s->finish, NULL), 0);
+    mu_completion_free(s->completion);
+    assert_int_equal(mu_completion_new(&config, &s->completion, NULL), 0);
 }
 
 static int set_up(void **state)
@@ -43,7 +43,7 @@ static int tear_down(void **state)
 {
     struct scene *s = *state;
 
-    mu_completion_free(s->finish);
+    mu_completion_free(s->completion);
     return 0;
 }
 
@@ -85,7 +85,7 @@ static const char *step(struct scene *s, struct mu_completion_event event)
     size_t used = 0;
 
     event.now_ms = s->now_ms;
-    mu_completion_step(s->finish, &event, &effects);
+    mu_completion_step(s->completion, &event, &effects);
     s->trace[0] = '\0';
     for (unsigned i = 0; i < effects.count; i++) {
         used += (size_t)snprintf(s->trace + used, sizeof s->trace - used, "%s", i > 0 ? ", " : "");
@@ -263,7 +263,7 @@ static const char *will(struct scene *s)
     char key[128], text[MU_VANISHED_NOTE_MAX];
 
     all[0] = '\0';
-    if (mu_completion_will(s->finish, key, sizeof key, text))
+    if (mu_completion_will(s->completion, key, sizeof key, text))
         (void)snprintf(all, sizeof all, "%s=%s", key, text);
     return all;
 }
@@ -276,7 +276,7 @@ static void a_will_is_there_while_the_others_would_miss_us(void **state)
     assert_string_equal(will(s), ""); /* there is no round yet */
     (void)start(s, ours(2));
     assert_string_equal(will(s), T "left/1=lost: its agent was killed");
-    assert_false(mu_completion_will(s->finish, tiny, sizeof tiny, text));
+    assert_false(mu_completion_will(s->completion, tiny, sizeof tiny, text));
     (void)noting(s, false, "SIGTERM"); /* we have said it ourselves */
     assert_string_equal(will(s), "");
     (void)start(s, mixed(2)); /* the next round */
@@ -328,8 +328,8 @@ static void the_last_writes_the_verdict_closes_and_then_lets_the_others_go(void 
     assert_string_equal(value(s, GOOD), "close");
     assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "set " R "/last_member=<val_ignored>");
     assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 2 nodes are done");
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_ENDED);
-    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_ENDED);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), UINT64_MAX);
     assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), "");
 }
 
@@ -358,9 +358,9 @@ static void a_counter_alone_ends_nothing(void **state)
     (void)number(s, 3);
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
     assert_string_equal(found(s, false), "");
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
     (void)answer_id(s, s->id - 4, (struct mu_answer){ 0 }); /* the mark */
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SCAN_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS), "set " T "done/1=me, check " T "done/2");
     assert_string_equal(found(s, true), LOOK);
 }
@@ -410,7 +410,7 @@ static void the_others_wait_for_the_last_without_a_limit(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     assert_string_equal(number(s, 1), "get " T "last");
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_SLOW_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SCAN_SLOW_MS);
     s->now_ms += 50000;
     assert_string_equal(broken(s, MUSTER_ETIMEOUT), ""); /* not yet */
     assert_string_equal(pass(s, s->now_ms + MU_ASK_RETRY_MS), "get " T "last");
@@ -425,7 +425,7 @@ static void a_limit_ends_the_wait(void **state)
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 1);
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + 5000);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + 5000);
     assert_string_equal(pass(s, T0 + 5000),
                         "end timeout: this node's workers have succeeded; the other nodes were not done in time");
 }
@@ -517,7 +517,7 @@ static void a_member_with_a_mark_is_not_lost(void **state)
     (void)start(s, ours(3));
     (void)vanish(s, 2, true);
     assert_string_equal(found(s, true), "");
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WATCHING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WATCHING);
     assert_string_equal(vanish(s, 0, true), "check " T "done/0"); /* marks stay */
     assert_string_equal(found(s, false), "lost a node");
 }
@@ -604,7 +604,7 @@ static void a_stock_member_was_done_if_the_barrier_has_more_than_ours(void **sta
     assert_string_equal(vanish(s, 2, false), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 2 });
     assert_string_equal(number(s, 1), "");
-    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), UINT64_MAX);
 }
 
 static void a_stock_member_is_lost_after_a_second_look(void **state)
@@ -615,7 +615,7 @@ static void a_stock_member_is_lost_after_a_second_look(void **state)
     (void)vanish(s, 2, false);
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(number(s, 1), ""); /* that one is ours */
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SECOND_LOOK_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SECOND_LOOK_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_SECOND_LOOK_MS), "add " R "/num_members+0, add " T "done_count+0");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .number = 1 });
     assert_string_equal(number(s, 1), "lost a node");
@@ -720,7 +720,7 @@ static void a_done_agent_ends_with_the_verdict(void **state)
     (void)number(s, 1);
     (void)simple(s, MU_COMPLETION_ON_CLOSED);
     assert_string_equal(value(s, "?"), ""); /* a PyTorch peer's: wait on */
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
 }
 
 /* ---- Failure ---- */
@@ -798,7 +798,7 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
                         "warn: close the job: too late; going on without, end failed: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_CLOSE_MS),
                         "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
 }
@@ -889,7 +889,7 @@ static void a_count_is_never_repeated_marks_are_read_instead(void **state)
                         "warn: the exit barrier: broken; going on without, get " T "last, " PROBE);
     (void)found(s, false);
     (void)answer_id(s, s->id - 3, (struct mu_answer){ 0 }); /* the mark */
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SCAN_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS), "set " T "done/1=me, check " T "done/0");
     assert_string_equal(found(s, false), "");
     (void)answer_id(s, s->id - 1, (struct mu_answer){ 0 });
@@ -907,7 +907,7 @@ static void a_store_that_came_back_is_told_again(void **state)
     (void)number(s, 1);
     (void)answer_id(s, s->id - 2, (struct mu_answer){ 0 }); /* the mark */
     assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "set " T "done/1=me");
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_SCAN_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SCAN_MS);
 }
 
 /* It was away and back without the rendezvous having noticed: only what waited there has failed. */
@@ -951,7 +951,7 @@ static void a_look_at_the_marks_ends_with_the_first_that_is_missing(void **state
     for (unsigned i = 0; i < checks; i++)
         assert_string_equal(answer_id(s, last - i, (struct mu_answer){ .found = false }), "");
     (void)answer_id(s, last - checks, (struct mu_answer){ 0 });
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + 2 * MU_COMPLETION_SCAN_SLOW_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + 2 * MU_COMPLETION_SCAN_SLOW_MS);
 }
 
 static void in_1_13_marks_are_set_again_as_well(void **state)
@@ -1028,7 +1028,7 @@ static void a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it(void
     (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
     assert_string_equal(value(s, GOOD), "close, " PROBE);
     assert_string_equal(found(s, true), ""); /* it is there: close on */
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
     (void)start(s, mixed(2)); /* and when the others are to be let go */
     (void)done(s);
     (void)number(s, 2);
@@ -1050,7 +1050,7 @@ static void a_store_of_its_own_may_be_started_again(void **state)
     assert_string_equal(refused(s), "");
     assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), LOOK);
     assert_non_null(strstr(value(s, "?"), "compare and set muster.job/verdict="));
-    assert_int_equal(mu_completion_deadline_ms(s->finish), T0 + MU_COMPLETION_CLOSE_MS); /* it was */
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS); /* it was */
     assert_string_equal(refused(s), "");
     (void)pass(s, s->now_ms + MU_ASK_RETRY_MS);
     assert_string_equal(refused(s), "");
@@ -1064,8 +1064,8 @@ static void a_store_of_its_own_may_be_started_again(void **state)
 /* All requests that are under way are refused, and made again, until that time. */
 static const char *refuse_until(struct scene *s, uint64_t until_ms)
 {
-    while (mu_completion_deadline_ms(s->finish) < until_ms) {
-        (void)pass(s, mu_completion_deadline_ms(s->finish));
+    while (mu_completion_deadline_ms(s->completion) < until_ms) {
+        (void)pass(s, mu_completion_deadline_ms(s->completion));
         (void)refused(s);
     }
     return pass(s, until_ms);
@@ -1086,7 +1086,7 @@ static void a_done_agent_whose_store_is_refused_ends_soon(void **state)
     (void)number(s, 1);
     (void)refused(s);
     (void)refuse_until(s, T0 + MU_COMPLETION_REFUSED_MS - 1);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_REFUSED_MS), AWAY("refused connections for 5 s"));
     s->now_ms = T0;
     (void)start(s, ours(2)); /* no round follows: whatever the verdict was */
@@ -1108,7 +1108,7 @@ static void a_store_that_is_back_in_time_is_waited_at(void **state)
     s->now_ms = T0 + MU_COMPLETION_REFUSED_MS - 1;
     (void)found(s, false);
     (void)pass(s, T0 + 10 * MU_COMPLETION_SILENT_MS);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
 }
 
 /* Whose host has lost its power: nothing is refused, and nothing answered. */
@@ -1125,7 +1125,7 @@ static void a_done_agent_whose_store_is_silent_ends_after_half_a_minute(void **s
         step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_BACKEND_DOWN, .round = -1, .away_ms = 10000 }),
         PROBE);
     (void)pass(s, T0 + 10000 + MU_COMPLETION_SILENT_MS - 1);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
     assert_string_equal(pass(s, T0 + 10000 + MU_COMPLETION_SILENT_MS), AWAY("not answered for 30 s"));
 }
 
@@ -1138,7 +1138,7 @@ static void a_store_that_was_silent_before_has_as_long_once_we_are_done(void **s
     s->now_ms = T0 + 10 * MU_COMPLETION_SILENT_MS;
     assert_string_equal(done(s), MARKS);
     (void)pass(s, s->now_ms + MU_COMPLETION_SILENT_MS - 1);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_MARKING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_MARKING);
     assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
 }
 
@@ -1152,14 +1152,14 @@ static void where_nobody_tells_of_the_store_it_is_looked_at(void **state)
     (void)start(s, round);
     (void)done(s);
     (void)number(s, 1);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_PROBE_MS), PROBE);
     assert_string_equal(found(s, false), "");
     assert_string_equal(pass(s, T0 + 2 * MU_COMPLETION_PROBE_MS), PROBE);
     s->now_ms += MU_ASK_TIMEOUT_MS;
     (void)broken(s, MUSTER_ETIMEOUT); /* a question of ten seconds */
     (void)pass(s, T0 + 2 * MU_COMPLETION_PROBE_MS + MU_COMPLETION_SILENT_MS - 1);
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_WAITING);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
     assert_string_equal(pass(s, s->now_ms + 1), AWAY("not answered for 30 s"));
 }
 
@@ -1182,7 +1182,7 @@ static void a_failed_job_is_not_given_up_so_soon(void **state)
     (void)start(s, mixed(2));
     (void)step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = "exit code 3" });
     assert_string_equal(refused(s), "");
-    assert_int_equal(mu_completion_state(s->finish), MU_COMPLETION_VERDICT);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_VERDICT);
 }
 
 static void a_broken_barrier_ends_the_wait(void **state)
@@ -1208,7 +1208,7 @@ static void a_round_that_is_over_is_dropped(void **state)
     assert_string_equal(answer_id(s, old, (struct mu_answer){ .number = 2 }), "");
     assert_string_equal(done(s), "");
     assert_string_equal(vanish(s, 0, true), "");
-    assert_int_equal(mu_completion_deadline_ms(s->finish), UINT64_MAX);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), UINT64_MAX);
 }
 
 /* ---- The verdict ---- */
@@ -1254,7 +1254,7 @@ static void any_allocation_may_fail(void **state)
         struct mu_completion_config config = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX };
         struct scene s = { .now_ms = T0 };
         struct muster_error error = { 0 };
-        int rc = mu_completion_new(&config, &s.finish, &error);
+        int rc = mu_completion_new(&config, &s.completion, &error);
 
         if (rc < 0) {
             assert_true(fail_alloc_hit() && rc == MUSTER_ENOMEM && error.code == MUSTER_ENOMEM);
@@ -1263,7 +1263,7 @@ static void any_allocation_may_fail(void **state)
         (void)start(&s, ours(2));
         assert_string_equal(vanish(&s, 0, true),
                             fail_alloc_hit() ? "lost a node" : "check " T "done/0"); /* to be on the safe side */
-        mu_completion_free(s.finish);
+        mu_completion_free(s.completion);
     }
 }
 
@@ -1272,7 +1272,7 @@ static void any_allocation_may_fail(void **state)
 enum { NODES = 12, ASKS = 256 }; /* ASKS: also those that were given up */
 
 struct node {
-    struct mu_completion *finish;
+    struct mu_completion *completion;
     struct mu_ask asks[ASKS];
     char keys[ASKS][ASK_STORE_KEY], values[ASKS][ASK_STORE_VALUE];
     size_t asks_count;
@@ -1294,7 +1294,7 @@ static void feed(struct node *node, struct mu_completion_event event)
 
     event.now_ms = world_ms;
     event.round = -1;
-    mu_completion_step(node->finish, &event, &effects);
+    mu_completion_step(node->completion, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++) {
         const struct mu_completion_effect *e = &effects.items[i];
 
@@ -1366,7 +1366,7 @@ static void act(struct node *node, struct mu_rng *rng)
     } else {
         serve(node);
     }
-    if (mu_completion_deadline_ms(node->finish) <= world_ms && !node->ended)
+    if (mu_completion_deadline_ms(node->completion) <= world_ms && !node->ended)
         feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME });
 }
 
@@ -1381,9 +1381,9 @@ static void live(struct mu_rng *rng, uint64_t deaths)
     for (size_t i = 0; i < nodes_count; i++) {
         struct mu_completion_start round = ours((int64_t)nodes_count);
 
-        nodes[i] = (struct node){ .finish = NULL };
+        nodes[i] = (struct node){ .completion = NULL };
         round.rank = (int64_t)i;
-        assert_int_equal(mu_completion_new(&config, &nodes[i].finish, NULL), 0);
+        assert_int_equal(mu_completion_new(&config, &nodes[i].completion, NULL), 0);
         feed(&nodes[i], (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .start = &round });
     }
     for (unsigned n = 0; n < 4000 + 400 * NODES; n++) {
@@ -1417,7 +1417,7 @@ static void any_order_of_ends_and_deaths_ends_well(void **state)
             if (!node->dead)
                 assert_true(node->ended); /* everybody alive is done by then */
             assert_true(node->losts <= 1);
-            mu_completion_free(node->finish);
+            mu_completion_free(node->completion);
         }
         assert_true(!job_closed || all_done);
         if (n % 3 == 0) { /* nobody died */

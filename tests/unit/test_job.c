@@ -27,7 +27,7 @@ static int set_up(void **state)
     struct mu_job_config config = {
         .policy = { .run_id = "job", .role = "r", .node = "me", .local_world_size = 1, .max_restarts = 1 },
         .ranks = { .run_id = "job", .role = "r", .local_world_size = 1 },
-        .finish = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
+        .completion = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
     };
 
     scene = (struct scene){ .now_ms = 1000 };
@@ -49,7 +49,7 @@ static int tear_down(void **state)
 /* Keys without what all those of the round begin with. */
 static int show(const struct scene *s, char *text, size_t room, const struct mu_job_effect *effect)
 {
-    static const char *const whose[] = { "policy", "ranks", "finish", "clear" };
+    static const char *const whose[] = { "policy", "ranks", "completion", "key gc" };
     struct mu_slice key = effect->ask.key;
     size_t own = strlen(s->own);
 
@@ -166,12 +166,12 @@ static void what_one_machine_says_the_next_one_hears(void **state)
     struct scene *s = *state;
 
     run(s, 2);
-    assert_string_equal(s->trace, "start, finish: get failed");
+    assert_string_equal(s->trace, "start, completion: get failed");
     assert_int_equal(mu_job_assigned(s->job)->world_size, 2);
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true }), "stop");
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }),
-                        "finish: set done/0, finish: add done_count");
-    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "finish: get last");
+                        "completion: set done/0, completion: add done_count");
+    assert_string_equal(answer(s, (struct mu_answer){ .number = 1 }), "completion: get last");
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("x") }), "end");
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = 15 }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_REMOVED, (struct mu_job_event){ .round = 3 }), "");
@@ -183,11 +183,11 @@ static void a_failure_is_told_before_the_workers_are_gone_and_that_of_others_end
 
     run(s, 2);
     assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .text = "exit code 3" }),
-                        "stop, finish: set failed, policy: compare and set muster.job/budget");
+                        "stop, completion: set failed, policy: compare and set muster.job/budget");
     (void)tear_down(state);
     (void)set_up(state);
     run(s, 2);
-    s->who = MU_JOB_FINISH;
+    s->who = MU_JOB_COMPLETION;
     s->id = 1;
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("{\"verdict\": \"failed\"}") }), "stop");
 }
@@ -199,14 +199,15 @@ static void who_is_lost_is_found_by_its_rank(void **state)
     struct mu_job_event lost = { .round = 3, .nodes = &s->members[1], .nodes_count = 1 };
 
     run(s, 2);
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: check done/1, finish: compare and set left/1");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost),
+                        "completion: check done/1, completion: compare and set left/1");
     (void)answer(s, (struct mu_answer){ .value = mu_slice_str("?") });
     s->id--;
     assert_string_equal(answer(s, (struct mu_answer){ .found = true }), ""); /* it was done */
     lost.round = 2;
     assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), ""); /* of another round */
     lost = (struct mu_job_event){ .round = 3, .nodes = &stranger, .nodes_count = 1 };
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "finish: set left/0, stop");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "completion: set left/0, stop");
     assert_string_equal(s->said, "lost x; restarting the group");
 }
 
@@ -250,7 +251,7 @@ static void losses_without_a_name_are_losses(void **state)
 
     run(s, 2);
     assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3 }),
-                        "finish: set left/0, stop");
+                        "completion: set left/0, stop");
 }
 
 static void what_concerns_two_is_heard_by_both(void **state)
@@ -262,7 +263,7 @@ static void what_concerns_two_is_heard_by_both(void **state)
     assert_string_equal(rdzv(s, MUSTER_RDZV_BACKEND_DOWN, (struct mu_job_event){ .round = -1, .error = &error }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_BACKEND_UP, (struct mu_job_event){ .round = -1 }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_CLOSED, (struct mu_job_event){ .round = -1 }),
-                        "finish: compare and set muster.job/verdict");
+                        "completion: compare and set muster.job/verdict");
     assert_string_equal(rdzv(s, MUSTER_RDZV_WAITING, (struct mu_job_event){ .round = 3, .count = 1 }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_PROGRESS, (struct mu_job_event){ .round = 3 }), "");
     assert_string_equal(rdzv(s, MUSTER_RDZV_LOOKED, (struct mu_job_event){ .round = 3 }), "");
@@ -277,9 +278,10 @@ static void a_failure_of_the_rendezvous_is_for_whoever_asked(void **state)
     run(s, 1);
     (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true });
     (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
-    assert_non_null(strstr(answer(s, (struct mu_answer){ .number = 1 }), "finish: compare and set muster.job/budget"));
+    assert_non_null(
+        strstr(answer(s, (struct mu_answer){ .number = 1 }), "completion: compare and set muster.job/budget"));
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }),
-                        "finish: compare and set muster.job/verdict");
+                        "completion: compare and set muster.job/verdict");
     assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("?") }), "close");
     assert_string_equal(
         rdzv(s, MUSTER_RDZV_FAILED,
@@ -288,7 +290,7 @@ static void a_failure_of_the_rendezvous_is_for_whoever_asked(void **state)
     assert_non_null(
         strstr(rdzv(s, MUSTER_RDZV_FAILED,
                     (struct mu_job_event){ .round = -1, .request = MUSTER_RDZV_REQUEST_CLOSE, .error = &error }),
-               "warn, finish: set "));
+               "warn, completion: set "));
     (void)tear_down(state);
     (void)set_up(state);
     run(s, 1);
@@ -307,7 +309,7 @@ static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
     struct scene *s = *state;
 
     s->refuses = true;
-    assert_string_equal(join(s, 2), "ranks: get role_info/1, finish: set left/0, leave");
+    assert_string_equal(join(s, 2), "ranks: get role_info/1, completion: set left/0, leave");
 }
 
 /* Its keys would be those of another round. */
@@ -342,7 +344,7 @@ static void time_passes_for_all_of_them(void **state)
     s->now_ms += MU_RANKS_TIMEOUT_MS - 1;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "");
     s->now_ms++;
-    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "finish: set left/0, leave");
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "completion: set left/0, leave");
     assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_POLICY_LEAVE_MS);
     s->now_ms += MU_POLICY_LEAVE_MS;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "end");
@@ -355,7 +357,7 @@ static void any_allocation_may_fail(void **state)
         struct mu_job_config config = {
             .policy = { .run_id = "job", .role = "r", .node = "me", .local_world_size = 1 },
             .ranks = { .run_id = "job", .role = "r", .local_world_size = 1 },
-            .finish = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
+            .completion = { .run_id = "job", .node = "me", .barrier_ms = UINT64_MAX },
         };
         struct scene s = { .now_ms = 1000, .members = { { mu_slice_str("n"), 1, 0 }, { mu_slice_str("m"), 2, 0 } } };
         struct muster_error error = { 0 };
@@ -759,7 +761,7 @@ static void begin(uint64_t seed)
         (void)snprintf(node, sizeof node, "n%zu", i);
         policy.node = finish.node = node;
         assert_int_equal(
-            mu_job_new(&(struct mu_job_config){ .policy = policy, .ranks = ranks, .finish = finish }, &a->job, NULL),
+            mu_job_new(&(struct mu_job_config){ .policy = policy, .ranks = ranks, .completion = finish }, &a->job, NULL),
             0);
         feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
     }

@@ -1,0 +1,157 @@
+/* What members tell each other about a round: that a worker failed, that they leave, and why. See completion.h. */
+#include "agent/completion_parts.h"
+
+/* ---- Notes of those who leave ---- */
+
+/* Somebody may look for a note of ours. */
+bool mu_completion_is_missed(const struct mu_completion *f)
+{
+    return f->state == MU_COMPLETION_WATCHING && mu_completion_has_marks(f) && f->start.world_size > 1;
+}
+
+void mu_completion_write_note(struct mu_completion *f, const struct mu_completion_event *event)
+{
+    struct mu_ask_slot *slot;
+    char text[MU_VANISHED_NOTE_MAX];
+
+    if (!mu_completion_is_missed(f))
+        return;
+    f->noted = true;
+    mu_vanished_write_note(text, event->again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, event->text == NULL ? "" : event->text);
+    mu_asks_drop_what(&f->asks, NOTE_SET);
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, NOTE, f->own_prefix, f->start.rank);
+    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+}
+
+/* ---- Workers that fail ---- */
+
+void mu_completion_listen(struct mu_completion *f)
+{
+    if (f->state == MU_COMPLETION_WATCHING && mu_completion_is_private(f) && f->start.world_size > 1 &&
+        !mu_asks_has(&f->asks, FAILED_GET))
+        (void)mu_asks_add(&f->asks, MU_ASK_GET, FAILED_GET, -1, FAILED_KEY, f->own_prefix);
+}
+
+static void write_failed(struct mu_completion *f, struct mu_slice text)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_SET, FAILED_SET, -1, FAILED_KEY, f->own_prefix);
+
+    mu_asks_value(&f->asks, slot, text);
+}
+
+void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event)
+{
+    struct mu_verdict failure = { .rank = event->rank };
+    int len;
+
+    if (f->state == MU_COMPLETION_WATCHING && !mu_completion_is_private(f))
+        mu_completion_write_note(
+            f, &(struct mu_completion_event){ .again = true, .text = event->text }); /* where nobody listens */
+    if (f->state != MU_COMPLETION_WATCHING || f->closed || !mu_completion_is_private(f) || f->start.world_size == 1 ||
+        f->said_failed)
+        return;
+    f->said_failed = true;
+    mu_verdict_line(failure.node, sizeof failure.node, f->host);
+    mu_verdict_line(failure.cause, sizeof failure.cause, event->text == NULL ? "a worker has failed" : event->text);
+    len = mu_verdict_write(&failure, f->verdict_text);
+    if (len > 0)
+        write_failed(f, mu_slice(f->verdict_text, (size_t)len));
+}
+
+/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. Who is done
+ * sees no other round. */
+void mu_completion_end_listening(struct mu_completion *f)
+{
+    bool waits = f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed;
+
+    mu_completion_be_idle(f, MU_COMPLETION_IDLE);
+    if (waits)
+        write_failed(f, mu_slice_str(UNTOLD));
+}
+
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_answer *answer,
+                               struct mu_completion_effects *out)
+{
+    struct mu_verdict failure;
+
+    if (f->state != MU_COMPLETION_WATCHING || answer->error != NULL ||
+        mu_verdict_read(answer->value, &failure, NULL) < 0 || failure.succeeded)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "%s", failure.cause); /* names rank and host */
+    mu_completion_emit(out, MU_COMPLETION_DO_PEER_FAILED)->text = f->text;
+}
+
+/* ---- Notes of those who have left ---- */
+
+static bool may_have_note(const struct mu_completion *f, const struct mu_vanished_member *member)
+{
+    return mu_completion_has_marks(f) && member->ours && member->rank >= 0 && member->note == MU_NOTE_UNREAD;
+}
+
+void mu_completion_read_notes(struct mu_completion *f)
+{
+    for (size_t i = 0; f->sweeping && i < f->gone.count && mu_asks_free(&f->asks) > SPARE_SLOTS; i++) {
+        struct mu_vanished_member *member = &f->gone.members[i];
+        struct mu_ask_slot *slot;
+
+        if (!may_have_note(f, member))
+            continue;
+        member->note = MU_NOTE_ASKED;
+        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, NOTE, f->own_prefix, member->rank);
+        slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+        slot->once = true;
+        mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+    }
+}
+
+/* Those that were not read, and those that were not there: they may be now. */
+void mu_completion_forget_notes(struct mu_completion *f)
+{
+    mu_asks_drop_what(&f->asks, NOTE_LOOK);
+    for (size_t i = 0; i < f->gone.count; i++)
+        if (f->gone.members[i].note == MU_NOTE_ASKED || f->gone.members[i].note == MU_NOTE_NONE)
+            f->gone.members[i].note = MU_NOTE_UNREAD;
+}
+
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
+{
+    mu_vanished_read_note(&f->gone.members[slot->index], answer->error == NULL ? answer->value : mu_slice("", 0));
+}
+
+bool mu_completion_are_notes_read(const struct mu_completion *f)
+{
+    for (size_t i = 0; i < f->gone.count; i++)
+        if (may_have_note(f, &f->gone.members[i]))
+            return false;
+    return !mu_asks_has(&f->asks, NOTE_LOOK);
+}
+
+/* ---- Nodes that want to join ---- */
+
+/* Whether those who vanished were done is still being looked at. */
+static bool is_judging(const struct mu_completion *f)
+{
+    return f->sweeping || f->look_again_ms != UINT64_MAX;
+}
+
+void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completion_event *event)
+{
+    if (f->state != MU_COMPLETION_WATCHING)
+        return;
+    f->waiting = event->rank;
+    (void)snprintf(f->waiting_text, sizeof f->waiting_text, "%s", event->text == NULL ? "" : event->text);
+}
+
+void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    struct mu_completion_effect *effect;
+
+    if (f->waiting == 0 || is_judging(f))
+        return;
+    if (f->state == MU_COMPLETION_WATCHING && !f->told_lost) {
+        effect = mu_completion_emit(out, MU_COMPLETION_DO_WAITING);
+        effect->number = f->waiting;
+        effect->text = f->waiting_text;
+    }
+    f->waiting = 0;
+}

@@ -1,0 +1,166 @@
+/* The parts of the completion machine: its state, and what one file of it calls in another. Included by completion*.c
+ * alone. */
+#ifndef MU_AGENT_COMPLETION_PARTS_H
+#define MU_AGENT_COMPLETION_PARTS_H
+
+#include "agent/completion.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#define MARK "%sdone/%" PRId64
+#define COUNT "%sdone_count"
+#define MARK_113 "%storchelastic/agent/terminal_state%" PRId64
+#define MEMBERS "%storchelastic/agent/terminal_state/num_members"
+#define LAST "%storchelastic/agent/terminal_state/last_member"
+#define FAILED_KEY "%sfailed"
+#define NOTE "%sleft/%" PRId64
+#define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
+#define NOTHING "?"                   /* what a look at a verdict or a note gets where there is none */
+enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
+enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
+enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
+
+enum what {
+    MARK_SET,     /* our own */
+    DONE_ADD,     /* how many of us are done; with a PyTorch member: are counted in its barrier */
+    MEMBERS_ADD,  /* PyTorch's barrier */
+    LAST_GET,     /* the last has come */
+    LAST_SET,     /* ... and is us */
+    BARRIER_113,  /* a mark of 1.13 */
+    FIN_SET,      /* 1.13: we have seen all marks */
+    FIN_113,      /* ... and so have they */
+    BUDGET_LOOK,  /* which round is the job's? */
+    VERDICT_SET,  /* ours, unless there is one */
+    VERDICT_LOOK, /* whatever there is */
+    CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
+    PROBE,        /* is the store's host there? */
+    CHECK_MARK,   /* was this one done? */
+    NOTE_LOOK,    /* has it left, and why? Index: in f->gone */
+    NOTE_SET,     /* our own */
+    STOCK_COUNT,  /* how many have come to the barrier ... */
+    OUR_COUNT,    /* ... and how many of them are ours */
+    FAILED_GET,   /* has a worker of somebody's failed? */
+    FAILED_SET,   /* one of ours has */
+};
+
+enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
+
+struct mu_completion {
+    char *run_id, *prefix, *job_prefix, *own_prefix; /* R, M, T */
+    size_t prefix_room;
+    char node[MU_VERDICT_NODE_MAX], host[MU_VERDICT_NODE_MAX];
+    uint64_t barrier_ms;
+
+    enum mu_completion_state state;
+    struct mu_completion_start start;
+    struct mu_asks asks;
+    uint64_t deadline_ms; /* of the state */
+    uint64_t wait_until_ms;
+
+    /* What became of the members. */
+    uint8_t *vanished, *foreign, *marked; /* by rank; foreign: vanished, and PyTorch's, of which the counter tells */
+    int64_t foreign_count, marked_count, vanished_count;
+    bool undone; /* one of them is lost */
+    bool removed, closed, told_lost, told_failed;
+    bool noted;              /* that we leave the round */
+    bool said_failed;        /* that a worker of ours has */
+    struct mu_vanished gone; /* the first of those who vanished, for people */
+    char who[TEXT_MAX];
+    int64_t waiting; /* nodes that want to join, while it is not known yet who else is gone; 0: none */
+    char waiting_text[TEXT_MAX];
+
+    /* Going through the marks. */
+    bool sweeping, full, second_look; /* full: of all, not only of those who vanished */
+    bool missing;                     /* one mark at least is: the sweep need not go on for those who are there */
+    int64_t cursor, stock_count, our_count;
+    int64_t barrier_cursor; /* through those of 1.13 */
+    uint64_t look_again_ms, scan_ms;
+    bool uncounted; /* nobody knows whether we are in the counter */
+
+    /* A closed job. */
+    bool judging_closed;
+    enum seen seen;
+    struct mu_verdict verdict;
+    int64_t closed_count; /* -1: not known */
+
+    enum mu_completion_end end; /* what comes of VERDICT and CLOSING */
+    bool has_verdict;           /* it is written, or somebody else's is there */
+    bool fins;                  /* 1.13: all marks are there */
+    uint64_t fin_ms;            /* ... and so long everybody has to say that it has seen them */
+    bool down;                  /* the rendezvous says that the store is away */
+    uint64_t away_ms;           /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
+    uint64_t gone_ms;           /* since when its host refuses connections; UINT64_MAX: it does not */
+    char verdict_text[MU_VERDICT_TEXT_MAX];
+    char text[TEXT_MAX], warning[TEXT_MAX];
+};
+
+/* completion.c */
+struct mu_completion_effect *mu_completion_emit(struct mu_completion_effects *out, enum mu_completion_effect_type type);
+bool mu_completion_bit(const uint8_t *bits, int64_t rank);
+const char *mu_completion_who(struct mu_completion *f);
+void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error,
+                        struct mu_completion_effects *out);
+bool mu_completion_is_tracked(const struct mu_completion *f); /* we hear of its members, and it can be closed */
+bool mu_completion_is_private(const struct mu_completion *f); /* nobody of PyTorch looks: all keys are ours */
+bool mu_completion_is_old(const struct mu_completion *f);     /* the keys are those of 1.13 */
+bool mu_completion_has_marks(const struct mu_completion *f);  /* ours, beside what PyTorch writes */
+bool mu_completion_is_done(const struct mu_completion *f);
+void mu_completion_set_bit(uint8_t *bits, int64_t rank);
+
+/* completion_verdict.c */
+void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state);
+void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how, struct mu_completion_effects *out);
+void mu_completion_end_all_done(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_end_behind(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_end_over(struct mu_completion *f, const char *text, struct mu_completion_effects *out);
+void mu_completion_end_written(struct mu_completion *f,
+                               struct mu_completion_effects *out); /* the verdict, and all that follows it */
+void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_probe(struct mu_completion *f);
+void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_begin_judging_closed(struct mu_completion *f);
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_answer *answer,
+                                struct mu_completion_effects *out);
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *answer,
+                               struct mu_completion_effects *out);
+void mu_completion_verdict_written(struct mu_completion *f, const struct mu_answer *answer,
+                                   struct mu_completion_effects *out);
+void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
+                           struct mu_completion_effects *out);
+
+/* completion_notes.c */
+bool mu_completion_is_missed(const struct mu_completion *f);
+void mu_completion_write_note(struct mu_completion *f, const struct mu_completion_event *event);
+void mu_completion_listen(struct mu_completion *f);
+void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event);
+void mu_completion_end_listening(struct mu_completion *f);
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_answer *answer,
+                               struct mu_completion_effects *out);
+void mu_completion_read_notes(struct mu_completion *f);
+void mu_completion_forget_notes(struct mu_completion *f);
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+bool mu_completion_are_notes_read(const struct mu_completion *f);
+void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completion_event *event);
+void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out);
+
+/* completion_marks.c */
+void mu_completion_sweep_on(struct mu_completion *f);
+void mu_completion_set_mark(struct mu_completion *f);
+void mu_completion_sweep(struct mu_completion *f);
+void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms);
+void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_on_peers_lost(struct mu_completion *f, const struct mu_completion_event *event,
+                                 struct mu_completion_effects *out);
+void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_t now_ms,
+                                 struct mu_completion_effects *out);
+void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer, uint64_t now_ms,
+                           struct mu_completion_effects *out);
+
+#endif

@@ -1,0 +1,261 @@
+/* How the job ends: its verdict, who writes it, and what a closed job means. See completion.h. */
+#include "agent/completion_parts.h"
+
+static void name_verdict(struct mu_completion *f)
+{
+    (void)snprintf(f->text, sizeof f->text, "the job has failed: %s", f->verdict.cause);
+}
+
+/* ---- The ends ---- */
+
+void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state)
+{
+    f->state = state;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
+    f->sweeping = f->judging_closed = false;
+    mu_asks_drop(&f->asks);
+}
+
+/* With f->text filled in. */
+void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how, struct mu_completion_effects *out)
+{
+    struct mu_completion_effect *effect = mu_completion_emit(out, MU_COMPLETION_DO_END);
+
+    effect->end = how;
+    effect->text = f->text;
+    mu_completion_be_idle(f, MU_COMPLETION_ENDED);
+}
+
+void mu_completion_end_all_done(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    (void)snprintf(f->text, sizeof f->text, "%s%" PRId64 " node%s done", f->start.world_size == 1 ? "" : "all ",
+                   f->start.world_size, f->start.world_size == 1 ? " is" : "s are");
+    mu_completion_end_as(f, MU_COMPLETION_END_ALL_DONE, out);
+}
+
+void mu_completion_end_behind(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    (void)snprintf(f->text, sizeof f->text,
+                   "%.*s; this node's workers have succeeded, so it ends and the other nodes regroup", WHO_SHOWN_MAX,
+                   mu_completion_who(f));
+    mu_completion_end_as(f, MU_COMPLETION_END_BEHIND, out);
+}
+
+void mu_completion_end_over(struct mu_completion *f, const char *text, struct mu_completion_effects *out)
+{
+    if (text != f->text)
+        (void)snprintf(f->text, sizeof f->text, "%s", text);
+    mu_completion_end_as(f, MU_COMPLETION_END_OVER, out);
+}
+
+void mu_completion_end_written(struct mu_completion *f,
+                               struct mu_completion_effects *out) /* the verdict, and all that follows it */
+{
+    if (f->end == MU_COMPLETION_END_ALL_DONE)
+        mu_completion_end_all_done(f, out);
+    else
+        mu_completion_end_as(
+            f,
+            f->has_verdict || !f->start.has_store || !mu_completion_is_tracked(f) ? f->end : MU_COMPLETION_END_UNSAID,
+            out);
+}
+
+/* ---- The last: verdict, close, let go ---- */
+
+void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    struct mu_ask_slot *slot;
+
+    if (f->end != MU_COMPLETION_END_ALL_DONE || mu_completion_is_old(f) || !f->start.has_store) {
+        mu_completion_end_written(f, out);
+        return;
+    }
+    f->state = MU_COMPLETION_FREEING;
+    slot = mu_completion_is_private(f) ? mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, "%slast", f->own_prefix)
+                                       : mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
+    mu_asks_value(&f->asks, slot, mu_slice_str("<val_ignored>"));
+}
+
+/* The rendezvous says no more than that its store is away: is somebody there, and when does it answer again? */
+void mu_completion_probe(struct mu_completion *f)
+{
+    if ((f->state == MU_COMPLETION_CLOSING || f->state == MU_COMPLETION_WAITING) && f->start.has_store &&
+        !mu_asks_has(&f->asks, PROBE))
+        (void)mu_asks_add(&f->asks, MU_ASK_CHECK, PROBE, -1, "%sverdict", f->job_prefix);
+}
+
+static void close_job(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    f->state = MU_COMPLETION_CLOSING;
+    (void)mu_completion_emit(out, MU_COMPLETION_DO_CLOSE);
+    if (f->down)
+        mu_completion_probe(f);
+}
+
+static void write_verdict(struct mu_completion *f)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->job_prefix);
+
+    mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
+}
+
+/* Our round is done, or has failed: is it still the job's? */
+static void look_at_budget(struct mu_completion *f)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", f->job_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING);
+    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+}
+
+/* With f->text as the cause, if there is one. */
+static void give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
+                         struct mu_completion_effects *out)
+{
+    struct mu_verdict verdict = { .succeeded = how == MU_COMPLETION_END_ALL_DONE, .rank = f->start.rank };
+    int len;
+
+    mu_completion_be_idle(f, MU_COMPLETION_VERDICT);
+    f->end = how;
+    f->has_verdict = false;
+    f->deadline_ms = now_ms + MU_COMPLETION_CLOSE_MS;
+    mu_verdict_line(verdict.node, sizeof verdict.node, f->host);
+    mu_verdict_line(verdict.cause, sizeof verdict.cause, cause);
+    len = mu_verdict_write(&verdict, f->verdict_text);
+    f->verdict_text[len < 0 ? 0 : len] = '\0';
+    if (!mu_completion_is_tracked(f))
+        mu_completion_let_go(f, out);
+    else if (!f->start.has_store || len < 0)
+        close_job(f, out);
+    else if (mu_completion_is_private(f))
+        look_at_budget(f);
+    else
+        write_verdict(f);
+}
+
+void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+{
+    give_verdict(f, MU_COMPLETION_END_ALL_DONE, "all workers have succeeded", now_ms, out);
+}
+
+/* ---- A closed job ---- */
+
+static void look_at_verdict(struct mu_completion *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (!f->start.has_store || mu_asks_has(&f->asks, VERDICT_LOOK))
+        return;
+    slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+}
+
+static void tell_failed(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    if (f->told_failed)
+        return;
+    f->told_failed = true;
+    mu_completion_emit(out, MU_COMPLETION_DO_JOB_FAILED)->text = f->text;
+}
+
+/* Members have vanished, and no round can follow. */
+void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    if (!f->judging_closed || mu_asks_has(&f->asks, VERDICT_LOOK) || mu_asks_has(&f->asks, CLOSED_COUNT))
+        return;
+    f->judging_closed = false;
+    if (f->seen != NONE || f->closed_count != 0)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "the job was closed without a verdict; %.*s", WHO_SHOWN_MAX,
+                   mu_completion_who(f));
+    tell_failed(f, out);
+}
+
+void mu_completion_begin_judging_closed(struct mu_completion *f)
+{
+    f->judging_closed = true;
+    f->seen = UNSEEN;
+    f->closed_count = mu_completion_is_old(f) ? 0 : -1; /* 1.13 has no counter, and the mark of this one is missing */
+    look_at_verdict(f);
+    if (!f->start.has_store || mu_completion_is_old(f) || mu_asks_has(&f->asks, CLOSED_COUNT))
+        return;
+    if (mu_completion_is_private(f)) /* of 0: reads */
+        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, COUNT, f->own_prefix);
+    else
+        (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, MEMBERS, f->prefix);
+}
+
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_answer *answer,
+                                struct mu_completion_effects *out)
+{
+    f->seen = NONE;
+    if (answer->error == NULL && !mu_slice_equal(answer->value, mu_slice_str(NOTHING)) &&
+        mu_verdict_read(answer->value, &f->verdict, NULL) == 0)
+        f->seen = f->verdict.succeeded ? SUCCEEDED : FAILED;
+    if (f->seen == FAILED) {
+        name_verdict(f);
+        if (mu_completion_is_done(f))
+            mu_completion_end_over(f, f->text, out);
+        else if (f->state == MU_COMPLETION_WATCHING)
+            tell_failed(f, out);
+    } else if (f->seen == SUCCEEDED && mu_completion_is_done(f)) {
+        mu_completion_end_all_done(f, out);
+    }
+}
+
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *answer,
+                               struct mu_completion_effects *out)
+{
+    struct mu_restart_budget found;
+    bool over = answer->error == NULL && mu_restart_budget_read(answer->value, &found) &&
+                (found.round != f->start.round || found.tag != f->start.tag);
+
+    if (over && f->end == MU_COMPLETION_END_ALL_DONE)
+        mu_completion_end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
+    else if (over)
+        mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED, out);
+    else
+        write_verdict(f);
+}
+
+/* There is a verdict: ours, or that of somebody who came before. */
+void mu_completion_verdict_written(struct mu_completion *f, const struct mu_answer *answer,
+                                   struct mu_completion_effects *out)
+{
+    if (answer->error != NULL)
+        mu_completion_warn(f, "write the verdict", answer->error, out);
+    if (answer->error == NULL && f->end == MU_COMPLETION_END_ALL_DONE &&
+        mu_verdict_read(answer->value, &f->verdict, NULL) == 0 && !f->verdict.succeeded) {
+        name_verdict(f);
+        mu_completion_end_over(f, f->text, out);
+        return;
+    }
+    f->has_verdict = answer->error == NULL;
+    close_job(f, out);
+}
+
+void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    f->closed = true;
+    if (f->state == MU_COMPLETION_CLOSING)
+        mu_completion_let_go(f, out);
+    else if (f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f))
+        look_at_verdict(f);
+}
+
+/* ---- A job that has failed ---- */
+
+void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
+                           struct mu_completion_effects *out)
+{
+    const char *cause = event->text == NULL ? "the workers have failed" : event->text;
+
+    if (f->state != MU_COMPLETION_WATCHING)
+        return;
+    (void)snprintf(f->text, sizeof f->text, "%s", cause);
+    if (f->closed)
+        mu_completion_end_as(f, MU_COMPLETION_END_FAILED, out);
+    else
+        give_verdict(f, MU_COMPLETION_END_FAILED, cause, event->now_ms, out);
+}

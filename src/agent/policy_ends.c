@@ -1,0 +1,396 @@
+/* How an agent's life ends, and what it does until then. See policy.h. */
+#include "agent/policy_parts.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+/* ---- The end ---- */
+
+void mu_policy_decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc, int signal)
+{
+    p->outcome.kind = kind;
+    p->outcome.rc = rc;
+    p->outcome.signal = signal;
+    p->fate = END;
+    p->down_say_ms = UINT64_MAX; /* what is left to be done does not depend on the store */
+}
+
+void mu_policy_decide_signal(struct mu_policy *p, int signal)
+{
+    bool dies = !p->ever_started;
+
+    mu_policy_decide(p, dies ? MU_POLICY_OUTCOME_DIE : MU_POLICY_OUTCOME_SIGNALED, dies ? 128 + signal : 1, signal);
+    (void)mu_fail(&p->outcome.error, MUSTER_ESIGNAL, "stopped by signal %d", signal);
+}
+
+static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    assert(p->workers == NONE);
+    if (mu_group_state_is_running(p->state))
+        mu_policy_enter_state(p, MU_GROUP_STOPPED, out);
+}
+
+/* Another round may follow, also after a failure. */
+void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out)
+{
+    if (p->state == MU_GROUP_FAILED)
+        mu_policy_enter_state(p, MU_GROUP_STOPPED, out);
+    be_stopped(p, out);
+}
+
+void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    enum mu_policy_outcome_kind kind = p->outcome.kind;
+    bool returned = kind == MU_POLICY_OUTCOME_SUCCEEDED || kind == MU_POLICY_OUTCOME_WORKERS_FAILED;
+    bool raised = !returned && kind != MU_POLICY_OUTCOME_GRACEFUL;
+    struct mu_policy_effect *agent;
+
+    assert(kind != MU_POLICY_OUTCOME_NONE);
+    be_stopped(p, out);
+    mu_policy_enter(p, MU_POLICY_ENDED, UINT64_MAX);
+    p->charge_until_ms = p->down_say_ms = UINT64_MAX;
+    mu_asks_drop(&p->asks);
+    (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
+    p->outcome.state = p->state;
+    if (returned) {
+        struct mu_policy_effect *final = mu_policy_emit(out, MU_POLICY_DO_FINAL);
+
+        final->ok = kind == MU_POLICY_OUTCOME_SUCCEEDED;
+        final->number = mu_policy_remaining_restarts(p);
+        (void)mu_policy_put_record(p, MU_POLICY_RECORD_WORKERS_END, -1, out);
+    }
+    if (kind != MU_POLICY_OUTCOME_DIE) {
+        mu_policy_time_step(MU_METRICS_RUN, !raised, p->run_ms, now_ms, out);
+        agent = mu_policy_put_record(p, MU_POLICY_RECORD_AGENT, -1, out);
+        agent->state = raised ? MU_GROUP_FAILED : MU_GROUP_SUCCEEDED;
+        agent->error = raised ? &p->outcome.error : NULL;
+    }
+    mu_policy_emit(out, MU_POLICY_DO_END)->outcome = &p->outcome;
+}
+
+/* So that the others know why, before we are gone. */
+void mu_policy_note(struct mu_policy *p, bool again, const char *why, struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_NOTE);
+
+    effect->ok = again;
+    effect->text = why;
+    p->noted = !again;
+}
+
+void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->leave_until_ms != 0)
+        return;
+    if (!p->noted)
+        mu_policy_note(p, false, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
+    (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
+    (void)mu_policy_emit(out, MU_POLICY_DO_LEAVE);
+    p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
+}
+
+void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    be_stopped(p, out);
+    if (!p->in) {
+        mu_policy_end(p, now_ms, out);
+        return;
+    }
+    mu_policy_say_leave(p, now_ms, out);
+    mu_policy_enter(p, MU_POLICY_LEAVING, p->leave_until_ms);
+}
+
+/* The others may still be reading, in our process, how it ended. */
+void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (!p->joined.serves) {
+        mu_policy_end(p, now_ms, out);
+        return;
+    }
+    if (p->phase != MU_POLICY_SERVING)
+        (void)mu_policy_emit(out, MU_POLICY_DO_LINGER);
+    mu_policy_enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
+}
+
+/* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it. */
+static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    mu_policy_say(p, out, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
+                  p->joined.serves ? "rendezvous" : "workers'");
+    (void)mu_policy_emit(out, MU_POLICY_DO_LINGER);
+    if (p->joined.serves)
+        (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
+    mu_policy_enter(p, MU_POLICY_SERVING, p->serve_until_ms != 0 ? p->serve_until_ms : now_ms + MU_POLICY_SERVE_MS);
+}
+
+void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    p->in = false;
+    if (p->serve)
+        serve(p, now_ms, out);
+    else
+        mu_policy_end(p, now_ms, out);
+}
+
+void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                         struct mu_policy_effects *out)
+{
+    mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->outcome.error = *error;
+    mu_policy_note(p, false, p->outcome.error.text, out);
+    mu_policy_stop(p, SIGTERM, p->grace_ms, now_ms, out);
+}
+
+/* ---- A job that has failed ---- */
+
+static void decide_workers_failed(struct mu_policy *p)
+{
+    mu_policy_decide(p, MU_POLICY_OUTCOME_WORKERS_FAILED, 1, 0);
+    p->outcome.error.code = 0;
+    (void)snprintf(p->outcome.error.text, sizeof p->outcome.error.text, "%s", p->failure);
+}
+
+/* `text`: what the failure, which was said when it happened, means for the job. */
+void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out)
+{
+    decide_workers_failed(p);
+    mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+    mu_policy_say(p, out, MUSTER_LOG_ERROR, "%s", text);
+}
+
+void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->closed) {
+        mu_policy_be_failed(p, "the job is closed: giving up", out);
+        mu_policy_leave(p, now_ms, out);
+        return;
+    }
+    (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
+                   p->failure, p->max_restarts);
+    be_stopped(p, out); /* an unhealthy one */
+    mu_policy_emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
+    mu_policy_enter(p, MU_POLICY_FAILING, UINT64_MAX);
+}
+
+/* Nobody can say whether the round was still the job's. */
+void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    uint64_t waited_ms = now_ms - p->charge_ms;
+
+    (void)snprintf(p->text, sizeof p->text, "the store has been silent for %" PRIu64 " s: giving up%s%.*s",
+                   waited_ms / 1000, p->silence.code != 0 ? ": " : "", TEXT_SHOWN_MAX,
+                   p->silence.code != 0 ? p->silence.text : "");
+    mu_policy_be_failed(p, p->text, out);
+    mu_policy_leave(p, now_ms, out);
+}
+
+/* ---- The rendezvous ---- */
+
+static void ask_why(struct mu_policy *p, uint64_t now_ms)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->job_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    slot->once = true;
+    mu_asks_value(&p->asks, slot, mu_slice_str(NOTHING));
+    mu_policy_enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
+}
+
+/* A member of the round that has failed for good is no spare, also if it looks like one by the time the job is closed. */
+static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
+{
+    mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->graceful = true;
+    p->outcome.error = *error;
+    p->outcome.error.code = MUSTER_ERDZV_CLOSED;
+}
+
+/* What the verdict says, without the failure of another node that was told when it happened. */
+static const char *untold_cause(const struct mu_policy *p, const struct mu_verdict *verdict)
+{
+    size_t told = strlen(p->peer_failed);
+    const char *cause = verdict->cause;
+
+    if (told > 0 && strncmp(cause, p->peer_failed, told) == 0 && strncmp(cause + told, "; ", 2) == 0)
+        return cause + told + 2;
+    return cause;
+}
+
+static void join_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                        struct mu_policy_effects *out)
+{
+    struct mu_policy_effect *effect =
+        mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(now_ms - p->join_ms), out);
+
+    p->error = *error;
+    effect->error = &p->error;
+    mu_policy_time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, now_ms, out);
+    mu_policy_initialize_failed(p, now_ms, out);
+    if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT && p->peer_failed[0] != '\0') {
+        decide_peer_failed(p, error);
+        ask_why(p, now_ms);
+        return;
+    }
+    if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
+        mu_policy_say(p, out, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
+        mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
+        p->outcome.error = *error;
+        p->in = false;
+        mu_policy_end(p, now_ms, out);
+        return;
+    }
+    mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+    p->outcome.error = *error;
+    if (p->down && p->down_until_ms == 0) /* else the rendezvous has said it */
+        (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
+                      (now_ms - p->down_ms) / 1000);
+    if (error->code == MUSTER_ERDZV_CLOSED)
+        ask_why(p, now_ms);
+    else
+        mu_policy_leave(p, now_ms, out);
+}
+
+/* "join rendezvous 'job': the rendezvous is closed: the job has succeeded" */
+static void add_reason(struct muster_error *error, const char *reason, const char *cause)
+{
+    size_t used = strlen(error->text);
+
+    (void)snprintf(error->text + used, sizeof error->text - used, ": %s%s", reason, cause);
+}
+
+/* The job is closed: was it a failure of ours that we could not come back from? */
+void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
+                        struct mu_policy_effects *out)
+{
+    struct mu_verdict verdict;
+    bool known = answer != NULL && answer->error == NULL && mu_verdict_read(answer->value, &verdict, NULL) == 0;
+
+    p->in = false;
+    mu_asks_drop(&p->asks);
+    if (known && verdict.succeeded)
+        add_reason(&p->outcome.error, "the job has succeeded", "");
+    else if (known)
+        add_reason(&p->outcome.error, "the job has failed: ", untold_cause(p, &verdict));
+    else if (p->peer_failed[0] != '\0')
+        add_reason(&p->outcome.error, "the job did not restart", "");
+    if (known && verdict.succeeded && p->graceful) /* a spare after all */
+        mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
+    if (p->failure[0] != '\0') {
+        mu_policy_say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
+        decide_workers_failed(p);
+        mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+    }
+    mu_policy_end(p, now_ms, out);
+}
+
+static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_LEAVING)
+        mu_policy_left(p, now_ms, out);
+    else if (p->phase == MU_POLICY_STOPPING && p->leave_until_ms != 0)
+        p->in = false;
+}
+
+static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                              struct mu_policy_effects *out)
+{
+    switch (p->phase) {
+    case MU_POLICY_ASSIGNING:
+    case MU_POLICY_STARTING:
+    case MU_POLICY_RUNNING:
+        mu_policy_fail_with(p, error, now_ms, out);
+        break;
+    case MU_POLICY_FINISHING: /* done is done */
+        mu_policy_say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2,
+                      error->text);
+        mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
+        mu_policy_end(p, now_ms, out);
+        break;
+    case MU_POLICY_IDLE: /* what follows finds out for itself */
+    case MU_POLICY_JOINING:
+    case MU_POLICY_LEAVING:
+    case MU_POLICY_STOPPING:
+    case MU_POLICY_ASKING:
+    case MU_POLICY_CHARGING:
+    case MU_POLICY_FAILING:
+    case MU_POLICY_SERVING:
+    case MU_POLICY_LINGERING:
+    case MU_POLICY_ENDED:
+        break;
+    }
+}
+
+void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    switch (event->request) {
+    case MUSTER_RDZV_REQUEST_JOIN:
+        if (p->phase == MU_POLICY_JOINING)
+            join_failed(p, event->error, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_LEAVE:
+        leave_failed(p, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_MEMBERSHIP:
+        membership_failed(p, event->error, event->now_ms, out);
+        break;
+    case MUSTER_RDZV_REQUEST_CLOSE: /* completion's */
+    case MUSTER_RDZV_REQUEST_LOOK:
+    case MUSTER_RDZV_REQUEST_UNKNOWN:
+        assert(false);
+        break;
+    }
+}
+
+/* ---- The other machines ---- */
+
+void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    struct muster_error error = { 0 };
+
+    if (p->phase != MU_POLICY_ASSIGNING && !mu_policy_has_workers(p))
+        return;
+    (void)mu_fail(&error, MUSTER_ERDZV_CLOSED, "%s", event->text == NULL ? "the job has failed" : event->text);
+    mu_policy_say(p, out, MUSTER_LOG_ERROR,
+                  "the job has failed on another node; stopping the workers"); /* why: in the end */
+    mu_policy_fail_with(p, &error, event->now_ms, out);
+}
+
+/* The verdict is written; unless the job, after all, goes on. */
+static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (event->end == MU_COMPLETION_END_OUTDATED) {
+        mu_policy_be_outdated(p, event->now_ms, out);
+        return;
+    }
+    mu_policy_be_failed(p,
+                        event->end == MU_COMPLETION_END_UNSAID ? "no restarts left; could not tell the other nodes"
+                                                               : "no restarts left: the job has failed and is closed",
+                        out);
+    mu_policy_linger(p, event->now_ms, out);
+}
+
+void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    bool good = event->end == MU_COMPLETION_END_ALL_DONE;
+
+    if (p->phase == MU_POLICY_FAILING) {
+        on_job_ended(p, event, out);
+        return;
+    }
+    if (p->phase != MU_POLICY_FINISHING)
+        return;
+    mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
+    if (event->text != NULL) {
+        mu_policy_say(p, out, good ? MUSTER_LOG_INFO : MUSTER_LOG_WARNING, "%.*s", TEXT_SHOWN_MAX * 2, event->text);
+    }
+    if (good) {
+        mu_policy_linger(p, event->now_ms, out);
+        return;
+    }
+    p->serve = p->joined.serves && event->end != MU_COMPLETION_END_TIMEOUT;
+    if (event->end == MU_COMPLETION_END_AWAY && !p->joined.serves && p->joined.serves_workers) {
+        p->serve = true;
+        p->serve_until_ms = p->barrier_ms == UINT64_MAX ? UINT64_MAX : p->done_ms + p->barrier_ms;
+    }
+    mu_policy_leave(p, event->now_ms, out);
+}

@@ -1,0 +1,157 @@
+/* The parts of the policy: its state, and what one file of it calls in another. Included by policy*.c alone. */
+#ifndef MU_AGENT_POLICY_PARTS_H
+#define MU_AGENT_POLICY_PARTS_H
+
+#include "agent/policy.h"
+#include "proc/signals.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#define NOTHING "?" /* what a look at a verdict gets where there is none */
+#define REMOVED_WHY "the others had gone on without this node"
+enum { TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
+
+enum what { BUDGET_SET, VERDICT_LOOK, VERDICT_GET };
+
+enum workers { NONE, STARTING, UP, STOPPING };
+
+/* What follows when the workers are gone. */
+enum fate {
+    UNDECIDED,
+    REJOIN,
+    BUDGET, /* a worker has failed: the budget decides */
+    ILL,    /* one hangs in the kernel: this node is not for the next round, the others go on */
+    DONE,   /* they have succeeded */
+    END,    /* policy->outcome */
+};
+
+enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store was silent for too long */ };
+
+struct mu_policy {
+    char *job_prefix, *role, *node;
+    int64_t size, max_restarts;
+    uint64_t grace_ms, store_ms, barrier_ms;
+
+    enum mu_policy_phase phase;
+    enum mu_group_state state;
+    enum workers workers;
+    enum fate fate;
+    struct mu_policy_outcome outcome; /* kind NONE: not decided */
+    struct mu_asks asks;
+    uint64_t deadline_ms; /* of the phase */
+
+    /* The rendezvous. */
+    struct mu_policy_joined joined;
+    bool in;                 /* we may be a member of something */
+    bool noted;              /* ... whose others can read why we leave it for good */
+    uint64_t leave_until_ms; /* LEAVE was said; 0: it was not */
+    bool closed;             /* no round can follow */
+    bool down;               /* the store is away */
+    uint64_t down_ms;        /* ... since then */
+    uint64_t down_until_ms;  /* ... and is waited for until then; 0: nobody knows */
+    uint64_t down_say_ms;    /* when that is said again; UINT64_MAX: never */
+    char down_why[MU_POLICY_TEXT_MAX];
+    struct mu_ranks_start assign;
+    struct mu_completion_start watch;
+
+    /* The workers. */
+    bool ever_started;
+    int64_t succeeded; /* of this round */
+    int64_t leftovers;
+    char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
+    char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
+    bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
+    char signal_name[MU_SIGNAL_NAME_MAX];
+    struct mu_signals_seen signals; /* that are handled */
+    bool serve;                     /* after leaving: a store is in our process, and others still need it */
+    uint64_t serve_until_ms;        /* ... but no longer than until then; 0: MU_POLICY_SERVE_MS */
+    uint64_t done_ms;               /* when our workers had succeeded */
+    int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
+    char failure[MU_POLICY_TEXT_MAX];
+    enum mu_group_state failed_as; /* FAILED or UNHEALTHY */
+
+    /* The budget. */
+    int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
+    bool shared;
+    enum charge charge;
+    uint64_t charge_ms, charge_until_ms; /* since when; until we have to look how it stands */
+    bool gone;                           /* the process in which the budget is */
+    struct muster_error silence;         /* what became of our last request for it */
+    char budget[MU_RESTART_BUDGET_MAX], paid[MU_RESTART_BUDGET_MAX]; /* before and after we have paid */
+
+    /* For records and metrics. */
+    uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
+    bool restarting;
+    char why[MU_POLICY_TEXT_MAX], text[MU_POLICY_TEXT_MAX];
+    char lines[LINES_MAX][MU_POLICY_TEXT_MAX]; /* of this step */
+    size_t lines_count;
+    struct muster_error error; /* of a record */
+};
+
+/* policy.c */
+struct mu_policy_effect *mu_policy_emit(struct mu_policy_effects *out, enum mu_policy_effect_type type);
+void mu_policy_say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
+                   ...) __attribute__((format(printf, 4, 5)));
+void mu_policy_enter_state(struct mu_policy *p, enum mu_group_state state, struct mu_policy_effects *out);
+void mu_policy_time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms, uint64_t now_ms,
+                         struct mu_policy_effects *out);
+void mu_policy_initialize_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms,
+                                              struct mu_policy_effects *out);
+void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms);
+int64_t mu_policy_larger(int64_t a, int64_t b);
+
+/* policy_round.c */
+void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_join_again(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_assigned(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_stop(struct mu_policy *p, int signal, uint64_t grace_ms, uint64_t now_ms, struct mu_policy_effects *out);
+bool mu_policy_has_workers(const struct mu_policy *p); /* of a round that goes on */
+void mu_policy_regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_on_exited(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_unhealthy(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_on_start_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_stopped(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_proceed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_on_assign_failed(struct mu_policy *p, const struct mu_policy_event *event,
+                                struct mu_policy_effects *out);
+void mu_policy_on_assign_again(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+
+/* policy_causes.c */
+void mu_policy_charge(struct mu_policy *p, uint64_t now_ms);
+void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
+                         struct mu_policy_effects *out);
+void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+
+/* policy_ends.c */
+void mu_policy_decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc, int signal);
+void mu_policy_decide_signal(struct mu_policy *p, int signal);
+void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out);
+void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_note(struct mu_policy *p, bool again, const char *why, struct mu_policy_effects *out);
+void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
+                         struct mu_policy_effects *out);
+void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out);
+void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
+                        struct mu_policy_effects *out);
+void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+
+#endif
