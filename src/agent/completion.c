@@ -366,9 +366,9 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
         if (of_this)
             mu_completion_on_waiting(f, event);
         break;
-    case MU_COMPLETION_ON_PEERS_LOST:
+    case MU_COMPLETION_ON_LOST:
         if (of_this)
-            mu_completion_on_peers_lost(f, event, out);
+            mu_completion_on_lost(f, event, out);
         break;
     case MU_COMPLETION_ON_REMOVED:
         f->removed = f->removed || of_this;

@@ -2,7 +2,7 @@
  * those who are done for the others, PyTorch's exit barrier, the verdict, and who closes. Pure; one machine for an
  * agent's life, started anew for every round.
  *
- *                 +--peers_lost--> are their done marks there? --no--> tells LOST, once a round
+ *                 +--lost--> are their done marks there? --no--> tells LOST, once a round
  *                 |
  *   WATCHING -----+--done--> MARKING --> WAITING --all are done--> [the last: VERDICT, CLOSING] --> ENDED
  *      |                                    |
@@ -98,7 +98,7 @@ struct mu_completion_start { /* borrowed */
 enum mu_completion_event_type {
     MU_COMPLETION_ON_START,      /* start: a round was joined */
     MU_COMPLETION_ON_STOP,       /* the round is over for us: nothing is under way any more */
-    MU_COMPLETION_ON_PEERS_LOST, /* round, lost/lost_count; text: how the rendezvous lost them, or NULL. May come several
+    MU_COMPLETION_ON_LOST, /* round, lost/lost_count; text: how the rendezvous lost them, or NULL. May come several
                                    times a round */
     MU_COMPLETION_ON_WAITING,    /* round, rank: so many nodes want to join; text: who, in whole words */
     MU_COMPLETION_ON_REMOVED,    /* round */
@@ -125,7 +125,7 @@ struct mu_completion_peer {
 struct mu_completion_event { /* borrows what it points to */
     enum mu_completion_event_type type;
     uint64_t now_ms;
-    int64_t round; /* PEERS_LOST, REMOVED: one of another round is dropped; -1: of this one */
+    int64_t round; /* LOST, REMOVED: one of another round is dropped; -1: of this one */
     int64_t rank;  /* WORKER_FAILED: the worker's; WAITING: how many */
     bool again;
     const struct mu_completion_start *start;

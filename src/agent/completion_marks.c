@@ -146,8 +146,8 @@ void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_com
     }
 }
 
-void mu_completion_on_peers_lost(struct mu_completion *f, const struct mu_completion_event *event,
-                                 struct mu_completion_effects *out)
+void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event,
+                           struct mu_completion_effects *out)
 {
     /* A store that is away cannot say who was done; and mostly it is its host that is lost. */
     bool unknown = f->vanished == NULL || !f->start.has_store || (f->down && f->state == MU_COMPLETION_WATCHING);

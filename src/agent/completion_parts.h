@@ -153,8 +153,8 @@ void mu_completion_set_mark(struct mu_completion *f);
 void mu_completion_sweep(struct mu_completion *f);
 void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms);
 void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_on_peers_lost(struct mu_completion *f, const struct mu_completion_event *event,
-                                 struct mu_completion_effects *out);
+void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event,
+                           struct mu_completion_effects *out);
 void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_t now_ms,
                                  struct mu_completion_effects *out);
 void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);

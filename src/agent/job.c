@@ -244,7 +244,7 @@ static void name_node(const struct mu_job *j, const struct mu_node *node, char *
         (void)snprintf(text, room, "%.*s", (int)node->name.len, node->name.data);
 }
 
-static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
+static void hear_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     struct mu_completion_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
     struct mu_completion_peer unknown = { .rank = -1 };
@@ -259,7 +259,7 @@ static void hear_peers_lost(struct mu_job *j, const struct mu_job_event *event, 
         name_node(j, node, lost[i].name, sizeof lost[i].name);
     }
     step_completion(j,
-                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
+                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST,
                                                   .round = event->round,
                                                   .lost = known ? lost : &unknown,
                                                   .lost_count = known ? event->nodes_count : 1,
@@ -359,7 +359,7 @@ static void completion_hears_rdzv(struct mu_job *j, const struct mu_job_event *e
 
     switch (event->rdzv) {
     case MUSTER_RDZV_PEERS_LOST:
-        hear_peers_lost(j, event, now_ms);
+        hear_lost(j, event, now_ms);
         return;
     case MUSTER_RDZV_WAITING:
         hear_waiting(j, event, now_ms);

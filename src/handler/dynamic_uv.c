@@ -838,7 +838,7 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         else if (!d->joining)
             tell_waiting(d, effect->round, effect->count);
         break;
-    case MU_RDZV_TELL_PEERS_LOST:
+    case MU_RDZV_TELL_LOST:
         if (ends_for_owner(d))
             tell_lost(d, effect->round, lost);
         break;

@@ -471,7 +471,7 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         else if (!e->joining)
             tell(e, event);
         break;
-    case MU_CLASSIC_TELL_PEERS_LOST:
+    case MU_CLASSIC_TELL_LOST:
         event.type = MUSTER_RDZV_PEERS_LOST;
         event.cause = lost_cause;
         round_over(e, event, effect->ranks, effect->ranks_count);

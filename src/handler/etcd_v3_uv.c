@@ -1134,7 +1134,7 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
         else if (!v->joining)
             tell_waiting(v, effect->round, effect->count, effect->who);
         break;
-    case MU_FOLD_TELL_PEERS_LOST:
+    case MU_FOLD_TELL_LOST:
         if (ends_for_owner(v) && mu_fold_world(v->fold) != NULL)
             tell_lost(v, effect->round);
         break;

@@ -30,7 +30,7 @@ const char *mu_classic_tell_text(enum mu_classic_tell tell)
 #define X(name, text)                                                                                                  \
     case MU_CLASSIC_TELL_##name:                                                                                       \
         return text;
-        MU_CLASSIC_TELLS(X)
+        MU_PART_TELLS(X)
 #undef X
     }
     return "unknown";

@@ -43,6 +43,7 @@
 
 #include "base/rng.h"
 #include "rdzv/classic_doc.h"
+#include "rdzv/part.h"
 #include "rdzv/waiters.h"
 
 #define MU_CLASSIC_PREFIX_DEFAULT "/torchelastic/p2p"
@@ -67,11 +68,8 @@
 #define MU_CLASSIC_IDLE_EVENTS_MAX 8 /* of a watch, in a row, that are of no interest; then it rests */
 #define MU_CLASSIC_IDLE_MS 250
 #define MU_CLASSIC_ENDED_MS 250 /* after a connection that ended under a watch, +-50 %; then twice as long each time */
-#define MU_CLASSIC_ENDED_MAX_MS 4000   /* ... up to this */
-#define MU_CLASSIC_GRACE_MS 12000      /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
-#define MU_CLASSIC_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
-#define MU_CLASSIC_HOLD_MS 1000
-#define MU_CLASSIC_HOLD_MAX_MS 60000
+#define MU_CLASSIC_ENDED_MAX_MS 4000 /* ... up to this */
+#define MU_CLASSIC_GRACE_MS 12000    /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
 
 #define MU_CLASSIC_CODE_NOT_FOUND 100
 #define MU_CLASSIC_CODE_COMPARE 101
@@ -134,13 +132,11 @@ const char *mu_classic_state_text(enum mu_classic_state state);
 
 /* ---- Events ---- */
 
-enum mu_classic_event_type {
-    MU_CLASSIC_ON_JOIN,   /* asked: take part in the next version. Not while a join is under way */
-    MU_CLASSIC_ON_LEAVE,  /* asked */
-    MU_CLASSIC_ON_CLOSE,  /* asked: nobody joins any more */
-    MU_CLASSIC_ON_LOOK,   /* asked: LOOKED */
-    MU_CLASSIC_ON_ANSWER, /* of a request */
-    MU_CLASSIC_ON_TIME,
+enum mu_classic_event_type { /* JOIN: not while a join is under way */
+#define X(name, text) MU_CLASSIC_ON_##name,
+                             MU_PART_EVENTS(X)
+#undef X
+                                 MU_CLASSIC_ON_ANSWER, /* of a request */
 };
 
 struct mu_classic_node { /* of a listing */
@@ -181,22 +177,9 @@ struct mu_classic_request { /* of the v2 keys API; borrows from the machine unti
     uint64_t timeout_ms;
 };
 
-#define MU_CLASSIC_TELLS(X)                                                                                            \
-    X(JOINED, "joined")         /* see mu_classic_world() */                                                           \
-    X(WAITING, "waiting")       /* count; once a round, after the hold-down */                                         \
-    X(PEERS_LOST, "peers_lost") /* ranks: who is gone, all of them; again when there are more */                       \
-    X(REMOVED, "removed")       /* the others go on without us */                                                      \
-    X(CLOSED, "closed")         /* seen closed, or CLOSE done; once */                                                 \
-    X(LEFT, "left")                                                                                                    \
-    X(FAILED, "failed")             /* asked: JOIN or CLOSE; error */                                                  \
-    X(LOOKED, "looked")             /* closed, count; or error */                                                      \
-    X(BACKEND_DOWN, "backend_down") /* error: the first of a row; it is tried again */                                 \
-    X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress") /* while joining: see mu_classic_progress() */
-
-enum mu_classic_tell {
+enum mu_classic_tell { /* LOST: ranks */
 #define X(name, text) MU_CLASSIC_TELL_##name,
-    MU_CLASSIC_TELLS(X)
+                       MU_PART_TELLS(X)
 #undef X
 };
 

@@ -177,7 +177,7 @@ static void find_missing(const struct mu_classic *m, const struct mu_classic_eve
 
 static void tell_lost(struct mu_classic *m, size_t count, struct mu_classic_effects *out)
 {
-    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_PEERS_LOST, out);
+    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOST, out);
 
     effect->ranks = m->ranks;
     effect->ranks_count = count;

@@ -1,5 +1,6 @@
 /* The classic etcd rendezvous: joining, from no document to a frozen one, and waiting for a group that is there to end. */
 #include "rdzv/classic_parts.h"
+#include "rdzv/rules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,12 +8,7 @@
 
 void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    uint64_t lasted_ms = m->now_ms - m->joined_ms;
-
-    if (m->world.version >= 0 && lasted_ms < MU_CLASSIC_HOLD_ROUND_MS)
-        m->hold_ms = m->hold_ms == 0 ? MU_CLASSIC_HOLD_MS : mu_classic_sooner(m->hold_ms * 2, MU_CLASSIC_HOLD_MAX_MS);
-    else
-        m->hold_ms = 0;
+    m->hold_ms = m->world.version >= 0 ? mu_rules_hold_ms(m->hold_ms, m->now_ms - m->joined_ms) : 0;
     m->old_version = m->world.version;
     m->old_ours = m->world.all_ours;
     m->old_count = m->world.count;

@@ -396,7 +396,7 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
         more = true;
     }
     if (more)
-        mu_fold_tell(out, MU_FOLD_TELL_PEERS_LOST)->round = f->world.round;
+        mu_fold_tell(out, MU_FOLD_TELL_LOST)->round = f->world.round;
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
     if (f->news.waiting > 0 && !f->told_waiting && !f->has_closed && !f->down &&
         mu_fold_is_due(f, now_ms, f->joined_ms + f->world.hold_ms)) {

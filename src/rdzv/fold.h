@@ -50,6 +50,7 @@
 
 #include "base/rng.h"
 #include "rdzv/fold_doc.h"
+#include "rdzv/part.h"
 #include "rdzv/rules.h"
 #include "rdzv/waiters.h"
 
@@ -62,10 +63,7 @@
 #define MU_FOLD_NEWS_NODE_MS 5       /* ... and for each node that they go to */
 #define MU_FOLD_LEFT_MAX 16          /* worlds that we have left and remember */
 #define MU_FOLD_NODES_MAX (1u << 15) /* records that are looked at */
-#define MU_FOLD_HOLD_ROUND_MS 30000  /* after a round shorter than this, waiting nodes are held down */
-#define MU_FOLD_HOLD_MS 1000
-#define MU_FOLD_HOLD_TOP_MS 60000
-#define MU_FOLD_KEY_MAX 64 /* of a key without the job's prefix */
+#define MU_FOLD_KEY_MAX 64           /* of a key without the job's prefix */
 
 /* ---- Events ---- */
 
@@ -79,10 +77,7 @@ struct mu_fold_kv {
 };
 
 #define MU_FOLD_EVENTS(X)                                                                                              \
-    X(JOIN, "join")                     /* asked: take part in the next round */                                       \
-    X(LEAVE, "leave")                   /* asked */                                                                    \
-    X(CLOSE, "close")                   /* asked: nobody joins any more */                                             \
-    X(LOOK, "look")                     /* asked: TELL_LOOKED */                                                       \
+    MU_PART_EVENTS(X)                                                                                                  \
     X(LOADED, "loaded")                 /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */ \
     X(CHANGED, "changed")               /* scope, kvs, in order */                                                     \
     X(STALE, "stale")                   /* scope: changes were missed; none come before it is loaded again */          \
@@ -94,8 +89,7 @@ struct mu_fold_kv {
     X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
     X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
     X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark was put under `lease` */          \
-    X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */     \
-    X(TIME, "time")
+    X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */
 
 enum mu_fold_event_type {
 #define X(name, text) MU_FOLD_ON_##name,
@@ -140,19 +134,8 @@ enum mu_fold_effect_type {
 #undef X
 };
 
-/* tell->... in mu_rdzv.h's sense */
 #define MU_FOLD_TELLS(X)                                                                                               \
-    X(JOINED, "joined")         /* mu_fold_world() */                                                                  \
-    X(WAITING, "waiting")       /* count; who: the first of them, or NULL */                                           \
-    X(PEERS_LOST, "peers_lost") /* mu_fold_lost(), all of them; again when there are more */                           \
-    X(REMOVED, "removed")                                                                                              \
-    X(CLOSED, "closed") /* seen, or done; once */                                                                      \
-    X(LEFT, "left")                                                                                                    \
-    X(FAILED, "failed")             /* asked (JOIN, LEAVE, CLOSE; TIME: the membership), error */                      \
-    X(LOOKED, "looked")             /* count: waiting, closed, round; or error */                                      \
-    X(BACKEND_DOWN, "backend_down") /* error */                                                                        \
-    X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress")   /* mu_fold_progress() */                                                                 \
+    MU_PART_TELLS(X)                                                                                                   \
     X(COMPLETED, "completed") /* we, as the leader, wrote the world of `round`, with `count` members */                \
     X(LEADER, "leader")       /* we are the leader now */
 

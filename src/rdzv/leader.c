@@ -304,18 +304,11 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t
     return mu_fold_is_due(f, now_ms, f->call_since_ms + f->settings.last_call_ms);
 }
 
-static uint64_t next_hold_ms(const struct mu_fold *f, uint64_t now_ms)
-{
-    uint64_t longer = f->doc.hold_ms == 0 ? MU_FOLD_HOLD_MS : f->doc.hold_ms * 2;
-
-    if (!f->has_doc || now_ms - f->doc_since_ms >= MU_FOLD_HOLD_ROUND_MS)
-        return 0;
-    return longer < MU_FOLD_HOLD_TOP_MS ? longer : MU_FOLD_HOLD_TOP_MS;
-}
-
 static int encode_world(struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
 {
-    struct mu_fold_world world = { .round = f->has_doc ? f->doc.round + 1 : 0, .hold_ms = next_hold_ms(f, now_ms) };
+    struct mu_fold_world world = { .round = f->has_doc ? f->doc.round + 1 : 0,
+                                   .hold_ms =
+                                       f->has_doc ? mu_rules_hold_ms(f->doc.hold_ms, now_ms - f->doc_since_ms) : 0 };
     size_t count = folded->count < (size_t)folded->nodes_max ? folded->count : (size_t)folded->nodes_max;
     int rc;
 

@@ -154,10 +154,7 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
 {
     assert(!is_joining(r) && r->phase != MU_RDZV_PHASE_LEAVING);
     if (r->phase == MU_RDZV_PHASE_MEMBER) {
-        bool short_round = now_ms - r->joined_ms < MU_RDZV_HOLD_ROUND_MS;
-        uint64_t longer = r->hold_ms == 0 ? MU_RDZV_HOLD_MS : r->hold_ms * 2;
-
-        r->hold_ms = !short_round ? 0 : longer < MU_RDZV_HOLD_MAX_MS ? longer : MU_RDZV_HOLD_MAX_MS;
+        r->hold_ms = mu_rules_hold_ms(r->hold_ms, now_ms - r->joined_ms);
         r->exit_since_ms = now_ms;
     }
     mu_rdzv_become(r, MU_RDZV_PHASE_EXITING);

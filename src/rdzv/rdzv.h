@@ -26,6 +26,7 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
+#include "rdzv/part.h"
 #include "rdzv/rules.h"
 
 #define MU_RDZV_POLL_MS 1000                          /* reads beside the bell, because PyTorch does not ring */
@@ -44,10 +45,7 @@
 #define MU_RDZV_BACK_OFF_MAX_MS 1000
 #define MU_RDZV_RETRY_MS 100 /* after a failed request: so long +-50 %, doubling */
 #define MU_RDZV_RETRY_MAX_MS 5000
-#define MU_RDZV_LEFT_MS 1000        /* a member of the last round that left so long ago is not waited for */
-#define MU_RDZV_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
-#define MU_RDZV_HOLD_MS 1000
-#define MU_RDZV_HOLD_MAX_MS 60000
+#define MU_RDZV_LEFT_MS 1000       /* a member of the last round that left so long ago is not waited for */
 #define MU_RDZV_HOLD_STOCK_MS 1500 /* a PyTorch member looks once a second, and must have seen the round */
 #define MU_RDZV_SURPLUS_MS 2000    /* for a refused store to come back, of a node that has no place in the round */
 #define MU_RDZV_LAST_TRY_MS 1000   /* that a join has at least, if the store was lost before it began */
@@ -67,10 +65,7 @@ extern const struct mu_doc_codec mu_doc_codec_pickle;
 /* ---- Events ---- */
 
 #define MU_RDZV_EVENTS(X)                                                                                              \
-    X(JOIN, "join")                     /* asked: take part in the next round */                                       \
-    X(LEAVE, "leave")                   /* asked: out of the document */                                               \
-    X(CLOSE, "close")                   /* asked: nobody joins any more */                                             \
-    X(LOOK, "look")                     /* asked: TELL_LOOKED with a copy that is at most a second old */              \
+    MU_PART_EVENTS(X)                                                                                                  \
     X(STOP, "stop")                     /* asked: no more heartbeats; the document is left as it is */                 \
     X(STATE, "state")                   /* READ's answer: found, bytes, token, bell */                                 \
     X(WRITTEN, "written")               /* WRITE's answer: written; found, bytes, token: what is there now */          \
@@ -79,8 +74,7 @@ extern const struct mu_doc_codec mu_doc_codec_pickle;
     X(TURN_CAME, "turn came")           /* TURN_WAIT's answer: found; false: its time was up. turns_done */            \
     X(SETTLED, "settled")               /* SETTLE's answer: bytes, the digest that was first */                        \
     X(REQUEST_FAILED, "request failed") /* any of them: error, gone */                                                 \
-    X(HOST, "host")                     /* node: in whose process the store is; NULL: in none of ours */               \
-    X(TIME, "time")
+    X(HOST, "host")                     /* node: in whose process the store is; NULL: in none of ours */
 
 enum mu_rdzv_event_type {
 #define X(name, text) MU_RDZV_##name,
@@ -121,24 +115,13 @@ enum mu_rdzv_effect_type {
 #undef X
 };
 
+/* LOOKED: mu_rdzv_doc(), at most a second old. LEFT also answers STOP. BACKEND_DOWN is also told of the first request that is
+ * refused. Errors are mu_rdzv_error(). */
 #define MU_RDZV_TELLS(X)                                                                                               \
-    X(JOINED, "joined")         /* rdzv->joined */                                                                     \
-    X(WAITING, "waiting")       /* count: nodes that want in; once a round, after the hold-down */                     \
-    X(PEERS_LOST, "peers_lost") /* rdzv->lost, all of them; again when there are more */                               \
-    X(REMOVED, "removed")       /* the others go on without us; once a round. We are no member any more */             \
-    X(CLOSED, "closed")         /* seen closed, or CLOSE done; once */                                                 \
-    X(LEFT, "left")             /* LEAVE or STOP done */                                                               \
-    X(FAILED, "failed")         /* `asked` (JOIN, LEAVE, CLOSE; TIME: the membership): rdzv->error */                  \
-    X(LOOKED, "looked")         /* rdzv->doc is fresh; or rdzv->error has a code */                                    \
-    X(BACKEND_DOWN,                                                                                                    \
-      "backend_down") /* the first failed request of a row, and the first that was refused: rdzv->error; \
-                                        away_ms, give_up_in_ms, host_lost; it is tried again */             \
-    X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress") /* while joining: the document has changed, see mu_rdzv_progress() */                      \
-    X(PLANNED, "planned")   /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                        \
-    X(SYNCED,                                                                                                          \
-      "synced") /* WRITE's answer, for the record: `written`, or another's write came first; mu_rdzv_removed(); \
-                           `beat`: a member's heartbeat */
+    MU_PART_TELLS(X)                                                                                                   \
+    X(PLANNED, "planned") /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                          \
+    X(SYNCED, "synced")   /* WRITE's answer, for the record: `written`, or another's write came first; also          \
+                           * mu_rdzv_removed(), and `beat`: a member's heartbeat */
 
 enum mu_rdzv_tell {
 #define X(name, text) MU_RDZV_TELL_##name,
@@ -159,7 +142,7 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     int64_t count;
     uint64_t away_ms;       /* BACKEND_DOWN: so long the store has not answered */
     uint64_t give_up_in_ms; /* BACKEND_DOWN: so long it is still waited for; UINT64_MAX: without a limit */
-    bool host_lost;         /* BACKEND_DOWN: its host, a member, is lost with it; PEERS_LOST follows */
+    bool host_lost;         /* BACKEND_DOWN: its host, a member, is lost with it; LOST follows */
 };
 
 #define MU_RDZV_EFFECTS_MAX 16
@@ -240,7 +223,7 @@ const struct mu_node *mu_rdzv_me(const struct mu_rdzv *rdzv);
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv); /* our copy, without those we think dead */
 bool mu_rdzv_doc_exists(const struct mu_rdzv *rdzv);          /* the store had one when we last read or wrote */
 const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
-struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* PEERS_LOST */
+struct mu_rdzv_nodes mu_rdzv_lost(const struct mu_rdzv *rdzv);         /* LOST */
 bool mu_rdzv_store_refuses(const struct mu_rdzv *rdzv);                /* connections; else it answers, or is silent */
 struct mu_rdzv_deeds mu_rdzv_deeds(const struct mu_rdzv *rdzv);        /* PLANNED */
 struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* SYNCED: whom the write removed as dead */

@@ -31,7 +31,7 @@ bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node)
 void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     r->told_lost = r->lost_count;
-    tell(out, MU_RDZV_TELL_PEERS_LOST)->round = r->world.round;
+    tell(out, MU_RDZV_TELL_LOST)->round = r->world.round;
 }
 
 /* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted. It counts

@@ -263,6 +263,15 @@ void mu_rules_remove_dead(struct mu_doc *doc, const struct mu_rdzv_settings *set
         remove_epilogue(doc, settings);
 }
 
+uint64_t mu_rules_hold_ms(uint64_t before_ms, uint64_t lasted_ms)
+{
+    uint64_t longer_ms = before_ms == 0 ? MU_HOLD_MS : before_ms * 2;
+
+    if (lasted_ms >= MU_HOLD_ROUND_MS)
+        return 0;
+    return longer_ms < MU_HOLD_MAX_MS ? longer_ms : MU_HOLD_MAX_MS;
+}
+
 int mu_rules_ranks_whole(const struct mu_doc *doc, bool *ret_whole)
 {
     const struct mu_doc_member **by_rank = calloc(doc->participants + 1, sizeof *by_rank);

@@ -12,6 +12,9 @@
 
 #include "rdzv/doc.h"
 
+#define MU_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
+#define MU_HOLD_MS 1000
+#define MU_HOLD_MAX_MS 60000
 #define MU_RDZV_ROLL_BACK_MS 5000 /* after the deadline: the time to take oneself out of the document again */
 
 struct mu_rdzv_settings {
@@ -90,6 +93,10 @@ int mu_rules_apply(struct mu_doc *doc, const struct mu_node *me, const struct mu
 /* Drops these nodes everywhere; if a participant was among them, what follows from that. */
 void mu_rules_remove_dead(struct mu_doc *doc, const struct mu_rdzv_settings *settings, const struct mu_node *dead,
                           size_t count);
+
+/* The hold-down: how long members of the next round do not hear of waiting nodes, after a round that lasted for `lasted_ms` and
+ * had a hold-down of `before_ms`. Twice as long each time, so that nodes that come and go cannot keep a group from working. */
+uint64_t mu_rules_hold_ms(uint64_t before_ms, uint64_t lasted_ms);
 
 /* Whether the participants of a complete document have the ranks 0..n-1, each once, in node order. */
 int mu_rules_ranks_whole(const struct mu_doc *doc, bool *ret_whole); /* 0 or MUSTER_ENOMEM */

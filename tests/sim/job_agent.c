@@ -209,7 +209,7 @@ static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
         return MUSTER_RDZV_JOINED;
     case MU_RDZV_TELL_WAITING:
         return MUSTER_RDZV_WAITING;
-    case MU_RDZV_TELL_PEERS_LOST:
+    case MU_RDZV_TELL_LOST:
         return MUSTER_RDZV_PEERS_LOST;
     case MU_RDZV_TELL_REMOVED:
         return MUSTER_RDZV_REMOVED;
@@ -293,7 +293,7 @@ static void on_news(struct agent *a, void *what, uint64_t number)
     name_nodes(news, nodes);
     if (news->tell == MU_RDZV_TELL_JOINED)
         note_joined(a, news);
-    else if (news->tell == MU_RDZV_TELL_PEERS_LOST)
+    else if (news->tell == MU_RDZV_TELL_LOST)
         a->lost_us = w.now_us;
     else if (news->tell == MU_RDZV_TELL_CLOSED)
         a->closed = true;
@@ -346,7 +346,7 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
         copy_ids(news, world->members, world->count);
         name_nodes(news, nodes);
         news->tag = mu_round_tag(nodes, news->ids_count);
-    } else if (effect->tell == MU_RDZV_TELL_PEERS_LOST) {
+    } else if (effect->tell == MU_RDZV_TELL_LOST) {
         struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
         copy_ids(news, lost.items, lost.count);

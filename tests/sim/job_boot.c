@@ -611,7 +611,7 @@ void boot_hear(struct agent *a, const struct mu_rdzv_effect *effect, struct news
     } else if (effect->tell == MU_RDZV_TELL_WAITING && on) {
         free(b->waiting);
         b->waiting = news;
-    } else if ((effect->tell == MU_RDZV_TELL_PEERS_LOST || effect->tell == MU_RDZV_TELL_REMOVED) && on) {
+    } else if ((effect->tell == MU_RDZV_TELL_LOST || effect->tell == MU_RDZV_TELL_REMOVED) && on) {
         join_next_instead(a, news);
     } else if (effect->tell == MU_RDZV_TELL_CLOSED && on) {
         b->closed_seen = true;

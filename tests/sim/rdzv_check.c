@@ -450,7 +450,7 @@ static bool gone_for(const struct node *node, const struct mu_node *peer)
     return is_silent(node, id_of(peer));
 }
 
-static void peers_lost(struct node *node, const struct mu_rdzv_effect *effect)
+static void lost_some(struct node *node, const struct mu_rdzv_effect *effect)
 {
     struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
@@ -568,8 +568,8 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_WAITING:
         waiting(node, effect);
         break;
-    case MU_RDZV_TELL_PEERS_LOST:
-        peers_lost(node, effect);
+    case MU_RDZV_TELL_LOST:
+        lost_some(node, effect);
         break;
     case MU_RDZV_TELL_REMOVED:
         removed(node, effect);

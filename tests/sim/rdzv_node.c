@@ -103,7 +103,7 @@ static void hear(struct node *node, const struct mu_rdzv_effect *effect)
         plan_membership(node);
         break;
     case MU_RDZV_TELL_WAITING:
-    case MU_RDZV_TELL_PEERS_LOST:
+    case MU_RDZV_TELL_LOST:
     case MU_RDZV_TELL_REMOVED:
         if (node->asked == ASKED_NOTHING && node->deed != DEED_JOIN && node->deed != DEED_LEAVE)
             on_trouble(node);

@@ -380,7 +380,7 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
         rejoin_later(node, below(500));
         break;
     case MU_CLASSIC_TELL_WAITING:
-    case MU_CLASSIC_TELL_PEERS_LOST:
+    case MU_CLASSIC_TELL_LOST:
         rejoin_later(node, below(500));
         break;
     case MU_CLASSIC_TELL_LEFT:

@@ -210,7 +210,7 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
     case MU_FOLD_TELL_JOINED:
         on_joined(node);
         break;
-    case MU_FOLD_TELL_PEERS_LOST:
+    case MU_FOLD_TELL_LOST:
         check_lost(node);
         regroup(node);
         break;

@@ -453,13 +453,13 @@ static bool no_trouble(void)
 /* A full round with one of PyTorch's nodes in the wait list goes apart again, and again; ours hold back in between. */
 static bool goes_in_circles(void)
 {
-    return w.too_many_us > 0 && w.now_us - w.too_many_us < MU_RDZV_HOLD_MAX_MS * MS + 10 * SECOND;
+    return w.too_many_us > 0 && w.now_us - w.too_many_us < MU_HOLD_MAX_MS * MS + 10 * SECOND;
 }
 
 static void find_together(uint64_t begin_us)
 {
     uint64_t death_us = mu_rdzv_death_age_ms(&w.settings) * MS;
-    uint64_t bound = begin_us + 2 * (death_us + w.settings.last_call_ms * MS) + 3 * MU_RDZV_HOLD_MAX_MS * MS;
+    uint64_t bound = begin_us + 2 * (death_us + w.settings.last_call_ms * MS) + 3 * MU_HOLD_MAX_MS * MS;
     bool met = false;
 
     run_until(begin_us + 3 * SECOND);

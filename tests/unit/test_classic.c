@@ -1542,7 +1542,7 @@ static void a_missing_keep_alive_is_a_lost_peer(void **state)
     (void)state;
     SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 23), "GET av");
     SAYS(gets(s, PAIR_1("0"), 23), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 24");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "lost 0; WATCH rdzv all from 24");
     (void)doc_changes(s, 24);
     (void)gets(s, PAIR_1("1"), 24);
     SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "WATCH rdzv all from 25"); /* told once */
@@ -1557,7 +1557,7 @@ static void a_document_that_is_gone_is_a_lost_group(void **state)
     SAYS(doc_changes(s, 23), "GET av");
     SAYS(code(s, 100), "GET mark v_1/rank_1");
     SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "peers_lost 0; WATCH av from 23");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "lost 0; WATCH av from 23");
     assert_true(mu_classic_state(s->classic) == MU_CLASSIC_IN_OVER_WATCH);
     end(s);
 }
@@ -1570,7 +1570,7 @@ static struct scene *over(bool ours)
     (void)doc_changes(s, 23);
     (void)code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 23);
     (void)gets(s, "me_1_2", 23);
-    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "peers_lost 0; WATCH av from 24");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "lost 0; WATCH av from 24");
     return s;
 }
 
@@ -1616,7 +1616,7 @@ static void who_is_stopping_does_not_renew_another_s_keep_alive(void **state)
 
     (void)state;
     SAYS(gets(s, IN_1("0, 1"), 9), "backend_up; GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_0", "rank_1", NULL), "peers_lost 0; WATCH av from 10");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_0", "rank_1", NULL), "lost 0; WATCH av from 10");
     SAYS(passes(s, 30000), "");
     end(s);
 }
@@ -1753,7 +1753,7 @@ static void a_keep_alive_that_alone_is_refused_keeps_no_peer_from_being_judged(v
         (void)code_for(s, s->rank_id, 110, false);
     }
     SAYS(gets(s, PAIR_1("0"), 24), "GET v_1"); /* it was read again when the time was over */
-    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 25");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "lost 0; WATCH rdzv all from 25");
     end(s);
 }
 
@@ -1859,7 +1859,7 @@ static void after_an_outage_nobody_is_judged_for_a_while(void **state)
     (void)code(s, MUSTER_ETIMEOUT);
     SAYS(gets(s, PAIR_1("0"), 40), "GET mark v_1/rank_1"); /* so long without a word: is it still ours? */
     (void)gets(s, "me_1_2", MARK_INDEX);
-    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 41");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "lost 0; WATCH rdzv all from 41");
     end(s);
 }
 
@@ -2046,7 +2046,7 @@ static void a_group_without_a_document_whose_mark_is_there_is_over(void **state)
     (void)state;
     SAYS(code(s, 100), "backend_up; GET mark v_1/rank_1");
     SAYS(gets(s, "me_1_2", 40), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH av from 23");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "lost 0; WATCH av from 23");
     end(s);
 }
 
@@ -2062,7 +2062,7 @@ static void a_group_that_comes_too_late_leaves_no_marks(void **state)
         (void)code(s, 105);
     SAYS(code(s, 105), "GET av");
     SAYS(gets(s, IN_1("0"), 9), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "peers_lost 0; WATCH av from 10");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "lost 0; WATCH av from 10");
     end(s);
 }
 
@@ -2144,7 +2144,7 @@ static void a_connection_that_ends_is_no_outage(void **state)
     (void)state;
     SAYS(gets(s, PAIR_1("0"), 30), "GET mark v_1/rank_1");
     SAYS(gets(s, "me_1_2", MARK_INDEX), "GET v_1");
-    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 31");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 30, "rank_1", NULL), "lost 0; WATCH rdzv all from 31");
     end(s);
 }
 
@@ -2192,7 +2192,7 @@ static void who_finds_its_group_put_back_judges_nobody_yet(void **state)
     SAYS(passes(s, MU_CLASSIC_GRACE_MS), "PUT v_1/rank_1 refresh ttl 10; cancel; GET av");
     (void)gets(s, PAIR_1("0"), 40);
     (void)gets(s, "me_1_2", 26);
-    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "peers_lost 0; WATCH rdzv all from 41");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 40, "rank_1", NULL), "lost 0; WATCH rdzv all from 41");
     end(s);
 }
 

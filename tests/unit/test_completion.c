@@ -150,7 +150,7 @@ static const char *vanish(struct scene *s, int64_t rank, bool is_ours)
     struct mu_completion_peer peer = { .rank = rank, .ours = is_ours };
 
     return step(s, (struct mu_completion_event){
-                       .type = MU_COMPLETION_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
+                       .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
 }
 
 /* One with a name, of which a note is looked for. */
@@ -159,7 +159,7 @@ static const char *vanish_named(struct scene *s, int64_t rank, const char *name)
     struct mu_completion_peer peer = { .rank = rank, .ours = true };
 
     (void)snprintf(peer.name, sizeof peer.name, "%s", name);
-    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST,
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST,
                                                  .round = 3,
                                                  .lost = &peer,
                                                  .lost_count = 1,
@@ -530,11 +530,11 @@ static void another_rounds_losses_and_unknown_members(void **state)
     (void)start(s, ours(3));
     assert_string_equal(step(s,
                              (struct mu_completion_event){
-                                 .type = MU_COMPLETION_ON_PEERS_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
+                                 .type = MU_COMPLETION_ON_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
                         "");
     assert_string_equal(step(s,
                              (struct mu_completion_event){
-                                 .type = MU_COMPLETION_ON_PEERS_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
+                                 .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
                         "lost a node");
 }
 
@@ -1362,7 +1362,7 @@ static void act(struct node *node, struct mu_rng *rng)
         struct mu_completion_peer peer = { .rank = (int64_t)other, .ours = true };
 
         node->heard[other] = true;
-        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_PEERS_LOST, .lost = &peer, .lost_count = 1 });
+        feed(node, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST, .lost = &peer, .lost_count = 1 });
     } else {
         serve(node);
     }

@@ -1047,12 +1047,12 @@ static void losses_are_told_once_and_again_when_there_are_more(void **state)
     add_doc(s, 7, 20, three, 3);
     (void)changed(s, MU_FOLD_JOB);
     add_news(s, 7, 21, gone, 1, 0);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "peers_lost");
+    assert_string_equal(changed(s, MU_FOLD_JOB), "lost");
     assert_true(mu_fold_is_lost(s->fold, 0) && !mu_fold_is_lost(s->fold, 2));
     add_news(s, 7, 22, gone, 1, 1);
     assert_string_equal(changed(s, MU_FOLD_JOB), "waiting");
     add_news(s, 7, 23, gone, 2, 1);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "peers_lost");
+    assert_string_equal(changed(s, MU_FOLD_JOB), "lost");
     add_news(s, 6, 24, gone, 2, 1); /* of another world */
     assert_string_equal(changed(s, MU_FOLD_JOB), "");
 }
@@ -1065,7 +1065,7 @@ static void a_round_that_is_over_when_we_see_it_is_told_as_that(void **state)
     join_beside_a_leader(s);
     add_doc(s, 7, 20, us, 2);
     add_news(s, 7, 21, gone, 1, 0);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "joined, peers_lost");
+    assert_string_equal(changed(s, MU_FOLD_JOB), "joined, lost");
 }
 
 static void another_world_means_that_we_were_removed(void **state)

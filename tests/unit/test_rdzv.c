@@ -113,7 +113,7 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_WAITING:
         say_word(&s->trace, " %d", (int)effect->count);
         break;
-    case MU_RDZV_TELL_PEERS_LOST:
+    case MU_RDZV_TELL_LOST:
         say_nodes(s, mu_rdzv_lost(s->r));
         break;
     case MU_RDZV_TELL_FAILED:
@@ -601,7 +601,7 @@ static void whoever_was_removed_as_dead_is_recorded(void **unused)
 
     (void)unused;
     be_member(s, "0 complete a=0@ b=1@ c=2@");
-    assert_non_null(strstr(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@7 c=2@9"), "peers_lost b c"));
+    assert_non_null(strstr(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@7 c=2@9"), "lost b c"));
     s->shows_records = true;
     until_write(s, "0 complete a=0@ b=1@7 c=2@9");
     assert_non_null(strstr(s->trace.text, "write 0 complete a=0"));
@@ -1077,7 +1077,7 @@ static void when_all_are_back_the_round_is_complete_at_once(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@ b=1@ c~@"), "peers_lost c; waiting 1");
+    T(watch(s, 1000, "4 complete a=0@ b=1@ c~@"), "lost c; waiting 1");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "4 complete a=0@ b~@ c~@"), "write 5 last-call b~ c~ a=0"); /* out and in with one write */
     T(written(s), "");
@@ -1088,7 +1088,7 @@ static void when_all_are_back_the_round_is_complete_at_once(void **unused)
     T(written(s), "joined 5 as 0 of a b c");
 
     s = WAS_IN_ROUND_4(PLAIN); /* the last to come back writes once */
-    T(watch(s, 1000, "4 complete a=0@ b=1@"), "peers_lost c");
+    T(watch(s, 1000, "4 complete a=0@ b=1@"), "lost c");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "5 last-call=9 b=0@ c=0@"), "write 5 complete b=1 c=2 a=0");
 }
@@ -1099,7 +1099,7 @@ static void who_left_is_waited_for_a_second(void **unused)
     uint64_t left_ms = 0;
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@ b=1@"), "peers_lost c");
+    T(watch(s, 1000, "4 complete a=0@ b=1@"), "lost c");
     left_ms = s->now_ms;
     s->now_ms += 500;
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -1115,7 +1115,7 @@ static void who_missed_a_round_does_not_know_whom_to_wait_for(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@ b=1@"), "peers_lost c");
+    T(watch(s, 1000, "4 complete a=0@ b=1@"), "lost c");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "6 last-call=9 b=0@ c=0@"), "write 6 last-call b=0 c=0 a=0");
     T(written(s), "");
@@ -1127,7 +1127,7 @@ static void who_left_long_ago_is_not_waited_for(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@"), "peers_lost b c");
+    T(watch(s, 1000, "4 complete a=0@"), "lost b c");
     s->now_ms += MU_RDZV_LEFT_MS;
     T(pass(s, 0), "read");
     T(state(s, "4 complete a=0@"), "");
@@ -1140,7 +1140,7 @@ static void who_is_dead_is_not_waited_for(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@7"), "peers_lost b c");
+    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@7"), "lost b c");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "4 complete a=0@ b=1@7 c=2@7"), "write 5 complete a=0");
     T(written(s), "joined 5 as 0 of a");
@@ -1155,7 +1155,7 @@ static void a_lost_node_is_waited_for_as_long_as_asked(void **unused)
     (void)unused;
     config.settings.lost_node_wait_ms = 10000;
     s = was_in_round_4(config);
-    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@"), "peers_lost b");
+    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@"), "lost b");
     lost_ms = s->now_ms;
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "5 last-call=9 c=0@"), "write 5 last-call c=0 a=0");
@@ -1169,7 +1169,7 @@ static void a_replacement_of_a_lost_node_is_welcome(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@"), "peers_lost b");
+    T(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7 c=2@"), "lost b");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "5 last-call=9 c=0@ n=0@"), "write 5 complete c=1 n=2 a=0");
 }
@@ -1179,7 +1179,7 @@ static void waiting_nodes_hold_the_round_open(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@"), "peers_lost b c");
+    T(watch(s, 1000, "4 complete a=0@"), "lost b c");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "5 last-call=9 b=0@ c=0@ w~@"), "write 5 last-call b=0 c=0 w~ a=0");
     T(written(s), "");
@@ -1193,7 +1193,7 @@ static void spares_that_can_step_in_hold_the_round_open(void **unused)
     struct scene *s = WAS_IN_ROUND_4(PLAIN);
 
     (void)unused;
-    T(watch(s, 1000, "4 complete a=0@"), "peers_lost b c");
+    T(watch(s, 1000, "4 complete a=0@"), "lost b c");
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "5 last-call=9 b=0@ c=0@ z+@"), "write 5 last-call b=0 c=0 z+ a=0");
     T(written(s), "");
@@ -1217,7 +1217,7 @@ static void the_minimum_counts_also_when_all_are_back(void **unused)
 
     (void)unused;
     be_member(s, "4 complete a=0@ b=1@");
-    assert_non_null(strstr(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7"), "peers_lost b"));
+    assert_non_null(strstr(watch(s, 2 * AGE_MS, "4 complete a=0@ b=1@7"), "lost b"));
     if (s->main_id != 0)
         T(written(s), "");
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -1473,9 +1473,9 @@ static void a_member_that_left_is_lost_once(void **unused)
     (void)unused;
     be_member(s, "0 complete a=0@ b=1@ c=2@ d=3@");
     T(watch(s, 10000, "0 complete a=0@ b=1@ c=2@ d=3@"), "");
-    T(watch(s, 10000, "0 complete a=0@ c=2@"), "peers_lost b d");
+    T(watch(s, 10000, "0 complete a=0@ c=2@"), "lost b d");
     T(watch(s, 10000, "0 complete a=0@ c=2@"), "");
-    T(watch(s, 10000, "0 complete a=0@"), "peers_lost b c d"); /* b and d may have been done */
+    T(watch(s, 10000, "0 complete a=0@"), "lost b c d"); /* b and d may have been done */
 }
 
 static void a_member_that_is_silent_is_lost_after_the_death_age(void **unused)
@@ -1486,7 +1486,7 @@ static void a_member_that_is_silent_is_lost_after_the_death_age(void **unused)
     (void)unused;
     be_member(s, "0 complete a=0@ b=1@ c=2@7");
     since_ms = s->now_ms;
-    T(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@ c=2@7"), "peers_lost c");
+    T(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@ c=2@7"), "lost c");
     assert_true(s->now_ms >= since_ms + AGE_MS && s->now_ms <= since_ms + AGE_MS + 1000);
 }
 
@@ -1501,7 +1501,7 @@ static void nobody_is_lost_because_of_our_pause(void **unused)
     T(state(s, "0 complete a=0@ b=1@7"), "write 0 complete a=0 b=1");
     T(written(s), "");
     T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
-    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "lost b");
 }
 
 /* A short outage can lie between two of our reads and still have cost a peer its keep-alives. */
@@ -1515,7 +1515,7 @@ static void nobody_is_lost_because_of_an_outage_that_only_the_bell_noticed(void 
     T(fails_with(s, take_id(&s->park_id), MUSTER_ERDZV_CONNECTION, true), "");
     T(watch(s, 2000, "0 complete a=0@ b=1@7"), "park 0");
     T(watch(s, 12000, "0 complete a=0@ b=1@7"), "");
-    T(watch(s, 4000, "0 complete a=0@ b=1@7"), "peers_lost b");
+    T(watch(s, 4000, "0 complete a=0@ b=1@7"), "lost b");
 }
 
 static void a_bell_that_was_parked_for_long_delays_no_loss(void **unused)
@@ -1527,7 +1527,7 @@ static void a_bell_that_was_parked_for_long_delays_no_loss(void **unused)
     T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
     T(fails_with(s, take_id(&s->park_id), MUSTER_ETIMEOUT, false), "");
     T(watch(s, 2000, "0 complete a=0@ b=1@7"), "park 0");
-    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "lost b");
 }
 
 static void a_waiting_or_spare_node_that_dies_is_nobodys_loss(void **unused)
@@ -1587,7 +1587,7 @@ static void waiting_for_a_place_in_a_full_round_is_not_told(void **unused)
     (void)unused;
     be_member(s, "0 complete a=0@ b=1@");
     T(watch(s, 5000, "0 complete a=0@ b=1@ w~@"), "");
-    T(watch(s, 5000, "0 complete a=0@ w~@"), "peers_lost b; waiting 1");
+    T(watch(s, 5000, "0 complete a=0@ w~@"), "lost b; waiting 1");
 }
 
 static void waiting_is_not_told_in_a_closed_rendezvous(void **unused)
@@ -1670,7 +1670,7 @@ static void losses_are_not_held_down(void **unused)
     T(state(s, "5 b=0@"), "write 5 complete b=1 a=0");
     T(written(s), "joined 5 as 0 of a b");
     T(pass(s, 1000), "read");
-    T(state(s, "5 complete a=0@ w~@"), "peers_lost b");
+    T(state(s, "5 complete a=0@ w~@"), "lost b");
 }
 
 static void closed_is_told_once(void **unused)
@@ -1740,7 +1740,7 @@ static void the_dead_are_taken_out_soon_and_rung_for(void **unused)
     T(state(s, "0"), "write 0 a=0");
     T(written(s), "park 0");
     T(watch(s, 2000, "0 complete a=0@ b=1@ c=2@7"), "joined 0 as 0 of a b c");
-    assert_non_null(strstr(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@ c=2@7"), "peers_lost c"));
+    assert_non_null(strstr(watch(s, 2 * AGE_MS, "0 complete a=0@ b=1@ c=2@7"), "lost c"));
     lost_ms = s->now_ms;
     until_write(s, "0 complete a=0@ b=1@ c=2@7");
     assert_true(s->now_ms - lost_ms <= 20); /* so that c, should it live, learns of it */
@@ -1850,7 +1850,7 @@ static void a_member_whose_round_ends_puts_its_heartbeat_off(void **unused)
 
     (void)unused;
     be_member(s, "4 complete a=0@ b=1@ c=2@");
-    T(watch(s, 1000, "4 complete a=0@ b=1@ c~@"), "peers_lost c; waiting 1");
+    T(watch(s, 1000, "4 complete a=0@ b=1@ c~@"), "lost c; waiting 1");
     until_write(s, "4 complete a=0@ b=1@ c~@");
     assert_in_range(s->now_ms, START_MS + AGE_MS / 3 * 2, START_MS + AGE_MS / 3 * 2 + 1000);
 }
@@ -1954,7 +1954,7 @@ static void world_and_rank_are_those_that_were_written(void **unused)
     T(pass(s, 500), "read");
     /* B, which has been silent for the death age, has just marked it complete. It still is one of two. */
     T(state(s, "0 complete B=0@7 a=1@"), "joined 0 as 1 of B a");
-    T(watch(s, 1000, "0 complete B=0@7 a=1@"), "peers_lost B");
+    T(watch(s, 1000, "0 complete B=0@7 a=1@"), "lost B");
 }
 
 static void a_round_with_members_or_ranks_missing_is_left_and_joined_anew(void **unused)
@@ -2053,7 +2053,7 @@ static void a_name_may_have_any_bytes(void **unused)
     T(host_is(s, '#'), "");
     T(watch(s, 5000, "0 complete #=0@ a=1@"), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down with its host; peers_lost #");
+    T(is_gone(s), "backend_down with its host; lost #");
 }
 
 /* ---- Times ---- */
@@ -2191,7 +2191,7 @@ static void with_2_5_a_loss_is_told_after_our_workers_had_a_moment_to_fail(void 
     T(pass(s, 1000), "read");
     since_ms = s->now_ms;
     T(state(s, "0 complete 2.5 B~@ a=1@"), "");
-    T(watch(s, 3 * AGE_MS, "0 complete 2.5 B~@ a=1@"), "peers_lost B; waiting 1");
+    T(watch(s, 3 * AGE_MS, "0 complete 2.5 B~@ a=1@"), "lost B; waiting 1");
     assert_in_range(s->now_ms - since_ms, MU_RDZV_FAIL_ALIKE_MS, MU_RDZV_FAIL_ALIKE_MS + 1000);
 
     s = START(2, 2, PLAIN, .shares_store = true); /* they do fail */
@@ -2359,7 +2359,7 @@ static void nobody_is_judged_by_what_was_before_the_store_lost_it(void **unused)
     T(state(s, NULL), "write 0 complete a=0 b=1 as new");
     T(written(s), "");
     T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
-    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "peers_lost b");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "lost b");
 }
 
 /* Somebody who held the document of a round that we had left has put it back. Our workers are stopped, theirs are not. */
@@ -2436,12 +2436,12 @@ static void when_the_hosts_process_is_gone_it_is_lost(void **unused)
     T(wake(s), "read");
     T(fails(s), "backend_down"); /* mere silence */
     T(wake(s), "read");
-    T(is_gone(s), "backend_down with its host; peers_lost c"); /* more is known */
+    T(is_gone(s), "backend_down with its host; lost c"); /* more is known */
     T(wake(s), "read");
     T(is_gone(s), "");
     T(wake(s), "read");
     T(state(s, "0 complete a=0@ b=1@"), s->trace.text); /* it is back: nothing is told twice */
-    assert_null(strstr(s->trace.text, "peers_lost"));
+    assert_null(strstr(s->trace.text, "lost"));
 }
 
 /* Tries again and again, and is refused or not answered; until something else happens. */
@@ -2468,7 +2468,7 @@ static void a_store_whose_host_was_a_member_is_waited_for_store_lost_timeout(voi
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
     gone_ms = s->now_ms;
-    T(is_gone(s), "backend_down with its host; peers_lost c");
+    T(is_gone(s), "backend_down with its host; lost c");
     T(ask(s, MU_RDZV_JOIN), "");
     T(keep_failing(s, true, JOIN_MS), "failed to join: ERDZV_CONNECTION");
     assert_in_range(s->now_ms, gone_ms + LOST_MS, gone_ms + LOST_MS + 1);
@@ -2485,7 +2485,7 @@ static void what_answers_there_again_in_time_is_joined(void **unused)
     be_member(s, "0 complete a=0@ b=1@ c=2@");
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down with its host; peers_lost c");
+    T(is_gone(s), "backend_down with its host; lost c");
     T(ask(s, MU_RDZV_JOIN), "");
     while (s->now_ms < START_MS + LOST_MS - 3000) {
         T(wake(s), "read");
@@ -2508,7 +2508,7 @@ static void a_silent_host_is_lost_after_its_death_age_and_store_lost_timeout(voi
     T(wake(s), "read");
     silent_ms = s->now_ms;
     T(fails(s), "backend_down");
-    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    T(keep_failing(s, false, JOIN_MS), "lost c");
     lost_ms = s->now_ms;
     assert_in_range(lost_ms, silent_ms + AGE_MS + LOST_MS, silent_ms + AGE_MS + LOST_MS + 1);
     T(ask(s, MU_RDZV_JOIN), "");
@@ -2525,9 +2525,9 @@ static void a_host_that_goes_after_another_is_lost_as_well(void **unused)
     be_member(s, "0 complete a=0@ b=1@ c=2@");
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
-    T(state(s, "0 complete a=0@ c=2@"), "peers_lost b"); /* it may have been done */
+    T(state(s, "0 complete a=0@ c=2@"), "lost b"); /* it may have been done */
     T(wake(s), "read");
-    T(is_gone(s), "backend_down with its host; peers_lost b c");
+    T(is_gone(s), "backend_down with its host; lost b c");
     T(wake(s), "read");
     T(is_gone(s), "");
 }
@@ -2608,7 +2608,7 @@ static void a_join_after_the_store_was_lost_tries_it_once_more(void **unused)
     be_member(s, "0 complete a=0@ b=1@ c=2@");
     T(host_is(s, 'c'), "");
     T(wake(s), "read");
-    T(is_gone(s), "backend_down with its host; peers_lost c");
+    T(is_gone(s), "backend_down with its host; lost c");
     T(keep_failing(s, true, LOST_MS + 10000), "read");
     T(is_gone(s), "");
     T(ask(s, MU_RDZV_JOIN), "");
@@ -2630,7 +2630,7 @@ static void a_pause_of_ours_is_no_time_that_the_store_was_away(void **unused)
     s->now_ms += 2 * (AGE_MS + LOST_MS);        /* while it is under way */
     since_ms = s->now_ms;
     T(fails(s), "");
-    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    T(keep_failing(s, false, JOIN_MS), "lost c");
     assert_in_range(s->now_ms, since_ms + AGE_MS + LOST_MS, since_ms + AGE_MS + LOST_MS + 1);
     T(ask(s, MU_RDZV_JOIN), "");
     T(wake(s), "read");
@@ -2656,7 +2656,7 @@ static void a_store_that_answers_on_another_connection_is_not_silent(void **unus
     T(fails(s), "");
     rung_ms = s->now_ms;
     (void)rung(s);
-    T(keep_failing(s, false, JOIN_MS), "peers_lost c");
+    T(keep_failing(s, false, JOIN_MS), "lost c");
     assert_in_range(s->now_ms, rung_ms + AGE_MS + LOST_MS, rung_ms + AGE_MS + LOST_MS + 1);
 }
 
@@ -3100,7 +3100,7 @@ static void assert_fits(struct story *story, struct scene *s, const char *trace)
             assert_true(mu_node_compare(&world->members[i - 1], &world->members[i]) < 0);
         *story = (struct story){ .round = world->round };
     }
-    if (strstr(trace, "peers_lost") != NULL) {
+    if (strstr(trace, "lost") != NULL) {
         assert_false(story->lost || story->round < 0);
         assert_true(mu_rdzv_lost(s->r).count > 0);
         story->lost = true;
@@ -3198,7 +3198,7 @@ static void whatever_comes_it_keeps_its_word(void **unused)
         for (unsigned i = 0; i < 300; i++) {
             assert_fits(&story, s, random_event(s, &rng));
             joined += strstr(s->trace.text, "joined") != NULL;
-            told_lost += strstr(s->trace.text, "peers_lost") != NULL;
+            told_lost += strstr(s->trace.text, "lost") != NULL;
         }
     }
     assert_true(joined > 100 && told_lost > 20); /* it was about something */

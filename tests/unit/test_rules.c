@@ -566,6 +566,19 @@ static void without_memory_a_deed_says_so(void **state)
         }
 }
 
+static void the_hold_down_doubles_after_each_short_round_up_to_a_minute(void **state)
+{
+    static const uint64_t holds_s[] = { 1, 2, 4, 8, 16, 32, 60, 60 };
+    uint64_t hold_ms = 0;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(holds_s); i++) {
+        hold_ms = mu_rules_hold_ms(hold_ms, MU_HOLD_ROUND_MS - 1);
+        assert_int_equal(hold_ms, holds_s[i] * 1000);
+    }
+    assert_int_equal(mu_rules_hold_ms(hold_ms, MU_HOLD_ROUND_MS), 0);
+}
+
 static void every_action_has_a_text(void **state)
 {
     (void)state;
@@ -587,6 +600,7 @@ int main(void)
         cmocka_unit_test(nodes_with_other_limits_skip_minimum_and_maximum),
         cmocka_unit_test(a_last_call_does_not_pass_the_year_9999),
         cmocka_unit_test(without_memory_a_deed_says_so),
+        cmocka_unit_test(the_hold_down_doubles_after_each_short_round_up_to_a_minute),
         cmocka_unit_test(every_action_has_a_text),
     };
     static struct CMUnitTest tests[COUNT(rows) + COUNT(deeds) + COUNT(burials) + COUNT(scenes)];

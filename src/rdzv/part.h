@@ -1,0 +1,98 @@
+/* A node's part in a rendezvous, as seen by whoever drives it. There are three machines that play it: rdzv.h (one shared
+ * document), classic.h (etcd's v2 keys) and fold.h (etcd v3). They are asked the same and tell the same, with the words below;
+ * what each of them wants from its back end, and gets back, is its own.
+ *
+ * The lists of events and tells of a machine begin with the shared ones: so a shared number means the same in all of them. */
+#ifndef MU_RDZV_PART_H
+#define MU_RDZV_PART_H
+
+#include "rdzv/doc.h"
+
+#define MU_PART_EVENTS(X)                                                                                              \
+    X(JOIN, "join")   /* asked: take part in the next round */                                                         \
+    X(LEAVE, "leave") /* asked: out of the round */                                                                    \
+    X(CLOSE, "close") /* asked: nobody joins any more */                                                               \
+    X(LOOK, "look")   /* asked: LOOKED, with what is there now */                                                      \
+    X(TIME, "time")   /* the deadline has come. As what was `asked`: the machine did it by itself */
+
+enum mu_part_event_type {
+#define X(name, text) MU_PART_ON_##name,
+    MU_PART_EVENTS(X)
+#undef X
+};
+
+#define MU_PART_TELLS(X)                                                                                               \
+    X(JOINED, "joined")             /* in a round: world() */                                                          \
+    X(WAITING, "waiting")           /* `count` nodes could be let in; once a round, after the hold-down */             \
+    X(LOST, "lost")                 /* members of our round, all of them; again when there are more */                 \
+    X(REMOVED, "removed")           /* the others go on without us; once a round. We are no member any more */         \
+    X(CLOSED, "closed")             /* seen closed (asked: TIME), or CLOSE done; once */                               \
+    X(LEFT, "left")                 /* LEAVE done */                                                                   \
+    X(FAILED, "failed")             /* `asked` (JOIN, LEAVE, CLOSE; TIME: the membership): error */                    \
+    X(LOOKED, "looked")             /* round, count: waiting, closed; or error */                                      \
+    X(BACKEND_DOWN, "backend_down") /* the first failed request of a row: error. It is tried again */                  \
+    X(BACKEND_UP, "backend_up")                                                                                        \
+    X(PROGRESS, "progress") /* while joining: progress() has changed */
+
+enum mu_part_tell {
+#define X(name, text) MU_PART_TELL_##name,
+    MU_PART_TELLS(X)
+#undef X
+        MU_PART_TELLS_COUNT,
+};
+
+/* What is told; borrows from the machine until its next step. */
+struct mu_part_news {
+    enum mu_part_tell tell;
+    enum mu_part_event_type asked;    /* FAILED, CLOSED */
+    int64_t round, count;             /* -1: of no round */
+    bool closed;                      /* LOOKED */
+    const char *who;                  /* WAITING: the first of them; NULL: not known */
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN, and LOOKED if it was not possible; else NULL */
+    uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN, where the machine knows: how long already, and for how long yet */
+    bool host_lost;                  /* BACKEND_DOWN: the store's host, a member, is lost with it; LOST follows */
+    const size_t *ranks;             /* LOST, where the machine counts and does not name them */
+    size_t ranks_count;
+};
+
+struct mu_part_world { /* of the round that we are in */
+    int64_t round, rank;
+    size_t count;
+    bool all_ours; /* no member is PyTorch */
+};
+
+struct mu_part_progress { /* of a round that forms */
+    int64_t round;        /* -1: not known */
+    int64_t joined, waiting, spares;
+    bool spare;                  /* we are one */
+    uint64_t last_call_until_ms; /* UINT64_MAX: it has not begun */
+    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none */
+};
+
+struct mu_part_now {
+    uint64_t now_ms; /* monotonic */
+    int64_t wall_us; /* since 1970 */
+};
+
+/* Where a step's effects go: first every request, then every tell, for a tell may lead to the next step. */
+struct mu_part_sink {
+    void (*request)(void *ctx, const void *effect); /* the machine's own struct */
+    void (*tell)(void *ctx, const struct mu_part_news *news);
+    void (*own)(void *ctx, const void *effect); /* a tell that only this machine has; NULL: nobody wants it */
+    void *ctx;
+};
+
+struct mu_part_ops {
+    const char *name;
+    /* `own`: the machine's own event, whose time is filled in here; NULL: `type`, which all machines know. */
+    void (*step)(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,
+                 const struct mu_part_sink *to);
+    uint64_t (*deadline_ms)(const void *part);                        /* when TIME is wanted; UINT64_MAX: never */
+    bool (*world)(const void *part, struct mu_part_world *ret_world); /* false: we are in none */
+    struct mu_part_progress (*progress)(const void *part);
+    const char *(*phase)(const void *part); /* what it does now, for people: a constant */
+};
+
+extern const struct mu_part_ops mu_rdzv_part, mu_classic_part, mu_fold_part;
+
+#endif
