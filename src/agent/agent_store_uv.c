@@ -51,6 +51,14 @@ static void on_answered(struct mu_kv_request *request)
     free_order(order);
 }
 
+/* The handler has a way of its own to the group's store, in this round. */
+static bool handler_has_kv(const struct mu_agent *a)
+{
+    const struct mu_handler_ops *ops = mu_handler_ops(a->handler);
+
+    return ops->open_kv != NULL && (ops->has_kv == NULL || ops->has_kv(a->handler));
+}
+
 /* The handler says where the group's store is once a round was joined; it does not move while we are connected. */
 static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *reterr)
 {
@@ -59,8 +67,8 @@ static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *r
 
     if (*kv != NULL)
         return 0;
-    if (mu_handler_has_kv(a->handler))
-        return mu_handler_open_kv(a->handler, kv, reterr);
+    if (handler_has_kv(a))
+        return mu_handler_ops(a->handler)->open_kv(a->handler, kv, reterr);
     if (a->handler->ops->endpoint == NULL ||
         !a->handler->ops->endpoint(a->handler, a->kv_host, sizeof a->kv_host, &a->kv_port))
         return mu_fail(reterr, MUSTER_ENOTSUP, "back end '%s' has no store for agents", a->backend);
@@ -139,7 +147,7 @@ static void close_kv(struct mu_agent *a, struct mu_kv **kv)
 void mu_agent_end_waits(struct mu_agent *a)
 {
     close_kv(a, &a->users_kv);
-    if (a->waits > 0 && !mu_handler_has_kv(a->handler))
+    if (a->waits > 0 && !handler_has_kv(a))
         close_kv(a, &a->kv);
 }
 
@@ -164,7 +172,7 @@ bool mu_agent_has_store(const struct mu_agent *a)
     char host[MU_RDZV_HOST_MAX];
     uint16_t port = 0;
 
-    return mu_handler_has_kv(a->handler) ||
+    return handler_has_kv(a) ||
            (a->handler->ops->endpoint != NULL && a->handler->ops->endpoint(a->handler, host, sizeof host, &port));
 }
 

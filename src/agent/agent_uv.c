@@ -204,7 +204,7 @@ static struct mu_node *nodes_of(const struct muster_rdzv_event *event)
 /* To the machines, a round of which nothing is told is none. */
 static int64_t job_round(const struct mu_agent *a, int64_t round)
 {
-    return mu_handler_tells_of_members(a->handler) ? round : -1;
+    return mu_handler_ops(a->handler)->hides_members ? -1 : round;
 }
 
 bool mu_agent_round_prefix(const struct mu_agent *a, char *text, size_t room)

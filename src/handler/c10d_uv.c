@@ -429,7 +429,7 @@ static void on_server_alone(void *ctx)
     struct c10d *c = ctx;
 
     if (mu_front_hosts_workers(&c->front))
-        mu_front_when_alone(&c->front.handler, c->alone, c->alone_ctx);
+        mu_front_when_alone(&c->front.handler.base, c->alone, c->alone_ctx);
     else
         c->alone(c->alone_ctx);
 }
@@ -460,7 +460,8 @@ static const struct muster_handler_ops c10d_ops = {
     .when_alone = c10d_when_alone,
 };
 
-static const struct mu_front_ops front_ops = { .handler = &c10d_ops, .begin = begin, .over = over };
+static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
+static const struct mu_front_ops front_ops = { &c10d_ops, &agent_ops, .begin = begin, .over = over };
 
 /* ---- Parameters ---- */
 

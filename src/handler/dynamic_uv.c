@@ -34,7 +34,7 @@
 #define REFUSED_MAX MU_RDZV_EFFECTS_MAX /* requests of one step that found no memory */
 
 struct dynamic {
-    struct muster_handler handler;
+    struct mu_handler handler;
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
@@ -1059,20 +1059,15 @@ static void dynamic_free(struct muster_handler *handler, void (*done)(void *ctx)
     d->kv->ops->close(d->kv, on_kv_closed, d);
 }
 
-bool mu_dynamic_has_kv(const struct muster_handler *handler)
-{
-    return ((const struct dynamic *)handler)->config.open_kv != NULL;
-}
-
-int mu_dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+static int dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     const struct mu_dynamic_config *config = &((struct dynamic *)handler)->config;
 
     return config->open_kv(config->open_kv_ctx, ((struct dynamic *)handler)->loop, config->patience_ms, ret_kv, reterr);
 }
 
-const struct muster_handler_ops mu_dynamic_handler_ops = {
-    .size = sizeof mu_dynamic_handler_ops,
+static const struct muster_handler_ops dynamic_ops = {
+    .size = sizeof dynamic_ops,
     .name = "dynamic",
     .join = dynamic_join,
     .leave = dynamic_leave,
@@ -1083,6 +1078,8 @@ const struct muster_handler_ops mu_dynamic_handler_ops = {
     .hosts = dynamic_hosts,
     .when_alone = dynamic_when_alone,
 };
+
+static const struct mu_handler_ops agent_ops[] = { { .open_kv = NULL }, { .open_kv = dynamic_open_kv } };
 
 static int copy_texts(struct dynamic *d, const struct mu_dynamic_config *config)
 {
@@ -1173,7 +1170,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
         kv->ops->close(kv, forget_kv, NULL);
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     }
-    d->handler.ops = &mu_dynamic_handler_ops;
+    d->handler = (struct mu_handler){ { &dynamic_ops }, &agent_ops[config->open_kv != NULL] };
     d->loop = loop;
     d->listener = listener;
     d->ctx = ctx;
@@ -1196,6 +1193,6 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
     mu_boot_uv_open(&d->boot, loop, &(struct mu_boot_uv_config){ .kv = kv, .ops = &boot_ops, .ctx = d });
     d->timer.data = d;
     mu_asking_open(&d->asking, loop, on_ask, d);
-    *ret_handler = &d->handler;
+    *ret_handler = &d->handler.base;
     return 0;
 }

@@ -24,7 +24,7 @@
 #define NAME_MAX_BYTES 256
 
 struct etcd {
-    struct muster_handler handler;
+    struct mu_handler handler;
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
@@ -713,8 +713,8 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
     mu_etcd2_close(e->etcd, handle_gone, e);
 }
 
-const struct muster_handler_ops mu_etcd_handler_ops = {
-    .size = sizeof mu_etcd_handler_ops,
+static const struct muster_handler_ops etcd_ops = {
+    .size = sizeof etcd_ops,
     .name = "etcd",
     .join = ask_join,
     .leave = ask_leave,
@@ -738,7 +738,7 @@ static struct mu_http_config http_config(const struct etcd *e)
     };
 }
 
-int mu_etcd_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct etcd *e = of(handler);
     struct mu_http_config http = http_config(e);
@@ -748,6 +748,8 @@ int mu_etcd_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struc
 
     return mu_kv_etcd_store_start(e->loop, &config, ret_kv, reterr);
 }
+
+static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 static void name_node(struct etcd *e)
 {
@@ -810,7 +812,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         muster_rdzv_params_free(params);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     }
-    e->handler.ops = &mu_etcd_handler_ops;
+    e->handler = (struct mu_handler){ { &etcd_ops }, &agent_ops };
     e->loop = loop;
     e->listener = listener;
     e->ctx = ctx;
@@ -835,7 +837,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         destroy(e);
         return rc;
     }
-    rc = mu_etcd_open_kv(&e->handler, &e->kv, reterr);
+    rc = open_kv(&e->handler.base, &e->kv, reterr);
     if (rc < 0) {
         mu_etcd2_close(e->etcd, on_discarded, e);
         return rc;
@@ -844,7 +846,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
     e->timer.data = e;
     mu_asking_open(&e->asking, loop, on_ask, e);
     mu_boot_uv_open(&e->boot, loop, &(struct mu_boot_uv_config){ .kv = e->kv, .ops = &boot_ops, .ctx = e });
-    *ret_handler = &e->handler;
+    *ret_handler = &e->handler.base;
     return 0;
 }
 

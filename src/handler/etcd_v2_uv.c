@@ -105,8 +105,8 @@ static void begin(struct mu_front *front)
 
 /* ---- The handler ---- */
 
-const struct muster_handler_ops mu_etcd_v2_handler_ops = {
-    .size = sizeof mu_etcd_v2_handler_ops,
+static const struct muster_handler_ops etcd_v2_ops = {
+    .size = sizeof etcd_v2_ops,
     .name = "etcd-v2",
     .join = mu_front_join,
     .leave = mu_front_leave,
@@ -117,9 +117,7 @@ const struct muster_handler_ops mu_etcd_v2_handler_ops = {
     .when_alone = mu_front_when_alone,
 };
 
-static const struct mu_front_ops front_ops = { .handler = &mu_etcd_v2_handler_ops, .begin = begin, .over = over };
-
-int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct etcd_v2 *e = (struct etcd_v2 *)handler;
     const struct mu_kv_etcd_store_config config = { .http = &e->http,
@@ -128,6 +126,9 @@ int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, st
 
     return mu_kv_etcd_store_start(e->front.loop, &config, ret_kv, reterr);
 }
+
+static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
+static const struct mu_front_ops front_ops = { &etcd_v2_ops, &agent_ops, .begin = begin, .over = over };
 
 /* ---- Parameters ---- */
 

@@ -39,7 +39,7 @@
 #define PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)
 
 struct v3 {
-    struct muster_handler handler;
+    struct mu_handler handler;
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
@@ -1380,8 +1380,8 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
     mu_asking_close(&v->asking, handle_gone);
 }
 
-const struct muster_handler_ops mu_etcd_v3_handler_ops = {
-    .size = sizeof mu_etcd_v3_handler_ops,
+static const struct muster_handler_ops v3_ops = {
+    .size = sizeof v3_ops,
     .name = "etcd-v3",
     .join = v3_join,
     .leave = v3_leave,
@@ -1406,7 +1406,7 @@ static void on_kv_closing(void *ctx)
     ((struct v3 *)ctx)->kv = NULL;
 }
 
-int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct v3 *v = (struct v3 *)handler;
     char prefix[PREFIX_MAX + 8], marks[PREFIX_MAX + 8];
@@ -1429,6 +1429,8 @@ int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, st
     *ret_kv = v->kv;
     return 0;
 }
+
+static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 /* ---- Parameters ---- */
 
@@ -1568,7 +1570,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
 
     if (v == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    v->handler.ops = &mu_etcd_v3_handler_ops;
+    v->handler = (struct mu_handler){ { &v3_ops }, &agent_ops };
     v->loop = loop;
     v->listener = listener;
     v->ctx = ctx;
@@ -1593,7 +1595,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     v->timer.data = v;
     mu_asking_open(&v->asking, loop, on_ask, v);
     mu_boot_uv_open(&v->boot, loop, &(struct mu_boot_uv_config){ .agents_store = true, .ops = &boot_ops, .ctx = v });
-    *ret_handler = &v->handler;
+    *ret_handler = &v->handler.base;
     return 0;
 }
 

@@ -70,7 +70,7 @@ struct mu_bind mu_front_bind(const struct mu_front *front)
 struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_front_ops *ops, uv_loop_t *loop,
                                      muster_rdzv_listener *listener, void *ctx)
 {
-    front->handler.ops = ops->handler;
+    front->handler = (struct mu_handler){ { ops->handler }, ops->agent };
     front->ops = ops;
     front->loop = loop;
     front->listener = listener;
@@ -79,7 +79,7 @@ struct muster_handler *mu_front_open(struct mu_front *front, const struct mu_fro
     (void)uv_timer_init(loop, &front->news);
     front->timer.data = front->news.data = front;
     (void)uv_timer_start(&front->timer, on_begin, 0, 0);
-    return &front->handler;
+    return &front->handler.base;
 }
 
 void mu_front_run(struct mu_front *front, const struct mu_dynamic_config *config)

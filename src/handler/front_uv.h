@@ -13,13 +13,14 @@ struct mu_front;
 
 struct mu_front_ops {
     const struct muster_handler_ops *handler;
+    const struct mu_handler_ops *agent;
     void (*begin)(struct mu_front *front); /* finds the back end, from the loop; ends with mu_front_run() or _fail() */
     /* It is being freed, and nothing is left to be closed: may close more (mu_front_hold()), or ends with mu_front_free(). */
     void (*over)(struct mu_front *front);
 };
 
 struct mu_front { /* first member of its handler, which fills in the first part */
-    struct muster_handler handler;
+    struct mu_handler handler;
     char *run_id, *local_addr;     /* its own */
     char *bind_hosts, *bind_allow; /* by mu_front_take_places() */
     struct mu_boot_master master;  /* the same */

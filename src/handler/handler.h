@@ -11,6 +11,27 @@
 #include <stdatomic.h>
 
 struct uv_loop_s;
+struct mu_kv;
+
+/* What agents need of a handler beside its public table. */
+struct mu_handler_ops {
+    bool hides_members; /* it cannot tell of members that are lost, and cannot be closed: a user's blocking handler */
+    /* A connection to the group's plain store, on the handler's loop; the caller closes it. Keys are whole, as in a TCPStore.
+     * NULL: the handler's `endpoint` says where a TCPStore is, or there is no store. */
+    int (*open_kv)(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
+    bool (*has_kv)(
+        const struct muster_handler *handler); /* open_kv works in this round. NULL: it does in every round */
+};
+
+struct mu_handler { /* first member of every handler that a mu_handler_start makes */
+    struct muster_handler base;
+    const struct mu_handler_ops *ops;
+};
+
+static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_handler *handler)
+{
+    return ((const struct mu_handler *)handler)->ops;
+}
 
 /* Makes a handler on `loop` by its parameters. Used by blocking_rdzv_uv.c (one thread and loop a handler), by `muster join`
  * and by the agent. Nothing is told before this has returned. */
@@ -52,21 +73,6 @@ int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, s
 int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
 void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is still in it: if it is claimed, it stays so for ever */
-
-/* own.c: a back end's own way to the group's plain store, on the handler's loop, where that is no TCPStore. Keys are whole, as
- * in a TCPStore. MUSTER_ENOTSUP: this handler has none. */
-struct mu_kv;
-bool mu_handler_has_kv(const struct muster_handler *handler); /* of the round that was joined */
-int mu_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
-/* own.c: it tells of members that are lost, and can be closed. A blocking handler has no way to. */
-bool mu_handler_tells_of_members(const struct muster_handler *handler);
-
-extern const struct muster_handler_ops mu_etcd_handler_ops;
-int mu_etcd_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
-extern const struct muster_handler_ops mu_etcd_v2_handler_ops;
-int mu_etcd_v2_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
-extern const struct muster_handler_ops mu_etcd_v3_handler_ops;
-int mu_etcd_v3_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
 /* name.c: what has failed, as a verb before "rendezvous". */
 const char *mu_handler_request_text(enum muster_rdzv_request request);
@@ -121,8 +127,6 @@ int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, voi
 
 /* ---- dynamic_uv.c: the dynamic rendezvous on a back end ---- */
 
-struct mu_kv;
-
 struct mu_dynamic_config {
     const char *backend, *run_id; /* copied */
     const char *local_addr;       /* NULL: none */
@@ -146,10 +150,6 @@ struct mu_dynamic_config {
     void *open_kv_ctx;
     uint64_t patience_ms; /* of that one, when it is closed */
 };
-
-extern const struct muster_handler_ops mu_dynamic_handler_ops;
-bool mu_dynamic_has_kv(const struct muster_handler *handler);
-int mu_dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
 
 /* Whether a node may be called that (NULL: it has no name of its own); MUSTER_EINVAL says why not. */
 int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr);

@@ -233,7 +233,7 @@ int muster_rdzv_registry_load(struct muster_rdzv_registry *registry, const char 
 /* ---- Services. The back end holds them by a bare pointer. ---- */
 
 struct wrapper {
-    struct muster_handler base;
+    struct mu_handler base;
     struct muster_handler_ops ops; /* a table each: the name in it is the back end's */
     struct muster_host host;       /* what the back end sees */
     uv_loop_t *loop;
@@ -721,6 +721,8 @@ static int create(struct wrapper *w, const struct muster_rdzv_params *params, st
     return 0;
 }
 
+static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
+
 static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plugin, muster_rdzv_listener *listener,
                                    void *ctx)
 {
@@ -736,7 +738,7 @@ static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plug
                                           .look = plugin_look,
                                           .use_agent_store = plugin_use_agent_store,
                                           .free = plugin_free };
-    w->base.ops = &w->ops;
+    w->base = (struct mu_handler){ { &w->ops }, &agent_ops };
     w->host = host_template;
     w->host.ctx = w;
     w->loop = loop;
@@ -765,7 +767,7 @@ int mu_plugin_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
         return mu_fail(reterr, MUSTER_ENOMEM, "rendezvous back end '%s': no memory", name);
     rc = create(w, params, reterr);
     if (rc == 0)
-        *ret_handler = &w->base;
+        *ret_handler = &w->base.base;
     return rc;
 }
 

@@ -408,7 +408,7 @@ struct hub { /* of rank 0 */
 };
 
 struct handler {
-    struct muster_handler base;
+    struct mu_handler base;
     struct place place;
     char *name; /* of this node */
     uv_loop_t *loop;
@@ -1236,6 +1236,8 @@ static const struct muster_handler_ops handler_ops = {
     .when_alone = loop_when_alone,
 };
 
+static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
+
 /* Takes the place, also on failure. */
 static int start_at(uv_loop_t *loop, struct place *place, const char *local_addr, muster_rdzv_listener *listener,
                     void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
@@ -1250,7 +1252,7 @@ static int start_at(uv_loop_t *loop, struct place *place, const char *local_addr
         place_done(place);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
-    h->base.ops = &handler_ops;
+    h->base = (struct mu_handler){ { &handler_ops }, &agent_ops };
     h->place = *place;
     h->loop = loop;
     h->listener = listener;
@@ -1259,7 +1261,7 @@ static int start_at(uv_loop_t *loop, struct place *place, const char *local_addr
     (void)uv_timer_init(loop, &h->deadline);
     (void)uv_timer_init(loop, &h->hub.timer);
     h->news.data = h->deadline.data = h->hub.timer.data = h;
-    *ret_handler = &h->base;
+    *ret_handler = &h->base.base;
     return 0;
 }
 

@@ -31,7 +31,7 @@ enum {
 };
 
 struct blocking {
-    struct muster_handler handler;
+    struct mu_handler handler;
     struct mu_user_handler machine;
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
@@ -100,9 +100,11 @@ struct view { /* what an agent asks through */
 
 static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned);
 
+static const struct muster_handler_ops handler_ops;
+
 static struct blocking *of(const struct muster_handler *handler)
 {
-    assert(handler->ops == &mu_user_handler_handler_ops);
+    assert(handler->ops == &handler_ops);
     return (struct blocking *)(uintptr_t)handler;
 }
 
@@ -393,12 +395,12 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 
 static const struct mu_kv_ops view_ops = { .name = "blocking", .submit = view_submit, .close = view_close };
 
-bool mu_user_handler_has_store(const struct muster_handler *handler)
+static bool has_kv(const struct muster_handler *handler)
 {
     return of(handler)->store != NULL;
 }
 
-int mu_user_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
+static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct blocking *b = of(handler);
     struct view *view = calloc(1, sizeof *view);
@@ -413,6 +415,8 @@ int mu_user_handler_open_kv(struct muster_handler *handler, struct mu_kv **ret_k
     *ret_kv = &view->kv;
     return 0;
 }
+
+static const struct mu_handler_ops agent_ops = { .hides_members = true, .open_kv = open_kv, .has_kv = has_kv };
 
 /* ---- Telling ---- */
 
@@ -670,8 +674,8 @@ static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx
     mu_asking_put(&b->asking, MU_USER_HANDLER_ON_FREE);
 }
 
-const struct muster_handler_ops mu_user_handler_handler_ops = {
-    .size = sizeof mu_user_handler_handler_ops,
+static const struct muster_handler_ops handler_ops = {
+    .size = sizeof handler_ops,
     .name = "blocking",
     .join = blocking_join,
     .leave = blocking_leave,
@@ -746,7 +750,7 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     if (b == NULL) {
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
     } else {
-        b->handler.ops = &mu_user_handler_handler_ops;
+        b->handler = (struct mu_handler){ { &handler_ops }, &agent_ops };
         b->loop = loop;
         b->listener = listener;
         b->ctx = ctx;
@@ -765,6 +769,6 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     (void)uv_timer_init(loop, &b->timer); /* these only fill in memory */
     mu_asking_open(&b->asking, loop, on_ask, b);
     b->timer.data = b->rang.data = b;
-    *ret_handler = &b->handler;
+    *ret_handler = &b->handler.base;
     return 0;
 }
