@@ -1,4 +1,4 @@
-/* Answers that are told from the loop. An idle handle and no timer: a timer that is started anew from inside of its callback
+/* What is done from the loop. An idle handle and no timer: a timer that is started anew from inside of its callback
  * runs again in the same turn of the loop. */
 #include "kv/later_uv.h"
 
@@ -13,12 +13,23 @@ static void tell_all(struct mu_later *later)
         later->tell(link);
 }
 
+static void take_turn(struct mu_later *later)
+{
+    void (*turn)(void *ctx) = later->turn;
+
+    later->turn = NULL;
+    if (turn != NULL)
+        turn(later->turn_ctx);
+}
+
 static void on_idle(uv_idle_t *handle)
 {
     struct mu_later *later = handle->data;
 
     (void)uv_idle_stop(handle);
     tell_all(later);
+    if (later->closed == NULL)
+        take_turn(later);
 }
 
 void mu_later_open(struct mu_later *later, uv_loop_t *loop, void (*tell)(struct mu_list *link))
@@ -32,6 +43,15 @@ void mu_later_open(struct mu_later *later, uv_loop_t *loop, void (*tell)(struct 
 void mu_later_push(struct mu_later *later, struct mu_list *link)
 {
     mu_list_push(&later->list, link);
+    if (later->closed == NULL)
+        (void)uv_idle_start(&later->handle, on_idle);
+}
+
+void mu_later_turn(struct mu_later *later, void (*turn)(void *ctx), void *ctx)
+{
+    assert(later->turn == NULL || later->turn == turn);
+    later->turn = turn;
+    later->turn_ctx = ctx;
     if (later->closed == NULL)
         (void)uv_idle_start(&later->handle, on_idle);
 }

@@ -1,4 +1,4 @@
-/* Answers that are told from the loop. */
+/* What is done from the loop. */
 #include "kv/later_uv.h"
 #include "pure.h"
 
@@ -101,6 +101,56 @@ static void what_comes_while_it_is_being_closed_is_told_too(void **state)
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+static void count(void *ctx)
+{
+    ++*(unsigned *)ctx;
+}
+
+/* The first two times. */
+static void count_again(void *ctx)
+{
+    count(ctx);
+    if (*(unsigned *)ctx < 3)
+        mu_later_turn(&later, count_again, ctx);
+}
+
+static void a_turn_is_taken_once_however_often_it_is_wanted(void **state)
+{
+    unsigned turns = 0;
+
+    (void)state;
+    mu_later_turn(&later, count, &turns);
+    mu_later_turn(&later, count, &turns);
+    assert_int_equal(turns, 0);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(turns, 1);
+    end();
+}
+
+static void a_turn_that_is_wanted_from_inside_has_to_wait_for_the_next(void **state)
+{
+    unsigned turns = 0;
+
+    (void)state;
+    mu_later_turn(&later, count_again, &turns);
+    for (unsigned i = 1; i <= 3; i++) {
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        assert_int_equal(turns, i);
+    }
+    end();
+    assert_int_equal(turns, 3);
+}
+
+static void no_turn_is_taken_once_it_is_being_closed(void **state)
+{
+    unsigned turns = 0;
+
+    (void)state;
+    mu_later_turn(&later, count, &turns);
+    end();
+    assert_int_equal(turns, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +158,9 @@ int main(void)
         cmocka_unit_test_setup(what_is_pushed_from_inside_has_to_wait_for_the_next_turn, start),
         cmocka_unit_test_setup(what_is_left_is_told_before_it_is_closed, start),
         cmocka_unit_test_setup(what_comes_while_it_is_being_closed_is_told_too, start),
+        cmocka_unit_test_setup(a_turn_is_taken_once_however_often_it_is_wanted, start),
+        cmocka_unit_test_setup(a_turn_that_is_wanted_from_inside_has_to_wait_for_the_next, start),
+        cmocka_unit_test_setup(no_turn_is_taken_once_it_is_being_closed, start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
