@@ -865,6 +865,9 @@ static void on_tell(struct dynamic *d, const struct mu_rdzv_effect *effect)
         ask_for_host(d); /* it may be another one now */
         tell(d, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = d->round });
         break;
+    case MU_RDZV_TELL_FOREIGN:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", d->run_id, mu_rdzv_error(d->rdzv)->text);
+        break;
     case MU_RDZV_TELL_PROGRESS:
         if (!d->host_known)
             ask_for_host(d);

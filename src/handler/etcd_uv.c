@@ -517,6 +517,9 @@ static void on_tell(struct etcd *e, const struct mu_classic_effect *effect)
         event.type = MUSTER_RDZV_BACKEND_UP;
         tell(e, event);
         break;
+    case MU_CLASSIC_TELL_FOREIGN:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", e->place.run_id, effect->error->text);
+        break;
     case MU_CLASSIC_TELL_PROGRESS:
         tell_progress(e);
         break;

@@ -1165,6 +1165,9 @@ static void on_tell(struct v3 *v, const struct mu_fold_effect *effect)
     case MU_FOLD_TELL_BACKEND_UP:
         tell(v, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_UP, .round = v->round });
         break;
+    case MU_FOLD_TELL_FOREIGN:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", v->run_id, effect->error->text);
+        break;
     case MU_FOLD_TELL_PROGRESS:
         tell_progress(v);
         break;

@@ -32,7 +32,8 @@ enum mu_part_event_type {
     X(LOOKED, "looked")             /* round, count: waiting, closed; or error */                                      \
     X(BACKEND_DOWN, "backend_down") /* the first failed request of a row: error. It is tried again */                  \
     X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress") /* while joining: progress() has changed */
+    X(PROGRESS, "progress") /* while joining: progress() has changed */                                                \
+    X(FOREIGN, "foreign")   /* a key of ours holds what none of us wrote: error is a sentence for the log */
 
 enum mu_part_tell {
 #define X(name, text) MU_PART_TELL_##name,
@@ -48,7 +49,7 @@ struct mu_part_news {
     int64_t round, count;             /* -1: of no round */
     bool closed;                      /* LOOKED */
     const char *who;                  /* WAITING: the first of them; NULL: not known */
-    const struct muster_error *error; /* FAILED, BACKEND_DOWN, and LOOKED if it was not possible; else NULL */
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN, FOREIGN, and of a LOOKED that was not possible */
     uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN, where the machine knows: how long already, and for how long yet */
     bool host_lost;                  /* BACKEND_DOWN: the store's host, a member, is lost with it; LOST follows */
     const size_t *ranks;             /* LOST, where the machine counts and does not name them */

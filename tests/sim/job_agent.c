@@ -226,6 +226,7 @@ static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
     case MU_RDZV_TELL_LOOKED:
         return MUSTER_RDZV_LOOKED;
     case MU_RDZV_TELL_PROGRESS:
+    case MU_RDZV_TELL_FOREIGN:
     case MU_RDZV_TELL_PLANNED:
     case MU_RDZV_TELL_SYNCED:
         break;

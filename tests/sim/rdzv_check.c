@@ -599,6 +599,7 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
         node->down = false;
         break;
     case MU_RDZV_TELL_PROGRESS:
+    case MU_RDZV_TELL_FOREIGN:
     case MU_RDZV_TELL_PLANNED:
     case MU_RDZV_TELL_SYNCED:
         break;

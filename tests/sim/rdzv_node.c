@@ -123,6 +123,7 @@ static void hear(struct node *node, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_BACKEND_DOWN:
     case MU_RDZV_TELL_BACKEND_UP:
     case MU_RDZV_TELL_PROGRESS:
+    case MU_RDZV_TELL_FOREIGN:
     case MU_RDZV_TELL_PLANNED:
     case MU_RDZV_TELL_SYNCED:
         break;

@@ -409,6 +409,7 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
     case MU_CLASSIC_TELL_BACKEND_DOWN:
     case MU_CLASSIC_TELL_BACKEND_UP:
     case MU_CLASSIC_TELL_PROGRESS:
+    case MU_CLASSIC_TELL_FOREIGN:
         break;
     }
 }

@@ -246,6 +246,7 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
     case MU_FOLD_TELL_BACKEND_DOWN:
     case MU_FOLD_TELL_BACKEND_UP:
     case MU_FOLD_TELL_PROGRESS:
+    case MU_FOLD_TELL_FOREIGN:
     case MU_FOLD_TELL_COMPLETED:
     case MU_FOLD_TELL_LEADER:
         break;

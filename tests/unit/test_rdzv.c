@@ -145,6 +145,7 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_LEFT:
     case MU_RDZV_TELL_BACKEND_UP:
     case MU_RDZV_TELL_PROGRESS:
+    case MU_RDZV_TELL_FOREIGN:
         break;
     }
 }
