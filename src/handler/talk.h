@@ -1,0 +1,139 @@
+/* The conversation between a handler and its owner, together with the boot of a round. Pure: events in, effects out.
+ *
+ * A handler has three parts beside this one. The machine (rdzv.h, classic.h or fold.h) finds the members of a round. The boot
+ * (boot.h) agrees on where the workers of that round meet. A back end that has to be found first (c10d, etcd-v2) comes before
+ * both. This machine decides what each of them is asked, and what the owner is told:
+ *
+ *                                +------------------- lost, removed --------------------+
+ *                                v                                                      |
+ *   IDLE ------ JOIN -----> JOINING --machine: joined--> BOOTING --booted--> JOINED     |
+ *    ^ ^                       |                           | | |               |        |
+ *    | +---- failed -----------+---------------------------+ | +---------------|--------+ (before the join's deadline)
+ *    |                                                       v boot failed, or lost after the deadline
+ *    +------------- left: FAILED is told ------------- GIVING_UP               |
+ *    |                                                                         |
+ *    +--left-- LEAVING <---------------- LEAVE, from any of these -------------+
+ *                |  ^
+ *           JOIN v  | LEAVE
+ *           LEAVING_TO_JOIN --left--> JOINING
+ *
+ *   Before that, where the back end has to be found:
+ *   UNSOUGHT --turn--> SEEKING --found--> IDLE, JOINING, LEAVING or LEAVING_TO_JOIN, by what was asked meanwhile
+ *      ^                  v not found: what was asked has failed
+ *      +---JOIN, CLOSE, LOOK--- ABSENT
+ *
+ * What holds:
+ *  - Each JOIN has one answer: JOINED, FAILED, or, where the owner has asked to LEAVE since, what that brings.
+ *  - Nothing is told of a round that was not told as joined, nor of one that the owner has left or replaced by the next JOIN.
+ *    What a machine says of it meanwhile is dropped.
+ *  - A round that is lost while it boots is not told. The next one is joined instead, until the join's deadline.
+ *  - A node whose boot has failed leaves the round before the owner hears of it, so that it is in nobody's way.
+ *  - The machine is never asked to JOIN while it is joining or leaving.
+ *  - Nothing is told, and the machine is not asked, from inside of the owner's call: see TURN. The boot is stopped at once.
+ *
+ * This machine has no timer. Each wait ends by somebody else's: JOINING and LEAVING by the machine's, BOOTING by the boot's,
+ * SEEKING by that of what looks for the back end.
+ *
+ * What the handlers do differently, and why:
+ *  - etcd-v3 and the classic etcd rendezvous have no back end to be found: their machines wait for etcd themselves. They begin
+ *    with IDLE. So does a dynamic rendezvous on a user's back end.
+ *  - Only the document machine fails to leave (FAILED, LEAVE): it has to write. The others let a lease end.
+ *  - A dynamic handler shows others that it waits (notice_board.h) for as long as mu_talk_is_joining(). */
+#ifndef MU_HANDLER_TALK_H
+#define MU_HANDLER_TALK_H
+
+#include "rdzv/part.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define MU_TALK_STATES(X)                                                                                              \
+    X(UNSOUGHT, "unsought") /* the back end is to be looked for */                                                     \
+    X(SEEKING, "seeking")   /* it is being looked for */                                                               \
+    X(ABSENT, "absent")     /* it was not found */                                                                     \
+    X(IDLE, "idle")         /* in no round that the owner knows or waits for */                                        \
+    X(JOINING, "joining")   /* the machine joins, or is about to be asked to */                                        \
+    X(BOOTING, "booting")   /* it has joined; where the workers meet is being agreed on */                             \
+    X(JOINED, "joined")     /* the owner knows of the round */                                                         \
+    X(GIVING_UP, "giving up")                                                                                          \
+    X(LEAVING, "leaving")                                                                                              \
+    X(LEAVING_TO_JOIN, "leaving to join") /* JOIN was asked while leaving */
+
+enum mu_talk_state {
+#define X(name, text) MU_TALK_##name,
+    MU_TALK_STATES(X)
+#undef X
+};
+
+enum mu_talk_event_type {
+    MU_TALK_ON_ASKED,  /* by the owner: asked (JOIN, LEAVE, CLOSE, LOOK). No JOIN before the last one is answered */
+    MU_TALK_ON_TURN,   /* from the loop, once mu_talk_is_due() */
+    MU_TALK_ON_TOLD,   /* by the machine: news */
+    MU_TALK_ON_BOOTED, /* the boot is done */
+    MU_TALK_ON_BOOT_FAILED, /* error */
+    MU_TALK_ON_FOUND,       /* the back end is there */
+    MU_TALK_ON_NOT_FOUND,   /* error */
+};
+
+struct mu_talk_event { /* borrows what it points to */
+    enum mu_talk_event_type type;
+    uint64_t now_ms;
+    enum mu_part_event_type asked;
+    const struct mu_part_news *news;
+    const struct muster_error *error;
+};
+
+enum mu_talk_effect_type {
+    MU_TALK_DO_ASK,        /* the machine: asked */
+    MU_TALK_DO_START_BOOT, /* of the round that the machine has joined */
+    MU_TALK_DO_STOP_BOOT,
+    MU_TALK_DO_FIND, /* the back end; FOUND or NOT_FOUND comes later, or from inside */
+    MU_TALK_DO_TELL, /* the owner: tell, round, count, asked, error. What else belongs to it, the handler knows */
+};
+
+struct mu_talk_effect { /* borrows from the machine and from the event, until the next step */
+    enum mu_talk_effect_type type;
+    enum mu_part_tell tell;
+    enum mu_part_event_type asked; /* TELL: what has FAILED; TIME: the membership of the round */
+    int64_t round, count;
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN, and LOOKED if it was not possible */
+};
+
+#define MU_TALK_EFFECTS_MAX 4
+
+struct mu_talk_effects {
+    struct mu_talk_effect items[MU_TALK_EFFECTS_MAX];
+    unsigned count;
+};
+
+#define MU_TALK_QUEUE_MAX 4 /* JOIN, LEAVE, CLOSE and LOOK: what is asked twice before it was begun is asked once */
+
+struct mu_talk {
+    enum mu_talk_state state;
+    enum mu_part_event_type queue[MU_TALK_QUEUE_MAX]; /* what the machine is still to be asked, in this order */
+    size_t queue_count;
+    uint64_t join_ms, join_deadline_ms;
+    int64_t round; /* that was told last; -1: none */
+    /* BOOTING. */
+    int64_t boot_round;
+    int64_t waiting;                      /* told meanwhile; 0: not told */
+    bool closed;                          /* the same */
+    struct muster_error error;            /* GIVING_UP: why */
+    uint64_t joins_asked, joins_answered; /* answered, or taken back */
+};
+
+/* `finds_back_end`: FIND comes first. Zeroed memory is not enough. */
+void mu_talk_init(struct mu_talk *talk, uint64_t join_ms, bool finds_back_end);
+
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. The effects are to be performed in order;
+ * the owner, when told, may ask from inside. */
+void mu_talk_step(struct mu_talk *talk, const struct mu_talk_event *event, struct mu_talk_effects *out);
+
+bool mu_talk_is_due(const struct mu_talk *talk);     /* TURN is wanted, from the loop; asked after every step */
+bool mu_talk_is_joining(const struct mu_talk *talk); /* the back end is there, and the owner waits for JOINED */
+bool mu_talk_is_booting(const struct mu_talk *talk);
+bool mu_talk_has_back_end(const struct mu_talk *talk);
+
+const char *mu_talk_state_text(enum mu_talk_state state);
+
+#endif
