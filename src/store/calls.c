@@ -7,6 +7,8 @@
 #include "store/calls.h"
 
 #include "base/error.h"
+#include "store/greeting.h"
+#include "store/requests.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 
 enum {
-    OUT_BYTES_MAX = 1 << 30, /* what may wait to be written */
     FOUND_ROOM_MIN = 16,
     KEY_SHOWN_BYTES = 64, /* of a key, in an error's text */
     DESCRIPTION_BYTES = 256,
@@ -24,22 +25,10 @@ enum {
 #define VALUES_MAX (UINT64_C(1) << 26)       /* that a server sends in one answer */
 #define ANSWER_BYTES_MAX (UINT64_C(1) << 30) /* of all of them together */
 
-enum shape {
-    SHAPE_NONE,   /* no answer */
-    SHAPE_WAIT,   /* one byte; may be cancelled */
-    SHAPE_READY,  /* one byte: CHECK */
-    SHAPE_WORD,   /* u32 */
-    SHAPE_NUMBER, /* i64 */
-    SHAPE_BYTES,
-    SHAPE_POPPED, /* i64, and bytes if it is above 0 */
-    SHAPE_VALUES, /* `left` times bytes */
-    SHAPE_KEYS,   /* i64, and so many times bytes */
-};
-
 struct mu_slot {
     struct mu_list link;
     struct mu_call *call; /* NULL: it ran out of time; drop the answer */
-    enum shape shape;
+    enum mu_answer_shape shape;
     uint64_t left;  /* VALUES */
     uint64_t taken; /* VALUES: bytes that they take so far */
     bool canceling;
@@ -150,170 +139,6 @@ static void succeed(struct mu_calls *calls, struct mu_call *call);
 
 /* ---- Requests ---- */
 
-static int put(struct mu_calls *calls, const void *data, size_t len)
-{
-    return mu_buf_append(&calls->out, data, len, OUT_BYTES_MAX);
-}
-
-static int put_number(struct mu_calls *calls, int64_t number)
-{
-    char wire[8];
-
-    mu_put_u64(wire, (uint64_t)number);
-    return put(calls, wire, sizeof wire);
-}
-
-static int put_bytes(struct mu_calls *calls, struct muster_slice bytes)
-{
-    int rc = put_number(calls, (int64_t)bytes.len);
-
-    return rc < 0 ? rc : put(calls, bytes.data, bytes.len);
-}
-
-/* A key as it goes on the wire: "/" in front, as every PyTorch client does. */
-static int put_key(struct mu_calls *calls, const struct mu_call *call, struct muster_slice key)
-{
-    size_t slash = calls->raw_keys || call->raw_key ? 0 : 1;
-    int rc = put_number(calls, (int64_t)(slash + key.len));
-
-    if (rc == 0)
-        rc = put(calls, "/", slash);
-    return rc < 0 ? rc : put(calls, key.data, key.len);
-}
-
-static int put_code(struct mu_calls *calls, enum mu_op op)
-{
-    char code = (char)mu_op_code(op, calls->dialect);
-
-    return put(calls, &code, 1);
-}
-
-/* An op with one key and, where the op has one, a value. */
-static int put_request(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, struct muster_slice key,
-                       const struct muster_slice *value)
-{
-    int rc = put_code(calls, op);
-
-    if (rc == 0)
-        rc = put_key(calls, call, key);
-    return rc < 0 || value == NULL ? rc : put_bytes(calls, *value);
-}
-
-static int put_keys(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, bool with_values)
-{
-    int rc = put_code(calls, op);
-
-    if (rc == 0)
-        rc = put_number(calls, (int64_t)call->count);
-    for (size_t i = 0; i < call->count && rc == 0; i++) {
-        rc = put_key(calls, call, call->keys[i]);
-        if (rc == 0 && with_values)
-            rc = put_bytes(calls, call->values[i]);
-    }
-    return rc;
-}
-
-static int put_wait(struct mu_calls *calls, const struct mu_call *call)
-{
-    int rc = put_code(calls, MU_OP_WAIT);
-
-    if (rc == 0)
-        rc = put_number(calls, 1);
-    return rc < 0 ? rc : put_key(calls, call, call->key);
-}
-
-static int put_each(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
-{
-    int rc = 0;
-
-    for (size_t i = 0; i < call->count && rc == 0; i++)
-        rc = put_request(calls, call, op, call->keys[i], op == MU_OP_SET ? &call->values[i] : NULL);
-    return rc;
-}
-
-static int put_counted(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
-{
-    int rc = put_request(calls, call, op, call->key, NULL);
-
-    return rc < 0 ? rc : put_number(calls, call->number);
-}
-
-static int put_compare_set(struct mu_calls *calls, const struct mu_call *call)
-{
-    int rc = put_request(calls, call, MU_OP_COMPARE_SET, call->key, &call->value);
-
-    return rc < 0 ? rc : put_bytes(calls, call->desired);
-}
-
-static int put_ping(struct mu_calls *calls)
-{
-    char nonce[4];
-    int rc = put_code(calls, MU_OP_PING);
-
-    mu_put_u32(nonce, MU_MAGIC);
-    return rc < 0 ? rc : put(calls, nonce, sizeof nonce);
-}
-
-/* Puts the call's next request into `out` and tells what answer it gets. */
-static int put_step(struct mu_calls *calls, const struct mu_call *call, enum shape *ret_shape)
-{
-    bool has_multi = mu_op_code(MU_OP_MULTI_GET, calls->dialect) >= 0;
-
-    *ret_shape = SHAPE_NONE;
-    switch (call->kind) {
-    case MU_CALL_SET:
-        return put_request(calls, call, MU_OP_SET, call->key, &call->value);
-    case MU_CALL_APPEND:
-        return put_request(calls, call, MU_OP_APPEND, call->key, &call->value);
-    case MU_CALL_QUEUE_PUSH:
-        return put_request(calls, call, MU_OP_QUEUE_PUSH, call->key, &call->value);
-    case MU_CALL_MULTI_SET:
-        return has_multi ? put_keys(calls, call, MU_OP_MULTI_SET, true) : put_each(calls, call, MU_OP_SET);
-    case MU_CALL_GET:
-        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_BYTES;
-        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_GET, call->key, NULL);
-    case MU_CALL_MULTI_GET:
-        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_VALUES;
-        if (call->step == 0)
-            return put_keys(calls, call, MU_OP_WAIT, false);
-        return has_multi ? put_keys(calls, call, MU_OP_MULTI_GET, false) : put_each(calls, call, MU_OP_GET);
-    case MU_CALL_QUEUE_POP:
-        *ret_shape = call->step == 0 ? SHAPE_WAIT : SHAPE_POPPED;
-        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_QUEUE_POP, call->key, NULL);
-    case MU_CALL_ADD:
-        *ret_shape = SHAPE_NUMBER;
-        return put_counted(calls, call, MU_OP_ADD);
-    case MU_CALL_COMPARE_SET:
-        *ret_shape = SHAPE_BYTES;
-        return put_compare_set(calls, call);
-    case MU_CALL_CHECK:
-        *ret_shape = SHAPE_READY;
-        return put_keys(calls, call, MU_OP_CHECK, false);
-    case MU_CALL_WAIT:
-        *ret_shape = SHAPE_WAIT;
-        return put_keys(calls, call, MU_OP_WAIT, false);
-    case MU_CALL_DELETE_KEY:
-        *ret_shape = SHAPE_NUMBER;
-        return put_request(calls, call, MU_OP_DELETE_KEY, call->key, NULL);
-    case MU_CALL_NUM_KEYS:
-        *ret_shape = SHAPE_NUMBER;
-        return put_code(calls, MU_OP_NUM_KEYS);
-    case MU_CALL_QUEUE_LEN:
-        *ret_shape = SHAPE_NUMBER;
-        return put_request(calls, call, MU_OP_QUEUE_LEN, call->key, NULL);
-    case MU_CALL_LIST_KEYS:
-        *ret_shape = SHAPE_KEYS;
-        return put_code(calls, MU_OP_LIST_KEYS);
-    case MU_CALL_BARRIER:
-        *ret_shape = SHAPE_WAIT;
-        return put_counted(calls, call, MU_OP_BARRIER);
-    case MU_CALL_PING:
-        *ret_shape = SHAPE_WORD;
-        return put_ping(calls);
-    }
-    return MUSTER_EINTERNAL;
-}
-
 /* Which feature the call needs of a V server; 0: none. */
 static unsigned feature_of(enum mu_call_kind kind)
 {
@@ -350,7 +175,7 @@ static enum can can_do(const struct mu_calls *calls, const struct mu_call *call)
     return calls->features_had & feature ? CAN : CANNOT;
 }
 
-static struct mu_slot *new_slot(struct mu_calls *calls, struct mu_call *call, enum shape shape)
+static struct mu_slot *new_slot(struct mu_calls *calls, struct mu_call *call, enum mu_answer_shape shape)
 {
     struct mu_slot *slot = calloc(1, sizeof *slot);
 
@@ -358,9 +183,9 @@ static struct mu_slot *new_slot(struct mu_calls *calls, struct mu_call *call, en
         return NULL;
     slot->call = call;
     slot->shape = shape;
-    slot->left = shape == SHAPE_VALUES ? call->count : 0;
+    slot->left = shape == MU_ANSWER_VALUES ? call->count : 0;
     mu_list_push(&calls->slots, &slot->link);
-    if (shape == SHAPE_WAIT)
+    if (shape == MU_ANSWER_WAIT)
         calls->parked = slot;
     return slot;
 }
@@ -369,11 +194,11 @@ static struct mu_slot *new_slot(struct mu_calls *calls, struct mu_call *call, en
 static void send_step(struct mu_calls *calls, struct mu_call *call)
 {
     size_t before = calls->out.len;
-    enum shape shape;
-    int rc = put_step(calls, call, &shape);
+    enum mu_answer_shape shape;
+    int rc = mu_request_put(calls, call, &shape);
 
     mu_list_remove(&call->link);
-    if (rc == 0 && shape != SHAPE_NONE && new_slot(calls, call, shape) == NULL)
+    if (rc == 0 && shape != MU_ANSWER_NONE && new_slot(calls, call, shape) == NULL)
         rc = MUSTER_ENOMEM;
     if (rc < 0) {
         calls->out.len = before;
@@ -382,9 +207,9 @@ static void send_step(struct mu_calls *calls, struct mu_call *call)
     }
     calls->queued += calls->out.len - before;
     call->sent_at = calls->queued;
-    if (shape == SHAPE_NONE && call->sent_at <= calls->written)
+    if (shape == MU_ANSWER_NONE && call->sent_at <= calls->written)
         succeed(calls, call); /* a multi_set of no keys: there was nothing to send */
-    else if (shape == SHAPE_NONE)
+    else if (shape == MU_ANSWER_NONE)
         mu_list_push(&calls->sending, &call->link);
 }
 
@@ -509,7 +334,7 @@ static enum progress answer_string(struct mu_calls *calls, struct mu_slot *slot,
 
     if (progress != PROGRESS_DONE || slot->call == NULL)
         return progress;
-    if (slot->shape == SHAPE_VALUES || slot->shape == SHAPE_KEYS) {
+    if (slot->shape == MU_ANSWER_VALUES || slot->shape == MU_ANSWER_KEYS) {
         if (keep_found(slot->call, bytes) < 0)
             fail_memory(calls, slot);
     } else if (keep_bytes(&slot->call->bytes, bytes) < 0) {
@@ -544,13 +369,13 @@ static enum progress answer_counted(struct mu_calls *calls, struct mu_slot *slot
     if (in.len - *at < 8)
         return PROGRESS_MORE;
     number = mu_get_u64(in.data + *at);
-    if (number > (slot->shape == SHAPE_KEYS ? VALUES_MAX : (uint64_t)INT64_MAX)) {
+    if (number > (slot->shape == MU_ANSWER_KEYS ? VALUES_MAX : (uint64_t)INT64_MAX)) {
         protocol_error(calls, "an absurd count");
         return PROGRESS_LOST;
     }
     *at += 8;
-    if (slot->shape == SHAPE_KEYS) {
-        slot->shape = SHAPE_VALUES;
+    if (slot->shape == MU_ANSWER_KEYS) {
+        slot->shape = MU_ANSWER_VALUES;
         slot->left = number;
         return PROGRESS_PART;
     }
@@ -558,7 +383,7 @@ static enum progress answer_counted(struct mu_calls *calls, struct mu_slot *slot
         slot->call->result = (int64_t)number;
     if (number == 0)
         return PROGRESS_DONE;
-    slot->shape = SHAPE_BYTES;
+    slot->shape = MU_ANSWER_BYTES;
     return PROGRESS_PART;
 }
 
@@ -580,24 +405,24 @@ static enum progress answer_number(struct mu_slot *slot, struct mu_slice in, siz
 static enum progress answer(struct mu_calls *calls, struct mu_slot *slot, struct mu_slice in, size_t *at)
 {
     switch (slot->shape) {
-    case SHAPE_WAIT:
+    case MU_ANSWER_WAIT:
         if (in.len == *at)
             return PROGRESS_MORE;
         return answer_wait(calls, slot, (unsigned char)in.data[(*at)++]);
-    case SHAPE_READY:
+    case MU_ANSWER_READY:
         return answer_number(slot, in, at, 1);
-    case SHAPE_WORD:
+    case MU_ANSWER_WORD:
         return answer_number(slot, in, at, 4);
-    case SHAPE_NUMBER:
+    case MU_ANSWER_NUMBER:
         return answer_number(slot, in, at, 8);
-    case SHAPE_BYTES:
+    case MU_ANSWER_BYTES:
         return answer_string(calls, slot, in, at);
-    case SHAPE_VALUES:
+    case MU_ANSWER_VALUES:
         return answer_values(calls, slot, in, at);
-    case SHAPE_POPPED:
-    case SHAPE_KEYS:
+    case MU_ANSWER_POPPED:
+    case MU_ANSWER_KEYS:
         return answer_counted(calls, slot, in, at);
-    case SHAPE_NONE:
+    case MU_ANSWER_NONE:
         break;
     }
     protocol_error(calls, "nothing was to be answered");
@@ -862,7 +687,7 @@ static void cancel_parked(struct mu_calls *calls)
         drop_slots(calls);
         return;
     }
-    if (put_code(calls, MU_OP_CANCEL_WAIT) < 0) {
+    if (mu_request_put_cancel(calls) < 0) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory to cancel a wait");
         mu_calls_lose(calls, &error);
         return;
@@ -885,9 +710,9 @@ void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms)
         link = link->next;
         if (slot->call == NULL || slot->call->deadline_ms > now_ms)
             continue;
-        time_out(calls, slot->call, slot->shape == SHAPE_WAIT ? "timed out" : "got no answer and timed out");
+        time_out(calls, slot->call, slot->shape == MU_ANSWER_WAIT ? "timed out" : "got no answer and timed out");
         slot->call = NULL;
-        if (slot->shape == SHAPE_WAIT) {
+        if (slot->shape == MU_ANSWER_WAIT) {
             cancel_parked(calls);
             break; /* a WAIT is always the last one */
         }
@@ -947,102 +772,4 @@ uint64_t mu_calls_deadline_ms(const struct mu_calls *calls)
             until = slot->call->deadline_ms;
     }
     return until;
-}
-
-/* ---- Greeting ---- */
-
-struct mu_slice mu_greeting(enum mu_dialect dialect)
-{
-    /* VALIDATE and four CANCEL_WAITs. A server older than 2.2 takes it for a SET with an absurd length and closes. */
-    static const char v[] = "\x00\xce\xf7\x85\x3c\x0c\x0c\x0c\x0c";
-    static const char l1[] = "\x0b";                                 /* CANCEL_WAIT */
-    static const char l0[] = "\x04\x00\x00\x00\x00\x00\x00\x00\x00"; /* CHECK of no keys */
-
-    switch (dialect) {
-    case MU_DIALECT_V:
-        return mu_slice(v, sizeof v - 1);
-    case MU_DIALECT_L1:
-        return mu_slice(l1, sizeof l1 - 1);
-    case MU_DIALECT_L0:
-    case MU_DIALECT_L:
-    case MU_DIALECT_UNKNOWN:
-        break;
-    }
-    return mu_slice(l0, sizeof l0 - 1);
-}
-
-int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out)
-{
-    struct mu_calls alone = { .dialect = calls->dialect, .raw_keys = calls->raw_keys, .out = *out };
-    struct mu_call call = { .kind = MU_CALL_SET, .key = { key.data, key.len }, .value = { value.data, value.len } };
-    struct mu_slice greeting = mu_greeting(calls->dialect);
-    int rc = put(&alone, greeting.data, greeting.len);
-
-    if (rc == 0)
-        rc = put_request(&alone, &call, MU_OP_SET, call.key, &call.value);
-    *out = alone.out;
-    return rc;
-}
-
-bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool answered, enum mu_dialect *ret_next)
-{
-    *ret_next = MU_DIALECT_UNKNOWN;
-    if (greeter->wanted != MU_DIALECT_UNKNOWN || (answered && (asked == MU_DIALECT_V || greeter->sure)))
-        return answered;
-    if (answered) {
-        greeter->found = asked;
-        *ret_next = MU_DIALECT_V; /* may have been closed for another reason than not being understood */
-    } else if (asked == MU_DIALECT_V && greeter->found != MU_DIALECT_UNKNOWN) {
-        greeter->sure = true;
-        *ret_next = greeter->found;
-    } else if (asked == MU_DIALECT_V) {
-        *ret_next = MU_DIALECT_L1;
-    } else if (asked == MU_DIALECT_L1 && !greeter->sure) {
-        *ret_next = MU_DIALECT_L0;
-    }
-    return false;
-}
-
-enum mu_greeting_result mu_greeting_check(enum mu_dialect dialect, struct mu_slice answer_bytes)
-{
-    static const char v[] = "\x01\x01\x01\x01", l1[] = "\x01", l0[] = "\x00";
-    struct mu_slice wanted = dialect == MU_DIALECT_V    ? mu_slice(v, sizeof v - 1)
-                             : dialect == MU_DIALECT_L1 ? mu_slice(l1, sizeof l1 - 1)
-                                                        : mu_slice(l0, sizeof l0 - 1);
-
-    if (answer_bytes.len > wanted.len || memcmp(answer_bytes.data, wanted.data, answer_bytes.len) != 0)
-        return MU_GREETING_WRONG;
-    return answer_bytes.len == wanted.len ? MU_GREETING_YES : MU_GREETING_MORE;
-}
-
-struct mu_slice mu_feature_probe(unsigned feature, char bytes[static MU_FEATURE_PROBE_MAX], size_t *ret_answer_bytes)
-{
-    static const char queue[] = "/muster.probe";
-    size_t len = 0;
-
-    bytes[len++] = (char)mu_op_code(MU_OP_VALIDATE, MU_DIALECT_V);
-    mu_put_u32(bytes + len, MU_MAGIC);
-    len += 4;
-    bytes[len++] = (char)mu_op_code(MU_OP_CANCEL_WAIT, MU_DIALECT_V); /* answered by every V server */
-    *ret_answer_bytes = 1 + 8;
-    switch (feature) {
-    case MU_FEATURE_PING:
-        bytes[len++] = (char)mu_op_code(MU_OP_PING, MU_DIALECT_V);
-        mu_put_u32(bytes + len, MU_MAGIC);
-        len += 4;
-        *ret_answer_bytes = 1 + 4;
-        break;
-    case MU_FEATURE_QUEUES:
-        bytes[len++] = (char)mu_op_code(MU_OP_QUEUE_LEN, MU_DIALECT_V);
-        mu_put_u64(bytes + len, sizeof queue - 1);
-        len += 8;
-        memcpy(bytes + len, queue, sizeof queue - 1);
-        len += sizeof queue - 1;
-        break;
-    default:
-        assert(feature == MU_FEATURE_LIST_KEYS);
-        bytes[len++] = (char)mu_op_code(MU_OP_LIST_KEYS, MU_DIALECT_V);
-        break;
-    }
-    return mu_slice(bytes, len);
 }

@@ -39,9 +39,6 @@ enum mu_call_kind {
 #undef X
 };
 
-/* What servers of dialect V may or may not have. */
-enum mu_feature { MU_FEATURE_PING = 1, MU_FEATURE_QUEUES = 2, MU_FEATURE_LIST_KEYS = 4 };
-
 struct mu_call;
 typedef void mu_call_done(struct mu_call *call);
 
@@ -77,7 +74,7 @@ struct mu_calls {
     enum mu_dialect dialect; /* L0, L1 or V once the connection is there */
     bool raw_keys;
     char peer[80];                         /* who is at the other end, for errors; may be empty */
-    unsigned features_known, features_had; /* of enum mu_feature */
+    unsigned features_known, features_had; /* of enum mu_feature, greeting.h */
     bool open;                             /* there is a connection */
     struct mu_list waiting;                /* calls with a request still to be sent */
     struct mu_list sending;                /* calls without an answer whose bytes are not all written */
@@ -116,33 +113,8 @@ struct mu_call *mu_calls_pop_finished(struct mu_calls *calls);
 
 const char *mu_call_name(enum mu_call_kind kind);
 
-/* ---- Greeting: how a client finds out what the server speaks ---- */
-
-/* Which dialect to ask for next. A server that closes a connection may not know the dialect, or may have refused that
- * connection; so an answer to an older dialect is believed only if the newest is turned down a second time. */
-struct mu_greeter {
-    enum mu_dialect wanted; /* ask for this one only; UNKNOWN: find out */
-    enum mu_dialect found;  /* an older one was answered; UNKNOWN: none yet */
-    bool sure;              /* and the newest was turned down again */
-};
-
-/* `asked` was answered, or its connection closed. True: the connection is there, in that dialect. False: ask for
- * *ret_next on a new connection, or give up if that is UNKNOWN. */
-bool mu_greeter_next(struct mu_greeter *greeter, enum mu_dialect asked, bool answered, enum mu_dialect *ret_next);
-
-/* Each probe goes on a connection of its own, in one piece. */
-struct mu_slice mu_greeting(enum mu_dialect dialect); /* L0, L1 or V */
-/* All that a new connection has to send to set one key, in one piece, as this connection would: the greeting and the request.
- * Appended to `out`. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/* All that a new connection has to send to set one key, in one piece, as this connection would:
+ * the greeting and the request. Appended to `out`. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out);
-
-enum mu_greeting_result { MU_GREETING_MORE, MU_GREETING_YES, MU_GREETING_WRONG };
-/* What the bytes answered so far mean. A closed connection means: not this dialect. */
-enum mu_greeting_result mu_greeting_check(enum mu_dialect dialect, struct mu_slice answer);
-
-#define MU_FEATURE_PROBE_MAX 64
-/* The bytes that ask a V server for a feature. *ret_answer_bytes of answer mean yes; one byte and a closed connection
- * mean no; a connection closed without a byte was refused for another reason. */
-struct mu_slice mu_feature_probe(unsigned feature, char bytes[static MU_FEATURE_PROBE_MAX], size_t *ret_answer_bytes);
 
 #endif

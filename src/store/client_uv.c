@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "store/dial.h"
+#include "store/greeting.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -21,6 +21,7 @@
 
 #include "base/rng.h"
 #include "store/calls.h"
+#include "store/greeting.h"
 #include "store/limits.h"
 #include "store/session.h"
 
