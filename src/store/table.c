@@ -4,7 +4,7 @@
  * that entry's list. A later SET gives the entry its value and walks the list: each registration counts its peer's
  * missing keys down, and a peer at zero goes to table->woken. Failures: a request that there is no memory or budget for
  * is refused before anything of it is visible; a peer that leaves takes its registrations along. */
-#include "store/table.h"
+#include "store/table_parts.h"
 
 #include "base/error.h"
 
@@ -15,13 +15,6 @@
 enum {
     NUMBER_TEXT_MAX = 24,
     SPENT_KEEP_BYTES = 4096, /* more than this is not kept for the next answer */
-};
-
-struct item {
-    struct mu_list link; /* in entry->queue */
-    struct mu_account *account;
-    size_t len;
-    char data[];
 };
 
 /* Keys that a peer waits for: those missing of one part of a WAIT's list. */
@@ -35,30 +28,6 @@ struct watch {
     struct mu_list by_entry, by_peer;
     struct mu_entry *entry;
     struct mu_peer *peer;
-};
-
-/* What one connection has in the table. It stays for as long as the connection or anything that is charged to it. */
-struct mu_account {
-    size_t used;
-    size_t holders; /* the peer, entries and items */
-};
-
-/* Is there room for something, and if not, why? */
-enum room { ROOM, OVER_SHARE, OVER_TOTAL, NO_MEMORY };
-
-struct mu_entry {
-    struct mu_bucket_item item; /* in table->buckets */
-    struct mu_list link;        /* in table->entries */
-    struct mu_buf value;
-    struct mu_account *account; /* of the connection that last made the entry larger */
-    bool has_value;
-    struct mu_list waiters;  /* of struct mu_reg */
-    struct mu_list watchers; /* of struct watch */
-    struct mu_list queue;    /* of struct item */
-    struct mu_list owing;    /* of struct mu_peer: woken by an item and not yet come for it */
-    int64_t queue_len;
-    size_t key_len;
-    char key[];
 };
 
 void mu_table_init(struct mu_table *table, struct mu_budget *budget, uint64_t value_bytes_max, struct mu_hash_seed seed)
@@ -78,7 +47,7 @@ void mu_peer_init(struct mu_peer *peer)
 
 /* ---- Accounts ---- */
 
-static void release(struct mu_account *account)
+void mu_account_release(struct mu_account *account)
 {
     if (--account->holders > 0)
         return;
@@ -86,39 +55,39 @@ static void release(struct mu_account *account)
     free(account);
 }
 
-static struct mu_account *hold(struct mu_account *account)
+struct mu_account *mu_account_hold(struct mu_account *account)
 {
     account->holders++;
     return account;
 }
 
 /* May the peer have so much more? It has an account afterwards. */
-static enum room check_share(const struct mu_table *table, struct mu_peer *peer, size_t more)
+static enum mu_room check_share(const struct mu_table *table, struct mu_peer *peer, size_t more)
 {
     if (peer->account == NULL) {
         peer->account = calloc(1, sizeof *peer->account);
         if (peer->account == NULL)
-            return NO_MEMORY;
+            return MU_ROOM_NO_MEMORY;
         peer->account->holders = 1;
     }
     if (table->share_max != 0 && (more > table->share_max || peer->account->used > table->share_max - more))
-        return OVER_SHARE;
-    return ROOM;
+        return MU_ROOM_OVER_SHARE;
+    return MU_ROOM_ENOUGH;
 }
 
-static enum room take(struct mu_table *table, struct mu_peer *peer, size_t bytes)
+enum mu_room mu_table_take(struct mu_table *table, struct mu_peer *peer, size_t bytes)
 {
-    enum room room = check_share(table, peer, bytes);
+    enum mu_room room = check_share(table, peer, bytes);
 
-    if (room != ROOM)
+    if (room != MU_ROOM_ENOUGH)
         return room;
     if (!mu_budget_take(table->budget, bytes))
-        return OVER_TOTAL;
+        return MU_ROOM_OVER_TOTAL;
     peer->account->used += bytes;
-    return ROOM;
+    return MU_ROOM_ENOUGH;
 }
 
-static void give(struct mu_table *table, struct mu_account *account, size_t bytes)
+void mu_table_give(struct mu_table *table, struct mu_account *account, size_t bytes)
 {
     assert(account->used >= bytes);
     account->used -= bytes;
@@ -144,23 +113,23 @@ static struct mu_entry *find_hashed(const struct mu_table *table, struct mu_slic
     return NULL;
 }
 
-static struct mu_entry *find(const struct mu_table *table, struct mu_slice key)
+struct mu_entry *mu_table_find(const struct mu_table *table, struct mu_slice key)
 {
     return find_hashed(table, key, mu_hash(table->seed, key));
 }
 
-static enum room find_or_make(struct mu_table *table, struct mu_peer *peer, struct mu_slice key,
-                              struct mu_entry **ret_entry)
+enum mu_room mu_table_find_or_make(struct mu_table *table, struct mu_peer *peer, struct mu_slice key,
+                                   struct mu_entry **ret_entry)
 {
     unsigned hash = mu_hash(table->seed, key);
     struct mu_entry *entry = find_hashed(table, key, hash);
-    enum room room;
+    enum mu_room room;
 
     *ret_entry = entry;
     if (entry != NULL)
-        return ROOM;
-    room = take(table, peer, entry_cost(key.len));
-    if (room != ROOM)
+        return MU_ROOM_ENOUGH;
+    room = mu_table_take(table, peer, entry_cost(key.len));
+    if (room != MU_ROOM_ENOUGH)
         return room;
     entry = calloc(1, entry_cost(key.len));
     if (entry == NULL)
@@ -175,30 +144,17 @@ static enum room find_or_make(struct mu_table *table, struct mu_peer *peer, stru
     if (!mu_buckets_add(&table->buckets, &entry->item, hash))
         goto no_memory;
     mu_list_push(&table->entries, &entry->link);
-    entry->account = hold(peer->account);
+    entry->account = mu_account_hold(peer->account);
     *ret_entry = entry;
-    return ROOM;
+    return MU_ROOM_ENOUGH;
 no_memory:
     free(entry);
-    give(table, peer->account, entry_cost(key.len));
-    return NO_MEMORY;
-}
-
-static void forgive(struct mu_peer *peer)
-{
-    mu_list_remove(&peer->owing);
-    peer->owes = NULL;
-}
-
-/* The queue is empty: there is nothing that anybody should come for. */
-static void forgive_all(struct mu_entry *entry)
-{
-    while (!mu_list_empty(&entry->owing))
-        forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
+    mu_table_give(table, peer->account, entry_cost(key.len));
+    return MU_ROOM_NO_MEMORY;
 }
 
 /* Forgets an entry that nobody has a reason to keep. */
-static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
+void mu_table_drop_if_idle(struct mu_table *table, struct mu_entry *entry)
 {
     if (entry->has_value || !mu_list_empty(&entry->queue) || !mu_list_empty(&entry->waiters) ||
         !mu_list_empty(&entry->watchers))
@@ -206,8 +162,8 @@ static void drop_if_idle(struct mu_table *table, struct mu_entry *entry)
     assert(mu_list_empty(&entry->owing)); /* only a queue with an item has debtors */
     mu_buckets_remove(&table->buckets, &entry->item);
     mu_list_remove(&entry->link);
-    give(table, entry->account, entry_cost(entry->key_len) + entry->value.cap);
-    release(entry->account);
+    mu_table_give(table, entry->account, entry_cost(entry->key_len) + entry->value.cap);
+    mu_account_release(entry->account);
     mu_buf_done(&entry->value);
     free(entry);
 }
@@ -229,7 +185,7 @@ static struct mu_slice value_of(const struct mu_entry *entry)
 
 struct mu_slice mu_table_get(const struct mu_table *table, struct mu_slice key)
 {
-    return value_of(find(table, key));
+    return value_of(mu_table_find(table, key));
 }
 
 const struct mu_entry *mu_table_next(const struct mu_table *table, const struct mu_entry *after)
@@ -247,7 +203,7 @@ const struct mu_entry *mu_table_next(const struct mu_table *table, const struct 
 
 /* ---- Waking ---- */
 
-static void satisfy(struct mu_table *table, struct mu_reg *reg)
+void mu_table_satisfy(struct mu_table *table, struct mu_reg *reg)
 {
     struct mu_peer *peer = reg->peer;
 
@@ -264,38 +220,7 @@ static void wake_all(struct mu_table *table, struct mu_entry *entry)
     struct mu_list *link;
 
     while ((link = mu_list_first(&entry->waiters)) != NULL)
-        satisfy(table, MU_LIST_ITEM(link, struct mu_reg, link));
-}
-
-/* An item is for one consumer: whoever is woken by it ends the walk. */
-static void wake_one(struct mu_table *table, struct mu_entry *entry)
-{
-    struct mu_list *link;
-
-    while ((link = mu_list_first(&entry->waiters)) != NULL) {
-        struct mu_reg *reg = MU_LIST_ITEM(link, struct mu_reg, link);
-        struct mu_peer *peer = reg->peer;
-
-        satisfy(table, reg);
-        if (peer->missing == 0) {
-            forgive(peer);
-            peer->owes = entry;
-            mu_list_push(&entry->owing, &peer->owing);
-            return;
-        }
-    }
-}
-
-/* A peer that an item woke goes away, or gives up, without having taken it: somebody else may have it. */
-static void pass_on(struct mu_table *table, struct mu_peer *peer)
-{
-    struct mu_entry *entry = peer->owes;
-
-    if (entry == NULL)
-        return;
-    forgive(peer);
-    if (!mu_list_empty(&entry->queue))
-        wake_one(table, entry);
+        mu_table_satisfy(table, MU_LIST_ITEM(link, struct mu_reg, link));
 }
 
 static size_t regs_cost(size_t count)
@@ -308,7 +233,7 @@ static void free_first_regs(struct mu_table *table, struct mu_peer *peer)
     struct mu_regs *regs = peer->regs;
 
     peer->regs = regs->next;
-    give(table, peer->account, regs_cost(regs->count));
+    mu_table_give(table, peer->account, regs_cost(regs->count));
     free(regs);
 }
 
@@ -340,7 +265,7 @@ static void unhang(struct mu_table *table, struct mu_reg *reg)
         return;
     mu_list_remove(&reg->link);
     reg->entry = NULL;
-    drop_if_idle(table, entry);
+    mu_table_drop_if_idle(table, entry);
 }
 
 bool mu_table_cancel_some(struct mu_table *table, struct mu_peer *peer)
@@ -378,38 +303,32 @@ static void hang(struct mu_peer *peer, struct mu_reg *reg, struct mu_entry *entr
 
 /* ---- Answers ---- */
 
-static void answer_number(struct mu_answer *out, enum mu_answer_kind kind, int64_t number)
-{
-    out->kind = kind;
-    out->number = number;
-}
-
 static void answer_bytes(struct mu_answer *out, struct mu_slice bytes)
 {
     out->kind = MU_ANSWER_BYTES;
     out->bytes = bytes;
 }
 
-static void refuse_room(const struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
-                        enum room why, struct mu_answer *out, struct muster_error *reterr)
+void mu_table_refuse_room(const struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
+                          enum mu_room why, struct mu_answer *out, struct muster_error *reterr)
 {
     const char *op = mu_op_name(request->op);
 
     out->kind = MU_ANSWER_REFUSED;
     switch (why) {
-    case ROOM:
+    case MU_ROOM_ENOUGH:
         abort();
-    case OVER_SHARE:
+    case MU_ROOM_OVER_SHARE:
         (void)mu_fail(reterr, MUSTER_ELIMIT,
                       "no room for this %s: the connection has %zu bytes in the store and one may have %zu, a quarter "
                       "of all",
                       op, peer->account->used, table->share_max);
         break;
-    case OVER_TOTAL:
+    case MU_ROOM_OVER_TOTAL:
         (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use", op,
                       table->budget->used, table->budget->max);
         break;
-    case NO_MEMORY:
+    case MU_ROOM_NO_MEMORY:
         (void)mu_fail(reterr, MUSTER_ELIMIT, "no memory for this %s", op);
         break;
     }
@@ -448,13 +367,13 @@ static void has_value_now(struct mu_table *table, struct mu_entry *entry)
 }
 
 /* May the peer make the entry's value `cap` bytes large? The entry is then the peer's. */
-static enum room check_growth(const struct mu_table *table, struct mu_peer *peer, const struct mu_entry *entry,
-                              size_t cap)
+static enum mu_room check_growth(const struct mu_table *table, struct mu_peer *peer, const struct mu_entry *entry,
+                                 size_t cap)
 {
     size_t more = cap;
 
     if (cap <= entry->value.cap)
-        return ROOM;
+        return MU_ROOM_ENOUGH;
     if (entry->account == peer->account)
         more -= entry->value.cap;
     else
@@ -470,8 +389,8 @@ static void charge_value(struct mu_entry *entry, struct mu_account *account, siz
     if (entry->value.cap > cap_before && entry->account != account) {
         assert(entry->account->used >= key + cap_before);
         entry->account->used -= key + cap_before;
-        release(entry->account);
-        entry->account = hold(account);
+        mu_account_release(entry->account);
+        entry->account = mu_account_hold(account);
         account->used += key + entry->value.cap;
     } else {
         entry->account->used = entry->account->used - cap_before + entry->value.cap;
@@ -479,29 +398,29 @@ static void charge_value(struct mu_entry *entry, struct mu_account *account, siz
 }
 
 /* Gives the entry a value. The budget is asked for the worst case first and gets back what was not needed. */
-static enum room put(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice value,
-                     struct mu_answer *out)
+static enum mu_room put(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice value,
+                        struct mu_answer *out)
 {
     size_t cap_before = entry->value.cap, worst = value.len + 1;
-    enum room room = check_growth(table, peer, entry, value.len == 0 ? 1 : value.len);
+    enum mu_room room = check_growth(table, peer, entry, value.len == 0 ? 1 : value.len);
     int rc;
 
-    if (room != ROOM)
+    if (room != MU_ROOM_ENOUGH)
         return room;
     if (!mu_budget_take(table->budget, worst))
-        return OVER_TOTAL;
+        return MU_ROOM_OVER_TOTAL;
     rc = note_before(table, entry, out);
     if (rc == 0)
         rc = mu_buf_assign(&entry->value, value);
     mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
     if (rc < 0) {
         out->change.watchers = NULL;
-        return NO_MEMORY;
+        return MU_ROOM_NO_MEMORY;
     }
     charge_value(entry, peer->account, cap_before);
     has_value_now(table, entry);
     note_after(entry, out);
-    return ROOM;
+    return MU_ROOM_ENOUGH;
 }
 
 /* Finds or makes the entry and gives it the value; NULL when that was refused. */
@@ -509,15 +428,15 @@ static struct mu_entry *write_value(struct mu_table *table, struct mu_peer *peer
                                     struct mu_slice value, struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry;
-    enum room room = find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
 
-    if (room == ROOM)
+    if (room == MU_ROOM_ENOUGH)
         room = put(table, peer, entry, value, out);
-    if (room == ROOM)
+    if (room == MU_ROOM_ENOUGH)
         return entry;
-    refuse_room(table, peer, request, room, out, reterr);
+    mu_table_refuse_room(table, peer, request, room, out, reterr);
     if (entry != NULL)
-        drop_if_idle(table, entry);
+        mu_table_drop_if_idle(table, entry);
     return NULL;
 }
 
@@ -531,60 +450,61 @@ static void set(struct mu_table *table, struct mu_peer *peer, const struct mu_re
 }
 
 /* Appends to the entry's value, which may at worst become twice as large as it needs to be. */
-static enum room extend(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice more,
-                        struct mu_answer *out)
+static enum mu_room extend(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice more,
+                           struct mu_answer *out)
 {
     size_t cap_before = entry->value.cap, len = entry->value.len + more.len, worst = 2 * len + 64;
-    enum room room = len <= cap_before && entry->value.data != NULL ? ROOM : check_growth(table, peer, entry, worst);
+    enum mu_room room =
+        len <= cap_before && entry->value.data != NULL ? MU_ROOM_ENOUGH : check_growth(table, peer, entry, worst);
     int rc;
 
-    if (room != ROOM)
+    if (room != MU_ROOM_ENOUGH)
         return room;
     if (!mu_budget_take(table->budget, worst))
-        return OVER_TOTAL;
+        return MU_ROOM_OVER_TOTAL;
     rc = note_before(table, entry, out);
     if (rc == 0)
         rc = mu_buf_append(&entry->value, more.data, more.len, SIZE_MAX);
     mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
     if (rc < 0) {
         out->change.watchers = NULL;
-        return NO_MEMORY;
+        return MU_ROOM_NO_MEMORY;
     }
     charge_value(entry, peer->account, cap_before);
     has_value_now(table, entry);
     note_after(entry, out);
-    return ROOM;
+    return MU_ROOM_ENOUGH;
 }
 
 static void append(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                    struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry;
-    enum room room = find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
     size_t len = entry == NULL ? 0 : entry->value.len + request->value.len;
 
     if (len > table->value_bytes_max) {
         out->kind = MU_ANSWER_REFUSED;
         (void)mu_fail(reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64, len,
                       table->value_bytes_max);
-        drop_if_idle(table, entry);
+        mu_table_drop_if_idle(table, entry);
         return;
     }
-    if (room == ROOM)
+    if (room == MU_ROOM_ENOUGH)
         room = extend(table, peer, entry, request->value, out);
-    if (room == ROOM) {
+    if (room == MU_ROOM_ENOUGH) {
         wake_all(table, entry);
         return;
     }
-    refuse_room(table, peer, request, room, out, reterr);
+    mu_table_refuse_room(table, peer, request, room, out, reterr);
     if (entry != NULL)
-        drop_if_idle(table, entry);
+        mu_table_drop_if_idle(table, entry);
 }
 
 static void compare_set(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                         struct mu_answer *out, struct muster_error *reterr)
 {
-    struct mu_entry *entry = find(table, request->key);
+    struct mu_entry *entry = mu_table_find(table, request->key);
     bool present = entry != NULL && entry->has_value;
 
     if (!present && request->value.len > 0) {
@@ -648,25 +568,25 @@ static struct mu_entry *count(struct mu_table *table, struct mu_peer *peer, cons
                               int64_t delta, struct mu_answer *out, struct muster_error *reterr)
 {
     struct mu_entry *entry;
-    enum room room = find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
     char text[NUMBER_TEXT_MAX];
     int64_t number = 0;
 
-    if (room == ROOM && entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
+    if (room == MU_ROOM_ENOUGH && entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
         out->kind = MU_ANSWER_REFUSED;
         (void)mu_fail(reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits", mu_op_name(request->op));
         return NULL;
     }
     number = (int64_t)((uint64_t)number + (uint64_t)delta);
-    if (room == ROOM)
+    if (room == MU_ROOM_ENOUGH)
         room = put(table, peer, entry, format_number(number, text), out);
-    if (room != ROOM) {
-        refuse_room(table, peer, request, room, out, reterr);
+    if (room != MU_ROOM_ENOUGH) {
+        mu_table_refuse_room(table, peer, request, room, out, reterr);
         if (entry != NULL)
-            drop_if_idle(table, entry);
+            mu_table_drop_if_idle(table, entry);
         return NULL;
     }
-    answer_number(out, MU_ANSWER_NUMBER, number);
+    mu_answer_number(out, MU_ANSWER_NUMBER, number);
     return entry;
 }
 
@@ -691,7 +611,7 @@ static void barrier(struct mu_table *table, struct mu_peer *peer, const struct m
     if (entry == NULL)
         return;
     complete = out->number >= request->number;
-    answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
+    mu_answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
     if (complete) {
         wake_all(table, entry);
         return;
@@ -702,15 +622,15 @@ static void barrier(struct mu_table *table, struct mu_peer *peer, const struct m
 
 static void delete_key(struct mu_table *table, const struct mu_request *request, struct mu_answer *out)
 {
-    struct mu_entry *entry = find(table, request->key);
+    struct mu_entry *entry = mu_table_find(table, request->key);
 
     if (entry == NULL || !entry->has_value) {
-        answer_number(out, MU_ANSWER_NUMBER, 0);
+        mu_answer_number(out, MU_ANSWER_NUMBER, 0);
         return;
     }
     mu_buf_done(&table->spent);
     table->spent = entry->value;
-    give(table, entry->account, entry->value.cap);
+    mu_table_give(table, entry->account, entry->value.cap);
     entry->value = (struct mu_buf){ 0 };
     entry->has_value = false;
     table->keys--;
@@ -721,8 +641,8 @@ static void delete_key(struct mu_table *table, const struct mu_request *request,
                                           .after = mu_slice("", 0),
                                           .watchers = &entry->watchers };
     else
-        drop_if_idle(table, entry);
-    answer_number(out, MU_ANSWER_NUMBER, 1);
+        mu_table_drop_if_idle(table, entry);
+    mu_answer_number(out, MU_ANSWER_NUMBER, 1);
 }
 
 /* ---- Asking ---- */
@@ -733,47 +653,47 @@ static size_t count_missing(const struct mu_table *table, const struct mu_reques
     size_t missing = 0;
 
     while (mu_request_next(&list, &key, NULL))
-        missing += !exists(find(table, key));
+        missing += !exists(mu_table_find(table, key));
     return missing;
 }
 
-static enum room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
+static enum mu_room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
 {
-    enum room room = take(table, peer, regs_cost(count));
+    enum mu_room room = mu_table_take(table, peer, regs_cost(count));
     struct mu_regs *regs;
 
-    if (room != ROOM)
+    if (room != MU_ROOM_ENOUGH)
         return room;
     regs = calloc(1, regs_cost(count));
     if (regs == NULL) {
-        give(table, peer->account, regs_cost(count));
-        return NO_MEMORY;
+        mu_table_give(table, peer->account, regs_cost(count));
+        return MU_ROOM_NO_MEMORY;
     }
     regs->count = count;
     regs->next = peer->regs;
     peer->regs = regs;
-    return ROOM;
+    return MU_ROOM_ENOUGH;
 }
 
 /* Registers for the keys of this list that are missing. */
-static enum room hang_missing(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                              size_t missing)
+static enum mu_room hang_missing(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
+                                 size_t missing)
 {
     bool in_parts = request->has_earlier || request->has_more;
     struct mu_slice list = request->list, key;
     struct mu_reg *reg = &peer->reg;
-    enum room room = ROOM;
+    enum mu_room room = MU_ROOM_ENOUGH;
 
     if (missing > 1 || in_parts) {
         room = make_regs(table, peer, missing);
-        if (room == ROOM)
+        if (room == MU_ROOM_ENOUGH)
             reg = peer->regs->items;
     }
-    while (room == ROOM && mu_request_next(&list, &key, NULL)) {
+    while (room == MU_ROOM_ENOUGH && mu_request_next(&list, &key, NULL)) {
         struct mu_entry *entry;
 
-        room = find_or_make(table, peer, key, &entry);
-        if (room == ROOM && !exists(entry))
+        room = mu_table_find_or_make(table, peer, key, &entry);
+        if (room == MU_ROOM_ENOUGH && !exists(entry))
             hang(peer, reg++, entry);
     }
     return room;
@@ -783,7 +703,7 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
                      struct mu_answer *out, struct muster_error *reterr)
 {
     size_t missing;
-    enum room room = ROOM;
+    enum mu_room room = MU_ROOM_ENOUGH;
 
     if (!request->has_earlier) {
         mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
@@ -792,8 +712,8 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
     missing = count_missing(table, request);
     if (missing > 0)
         room = hang_missing(table, peer, request, missing);
-    if (room != ROOM) {
-        refuse_room(table, peer, request, room, out, reterr);
+    if (room != MU_ROOM_ENOUGH) {
+        mu_table_refuse_room(table, peer, request, room, out, reterr);
         if (!request->has_earlier)
             mu_table_cancel_wait(table, peer);
         return;
@@ -805,84 +725,7 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
     if (peer->missing > 0)
         return;
     free_regs(table, peer);
-    answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
-}
-
-/* ---- Queues ---- */
-
-static enum room make_item(struct mu_table *table, struct mu_peer *peer, struct mu_slice value, struct item **ret_item)
-{
-    size_t cost = sizeof(struct item) + value.len;
-    enum room room = take(table, peer, cost);
-    struct item *item;
-
-    if (room != ROOM)
-        return room;
-    item = malloc(cost);
-    if (item == NULL) {
-        give(table, peer->account, cost);
-        return NO_MEMORY;
-    }
-    item->account = hold(peer->account);
-    item->len = value.len;
-    if (item->len > 0)
-        memcpy(item->data, value.data, item->len);
-    *ret_item = item;
-    return ROOM;
-}
-
-static void queue_push(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                       struct mu_answer *out, struct muster_error *reterr)
-{
-    struct mu_entry *entry;
-    struct item *item = NULL;
-    enum room room = find_or_make(table, peer, request->key, &entry);
-
-    if (room == ROOM)
-        room = make_item(table, peer, request->value, &item);
-    if (room != ROOM) {
-        refuse_room(table, peer, request, room, out, reterr);
-        if (entry != NULL)
-            drop_if_idle(table, entry);
-        return;
-    }
-    mu_list_push(&entry->queue, &item->link);
-    entry->queue_len++;
-    wake_one(table, entry);
-}
-
-static void free_item(struct mu_table *table, struct item *item)
-{
-    give(table, item->account, sizeof *item + item->len);
-    release(item->account);
-    free(item);
-}
-
-static void queue_pop(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                      struct mu_answer *out, struct muster_error *reterr)
-{
-    struct mu_entry *entry = find(table, request->key);
-    struct item *item;
-
-    if (entry == NULL || mu_list_empty(&entry->queue)) {
-        answer_number(out, MU_ANSWER_POPPED, 0);
-        return;
-    }
-    item = MU_LIST_ITEM(mu_list_first(&entry->queue), struct item, link);
-    if (mu_buf_assign(&table->spent, mu_slice(item->data, item->len)) < 0) {
-        refuse_room(table, peer, request, NO_MEMORY, out, reterr);
-        return;
-    }
-    if (peer->owes == entry)
-        forgive(peer); /* it has come for its item */
-    mu_list_remove(&item->link);
-    free_item(table, item);
-    answer_number(out, MU_ANSWER_POPPED, entry->queue_len);
-    out->bytes = mu_buf_slice(&table->spent);
-    entry->queue_len--;
-    if (entry->queue_len == 0)
-        forgive_all(entry);
-    drop_if_idle(table, entry);
+    mu_answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
 }
 
 /* ---- Watches ---- */
@@ -892,28 +735,28 @@ static void watch_key(struct mu_table *table, struct mu_peer *peer, const struct
 {
     struct mu_entry *entry;
     struct watch *watch = NULL;
-    enum room room = find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
 
-    if (room == ROOM)
-        room = take(table, peer, sizeof *watch);
-    if (room == ROOM) {
+    if (room == MU_ROOM_ENOUGH)
+        room = mu_table_take(table, peer, sizeof *watch);
+    if (room == MU_ROOM_ENOUGH) {
         watch = calloc(1, sizeof *watch);
         if (watch == NULL) {
-            give(table, peer->account, sizeof *watch);
-            room = NO_MEMORY;
+            mu_table_give(table, peer->account, sizeof *watch);
+            room = MU_ROOM_NO_MEMORY;
         }
     }
-    if (room != ROOM) {
-        refuse_room(table, peer, request, room, out, reterr);
+    if (room != MU_ROOM_ENOUGH) {
+        mu_table_refuse_room(table, peer, request, room, out, reterr);
         if (entry != NULL)
-            drop_if_idle(table, entry);
+            mu_table_drop_if_idle(table, entry);
         return;
     }
     watch->entry = entry;
     watch->peer = peer;
     mu_list_push(&entry->watchers, &watch->by_entry);
     mu_list_push(&peer->watches, &watch->by_peer);
-    answer_number(out, MU_ANSWER_BYTE, MU_KEY_WATCHED);
+    mu_answer_number(out, MU_ANSWER_BYTE, MU_KEY_WATCHED);
 }
 
 struct mu_peer *mu_watch_peer(const struct mu_list *watch)
@@ -927,30 +770,9 @@ static void unwatch(struct mu_table *table, struct watch *watch)
 
     mu_list_remove(&watch->by_entry);
     mu_list_remove(&watch->by_peer);
-    give(table, watch->peer->account, sizeof *watch);
+    mu_table_give(table, watch->peer->account, sizeof *watch);
     free(watch);
-    drop_if_idle(table, entry);
-}
-
-/* Is the request about this key? */
-static bool names(const struct mu_request *request, const struct mu_entry *entry)
-{
-    struct mu_slice list = request->list, key, wanted = mu_entry_key(entry);
-
-    if (request->op != MU_OP_CHECK && request->op != MU_OP_WAIT)
-        return mu_slice_equal(request->key, wanted);
-    while (mu_request_next(&list, &key, NULL)) {
-        if (mu_slice_equal(key, wanted))
-            return true;
-    }
-    return false;
-}
-
-/* A peer that an item woke asks for something. If that has nothing to do with the queue it is not coming for the item. */
-static void settle_debt(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request)
-{
-    if (request->op == MU_OP_CANCEL_WAIT || request->op == MU_OP_BARRIER || !names(request, peer->owes))
-        pass_on(table, peer);
+    mu_table_drop_if_idle(table, entry);
 }
 
 /* ---- Steps ---- */
@@ -965,7 +787,7 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         mu_buf_done(&table->spent);
     *out = (struct mu_answer){ .kind = MU_ANSWER_NONE };
     if (peer->owes != NULL)
-        settle_debt(table, peer, request);
+        mu_table_settle_debt(table, peer, request);
     switch (request->op) {
     case MU_OP_VALIDATE:
         break;
@@ -982,13 +804,13 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         add(table, peer, request, out, reterr);
         break;
     case MU_OP_CHECK:
-        answer_number(out, MU_ANSWER_BYTE, count_missing(table, request) == 0 ? MU_CHECK_READY : MU_CHECK_NOT_READY);
+        mu_answer_number(out, MU_ANSWER_BYTE, count_missing(table, request) == 0 ? MU_CHECK_READY : MU_CHECK_NOT_READY);
         break;
     case MU_OP_WAIT:
         wait_for(table, peer, request, out, reterr);
         break;
     case MU_OP_NUM_KEYS:
-        answer_number(out, MU_ANSWER_NUMBER, (int64_t)table->keys);
+        mu_answer_number(out, MU_ANSWER_NUMBER, (int64_t)table->keys);
         break;
     case MU_OP_WATCH_KEY:
         watch_key(table, peer, request, out, reterr);
@@ -1006,23 +828,23 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         abort();
     case MU_OP_CANCEL_WAIT:
         mu_table_cancel_wait(table, peer);
-        answer_number(out, MU_ANSWER_BYTE, MU_WAIT_CANCELED);
+        mu_answer_number(out, MU_ANSWER_BYTE, MU_WAIT_CANCELED);
         break;
     case MU_OP_PING:
-        answer_number(out, MU_ANSWER_WORD, request->number);
+        mu_answer_number(out, MU_ANSWER_WORD, request->number);
         break;
     case MU_OP_QUEUE_PUSH:
-        queue_push(table, peer, request, out, reterr);
+        mu_table_queue_push(table, peer, request, out, reterr);
         break;
     case MU_OP_QUEUE_POP:
-        queue_pop(table, peer, request, out, reterr);
+        mu_table_queue_pop(table, peer, request, out, reterr);
         break;
     case MU_OP_QUEUE_LEN:
-        entry = find(table, request->key);
-        answer_number(out, MU_ANSWER_NUMBER, entry == NULL ? 0 : entry->queue_len);
+        entry = mu_table_find(table, request->key);
+        mu_answer_number(out, MU_ANSWER_NUMBER, entry == NULL ? 0 : entry->queue_len);
         break;
     case MU_OP_LIST_KEYS:
-        answer_number(out, MU_ANSWER_KEYS, (int64_t)table->keys);
+        mu_answer_number(out, MU_ANSWER_KEYS, (int64_t)table->keys);
         break;
     case MU_OP_BARRIER:
         barrier(table, peer, request, out, reterr);
@@ -1035,11 +857,11 @@ void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
     struct mu_list *link;
 
     mu_table_cancel_wait(table, peer);
-    pass_on(table, peer);
+    mu_table_pass_on(table, peer);
     while ((link = mu_list_first(&peer->watches)) != NULL)
         unwatch(table, MU_LIST_ITEM(link, struct watch, by_peer));
     if (peer->account != NULL)
-        release(peer->account);
+        mu_account_release(peer->account);
     peer->account = NULL;
 }
 
@@ -1052,9 +874,9 @@ void mu_table_done(struct mu_table *table)
 
         assert(mu_list_empty(&entry->waiters) && mu_list_empty(&entry->watchers));
         while ((link = mu_list_pop(&entry->queue)) != NULL)
-            free_item(table, MU_LIST_ITEM(link, struct item, link));
+            mu_table_free_item(table, MU_LIST_ITEM(link, struct mu_queue_item, link));
         entry->has_value = false;
-        drop_if_idle(table, entry);
+        mu_table_drop_if_idle(table, entry);
     }
     mu_buckets_done(&table->buckets);
     mu_buf_done(&table->spent);
