@@ -12,6 +12,7 @@
 #include "proc/signals.h"
 
 #define MU_RUN_NOTES_MAX 16
+#define MU_RUN_ENDPOINT_BYTES 4096 /* of one that is made of --master-addr and --master-port */
 
 #define MU_RUN_SHUTDOWN_TIMEOUT_MS 30000
 #define MU_RUN_RDZV_TIMEOUT_S 900
@@ -103,9 +104,5 @@ void mu_run_config_free(struct mu_run_config *config); /* NULL is fine */
 
 /* What --dry-run prints: the configuration, the command and the environment of the first worker. */
 void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config);
-
-/* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for instance.
- * What the system refused is called as Python calls it: "FileNotFoundError". */
-const char *mu_run_error_kind(const struct muster_error *error);
 
 #endif

@@ -4,8 +4,10 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "cli/cli.h"
+#include "events/record.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -28,6 +30,34 @@ const char *mu_run_kind_name(enum mu_run_kind kind)
 #undef X
     }
     return "unknown";
+}
+
+static const char *errno_kind(int errnum)
+{
+    switch (errnum) {
+    case ENOENT:
+        return mu_run_kind_name(MU_RUN_NOT_FOUND);
+    case EACCES:
+    case EPERM:
+        return mu_run_kind_name(MU_RUN_PERMISSION);
+    case ENOTDIR:
+        return "NotADirectoryError";
+    case EISDIR:
+        return "IsADirectoryError";
+    case EEXIST:
+        return "FileExistsError";
+    case EAGAIN:
+        return "BlockingIOError";
+    default:
+        return "OSError";
+    }
+}
+
+const char *mu_run_error_kind(const struct muster_error *error)
+{
+    if (error->errnum != 0 && (error->code == MUSTER_ESYSTEM || error->code == MUSTER_EINVAL))
+        return errno_kind(error->errnum);
+    return mu_event_error_kind(error->code);
 }
 
 int mu_run_problem(struct mu_run_problem *ret_problem, enum mu_run_kind kind, const char *format, ...)

@@ -29,6 +29,9 @@ enum mu_run_kind {
 };
 
 const char *mu_run_kind_name(enum mu_run_kind kind); /* "ValueError" */
+/* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for instance.
+ * What the system refused is called as Python calls it: "FileNotFoundError". */
+const char *mu_run_error_kind(const struct muster_error *error);
 
 struct mu_run_problem {
     enum mu_run_kind kind;
