@@ -234,14 +234,6 @@ static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
     return MUSTER_RDZV_PROGRESS;
 }
 
-static enum muster_rdzv_request request_of(enum mu_rdzv_event_type asked)
-{
-    return asked == MU_RDZV_JOIN    ? MUSTER_RDZV_REQUEST_JOIN
-           : asked == MU_RDZV_LEAVE ? MUSTER_RDZV_REQUEST_LEAVE
-           : asked == MU_RDZV_CLOSE ? MUSTER_RDZV_REQUEST_CLOSE
-                                    : MUSTER_RDZV_REQUEST_MEMBERSHIP;
-}
-
 /* The checks know a node by its number; so does the job, here. */
 static void name_nodes(const struct news *news, struct mu_node nodes[static AGENTS_MAX])
 {
@@ -321,40 +313,36 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
 {
     struct agent *a = &job.agents[node->slot];
     struct mu_node nodes[AGENTS_MAX];
-    struct news *news;
+    struct news news;
 
     if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_PLANNED ||
         effect->tell == MU_RDZV_TELL_SYNCED)
         return;
     TELL("%s: rendezvous: %s", node->name, mu_rdzv_tell_text(effect->tell));
-    news = calloc(1, sizeof *news);
-    if (news == NULL)
-        abort();
-    *news = (struct news){ .tell = effect->tell,
-                           .request = request_of(effect->asked),
-                           .round = effect->round,
-                           .count = effect->count,
-                           .away_ms = effect->away_ms,
-                           .give_up_in_ms = effect->give_up_in_ms,
-                           .incarnation = store_incarnation(),
-                           .error = *mu_rdzv_error(node->rdzv) };
+    news = (struct news){ .tell = effect->tell,
+                          .round = effect->round,
+                          .count = effect->count,
+                          .away_ms = effect->away_ms,
+                          .give_up_in_ms = effect->give_up_in_ms,
+                          .incarnation = store_incarnation(),
+                          .error = *mu_rdzv_error(node->rdzv) };
     if (effect->tell == MU_RDZV_TELL_JOINED) {
         const struct mu_rdzv_world *world = mu_rdzv_world(node->rdzv);
 
-        news->round = world->round;
-        news->rank = world->rank;
-        news->old_dialect = world->dialect.habits == MU_HABITS_1_13;
-        copy_ids(news, world->members, world->count);
-        name_nodes(news, nodes);
-        news->tag = mu_round_tag(nodes, news->ids_count);
+        news.round = world->round;
+        news.rank = world->rank;
+        news.old_dialect = world->dialect.habits == MU_HABITS_1_13;
+        copy_ids(&news, world->members, world->count);
+        name_nodes(&news, nodes);
+        news.tag = mu_round_tag(nodes, news.ids_count);
     } else if (effect->tell == MU_RDZV_TELL_LOST) {
         struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
-        copy_ids(news, lost.items, lost.count);
+        copy_ids(&news, lost.items, lost.count);
     } else if (effect->tell != MU_RDZV_TELL_WAITING && effect->tell != MU_RDZV_TELL_REMOVED) {
-        news->round = a->round;
+        news.round = a->round;
     }
-    boot_hear(a, effect, news);
+    boot_hear(a, effect, &news);
 }
 
 /* ---- Birth and death ---- */

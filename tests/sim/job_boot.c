@@ -1,6 +1,6 @@
-/* Between a complete round and an agent that is told of it: the program's own boot machine, wired as the handler wires it. Rank
- * 0 listens, connects to itself and publishes; the others read; what the rendezvous tells meanwhile waits, or makes the node join
- * the next round instead; who cannot finish leaves, and its agent is told that joining has failed.
+/* Between a complete round and an agent that is told of it: the program's own conversation and boot machines (talk.h, boot.h),
+ * wired as the handler wires them. Rank 0 listens, connects to itself and publishes; the others read. The store is found
+ * after a moment.
  *
  * An address names the node that it belongs to, and no port is given out twice: so a pair says who opened it, and for which
  * round. What must hold:
@@ -11,8 +11,9 @@
 #include "job_sim.h"
 
 #include "handler/boot.h"
+#include "handler/talk.h"
 
-enum { ASKS_MAX = 8, OFFERS_MAX = 16384, PAIRS_MAX = 8192, GET_SLICE_MS = 2000, FIRST_PORT = 1024 };
+enum { OFFERS_MAX = 16384, PAIRS_MAX = 8192, GET_SLICE_MS = 2000, FIRST_PORT = 1024 };
 
 #define SETTLED_US (10 * SECOND) /* for which nothing was in the way of a boot that has to finish */
 
@@ -24,17 +25,13 @@ struct pair {      /* that was told */
 };
 
 struct boot {
-    bool there;
+    bool there; /* the machine; else rounds begin without a boot */
     struct mu_boot machine;
     uint64_t timer_us, timer_generation;
     char hostname[16], local_addr[16], own_addr[24];
-    /* Of the handler. */
-    enum mu_rdzv_event_type asks[ASKS_MAX];
-    size_t asks_count;
-    bool failed, join_after_leave, closed_seen; /* failed: leaving because of that */
-    struct muster_error error;
-    uint64_t join_deadline_ms;
-    struct news *joined, *waiting; /* that the agent does not know yet */
+    struct mu_talk talk;
+    bool takes_turn;
+    struct news *joined; /* that the agent does not know yet */
     /* The round that was booted last. */
     int64_t round;
     uint64_t tag;
@@ -43,6 +40,7 @@ struct boot {
     uint64_t start_us;  /* when it began */
     uint64_t failed_us; /* when a request last failed */
     struct pair told;   /* of the round that the agent knows, until it wants another one */
+    int64_t told_round; /* that the agent was told of last */
     bool hindered;      /* listening has failed, or connecting to itself */
 };
 
@@ -61,10 +59,39 @@ static unsigned next_port;
 static bool use_agent_store;
 
 static void step(struct agent *a, struct mu_boot_event event);
+static void talk(struct agent *a, struct mu_talk_event event, const struct news *heard);
 
 static struct boot *boot_of(const struct agent *a)
 {
     return &boots[a->node->slot];
+}
+
+static struct news *copy_news(const struct news *news)
+{
+    struct news *copy = calloc(1, sizeof *copy);
+
+    if (copy == NULL)
+        abort();
+    if (news != NULL)
+        *copy = *news;
+    return copy;
+}
+
+static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
+{
+    switch (asked) {
+    case MU_PART_ON_JOIN:
+        return MUSTER_RDZV_REQUEST_JOIN;
+    case MU_PART_ON_LEAVE:
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    case MU_PART_ON_CLOSE:
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    case MU_PART_ON_LOOK:
+        return MUSTER_RDZV_REQUEST_LOOK;
+    case MU_PART_ON_TIME:
+        break;
+    }
+    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
 }
 
 static bool is_on(const struct boot *b)
@@ -180,7 +207,7 @@ void boot_check_starting(const struct agent *a)
 }
 
 /* With the store there for it, and rank 0's pair in it, there is nothing to wait for. */
-static void check_failed(const struct agent *a, const struct boot *b)
+static void check_failed(const struct agent *a, const struct boot *b, const struct muster_error *error)
 {
     const struct news *news = b->joined;
     const struct offer *offer = offer_of(news->round, news->tag, news->ids[0], 0);
@@ -188,14 +215,14 @@ static void check_failed(const struct agent *a, const struct boot *b)
 
     EXPECT("M",
            w.calm == false || b->start_us <= job.calm_us || job.wiped_us != 0 || job.dark_us != 0 || w.host_slot >= 0,
-           "%s cannot finish a boot that began in calm: %s", a->name, b->error.text);
+           "%s cannot finish a boot that began in calm: %s", a->name, error->text);
     if (b->hindered || job.wiped_us != 0)
         return;
     if (news->rank == 0)
-        EXPECT("M", w.now_us < since + SETTLED_US, "%s: nothing keeps it from publishing: %s", a->name, b->error.text);
+        EXPECT("M", w.now_us < since + SETTLED_US, "%s: nothing keeps it from publishing: %s", a->name, error->text);
     else
         EXPECT("M", offer == NULL || offer->done_us == 0 || w.now_us < later_of(since, offer->done_us) + SETTLED_US,
-               "%s does not find what rank 0 has published: %s", a->name, b->error.text);
+               "%s does not find what rank 0 has published: %s", a->name, error->text);
 }
 
 void boot_check(void)
@@ -209,126 +236,6 @@ void boot_check(void)
         EXPECT("M", w.now_us < later_of(b->start_us + MU_BOOT_TIMEOUT_MS * MS, node->paused_until_us) + SECOND,
                "%s has not ended its boot (%s)", job.agents[i].name, mu_boot_state_text(b->machine.state));
     }
-}
-
-/* ---- The handler: what is asked for is done from the loop, in its order ---- */
-
-static void forget_news(struct boot *b)
-{
-    free(b->joined);
-    free(b->waiting);
-    b->joined = b->waiting = NULL;
-}
-
-static void stop(struct agent *a)
-{
-    if (is_on(boot_of(a)))
-        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
-    forget_news(boot_of(a));
-}
-
-static void on_asks(struct agent *a, void *what, uint64_t number)
-{
-    struct boot *b = boot_of(a);
-    enum mu_rdzv_event_type ask;
-
-    (void)what;
-    (void)number;
-    if (b->asks_count == 0)
-        return;
-    ask = b->asks[0];
-    b->asks_count--;
-    memmove(b->asks, b->asks + 1, b->asks_count * sizeof b->asks[0]);
-    if (ask == MU_RDZV_LEAVE)
-        stop(a);
-    if (ask == MU_RDZV_JOIN && mu_rdzv_phase(a->node->rdzv) == MU_RDZV_PHASE_LEAVING)
-        b->join_after_leave = true;
-    else
-        node_ask(a->node, ask);
-}
-
-static void put(struct agent *a, enum mu_rdzv_event_type ask)
-{
-    struct boot *b = boot_of(a);
-
-    EXPECT("asks", b->asks_count < ASKS_MAX, "%s asks for too much", a->name);
-    b->asks[b->asks_count++] = ask;
-    later(w.now_us, on_asks, a, NULL, 0);
-}
-
-static bool has(const struct boot *b, enum mu_rdzv_event_type ask)
-{
-    for (size_t i = 0; i < b->asks_count; i++) {
-        if (b->asks[i] == ask)
-            return true;
-    }
-    return false;
-}
-
-void boot_ask(struct agent *a, enum mu_rdzv_event_type ask)
-{
-    struct boot *b = boot_of(a);
-
-    if (!b->there) {
-        node_ask(a->node, ask);
-        return;
-    }
-    if (ask == MU_RDZV_JOIN || ask == MU_RDZV_LEAVE)
-        b->told.round = -1;
-    if (ask == MU_RDZV_JOIN)
-        b->join_deadline_ms = node_ms(a->node) + w.settings.join_ms;
-    else if (ask == MU_RDZV_LEAVE)
-        b->join_after_leave = false;
-    put(a, ask);
-}
-
-static void join_next_instead(struct agent *a, struct news *news)
-{
-    struct boot *b = boot_of(a);
-
-    TELL("%s: the round is over before it began", a->name);
-    stop(a);
-    if (has(b, MU_RDZV_LEAVE)) {
-        free(news);
-    } else if (node_ms(a->node) < b->join_deadline_ms) {
-        free(news);
-        put(a, MU_RDZV_JOIN);
-    } else {
-        news->tell = MU_RDZV_TELL_FAILED;
-        news->request = MUSTER_RDZV_REQUEST_JOIN;
-        news->round = a->round;
-        (void)mu_fail(&news->error, MUSTER_ERDZV_TIMEOUT, "simulated: no round could begin");
-        agent_deliver(a, news);
-    }
-}
-
-static void join_if_wanted(struct agent *a)
-{
-    struct boot *b = boot_of(a);
-
-    if (b->join_after_leave)
-        put(a, MU_RDZV_JOIN);
-    b->join_after_leave = false;
-}
-
-static void on_left(struct agent *a, struct news *news, enum mu_rdzv_event_type asked)
-{
-    struct boot *b = boot_of(a);
-    bool failed = b->failed;
-
-    if (failed) {
-        b->failed = false;
-        news->tell = MU_RDZV_TELL_FAILED;
-        news->request = MUSTER_RDZV_REQUEST_JOIN;
-        news->error = b->error;
-    } else if (asked == MU_RDZV_TIME) {
-        if (is_on(b)) /* the round was not told yet */
-            news->request = MUSTER_RDZV_REQUEST_JOIN;
-        stop(a);
-    }
-    agent_deliver(a, news);
-    if (!failed && asked == MU_RDZV_LEAVE)
-        join_if_wanted(a);
 }
 
 /* ---- Effects ---- */
@@ -428,42 +335,28 @@ static void request(struct agent *a, const struct mu_boot_effect *effect)
 static void on_done(struct agent *a, const struct mu_boot_effect *effect)
 {
     struct boot *b = boot_of(a);
-    struct news *joined = b->joined, *waiting = b->waiting;
     struct offer *made = offer_of(b->round, b->tag, a->node->id, effect->port);
 
     TELL("%s: meets at %s, port %u", a->name, effect->addr, (unsigned)effect->port);
     b->told = (struct pair){ .round = b->round, .tag = b->tag, .port = effect->port };
     (void)snprintf(b->told.addr, sizeof b->told.addr, "%s", effect->addr);
-    check_told(a, &b->told, joined->ids[0]);
-    if (joined->rank == 0)
+    check_told(a, &b->told, b->joined->ids[0]);
+    if (b->joined->rank == 0)
         made->done_us = w.now_us;
-    b->joined = b->waiting = NULL;
-    agent_deliver(a, joined);
-    if (waiting != NULL)
-        agent_deliver(a, waiting);
-    if (b->closed_seen) {
-        struct news *closed = calloc(1, sizeof *closed);
-
-        if (closed == NULL)
-            abort();
-        *closed = (struct news){ .tell = MU_RDZV_TELL_CLOSED, .round = b->round };
-        agent_deliver(a, closed);
-    }
-    b->closed_seen = false;
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_BOOTED }, NULL);
 }
 
 static void on_failed(struct agent *a, const struct muster_error *error)
 {
     struct boot *b = boot_of(a);
+    struct muster_error told = *error;
 
     TELL("%s: %s", a->name, error->text);
-    b->failed = true;
-    b->error = *error;
-    if (!muster_error_is_rdzv(b->error.code))
-        b->error.code = MUSTER_ERDZV_CONNECTION;
-    check_failed(a, b);
+    if (!muster_error_is_rdzv(told.code))
+        told.code = MUSTER_ERDZV_CONNECTION;
+    check_failed(a, b, error);
     check_boot_failed(a);
-    put(a, MU_RDZV_LEAVE);
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_BOOT_FAILED, .error = &told }, NULL);
 }
 
 static void perform(struct agent *a, const struct mu_boot_effect *effect)
@@ -570,9 +463,15 @@ void boot_answer(struct agent *a, enum mu_ask_kind kind, const struct mu_answer 
     step(a, event);
 }
 
-/* ---- What the rendezvous tells ---- */
+/* ---- The conversation ---- */
 
-static void start(struct agent *a, struct news *news)
+static void forget_joined(struct boot *b)
+{
+    free(b->joined);
+    b->joined = NULL;
+}
+
+static void start(struct agent *a, const struct news *news)
 {
     struct boot *b = boot_of(a);
     char rank0[32];
@@ -589,40 +488,121 @@ static void start(struct agent *a, struct news *news)
 
     (void)snprintf(rank0, sizeof rank0, "node %u", news->ids[0]);
     start.rank0 = mu_slice_str(rank0);
-    forget_news(b);
-    b->joined = news;
+    forget_joined(b);
+    b->joined = copy_news(news);
     b->round = news->round;
     b->tag = news->tag;
     b->taken = b->hindered = false;
     b->start_us = w.now_us;
     b->failed_us = 0;
-    step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+    if (b->there)
+        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = &start });
+    else
+        talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_BOOTED }, NULL);
 }
 
-void boot_hear(struct agent *a, const struct mu_rdzv_effect *effect, struct news *news)
+static void stop(struct agent *a)
 {
     struct boot *b = boot_of(a);
-    bool on = b->there && is_on(b);
 
-    if (!b->there) {
-        agent_deliver(a, news);
-    } else if (effect->tell == MU_RDZV_TELL_JOINED) {
-        start(a, news);
-    } else if (effect->tell == MU_RDZV_TELL_WAITING && on) {
-        free(b->waiting);
-        b->waiting = news;
-    } else if ((effect->tell == MU_RDZV_TELL_LOST || effect->tell == MU_RDZV_TELL_REMOVED) && on) {
-        join_next_instead(a, news);
-    } else if (effect->tell == MU_RDZV_TELL_CLOSED && on) {
-        b->closed_seen = true;
-        free(news);
-    } else if (effect->tell == MU_RDZV_TELL_LEFT) {
-        on_left(a, news, MU_RDZV_LEAVE);
-    } else if (effect->tell == MU_RDZV_TELL_FAILED && effect->asked != MU_RDZV_JOIN && effect->asked != MU_RDZV_CLOSE) {
-        on_left(a, news, effect->asked);
+    TELL("%s: the boot is stopped", a->name);
+    if (b->there)
+        step(a, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    forget_joined(b);
+}
+
+static void deliver(struct agent *a, const struct mu_talk_effect *effect, const struct news *heard)
+{
+    struct boot *b = boot_of(a);
+    struct news *news;
+
+    if (effect->tell == MU_PART_TELL_JOINED) {
+        news = b->joined;
+        b->joined = NULL;
+        b->told_round = effect->round;
     } else {
-        agent_deliver(a, news);
+        news = copy_news(heard);
     }
+    EXPECT("told",
+           (effect->tell != MU_PART_TELL_WAITING && effect->tell != MU_PART_TELL_LOST &&
+            effect->tell != MU_PART_TELL_REMOVED) ||
+               effect->round == b->told_round,
+           "%s is told of round %" PRId64 ", but it knows of round %" PRId64, a->name, effect->round, b->told_round);
+    news->tell = (enum mu_rdzv_tell)effect->tell;
+    news->round = effect->round;
+    news->count = effect->count;
+    if (effect->tell == MU_PART_TELL_FAILED)
+        news->request = request_of(effect->asked);
+    if (effect->error != NULL)
+        news->error = *effect->error;
+    agent_deliver(a, news);
+}
+
+static void on_turn(struct agent *a, void *what, uint64_t number)
+{
+    (void)what;
+    (void)number;
+    boot_of(a)->takes_turn = false;
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_TURN }, NULL);
+}
+
+static void on_found(struct agent *a, void *what, uint64_t number)
+{
+    (void)what;
+    (void)number;
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_FOUND }, NULL);
+}
+
+static void talk(struct agent *a, struct mu_talk_event event, const struct news *heard)
+{
+    struct boot *b = boot_of(a);
+    struct mu_talk_effects effects;
+
+    event.now_ms = node_ms(a->node);
+    mu_talk_step(&b->talk, &event, &effects);
+    if (mu_talk_is_due(&b->talk) && !b->takes_turn) {
+        b->takes_turn = true;
+        later(w.now_us, on_turn, a, NULL, 0);
+    }
+    for (unsigned i = 0; i < effects.count && a->node->alive; i++) {
+        const struct mu_talk_effect *effect = &effects.items[i];
+
+        switch (effect->type) {
+        case MU_TALK_DO_ASK:
+            node_ask(a->node, (enum mu_rdzv_event_type)effect->asked);
+            break;
+        case MU_TALK_DO_START_BOOT:
+            start(a, heard);
+            break;
+        case MU_TALK_DO_STOP_BOOT:
+            stop(a);
+            break;
+        case MU_TALK_DO_FIND:
+            later(w.now_us + below(20 * MS), on_found, a, NULL, 0);
+            break;
+        case MU_TALK_DO_TELL:
+            deliver(a, effect, heard);
+            break;
+        }
+    }
+}
+
+void boot_ask(struct agent *a, enum mu_rdzv_event_type ask)
+{
+    if (ask == MU_RDZV_JOIN || ask == MU_RDZV_LEAVE)
+        boot_of(a)->told.round = -1;
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = (enum mu_part_event_type)ask }, NULL);
+}
+
+void boot_hear(struct agent *a, const struct mu_rdzv_effect *effect, const struct news *heard)
+{
+    const struct mu_part_news news = { .tell = (enum mu_part_tell)effect->tell,
+                                       .asked = (enum mu_part_event_type)effect->asked,
+                                       .round = heard->round,
+                                       .count = heard->count,
+                                       .error = &heard->error };
+
+    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_TOLD, .news = &news }, heard);
 }
 
 /* Worker 0 finds its port taken. */
@@ -644,7 +624,8 @@ void boot_birth(struct agent *a)
         .standalone = w.settings.nodes_max == 1,
     };
 
-    *b = (struct boot){ .timer_generation = generation + 1, .round = -1, .told.round = -1 };
+    *b = (struct boot){ .timer_generation = generation + 1, .round = -1, .told.round = -1, .told_round = -1 };
+    mu_talk_init(&b->talk, w.settings.join_ms, true);
     if (!job.on[T_BOOT])
         return;
     b->there = true;
@@ -663,10 +644,9 @@ void boot_bury(struct agent *a)
 {
     struct boot *b = boot_of(a);
 
-    if (!b->there)
-        return;
-    forget_news(b);
-    mu_boot_done(&b->machine);
+    forget_joined(b);
+    if (b->there)
+        mu_boot_done(&b->machine);
     b->there = false;
 }
 

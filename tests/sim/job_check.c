@@ -32,7 +32,7 @@ static struct {
     int64_t failed;   /* rounds that a worker's failure ended */
     int64_t outdated; /* failures in rounds that were not the job's any more */
     bool fail_job, closed;
-    bool stirred; /* somebody stopped its workers to join again: it is missed, too */
+    bool stirred; /* somebody leaves a round to join again: it is missed, too */
     /* The end. */
     bool calm, must_end_as_one;
     unsigned ends_good, ends_bad, ends_closed;
@@ -329,7 +329,8 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
                 event->type != MU_POLICY_ON_FAILED),
            "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
            mu_policy_event_text(event->type));
-    c.stirred |= stopped && (failed || event->type == MU_POLICY_ON_WAITING || event->type == MU_POLICY_ON_PEER_FAILED);
+    c.stirred |= (stopped && (failed || event->type == MU_POLICY_ON_PEER_FAILED)) ||
+                 event->type == MU_POLICY_ON_WAITING; /* who has no workers yet joins again at once */
     if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed && is_outdated(a)) {
         c.outdated++;
     } else if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {

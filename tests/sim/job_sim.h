@@ -174,7 +174,7 @@ void boot_begin(void);
 void boot_birth(struct agent *agent);
 void boot_bury(struct agent *agent);
 void boot_ask(struct agent *agent, enum mu_rdzv_event_type ask);
-void boot_hear(struct agent *agent, const struct mu_rdzv_effect *effect, struct news *news); /* takes it */
+void boot_hear(struct agent *agent, const struct mu_rdzv_effect *effect, const struct news *news);
 void boot_answer(struct agent *agent, enum mu_ask_kind kind, const struct mu_answer *answer);
 bool boot_port_is_taken(const struct agent *agent);
 void boot_check(void); /* each second */
