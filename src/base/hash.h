@@ -1,12 +1,6 @@
-/* A keyed hash (SipHash-1-3) for tables whose keys come from the network, and uthash set up to use it.
- *
- * uthash is used only through its *_BYHASHVALUE forms, so that each table brings its own seed, and with allocation
- * failures reported instead of fatal: HASH_ADD leaves `item->hh.tbl` NULL when there was no memory. */
+/* A keyed hash (SipHash-1-3) for tables whose keys come from the network. Each table has its own seed. */
 #ifndef MU_BASE_HASH_H
 #define MU_BASE_HASH_H
-
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 #include "base/slice.h"
 

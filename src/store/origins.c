@@ -2,12 +2,13 @@
 #include "store/origins.h"
 
 #include "base/error.h"
+#include "base/list.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 struct mu_origin {
-    UT_hash_handle hh;
+    struct mu_bucket_item item; /* in origins->all */
     size_t count;
     unsigned char host[MU_ADDR_BYTES];
 };
@@ -20,15 +21,16 @@ static struct mu_origin *find_or_make(struct mu_origins *origins, const union mu
 
     mu_addr_bytes(addr, host);
     hash = mu_hash(origins->seed, mu_slice((const char *)host, sizeof host));
-    HASH_FIND_BYHASHVALUE(hh, origins->all, host, sizeof host, hash, origin);
-    if (origin != NULL)
-        return origin;
+    for (struct mu_bucket_item *item = mu_buckets_first(&origins->all, hash); item != NULL; item = item->next) {
+        origin = MU_LIST_ITEM(item, struct mu_origin, item);
+        if (memcmp(origin->host, host, sizeof host) == 0)
+            return origin;
+    }
     origin = calloc(1, sizeof *origin);
     if (origin == NULL)
         return NULL;
     memcpy(origin->host, host, sizeof host);
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, origins->all, origin->host, sizeof host, hash, origin);
-    if (origin->hh.tbl != NULL)
+    if (mu_buckets_add(&origins->all, &origin->item, hash))
         return origin;
     free(origin);
     return NULL;
@@ -54,6 +56,8 @@ void mu_origins_remove(struct mu_origins *origins, struct mu_origin *origin)
     assert(origin->count > 0);
     if (--origin->count > 0)
         return;
-    HASH_DELETE(hh, origins->all, origin);
+    mu_buckets_remove(&origins->all, &origin->item);
     free(origin);
+    if (origins->all.count == 0)
+        mu_buckets_done(&origins->all);
 }

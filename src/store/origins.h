@@ -2,13 +2,14 @@
 #ifndef MU_STORE_ORIGINS_H
 #define MU_STORE_ORIGINS_H
 
+#include "base/buckets.h"
 #include "base/hash.h"
 #include "store/net.h"
 
 struct mu_origin; /* an address with at least one connection */
 
 struct mu_origins {
-    struct mu_origin *all;
+    struct mu_buckets all; /* takes no memory while there are no connections */
     struct mu_hash_seed seed;
 };
 

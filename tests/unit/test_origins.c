@@ -32,7 +32,7 @@ static void an_address_may_have_so_many_and_no_more(void **state)
     for (size_t i = 0; i < MAX; i++)
         mu_origins_remove(&origins, here[i]);
     mu_origins_remove(&origins, there);
-    assert_null(origins.all);
+    assert_null(origins.all.heads);
 }
 
 static void an_address_there_is_no_memory_for_is_refused(void **state)
@@ -45,7 +45,7 @@ static void an_address_there_is_no_memory_for_is_refused(void **state)
         assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
         if (rc == 0)
             mu_origins_remove(&origins, origin);
-        assert_null(origins.all);
+        assert_null(origins.all.heads);
     }
 }
 
