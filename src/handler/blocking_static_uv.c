@@ -1,0 +1,214 @@
+/* The static rendezvous for callers that block. Rank 0 serves a store at the endpoint; every node connects and is
+ * counted under PyTorch's key, and rank 0 waits until all have come. There are no rounds and nothing is ever closed. */
+#include "handler/bind_uv.h"
+#include "handler/static_params.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct blocking {
+    struct muster_rdzv base;
+    struct mu_static_place place;
+    pthread_mutex_t lock; /* of the stores: calls come one after the other */
+    struct muster_store *store, *view;
+};
+
+static struct blocking *blocking(struct muster_rdzv *rdzv)
+{
+    return (struct blocking *)rdzv;
+}
+
+static const char *get_backend(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return "static";
+}
+
+static const char *get_run_id(const struct muster_rdzv *rdzv)
+{
+    return ((const struct blocking *)rdzv)->place.run_id;
+}
+
+static bool shares_store(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return true;
+}
+
+static int open_stores(struct blocking *b, struct muster_error *reterr)
+{
+    const struct mu_bind bind = mu_static_bind(&b->place);
+    struct mu_bind_networks networks;
+    struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
+    const struct muster_store_server_config server = {
+        .size = sizeof server, .host = plan.hosts, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+    };
+    const struct muster_store_tcp_config config = {
+        .size = sizeof config,
+        .host = b->place.host,
+        .port = b->place.port,
+        .is_host = b->place.rank == 0,
+        .shared = true,
+        .wait_for_workers = true,
+        .world_size = (uint32_t)b->place.world_size,
+        .connect_timeout_ms = b->place.timeout_ms,
+        .timeout_ms = b->place.timeout_ms,
+        .server = &server,
+    };
+    int rc;
+
+    if (b->place.rank == 0) {
+        mu_bind_ask_blocking(&bind, b->place.host, &plan);
+        mu_static_warn_of_bind(&b->place, &plan);
+    }
+    rc = muster_store_tcp_new(&config, &b->store, reterr);
+    if (rc == 0)
+        rc = muster_store_prefix_new(muster_str(b->place.run_id), b->store, &b->view, reterr);
+    if (rc < 0) {
+        muster_store_free(b->store);
+        b->store = NULL;
+        return mu_static_error(&b->place, rc, reterr);
+    }
+    return 0;
+}
+
+static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    struct blocking *b = blocking(rdzv);
+    int rc = 0;
+
+    (void)pthread_mutex_lock(&b->lock);
+    if (b->view == NULL)
+        rc = open_stores(b, reterr);
+    if (rc == 0)
+        *ret_info = mu_static_info(&b->place, b->view);
+    (void)pthread_mutex_unlock(&b->lock);
+    return rc;
+}
+
+static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_closed = false;
+    return 0;
+}
+
+static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    return 0;
+}
+
+static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_count = 0;
+    return 0;
+}
+
+static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_closed = true;
+    return 0;
+}
+
+static void free_blocking(struct muster_rdzv *rdzv)
+{
+    struct blocking *b = blocking(rdzv);
+
+    muster_store_free(b->view);
+    muster_store_free(b->store);
+    (void)pthread_mutex_destroy(&b->lock);
+    mu_static_place_done(&b->place);
+    free(b);
+}
+
+static const struct muster_rdzv_ops blocking_ops = {
+    .size = sizeof blocking_ops,
+    .get_backend = get_backend,
+    .get_run_id = get_run_id,
+    .use_agent_store = shares_store,
+    .next_rendezvous = next_rendezvous,
+    .is_closed = is_closed,
+    .set_closed = set_closed,
+    .num_nodes_waiting = num_nodes_waiting,
+    .shutdown = shut_down,
+    .free = free_blocking,
+};
+
+static int new_blocking(const struct mu_static_place *place, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+{
+    struct blocking *b = calloc(1, sizeof *b);
+
+    if (b == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    b->base.ops = &blocking_ops;
+    b->place = *place;
+    (void)pthread_mutex_init(&b->lock, NULL);
+    *ret_rdzv = &b->base;
+    return 0;
+}
+
+int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_t rank, int64_t world_size,
+                           const char *run_id, int64_t timeout_ms, struct muster_rdzv **ret_rdzv,
+                           struct muster_error *reterr)
+{
+    struct mu_static_place place = { .run_id = NULL };
+    int rc = mu_static_place_init(&place, master_addr, master_port, rank, world_size, timeout_ms, run_id, reterr);
+
+    if (rc == 0)
+        rc = new_blocking(&place, ret_rdzv, reterr);
+    if (rc < 0) {
+        mu_static_place_done(&place);
+        return mu_wrap(reterr, rc, "make a static rendezvous");
+    }
+    return 0;
+}
+
+int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                              struct muster_error *reterr)
+{
+    struct mu_static_place place = { .run_id = NULL };
+    int rc = mu_static_place_from_params(params, &place, reterr);
+
+    (void)ctx;
+    if (rc == 0)
+        rc = new_blocking(&place, ret_rdzv, reterr);
+    if (rc < 0) {
+        mu_static_place_done(&place);
+        return mu_wrap(reterr, rc, "make a static rendezvous");
+    }
+    return 0;
+}
+
+bool mu_rdzv_is_static(const struct muster_rdzv *rdzv)
+{
+    return rdzv->ops == &blocking_ops;
+}
+
+int mu_rdzv_static_start_twin(uv_loop_t *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener, void *ctx,
+                              struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    struct blocking *b = blocking(rdzv);
+    struct mu_static_place place;
+    bool in;
+    int rc;
+
+    (void)pthread_mutex_lock(&b->lock);
+    in = b->view != NULL;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (in)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the rendezvous handler 'static' has joined already; an agent needs one that has not");
+    rc = mu_static_place_copy(&b->place, &place, reterr);
+    if (rc < 0) {
+        mu_static_place_done(&place);
+        return rc;
+    }
+    return mu_static_start_at(loop, &place, NULL, listener, ctx, ret_handler, reterr);
+}

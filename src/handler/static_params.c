@@ -1,0 +1,177 @@
+/* The parameters of a static rendezvous. See static_params.h. */
+#include "handler/static_params.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define TIMEOUT_S INT64_C(600)
+#define TIMEOUT_S_MAX INT64_C(1000000000)
+
+void mu_static_place_done(struct mu_static_place *place)
+{
+    free(place->run_id);
+    free(place->bind_hosts);
+    free(place->bind_allow);
+}
+
+struct mu_bind mu_static_bind(const struct mu_static_place *place)
+{
+    return (struct mu_bind){ .hosts = place->bind_hosts, .allow = place->bind_allow };
+}
+
+int mu_static_place_init(struct mu_static_place *place, const char *host, int64_t port, int64_t rank,
+                         int64_t world_size, int64_t timeout_ms, const char *run_id, struct muster_error *reterr)
+{
+    if (host[0] == '\0' || strlen(host) >= sizeof place->host)
+        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is %s", strlen(host),
+                       host[0] == '\0' ? "none" : "too long");
+    if (port < 1 || port > UINT16_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "port %" PRId64 " of host '%s' is not in 1..65535", port, host);
+    if (world_size < 1 || world_size > UINT32_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "a world of %" PRId64 " nodes is not in 1..%u", world_size, UINT32_MAX);
+    if (rank < 0 || rank >= world_size)
+        return mu_fail(reterr, MUSTER_EINVAL, "rank %" PRId64 " is not in 0..%" PRId64, rank, world_size - 1);
+    if (timeout_ms < 1 || timeout_ms > TIMEOUT_S_MAX * 1000)
+        return mu_fail(reterr, MUSTER_EINVAL, "a timeout of %" PRId64 " ms is not above 0 and below %" PRId64 " s",
+                       timeout_ms, TIMEOUT_S_MAX);
+    *place = (struct mu_static_place){
+        .port = (uint16_t)port, .rank = rank, .world_size = world_size, .timeout_ms = timeout_ms
+    };
+    memcpy(place->host, host, strlen(host) + 1);
+    place->run_id = strdup(run_id);
+    return place->run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous") : 0;
+}
+
+static int take_bind(struct mu_static_place *place, struct mu_bind bind, struct muster_error *reterr)
+{
+    place->bind_hosts = bind.hosts == NULL ? NULL : strdup(bind.hosts);
+    place->bind_allow = bind.allow == NULL ? NULL : strdup(bind.allow);
+    if ((bind.hosts != NULL && place->bind_hosts == NULL) || (bind.allow != NULL && place->bind_allow == NULL))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    return 0;
+}
+
+/* Workers meet at the endpoint: its store is theirs, too. */
+static int check_master(const struct muster_rdzv_params *params, const char *host, int port,
+                        struct muster_error *reterr)
+{
+    struct mu_boot_master master;
+    int rc = mu_boot_master_from_params(params, &master, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (master.addr[0] != '\0' && strcmp(master.addr, host) != 0)
+        return mu_fail(
+            reterr, MUSTER_EINVAL,
+            "master_addr is '%.100s' but the endpoint is at '%.100s': workers of a static rendezvous meet at "
+            "its endpoint",
+            master.addr, host);
+    if (master.port != 0 && master.port != port)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "master_port is %u but the endpoint has port %d: workers of a static rendezvous meet at its "
+                       "endpoint",
+                       (unsigned)master.port, port);
+    return 0;
+}
+
+static bool is_blank(const char *text)
+{
+    return text[strspn(text, " \t\n\v\f\r")] == '\0';
+}
+
+/* After the names, the order is PyTorch's: rank there, endpoint there, port there, then the values. */
+int mu_static_place_from_params(const struct muster_rdzv_params *params, struct mu_static_place *ret_place,
+                                struct muster_error *reterr)
+{
+    const char *endpoint = muster_rdzv_params_endpoint(params);
+    char host[MU_RDZV_HOST_MAX];
+    int64_t rank = 0, timeout_s = 0;
+    struct mu_bind bind = { 0 };
+    struct mu_doc_dialect dialect = { 0 };
+    bool shares; /* in a static rendezvous always */
+    struct muster_value value;
+    int port, rc = mu_rdzv_check_options("static", params, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (!muster_rdzv_params_get(params, "rank", &value))
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'rank' is missing: a static rendezvous needs each node's rank");
+    if (is_blank(endpoint))
+        return mu_fail(reterr, MUSTER_EINVAL, "the endpoint is missing: a static rendezvous needs HOST:PORT of rank 0");
+    rc = mu_rdzv_endpoint_parse(endpoint, -1, host, &port, reterr);
+    if (rc < 0)
+        return rc;
+    if (port < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s' has no port: a static rendezvous needs HOST:PORT",
+                       endpoint);
+    rc = muster_rdzv_params_get_as_int(params, "rank", 0, &rank, reterr);
+    if (rc == 0)
+        rc = muster_rdzv_params_get_as_int(params, "timeout", TIMEOUT_S, &timeout_s, reterr);
+    if (rc == 0)
+        rc = mu_bind_from_params(params, &bind, reterr);
+    if (rc == 0)
+        rc = check_master(params, host, port, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_dialect_from_params(params, &dialect, &shares, reterr);
+    if (rc < 0)
+        return rc;
+    if (timeout_s < 1 || timeout_s > TIMEOUT_S_MAX)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'timeout': %" PRId64 " s is not in 1..%" PRId64, timeout_s,
+                       TIMEOUT_S_MAX);
+    rc = mu_static_place_init(ret_place, host, port, rank, muster_rdzv_params_max_nodes(params), timeout_s * 1000,
+                              muster_rdzv_params_run_id(params), reterr);
+    if (rc < 0)
+        return rc;
+    ret_place->old_dialect = dialect.habits == MU_HABITS_1_13;
+    return take_bind(ret_place, bind, reterr);
+}
+
+/* What a store's error is to a rendezvous; where and what of is put in front. */
+int mu_static_error(const struct mu_static_place *place, int rc, struct muster_error *reterr)
+{
+    int code = rc;
+
+    if (rc == MUSTER_ETIMEOUT)
+        code = MUSTER_ERDZV_TIMEOUT;
+    else if (rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE || rc == MUSTER_EPROTOCOL ||
+             rc == MUSTER_EADDRINUSE)
+        code = MUSTER_ERDZV_CONNECTION;
+    if (reterr != NULL)
+        reterr->code = code;
+    return mu_wrap(reterr, code, "static rendezvous at %s, port %u, as rank %" PRId64 " of %" PRId64, place->host,
+                   (unsigned)place->port, place->rank, place->world_size);
+}
+
+void mu_static_warn_of_bind(const struct mu_static_place *place, const struct mu_bind_plan *plan)
+{
+    if (plan->reason == MU_BIND_NOT_OWN)
+        mu_log(
+            MUSTER_LOG_WARNING,
+            "static rendezvous: '%s' is not an address of this machine, so its store listens on every address; --bind "
+            "ADDR limits that",
+            place->host);
+}
+
+struct muster_rdzv_info mu_static_info(const struct mu_static_place *place, struct muster_store *store)
+{
+    struct muster_rdzv_info info = {
+        .store = store, .rank = place->rank, .world_size = place->world_size, .round = -1
+    };
+
+    memcpy(info.bootstrap.master_addr, place->host, sizeof place->host);
+    info.bootstrap.master_port = place->port;
+    return info;
+}
+
+int mu_static_place_copy(const struct mu_static_place *from, struct mu_static_place *ret_place,
+                         struct muster_error *reterr)
+{
+    *ret_place = *from;
+    ret_place->bind_hosts = ret_place->bind_allow = NULL;
+    ret_place->run_id = strdup(from->run_id);
+    if (ret_place->run_id == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    return take_bind(ret_place, mu_static_bind(from), reterr);
+}
