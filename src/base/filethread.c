@@ -9,8 +9,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define LOOK_MS 50 /* how often mu_filethread_wait() looks for beats */
-
 enum state {
     NOT_STARTED, /* there was no job so far, or jobs are run at once */
     SERVING,
@@ -204,19 +202,18 @@ bool mu_filethread_is_idle(struct mu_filethread *t)
 
 bool mu_filethread_wait(struct mu_filethread *t, int64_t quiet_ms)
 {
-    uint64_t beats = mu_filethread_beats(t);
-    int64_t until_ms = mu_clock_in_ms(quiet_ms), now_ms;
+    uint64_t beats;
+    int64_t until_ms;
     bool through;
 
     (void)pthread_mutex_lock(&t->lock);
-    while (!is_through(t) && (now_ms = mu_clock_ms()) < until_ms) {
-        (void)mu_cond_wait_until(&t->changed, &t->lock, now_ms + LOOK_MS < until_ms ? now_ms + LOOK_MS : until_ms);
-        if (mu_filethread_beats(t) != beats) {
-            beats = mu_filethread_beats(t);
-            until_ms = mu_clock_in_ms(quiet_ms);
+    do {
+        beats = mu_filethread_beats(t);
+        until_ms = mu_clock_in_ms(quiet_ms);
+        while (!is_through(t) && mu_cond_wait_until(&t->changed, &t->lock, until_ms)) {
         }
-    }
-    through = is_through(t);
+        through = is_through(t);
+    } while (!through && mu_filethread_beats(t) != beats); /* it is slow, but moves */
     (void)pthread_mutex_unlock(&t->lock);
     return through;
 }

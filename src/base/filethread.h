@@ -48,8 +48,8 @@ void mu_filethread_turn(struct mu_filethread *thread);
 void mu_filethread_beat(struct mu_file_job *job);
 uint64_t mu_filethread_beats(const struct mu_filethread *thread); /* grows with every beat and every job that was run */
 bool mu_filethread_is_idle(struct mu_filethread *thread);         /* nothing is under way and nothing is to be told */
-/* Blocks until nothing is under way, or nothing has moved for `quiet_ms`, whichever is first; true: nothing is under way.
- * For owners without a loop. */
+/* Blocks until nothing is under way (true), or until nothing has moved for `quiet_ms` (false, at most twice that time after
+ * the last move). For owners without a loop. */
 bool mu_filethread_wait(struct mu_filethread *thread, int64_t quiet_ms);
 
 /* Jobs that were not run, or whose `done` was not called, are dropped. False: the thread hangs and was left behind; the
