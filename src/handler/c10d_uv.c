@@ -1,20 +1,12 @@
-/* The c10d rendezvous: finds out who hosts the store, hosts it or connects to it, and then is a dynamic rendezvous on it.
+/* The c10d rendezvous: gets its store as host.h says, and then is a dynamic rendezvous on it.
  *
- *   STARTING --> RESOLVING --ours--> listen --> CONNECTING --> RUNNING: everything goes to the handler within
- *       ^            | not ours ----------------^   |
- *       |            v time is up                   v no store there
- *       +--next ask-- FAILED <----------------------+
- *
- * Happy path: the endpoint's addresses are looked up. If one of them is this machine's, we try to listen on its port there
- * and on loopback (bind.h). If that works we host the store and connect to it through loopback; else another process here
- * hosts it, and we join. Requests that come meanwhile wait.
- *
- * Failures: a name that cannot be resolved is tried again until the time is up. A port of ours that is taken, but where no
- * store answers, is tried again as well, because it may become free. Something that answers and is no store ends it at once.
- * Each of these is told as the failure of the request. Names are never compared to find the host. */
+ * Happy path: begin -> what the machine of host.h wants is done here, and what comes of it is told to the machine ->
+ * USE: the handler within is made on the connection, and everything goes to that. Requests that come meanwhile wait
+ * (front_uv.h). Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/front_uv.h"
+#include "handler/host.h"
 #include "handler/local_addresses.h"
 #include "handler/rdzv_trace.h"
 #include "kv/kv_c10d_uv.h"
@@ -23,15 +15,12 @@
 
 #include <assert.h>
 #include <ctype.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 enum {
     PORT_DEFAULT = 29400,
-    RESOLVE_AGAIN_MS = 500,
-    LISTEN_AGAIN_MS = 3000, /* how long a taken port of ours is dialled before it is bound again */
     STORE_TYPE_MAX = 16,
 };
 
@@ -42,26 +31,25 @@ struct c10d {
     /* By the parameters. */
     char host[MU_HOST_MAX];
     uint16_t port;
+    enum mu_host_rule rule;
     struct mu_doc_dialect dialect;
-    enum { HOST_IF_OURS, HOST_ALWAYS, HOST_NEVER } hosting;
     uint64_t read_timeout_ms;
     struct mu_rdzv_settings settings;
     uint64_t seed;
     /* Starting up. */
+    struct mu_host machine;
     uv_getaddrinfo_t resolver;
-    bool resolving, warned, told_taken;
-    bool by_loopback;       /* the port is taken here, and nothing answers at the endpoint: try loopback next */
-    unsigned resolve_count; /* tries */
-    uint64_t deadline_ms;
+    bool resolving;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
-    size_t addrs_count;
-    struct muster_error not_hosting; /* why not, though the address is ours; code 0: it is not, or we do */
+    unsigned addrs_count;
+    struct mu_kv_request ask;         /* for hosted_by */
+    char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct mu_server *server;
     void (*alone)(void *ctx); /* is told when nobody else is connected any more */
     void *alone_ctx;
 };
 
-static void step(struct c10d *c);
+static void feed(struct c10d *c, struct mu_host_event event);
 
 /* ---- Ending ---- */
 
@@ -76,8 +64,6 @@ static void close_server(struct c10d *c)
     struct mu_server *server = c->server;
 
     c->server = NULL;
-    if (server == NULL)
-        return;
     mu_front_hold(&c->front);
     mu_server_close(server, on_server_closed, c);
 }
@@ -93,14 +79,6 @@ static void over(struct mu_front *front)
         mu_front_free(front);
 }
 
-/* There will be no store for what was asked so far. The next ask begins anew. */
-static void fail_all(struct c10d *c, int code, struct muster_error *error)
-{
-    mu_front_close_kv(&c->front);
-    close_server(c);
-    mu_front_fail(&c->front, code, error);
-}
-
 /* ---- Connecting ---- */
 
 static bool accepted_on(void *ctx, char *text, size_t room)
@@ -111,9 +89,14 @@ static bool accepted_on(void *ctx, char *text, size_t room)
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
 }
 
-static const char *host_to_dial(const struct c10d *c)
+static const char *host_of(const struct c10d *c, enum mu_host_place place)
 {
-    return c->by_loopback ? loopback : c->host;
+    return place == MU_HOST_ENDPOINT ? c->host : loopback;
+}
+
+static uint16_t port_of(const struct c10d *c)
+{
+    return c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
 }
 
 static void run(struct c10d *c)
@@ -132,8 +115,9 @@ static void run(struct c10d *c)
         .request_timeout_ms = c->read_timeout_ms,
         .endpoint = endpoint,
         .store_host = c->host,
-        .store_addr = host_to_dial(c),
-        .store_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port,
+        .store_addr = c->machine.place == MU_HOST_LOOPBACK ? loopback : c->host,
+        .store_port = port_of(c),
+        .hosted_by = c->hosted_by,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
         .accepted_on_ctx = c,
     };
@@ -141,89 +125,54 @@ static void run(struct c10d *c)
     (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
     mu_front_run(&c->front, &config);
     if (c->front.inner == NULL)
-        close_server(c);
-}
-
-/* No connection. Says what of our own doing is to be known about that. */
-static void explain(const struct c10d *c, struct muster_error *error)
-{
-    if (c->not_hosting.code == MUSTER_EADDRINUSE)
-        (void)mu_wrap(error, error->code,
-                      error->code == MUSTER_EPROTOCOL
-                          ? "port %u of this machine is taken by something that does not speak the store's protocol"
-                          : "port %u of this machine is taken, but no store answers there",
-                      (unsigned)c->port);
-    else if (c->not_hosting.code != 0)
-        (void)mu_wrap(error, error->code, "this machine could not host the store (%.300s), and there is no other",
-                      c->not_hosting.text);
+        feed(c, (struct mu_host_event){ .type = MU_HOST_ON_UNUSABLE });
 }
 
 static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *ctx)
 {
     struct c10d *c = ctx;
-    struct muster_error why;
 
     assert(kv == c->front.kv);
     (void)kv;
-    if (error == NULL) {
-        run(c);
-        return;
-    }
-    mu_front_close_kv(&c->front);
-    if (c->not_hosting.code == MUSTER_EADDRINUSE && error->code != MUSTER_EPROTOCOL &&
-        uv_now(c->front.loop) < c->deadline_ms) {
-        if (!c->told_taken)
-            mu_log(MUSTER_LOG_WARNING,
-                   "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
-                   c->front.run_id, c->port, error->text);
-        c->told_taken = true;
-        c->by_loopback = !c->by_loopback; /* its host may have named it localhost */
-        step(c);                          /* with the addresses we have: is the port still taken? */
-        return;
-    }
-    why = *error;
-    explain(c, &why);
-    fail_all(c, MUSTER_ERDZV_CONNECTION, &why);
+    feed(c, (struct mu_host_event){ .type = error == NULL ? MU_HOST_ON_CONNECTED : MU_HOST_ON_NOT_CONNECTED,
+                                    .error = error });
 }
 
-static void connect_to(struct c10d *c, const char *host, uint16_t port, const char *host_node)
+static void connect_to(struct c10d *c, enum mu_host_place place, uint64_t wait_ms)
 {
-    uint64_t now = uv_now(c->front.loop);
-    struct mu_kv_c10d_config config = {
-        .host = host,
-        .port = port,
+    const struct mu_kv_c10d_config config = {
+        .host = host_of(c, place),
+        .port = port_of(c),
         .run_id = c->front.run_id,
-        .read_timeout_ms = c->deadline_ms > now ? c->deadline_ms - now : 1,
+        .read_timeout_ms = wait_ms,
         .seed = c->seed++,
-        .host_node = host_node,
+        .host_node = place == MU_HOST_OWN ? c->hosted_by : NULL,
         .on_ready = on_ready,
         .ctx = c,
     };
     struct muster_error error;
-    int rc;
 
-    if (c->not_hosting.code == MUSTER_EADDRINUSE && config.read_timeout_ms > LISTEN_AGAIN_MS)
-        config.read_timeout_ms = LISTEN_AGAIN_MS;
-    rc = mu_kv_c10d_start(c->front.loop, &config, &c->front.kv, &error);
-    if (rc < 0)
-        fail_all(c, rc, &error);
+    if (mu_kv_c10d_start(c->front.loop, &config, &c->front.kv, &error) < 0)
+        feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_CONNECTED, .error = &error });
 }
 
-static void connect_elsewhere(struct c10d *c)
+static void on_answered(struct mu_kv_request *request)
 {
-    struct muster_error error;
+    struct c10d *c = request->ctx;
 
-    if (c->port != 0) {
-        connect_to(c, host_to_dial(c), c->port, NULL);
-        return;
-    }
-    if (c->not_hosting.code == 0)
-        (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION,
-                      "port 0 is for the node that hosts the store, and '%s' is not an address of this machine",
-                      c->host);
-    else
-        error = c->not_hosting;
-    fail_all(c, MUSTER_ERDZV_CONNECTION, &error);
+    if (request->rc == 0 && request->found && request->bytes.len < sizeof c->hosted_by)
+        (void)snprintf(c->hosted_by, sizeof c->hosted_by, "%.*s", (int)request->bytes.len, request->bytes.data);
+    muster_bytes_done(&request->bytes);
+    if (!c->front.freeing)
+        feed(c, (struct mu_host_event){ .type = request->rc == 0 ? MU_HOST_ON_ANSWERED : MU_HOST_ON_NOT_ANSWERED,
+                                        .error = &request->error });
+}
+
+static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
+{
+    c->hosted_by[0] = '\0';
+    c->ask = (struct mu_kv_request){ .kind = MU_KV_HOST, .timeout_ms = wait_ms, .done = on_answered, .ctx = c };
+    c->front.kv->ops->submit(c->front.kv, &c->ask);
 }
 
 /* ---- Hosting ---- */
@@ -233,19 +182,18 @@ static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
     const char *run_id = c->front.run_id;
 
     if (plan->reason == MU_BIND_NOT_OWN)
-        mu_log(
-            MUSTER_LOG_WARNING,
-            "rendezvous '%s': '%s' is not an address of this machine, so its store listens on every address; --bind ADDR "
-            "limits that",
-            run_id, c->host);
+        mu_log(MUSTER_LOG_WARNING,
+               "rendezvous '%s': '%s' is not an address of this machine, so its store listens on every address; --bind "
+               "ADDR limits that",
+               run_id, c->host);
     else if (plan->reason == MU_BIND_INTERFACES && c->settings.nodes_max > 1)
         mu_log(
             MUSTER_LOG_WARNING,
-            "rendezvous '%s': '%s' is a loopback address on this machine, so its store also listens on the addresses of "
-            "all interfaces; --bind ADDR limits that",
+            "rendezvous '%s': '%s' is a loopback address on this machine, so its store also listens on the addresses "
+            "of all interfaces; --bind ADDR limits that",
             run_id, c->host);
-    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u of %s", run_id,
-           (unsigned)mu_addr_port(mu_server_address(c->server)), plan->hosts);
+    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u of %s", run_id, (unsigned)port_of(c),
+           plan->hosts);
 }
 
 /* PyTorch's has no place in the group yet when it hosts. */
@@ -257,7 +205,7 @@ static void record_hosting(const struct c10d *c)
     mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
 }
 
-static int host(struct c10d *c)
+static void listen_for_nodes(struct c10d *c)
 {
     const struct mu_bind bind = mu_front_bind(&c->front);
     struct mu_bind_networks networks;
@@ -265,77 +213,43 @@ static int host(struct c10d *c)
     struct muster_store_server_config config = {
         .size = sizeof config, .port = c->port, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
     };
-    char hostname[MU_HANDLER_NAME_MAX], text[MU_NODE_TEXT_MAX];
+    char hostname[MU_HANDLER_NAME_MAX];
+    struct muster_error error;
     struct mu_node me;
-    int rc;
 
     mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->front.local_addr, &plan);
     config.host = plan.hosts;
-    c->not_hosting = (struct muster_error){ 0 };
-    rc = mu_server_start_as(c->front.loop, &config, &c->server, &c->not_hosting);
-    if (rc < 0)
-        return mu_wrap(&c->not_hosting, rc, "host the store");
-    me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
-                           c->front.local_id };
-    say_where(c, &plan);
-    record_hosting(c);
-    connect_to(c, loopback, mu_addr_port(mu_server_address(c->server)), mu_node_text(&me, text));
-    return 0;
-}
-
-/* Other nodes cannot come to a loopback address, unless we listen elsewhere, too. */
-static void warn_of_loopback(struct c10d *c)
-{
-    bool only_loopback = c->addrs_count > 0;
-
-    for (size_t i = 0; i < c->addrs_count; i++)
-        only_loopback = only_loopback && mu_addr_is_loopback(&c->addrs[i]);
-    if (!only_loopback || c->warned || c->settings.nodes_max == 1 || c->front.bind_hosts != NULL ||
-        !mu_bind_is_universal(c->host))
-        return;
-    c->warned = true;
-    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it",
-           c->front.run_id, c->host);
-}
-
-static void decide(struct c10d *c)
-{
-    bool ours = false;
-
-    for (size_t i = 0; i < c->addrs_count; i++)
-        ours = ours || mu_owns_address(&c->addrs[i]);
-    warn_of_loopback(c);
-    if (c->hosting == HOST_NEVER || (c->hosting == HOST_IF_OURS && !ours)) {
-        connect_elsewhere(c);
+    if (mu_server_start_as(c->front.loop, &config, &c->server, &error) < 0) {
+        feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });
         return;
     }
-    if (host(c) == 0)
-        return;
-    if (c->hosting == HOST_IF_OURS)
-        connect_elsewhere(c);
-    else
-        fail_all(c, MUSTER_ERDZV_CONNECTION, &c->not_hosting);
+    me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
+                           c->front.local_id };
+    (void)mu_node_text(&me, c->hosted_by);
+    say_where(c, &plan);
+    record_hosting(c);
+    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND });
 }
 
 /* ---- Resolving ---- */
 
-static void on_timer(uv_timer_t *timer)
+static struct mu_host_addresses addresses_of(const struct c10d *c)
 {
-    step(timer->data);
+    struct mu_host_addresses all = { .count = c->addrs_count, .all_loopback = true };
+
+    for (size_t i = 0; i < c->addrs_count; i++) {
+        all.any_own = all.any_own || mu_owns_address(&c->addrs[i]);
+        all.all_loopback = all.all_loopback && mu_addr_is_loopback(&c->addrs[i]);
+    }
+    return all;
 }
 
-static void unresolved(struct c10d *c, int status)
+static void tell_resolved(struct c10d *c, int status)
 {
     struct muster_error error;
-    uint64_t now = uv_now(c->front.loop);
 
-    if (now + RESOLVE_AGAIN_MS < c->deadline_ms) {
-        (void)uv_timer_start(&c->front.timer, on_timer, RESOLVE_AGAIN_MS, 0);
-        return;
-    }
-    (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "cannot resolve '%s' (%u tries in %" PRIu64 " s): %s", c->host,
-                  c->resolve_count, c->read_timeout_ms / 1000, uv_strerror(status));
-    fail_all(c, MUSTER_ERDZV_CONNECTION, &error);
+    (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "%s", uv_strerror(status < 0 ? status : UV_EAI_NODATA));
+    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_RESOLVED, .addresses = addresses_of(c), .error = &error });
 }
 
 static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
@@ -343,16 +257,13 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
     struct c10d *c = req->data;
 
     c->resolving = false;
-    c->addrs_count = 0;
     for (const struct addrinfo *ai = list; ai != NULL && c->addrs_count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
         if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
             memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
     }
     uv_freeaddrinfo(list);
-    if (!c->front.freeing && c->addrs_count == 0 && c->hosting == HOST_IF_OURS)
-        unresolved(c, status < 0 ? status : UV_EAI_NODATA);
-    else if (!c->front.freeing)
-        decide(c);
+    if (!c->front.freeing)
+        tell_resolved(c, status);
     mu_front_drop(&c->front);
 }
 
@@ -361,39 +272,87 @@ static void resolve(struct c10d *c)
     const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
     int rc;
 
-    c->resolve_count++;
+    c->addrs_count = 0;
     c->resolver.data = c;
     rc = uv_getaddrinfo(c->front.loop, &c->resolver, on_resolved, c->host, NULL, &hints);
-    if (rc < 0 && c->hosting == HOST_IF_OURS)
-        unresolved(c, rc);
-    else if (rc < 0)
-        decide(c); /* we host, whatever the name is */
-    if (rc < 0)
+    if (rc < 0) {
+        tell_resolved(c, rc);
         return;
+    }
     c->resolving = true;
     mu_front_hold(&c->front);
 }
 
-/* The next step of starting up. */
-static void step(struct c10d *c)
+/* ---- The machine ---- */
+
+static void on_timer(uv_timer_t *timer)
 {
-    if (c->addrs_count > 0 || c->hosting == HOST_NEVER) /* the client resolves for itself */
-        decide(c);
-    else
+    feed(timer->data, (struct mu_host_event){ .type = MU_HOST_ON_TIME });
+}
+
+static void perform(struct c10d *c, const struct mu_host_effect *effect)
+{
+    struct muster_error error;
+
+    switch (effect->type) {
+    case MU_HOST_DO_RESOLVE:
         resolve(c);
+        break;
+    case MU_HOST_DO_LISTEN:
+        listen_for_nodes(c);
+        break;
+    case MU_HOST_DO_CONNECT:
+        connect_to(c, effect->place, effect->wait_ms);
+        break;
+    case MU_HOST_DO_ASK:
+        ask_who_hosts(c, effect->wait_ms);
+        break;
+    case MU_HOST_DO_DISCONNECT:
+        mu_front_close_kv(&c->front);
+        break;
+    case MU_HOST_DO_UNLISTEN:
+        close_server(c);
+        break;
+    case MU_HOST_DO_USE:
+        run(c);
+        break;
+    case MU_HOST_DO_FAIL:
+        error = *effect->error;
+        mu_front_fail(&c->front, error.code, &error);
+        break;
+    case MU_HOST_DO_WARN_LOOPBACK:
+        mu_log(MUSTER_LOG_WARNING,
+               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->front.run_id,
+               c->host);
+        break;
+    case MU_HOST_DO_WARN_TAKEN:
+        mu_log(MUSTER_LOG_WARNING,
+               "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
+               c->front.run_id, c->port, effect->error->text);
+        break;
+    }
+}
+
+static void feed(struct c10d *c, struct mu_host_event event)
+{
+    struct mu_host_effects effects;
+    uint64_t when_ms;
+
+    event.now_ms = uv_now(c->front.loop);
+    mu_host_step(&c->machine, &event, &effects);
+    when_ms = mu_host_deadline_ms(&c->machine);
+    if (when_ms != UINT64_MAX)
+        (void)uv_timer_start(&c->front.timer, on_timer, when_ms - event.now_ms, 0);
+    for (unsigned i = 0; i < effects.count; i++) /* the last may lead to a next step, or to the end */
+        perform(c, &effects.items[i]);
 }
 
 static void begin(struct mu_front *front)
 {
     struct c10d *c = (struct c10d *)front;
 
-    c->deadline_ms =
-        uv_now(front->loop) + (c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms);
-    c->not_hosting = (struct muster_error){ 0 };
-    c->resolve_count = 0;
-    c->by_loopback = false;
-    c->addrs_count = mu_dial_known(c->host, c->port, c->addrs);
-    step(c);
+    c->addrs_count = (unsigned)mu_dial_known(c->host, c->port, c->addrs);
+    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_START, .addresses = addresses_of(c) });
 }
 
 /* ---- The handler ---- */
@@ -413,8 +372,8 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 
     if (c->front.inner == NULL)
         return false;
-    (void)snprintf(ret_host, room, "%s", c->server != NULL ? loopback : host_to_dial(c));
-    *ret_port = c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
+    (void)snprintf(ret_host, room, "%s", host_of(c, c->machine.place));
+    *ret_port = port_of(c);
     return true;
 }
 
@@ -501,10 +460,10 @@ static int read_hosting(struct c10d *c, const struct muster_rdzv_params *params,
     if (rc < 0)
         return rc;
     if (!muster_rdzv_params_get(params, "is_host", &value))
-        c->hosting = HOST_IF_OURS;
+        c->rule = MU_HOST_IF_OURS;
     else
-        c->hosting = is_host ? HOST_ALWAYS : HOST_NEVER;
-    if (c->hosting == HOST_NEVER && c->port == 0)
+        c->rule = is_host ? MU_HOST_ALWAYS : MU_HOST_NEVER;
+    if (c->rule == MU_HOST_NEVER && c->port == 0)
         return mu_fail(reterr, MUSTER_EINVAL,
                        "port 0 is for the node that hosts the store, and is_host says it is not");
     return 0;
@@ -556,6 +515,19 @@ static int read_params(struct c10d *c, const struct muster_rdzv_params *params, 
     return rc == 0 ? mu_front_take_places(&c->front, params, reterr) : rc;
 }
 
+static void start_machine(struct c10d *c)
+{
+    const struct mu_host_config config = {
+        .name = c->host,
+        .port = c->port,
+        .rule = c->rule,
+        .patience_ms = c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms,
+        .warn_loopback = c->settings.nodes_max > 1 && c->front.bind_hosts == NULL && mu_bind_is_universal(c->host),
+    };
+
+    mu_host_init(&c->machine, &config);
+}
+
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
                   void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
@@ -574,6 +546,7 @@ int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *param
         free(c);
         return mu_wrap(reterr, rc, "rendezvous c10d");
     }
+    start_machine(c);
     *ret_handler = mu_front_open(&c->front, &front_ops, loop, listener, ctx);
     return 0;
 }

@@ -378,18 +378,22 @@ static bool find_stock_host(const struct dynamic *d, struct mu_node *ret_node)
     return false;
 }
 
+/* `host`: the node that says it hosts the store; empty: none does. */
+static void take_host(struct dynamic *d, struct mu_slice host)
+{
+    struct mu_node node = { .pid = 0 };
+
+    if (host.len > 0 && !parse_node(host, &node))
+        return;
+    d->host_known = host.len > 0 || find_stock_host(d, &node);
+    feed(d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = d->host_known ? &node : NULL });
+}
+
 static void answer_host(struct order *order)
 {
-    struct dynamic *d = order->d;
-    struct mu_node node = { .pid = 0 };
-    bool known;
-
-    d->asking_host = false;
-    if (order->request.rc != 0 || (order->request.found && !parse_node(slice_of(&order->request.bytes), &node)))
-        return;
-    known = order->request.found || find_stock_host(d, &node);
-    d->host_known = known;
-    feed(d, (struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = known ? &node : NULL });
+    order->d->asking_host = false;
+    if (order->request.rc == 0)
+        take_host(order->d, slice_of(&order->request.bytes));
 }
 
 static void answer_board(struct order *order)
@@ -1196,6 +1200,8 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
     mu_boot_uv_open(&d->boot, loop, &(struct mu_boot_uv_config){ .kv = kv, .ops = &boot_ops, .ctx = d });
     d->timer.data = d;
     mu_asking_open(&d->asking, loop, on_ask, d);
+    if (config->hosted_by != NULL)
+        take_host(d, mu_slice_str(config->hosted_by));
     *ret_handler = &d->handler.base;
     return 0;
 }

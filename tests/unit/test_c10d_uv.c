@@ -24,6 +24,7 @@ struct node {
     struct muster_error error;
     bool inside, free_when_told;
     unsigned freed;
+    struct node *kills; /* when it is told that it is a spare */
 };
 
 struct scene {
@@ -133,6 +134,8 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
         node->error = *event->error;
     if (node->free_when_told)
         free_node(node);
+    if (node->kills != NULL && event->type == MUSTER_RDZV_PROGRESS && event->progress->spare)
+        free_node(node->kills);
 }
 
 /* A node with this endpoint and these options ("k=v,k=v"), for a rendezvous of so many. */
@@ -364,6 +367,25 @@ static void the_host_says_who_it_is(void **state)
     assert_non_null(strstr(call.bytes.data, pid));
     muster_bytes_done(&call.bytes);
     mu_client_close(client, on_client_closed, NULL);
+    end(&s);
+}
+
+/* In the same turn of the loop in which the spare learns that it is one: it knew who hosts before that. */
+static void a_spare_whose_host_goes_at_once_knows_that_the_host_is_gone(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, "localhost:0", "", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0);
+    s.nodes[1].kills = &s.nodes[0];
+    assert_int_equal(start(&s, 1, endpoint_of("localhost", logged_port), "", 1, NULL), 0);
+    ASK(&s.nodes[1], join);
+    RUN_UNTIL(&s, s.nodes[1].told[MUSTER_RDZV_FAILED] > 0);
+    assert_null(s.nodes[0].handler);
+    assert_non_null(strstr(s.nodes[1].error.text, "the job has ended, or the host of its store has"));
     end(&s);
 }
 
@@ -643,6 +665,7 @@ int main(void)
         cmocka_unit_test(is_host_overrides_what_the_address_says),
         cmocka_unit_test(port_zero_of_somebody_elses_address_is_an_error),
         cmocka_unit_test(the_host_says_who_it_is),
+        cmocka_unit_test(a_spare_whose_host_goes_at_once_knows_that_the_host_is_gone),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),
         cmocka_unit_test(a_port_taken_by_something_else_is_said_so_at_once),
         cmocka_unit_test(a_port_taken_by_a_silent_one_is_said_so_in_the_end),

@@ -1,0 +1,319 @@
+/* How a c10d node gets its store. See host.h for the diagram. */
+#include "handler/host.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#define NEVER UINT64_MAX
+
+const char *mu_host_state_text(enum mu_host_state state)
+{
+    static const char *const texts[] = {
+#define X(name, text) text,
+        MU_HOST_STATES(X)
+#undef X
+    };
+
+    return texts[state];
+}
+
+/* ---- States and effects ---- */
+
+static struct mu_host_effect *add(struct mu_host_effects *out, enum mu_host_effect_type type)
+{
+    assert(out->count < MU_HOST_EFFECTS_MAX);
+    out->items[out->count] = (struct mu_host_effect){ .type = type };
+    return &out->items[out->count++];
+}
+
+static void set_state(struct mu_host *h, enum mu_host_state state)
+{
+    static const unsigned before[] = {
+        /* from which states each is entered */
+#define FROM(name) 1U << MU_HOST_##name
+        [MU_HOST_IDLE] = FROM(RESOLVING) | FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(FOUND) | FROM(IDLE),
+        [MU_HOST_RESOLVING] = FROM(IDLE) | FROM(PAUSING),
+        [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(ASKING),
+        [MU_HOST_LISTENING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(CONNECTING),
+        [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING) | FROM(CONNECTING),
+        [MU_HOST_ASKING] = FROM(CONNECTING),
+        [MU_HOST_FOUND] = FROM(CONNECTING) | FROM(ASKING),
+#undef FROM
+    };
+
+    assert((before[state] & 1U << h->state) != 0);
+    h->state = state;
+    switch (state) {
+    case MU_HOST_RESOLVING:
+        assert(h->addresses.count == 0 && h->config.rule != MU_HOST_NEVER);
+        break;
+    case MU_HOST_PAUSING:
+        assert(h->wake_ms < h->deadline_ms);
+        break;
+    case MU_HOST_LISTENING:
+        assert(h->config.rule == MU_HOST_ALWAYS || (h->config.rule == MU_HOST_IF_OURS && h->addresses.any_own));
+        break;
+    case MU_HOST_CONNECTING:
+        assert(h->place == MU_HOST_OWN ? h->not_hosting.code == 0 : h->config.port != 0);
+        break;
+    case MU_HOST_ASKING:
+        assert(h->place != MU_HOST_OWN); /* who hosts is known */
+        break;
+    case MU_HOST_IDLE:
+    case MU_HOST_FOUND:
+        break;
+    }
+}
+
+static uint64_t left_ms(const struct mu_host *h, uint64_t now_ms)
+{
+    return h->deadline_ms > now_ms ? h->deadline_ms - now_ms : 1;
+}
+
+/* There is no store, and h->error says why. */
+static void fail(struct mu_host *h, struct mu_host_effects *out)
+{
+    if (mu_host_hosts(h))
+        add(out, MU_HOST_DO_UNLISTEN);
+    set_state(h, MU_HOST_IDLE);
+    h->error.code = MUSTER_ERDZV_CONNECTION;
+    add(out, MU_HOST_DO_FAIL)->error = &h->error;
+}
+
+/* The port is ours and taken: by the store that another process here hosts, or by something else. */
+static bool is_taken(const struct mu_host *h)
+{
+    return h->not_hosting.code == MUSTER_EADDRINUSE;
+}
+
+/* No store answered: adds what this node knows about the reason. */
+static void fail_with(struct mu_host *h, const struct muster_error *error, struct mu_host_effects *out)
+{
+    h->error = *error;
+    if (is_taken(h))
+        (void)mu_wrap(&h->error, error->code,
+                      error->code == MUSTER_EPROTOCOL
+                          ? "port %u of this machine is taken by something that does not speak the store's protocol"
+                          : "port %u of this machine is taken, but no store answers there",
+                      (unsigned)h->config.port);
+    else if (h->not_hosting.code != 0)
+        (void)mu_wrap(&h->error, error->code, "this machine could not host the store (%.300s), and there is no other",
+                      h->not_hosting.text);
+    fail(h, out);
+}
+
+/* ---- The way to a store ---- */
+
+static void connect_to(struct mu_host *h, enum mu_host_place place, uint64_t now_ms, struct mu_host_effects *out)
+{
+    struct mu_host_effect *effect;
+
+    h->place = place;
+    set_state(h, MU_HOST_CONNECTING);
+    effect = add(out, MU_HOST_DO_CONNECT);
+    effect->place = place;
+    effect->wait_ms = left_ms(h, now_ms);
+    if (is_taken(h) && effect->wait_ms > MU_HOST_LISTEN_AGAIN_MS)
+        effect->wait_ms = MU_HOST_LISTEN_AGAIN_MS;
+}
+
+static void join_store(struct mu_host *h, uint64_t now_ms, struct mu_host_effects *out)
+{
+    if (h->config.port != 0) {
+        connect_to(h, h->place == MU_HOST_LOOPBACK ? MU_HOST_LOOPBACK : MU_HOST_ENDPOINT, now_ms, out);
+        return;
+    }
+    h->error = h->not_hosting;
+    if (h->error.code == 0)
+        (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
+                      "port 0 is for the node that hosts the store, and '%s' is not an address of this machine",
+                      h->config.name);
+    fail(h, out);
+}
+
+static void host_or_join(struct mu_host *h, uint64_t now_ms, struct mu_host_effects *out)
+{
+    enum mu_host_rule rule = h->config.rule;
+
+    if (h->config.warn_loopback && h->addresses.count > 0 && h->addresses.all_loopback && !h->told_loopback) {
+        h->told_loopback = true;
+        add(out, MU_HOST_DO_WARN_LOOPBACK);
+    }
+    if (rule == MU_HOST_ALWAYS || (rule == MU_HOST_IF_OURS && h->addresses.any_own)) {
+        set_state(h, MU_HOST_LISTENING);
+        add(out, MU_HOST_DO_LISTEN);
+    } else {
+        join_store(h, now_ms, out);
+    }
+}
+
+/* With what is known; the client looks the name up by itself. */
+static void go_on(struct mu_host *h, uint64_t now_ms, struct mu_host_effects *out)
+{
+    if (h->addresses.count > 0 || h->config.rule == MU_HOST_NEVER) {
+        host_or_join(h, now_ms, out);
+        return;
+    }
+    h->lookups++;
+    set_state(h, MU_HOST_RESOLVING);
+    add(out, MU_HOST_DO_RESOLVE);
+}
+
+/* False: there is no time left for another try. */
+static bool pause_if_time(struct mu_host *h, uint64_t now_ms)
+{
+    if (now_ms + MU_HOST_PAUSE_MS >= h->deadline_ms)
+        return false;
+    h->wake_ms = now_ms + MU_HOST_PAUSE_MS;
+    set_state(h, MU_HOST_PAUSING);
+    return true;
+}
+
+/* ---- States ---- */
+
+static void idle(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type != MU_HOST_ON_START)
+        return;
+    h->deadline_ms = event->now_ms + h->config.patience_ms;
+    h->place = MU_HOST_ENDPOINT;
+    h->not_hosting = (struct muster_error){ 0 };
+    h->lookups = 0;
+    h->addresses = event->addresses;
+    go_on(h, event->now_ms, out);
+}
+
+static void resolving(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type != MU_HOST_ON_RESOLVED)
+        return;
+    h->addresses = event->addresses;
+    if (h->addresses.count > 0 || h->config.rule == MU_HOST_ALWAYS) { /* which hosts, whatever the name is */
+        host_or_join(h, event->now_ms, out);
+    } else if (!pause_if_time(h, event->now_ms)) {
+        (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION, "cannot resolve '%s' (%u tries in %" PRIu64 " s): %s",
+                      h->config.name, h->lookups, h->config.patience_ms / 1000, event->error->text);
+        fail(h, out);
+    }
+}
+
+static void pausing(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->now_ms >= h->wake_ms)
+        go_on(h, event->now_ms, out);
+}
+
+static void listening(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type == MU_HOST_ON_BOUND) {
+        h->not_hosting = (struct muster_error){ 0 };
+        connect_to(h, MU_HOST_OWN, event->now_ms, out);
+    } else if (event->type == MU_HOST_ON_NOT_BOUND) {
+        h->not_hosting = *event->error;
+        (void)mu_wrap(&h->not_hosting, event->error->code, "host the store");
+        if (h->config.rule == MU_HOST_IF_OURS) {
+            join_store(h, event->now_ms, out);
+        } else {
+            h->error = h->not_hosting;
+            fail(h, out);
+        }
+    }
+}
+
+static void use(struct mu_host *h, struct mu_host_effects *out)
+{
+    set_state(h, MU_HOST_FOUND);
+    add(out, MU_HOST_DO_USE);
+}
+
+/* At the endpoint, or on loopback; the next try goes to the other one. */
+static void try_again(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (!h->told_taken) {
+        h->told_taken = true;
+        h->error = *event->error;
+        add(out, MU_HOST_DO_WARN_TAKEN)->error = &h->error;
+    }
+    h->place = h->place == MU_HOST_LOOPBACK ? MU_HOST_ENDPOINT : MU_HOST_LOOPBACK;
+    host_or_join(h, event->now_ms, out);
+}
+
+static void connecting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type == MU_HOST_ON_CONNECTED && h->place == MU_HOST_OWN) {
+        use(h, out);
+    } else if (event->type == MU_HOST_ON_CONNECTED) {
+        set_state(h, MU_HOST_ASKING);
+        add(out, MU_HOST_DO_ASK)->wait_ms = left_ms(h, event->now_ms);
+    } else if (event->type == MU_HOST_ON_NOT_CONNECTED) {
+        add(out, MU_HOST_DO_DISCONNECT);
+        if (is_taken(h) && event->error->code != MUSTER_EPROTOCOL && event->now_ms < h->deadline_ms)
+            try_again(h, event, out);
+        else
+            fail_with(h, event->error, out);
+    }
+}
+
+static void asking(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type == MU_HOST_ON_ANSWERED) {
+        use(h, out);
+    } else if (event->type == MU_HOST_ON_NOT_ANSWERED) {
+        add(out, MU_HOST_DO_DISCONNECT);
+        if (event->error->code == MUSTER_EPROTOCOL || !pause_if_time(h, event->now_ms))
+            fail_with(h, event->error, out);
+    }
+}
+
+static void found(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type != MU_HOST_ON_UNUSABLE)
+        return;
+    if (mu_host_hosts(h))
+        add(out, MU_HOST_DO_UNLISTEN);
+    set_state(h, MU_HOST_IDLE);
+}
+
+/* ---- From outside ---- */
+
+void mu_host_init(struct mu_host *h, const struct mu_host_config *config)
+{
+    assert(config->port != 0 || config->rule != MU_HOST_NEVER);
+    assert(config->patience_ms > 0);
+    *h = (struct mu_host){ .config = *config, .state = MU_HOST_IDLE };
+}
+
+void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    assert(event->type != MU_HOST_ON_START || h->state == MU_HOST_IDLE);
+    out->count = 0;
+    switch (h->state) {
+    case MU_HOST_IDLE:
+        idle(h, event, out);
+        break;
+    case MU_HOST_RESOLVING:
+        resolving(h, event, out);
+        break;
+    case MU_HOST_PAUSING:
+        pausing(h, event, out);
+        break;
+    case MU_HOST_LISTENING:
+        listening(h, event, out);
+        break;
+    case MU_HOST_CONNECTING:
+        connecting(h, event, out);
+        break;
+    case MU_HOST_ASKING:
+        asking(h, event, out);
+        break;
+    case MU_HOST_FOUND:
+        found(h, event, out);
+        break;
+    }
+    assert(h->not_hosting.code == 0 || h->place != MU_HOST_OWN);
+}
+
+uint64_t mu_host_deadline_ms(const struct mu_host *h)
+{
+    return h->state == MU_HOST_PAUSING ? h->wake_ms : NEVER;
+}

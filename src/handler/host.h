@@ -1,0 +1,151 @@
+/* How a c10d node gets its store: it hosts the store itself, or joins the store that another process hosts. Pure;
+ * c10d_uv.c does what it says.
+ *
+ *   IDLE --start--> RESOLVING --no address--> PAUSING --time--> RESOLVING
+ *     |                 |
+ *     | address known   | found
+ *     v                 v
+ *   an address of this machine (or is_host)         no address of this machine (or is_host=false)
+ *                       |                                      |
+ *                       v                                      |
+ *                   LISTENING                                  |
+ *              bound |      | port taken (not is_host)         |
+ *                    v      v                                  v
+ *                 CONNECTING, to our own store or to the one at the endpoint
+ *              own |        | other        | no store answers
+ *                  |        v              +--> our port is taken, time is left: LISTENING again
+ *                  |      ASKING           +--> else: IDLE, with an error; the next start begins anew
+ *                  |        | who hosts
+ *                  v        v
+ *                    FOUND
+ *
+ * - Names are never compared to find the host. An endpoint is ours if one of its addresses is this machine's.
+ * - A name that cannot be resolved is looked up again until the time is up.
+ * - A port of ours that is taken, but where no store answers, may become free, so it is tried again. Its host may have
+ *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
+ * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
+ *   a store that is away. If the connection is lost before that, the search goes on after a pause (PAUSING). */
+#ifndef MU_HANDLER_HOST_H
+#define MU_HANDLER_HOST_H
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define MU_HOST_PAUSE_MS 500         /* before a name is looked up again, or a lost store is tried again */
+#define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of ours is dialled for so long before it is bound again */
+
+#define MU_HOST_STATES(X)                                                                                              \
+    X(IDLE, "idle")                                                                                                    \
+    X(RESOLVING, "resolving")                                                                                          \
+    X(PAUSING, "pausing")                                                                                              \
+    X(LISTENING, "listening")                                                                                          \
+    X(CONNECTING, "connecting")                                                                                        \
+    X(ASKING, "asking")                                                                                                \
+    X(FOUND, "found")
+
+enum mu_host_state {
+#define X(name, text) MU_HOST_##name,
+    MU_HOST_STATES(X)
+#undef X
+};
+
+const char *mu_host_state_text(enum mu_host_state state);
+
+enum mu_host_rule {
+    MU_HOST_IF_OURS,
+    MU_HOST_ALWAYS,
+    MU_HOST_NEVER
+}; /* no option is_host; is_host=true; is_host=false */
+
+/* Where a connection goes. */
+enum mu_host_place {
+    MU_HOST_ENDPOINT, /* as the user has named it */
+    MU_HOST_LOOPBACK, /* the endpoint's port on this machine */
+    MU_HOST_OWN,      /* the store that we host */
+};
+
+enum mu_host_event_type {
+    MU_HOST_ON_START,         /* in IDLE. addresses: those known without a look-up; none: the name is looked up */
+    MU_HOST_ON_RESOLVED,      /* RESOLVE's answer: addresses; none: error */
+    MU_HOST_ON_BOUND,         /* LISTEN's answer */
+    MU_HOST_ON_NOT_BOUND,     /* ... or error */
+    MU_HOST_ON_CONNECTED,     /* CONNECT's answer */
+    MU_HOST_ON_NOT_CONNECTED, /* ... or error */
+    MU_HOST_ON_ANSWERED,      /* ASK's answer */
+    MU_HOST_ON_NOT_ANSWERED,  /* ... or error */
+    MU_HOST_ON_UNUSABLE, /* in FOUND: nothing could be made of the store; whoever found that out has told the owner */
+    MU_HOST_ON_TIME,
+};
+
+struct mu_host_addresses { /* what is known about the endpoint's */
+    unsigned count;
+    bool any_own;      /* one of them is this machine's */
+    bool all_loopback; /* all of them are loopback addresses */
+};
+
+struct mu_host_event { /* borrows what it points to */
+    enum mu_host_event_type type;
+    uint64_t now_ms;
+    struct mu_host_addresses addresses;
+    const struct muster_error *error;
+};
+
+enum mu_host_effect_type {
+    MU_HOST_DO_RESOLVE,       /* look the name up. RESOLVED */
+    MU_HOST_DO_LISTEN,        /* on the endpoint's port. BOUND or NOT_BOUND */
+    MU_HOST_DO_CONNECT,       /* place, wait_ms: CONNECTED or NOT_CONNECTED */
+    MU_HOST_DO_ASK,           /* wait_ms: ask the store who hosts it. ANSWERED or NOT_ANSWERED */
+    MU_HOST_DO_DISCONNECT,    /* give the connection up, or what is left of the try */
+    MU_HOST_DO_UNLISTEN,      /* give up hosting */
+    MU_HOST_DO_USE,           /* the store is found: the connection is the rendezvous' now */
+    MU_HOST_DO_FAIL,          /* error: there is no store */
+    MU_HOST_DO_WARN_LOOPBACK, /* only nodes of this machine can join */
+    MU_HOST_DO_WARN_TAKEN,    /* error: our port is taken, no store answers there, and it is tried again */
+};
+
+struct mu_host_effect { /* borrows from the machine, until its next step */
+    enum mu_host_effect_type type;
+    enum mu_host_place place;
+    uint64_t wait_ms; /* above 0 */
+    const struct muster_error *error;
+};
+
+#define MU_HOST_EFFECTS_MAX 4
+
+struct mu_host_effects {
+    struct mu_host_effect items[MU_HOST_EFFECTS_MAX];
+    unsigned count;
+};
+
+struct mu_host_config {
+    const char *name; /* of the endpoint; not copied */
+    uint16_t port;    /* 0: any, of the node that hosts */
+    enum mu_host_rule rule;
+    uint64_t patience_ms; /* for all of it */
+    bool warn_loopback;   /* nodes of other machines are expected, and would have to come to the endpoint's addresses */
+};
+
+struct mu_host { /* by mu_host_init(); there is nothing to be freed */
+    struct mu_host_config config;
+    enum mu_host_state state;
+    enum mu_host_place place; /* of the last connection */
+    struct mu_host_addresses addresses;
+    uint64_t deadline_ms, wake_ms; /* of the search; of PAUSING */
+    unsigned lookups;
+    struct muster_error not_hosting; /* why not, though we may: LISTEN's error; code 0: we do, or are not to */
+    struct muster_error error;       /* of the effect */
+    bool told_loopback, told_taken;  /* once in a life */
+};
+
+void mu_host_init(struct mu_host *h, const struct mu_host_config *config);
+/* The same state and event give the same effects. `out` is overwritten. An answer that is not waited for is dropped. */
+void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out);
+uint64_t mu_host_deadline_ms(const struct mu_host *h); /* when TIME is to be told; UINT64_MAX: never */
+
+static inline bool mu_host_hosts(const struct mu_host *h) /* the store is in this process */
+{
+    return h->state >= MU_HOST_CONNECTING && h->place == MU_HOST_OWN;
+}
+
+#endif
