@@ -21,13 +21,15 @@ def compile_to(target, source):
 
 
 class Hunt:
-    """`machine` and `others`: the simulator's sources. A mutant is (name, (what is replaced, by what), ..., options): each text must
+    """`machine`: the sources that mutants change; `others`: the simulator's. The rest of src/rdzv is linked to them. A mutant is (name, (what is replaced, by what), ..., options): each text must
     be in the machine's sources exactly once; options are the simulator's."""
 
     def __init__(self, machine, others, mutants, seeds):
         self.name = pathlib.Path(sys.argv[0]).name
         self.machine = [ROOT / path for path in machine]
-        self.others = [ROOT / path for path in others]
+        base = [ROOT / f"src/base/{name}.c" for name in ("arena", "base64", "buf", "error", "hash", "number", "rng")]
+        pure = base + sorted((ROOT / "src/rdzv").glob("*.c"))
+        self.others = [ROOT / path for path in others] + [path for path in pure if path not in self.machine]
         self.mutants = mutants
         self.seeds = seeds
 

@@ -64,6 +64,7 @@ const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state)
                                                              mu_classic_join_phases,
                                                              mu_classic_confirm_phases,
                                                              mu_classic_group_phases,
+                                                             mu_classic_foreign_phases,
                                                              mu_classic_quit_phases };
     size_t i = 0;
 

@@ -36,6 +36,8 @@
  *    not while more nodes are known to wait. Who is still stopping keeps its keep-alive, so that it is waited for; if the
  *    others go on all the same, it is told.
  *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
+ *  - A value in one of these keys that none of us wrote is not the end: members put their document back, others wait for that,
+ *    and see classic_foreign.c. A document with a status that we do not know is refused, and stays as it is.
  *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others have
  *    had the time to put theirs back. */
 #ifndef MU_RDZV_CLASSIC_H
@@ -70,6 +72,8 @@
 #define MU_CLASSIC_ENDED_MS 250 /* after a connection that ended under a watch, +-50 %; then twice as long each time */
 #define MU_CLASSIC_ENDED_MAX_MS 4000 /* ... up to this */
 #define MU_CLASSIC_GRACE_MS 12000    /* after an outage nobody is judged for so long: a TTL, and a renewal's time */
+#define MU_CLASSIC_FOREIGN_MS                                                                                          \
+    3000 /* members have so long to put a document back; then a joining node deletes what is there */
 
 #define MU_CLASSIC_CODE_NOT_FOUND 100
 #define MU_CLASSIC_CODE_COMPARE 101
@@ -84,6 +88,7 @@
     X(LOOK_WATCH, "wait for the document to change")                                                                   \
     X(CREATE, "create the document")                                                                                   \
     X(COUNT_READ, "read the version counter")                                                                          \
+    X(COUNT_LIST, "list the versions for a new counter")                                                               \
     X(COUNT_WRITE, "increment the version counter")                                                                    \
     X(MAKE_DIR, "make the version's directory")                                                                        \
     X(OPEN, "open the document for joins")                                                                             \
@@ -103,12 +108,14 @@
     X(FINAL_WATCH, "wait for confirmations")                                                                           \
     X(STORE_DIR, "make the store's directory")                                                                         \
     X(MARKS_READ, "read who the others are")                                                                           \
+    X(MARK_BACK, "say again who we are")                                                                               \
     X(ANNOUNCE, "announce that we wait")                                                                               \
     X(FREE_READ, "read the document while waiting")                                                                    \
     X(FREE_LIST, "list the keep-alives while waiting")                                                                 \
     X(FREE_WATCH, "wait for the group to end")                                                                         \
     X(DROP, "delete the document")                                                                                     \
     X(MEMBER_READ, "read the document of our group")                                                                   \
+    X(MEMBER_BACK, "put the document of our group back")                                                               \
     X(MEMBER_MARK, "look whether it is still our group")                                                               \
     X(MARK_WATCH, "wait until our group is put back")                                                                  \
     X(MEMBER_LIST, "list the keep-alives of our group")                                                                \
@@ -204,7 +211,7 @@ struct mu_classic_effect { /* borrows from the machine, until its next step */
     size_t ranks_count;
 };
 
-#define MU_CLASSIC_EFFECTS_MAX 14
+#define MU_CLASSIC_EFFECTS_MAX 16
 
 struct mu_classic_effects {
     struct mu_classic_effect items[MU_CLASSIC_EFFECTS_MAX];

@@ -45,23 +45,20 @@ static void close_error(struct mu_classic *m, const struct mu_classic_event *eve
         close_later(m, QUIT_RETRY_MS);
 }
 
+/* The closed document into close.value; where there is something to be replaced, that is in close_raw. */
 static int make_closed(struct mu_classic *m, const struct mu_classic_event *event, bool *ret_closed,
                        struct muster_error *error)
 {
     struct mu_classic_doc doc = { .version = -1 };
-    int rc = 0;
+    int rc = event->code != 0 ? MUSTER_ERDZV_STATE : mu_classic_doc_read(event->value, &doc, error);
+    bool has_doc = rc == 0;
 
-    m->close_fresh = event->code == MU_CLASSIC_CODE_NOT_FOUND;
-    *ret_closed = false;
-    if (!m->close_fresh) {
-        rc = mu_classic_doc_read(event->value, &doc, error);
-        if (rc < 0)
-            return rc;
-        *ret_closed = doc.status == MU_CLASSIC_CLOSED;
-        rc = mu_buf_assign(&m->close_raw, event->value);
-    }
+    if (rc < 0 && (rc != MUSTER_ERDZV_STATE || mu_classic_doc_is_other_layout(event->value)))
+        return rc;
+    *ret_closed = has_doc && doc.status == MU_CLASSIC_CLOSED;
+    rc = mu_buf_assign(&m->close_raw, event->value);
     if (rc == 0)
-        rc = mu_classic_doc_closed(m->close_fresh ? NULL : &doc, &m->close.value);
+        rc = mu_classic_doc_closed(has_doc ? &doc : NULL, &m->close.value);
     mu_classic_doc_done(&doc);
     return rc < 0 ? mu_fail(error, MUSTER_ENOMEM, "no memory for the document") : 0;
 }
@@ -70,10 +67,10 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
 {
     struct mu_classic_request *request;
     struct muster_error error;
-    bool closed;
+    bool is_new = event->code == MU_CLASSIC_CODE_NOT_FOUND, closed;
     int rc;
 
-    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+    if (event->code != 0 && !is_new) {
         close_error(m, event, out);
         return;
     }
@@ -90,9 +87,9 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
     request = mu_classic_ask(m, out, &m->close, MU_CLASSIC_PUT, "/rdzv/active_version");
     request->has_value = true;
     request->value = mu_buf_slice(&m->close.value);
-    request->must_not_exist = m->close_fresh;
-    request->has_prev_value = !m->close_fresh;
-    if (!m->close_fresh)
+    request->must_not_exist = is_new;
+    request->has_prev_value = !is_new;
+    if (!is_new)
         request->prev_value = mu_buf_slice(&m->close_raw);
     else /* nobody may have made the job's directory, with which it would go */
         request->ttl_s = MU_CLASSIC_ROOT_TTL_S;

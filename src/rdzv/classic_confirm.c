@@ -161,24 +161,31 @@ static bool make_group(struct mu_classic *m)
     return false;
 }
 
-static bool is_own_mark(const struct mu_classic *m, const struct mu_classic_event *event)
+/* NULL: there is none. */
+static const struct mu_classic_node *own_mark(const struct mu_classic *m, const struct mu_classic_event *event)
 {
-    for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++) {
+    for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++)
         if (mu_classic_rank_of(m, event->nodes[i].key, "muster", m->in_version) == m->rank)
-            return mu_slice_equal(event->nodes[i].value, mu_slice_str(m->node));
-    }
-    return false;
+            return &event->nodes[i];
+    return NULL;
 }
 
 static void on_marks(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    const struct mu_classic_node *own = own_mark(m, event);
+    struct mu_node other;
+
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_MARKS_READ, out);
         return;
     }
-    if (!is_own_mark(m, event)) {
-        mu_classic_look_again(
-            m, out); /* the server has lost everything meanwhile, and another one is that rank of that number */
+    if (own != NULL && !mu_classic_mark_read(own->value, &other)) {
+        mu_classic_put_mark_back(m, own->value, out);
+        return;
+    }
+    if (own == NULL || !mu_slice_equal(own->value, mu_slice_str(m->node))) {
+        /* The server has lost everything meanwhile, and another one is that rank of that number. */
+        mu_classic_look_again(m, out);
         return;
     }
     if (!make_group(m)) {
@@ -188,9 +195,9 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
     for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++) {
         int64_t rank = mu_classic_rank_of(m, event->nodes[i].key, "muster", m->in_version);
 
-        if (rank >= 0 && rank < (int64_t)m->world.count && m->marks[rank] == NULL)
-            m->marks[rank] = strndup(event->nodes[i].value.data != NULL ? event->nodes[i].value.data : "",
-                                     mu_classic_sooner(event->nodes[i].value.len, MU_CLASSIC_NODE_MAX - 1));
+        if (rank >= 0 && rank < (int64_t)m->world.count && m->marks[rank] == NULL &&
+            event->nodes[i].value.len < MU_CLASSIC_NODE_MAX && mu_classic_mark_read(event->nodes[i].value, &other))
+            m->marks[rank] = strndup(event->nodes[i].value.data, event->nodes[i].value.len);
     }
     for (size_t i = 0; i < m->world.count; i++)
         m->world.all_ours &= m->marks[i] != NULL;

@@ -102,32 +102,46 @@ static int read_fields(const json_t *json, struct mu_classic_doc *doc, struct mu
     if (doc->keep_alives > doc->participants)
         return bad(reterr, "there are more 'keep_alives' than 'participants'");
     if (doc->status == MU_CLASSIC_FINAL || waiting != NULL) {
-        if (!json_is_integer(waiting))
-            return bad(reterr, "'num_workers_waiting' is no number");
+        if (!json_is_integer(waiting) || json_integer_value(waiting) < 0 || json_integer_value(waiting) > INT32_MAX)
+            return bad(reterr, "'num_workers_waiting' is not a number of nodes");
         doc->waiting = json_integer_value(waiting);
     }
     return 0;
 }
 
+static json_t *load(struct mu_slice text, json_error_t *ret_why)
+{
+    return json_loadb(text.len > 0 ? text.data : "", text.len, 0, ret_why);
+}
+
+/* jansson says nothing then. */
+static bool is_no_memory(const json_error_t *why)
+{
+    return json_error_code(why) == json_error_out_of_memory || json_error_code(why) == json_error_unknown;
+}
+
 int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, struct muster_error *reterr)
 {
     struct mu_classic_doc doc = { .version = -1 };
-    json_error_t why = { .line = 0 }; /* jansson says nothing when memory is missing */
+    json_error_t why = { .line = 0 };
     const char *status;
     json_t *json;
     int rc;
 
     if (text.len > MU_CLASSIC_DOC_MAX)
         return bad(reterr, "it is longer than 4 MiB");
-    json = json_loadb(text.len > 0 ? text.data : "", text.len, 0, &why);
+    json = load(text, &why);
     if (json == NULL) {
-        if (json_error_code(&why) == json_error_out_of_memory || json_error_code(&why) == json_error_unknown)
+        if (is_no_memory(&why))
             return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
         return mu_fail(reterr, MUSTER_ERDZV_STATE, "the document is not one of a rendezvous: %s", why.text);
     }
     status = json_string_value(json_object_get(json, "status"));
-    if (status == NULL || !read_status(status, &doc.status))
-        rc = bad(reterr, "'status' is none of setup, joinable, frozen, final, closed");
+    if (status == NULL)
+        rc = bad(reterr, "it has no status");
+    else if (!read_status(status, &doc.status))
+        rc = mu_fail(reterr, MUSTER_ERDZV_STATE,
+                     "the document has the status '%.32s', which this version of muster does not know", status);
     else
         rc = read_fields(json, &doc, reterr);
     if (rc < 0) {
@@ -137,6 +151,18 @@ int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, st
     doc.json = json;
     *ret_doc = doc;
     return 0;
+}
+
+bool mu_classic_doc_is_other_layout(struct mu_slice text)
+{
+    json_error_t why = { .line = 0 };
+    json_t *json = text.len > MU_CLASSIC_DOC_MAX ? NULL : load(text, &why);
+    const char *status = json_string_value(json_object_get(json, "status"));
+    enum mu_classic_status known;
+    bool other = json == NULL ? is_no_memory(&why) : status != NULL && !read_status(status, &known);
+
+    json_decref(json);
+    return other;
 }
 
 void mu_classic_doc_done(struct mu_classic_doc *doc)
@@ -289,6 +315,34 @@ int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out)
 }
 
 /* ---- Notices ---- */
+
+/* The number behind the last '_' of `text`, which is cut off. False: there is none. */
+static bool cut_number(struct mu_slice *text, int64_t *ret_number)
+{
+    char digits[20];
+    size_t at = text->len, len;
+
+    while (at > 0 && text->data[at - 1] != '_')
+        at--;
+    len = text->len - at;
+    if (at < 2 || len == 0 || len > VERSION_DIGITS_MAX)
+        return false;
+    memcpy(digits, text->data + at, len);
+    digits[len] = '\0';
+    text->len = at - 1;
+    *ret_number = strtoll(digits, NULL, 10);
+    return strspn(digits, "0123456789") == len;
+}
+
+bool mu_classic_mark_read(struct mu_slice mark, struct mu_node *ret_node)
+{
+    struct mu_node node = { .name = mark };
+
+    if (!cut_number(&node.name, &node.local_id) || !cut_number(&node.name, &node.pid))
+        return false;
+    *ret_node = node;
+    return true;
+}
 
 int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out)
 {

@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "rdzv/doc.h"
 
 #include <stdint.h>
 
@@ -39,6 +40,9 @@ struct mu_classic_doc { /* zeroed memory is none */
 
 /* MUSTER_ERDZV_STATE for what is no such document, naming the field; MUSTER_ENOMEM. On failure there is nothing to free. */
 int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, struct muster_error *reterr);
+/* Of what could not be read: a document all the same, with a status that we do not know; or there is no memory to tell. It is
+ * not ours to overwrite. */
+bool mu_classic_doc_is_other_layout(struct mu_slice text);
 void mu_classic_doc_done(struct mu_classic_doc *doc);
 const char *mu_classic_doc_keep_alive(const struct mu_classic_doc *doc, size_t index); /* a key, as it was written */
 /* How often that key, as etcd has it, is there, however it was written. */
@@ -66,6 +70,9 @@ struct mu_classic_notice {
     int64_t pid, local_id, nodes_min, nodes_max;
     int64_t version, rank; /* that it has joined; -1: none so far */
 };
+
+/* "NAME_PID_LOCAL-ID": what a node says that it is. False: it is none, and *ret_node is as it was. The name is in `mark`. */
+bool mu_classic_mark_read(struct mu_slice mark, struct mu_node *ret_node);
 
 int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out); /* in place of what is there */
 bool mu_classic_notice_read(struct mu_slice text, struct mu_classic_notice *ret_notice); /* false: it is none */

@@ -76,6 +76,11 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_MEMBER_READ, out))
         return;
+    if (mu_classic_is_foreign(m)) {
+        m->over = false;
+        mu_classic_put_group_back(m, out);
+        return;
+    }
     m->over = !is_ours(m);
     if (m->over && m->doc.version == m->world.version && m->doc.status != MU_CLASSIC_CLOSED)
         m->key_written = false; /* another group of our number: it is another's */
@@ -130,6 +135,8 @@ static bool may_be_marked_yet(struct mu_classic *m)
  * write the marks. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    struct mu_node other;
+
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
     } else if (event->code != 0 && mu_classic_counts_anew(m, event)) {
@@ -139,6 +146,8 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
     } else if (event->code != 0 && may_be_marked_yet(m)) {
         m->mark_index = event->index;
         mu_classic_go(m, MU_CLASSIC_IN_MARK_WATCH, out);
+    } else if (event->code == 0 && !mu_classic_mark_read(event->value, &other)) {
+        mu_classic_put_mark_back(m, event->value, out);
     } else {
         m->verify = false;
         if (m->unmarked_ms != NEVER)

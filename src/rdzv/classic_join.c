@@ -79,6 +79,7 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->maybe_in = false;
+        mu_classic_set_doc_value(m, DOC_OURS);
         mu_classic_go(m, MU_CLASSIC_IN_CREATE, out);
         return;
     }
@@ -102,7 +103,7 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
         mu_classic_go(m, m->maybe_in ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
         break;
     case MU_CLASSIC_SETUP:
-        mu_classic_go(m, MU_CLASSIC_IN_LOOK_WATCH, out);
+        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
         break;
     case MU_CLASSIC_FINAL:
         join_final(m, out);
@@ -157,9 +158,6 @@ static void get_counter(struct mu_classic *m, struct mu_classic_effects *out)
 
 static void on_count_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
-    char text[24];
-    struct muster_error error;
-
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) { /* the job's root has expired, or the server has lost all */
         m->prepared = false;
         m->step = MAKE_PREFIX;
@@ -170,19 +168,11 @@ static void on_count_read(struct mu_classic *m, const struct mu_classic_event *e
         mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
         return;
     }
-    if (event->value.len == 0 || event->value.len > 18) {
-        (void)mu_fail(&error, MUSTER_ERDZV_STATE, "the version counter is no number");
-        mu_classic_failed_with(m, MUSTER_ERDZV_STATE, &error, MU_CLASSIC_IN_LOOK, out);
+    m->counter = mu_classic_number(event->value) + 1;
+    if (m->counter == 0) {
+        mu_classic_count_anew(m, event, out);
         return;
     }
-    memcpy(text, event->value.data, event->value.len);
-    text[event->value.len] = '\0';
-    if (strspn(text, "0123456789") != event->value.len) {
-        (void)mu_fail(&error, MUSTER_ERDZV_STATE, "the version counter is no number: '%s'", text);
-        mu_classic_failed_with(m, MUSTER_ERDZV_STATE, &error, MU_CLASSIC_IN_LOOK, out);
-        return;
-    }
-    m->counter = strtoll(text, NULL, 10) + 1;
     m->counter_index = event->modified;
     mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
 }
@@ -480,7 +470,10 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_FREE_READ, out))
         return;
-    if (!mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced)) {
+    if (mu_classic_is_foreign(m)) {
+        m->recheck_ms = m->foreign_until_ms;
+        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_FREE_WATCH, out);
+    } else if (!mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced)) {
         mu_classic_look_again(m, out);
     } else if (m->doc.waiting == 0) { /* the server has lost what we said */
         m->announced = m->unsure_version = -1;

@@ -5,6 +5,7 @@
  *   classic_join.c      REJOIN_KEY to PAST_LIST, ANNOUNCE to DROP
  *   classic_confirm.c   CONFIRM_KEY to MARKS_READ
  *   classic_group.c     MEMBER_READ to OVER_WATCH; leases
+ *   classic_foreign.c   COUNT_LIST, MARK_BACK, MEMBER_BACK: what none of us wrote
  *   classic_quit.c      QUIT_KEY to QUIT_DROP
  *   classic_close.c     closing and looking, beside the states
  *   classic_notices.c   who waits, for people, beside the states */
@@ -33,6 +34,7 @@ struct mu_classic_track {
 };
 
 enum quit_then { THEN_LEFT, THEN_FAILED };
+enum doc_value { DOC_OURS, DOC_FOREIGN, DOC_OTHER_LAYOUT };
 enum close_state { CLOSE_NONE, CLOSE_READ, CLOSE_WRITE };
 enum notice_request { NOTICE_WRITE, NOTICE_DELETE, NOTICES_READ };
 /* Directories and the counter; a group that is put back goes on from there. */
@@ -69,9 +71,13 @@ struct mu_classic {
     uint64_t put_index; /* the document comes behind that */
     struct mu_buf raw;  /* the document as it was read or written last */
     struct mu_classic_doc doc;
-    uint64_t index;       /* it is as of then: watch from the next one */
-    unsigned idle_events; /* of a watch, that were of no interest */
-    uint64_t ended_ms;    /* the pause after the last watch, which ended with its connection; 0: it did not */
+    enum doc_value doc_value;    /* what was there; FOREIGN: `raw` has it, and `doc` is one that is being set up */
+    uint64_t foreign_until_ms;   /* FOREIGN: so long a joining node waits for it to be put back */
+    uint64_t put_doc_back_ms;    /* when we last did that */
+    struct muster_error foreign; /* what was told of it */
+    uint64_t index;              /* it is as of then: watch from the next one */
+    unsigned idle_events;        /* of a watch, that were of no interest */
+    uint64_t ended_ms;           /* the pause after the last watch, which ended with its connection; 0: it did not */
     int64_t counter;
     uint64_t counter_index;
     bool joining; /* a join was asked for and is not answered */
@@ -125,7 +131,6 @@ struct mu_classic {
     enum close_state close_state;
     uint64_t close_deadline_ms;
     struct mu_buf close_raw;
-    bool close_fresh; /* there was no document */
     bool closed_told;
     struct muster_error close_error, look_error;
     /* Who waits, for people. */
@@ -197,6 +202,7 @@ void mu_classic_get_self(struct mu_classic *m, struct mu_classic_effects *out);
 void mu_classic_put_dir(struct mu_classic_request *request);
 void mu_classic_put_rank_key(struct mu_classic_request *request);
 void mu_classic_delete_key(struct mu_classic *m, struct mu_classic_effects *out);
+int64_t mu_classic_number(struct mu_slice text);
 int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version);
 void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, struct mu_classic_effects *out);
 void mu_classic_watch_document(struct mu_classic *m, struct mu_classic_effects *out);
@@ -231,6 +237,17 @@ void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
 bool mu_classic_renews_rank(const struct mu_classic *m);
 void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event,
                               struct mu_classic_effects *out);
+
+/* classic_foreign.c */
+extern const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT];
+bool mu_classic_is_foreign(const struct mu_classic *m);
+bool mu_classic_is_foreign_for_good(const struct mu_classic *m);
+uint64_t mu_classic_until_not_foreign(const struct mu_classic *m);
+void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value);
+void mu_classic_tell_foreign_doc(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_put_group_back(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
+void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struct mu_classic_effects *out);
 
 /* classic_quit.c */
 extern const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT];

@@ -168,14 +168,20 @@ void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again, str
 
 /* ---- The document ---- */
 
-/* Reads the document of a GET's answer. 0, or below 0: `error` says why. */
+/* Reads the document of a GET's answer. 0, also of a foreign value; or below 0: `error` says why. */
 int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t index, struct muster_error *error)
 {
-    struct mu_classic_doc doc;
+    struct mu_classic_doc doc = { .version = -1 };
     int rc = mu_classic_doc_read(text, &doc, error);
+    enum doc_value value = rc != MUSTER_ERDZV_STATE               ? DOC_OURS
+                           : mu_classic_doc_is_other_layout(text) ? DOC_OTHER_LAYOUT
+                                                                  : DOC_FOREIGN;
 
-    if (rc < 0)
+    if (rc < 0 && value != DOC_FOREIGN) {
+        if (value == DOC_OTHER_LAYOUT)
+            mu_classic_set_doc_value(m, value);
         return rc;
+    }
     rc = mu_buf_assign(&m->raw, text);
     if (rc < 0) {
         mu_classic_doc_done(&doc);
@@ -183,6 +189,7 @@ int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t ind
     }
     mu_classic_doc_done(&m->doc);
     m->doc = doc;
+    mu_classic_set_doc_value(m, value);
     m->index = index;
     m->idle_events = 0;
     if (m->joining && !m->quitting)
@@ -202,6 +209,7 @@ int mu_classic_take_written(struct mu_classic *m, const struct mu_classic_event 
 bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again,
                         struct mu_classic_effects *out)
 {
+    enum doc_value before = m->doc_value;
     struct muster_error error;
     int rc;
 
@@ -210,6 +218,8 @@ bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *eve
         return false;
     }
     rc = mu_classic_take_doc(m, event->value, event->index, &error);
+    if (m->doc_value != DOC_OURS && m->doc_value != before)
+        mu_classic_tell_foreign_doc(m, out);
     if (rc < 0)
         mu_classic_failed_with(m, rc, &error, again, out);
     return rc == 0;
@@ -287,17 +297,27 @@ void mu_classic_delete_key(struct mu_classic *m, struct mu_classic_effects *out)
                          m->key_rank);
 }
 
+/* -1: it is none, or has more digits than any of ours. */
+int64_t mu_classic_number(struct mu_slice text)
+{
+    char digits[18];
+
+    if (text.len == 0 || text.len >= sizeof digits)
+        return -1;
+    memcpy(digits, text.data, text.len);
+    digits[text.len] = '\0';
+    return strspn(digits, "0123456789") == text.len ? strtoll(digits, NULL, 10) : -1;
+}
+
 /* The number behind "<root>/<where>/v_<version>/rank_", or -1. */
 int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version)
 {
-    char prefix[MU_CLASSIC_KEY_MAX], number[20];
+    char prefix[MU_CLASSIC_KEY_MAX];
     size_t len = (size_t)snprintf(prefix, sizeof prefix, ROOT "/%s/v_%" PRId64 "/rank_", m->root, where, version);
 
-    if (key.len <= len || key.len - len > 9 || memcmp(key.data, prefix, len) != 0)
+    if (key.len <= len || memcmp(key.data, prefix, len) != 0)
         return -1;
-    memcpy(number, key.data + len, key.len - len);
-    number[key.len - len] = '\0';
-    return strspn(number, "0123456789") == key.len - len ? strtoll(number, NULL, 10) : -1;
+    return mu_classic_number(mu_slice(key.data + len, key.len - len));
 }
 
 /* ---- Watches ---- */
@@ -318,7 +338,9 @@ void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, str
 
 void mu_classic_watch_document(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    mu_classic_watch(m, false, mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms)), out);
+    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
+
+    mu_classic_watch(m, false, mu_classic_sooner(until_ms, mu_classic_until_not_foreign(m)), out);
 }
 
 uint64_t mu_classic_until_recheck(const struct mu_classic *m)

@@ -10,7 +10,8 @@
  *    announcement. Unless it could not reach the server while it took that back, or its time for it was over.
  *
  * Where the server has lost everything, numbers come again: a node may take a participant that is there for itself, and one
- * of them at most gets that rank (who wrote the mark). Then only the first and the third are asked for. */
+ * of them at most gets that rank (who wrote the mark). Then only the first and the third are asked for; and likewise where a
+ * stranger overwrites documents. */
 #include "classic_sim.h"
 
 #include <inttypes.h>
@@ -73,6 +74,12 @@ void check_replaces(const struct request *by, const char *text)
     fail("node %u replaces a document that it has never seen: %s", by->slot, text);
 }
 
+/* What is put back may be older than what a stranger has overwritten. */
+static bool is_strict(void)
+{
+    return w.epoch == 0 && !w.on[F_STRANGER];
+}
+
 static bool owns(uint64_t life)
 {
     for (size_t i = 0; i < held.participants; i++)
@@ -86,12 +93,12 @@ static void count_participants(const struct mu_classic_doc *doc, const struct re
     if (doc->participants > NODES_MAX)
         fail("a document of %zu participants", doc->participants);
     while (held.participants > doc->participants) {
-        if (!by->is_stock && w.epoch == 0 && held.owners[held.participants - 1] != by->life)
+        if (!by->is_stock && is_strict() && held.owners[held.participants - 1] != by->life)
             fail("node %u takes another participant out", by->slot);
         held.participants--;
     }
     while (held.participants < doc->participants) {
-        if (!by->is_stock && w.epoch == 0 && owns(by->life))
+        if (!by->is_stock && is_strict() && owns(by->life))
             fail("node %u takes part twice in version %" PRId64, by->slot, doc->version);
         held.owners[held.participants++] = by->life;
     }
@@ -112,7 +119,7 @@ static void take_back(const struct request *by)
 {
     if (drop_waiting(by->life))
         return;
-    if (w.epoch == 0)
+    if (is_strict())
         fail("node %u takes an announcement back that is not its own", by->slot);
     held.waiting_count--;
 }
@@ -164,8 +171,11 @@ void check_document(const struct request *by)
         held = (struct held){ .version = -1 };
         return;
     }
-    if (mu_classic_doc_read(mu_slice_str(text), &doc, &error) < 0)
-        fail("%s: %s", error.text, text);
+    if (mu_classic_doc_read(mu_slice_str(text), &doc, &error) < 0) {
+        if (!w.on[F_STRANGER] || by != NULL)
+            fail("%s: %s", error.text, text);
+        return; /* the one before may be put back */
+    }
     if (held.version != doc.version)
         held = (struct held){ .version = doc.version };
     was_final = held.is_there && held.status == MU_CLASSIC_FINAL;
@@ -198,12 +208,14 @@ void name_of(const struct node *node, char *text, size_t room)
 bool is_another_s_rank(const struct node *node)
 {
     char key[128], name[32];
+    struct mu_node other;
     const char *mark;
 
     (void)snprintf(key, sizeof key, JOB "/muster/v_%" PRId64 "/rank_%" PRId64, node->version, node->rank);
     name_of(node, name, sizeof name);
     mark = etcd_value(key);
-    return !node->is_stock && mark != NULL && strcmp(mark, name) != 0;
+    return !node->is_stock && mark != NULL && mu_classic_mark_read(mu_slice_str(mark), &other) &&
+           strcmp(mark, name) != 0;
 }
 
 /* Where everything is lost, PyTorch takes another group for its own; but nobody of ours has a rank that PyTorch has by right,
@@ -325,7 +337,7 @@ void check_ended(struct node *node)
     bool slept = w.now_ms < node->paused_until_ms + MU_CLASSIC_GIVE_UP_MS; /* through the time that it has for this */
     bool late = node->in_trouble || slept || w.now_ms - node->quit_ms >= TAKE_BACK_MS;
 
-    if (w.epoch > 0)
+    if (!is_strict())
         return;
     if (!late)
         check_participants(node);

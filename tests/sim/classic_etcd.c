@@ -99,6 +99,14 @@ size_t etcd_count_below(const char *dir)
     return count;
 }
 
+const char *etcd_some_key(const char *dir, uint64_t which)
+{
+    for (size_t i = 0; i < keys_count; i++)
+        if (is_below(keys[i].key, dir) && !keys[i].dir && which-- == 0)
+            return keys[i].key;
+    return NULL;
+}
+
 /* ---- Watches ---- */
 
 static bool concerns(const struct request *request, const char *key)
@@ -269,6 +277,20 @@ static void put(struct request *request)
     }
     node->life = request->life;
     changed(request->key, index_now, request);
+}
+
+void etcd_scribble(const char *key, const char *value)
+{
+    struct kv_node *node = find(key);
+
+    if (node == NULL || node->dir)
+        return;
+    say("etcd: a stranger writes '%s' to %s", value, key);
+    free(node->value);
+    node->value = copy(value);
+    node->modified = ++index_now;
+    node->expires_ms = 0;
+    changed(node->key, index_now, NULL);
 }
 
 static void get(struct request *request)

@@ -17,22 +17,23 @@
 #define NOTICES "/p/muster/waiting"
 
 #define FAULTS(X)                                                                                                      \
-    X(KILL, "kill")       /* a node dies; another one may come in its place */                                         \
-    X(PAUSE, "pause")     /* a node does nothing for a while */                                                        \
-    X(CUT, "cut")         /* a node does not reach the server for a while */                                           \
-    X(AWAY, "away")       /* nobody does; TTLs go on */                                                                \
-    X(LOST, "lost")       /* an answer is lost, or the request itself is */                                            \
-    X(LATE, "late")       /* a request is carried out long after its sender has given up */                            \
-    X(SLOW, "slow")       /* answers take up to 3 s */                                                                 \
-    X(WIPE, "wipe")       /* the server loses everything */                                                            \
-    X(CLEARED, "cleared") /* the server remembers few events */                                                        \
-    X(STOCK, "stock")     /* some nodes are PyTorch's */                                                               \
-    X(FAILING, "failing") /* workers fail: nodes join anew */                                                          \
-    X(LEAVE, "leave")     /* nodes leave, and may come back */                                                         \
-    X(TIGHT, "tight")     /* short join timeouts */                                                                    \
-    X(CLOSE, "close")     /* somebody closes it, in the end or before */                                               \
-    X(LIMITS, "limits")   /* nodes have different limits; only if wished for, as what follows */                       \
-    X(LAZY, "lazy")       /* timers fire late */
+    X(KILL, "kill")         /* a node dies; another one may come in its place */                                       \
+    X(PAUSE, "pause")       /* a node does nothing for a while */                                                      \
+    X(CUT, "cut")           /* a node does not reach the server for a while */                                         \
+    X(AWAY, "away")         /* nobody does; TTLs go on */                                                              \
+    X(LOST, "lost")         /* an answer is lost, or the request itself is */                                          \
+    X(LATE, "late")         /* a request is carried out long after its sender has given up */                          \
+    X(SLOW, "slow")         /* answers take up to 3 s */                                                               \
+    X(WIPE, "wipe")         /* the server loses everything */                                                          \
+    X(CLEARED, "cleared")   /* the server remembers few events */                                                      \
+    X(STOCK, "stock")       /* some nodes are PyTorch's */                                                             \
+    X(FAILING, "failing")   /* workers fail: nodes join anew */                                                        \
+    X(LEAVE, "leave")       /* nodes leave, and may come back */                                                       \
+    X(TIGHT, "tight")       /* short join timeouts */                                                                  \
+    X(CLOSE, "close")       /* somebody closes it, in the end or before */                                             \
+    X(LIMITS, "limits")     /* nodes have different limits; only if wished for, as what follows */                     \
+    X(LAZY, "lazy")         /* timers fire late */                                                                     \
+    X(STRANGER, "stranger") /* somebody writes nonsense to the job's keys; then no PyTorch, and nothing is lost */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -141,6 +142,8 @@ void etcd_wipe(void);
 void etcd_apply(struct request *request); /* fills in the reply, or leaves it watching */
 void etcd_expire(void);                   /* what is over by now */
 void etcd_forget(struct request *request);
+void etcd_scribble(const char *key, const char *value);     /* a stranger does */
+const char *etcd_some_key(const char *dir, uint64_t which); /* one of those below it; NULL: there is none */
 const char *etcd_value(const char *key);                    /* NULL: none */
 uint64_t etcd_life(const char *key);                        /* who wrote it; 0: nobody */
 size_t etcd_count_below(const char *dir);                   /* keys */

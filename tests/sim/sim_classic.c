@@ -12,7 +12,8 @@
  * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as many as
  * may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all, that is still
  * so STABLE_MS later. Where the server loses things: a group is put back without a round, and nobody who was cut off takes
- * another group of its number for its own. Who takes long to stop is waited for, up to the end of a last call, and hears when
+ * another group of its number for its own. Where a stranger overwrites the document of a group, its members put it back without a
+ * round. Who takes long to stop is waited for, up to the end of a last call, and hears when
  * the others go on. */
 #include "classic_sim.h"
 
@@ -662,11 +663,34 @@ static void deed(enum fault fault)
     }
 }
 
+/* A closed document stays: who has left cannot put it back. */
+static void scribble_document(void)
+{
+    static const char *const nonsense[] = { "garbage", "", "[1, 2]", "{\"status\": 7}", "{\"status\": \"final\"}" };
+
+    if (!w.closed)
+        etcd_scribble(ACTIVE, nonsense[below(sizeof nonsense / sizeof nonsense[0])]);
+}
+
+static void scribble(void)
+{
+    const char *key = etcd_some_key(JOB "/muster", below(20));
+
+    if (chance(60))
+        scribble_document();
+    else if (chance(50))
+        etcd_scribble(JOB "/rdzv/version_counter", chance(50) ? "many" : "999999999999999999");
+    else if (key != NULL)
+        etcd_scribble(key, "garbage");
+}
+
 static void on_deed(void)
 {
     if (w.calm)
         return;
     deed((enum fault)below(CHOSEN_COUNT));
+    if (w.on[F_STRANGER] && chance(50))
+        scribble();
     push(w.now_ms + 100 + below(4000), H_DEED, 0, 0, NULL);
 }
 
@@ -945,6 +969,22 @@ static void check_put_back(void)
     }
 }
 
+/* The members put the document back, and none of them has to join anew. */
+static void check_stranger(void)
+{
+    uint64_t rounds = rounds_total;
+
+    for (int times = 0; times < 3; times++) {
+        scribble_document();
+        run_until(w.now_ms + below(3000));
+    }
+    run_until(w.now_ms + 3000);
+    if (rounds_total != rounds || together() != wanted()) {
+        tell_all();
+        fail("a stranger has ended the group");
+    }
+}
+
 static bool is_held(int64_t version, int64_t count)
 {
     const char *text = etcd_value(ACTIVE);
@@ -1067,6 +1107,8 @@ static void choose(void)
         w.last_call_ms += STOCK_LAST_CALL_MS;
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         w.on[i] |= faults_added[i];
+    if (w.on[F_STRANGER]) /* PyTorch ends with an error */
+        w.on[F_STOCK] = w.on[F_WIPE] = false;
     w.join_ms = w.on[F_TIGHT] ? w.last_call_ms + 25000 + below(40000) : 600000;
 }
 
@@ -1108,6 +1150,8 @@ static void run_seed(uint64_t seed, bool trace)
         check_put_back();
         check_same_number();
     }
+    if (w.on[F_STRANGER] && !w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max)
+        check_stranger();
     if (!w.closed && wanted() > 0 && living() <= (unsigned)w.nodes_max)
         check_stopping();
     if (w.on[F_CLOSE])

@@ -1,0 +1,169 @@
+/* The classic etcd rendezvous: values in its keys that none of us wrote. They are told, and the job goes on:
+ *   the document     A member puts the document of its group back. A node that joins waits for that; then it deletes what is there,
+ *                    and begins anew. A document with a status that we do not know is left alone: who joins is refused.
+ *   the counter      goes on from the highest version of which there is a directory
+ *   a mark           Its node puts it back when it sees it; to others that rank is one without a name.
+ *   a keep-alive     Its value means nothing.
+ *   a notice         is skipped (classic_notices.c). */
+#include "rdzv/classic_parts.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#define SHOWN_MAX 32 /* bytes of it */
+
+bool mu_classic_is_foreign(const struct mu_classic *m)
+{
+    return m->doc_value == DOC_FOREIGN;
+}
+
+/* Nobody has put the document back. */
+bool mu_classic_is_foreign_for_good(const struct mu_classic *m)
+{
+    return mu_classic_is_foreign(m) && m->now_ms >= m->foreign_until_ms;
+}
+
+uint64_t mu_classic_until_not_foreign(const struct mu_classic *m)
+{
+    return mu_classic_is_foreign(m) ? mu_classic_until(m, m->foreign_until_ms) : NEVER;
+}
+
+/* After an outage members have to find the server first. */
+void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value)
+{
+    uint64_t until_ms = m->now_ms + MU_CLASSIC_FOREIGN_MS;
+
+    if (value == DOC_FOREIGN && m->doc_value != DOC_FOREIGN)
+        m->foreign_until_ms = until_ms > m->judge_ms ? until_ms : m->judge_ms;
+    m->doc_value = value;
+    assert(value != DOC_FOREIGN || (m->doc.version == -1 && m->doc.participants == 0));
+}
+
+/* `what`: instead of what; `then`: what is done about it. */
+static void tell_foreign(struct mu_classic *m, const char *key, struct mu_slice found, const char *what,
+                         const char *then, struct mu_classic_effects *out)
+{
+    (void)mu_fail(&m->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.300s, which is not %s; %s",
+                  found.len, (int)(found.len < SHOWN_MAX ? found.len : SHOWN_MAX), found.len > 0 ? found.data : "",
+                  found.len > SHOWN_MAX ? "..." : "", key, what, then);
+    mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN, out)->error = &m->foreign;
+}
+
+void mu_classic_tell_foreign_doc(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    if (m->doc_value == DOC_OTHER_LAYOUT) {
+        (void)mu_fail(
+            &m->foreign, MUSTER_ERDZV_STATE,
+            "%.300s holds a document with a status that this version of muster does not know; leaving it alone",
+            m->main.key);
+        mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN, out)->error = &m->foreign;
+        return;
+    }
+    tell_foreign(m, m->main.key, mu_buf_slice(&m->raw), "a document of a rendezvous",
+                 m->state == MU_CLASSIC_IN_MEMBER_READ ? "putting the group's document back"
+                                                       : "waiting for members to put their document back",
+                 out);
+}
+
+/* ---- The document of our group ---- */
+
+/* Whoever writes there again and again is answered once a second. */
+void mu_classic_put_group_back(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    assert(mu_classic_is_foreign(m) && m->world.version >= 0);
+    if (m->put_doc_back_ms != 0 && m->now_ms < m->put_doc_back_ms + MU_CLASSIC_RETRY_MS)
+        mu_classic_pause(m, MU_CLASSIC_IN_MEMBER_READ, MU_CLASSIC_RETRY_MS);
+    else
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_BACK, out);
+}
+
+static void enter_member_back(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    m->put_doc_back_ms = m->now_ms;
+    mu_classic_put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->group_raw)), 0,
+                       MU_CLASSIC_IN_MEMBER_READ);
+}
+
+static void on_member_back(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    if (event->code == 0 || event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out); /* we, or another one of us */
+    else
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+}
+
+/* ---- The counter ---- */
+
+void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    m->counter_index = event->modified;
+    tell_foreign(m, m->main.key, event->value, "a version number", "counting on from the last version", out);
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_LIST, out);
+}
+
+static void list_versions(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv");
+}
+
+static void on_count_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    size_t prefix = strlen(m->root) + sizeof "/rdzv/v_" - 1;
+    int64_t last = m->old_version > m->in_version ? m->old_version : m->in_version;
+
+    if (event->code != 0) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        return;
+    }
+    for (size_t i = 0; i < event->nodes_count; i++) {
+        struct mu_slice key = event->nodes[i].key;
+        bool is_version = key.len > prefix && memcmp(key.data + prefix - 2, "v_", 2) == 0;
+        int64_t version = is_version ? mu_classic_number(mu_slice(key.data + prefix, key.len - prefix)) : -1;
+
+        last = version > last ? version : last;
+    }
+    m->counter = last < 0 ? 1 : last + 1;
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
+}
+
+/* ---- Our mark ---- */
+
+void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struct mu_classic_effects *out)
+{
+    if (mu_buf_assign(&m->main.value, found) < 0) {
+        mu_classic_no_memory(m, m->state, out);
+        return;
+    }
+    tell_foreign(m, m->main.key, found, "what a node calls itself", "putting our name back", out);
+    mu_classic_go(m, MU_CLASSIC_IN_MARK_BACK, out);
+}
+
+static void enter_mark_back(struct mu_classic *m, struct mu_classic_effects *out)
+{
+    bool member = m->world.version >= 0;
+    struct mu_classic_request *request =
+        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64,
+                       member ? m->world.version : m->in_version, member ? m->world.rank : m->rank);
+
+    request->has_value = request->has_prev_value = true;
+    request->value = mu_slice_str(m->node);
+    request->prev_value = mu_buf_slice(&m->main.value);
+}
+
+static void on_mark_back(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+{
+    enum mu_classic_state next = m->world.version >= 0 ? MU_CLASSIC_IN_MEMBER_READ : MU_CLASSIC_IN_MARKS_READ;
+
+    if (event->code == 0)
+        mu_classic_go(m, next, out);
+    else if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
+        mu_classic_after_lost_write(m, next);
+    else
+        mu_classic_failed(m, event, next, out);
+}
+
+const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT] = {
+    [MU_CLASSIC_IN_MEMBER_BACK] = { .enter = enter_member_back, .on_answer = on_member_back },
+    [MU_CLASSIC_IN_COUNT_LIST] = { .enter = list_versions, .on_answer = on_count_list },
+    [MU_CLASSIC_IN_MARK_BACK] = { .enter = enter_mark_back, .on_answer = on_mark_back },
+};
