@@ -1,5 +1,5 @@
 /* Standard base64. Decoding takes four characters at a time as long as they are all of the alphabet, and one at a time
- * around whatever is not. */
+ * around other characters. */
 #include "base/base64.h"
 
 #include "muster.h"
@@ -67,8 +67,8 @@ static char *put_triple(char *to, uint32_t bits)
     return to + 3;
 }
 
-/* Into room for three quarters of the text. Returns how many bytes it was, or MUSTER_EINVAL. What follows a complete
- * padding does not count any more; padding where none can be does not count at all. */
+/* Into room for three quarters of the text. Returns how many bytes it was, or MUSTER_EINVAL. Anything behind a complete
+ * padding is ignored, and so is padding in a place where it cannot be. */
 static ptrdiff_t decode(struct mu_slice text, char *out)
 {
     const uint8_t *from = (const uint8_t *)text.data, *end = from + text.len;

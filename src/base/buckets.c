@@ -1,5 +1,5 @@
-/* A hash table that grows a little at a time. Each insertion moves a few chains of the old array; they are all moved long
- * before the new one is full. */
+/* A hash table that grows a little at a time. Each insertion moves a few chains of the old array; they are all moved
+ * long before the new one is full. */
 #include "base/buckets.h"
 
 #include <assert.h>

@@ -40,7 +40,7 @@ bool mu_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t unt
     return pthread_cond_timedwait(cond, lock, &until) == 0;
 }
 
-/* A peer that is gone must not raise SIGPIPE in it either. */
+/* All signals are blocked, SIGPIPE of a closed connection too. */
 int mu_thread_start(pthread_t *ret_thread, void *(*run)(void *), void *arg)
 {
     sigset_t all, before;

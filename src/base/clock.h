@@ -1,4 +1,5 @@
-/* The one clock that waits are measured with, and waiting on it. For blocking calls; what decides is told the time. */
+/* The one clock that waits are measured with, and waiting on it. For blocking calls; code that decides is told the
+ * time. */
 #ifndef MU_BASE_CLOCK_H
 #define MU_BASE_CLOCK_H
 
@@ -7,9 +8,9 @@
 #include <stdint.h>
 
 int64_t mu_clock_ms(void);          /* monotonic */
-int64_t mu_clock_in_ms(int64_t ms); /* so long from now, 0 or more; at most INT64_MAX, which never comes */
+int64_t mu_clock_in_ms(int64_t ms); /* that long from now (0 or more); at most INT64_MAX, which never comes */
 
-/* A condition variable whose deadlines are on that clock, so that nobody who sets the time can stretch them. */
+/* A condition variable whose deadlines are on that clock, so that setting the time of day does not stretch them. */
 int mu_cond_init(pthread_cond_t *cond);
 /* False when it is `until_ms` and nothing was signalled. */
 bool mu_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ms);

@@ -1,5 +1,5 @@
-/* A note in the ELF file that says which library may be loaded at run time, and what for: packagers and image builders read
- * it (the specification is uapi-group.org's "ELF dlopen metadata"). One for each library, at file scope. */
+/* A note in the ELF file that says which library may be loaded at run time, and what for: packagers and image builders
+ * read it (the specification is uapi-group.org's "ELF dlopen metadata"). One for each library, at file scope. */
 #ifndef MU_BASE_DLNOTE_H
 #define MU_BASE_DLNOTE_H
 

@@ -70,7 +70,7 @@ int mu_wrap(struct muster_error *reterr, int code, const char *format, ...)
     if (reterr == NULL)
         return code;
     memcpy(inner, reterr->text, sizeof inner);
-    inner[sizeof inner - 1] = '\0'; /* whoever failed may have forgotten to say why */
+    inner[sizeof inner - 1] = '\0'; /* the failed call may have set no text */
     va_start(args, format);
     set_text(reterr, code, format, args);
     va_end(args);

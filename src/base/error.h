@@ -5,8 +5,8 @@
 
 #include "muster.h"
 
-/* Both return the (negative) code, so that they can stand in a return statement. `reterr` may be NULL. mu_wrap() is given
- * the code that the failed call returned. */
+/* Both return the (negative) code, so that they can stand in a return statement. `reterr` may be NULL. mu_wrap() is
+ * given the code that the failed call returned. */
 int mu_fail(struct muster_error *reterr, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int mu_wrap(struct muster_error *reterr, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,7 +1,7 @@
 /* Descriptors: how many this process may have, and who gets them.
  *
- * Connections of store servers may take what is left when everybody else has enough. The counts are the process's own,
- * as its limit is: servers and agents on all threads share them. */
+ * Connections of store servers may take what all other uses leave. The counts are those of the process, as its limit
+ * is: servers and agents on all threads share them. */
 #ifndef MU_BASE_FILES_H
 #define MU_BASE_FILES_H
 
@@ -9,16 +9,16 @@
 
 #include <stddef.h>
 
-#define MU_FILES_OWN 24              /* of any process with a server: standard streams, the loop's, listeners */
+#define MU_FILES_OWN 24              /* of any process with a server: standard streams, the loop's, listening sockets */
 #define MU_FILES_MIN 32              /* below that nothing is started */
 #define MU_FILES_CONNECTIONS_LEAST 8 /* there is room for these, however much is reserved */
 
 size_t mu_files_limit(void); /* RLIMIT_NOFILE */
-void mu_files_raise(void);   /* as far as we may */
+void mu_files_raise(void);   /* as far as the hard limit allows */
 /* MUSTER_ESYSTEM, and a text that says how many more are needed, when the limit is below `needed`. */
 int mu_files_check(size_t needed, struct muster_error *reterr);
 
-/* So many are needed for something else than connections. */
+/* This many are needed for something else than connections. */
 void mu_files_reserve(size_t count);
 void mu_files_release(size_t count);
 

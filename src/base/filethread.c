@@ -1,7 +1,7 @@
 /* File calls on a thread of their own.
  *
- * Jobs go from `queue` to the thread's hands to `ready`, and back to the owner. A job that is cancelled goes through the
- * queue once more to be dropped: what it holds may be as slow to release as it was to make. */
+ * Jobs go from `queue` to the thread's hands to `ready`, and back to the owner. A cancelled job goes through the queue
+ * once more to be dropped, for releasing what it holds may also be slow. */
 #include "base/filethread.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@ enum state {
     NOT_STARTED, /* there was no job so far, or jobs are run at once */
     SERVING,
     ENDING, /* what is queued is dropped, then the thread ends */
-    ENDED,  /* the thread has let go of everything but the object itself */
+    ENDED,  /* the thread uses nothing any more but the object itself */
 };
 
 struct mu_filethread {
@@ -43,7 +43,7 @@ static void destroy(struct mu_filethread *t)
     free(t);
 }
 
-/* Called with the lock, which is given away meanwhile. The job was run unless it was cancelled before. */
+/* Called with the lock, which is released while the job runs. A job that was cancelled before is dropped instead. */
 static void carry_out(struct mu_filethread *t, struct mu_file_job *job)
 {
     bool cancelled = job->cancelled;

@@ -2,13 +2,13 @@
  *
  *   mu_filethread_submit()   the job's `run` is called on the thread: one job after the other, in the order they came
  *   wake()                   on the thread: there is something for mu_filethread_turn()
- *   mu_filethread_turn()     on the owner's thread: calls `done` for each job that was run; the job is the owner's again
+ *   mu_filethread_turn()     on the owner's thread: calls `done` of each job that was run, which is its again
  *   mu_filethread_cancel()   nobody waits for the job any more: it is freed by its `drop`, on the thread
  *
- * The thread is started by the first job. While the system hangs in a job, the thread does, and everything behind it waits;
- * the owner goes on, sees by mu_filethread_beats() that nothing moves, and decides how long it waits.
- * mu_filethread_free() waits a moment at most: a thread that hangs is left behind, with what it works on, and cleans up
- * if it ever comes back. */
+ * The thread is started by the first job. While a system call of a job hangs, the thread hangs and all jobs behind it
+ * wait. The owner goes on: mu_filethread_beats() shows that nothing moves, and the owner decides how long it waits.
+ * mu_filethread_free() waits at most MU_FILETHREAD_FREE_MS: a thread that hangs is left behind with its jobs, and
+ * cleans up if it ever comes back. */
 #ifndef MU_BASE_FILETHREAD_H
 #define MU_BASE_FILETHREAD_H
 
@@ -48,8 +48,8 @@ void mu_filethread_turn(struct mu_filethread *thread);
 void mu_filethread_beat(struct mu_file_job *job);
 uint64_t mu_filethread_beats(const struct mu_filethread *thread); /* grows with every beat and every job that was run */
 bool mu_filethread_is_idle(struct mu_filethread *thread);         /* nothing is under way and nothing is to be told */
-/* Blocks until nothing is under way (true), or until nothing has moved for `quiet_ms` (false, at most twice that time after
- * the last move). For owners without a loop. */
+/* Blocks until nothing is under way (true), or until nothing has moved for `quiet_ms` (false, at most twice that time
+ * after the last move). For owners without a loop. */
 bool mu_filethread_wait(struct mu_filethread *thread, int64_t quiet_ms);
 
 /* Jobs that were not run, or whose `done` was not called, are dropped. False: the thread hangs and was left behind; the

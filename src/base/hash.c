@@ -1,5 +1,5 @@
-/* SipHash with one compression round and three finalisation rounds: strong enough that a peer who can choose keys
- * but not see the seed cannot make them collide, and cheap on the short keys a store sees. */
+/* SipHash with one compression round and three finalisation rounds: strong enough that a peer that chooses keys without
+ * knowing the seed cannot make them collide, and cheap for short keys. */
 #include "base/hash.h"
 
 #include "base/buf.h"

@@ -57,7 +57,7 @@ static inline struct mu_list *mu_list_pop(struct mu_list *head) /* from the fron
     return item;
 }
 
-/* Moves every item, in order, to `to`, a head that was in no use. What is pushed from then on is not among them. */
+/* Moves every item, in order, to `to`, an unused head. Items that are pushed to `from` later stay there. */
 static inline void mu_list_take(struct mu_list *to, struct mu_list *from)
 {
     mu_list_push(from, to); /* a head in the place of another */

@@ -1,6 +1,6 @@
 /* The one place log lines pass through. The sink may be changed while other threads log: sink and context are read
- * together under a lock, and the sink itself runs under it, so that lines never mix. Whether a line is shown at all is known
- * without the lock: one that is not costs the reading of a number. */
+ * together under a lock, and the sink itself runs under it, so that lines never mix. Whether a line is shown is known
+ * without the lock: a line that is not shown costs reading one number. */
 #include "base/log.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
-/* Logging whose sink is set from outside: by the command line, or by the user of the library. Without a sink nothing
- * is written. Code that returns an error does not log it; whoever handles it does. */
+/* Logging whose sink is set from outside: by the command line, or by the user of the library. Without a sink nothing is
+ * written. Code that returns an error does not log it; the code that handles it does. */
 #ifndef MU_BASE_LOG_H
 #define MU_BASE_LOG_H
 
@@ -9,10 +9,10 @@
 
 void mu_log(enum muster_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool mu_log_has_sink(void);
-/* Somebody sees lines of this level: for text that is only put together to be logged. mu_log() asks it too. */
+/* Whether lines of this level are shown: for text that is made only to be logged. mu_log() checks it too. */
 bool mu_log_shows(enum muster_log_level level);
-/* Names and texts of others are in lines: whatever would end a line or a terminal would act on becomes a question mark.
- * mu_log() does it; for lines that go elsewhere. */
+/* Lines contain names and texts from outside: characters that end a line, or that a terminal acts on, become question
+ * marks. mu_log() does it by itself; this is for lines that go elsewhere. */
 void mu_log_make_plain(char *line);
 
 /* At most `burst` lines at once and `per_s` lines a second after that; what is held back is counted. Zeroed memory

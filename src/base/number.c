@@ -48,7 +48,8 @@ bool mu_number_int(const char *text, int64_t *ret_value)
     return true;
 }
 
-/* The word without blanks and underscores; false if it is too long or an underscore stands elsewhere than between digits. */
+/* The word without blanks and underscores; false if it is too long or an underscore stands elsewhere than between
+ * digits. */
 static bool copy_word(const char *text, char word[static MU_NUMBER_FLOAT_MAX + 1])
 {
     size_t len = 0;

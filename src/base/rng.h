@@ -1,4 +1,4 @@
-/* Random numbers as an argument: whoever needs one is given a generator, and a test gives a seeded one. */
+/* Random numbers as an argument: code that needs one is given a generator, and a test gives a seeded one. */
 #ifndef MU_BASE_RNG_H
 #define MU_BASE_RNG_H
 

@@ -7,7 +7,7 @@
 
 static const char *const words[] = { "password", "passwd", "token", "secret" };
 
-/* How long a word of those is that stands at the beginning of the text; 0: there is none. */
+/* The length of the secret word that the text begins with; 0: it begins with none. */
 static size_t word_at(struct mu_slice text)
 {
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
@@ -35,7 +35,7 @@ static size_t find(struct mu_slice text, size_t from, char c)
     return from;
 }
 
-/* Of what is between a scheme and the last "@": the first byte, and behind the last. Empty: there is none. */
+/* The part between a scheme and the last "@": its first byte, and the byte behind its last. Empty: there is none. */
 static void find_user(struct mu_slice text, size_t *ret_start, size_t *ret_end)
 {
     const char *at = text.len == 0 ? NULL : memrchr(text.data, '@', text.len);
@@ -50,7 +50,8 @@ static bool is_name(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-/* Behind the value that begins there: up to a comma that a further option follows, for a secret may have one in it. */
+/* The end of the value that begins there. Only a comma with another option behind it ends the value, for a secret may
+ * contain commas. */
 static size_t value_end(struct mu_slice text, size_t from)
 {
     for (;;) {
@@ -62,7 +63,7 @@ static size_t value_end(struct mu_slice text, size_t from)
     }
 }
 
-/* Behind the name that begins there with a secret word, and behind its "=". */
+/* The end of the name that begins there with a secret word, its "=" included. */
 static size_t name_end(struct mu_slice text, size_t from)
 {
     while (from < text.len && is_name(text.data[from]))
@@ -70,7 +71,8 @@ static size_t name_end(struct mu_slice text, size_t from)
     return from + (from < text.len && text.data[from] == '=');
 }
 
-/* Behind what is hidden of a text that has an "@" at `end`: further, where the value of a secret option has it. */
+/* The end of the part that is hidden, in a text with an "@" at `end`. If that "@" is in the value of a secret option,
+ * the whole value is hidden. */
 static size_t user_hidden(struct mu_slice text, size_t from, size_t end)
 {
     size_t hidden = end;
@@ -84,8 +86,9 @@ static size_t user_hidden(struct mu_slice text, size_t from, size_t end)
     return hidden > end ? hidden : end;
 }
 
-/* Whether a name with a secret word begins there that may have a value, behind `value`: "=" or a blank comes before it, or
- * whatever else when the name is no more than that word. A host's name that goes on otherwise has none. */
+/* Whether a secret option's name begins there, with its value at `value`. "=" or a blank is between them; if the name
+ * is only the secret word, any other character may be. The name of a host that merely begins with a secret word does
+ * not count. */
 static bool is_secret(struct mu_slice text, size_t from, size_t value)
 {
     size_t len = word_at(mu_slice(text.data + from, text.len - from));
@@ -99,7 +102,7 @@ struct writer {
     size_t used, room;
 };
 
-/* Leaves room for what says that there was more. */
+/* Leaves room for the "..." that says that there was more. */
 static bool put(struct writer *w, const char *bytes, size_t len)
 {
     if (w->used + len > w->room - sizeof "...") {

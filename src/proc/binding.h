@@ -12,7 +12,7 @@ enum mu_memory {
     MU_MEMORY_PREFERRED, /* from `nodes`, and from others when they are full */
 };
 
-/* Filled in before the child is there: the child only hands it to the kernel. */
+/* Filled in before the fork: the child only hands it to the kernel. */
 struct mu_binding {
     struct mu_cpus cpus; /* not empty */
     enum mu_memory memory;
@@ -25,8 +25,8 @@ void mu_binding_prefer_node(struct mu_binding *binding, unsigned node); /* below
 int mu_binding_set_cpus(const struct mu_binding *binding);
 int mu_binding_set_memory(const struct mu_binding *binding);
 
-/* Whether this process may set the binding's memory policy: 0 or an errno. Containers often forbid it. Sets it for a moment, and
- * then the former one again. */
+/* Whether this process may set the binding's memory policy: 0 or an errno. Containers often forbid it. Sets it for a
+ * moment, and then the former one again. */
 int mu_binding_try_memory(const struct mu_binding *binding);
 
 #endif

@@ -1,4 +1,4 @@
-/* The children of a process, and whoever is below them, as /proc tells. */
+/* The children of a process, and all processes below them, read from /proc. */
 #include "proc/children.h"
 
 #include <dirent.h>
@@ -31,7 +31,7 @@ void mu_children_done(struct mu_children *list)
     *list = (struct mu_children){ 0 };
 }
 
-/* "4711 (a) b) S 1 2 3 ...": the name is whatever is between the first and the last bracket. */
+/* "4711 (a) b) S 1 2 3 ...": the name is between the first and the last bracket. */
 static bool parse_stat(char *text, struct mu_child *ret_child, long *ret_threads)
 {
     char *open = strchr(text, '('), *close = strrchr(text, ')');
@@ -57,7 +57,7 @@ static bool parse_stat(char *text, struct mu_child *ret_child, long *ret_threads
     return true;
 }
 
-/* What a file about a process holds, as far as it fits, with a NUL. */
+/* The contents of a file about a process, as much as fits, with a NUL. */
 static bool read_about(const char *root, pid_t pid, const char *file, char *text, size_t room)
 {
     char path[PATH_ROOM];
@@ -79,8 +79,8 @@ static bool read_about(const char *root, pid_t pid, const char *file, char *text
 
 static bool is_number(const char *name, pid_t *ret_pid);
 
-/* Of a process whose first thread has ended: D if one of the others is in it, for then it cannot be killed; else how any of
- * them is; Z if they have all ended by now; '?' if that cannot be read. */
+/* The state of a process whose first thread has ended: D if another thread is in state D, for then it cannot be killed;
+ * else the state of any of them; Z if all have ended; '?' if it cannot be read. */
 static char state_of_threads(const char *root, pid_t pid)
 {
     char path[PATH_ROOM], text[STAT_ROOM], state = 'Z';
@@ -209,7 +209,7 @@ static bool wanted_child(const struct mu_child *child, pid_t parent, const struc
     return parent == ANYBODY || (child->ppid == parent && !has_pid(skip, child->pid));
 }
 
-/* Of all processes there are: the children of `parent` (those of `skip` aside), or the members of `pgids`. */
+/* Looks at all processes for the children of `parent` (without those in `skip`), or for the members of `pgids`. */
 static int scan_all(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip,
                     const struct mu_pids *pgids)
 {
@@ -287,7 +287,7 @@ static int read_lists(struct mu_children *list, const char *root, pid_t parent, 
     return rc == 0 && !any ? MUSTER_ENOTSUP : rc;
 }
 
-/* A /proc of another pid namespace numbers processes otherwise; to signal those would hit others. */
+/* A /proc of another pid namespace has other numbers: signals to them would hit the wrong processes. */
 static bool shows_us(const char *root)
 {
     char path[PATH_ROOM], target[32], own[32];
@@ -352,7 +352,7 @@ static const struct mu_child *find(const struct mu_child *items, size_t count, p
     return count > 0 ? bsearch(&key, items, count, sizeof key, compare_children) : NULL;
 }
 
-/* Goes up from it; no longer than that can take, for what we have was not read in one moment. */
+/* Goes up from it, with a limit on the steps: the list was not read in one moment, so it may have circles. */
 static bool is_below(const struct mu_children *all, const struct mu_child *child, const struct mu_child *tops,
                      size_t tops_count)
 {
@@ -364,7 +364,7 @@ static bool is_below(const struct mu_children *all, const struct mu_child *child
     return false;
 }
 
-/* Adds everybody below the first `tops_count`, who are in order. */
+/* Adds all processes below the first `tops_count`, which are sorted. */
 static int scan_below(struct mu_children *list, size_t tops_count, const char *root)
 {
     struct mu_children all = { 0 };
@@ -401,7 +401,7 @@ static int read_below(struct mu_children *list, size_t tops_count, const char *r
     return rc;
 }
 
-/* Takes the first `tops_count` out, and whoever went from one parent to another between two looks is there once. */
+/* Takes the first `tops_count` out. A process that changed its parent between two looks is kept once. */
 static void keep_below(struct mu_children *list, size_t tops_count)
 {
     size_t kept = 0;
@@ -449,7 +449,7 @@ int mu_child_signal(const struct mu_child *child, int signal)
     struct mu_child now;
     int rc = -ESRCH;
 
-    /* Whoever it is whom we hold now, it is the one that was listed if it was started then. */
+    /* The process that this pidfd holds is the one that was listed if it has the same start time. */
     if (mu_child_read(MU_PROC_ROOT, child->pid, &now) && now.start == child->start) {
         rc = fd >= 0 ? (int)syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0u) : kill(child->pid, signal);
         rc = rc < 0 ? -errno : 0;

@@ -1,7 +1,7 @@
-/* Whose parent are we? The children of a process, and whoever is below them, as /proc tells.
+/* The children of a process, and all processes below them, read from /proc.
  *
  * The kernel's own list (<pid>/task/<tid>/children) where there is one; it may miss a child while others end. With
- * `thorough`, and without that list, every process is looked at. */
+ * `thorough`, or if the kernel has no such list, every process is looked at. */
 #ifndef MU_PROC_CHILDREN_H
 #define MU_PROC_CHILDREN_H
 
@@ -33,23 +33,23 @@ struct mu_pids { /* borrowed; ascending */
     size_t count;
 };
 
-/* Replaces what is in the list by the children of `parent`, in order of pid, those in `skip` (may be NULL) aside. Those
- * that end while we look may be in it or not. MUSTER_ENOTSUP: `root` is not there, or shows the processes of another pid
+/* Replaces the list by the children of `parent`, in order of pid, without those in `skip` (may be NULL). Processes that
+ * end meanwhile may be in it or not. MUSTER_ENOTSUP: `root` is not there, or shows the processes of another pid
  * namespace (checked for our own pid only); MUSTER_ENOMEM, MUSTER_ELIMIT, MUSTER_ESYSTEM: no descriptor is free. */
 int mu_children_list(struct mu_children *list, const char *root, pid_t parent, bool thorough,
                      const struct mu_pids *skip, struct muster_error *reterr);
-/* Replaces what is in the list by all processes whose group is one of `pgids`. The same errors. */
+/* Replaces the list by all processes whose group is one of `pgids`. The same errors. */
 int mu_children_in_groups(struct mu_children *list, const char *root, const struct mu_pids *pgids,
                           struct muster_error *reterr);
-/* Replaces those who are in the list (their pids are enough) by everybody below them: their children, the children of
- * these, and so on, no more than MU_CHILDREN_MAX at a time. Always as /proc numbers us. The same errors; the list is empty then. */
+/* Replaces the processes in the list (their pids are enough) by all processes below them: their children, the children
+ * of these, and so on, at most MU_CHILDREN_MAX. The same errors; the list is empty then. */
 int mu_children_below(struct mu_children *list, const char *root, struct muster_error *reterr);
 int mu_children_add(struct mu_children *list, const struct mu_child *child); /* MUSTER_ENOMEM, MUSTER_ELIMIT */
-/* To somebody who need not be our child, and whose pid may be another's by now: only if it is still the one that was
- * listed in MU_PROC_ROOT. 0 or -errno; -ESRCH: it is not. Where the kernel has no pidfds there is a moment between the look and
- * the signal, in which all pids would have to be used up once. */
+/* Signals a process that need not be our child, if its pid still belongs to the process that was listed in
+ * MU_PROC_ROOT. 0 or -errno; -ESRCH: it does not. On a kernel without pidfds the pid could be reused between the check
+ * and the signal, if all pids were used up in that moment. */
 int mu_child_signal(const struct mu_child *child, int signal);
-/* One process; false when there is none (any more), or nothing can be read. */
+/* One process; false if it does not exist (any more) or cannot be read. */
 bool mu_child_read(const char *root, pid_t pid, struct mu_child *ret_child);
 bool mu_child_is_dead(const struct mu_child *child); /* a zombie */
 /* How often the kernel has switched from it (its first thread) to something else. False: nothing can be read. */

@@ -1,9 +1,9 @@
-/* Which processes belong to a group of workers: the workers, what is in their process groups and sessions, and in a guarded
- * process also the orphans that it has adopted.
+/* Which processes belong to a group of workers: the workers, what is in their process groups and sessions, and in a
+ * guarded process also the orphans that it has adopted.
  *
- * Several groups, each on a loop and thread of its own: the children of this process are the children of all of them. A child
- * that a worker of another group leads is left alone. A process that has left its worker's session could belong to any group:
- * it is reaped, but not killed before only one group has workers.
+ * Several groups, each on a loop and thread of its own: the children of this process are the children of all of them. A
+ * child that a worker of another group leads is left alone. A process that has left its worker's session could belong
+ * to any group: it is reaped, but not killed before only one group has workers.
  *
  * Without a usable /proc only workers are known; other children are counted by what wait says. */
 #include "proc/group_parts_uv.h"
@@ -32,7 +32,7 @@ void mu_groups_unlock(void)
     (void)pthread_mutex_unlock(&everybody.lock);
 }
 
-/* A function's child, or a program that forks: no group of its parent is its own. */
+/* In the child after a fork: the groups belong to the parent. */
 static void forget_everybody(void)
 {
     mu_list_init(&everybody.groups);
@@ -94,9 +94,9 @@ static bool is_led(const struct mu_group *group, pid_t leader, bool reaped)
     return rank >= 0 && group->workers[rank].reaped == reaped;
 }
 
-/* The group whose worker this child is, or in whose worker's process group or session it is; NULL: it could be anybody's. While
- * somebody is in a reaped worker's group or session its number is not used again. A child with the very number of a reaped
- * worker is somebody else. */
+/* The group whose worker this child is, or in whose worker's process group or session it is; NULL: it could belong to
+ * any group. While a process is in a reaped worker's group or session, the kernel does not use that number again. A
+ * child with the pid of a reaped worker is another process. */
 static const struct mu_group *owner_of(const struct mu_child *child)
 {
     for (int reaped = 0; reaped < 2; reaped++) {
@@ -126,14 +126,14 @@ static enum mu_group_hold hold_of_others(const struct mu_group *group)
     return most;
 }
 
-/* Children of somebody else in this process have stayed in its session; workers and what they start have not. */
+/* Children that other parts of this program started are in its session; workers and what they start are not. */
 static bool is_foreign(const struct mu_child *child)
 {
     return child->sid == getsid(0);
 }
 
-/* Reaps the orphans that have ended and lists the others. Whoever is traced cannot be reaped before its tracer has heard of its
- * end: it has ended all the same. */
+/* Reaps the orphans that have ended and lists the others. A traced process cannot be reaped before its tracer was told,
+ * but counts as ended. */
 void mu_group_list_orphans(struct mu_group *group, bool thorough)
 {
     struct mu_pids workers = { .items = group->pids, .count = group->count };
@@ -169,8 +169,8 @@ static bool anybody_alive(const struct mu_group *group)
     return group->others.count > 0;
 }
 
-/* Without a guard: who is in the workers' groups, the workers aside. Looked at only when no worker is alive, for it is
- * all of /proc that has to be read. */
+/* Without a guard: the processes in the workers' groups, without the workers. Looked at only when no worker is alive,
+ * for it means reading all of /proc. */
 static void list_groups(struct mu_group *group)
 {
     struct mu_pids groups = { .items = group->pids, .count = group->count };
@@ -195,8 +195,8 @@ static void reap_worker(struct mu_group_worker *w)
     w->reaped = true;
 }
 
-/* Their groups get SIGKILL before, for nobody can be in there but those who were to be ended, and then the numbers may be
- * used again. A worker that could not be killed stays unreaped: with a guard a later look takes it for an orphan. */
+/* Their groups get SIGKILL first: all processes in there were to be ended, and afterwards the kernel may use the
+ * numbers again. A worker that could not be killed stays unreaped: with a guard a later look takes it for an orphan. */
 void mu_group_reap_workers(struct mu_group *group)
 {
     for (size_t i = 0; i < group->count; i++) {
@@ -209,7 +209,7 @@ void mu_group_reap_workers(struct mu_group *group)
     }
 }
 
-/* Wait's word: is there a child? Only to be asked when all workers are reaped. */
+/* Whether wait knows of a child. Only meaningful when all workers are reaped. */
 bool mu_has_child(void)
 {
     siginfo_t info;
@@ -217,8 +217,8 @@ bool mu_has_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Without /proc nobody but workers can be seen, or told from their zombies. With another group's workers among the children
- * wait's word means nothing. */
+/* Without /proc only workers can be seen, so wait is asked whether there is another child. That means nothing while
+ * another group has workers. */
 static void count_hidden(struct mu_group *group)
 {
     if (!group->hidden || anybody_alive(group) || hold_of_others(group) != MU_GROUP_EMPTY) {
@@ -226,14 +226,15 @@ static void count_hidden(struct mu_group *group)
         return;
     }
     mu_group_reap_workers(group);
-    while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) { /* guarded, so whoever it was came from the workers */
+    while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) { /* guarded, so these came from the workers */
     }
     group->hidden = mu_has_child();
 }
 
-/* Nobody is listed, but the quick list may miss one, and this is the moment to be sure. Of dead workers alone wait's word
- * is enough: all that lives below us is below a living child of ours, and they have none. Only otherwise all of /proc is
- * read; whoever is found there keeps its group's number in use, so nothing is lost with the dead leaders. */
+/* No process is listed, but the quick list may miss one, and now it has to be certain. The dead workers are reaped; if
+ * wait then knows of no child, nothing is left, for every process below us is below a child of ours. Otherwise all of
+ * /proc is read. A process that is found there keeps its group's number in use, so the reaped leaders are not
+ * needed. */
 static void list_missed(struct mu_group *group)
 {
     for (size_t i = 0; i < group->count; i++) {
@@ -265,7 +266,7 @@ bool mu_group_was_refused(const struct mu_group *group, pid_t pid)
     return false;
 }
 
-/* Room for all workers is there since the start; orphans for whom there is none have to wait for the next look. */
+/* There is room for all workers from the start; orphans that do not fit wait for the next look. */
 bool mu_group_reserve_view(struct mu_group *group, size_t count)
 {
     struct mu_stop_child *view;
@@ -301,7 +302,7 @@ static struct mu_stop_child view_of(const struct mu_group *group, const struct m
                                    .comm = child->comm };
 }
 
-/* Everybody, for mu_stop. A leader's state is read only where it matters. */
+/* The states of leaders are read only where they matter. */
 void mu_group_make_view(struct mu_group *group, bool with_states)
 {
     size_t others = group->others.count;
@@ -325,7 +326,6 @@ void mu_group_make_view(struct mu_group *group, bool with_states)
         group->view[group->view_count++] = view_of(group, &group->others.items[i]);
 }
 
-/* Whoever is below those who do not end. If that cannot be listed, somebody may be there. */
 void mu_group_view_below(struct mu_group *group)
 {
     struct mu_children *below = &group->below;

@@ -10,7 +10,8 @@
 
 enum { MU_GROUP_REFUSED_MAX = 1024 }; /* of whom MU_STOP_LEFT_MAX are told */
 
-/* A descriptor that the loop watches: a pidfd, or a function's result. On its own, for it may outlive its worker. */
+/* A descriptor that the loop watches: a pidfd, or a function's result. Allocated on its own, for it may outlive its
+ * worker. */
 struct mu_watched {
     uv_poll_t poll;
     struct mu_group *group;
@@ -21,7 +22,7 @@ struct mu_watched {
 struct mu_group_worker {
     pid_t pid;
     bool exited, told, refused;
-    bool reaped; /* the pid may be somebody else's by now */
+    bool reaped; /* the pid may belong to another process by now */
     char comm[MU_CHILD_COMM_MAX];
     int code;
     bool dumped;
@@ -40,7 +41,7 @@ struct mu_group_pid_rank {
 
 enum mu_group_hold {
     MU_GROUP_EMPTY,
-    MU_GROUP_STARTING, /* somebody may be a worker who is not in the list yet */
+    MU_GROUP_STARTING, /* a worker may be running that is not in the list yet */
     MU_GROUP_FULL,     /* until the stop is over */
 };
 
@@ -61,7 +62,7 @@ struct mu_group {
     bool stopping, done;             /* done: on_stopped is to come */
     struct mu_stop stop;
     struct mu_children others;
-    struct mu_children below; /* of those who do not end */
+    struct mu_children below; /* of those that do not end */
     struct mu_stop_child *view;
     size_t view_count, view_cap;
     bool hidden;
@@ -71,8 +72,8 @@ struct mu_group {
     void *closed_ctx;
 };
 
-/* All groups of this process are in one list under one lock. Other threads may look at hold, workers, count and ranks of a
- * group, which therefore change only under the lock. The functions below that list or reap are called under it. */
+/* All groups of this process are in one list under one lock. Other threads may look at hold, workers, count and ranks
+ * of a group, which therefore change only under the lock. The functions below that list or reap are called under it. */
 void mu_groups_lock(void);
 void mu_groups_unlock(void);
 void mu_groups_add(struct mu_group *group);

@@ -1,4 +1,4 @@
-/* For functions that run in a child which shares our memory, on a stack of its own: nothing that sanitizers can follow. */
+/* For functions that run in a child that shares our memory, on a stack of its own: sanitizers cannot follow them. */
 #ifndef MU_PROC_IN_CHILD_H
 #define MU_PROC_IN_CHILD_H
 

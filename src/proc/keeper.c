@@ -1,8 +1,9 @@
-/* Two processes for one launcher. The keeper sits in sigwaitinfo() with every signal blocked that can be: one thing at a
- * time, and nothing is lost in between. Happy path: the agent ends, nothing is left, the keeper ends the same way. The agent
- * is killed: its workers die with it (PDEATHSIG), what they had detached comes to us, is given a moment and is killed,
- * generation by generation, and with whoever does not end everybody below it; managers of shared memory last. Only then is the
- * agent's last will sent. The keeper is killed: the agent reads the end of the pipe. */
+/* Two processes for one launcher. The keeper waits in sigwaitinfo() with all signals blocked, so it handles one at a
+ * time and loses none. Happy path: the agent ends, nothing is left, and the keeper ends the same way. If the agent is
+ * killed, its workers die with it (PDEATHSIG). Processes that they had detached become our children, get a moment to
+ * end, and are killed generation by generation. Below a process that does not end, everything is killed too. Managers
+ * of shared memory come last. Only then is the agent's last will sent. If the keeper is killed, the agent reads the end
+ * of the pipe. */
 #include "proc/keeper.h"
 
 #include "base/clock.h"
@@ -23,7 +24,7 @@
 
 enum { NAME_MAX_LEN = 64, NAMED_MAX = 8, LOOK_MS = 10, MANAGERS_LOOK_MS = 100 };
 
-/* Of the agent, which is known by its pid: a fork of it is guarded by nobody. */
+/* The agent's, which is known by its pid: a fork of the agent is not guarded. */
 static struct {
     pid_t pid, keeper;
     int fd;
@@ -50,7 +51,7 @@ struct keeper {
 
 /* ---- The keeper ------------------------------------------------------------------------------------------------ */
 
-/* Those that mean a fault of our own are left to themselves; nobody can block the other two. */
+/* Signals of our own faults keep their action; SIGKILL and SIGSTOP cannot be blocked. */
 static void watch_all(struct keeper *k)
 {
     static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGKILL, SIGSTOP };
@@ -60,7 +61,7 @@ static void watch_all(struct keeper *k)
         (void)sigdelset(&k->watched, own[i]);
 }
 
-/* A command's line of the log, like those of its agent. A program that has no sink gets a plain line. */
+/* Logged like the lines of the agent. In a program without a log sink it is a plain line on stderr. */
 static void say(const struct keeper *k, const char *text)
 {
     char line[1024];
@@ -163,7 +164,8 @@ static bool is_in(const struct mu_children *list, pid_t pid)
     return false;
 }
 
-/* A child that was there before us, or one of its children, which came to us when it ended: all of ours have other sessions. */
+/* Whether it is a child that was there before us, or one that such a child left to us: all of ours have other
+ * sessions. */
 static bool is_foreign(const struct keeper *k, const struct mu_child *child)
 {
     return is_in(&k->earlier, child->pid) || child->sid == getsid(0);
@@ -184,7 +186,7 @@ static bool has_own_children(const struct keeper *k)
     return any;
 }
 
-/* Reaps whoever has ended; false: there is no child of ours any more. */
+/* Reaps all that have ended; false: no child of ours is left. */
 static bool reap(const struct keeper *k)
 {
     pid_t pid;
@@ -219,7 +221,7 @@ static bool is_spared(const struct mu_child *child, bool spare)
     return spare && strcmp(child->comm, MU_CHILD_SHM_MANAGER) == 0;
 }
 
-/* Replaces the list of those who do not end by who is below them, and kills these. */
+/* Replaces the list of processes that do not end by those below them, and kills these. */
 static void kill_below(struct keeper *k, const struct mu_children *before, struct mu_children *below, bool spare)
 {
     (void)mu_children_below(below, MU_PROC_ROOT, NULL); /* at the next look, if it fails */
@@ -232,8 +234,8 @@ static void kill_below(struct keeper *k, const struct mu_children *before, struc
     }
 }
 
-/* One generation. Those of the one before that have not ended yet are not noted again, but keep their children from us. With
- * `spare` managers of shared memory live on; true: nobody else is there. */
+/* One generation. Processes of the one before that have not ended yet are not noted again. With `spare`, managers of
+ * shared memory live on; true: nothing else is left. */
 static bool kill_generation(struct keeper *k, struct mu_children *before, bool spare)
 {
     struct mu_children now = { 0 }, below = { 0 };
@@ -242,7 +244,7 @@ static bool kill_generation(struct keeper *k, struct mu_children *before, bool s
     if (mu_children_list(&now, MU_PROC_ROOT, getpid(), false, NULL, NULL) == 0 && now.count == 0)
         (void)mu_children_list(&now, MU_PROC_ROOT, getpid(), true, NULL, NULL);
     if (now.count == 0 && k->earlier.count == 0 && getpid() == 1)
-        (void)kill(-1, SIGKILL); /* no usable /proc; whoever is in our pid namespace is below us */
+        (void)kill(-1, SIGKILL); /* no usable /proc; all in our pid namespace are below us */
     for (size_t i = 0; i < now.count; i++) {
         struct mu_child child = now.items[i];
 
@@ -315,8 +317,8 @@ static void kill_the_rest(struct keeper *k)
         bool managers_only = kill_generation(k, &left, now_ms < shared_ms);
 
         if (managers_only)
-            until_ms = now_ms + MU_KEEPER_STUCK_MS; /* nobody was killed who is still there */
-        /* Somebody ended, so somebody may have come. */
+            until_ms = now_ms + MU_KEEPER_STUCK_MS; /* all that were killed have ended */
+        /* A process ended, so its children may be ours now. */
         (void)wait_signal(k, mu_clock_ms() + (managers_only ? MANAGERS_LOOK_MS : LOOK_MS), &signal);
         any = reap(k);
         now_ms = mu_clock_ms();
@@ -364,7 +366,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     (void)snprintf(k.name, sizeof k.name, "%s", name);
     if (pipe2(ends, O_CLOEXEC) < 0)
         return mu_fail_errno(reterr, errno, "start the agent: open a pipe");
-    /* Kept by the keeper and set anew in the agent, for a fork does not inherit it. */
+    /* The keeper keeps it; the agent sets it again, for a fork does not inherit it. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         guard.adopt_errnum = errno;
     wills = mu_wills_new(); /* none: the others learn less of how we ended */

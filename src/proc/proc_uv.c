@@ -1,12 +1,12 @@
 /* The workers of one agent on a loop.
  *
- * Happy path: SIGCHLD or a pidfd says that somebody has ended; look() asks for each worker that was alive (WNOWAIT: it stays
- * unreaped), reaps adopted orphans that have ended, and only then tells of the workers. stop() feeds mu_stop with a list of
- * who is there, again at every death and deadline, and carries out what it says. At its end the workers are reaped and
- * their pids forgotten; on_stopped comes from the timer, so never inside a call.
+ * Happy path: SIGCHLD or a pidfd says that a process has ended. look() checks each worker that was alive (WNOWAIT: it
+ * stays unreaped), reaps adopted orphans that have ended, and only then calls on_exit. A stop feeds mu_stop with the
+ * list of processes, again at every death and deadline, and does what it says. At its end the workers are reaped and
+ * their pids forgotten. on_stopped comes from the timer, so never inside a call.
  *
- * Failures of single system calls during a stop are shown to mu_stop as a process that is there and cannot be killed, or as
- * a later look. group_children_uv.c says which processes belong to the group. */
+ * If a system call fails during a stop, mu_stop sees a process that cannot be killed, or gets the list later.
+ * group_children_uv.c says which processes belong to the group. */
 #include "proc/group_parts_uv.h"
 
 #include "base/clock.h"
@@ -107,7 +107,7 @@ static void read_result(struct mu_group_worker *w, bool last)
     unwatch(&w->output);
 }
 
-/* Has it ended? It stays a zombie, and its pid and its group's number stay its own. */
+/* Whether it has ended. It stays a zombie, so that its pid and its group's number are not used again. */
 static void check_worker(struct mu_group_worker *w)
 {
     siginfo_t info = { .si_pid = 0 };
@@ -117,7 +117,8 @@ static void check_worker(struct mu_group_worker *w)
     if (waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0) {
         if (errno != ECHILD)
             return;
-        info.si_code = CLD_KILLED; /* somebody else has reaped it: nobody knows, and it was not a success */
+        info.si_code = CLD_KILLED; /* another part of the program has reaped it: its end is unknown, and counts as no
+                                    * success */
         info.si_status = SIGKILL;
         w->reaped = true;
         mu_log(MUSTER_LOG_ERROR, "process %d was waited for by somebody else; its exit code is lost", (int)w->pid);
@@ -181,7 +182,7 @@ static void note_refused(struct mu_group *group, const struct mu_child *child, i
     mu_log(MUSTER_LOG_WARNING, "signal %d to process %d (%s): not permitted", signal, (int)child->pid, child->comm);
 }
 
-/* Direct children only, which nobody but us can reap: a pid in the list is still theirs. */
+/* Direct children only: nothing else reaps them, so the pids in the list are still theirs. */
 static void signal_children(struct mu_group *group, int signal)
 {
     for (uint32_t i = 0; i < group->count; i++) {
@@ -252,7 +253,7 @@ static void feed(struct mu_group *group, struct mu_stop_event event)
     if (group->done)
         return;
     uv_update_time(group->config.loop);
-    mu_groups_lock(); /* until the signals are sent: nobody else may reap whoever is listed */
+    mu_groups_lock(); /* until the signals are sent, for listed processes must not be reaped meanwhile */
     for (size_t i = 0; i < group->count; i++)
         check_worker(&group->workers[i]);
     mu_group_list_others(group);
@@ -294,7 +295,7 @@ static void tell(struct mu_group *group)
 
 /* ---- Hanging --------------------------------------------------------------------------------------------------- */
 
-/* How it is now. Read in this order: switches that are read first are at most as many as there were when it was in its state. */
+/* Its state now. The switches are read first, so there are at most as many as when it was in that state. */
 static struct mu_stuck_look look_at(struct mu_group_worker *w)
 {
     struct mu_stuck_look look = { .state = '?' };
@@ -336,7 +337,7 @@ static void on_look(uv_timer_t *timer)
     }
 }
 
-/* Somebody ended. */
+/* A process has ended. */
 static void look(struct mu_group *group)
 {
     if (group->stopping) {
@@ -392,8 +393,8 @@ static void drop_workers(struct mu_group *group)
     group->count = 0;
 }
 
-/* With all of the workers reaped wait can say that nobody is left. If it does not, /proc names them: children of
- * somebody else, those who could not be killed, or one that was missed, and then it goes on. */
+/* With all workers reaped, wait can say that no child is left. If it knows of one, /proc shows which: a child of
+ * another part of the program, one that could not be killed, or one that was missed. Then the stop goes on. */
 static bool somebody_was_missed(struct mu_group *group)
 {
     if (!group->guarded || group->stop.left_count > 0 || group->stop.hidden || !mu_has_child())
@@ -417,7 +418,7 @@ static void finish(struct mu_group *group)
     drop_workers(group);
     group->done = false;
     missed = somebody_was_missed(group);
-    if (!missed) /* from here on what nobody owns is the others' */
+    if (!missed) /* from here on, processes without an owner are left to other groups */
         group->hold = MU_GROUP_EMPTY;
     mu_groups_unlock();
     if (missed) {
@@ -647,7 +648,7 @@ bool mu_group_owns(const struct mu_group *group, pid_t pid)
             (mu_group_rank_of(group, child.pgid) >= 0 || mu_group_rank_of(group, child.sid) >= 0));
 }
 
-/* Whether somebody is in it who cannot be gone before we reap them. */
+/* Whether a process is in it that stays until we reap it. */
 static bool group_is_kept(const struct mu_group *group, pid_t pgid)
 {
     for (size_t i = 0; i < group->others.count && group->guarded; i++) {

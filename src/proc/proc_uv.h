@@ -4,17 +4,18 @@
  *
  * - start() is done when it returns: every command was exec'ed, or the error says which was not. PDEATHSIG follows the
  *   thread: call it from a thread that outlives the workers.
- * - on_exit comes once for every worker (unless it could not be killed), from the loop, also during a stop, never inside a call. A dead worker stays
- *   unreaped until the stop, so that its group's number stays its own; so a group whose workers have all ended, with
- *   success or without, is also to be stopped: that ends what they left behind.
- * - on_stopped comes once, after all on_exits: nothing of the workers is left, except for those that it names.
- * - In a guarded process (keeper.h) groups adopt what workers detach: SIGCHLD is handled, and a stop ends when there is no
- *   child left. Children of our own session that are not workers belong to somebody else and are left alone.
- * - A process may have several groups, each on a loop and thread of its own. A group leaves alone what is in the session or
- *   process group of another group's workers. What has left these could be anybody's: while other groups have workers, it is
- *   left alone; the last group that has workers ends it.
- * - Without a guard, or where the kernel does not let it adopt, only the workers and their process groups are known: nothing is adopted, nobody else's child is waited
- *   for, and a pidfd, where there are any, tells of a death; else SIGCHLD does. */
+ * - on_exit comes once for every worker (unless it could not be killed), from the loop, also during a stop, never
+ *   inside a call. A dead worker stays unreaped until the stop, so that its group's number is not used again. So stop a
+ *   group also when all its workers have ended: that ends what they left behind.
+ * - on_stopped comes once, after all on_exits. Nothing of the workers is left, except for the processes that it names.
+ * - In a guarded process (keeper.h) groups adopt the processes that workers detach: SIGCHLD is handled, and a stop ends
+ *   when no child is left. Children in our own session that are not workers belong to another part of the program and
+ *   are left alone.
+ * - A process may have several groups, each on a loop and thread of its own. A group leaves processes alone that are in
+ *   the session or process group of another group's workers. A process that has left these could belong to any group:
+ *   the last group that has workers ends it.
+ * - Without a guard, or where the kernel does not allow adoption, only the workers and their process groups are known.
+ *   No other child is waited for. Deaths are told by pidfds, or by SIGCHLD where the kernel has no pidfds. */
 #ifndef MU_PROC_PROC_UV_H
 #define MU_PROC_PROC_UV_H
 
@@ -57,8 +58,8 @@ struct mu_group_config {
     const struct mu_startup *startup; /* copied; NULL: mu_guard_startup(), and without that: as we are now */
     void (*on_exit)(void *ctx, const struct mu_exit *exit);
     void (*on_stopped)(void *ctx, const struct mu_stopped *stopped); /* may start() or close() */
-    /* A worker has been in uninterruptible sleep for so long (stuck.h); from the loop, once for each such sleep, not during
-     * a stop. 0: nobody looks. */
+    /* A worker has been in uninterruptible sleep for this long (stuck.h). From the loop, once for each such sleep, not
+     * during a stop. 0: it is not checked. */
     uint64_t hang_ms;
     void (*on_hang)(void *ctx, const struct mu_hang *hang);
     void *ctx;
@@ -74,8 +75,8 @@ int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_gro
 int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
                    struct muster_error *reterr);
 
-/* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. During the grace a
- * second stop sends its signal as well, if it is another one, and the sooner of both ends counts. When EMPTY on_stopped comes all the same. */
+/* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. During the grace a second stop sends its
+ * signal too, if it is another one, and the earlier end counts. on_stopped also comes when EMPTY. */
 void mu_group_stop(struct mu_group *group, int signal, uint64_t grace_ms);
 /* SIGKILL at once; also quickens a stop that is under way. */
 void mu_group_kill(struct mu_group *group);
@@ -87,12 +88,12 @@ size_t mu_group_count(const struct mu_group *group);                /* workers t
 pid_t mu_group_pid(const struct mu_group *group, uint32_t rank);    /* 0: there is none (any more) */
 bool mu_group_running(const struct mu_group *group, uint32_t rank); /* no on_exit yet */
 bool mu_group_guarded(const struct mu_group *group);
-/* Whether `pid` is a worker of ours, or in a worker's process group or session. For file timers. */
+/* Whether `pid` is a worker of this group, or in a worker's process group or session. For file timers. */
 bool mu_group_owns(const struct mu_group *group, pid_t pid);
 int mu_group_signal(struct mu_group *group, uint32_t rank,
                     int signal); /* to that worker's process group; 0 or -errno */
 
-/* Only when EMPTY. `on_closed` (may be NULL) is the last that is heard of it; it is freed then. */
+/* Only when EMPTY. `on_closed` (may be NULL) is the last callback; then it is freed. */
 void mu_group_close(struct mu_group *group, mu_group_closed_cb *on_closed, void *ctx);
 
 #endif

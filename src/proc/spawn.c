@@ -2,10 +2,10 @@
  *
  * The parent does beforehand what needs memory or can fail in many ways: it opens files and makes the search path.
  *
- * A command's child shares our memory until exec, on a stack of its own. Meanwhile our thread waits, with all signals blocked. So
- * the child only makes system calls. It starts in our table of descriptors, and leaves that before it touches one. Where leaving
- * is forbidden, a second child starts with a copy of the table. If a step fails, the child writes into a pipe which one it was.
- * exec closes the pipe: an empty pipe means that the program runs.
+ * A command's child shares our memory until exec, on a stack of its own. Meanwhile our thread waits, with all signals
+ * blocked. So the child only makes system calls. It starts in our table of descriptors, and leaves that before it
+ * touches one. Where leaving is forbidden, a second child starts with a copy of the table. If a step fails, the child
+ * writes into a pipe which one it was. exec closes the pipe: an empty pipe means that the program runs.
  *
  * A function's child is a fork, and its pipe carries the result. */
 #include "proc/spawn.h"
@@ -154,9 +154,9 @@ MU_IN_CHILD static void close_one_by_one(int keep)
     (void)close(dir);
 }
 
-/* Leaves the parent's table of descriptors for a copy of our own, without those above the highest one that we need. The copy never
- * has them, so they need no close(), which could wait for the file system of a file that the parent writes. False: not possible
- * (an old kernel, in a container that forbids unshare). */
+/* Leaves the parent's table of descriptors for a copy of our own, without those above the highest one that we need. The
+ * copy never has them, so they need no close(), which could wait for the file system of a file that the parent writes.
+ * False: not possible (an old kernel, in a container that forbids unshare). */
 MU_IN_CHILD static bool leave_table(const struct child *c)
 {
     int last = c->pipe_fd > 2 ? c->pipe_fd : 2;
@@ -191,8 +191,8 @@ MU_IN_CHILD static void set_stdio(struct child *c)
     }
 }
 
-/* When memory runs out, the kernel kills the process with the highest score. That should be a worker, for it holds the memory, and
- * the launcher must live to report the kill. A score that cannot be read or set stays as it is. */
+/* When memory runs out, the kernel kills the process with the highest score. That should be a worker, for it holds the
+ * memory, and the launcher must live to report the kill. A score that cannot be read or set stays as it is. */
 MU_IN_CHILD static void raise_oom_score(void)
 {
     char text[OOM_SCORE_ROOM];

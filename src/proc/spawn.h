@@ -1,10 +1,10 @@
 /* Starting one worker.
  *
- * A command is started by something like vfork: the parent waits until exec has worked or failed. A function is started by fork.
- * The child
+ * A command is started by something like vfork: the parent waits until exec has worked or failed. A function is started
+ * by fork. The child
  * - dies with the thread that started it (PDEATHSIG KILL), and leads a session of its own;
- * - gets back signal mask, dispositions, umask and soft RLIMIT_NOFILE as they were when the program started, except that SIGPIPE
- *   has its default action;
+ * - gets back signal mask, dispositions, umask and soft RLIMIT_NOFILE as they were when the program started, except
+ *   that SIGPIPE has its default action;
  * - has a higher oom_score_adj than we, so that the kernel kills it first when memory runs out;
  * - has the descriptors 0, 1 and 2, and no others;
  * - is bound to CPUs and memory, if it has a binding (binding.h).
@@ -33,8 +33,8 @@ struct mu_stdio {
     const char *path;
 };
 
-/* Runs in the child. What it puts into `result` (at most MU_SPAWN_RESULT_MAX) goes back to the parent; what it returns is
- * the exit code, 0 to 255. It should not exec. */
+/* Runs in the child. What it puts into `result` (at most MU_SPAWN_RESULT_MAX) goes back to the parent; what it returns
+ * is the exit code, 0 to 255. It should not exec. */
 typedef int mu_spawn_function(void *ctx, struct mu_buf *result);
 
 struct mu_spawn {            /* zeroed, then filled in; borrowed */
@@ -67,8 +67,8 @@ struct mu_result {
     bool complete;
 };
 
-/* Reads what is there. 0: all of it (complete is set) or nothing more for now; an error: it will never be complete:
- * it ended in the middle, was too much, or the child could not be set up, and then the text says why. */
+/* Reads what is there. 0: all of it (complete is set), or nothing more for now. An error: it will never be complete. It
+ * ended in the middle, was too long, or the child could not be set up; the text says why. */
 int mu_result_read(struct mu_result *result, int fd, struct muster_error *reterr);
 void mu_result_done(struct mu_result *result);
 

@@ -1,5 +1,5 @@
-/* Stopping workers and what they left behind; the states are drawn in the header. Every step counts who is alive in the
- * list it was given and judges that; nothing is remembered about single processes. */
+/* Stopping workers and what they left behind; the states are drawn in the header. Every step counts the living in the
+ * list it was given and decides by that; nothing is remembered about single processes. */
 #include "proc/stop.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ static struct counts count(const struct mu_stop_event *event)
         n.managers += child->comm != NULL && strcmp(child->comm, MU_CHILD_SHM_MANAGER) == 0;
         n.stopped += child->rank >= 0 && (child->state == 'T' || child->state == 't');
     }
-    if (event->hidden) { /* nobody can be named there, so nobody can be killed */
+    if (event->hidden) { /* without a list no process can be named or killed */
         n.alive++;
         n.stuck++;
     }
@@ -148,7 +148,7 @@ static void enter_killing(struct mu_stop *stop, const struct mu_stop_event *even
     signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
 }
 
-/* The grace is over, and somebody in the groups is alive. */
+/* The grace is over, and a process in the groups is alive. */
 static void end_grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
     if (count(event).leaders > 0)
@@ -172,12 +172,12 @@ static void begin_grace(struct mu_stop *stop, const struct mu_stop_event *event,
     }
     stop->state = MU_STOP_GRACE;
     stop->signal = event->signal;
-    if (until_ms < stop->until_ms) /* whoever asks twice does not want to wait longer */
+    if (until_ms < stop->until_ms) /* asking twice must not make it longer */
         stop->until_ms = until_ms;
     if (!again) /* some workers save their work at the first one and die of the second */
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, event->signal);
     if (n.stopped > 0 && event->signal != SIGKILL)
-        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* whoever is stopped can act on it only then */
+        signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGCONT); /* a stopped process can act on the signal only then */
     if (event->signal == SIGKILL || for_nobody)
         enter_drain(stop, event);
     else if (event->now_ms >= stop->until_ms)
@@ -227,7 +227,7 @@ static void drain(struct mu_stop *stop, const struct mu_stop_event *event, struc
         signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
 }
 
-/* We were stopped ourselves: nobody was killed meanwhile, so it does not count. */
+/* We were stopped ourselves: that time does not count, for nothing was killed in it. */
 static void forgive_lateness(struct mu_stop *stop, uint64_t now_ms)
 {
     uint64_t late_ms = now_ms > stop->look_ms ? now_ms - stop->look_ms : 0;
@@ -260,12 +260,12 @@ static void killing(struct mu_stop *stop, const struct mu_stop_event *event, str
     }
     if (n.stuck < n.alive)
         signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
-    if (n.below > 0) /* whatever their state: nobody has told them before */
+    if (n.below > 0) /* whatever their state: they were not signalled before */
         signal_to(out, MU_STOP_DO_SIGNAL_BELOW, SIGKILL);
 }
 
-/* One that is in the middle of dying looks like one that cannot; all who are below it are to be killed anyway. After some
- * looks it is anybody: also who runs in the kernel does not end. */
+/* A process that is dying looks like one that cannot die; the processes below it are to be killed anyway. After some
+ * looks every state counts: a process that runs in the kernel does not end either. */
 bool mu_stop_wants_below(const struct mu_stop *stop, const struct mu_stop_child *child)
 {
     return stop->state == MU_STOP_KILLING && !is_dead(child) &&

@@ -1,4 +1,4 @@
-/* Who hangs in the kernel. */
+/* Processes that hang in the kernel. */
 #include "proc/stuck.h"
 
 bool mu_stuck_step(struct mu_stuck *stuck, const struct mu_stuck_look *look, uint64_t limit_ms, uint64_t now_ms)

@@ -1,8 +1,8 @@
-/* Who hangs in the kernel: a process that has been in uninterruptible sleep (state D) for longer than a limit, in one sleep.
- * Pure; one for each process.
+/* Processes that hang in the kernel: in one uninterruptible sleep (state D) for longer than a limit. Pure; one for each
+ * process.
  *
- * Two looks suffice: one that finds it in that state, and one that finds it there again when the time is up and as often
- * switched to another process as before, for it cannot have run in between. */
+ * Two looks are enough: both find it in that state, and the number of context switches is the same, so it has not run
+ * in between. */
 #ifndef MU_PROC_STUCK_H
 #define MU_PROC_STUCK_H
 

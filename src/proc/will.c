@@ -127,7 +127,8 @@ static bool write_all(int fd, struct mu_slice bytes, int64_t until_ms)
     return true;
 }
 
-/* Reads away what is answered, until the other end closes: to close earlier might reset the connection before it has read. */
+/* Reads and drops the answer until the other end closes. To close earlier might reset the connection before the other
+ * end has read everything. */
 static void await_close(int fd, int64_t until_ms)
 {
     char answer[256];

@@ -1,8 +1,8 @@
-/* What a keeper sends for an agent that was killed: its last will, bytes for a server that somebody else will read there.
+/* An agent's last will: bytes that its keeper sends to a server if the agent is killed, for other nodes to read there.
  *
- * Keeper and agent share the memory. The agent writes each new will beside the one that counts, and then makes it count by a
- * single store: whenever it is killed, there is a whole will, or none. The keeper looks only when the agent is dead; until
- * then it has nothing to read, and nothing that could fill up. libc only, and no memory of its own: the keeper has no loop. */
+ * Keeper and agent share the memory. The agent writes each new will beside the valid one, and then makes it valid by a
+ * single store: whenever it is killed, there is a whole will, or none. The keeper reads it only when the agent is dead.
+ * libc only, and no memory of its own: the keeper has no loop. */
 #ifndef MU_PROC_WILL_H
 #define MU_PROC_WILL_H
 
@@ -30,9 +30,9 @@ bool mu_will_set(struct mu_will *will, const struct sockaddr *address, socklen_t
 void mu_will_withdraw(struct mu_will *will); /* nothing is sent */
 void mu_will_release(struct mu_will *will);  /* withdraws it, and others may have the place */
 
-/* In the keeper, once the agent is dead: connects, sends, and waits until the other end has read it and closes. All of it ends by
- * `until_ms` of mu_clock_ms(); an address that refuses ends at once. What fails is not said: the others find out as they did
- * without a will. Returns how many were sent whole. */
+/* In the keeper, once the agent is dead: connects, sends, and waits until the other end has read it and closes. All of
+ * it ends by `until_ms` of mu_clock_ms(); an address that refuses ends at once. A failure is not reported: the others
+ * find out as they would without a will. Returns how many were sent whole. */
 size_t mu_wills_send(const struct mu_wills *wills, int64_t until_ms);
 
 #endif

@@ -1,9 +1,9 @@
 /* Blocking calls of the store client: muster_store_tcp_new() and the calls of the store it makes.
  *
  * The store owns one thread, which runs the loop with the client on it from new to free. A call is put on a list, the
- * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it; that it will be is
- * the business of the client's deadlines. Freeing closes the client and joins the thread, unless the thread is held up
- * by a name that is still being resolved: then it is left to itself and frees what is left. */
+ * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it. The client's
+ * deadlines see to that. Freeing closes the client and joins the thread. If a name is still being resolved and holds
+ * the thread up, the thread is left behind and frees the rest by itself. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/list.h"
@@ -147,7 +147,7 @@ static int run_call(struct tcp_store *store, struct posted *posted, int64_t time
     (void)sem_init(&posted->done, 0, 0);
     (void)pthread_mutex_lock(&store->lock);
     mu_list_push(&store->posted, &posted->in_store);
-    (void)uv_async_send(&store->wake); /* before anybody can answer the call, close the store and free this */
+    (void)uv_async_send(&store->wake); /* under the lock: once the call is answered, its caller may free the store */
     (void)pthread_mutex_unlock(&store->lock);
     sem_wait_whole(&posted->done);
     (void)sem_destroy(&posted->done);
@@ -441,7 +441,7 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
     return 0;
 }
 
-/* Counts as one of the workers that a server's host waits for, the way PyTorch does. */
+/* Counts us as one of the workers that the server's host waits for, the way PyTorch does. */
 static int count_in(struct tcp_store *store, const struct muster_store_tcp_config *config, int64_t until_ms,
                     struct muster_error *reterr)
 {
@@ -480,7 +480,8 @@ static int start_server(const struct muster_store_tcp_config *config, struct mus
     return muster_store_server_start(&server, ret_server, reterr);
 }
 
-/* Where a server that listens on its only address is reached; any other listens on loopback as well, or must be named. */
+/* Where a server is reached that listens on one address only. All others listen on loopback too, or have to be
+ * named. */
 static const char *host_to_dial(const struct muster_store_server_config *server)
 {
     if (server == NULL || server->host == NULL || strcmp(server->host, MU_LISTEN_ANY) == 0 ||

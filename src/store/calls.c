@@ -1,9 +1,9 @@
 /* The client side of one connection.
  *
- * Happy path: submit() puts a call in `waiting`; pump() turns its next request into bytes and, if an answer will come, a
- * slot at the end of `slots`; read() matches answers to slots in order and finishes the call or sends its next request.
- * Failures: a call out of time leaves its slot behind, without a call, to swallow the answer; a parked WAIT is cancelled
- * with CANCEL_WAIT, after which "00 01" or "01" comes; lose() finishes everything with one cause. */
+ * Happy path: submit() puts a call in `waiting`; pump() turns its next request into bytes and, if an answer will come,
+ * a slot at the end of `slots`; read() matches answers to slots in order and finishes the call or sends its next
+ * request. Failures: a call that times out leaves its slot behind, without a call, to take the answer. A WAIT that was
+ * sent is cancelled with CANCEL_WAIT, and "00 01" or "01" is the answer. lose() finishes every call with one cause. */
 #include "store/calls.h"
 
 #include "base/error.h"
@@ -109,7 +109,7 @@ static void describe(const struct mu_calls *calls, const struct mu_call *call, c
         (void)snprintf(text, DESCRIPTION_BYTES, "%s%s%s", mu_call_name(call->kind), at, calls->peer);
 }
 
-/* call->error has code and cause; what failed is put in front. */
+/* call->error has code and cause; the description of the call is put in front. */
 static void finish_failed(struct mu_calls *calls, struct mu_call *call)
 {
     char what[DESCRIPTION_BYTES];
@@ -283,12 +283,12 @@ static void protocol_error(struct mu_calls *calls, const char *what)
     mu_calls_lose(calls, &error);
 }
 
-/* What one look at the first slot came to. */
+/* What was found for the first slot. */
 enum progress {
     PROGRESS_MORE, /* the answer is not whole yet */
     PROGRESS_PART, /* something was taken, the slot stays */
     PROGRESS_DONE, /* the answer is whole */
-    PROGRESS_LOST, /* nonsense came; everything has been failed */
+    PROGRESS_LOST, /* nonsense came, and every call has failed */
 };
 
 /* Reads one string at *at. */
@@ -671,7 +671,7 @@ static void lose_list(struct mu_calls *calls, struct mu_list *list, const struct
     }
 }
 
-/* Gives a pending WAIT back to the server, or the connection where that cannot be done. */
+/* Cancels a pending WAIT; where the server cannot do that, the connection is replaced. */
 static void cancel_parked(struct mu_calls *calls)
 {
     struct muster_error error;

@@ -1,8 +1,8 @@
 /* The client side of one connection: calls in, request bytes out; reply bytes in, finished calls out. Pure.
  *
  * Requests are pipelined, except that nothing may follow a WAIT (or BARRIER) until its answer has come: the one byte it
- * sends, whenever that is, could not be told from the beginning of another answer. Whoever wants to do other things
- * while waiting opens a second connection.
+ * sends, whenever that is, could not be told from the beginning of another answer. To do other things while waiting,
+ * open a second connection.
  *
  * A call may take several requests (get is WAIT, then GET). A call that runs out of time is finished at once; what the
  * server still sends for it is recognised and dropped, a pending WAIT is cancelled, and the connection stays usable. A
@@ -64,7 +64,7 @@ struct mu_call {
     struct mu_list link;
     unsigned step;
     uint64_t start_ms, deadline_ms;
-    uint64_t sent_at; /* calls without an answer: done when so many bytes have been written */
+    uint64_t sent_at; /* calls without an answer: done when that many bytes have been written */
     size_t found_room;
 };
 
@@ -98,12 +98,13 @@ void mu_calls_name_peer(struct mu_calls *calls, const char *peer); /* copied */
 void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t timeout_ms, uint64_t now_ms);
 void mu_calls_opened(struct mu_calls *calls, enum mu_dialect dialect); /* a (new) connection of that dialect */
 void mu_calls_read(struct mu_calls *calls, struct mu_slice bytes);     /* may set `lost`: then drop the connection */
-void mu_calls_wrote(struct mu_calls *calls, size_t bytes);             /* the connection took so many bytes of `out` */
+void mu_calls_wrote(struct mu_calls *calls, size_t bytes);             /* the connection took that many bytes of
+                                                                        * `out` */
 void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had);
 /* It could not be found out: fails the calls that need it; the next one asks again. */
 void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char *why);
 void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms);
-/* Time passes for this call as far as its deadline. It has not been handed to its `done` yet. */
+/* Ends this call now, as at its deadline. It has not been handed to its `done` yet. */
 void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_ms);
 /* The connection is gone for good: fails every call there is and every later one with this cause. */
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why);

@@ -1,9 +1,9 @@
 /* The store client on a libuv loop: drives mu_dial to get a connection and mu_calls to use it.
  *
  * Happy path: resolve, connect (several at once, perhaps), greet the first that connects until its dialect is known,
- * then write what mu_calls has to say and feed it what comes back. Failures: attempts that fail are mu_dial's to judge;
- * a connection that breaks later is lost for good and every call fails with the cause. A connection that mu_calls wants
- * replaced (a 1.13 server's WAIT that timed out) is dialled anew, with calls waiting meanwhile.
+ * then write what mu_calls has to say and feed it what comes back. Failures: mu_dial decides what follows an attempt
+ * that failed. A connection that breaks later is lost for good, and every call fails with the cause. A connection that
+ * mu_calls wants replaced (a WAIT at a 1.13 server timed out) is dialled again, and calls wait meanwhile.
  *
  * Every socket is a `link`, which lives from open_link() until the loop has closed it. Callbacks to the user run only
  * from tell(), which is among the last things an event of the loop does; an outside call arms the timer for it. */
@@ -238,7 +238,7 @@ static void greeting_closed(struct link *link, const char *why, bool refused)
                           .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = text, .refused = refused });
 }
 
-/* Bytes that are no answer to a greeting, for people: as they are where they can be printed, else in hex. */
+/* Bytes that are no answer to a greeting, as text: as they are if they can be printed, else in hex. */
 static void describe_answer(const struct link *link, char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "what listens there is not a store; it answered '");
@@ -321,7 +321,7 @@ static void link_ended(struct link *link, int status)
     }
 }
 
-/* What was read is dealt with before anything else is: one buffer serves all clients of a thread. */
+/* One buffer serves all clients of a thread, for what was read is used up before anything else is read. */
 static _Thread_local char read_bytes[READ_BYTES];
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
@@ -546,8 +546,8 @@ static void step_dial(struct mu_client *client, const struct mu_dial_event *even
         perform(client, effects.items[i]);
 }
 
-/* What an effect brings about at once (a connect that fails on the spot) is the next event, not one inside of another.
- * Each event allows for at most one such for each address, so the queue is long enough. */
+/* An event that an effect causes at once (a connect that fails immediately) is queued as the next one. Each event
+ * causes at most one of these for each address, so the queue is long enough. */
 static void feed_dial(struct mu_client *client, struct mu_dial_event event)
 {
     struct queued *last;
@@ -594,7 +594,7 @@ static void on_timer(uv_timer_t *timer)
     settle(client);
 }
 
-/* Carries out what mu_calls wants done. Tells nobody anything. */
+/* Carries out what mu_calls wants done. Calls no callback. */
 static void act(struct mu_client *client)
 {
     if (client->calls.renew)
@@ -666,7 +666,7 @@ static void tell(struct mu_client *client)
         tell_lost(client);
 }
 
-/* The last thing every event does. What it tells may lead to new calls, hence acts again. */
+/* The last thing that every event does. Callbacks may make new calls, so it acts again. */
 static void settle(struct mu_client *client)
 {
     if (client->closing)

@@ -39,8 +39,8 @@ bool mu_client_is_lost(const struct mu_client *client);            /* there is n
 bool mu_client_refused(const struct mu_client *client);            /* there is none because the other end said no */
 enum mu_dialect mu_client_dialect(const struct mu_client *client); /* UNKNOWN before it is ready */
 bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_addr); /* our end of the connection */
-/* What somebody else would have to send where, on a connection of its own, to set a key in this store. False: we are not connected, or
- * there is no memory. */
+/* The address and the bytes by which another process sets a key in this store, on a connection of its own. False: we
+ * are not connected, or there is no memory. */
 bool mu_client_lone_set(const struct mu_client *client, struct mu_slice key, struct mu_slice value,
                         union mu_addr *ret_addr, struct mu_buf *ret_bytes);
 

@@ -1,6 +1,6 @@
 /* Requests off the wire. A request is a code byte and then the fields its row of MU_OPS names; `pos` walks over them
- * one length, number or run of bytes at a time and never backwards. What a peer claims (a length, a count) is checked
- * against the limits when it is read, before anything is kept because of it. */
+ * one length, number or run of bytes at a time and never backwards. A length or count is checked against the limits
+ * when it is read, before memory is taken for it. */
 #include "store/codec.h"
 
 #include "base/buf.h"

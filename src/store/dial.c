@@ -1,4 +1,4 @@
-/* Getting a connection. See the diagram in dial.h; one function a state. */
+/* Getting a connection. See the diagram in dial.h; there is one function for each state. */
 #include "store/dial.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* Getting a connection: which address is tried when, and what is said when none of it works. Pure.
+/* Getting a connection: which address is tried when, and what the error says when none works. Pure.
  *
  *   RESOLVING --addresses--> TRYING --one connected, spoken to--> DONE
  *       ^                      | all failed
@@ -6,7 +6,7 @@
  *
  * Within a round the addresses are tried in turn, IPv6 and IPv4 alternating; the next one is started when the last one
  * failed or has been silent for a moment, while earlier ones go on. The first that connects is greeted; the others are
- * given up. Rounds are repeated, the name resolved anew each time, after delays that grow and jitter. */
+ * given up. Rounds are repeated after delays that grow and have jitter; the name is resolved again for each. */
 #ifndef MU_STORE_DIAL_H
 #define MU_STORE_DIAL_H
 
@@ -40,7 +40,7 @@ enum mu_dial_event_type {
     MU_DIAL_ATTEMPT_CONNECTED, /* index */
     MU_DIAL_ATTEMPT_FAILED,    /* index, why; also when the greeting failed */
     MU_DIAL_ATTEMPT_GREETED,   /* index */
-    MU_DIAL_HOPELESS,          /* index, why: what answers there is something else; trying again is no use */
+    MU_DIAL_HOPELESS,          /* index, why: something else answers there; trying again is no use */
     MU_DIAL_TIME,
 };
 
@@ -92,7 +92,7 @@ struct mu_dial {
     size_t addrs_count, started, under_way;
     bool greeting;
     bool said_no, was_silent; /* an address of this round */
-    bool refused;             /* in the last whole round somebody said no and nobody was silent */
+    bool refused;             /* in the last whole round an address refused us and none was silent */
     struct mu_dial_note notes[MU_DIAL_NOTES_MAX];
     size_t notes_count;
     unsigned notes_dropped;

@@ -1,7 +1,7 @@
 /* A store server on a thread of its own, and the register of those that are shared within the process.
  *
- * The thread runs the loop from start to stop. Other threads hand it jobs: a job is put on a list, the loop is woken, and
- * the caller sleeps until it has run. Everything of the server is touched by that thread alone. */
+ * The thread runs the loop from start to stop. Other threads hand it jobs: a job is put on a list, the loop is woken,
+ * and the caller sleeps until it has run. Everything of the server is touched by that thread alone. */
 #include "store/host_uv.h"
 
 #include "base/clock.h"
@@ -221,7 +221,7 @@ static void stop(struct muster_store_server *host)
     free_host(host);
 }
 
-/* The last user stops a shared one, under the register's lock: whoever wants the port next finds it free. */
+/* The last user stops a shared one, under the register's lock, so that the port is free for the next. */
 static void release_shared(struct muster_store_server *host)
 {
     (void)pthread_mutex_lock(&shared_hosts.lock);

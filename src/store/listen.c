@@ -1,6 +1,7 @@
 /* Sockets to listen on. Every address means one IPv6 socket that takes IPv4 as well, or a plain IPv4 one where there is
- * no IPv6. Several addresses mean a socket for each, all on one port. TCP_NODELAY and SO_KEEPALIVE are set on the listening socket: what it accepts inherits them. The latter lets
- * go, after hours, of connections whose host has vanished; one that is merely silent answers and stays. */
+ * no IPv6. Several addresses mean a socket for each, all on one port. TCP_NODELAY and SO_KEEPALIVE are set on the
+ * listening socket: what it accepts inherits them. After hours, SO_KEEPALIVE closes connections whose host has
+ * vanished; a host that is merely silent answers, and its connection stays. */
 #include "store/listen.h"
 
 #include "base/error.h"
@@ -125,7 +126,8 @@ static int add_host(struct places *places, const char *host, struct muster_error
     return rc == 0 ? add_place(places, &addr, false, reterr) : rc;
 }
 
-/* The first address of `host` that this machine has: its socket, or -errno; a negative code in *ret_rc if there is no address. */
+/* The first address of `host` that this machine has: its socket, or -errno; a negative code in *ret_rc if there is no
+ * address. */
 static int open_first(const char *host, uint16_t port, int *ret_rc, struct muster_error *reterr)
 {
     struct places places = { .count = 0 };

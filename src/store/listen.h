@@ -13,11 +13,11 @@ struct mu_listen_sockets {
     size_t count;
 };
 
-/* Opens listening sockets on one port for every address in `hosts`, which is a list with commas: addresses, names (every
- * address of a name), "localhost" (both loopback addresses). NULL or "any" is every address; 0.0.0.0 is every one of IPv4
- * and :: of IPv6, and includes the others that are named. With port 0 a port is found
- * that is free on all of them. What this machine lacks is left out where it comes from a name or is a loopback address,
- * while there is another address. The caller owns the sockets, and none of them on failure. */
+/* Opens listening sockets on one port for every address in `hosts`, which is a list with commas: addresses, names
+ * (every address of a name), "localhost" (both loopback addresses). NULL or "any" is every address; 0.0.0.0 is every
+ * one of IPv4 and :: of IPv6, and includes the others that are named. With port 0 a port is found that is free on all
+ * of them. An address that this machine does not have is left out if it comes from a name or is a loopback address, as
+ * long as there is another one. The caller owns the sockets, and none of them on failure. */
 int mu_listen_open_all(const char *hosts, uint16_t port, struct mu_listen_sockets *ret_sockets,
                        struct muster_error *reterr);
 void mu_listen_close_all(struct mu_listen_sockets *sockets);
@@ -31,7 +31,7 @@ int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr);
 
 int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *reterr);
 
-/* A port that is free on every address, by binding and closing: for somebody else to listen on soon. */
+/* A port that is free on every address, found by binding and closing: for another process to listen on soon. */
 int mu_listen_free_port(uint16_t *ret_port, struct muster_error *reterr);
 
 #endif

@@ -29,11 +29,11 @@ bool mu_addr_is_loopback(const union mu_addr *addr);
 bool mu_addr_same_host(const union mu_addr *a,
                        const union mu_addr *b); /* whatever their ports; ::ffff:1.2.3.4 is 1.2.3.4 */
 
-/* "192.0.2.1:80", "[2001:db8::1]:80"; an IPv4 address in IPv6 clothes is shown as what it is. Returns `text`. */
+/* "192.0.2.1:80", "[2001:db8::1]:80"; an IPv4 address in IPv6 form is shown as IPv4. Returns `text`. */
 const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX]);
 
-/* The same without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link. False: there
- * is no room for it. */
+/* The same without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link. False:
+ * there is no room for it. */
 bool mu_addr_host(const union mu_addr *addr, char *text, size_t room);
 
 /* Numeric addresses only, a scope ("%eth0") included. */

@@ -1,6 +1,6 @@
 /* A view of another store in which every key has a prefix. Nothing is kept here but the prefix: a call makes the longer
- * keys in an arena, asks the inner store, and drops the arena. There is no barrier: the one made from other calls works
- * on prefixed keys, as stock's does. */
+ * keys in an arena, asks the inner store, and drops the arena. It has no barrier of its own: the one that is made from
+ * other calls works on prefixed keys, as PyTorch's does. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "muster.h"

@@ -1,8 +1,9 @@
 /* From a connection's bytes through codec and table to the bytes of replies.
  *
  * Happy path: feed() takes whole requests straight from what the driver read; only the start of an unfinished one is
- * kept, in `unread`. Each request is one step of the table; its answer is sent, then those it woke are told, then those
- * who watch the key. Failures: a request that cannot be read or carried out ends its own connection only. */
+ * kept, in `unread`. Each request is one step of the table. Its answer is sent first, then the peers that it woke are
+ * told, then those that watch the key. Failures: a request that cannot be read or carried out ends its own connection
+ * only. */
 #include "store/session.h"
 
 #include "base/error.h"
@@ -119,7 +120,7 @@ static void send_answer(struct mu_session *session, const struct mu_request *req
     }
 }
 
-/* A send goes through much of the kernel and leaves little in the caches: the next session is fetched meanwhile. */
+/* A send evicts much of the caches, so the next session is prefetched meanwhile. */
 static void tell_woken(struct mu_service *service)
 {
     struct mu_peer *peer;
@@ -181,8 +182,8 @@ static int set_all(struct mu_session *session, const struct mu_request *request,
     return rc;
 }
 
-/* Peers before 2.2 take turns with their server: a request while a WAIT is pending means that its caller gave up on it.
- * Its key coming later must not put a stray byte before the answers the peer expects by then. */
+/* Peers before 2.2 take turns with their server: a request while a WAIT is pending means that the peer gave the WAIT
+ * up. If its key comes later, no stray byte may be sent before the answers that the peer expects by then. */
 static bool ends_wait(const struct mu_session *session, const struct mu_request *request)
 {
     return session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT;
@@ -196,7 +197,7 @@ static int carry_out(struct mu_session *session, const struct mu_request *reques
     return request->op == MU_OP_MULTI_SET ? set_all(session, request, reterr) : step(session, request, reterr);
 }
 
-/* Would it hold up others? Then it is carried out in turns. */
+/* Whether it would hold up others and is therefore carried out in turns. */
 static bool takes_long(const struct mu_session *session, const struct mu_request *request)
 {
     return request->list.len > TURN_BYTES || (session->peer.regs != NULL && mu_peer_waits_long(&session->peer)) ||
@@ -407,7 +408,7 @@ int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_e
         drop_unread(session);
     else
         keep_rest(session, session->codec.pos);
-    return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* what came behind it */
+    return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* the bytes that came behind it */
 }
 
 bool mu_session_leave_some(struct mu_session *session)

@@ -16,7 +16,7 @@ typedef void mu_session_send(struct mu_session *session, const struct mu_slice *
 struct mu_service {
     struct muster_store_limits limits; /* settled */
     struct mu_budget budget;           /* of the table */
-    struct mu_budget transit; /* of half-read requests and unsent replies: whoever fills it does not fill the table */
+    struct mu_budget transit;          /* of half-read requests and unsent replies: these cannot fill the table */
     struct mu_table table;
     enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
     mu_session_send *send;
@@ -52,9 +52,9 @@ void mu_session_init(struct mu_session *session, struct mu_service *service);
  * left. */
 int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr);
 
-/* A request with a long list, or one that ends a wait for a long list, would hold up everybody else. It is carried out in
- * turns: while this says so, the session must not be fed, and wants mu_session_work() again and again, with others served
- * in between. A list is then not looked at in one moment: each of its keys is, one after the other. */
+/* A request with a long list, or one that ends a wait for a long list, would hold up all other connections. It is
+ * carried out in turns: while this is true, do not feed the session, but call mu_session_work() repeatedly and serve
+ * others in between. The keys of such a list are then looked at one after the other, not in one moment. */
 static inline bool mu_session_is_busy(const struct mu_session *session)
 {
     return session->state != MU_SESSION_READING;

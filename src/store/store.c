@@ -1,5 +1,5 @@
-/* The public store calls: defaults filled in, then the store's own table of functions. What a table lacks is made from
- * what it has, or answers "not supported". */
+/* The public store calls: defaults filled in, then the store's own table of functions. A call that the table lacks is
+ * made from others that it has, or answers "not supported". */
 #include "store/store.h"
 
 #include "base/clock.h"

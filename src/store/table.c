@@ -2,8 +2,8 @@
  *
  * Happy path of a wake-up: WAIT finds a key missing, makes an entry without a value for it and hangs a registration in
  * that entry's list. A later SET gives the entry its value and walks the list: each registration counts its peer's
- * missing keys down, and a peer at zero goes to table->woken. Failures: a request that there is no memory or budget for
- * is refused before anything of it is visible; a peer that leaves takes its registrations along. */
+ * missing keys down, and a peer at zero goes to table->woken. Failures: a request without enough memory or budget is
+ * refused before it has any effect. When a peer leaves, its registrations are removed. */
 #include "store/table_parts.h"
 
 #include "base/error.h"
@@ -61,7 +61,7 @@ struct mu_account *mu_account_hold(struct mu_account *account)
     return account;
 }
 
-/* May the peer have so much more? It has an account afterwards. */
+/* Whether the peer may have that much more. It has an account afterwards. */
 static enum mu_room check_share(const struct mu_table *table, struct mu_peer *peer, size_t more)
 {
     if (peer->account == NULL) {
@@ -153,7 +153,6 @@ no_memory:
     return MU_ROOM_NO_MEMORY;
 }
 
-/* Forgets an entry that nobody has a reason to keep. */
 void mu_table_drop_if_idle(struct mu_table *table, struct mu_entry *entry)
 {
     if (entry->has_value || !mu_list_empty(&entry->queue) || !mu_list_empty(&entry->waiters) ||
@@ -366,7 +365,7 @@ static void has_value_now(struct mu_table *table, struct mu_entry *entry)
     entry->has_value = true;
 }
 
-/* May the peer make the entry's value `cap` bytes large? The entry is then the peer's. */
+/* Whether the peer may make the entry's value `cap` bytes large. The entry is then charged to the peer. */
 static enum mu_room check_growth(const struct mu_table *table, struct mu_peer *peer, const struct mu_entry *entry,
                                  size_t cap)
 {
@@ -381,7 +380,7 @@ static enum mu_room check_growth(const struct mu_table *table, struct mu_peer *p
     return check_share(table, peer, more);
 }
 
-/* The value has another capacity than before. Whoever made it larger has the entry from now on. */
+/* The capacity of the value has changed. The entry is charged to the peer that made it larger. */
 static void charge_value(struct mu_entry *entry, struct mu_account *account, size_t cap_before)
 {
     size_t key = entry_cost(entry->key_len);
@@ -599,7 +598,7 @@ static void add(struct mu_table *table, struct mu_peer *peer, const struct mu_re
         wake_all(table, entry);
 }
 
-/* Counts arrivals at a key. Arriving wakes nobody before the last one does. */
+/* Counts arrivals at a key. Only the last arrival wakes the others. */
 static void barrier(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                     struct mu_answer *out, struct muster_error *reterr)
 {

@@ -1,8 +1,9 @@
-/* The store's contents and who waits for what. Pure: (table, peer, request) -> answer, no I/O, no clock.
+/* The store's contents, and which peers wait for which keys. Pure: (table, peer, request) -> answer, no I/O, no clock.
  *
- * A key has an entry while it has a value, a queue, or somebody interested in it. Peers that wait hang in the lists of
- * the entries they miss; a write walks the list of its own key and nothing else, so a request costs its own length plus
- * one step for every peer it wakes. Whom a step woke is in `table->woken` until the caller has taken them out. */
+ * A key has an entry while it has a value, a queue, or a peer that waits for it or watches it. Peers that wait hang in
+ * the lists of the entries they miss; a write walks the list of its own key and nothing else, so a request costs its
+ * own length plus one step for every peer it wakes. The peers that a step woke are in `table->woken` until the caller
+ * has taken them out. */
 #ifndef MU_STORE_TABLE_H
 #define MU_STORE_TABLE_H
 
@@ -43,7 +44,7 @@ struct mu_table {
     size_t keys;               /* entries with a value */
     uint64_t value_bytes_max;  /* what an APPEND may grow a value to */
     struct mu_budget *budget;  /* what everything here is charged to */
-    size_t share_max; /* what one peer may have of that; 0: all. Keys count as the peer's who last made them larger */
+    size_t share_max; /* what one peer may have of that; 0: all. A key counts for the peer that last made it larger */
     struct mu_hash_seed seed;
     struct mu_list woken; /* peers to be told STOP_WAITING, in the order they registered */
     struct mu_buf spent;  /* bytes of an answer that are no longer in any entry: valid until the next step */

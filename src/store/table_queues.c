@@ -1,5 +1,5 @@
-/* Queues. An item is for one consumer: a push wakes one peer that waits for the key. That peer then owes the queue a pop.
- * If it does something else instead, or leaves, the next waiting peer is woken. */
+/* Queues. An item is for one consumer: a push wakes one peer that waits for the key. That peer then owes the queue a
+ * pop. If it does something else instead, or leaves, the next waiting peer is woken. */
 #include "store/table_parts.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void forgive_all(struct mu_entry *entry)
         forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
 }
 
-/* An item is for one consumer: whoever is woken by it ends the walk. */
+/* Stops at the first peer that is woken: an item is for one consumer. */
 static void wake_one(struct mu_table *table, struct mu_entry *entry)
 {
     struct mu_list *link;
