@@ -327,6 +327,7 @@ static void answer_rdzv(struct order *order)
     } else {
         event.found = request->found;
         event.written = request->written;
+        event.error = request->foreign ? &request->error : NULL;
         event.bytes = slice_of(&request->bytes);
         event.token = slice_of(&request->state_token);
         event.bell = request->number;

@@ -20,7 +20,7 @@ void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms)
     assert(request->timeout_ms > 0);
     request->rc = 0;
     request->error = (struct muster_error){ 0 };
-    request->gone = request->found = request->written = false;
+    request->gone = request->found = request->foreign = request->written = false;
     request->bytes = request->state_token = (struct muster_bytes){ 0 };
     request->done_count = 0;
     request->started_ms = now_ms;

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 
 #define MU_KV_KINDS(X)                                                                                                 \
-    X(READ, "read the document") /* found, bytes, token; number: the bell's counter */                                 \
+    X(READ, "read the document") /* found, bytes, token, foreign; number: the bell's counter */                        \
     /* value, token/has_token -> written; found, token: what is there now; bytes: the same, unless written */          \
     X(WRITE, "write the document")                                                                                     \
     X(RING, "ring the bell")                                                                                           \
@@ -51,9 +51,10 @@ struct mu_kv_request {
     mu_kv_done *done;
     void *ctx;
     /* Answered. */
-    int rc; /* below 0: error says why. MUSTER_ERDZV_STATE: what is there is no document (not base64, ...) */
+    int rc; /* below 0: error says why */
     struct muster_error error;
-    bool gone; /* with rc < 0: the host refuses connections, or reset ours and does not take a new one */
+    bool foreign; /* with rc 0, of READ and WRITE: found, but it is no document (not base64, ...); error says why */
+    bool gone;    /* with rc < 0: the host refuses connections, or reset ours and does not take a new one */
     bool found, written;
     struct muster_bytes bytes, state_token; /* the receiver's to free */
     int64_t done_count;

@@ -6,10 +6,15 @@
  * Failures: a call that fails ends its work once the others have answered. A connection that is lost is dialled anew by
  * the next request that needs it: one try at each address, so that whoever asks learns soon, and from `gone` whether the
  * other end said no. A main connection on which nothing has been answered for SILENT_MS is given up with all others: a
- * new one works as soon as the network does, the old one only when its retransmission comes around. */
+ * new one works as soon as the network does, the old one only when its retransmission comes around.
+ *
+ * Anybody may have written anything to the counters of the bell and the turns. A server closes the connection of an ADD to
+ * what is no number. So they are read by COMPARE_SET where that will do, and set to a number anew where they have none: one
+ * above all that we know of. Both are hints, so it does not matter that others may know of higher ones. */
 #include "kv/kv_c10d_uv.h"
 
 #include "base/base64.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "kv/later_uv.h"
 #include "rdzv/pickle.h"
@@ -21,6 +26,7 @@
 #include <stdlib.h>
 
 #define COUNTER_MAX (INT64_C(1) << 62) /* of the bell and the turns */
+#define TURNS_OPEN_MAX (1 << 20)       /* taken and not over; more are not believed */
 
 enum {
     WAITS_MAX = 4, /* connections for waits; more waits at once queue up on them */
@@ -32,6 +38,7 @@ enum {
     SILENT_MS = 2000,
     AFTER_WAIT_MS = 2000, /* for the call that follows a wait, whose time may be up */
     SUFFIX_MAX = 40,      /* of a key of ours, "world/9223372036854775807" and its NUL included */
+    COUNTER_TEXT_MAX = 20,
 };
 
 static const char no_document[] = "Y2FuaW1hZGFt"; /* PyTorch's marker, so that reads never have to wait */
@@ -68,6 +75,7 @@ struct work { /* a request under way */
     bool gone;
     struct muster_error error; /* the first of this step's; code 0: none */
     struct mu_buf text;        /* WRITE: the document as it goes on the wire */
+    char counters[2][COUNTER_TEXT_MAX];
     char keys[];
 };
 
@@ -82,6 +90,8 @@ struct driver {
     enum mu_dialect dialect; /* found on the main connection; UNKNOWN: not yet */
     bool told_ready;
     struct work *parked;    /* the last PARK, while it is under way */
+    int64_t rings, turn;    /* the last counters that were known */
+    bool doubts_turns;      /* their counters may be none */
     struct mu_later later;  /* requests that are answered */
     struct mu_call publish; /* of `host` */
     char *publish_key;
@@ -109,10 +119,15 @@ static void set_error(struct mu_kv_request *request, const struct muster_error *
     request->gone = gone;
 }
 
-static void free_work(struct work *work)
+static void free_answers(struct work *work)
 {
     for (unsigned i = 0; i < CALLS_MAX; i++)
         muster_bytes_done(&work->calls[i].call.bytes);
+}
+
+static void free_work(struct work *work)
+{
+    free_answers(work);
     mu_buf_done(&work->text);
     free(work);
 }
@@ -121,7 +136,7 @@ static void drop_answer(struct mu_kv_request *request)
 {
     muster_bytes_done(&request->bytes);
     muster_bytes_done(&request->state_token);
-    request->found = request->written = false;
+    request->found = request->foreign = request->written = false;
 }
 
 /* The work is over; work->error says how. */
@@ -132,6 +147,8 @@ static void finish(struct work *work)
     if (work->driver->parked == work)
         work->driver->parked = NULL;
     if (request != NULL && work->error.code != 0) {
+        if (request->kind == MU_KV_TURN_TAKE || request->kind == MU_KV_TURN_GIVE)
+            work->driver->doubts_turns = true;
         drop_answer(request);
         set_error(request, &work->error, work->gone);
     }
@@ -398,19 +415,19 @@ static int give_document(struct work *work, struct muster_bytes *text)
     rc = mu_base64_decode(mu_slice(text->data, text->len), &bytes, MU_PICKLE_BYTES_MAX);
     if (rc == 0)
         rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
-    if (rc == MUSTER_ENOMEM)
-        rc = no_memory(work);
-    else if (rc < 0)
-        rc = mu_fail(&work->error, MUSTER_ERDZV_STATE,
-                     rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
-                                         : "what is stored under '%s' is not base64 (%zu bytes)",
-                     work->driver->document_key, text->len);
-    if (rc < 0) {
+    if (rc < 0)
         mu_buf_done(&bytes);
-        return rc;
-    }
+    if (rc == MUSTER_ENOMEM)
+        return no_memory(work);
     request->found = true;
-    request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
+    request->foreign = rc < 0;
+    if (rc == 0)
+        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
+    else
+        (void)mu_fail(&request->error, MUSTER_ERDZV_STATE,
+                      rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
+                                          : "what is stored under '%s' is not base64 (%zu bytes)",
+                      work->driver->document_key, text->len);
     request->state_token = *text;
     *text = (struct muster_bytes){ 0 };
     return 0;
@@ -486,6 +503,42 @@ static void add_mark(struct work *work, const char *name, int64_t number, int64_
         add_plain(work, MU_CALL_DELETE_KEY, side_key(work, name, number - kept));
 }
 
+/* A counter, without adding to it: a server would refuse to add to what is none. */
+static void add_read(struct work *work, const char *name)
+{
+    add_compare_set(work, side_key(work, name, -1), muster_str(""), muster_str("0"));
+}
+
+static bool read_counter(const struct muster_bytes *text, int64_t *ret_number)
+{
+    int64_t number = 0;
+
+    for (size_t i = 0; i < text->len; i++) {
+        if (text->len >= COUNTER_TEXT_MAX - 1 || text->data[i] < '0' || text->data[i] > '9')
+            return false;
+        number = number * 10 + (text->data[i] - '0');
+    }
+    *ret_number = number;
+    return text->len > 0 && number <= COUNTER_MAX;
+}
+
+/* Sets a counter that was none. */
+static void add_repair(struct work *work, const char *name, int64_t number)
+{
+    char *text = work->counters[work->count];
+
+    mu_log(MUSTER_LOG_WARNING, "'%s%s' in the store at %s was no counter any more; it is set to %" PRId64,
+           work->driver->prefix, name, work->driver->host, number);
+    (void)snprintf(text, COUNTER_TEXT_MAX, "%" PRId64, number);
+    add(work, (struct mu_call){ .kind = MU_CALL_SET, .key = side_key(work, name, -1), .value = muster_str(text) });
+}
+
+static void add_take(struct work *work)
+{
+    add_add(work, side_key(work, "turn", -1), 1);
+    add_read(work, "turns_done");
+}
+
 static void add_first_step(struct work *work)
 {
     const struct mu_kv_request *request = work->request;
@@ -493,7 +546,7 @@ static void add_first_step(struct work *work)
 
     switch (request->kind) {
     case MU_KV_READ: /* the bell first: whoever rings after that wakes the PARK that follows */
-        add_add(work, side_key(work, "bell", -1), 0);
+        add_read(work, "bell");
         add_compare_set(work, document, muster_str(""), muster_str(no_document));
         break;
     case MU_KV_WRITE:
@@ -505,8 +558,12 @@ static void add_first_step(struct work *work)
         add_plain(work, MU_CALL_WAIT, side_key(work, "bell", request->number + 1));
         break;
     case MU_KV_TURN_TAKE:
-        add_add(work, side_key(work, "turn", -1), 1);
-        add_add(work, side_key(work, "turns_done", -1), 0);
+        if (!work->driver->doubts_turns) {
+            add_take(work);
+            break;
+        }
+        add_read(work, "turn");
+        add_read(work, "turns_done");
         break;
     case MU_KV_TURN_WAIT:
         add_plain(work, MU_CALL_WAIT, side_key(work, "turn", request->number));
@@ -583,6 +640,58 @@ static void move_bytes(struct mu_kv_request *request, struct one_call *one)
     one->call.bytes = (struct muster_bytes){ 0 };
 }
 
+static void take_read(struct work *work)
+{
+    struct driver *driver = work->driver;
+    bool counts = read_counter(&work->calls[0].call.bytes, &driver->rings);
+
+    if (!counts)
+        driver->rings += 2 * RINGS_KEPT;
+    work->request->number = driver->rings;
+    (void)give_document(work, &work->calls[1].call.bytes);
+    free_answers(work);
+    if (!counts && work->error.code == 0)
+        add_repair(work, "bell", driver->rings);
+}
+
+static bool are_turns(int64_t turn, int64_t done)
+{
+    return turn >= 0 && turn <= COUNTER_MAX && done >= 0 && done <= turn && turn - done <= TURNS_OPEN_MAX;
+}
+
+/* The first step of a TURN_TAKE that doubts the counters: are they any? */
+static void check_turns(struct work *work)
+{
+    struct driver *driver = work->driver;
+    int64_t turn = 0, done = 0;
+    bool counts = read_counter(&work->calls[0].call.bytes, &turn) && read_counter(&work->calls[1].call.bytes, &done) &&
+                  are_turns(turn, done);
+
+    free_answers(work);
+    if (counts) {
+        add_take(work);
+        return;
+    }
+    driver->turn += 2 * TURNS_KEPT;
+    add_repair(work, "turn", driver->turn);
+    add_repair(work, "turns_done", driver->turn);
+    add_add(work, side_key(work, "turn", -1), 1);
+}
+
+/* Without a number it is our turn at once. */
+static void take_turn(struct work *work)
+{
+    struct driver *driver = work->driver;
+    bool repaired = work->calls[0].call.kind == MU_CALL_SET;
+    int64_t turn = work->calls[repaired ? 2 : 0].call.result, done = turn - 1;
+    bool counts = (repaired || read_counter(&work->calls[1].call.bytes, &done)) && turn > 0 && are_turns(turn, done);
+
+    driver->doubts_turns = !counts;
+    driver->turn = counts ? turn : driver->turn;
+    work->request->number = counts ? turn : 0;
+    work->request->done_count = counts ? done : 0;
+}
+
 /* Every call of a step is answered. Adds those of the next step, or fills in the answer. */
 static void take_answers(struct work *work)
 {
@@ -590,13 +699,12 @@ static void take_answers(struct work *work)
     struct one_call *calls = work->calls;
     int64_t number = calls[0].call.result;
     bool again = false;
-    bool counts = number >= 0 && number <= COUNTER_MAX; /* anybody may have written there */
 
     work->count = 0;
     switch (request->kind) {
     case MU_KV_READ:
-        request->number = counts ? number : 0;
-        (void)give_document(work, &calls[1].call.bytes);
+        if (work->step == 0)
+            take_read(work);
         break;
     case MU_KV_WRITE:
         (void)end_write(work, &again);
@@ -607,23 +715,25 @@ static void take_answers(struct work *work)
                             (struct muster_slice){ work->text.data, work->text.len });
         break;
     case MU_KV_RING:
-        if (work->step == 0 && counts)
+        if (work->step == 0 && number > 0 && number <= COUNTER_MAX)
             add_mark(work, "bell", number, RINGS_KEPT);
         break;
     case MU_KV_TURN_TAKE:
-        request->number = counts ? number : 0;
-        request->done_count = counts ? calls[1].call.result : 0;
+        if (calls[0].call.kind == MU_CALL_COMPARE_SET)
+            check_turns(work);
+        else
+            take_turn(work);
         break;
     case MU_KV_TURN_WAIT:
         if (work->step == 1) {
-            request->done_count = number;
+            (void)read_counter(&calls[0].call.bytes, &request->done_count);
             break;
         }
         request->found = calls[0].call.rc == 0;
         if (request->found)
             request->done_count = request->number; /* everybody behind us waits: no further question */
         else
-            add_add(work, side_key(work, "turns_done", -1), 0);
+            add_read(work, "turns_done");
         break;
     case MU_KV_HOST:
         request->found = !is_slice(&calls[0].call.bytes, muster_str(no_host));

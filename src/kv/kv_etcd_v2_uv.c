@@ -117,7 +117,7 @@ static void finish(struct work *work, int rc, const struct muster_error *error)
     if (rc < 0) {
         muster_bytes_done(&request->bytes);
         muster_bytes_done(&request->state_token);
-        request->found = request->written = false;
+        request->found = request->foreign = request->written = false;
         request->error = *error;
         request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
     }
@@ -143,25 +143,29 @@ static int give_document(struct work *work, const struct mu_etcd2_node *node, st
 {
     struct mu_kv_request *request = work->request;
     struct mu_buf bytes = { 0 };
-    int rc = node->dir ? MUSTER_EINVAL : mu_base64_decode(node->value, &bytes, MU_PICKLE_BYTES_MAX);
+    int rc;
 
+    if (node->dir)
+        return mu_fail(reterr, MUSTER_ERDZV_STATE, "'%s' is a directory", work->driver->key);
+    rc = mu_base64_decode(node->value, &bytes, MU_PICKLE_BYTES_MAX);
     if (rc == 0)
         rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
-    if (rc == 0)
-        rc = give_token(request, node->modified);
-    if (rc == 0) {
-        request->found = true;
-        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
-        return 0;
+    if (rc < 0)
+        mu_buf_done(&bytes);
+    if (rc == MUSTER_ENOMEM || give_token(request, node->modified) < 0) {
+        mu_buf_done(&bytes);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
     }
-    mu_buf_done(&bytes);
-    if (rc == MUSTER_ENOMEM)
-        return mu_fail(reterr, rc, "no memory for a document");
-    return mu_fail(reterr, MUSTER_ERDZV_STATE,
-                   node->dir             ? "'%s' is a directory (%zu bytes)"
-                   : rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
-                                         : "what is stored under '%s' is not base64 (%zu bytes)",
-                   work->driver->key, node->value.len);
+    request->found = true;
+    request->foreign = rc < 0;
+    if (rc == 0)
+        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
+    else
+        (void)mu_fail(&request->error, MUSTER_ERDZV_STATE,
+                      rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
+                                          : "what is stored under '%s' is not base64 (%zu bytes)",
+                      work->driver->key, node->value.len);
+    return 0;
 }
 
 static void note_document(struct driver *driver, uint64_t index, size_t size)

@@ -188,8 +188,18 @@ int mu_pickle_decode(struct mu_slice bytes, struct mu_doc *doc, struct muster_er
     free(d.entries);
     return d.rc;
 }
+bool mu_pickle_is_other_layout(struct mu_slice bytes)
+{
+    const struct mu_slice name = class_names[CLASS_STATE];
+    const uint8_t *at = (const uint8_t *)bytes.data;
+
+    return bytes.len > name.len && at[0] == OP_PROTO && at[bytes.len - 1] == OP_STOP &&
+           memmem(bytes.data, bytes.len, name.data, name.len) != NULL;
+}
+
 const struct mu_doc_codec mu_doc_codec_pickle = {
     .name = "pickle",
     .decode = mu_pickle_decode,
     .encode = mu_pickle_encode,
+    .is_other_layout = mu_pickle_is_other_layout,
 };

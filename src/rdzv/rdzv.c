@@ -198,7 +198,7 @@ static void on_close(struct mu_rdzv *r, uint64_t now_ms)
 
 static void on_look(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    if (r->ever_seen && !is_away(r) && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
+    if (r->copy != COPY_NONE && !is_away(r) && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
         r->error = (struct muster_error){ 0 };
         tell(out, MU_RDZV_TELL_LOOKED);
         return;
@@ -393,7 +393,7 @@ const struct mu_node *mu_rdzv_me(const struct mu_rdzv *r)
 
 bool mu_rdzv_doc_exists(const struct mu_rdzv *r)
 {
-    return r->has_token;
+    return r->has_token && r->value != VALUE_FOREIGN;
 }
 
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *r)

@@ -58,6 +58,8 @@ struct mu_doc_codec {
     const char *name;
     int (*decode)(struct mu_slice bytes, struct mu_doc *doc, struct muster_error *reterr);
     int (*encode)(const struct mu_doc *doc, struct mu_buf *out);
+    bool (*is_other_layout)(
+        struct mu_slice bytes); /* which decode() refuses: a document all the same, not ours to replace */
 };
 
 extern const struct mu_doc_codec mu_doc_codec_pickle;
@@ -91,8 +93,10 @@ struct mu_rdzv_event { /* borrows what it points to */
     struct mu_slice bytes, token;
     int64_t bell;
     int64_t turn, turns_done;
-    const struct muster_error *error; /* MUSTER_ERDZV_STATE is final, everything else is tried again */
-    bool gone;                        /* the store's host refuses connections: its process is not there */
+    /* REQUEST_FAILED: MUSTER_ERDZV_STATE is final, everything else is tried again. STATE, WRITTEN: what was found is no
+     * document, and why; NULL: `bytes` will tell. */
+    const struct muster_error *error;
+    bool gone; /* the store's host refuses connections: its process is not there */
     const struct mu_node *node;
 };
 

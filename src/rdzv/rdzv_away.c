@@ -7,14 +7,19 @@
 
 /* ---- A value that is no document ---- */
 
-/* The store answers, but with something that is no document for us. Who asks is told at once; a member bears it for as
- * long as it would bear a silent peer. */
-void mu_rdzv_on_corrupt(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms,
-                        struct mu_rdzv_effects *out)
+void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_ms)
 {
-    if (!r->corrupt)
-        r->corrupt_since_ms = now_ms;
-    r->corrupt = true;
+    if (r->value != value)
+        r->value_since_ms = now_ms;
+    r->value = value;
+    assert(value != VALUE_GONE || !r->has_token); /* there is nothing that a write could replace */
+}
+
+/* The document is not for us, and is left as it is. The owner's requests fail at once; a member bears it for as long as it
+ * would bear a silent peer. */
+void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out)
+{
+    mu_rdzv_set_value(r, VALUE_REFUSED, now_ms);
     r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
     r->error = *error;
     if (r->looking) {
@@ -31,7 +36,7 @@ void mu_rdzv_on_corrupt(struct mu_rdzv *r, const struct muster_error *error, uin
         mu_rdzv_abandon(r, out);
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         tell_failed(out, MU_RDZV_LEAVE);
-    } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->corrupt_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
+    } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->value_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         r->world_valid = false;
         tell_failed(out, MU_RDZV_TIME);
@@ -58,7 +63,7 @@ static bool is_surplus(const struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
 
-    return is_joining(r) && r->from_store && !r->missing && doc->complete &&
+    return is_joining(r) && r->copy == COPY_STORED && r->value != VALUE_GONE && doc->complete &&
            !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
            (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
 }
@@ -67,7 +72,7 @@ static bool is_surplus(const struct mu_rdzv *r)
  * store; where one is in the round and no node of ours hosts it, a PyTorch node does. */
 static uint64_t store_lost_ms(const struct mu_rdzv *r)
 {
-    bool with_stock = r->host_state == HOST_OUTSIDE && r->ever_seen && !r->all_ours;
+    bool with_stock = r->host_state == HOST_OUTSIDE && r->copy != COPY_NONE && !r->all_ours;
 
     if (r->store == STORE_REFUSED && is_surplus(r) && (host_is_member(r) || with_stock))
         return r->refused_since_ms + MU_RDZV_SURPLUS_MS;
@@ -189,7 +194,7 @@ static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     if (event->error->code == MUSTER_ERDZV_STATE) {
-        mu_rdzv_on_corrupt(r, event->error, event->now_ms, out);
+        mu_rdzv_refuse(r, event->error, event->now_ms, out);
         return;
     }
     r->maybe_in |= r->main_type == MU_RDZV_DO_WRITE;
@@ -220,58 +225,102 @@ void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     r->retry_at_ms = 0;
 }
 
-/* ---- A document that is gone ---- */
+/* ---- A document that is gone, or was overwritten ---- */
 
-/* We saw a complete round of others. They hold its document and look as often as we do; it is theirs to put back. */
-static bool members_may_restore(struct mu_rdzv *r, uint64_t now_ms)
+/* We were in the complete round of our copy, and it may still go on. After a deletion only members put it back; a foreign value
+ * is also replaced by a node that is about to leave that round, so that the others learn of it. */
+static bool holds_round(const struct mu_rdzv *r)
 {
     const struct mu_doc *last = &r->sights.doc;
+    bool leaving = r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_LEAVING;
 
-    if (!is_joining(r) || !r->from_store || !last->complete || mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT))
-        return false;
-    if (!r->missing)
-        r->missing_since_ms = now_ms;
-    r->missing = true;
-    return now_ms - r->missing_since_ms < r->settings.keep_alive_ms;
+    return r->copy == COPY_STORED && last->complete && mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT) &&
+           (r->phase == MU_RDZV_PHASE_MEMBER ? last->round == r->world.round : leaving && r->value == VALUE_FOREIGN);
 }
 
-/* The store has no document: it is new, or has lost its data. A member that holds the document of its round puts it back;
- * everybody else begins with an empty one, at a round that was not there yet. */
-void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    struct plan plan = { .phase = r->phase, .rings = true };
+    int64_t doc_now_us =
+        mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+
+    assert(holds_round(r) && r->has_token == (r->value == VALUE_FOREIGN));
+    if (mu_doc_copy(&r->doc, &r->sights.doc) < 0 ||
+        mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
+        try_later(r, event->now_ms);
+        return;
+    }
+    r->dead_count = 0;
+    mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+}
+
+/* Others may hold the document: members look as often as we do. Where it is gone, there are such members if we saw their
+ * round; where it was overwritten, there may always be some. */
+static bool others_may_restore(const struct mu_rdzv *r, uint64_t now_ms)
 {
     const struct mu_doc *last = &r->sights.doc;
-    int64_t round = r->from_store ? last->round + 1 : last->round; /* the open one may have been completed unseen */
+    bool theirs =
+        is_joining(r) && r->copy == COPY_STORED && last->complete && !mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT);
 
-    r->has_token = r->corrupt = false;
-    r->size = 0;
-    r->sights.any = false; /* nobody is judged by what was before */
-    if (r->phase == MU_RDZV_PHASE_MEMBER && last->complete && last->round == r->world.round &&
-        mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT)) {
-        struct plan plan = { .phase = r->phase };
-        int64_t doc_now_us =
-            mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    return (theirs || r->value == VALUE_FOREIGN) && now_ms - r->value_since_ms < r->settings.keep_alive_ms;
+}
 
-        if (mu_doc_copy(&r->doc, last) < 0 ||
-            mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
-            try_later(r, event->now_ms);
-            return;
-        }
-        r->dead_count = 0;
-        plan.rings = true;
-        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
-        return;
-    }
-    if (members_may_restore(r, event->now_ms)) {
-        r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
-        return;
-    }
+/* A new document, at a round that was not there yet: the open one may have been completed unseen. */
+static void begin_anew(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    const struct mu_doc *last = &r->sights.doc;
+
     mu_doc_reset(&r->incoming, last->dialect); /* there may be others yet who read only that */
-    r->incoming.round = round;
-    r->from_store = r->missing = false;
-    if (mu_rdzv_see(r, &r->incoming, event, out) < 0)
+    r->incoming.round = r->copy == COPY_STORED ? last->round + 1 : last->round;
+    if (r->value == VALUE_GONE)
+        mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
+    if (mu_rdzv_see(r, &r->incoming, COPY_MADE_UP, event, out) < 0)
         try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);
+}
+
+static void restore(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    r->sights.any = false; /* nobody is judged by what was before */
+    if (holds_round(r))
+        put_back(r, event, out);
+    else if (others_may_restore(r, event->now_ms))
+        r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
+    else
+        begin_anew(r, event, out);
+}
+
+/* The store has no document: it is new, or has lost its data. */
+void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+{
+    r->has_token = false;
+    r->size = 0;
+    mu_rdzv_set_value(r, VALUE_GONE, event->now_ms);
+    restore(r, event, out);
+}
+
+/* Somebody has written something else there. It is replaced, by compare-and-set, as if there were nothing. */
+void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error,
+                        struct mu_rdzv_effects *out)
+{
+    bool first;
+
+    if (mu_rdzv_keep_token(r, event->token, 0) < 0) {
+        try_later(r, event->now_ms);
+        return;
+    }
+    first = r->value != VALUE_FOREIGN;
+    mu_rdzv_set_value(r, VALUE_FOREIGN, event->now_ms);
+    (void)mu_fail(&r->error, MUSTER_ERDZV_STATE, "somebody has overwritten the document: %s; %s", error->text,
+                  holds_round(r) ? "putting it back" : "waiting for its members to put it back");
+    if (first)
+        tell(out, MU_RDZV_TELL_FOREIGN);
+    if (r->looking) {
+        r->looking = false;
+        tell(out, MU_RDZV_TELL_LOOKED);
+    }
+    restore(r, event, out);
 }
 
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host)

@@ -274,7 +274,7 @@ static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     if (r->maybe_in || !is_joining(r) || mu_doc_find(doc, &r->me) == NULL)
         return false;
     (void)mu_fail(&error, MUSTER_ERDZV_STATE, "another node has the same identity, %s", mu_node_text(&r->me, text));
-    mu_rdzv_on_corrupt(r, &error, now_ms, out);
+    mu_rdzv_refuse(r, &error, now_ms, out);
     return true;
 }
 
@@ -298,7 +298,6 @@ void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 
     if (refuses(r, event->now_ms, out))
         return;
-    r->corrupt = false;
     if (r->looking) {
         r->looking = false;
         r->error = (struct muster_error){ 0 };

@@ -25,6 +25,21 @@
 /* HERE --request fails--> SILENT --request is refused--> REFUSED; back to HERE with the first answer. */
 enum store_state { STORE_HERE, STORE_SILENT, STORE_REFUSED };
 
+/* Our copy of the document. */
+enum copy_state {
+    COPY_NONE,    /* never looked */
+    COPY_MADE_UP, /* there was none: our own beginning, which nobody else has seen */
+    COPY_STORED   /* as it was in the store */
+};
+
+/* What the store has. */
+enum value_state {
+    VALUE_FINE,    /* a document, or none where none has to be; or not known */
+    VALUE_GONE,    /* no document any more; its members may put it back */
+    VALUE_FOREIGN, /* a value that is no document; the same */
+    VALUE_REFUSED  /* a document that is not for us: of another layout, or with another node of our identity */
+};
+
 enum host_state {
     HOST_UNKNOWN,
     HOST_NODE,
@@ -71,10 +86,9 @@ struct mu_rdzv {
     bool all_ours; /* nobody in it is PyTorch */
     int64_t bell;
     bool maybe_in; /* a write of ours took place, or may have */
-    bool ever_seen;
-    bool missing; /* there is no document any more, since missing_since_ms */
-    uint64_t missing_since_ms;
-    bool from_store;           /* what we saw last was in the store, and not made up because nothing was */
+    enum copy_state copy;
+    enum value_state value;
+    uint64_t value_since_ms;   /* unless it is FINE */
     uint64_t deadline_seen_ms; /* when we first saw the deadline that is in the document */
     uint64_t complete_jitter_ms;
 
@@ -102,8 +116,7 @@ struct mu_rdzv {
     enum store_state store;
     uint64_t away_since_ms, refused_since_ms; /* unless it is HERE; if it is REFUSED */
     bool told_down;
-    uint64_t retry_ms, retry_at_ms, corrupt_since_ms;
-    bool corrupt;
+    uint64_t retry_ms, retry_at_ms;
     struct muster_error error;
 
     /* What is asked. */
@@ -243,8 +256,8 @@ void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, 
 void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 
 /* rdzv_away.c */
-void mu_rdzv_on_corrupt(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms,
-                        struct mu_rdzv_effects *out);
+void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_ms);
 void mu_rdzv_look_for_host(struct mu_rdzv *r);
 uint64_t mu_rdzv_join_lost_ms(const struct mu_rdzv *r);
 uint64_t mu_rdzv_host_lost_ms(const struct mu_rdzv *r);
@@ -254,11 +267,14 @@ void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event);
 void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
 void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error,
+                        struct mu_rdzv_effects *out);
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host);
 
 /* rdzv_seen.c */
 int mu_rdzv_refresh_view(struct mu_rdzv *r);
-int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_event *event,
+int mu_rdzv_keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size);
+int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, const struct mu_rdzv_event *event,
                 struct mu_rdzv_effects *out);
 void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
 void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);

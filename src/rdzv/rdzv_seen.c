@@ -89,12 +89,15 @@ static void note_deadline(struct mu_rdzv *r, const struct mu_doc *before, uint64
 }
 
 /* `fresh` is what is in the store. Leaves there what was before. */
-int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, const struct mu_rdzv_event *event,
+                struct mu_rdzv_effects *out)
 {
+    bool first = r->copy == COPY_NONE;
     int rc = mu_liveness_see(&r->sights, fresh, r->main_sent_ms, event->now_ms, r->settings.keep_alive_ms);
 
     if (rc < 0)
         return rc;
+    r->copy = from;
     note_deadline(r, fresh, event->now_ms);
     r->park_later = r->idle_rings >= MU_RDZV_IDLE_RINGS_MAX;
     if (r->park_later)
@@ -110,16 +113,15 @@ int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, const struct mu_rdzv_ev
     r->spare = mu_doc_has(&r->sights.doc, &r->me, MU_DOC_SPARE);
     if (is_joining(r) && event->now_ms <= r->deadline_ms)
         note_who_came(r);
-    if (is_joining(r) && (!r->ever_seen || !same_progress(fresh, &r->sights.doc)))
+    if (is_joining(r) && (first || !same_progress(fresh, &r->sights.doc)))
         tell(out, MU_RDZV_TELL_PROGRESS);
-    r->ever_seen = true;
     if (r->removed_count == 0)
         mu_doc_done(fresh); /* nobody needs what was before */
     return 0;
 }
 
 /* The token may be the document itself, or only stand for it. */
-static int keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size)
+int mu_rdzv_keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size)
 {
     int rc = mu_buf_assign(&r->token, token);
 
@@ -139,16 +141,23 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         return;
     }
     r->incoming.dialect = r->sights.doc.dialect;
-    rc = r->codec->decode(event->bytes, &r->incoming, &error);
-    if (rc == MUSTER_ERDZV_STATE) {
-        mu_rdzv_on_corrupt(r, &error, event->now_ms, out);
+    if (event->error == NULL)
+        rc = r->codec->decode(event->bytes, &r->incoming, &error);
+    else
+        rc = MUSTER_ERDZV_STATE;
+    if (rc == MUSTER_ERDZV_STATE && event->error == NULL && r->codec->is_other_layout(event->bytes)) {
+        mu_rdzv_refuse(r, &error, event->now_ms, out);
         return;
     }
     mu_rdzv_is_up(r, out);
-    r->from_store = true;
-    r->missing = false;
     mu_rdzv_note_ring(r, event->token);
-    if (rc < 0 || keep_token(r, event->token, event->bytes.len) < 0 || mu_rdzv_see(r, &r->incoming, event, out) < 0)
+    if (rc == MUSTER_ERDZV_STATE) {
+        mu_rdzv_on_foreign(r, event, event->error != NULL ? event->error : &error, out);
+        return;
+    }
+    mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
+    if (rc < 0 || mu_rdzv_keep_token(r, event->token, event->bytes.len) < 0 ||
+        mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
         try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);
@@ -199,7 +208,8 @@ void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         return;
     }
     mu_rdzv_is_up(r, out);
-    r->maybe_in = r->from_store = true;
+    r->maybe_in = true;
+    mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
     r->idle_rings = 0; /* our own ring will bring nothing new to us */
     r->lost_writes = 0;
     r->write_after_ms = 0;
@@ -217,8 +227,8 @@ void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         push(out, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
         mu_rdzv_give_turn(r, out);
-    if (keep_token(r, event->token, plan.size) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
-        mu_rdzv_see(r, &r->incoming, event, out) < 0)
+    if (mu_rdzv_keep_token(r, event->token, plan.size) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
+        mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
         try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);

@@ -29,7 +29,7 @@ static bool must_beat(const struct mu_rdzv *r)
 /* When a heartbeat begins with a turn; the document is read when it has come. NEVER: not now. */
 static uint64_t next_turn_ms(const struct mu_rdzv *r)
 {
-    bool may = must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !is_away(r) && !r->corrupt;
+    bool may = must_beat(r) && is_crowd(r) && r->turn_state == TURN_NONE && !is_away(r) && r->value != VALUE_REFUSED;
 
     return may ? mu_rdzv_beat_wanted_ms(r) : NEVER;
 }
@@ -41,7 +41,7 @@ static uint64_t next_look_ms(const struct mu_rdzv *r)
     uint64_t base = r->sights.any && r->sights.seen_ms > r->op_start_ms ? r->sights.seen_ms : r->op_start_ms;
     uint64_t when = base + poll_ms(r);
 
-    if (is_away(r) || r->corrupt || r->retry_at_ms != 0)
+    if (is_away(r) || r->value == VALUE_REFUSED || r->retry_at_ms != 0)
         return r->retry_at_ms;
     if (r->want_read)
         return 0;
@@ -118,7 +118,7 @@ void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *ou
         r->retry_at_ms = 0;
         (void)request(r, MU_RDZV_DO_READ, now_ms, out);
     }
-    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && r->ever_seen && !is_away(r) &&
+    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && r->copy != COPY_NONE && !is_away(r) &&
         (r->park_id == 0 || r->park_bell != r->bell) && !r->park_later && r->main_id == 0) {
         struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_PARK);
 

@@ -192,8 +192,9 @@ void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, 
  * come, and then once. */
 static bool reads_with_turn(const struct mu_rdzv *r)
 {
-    return r->has_turns && !r->turn_in_vain && !is_away(r) && !r->corrupt && r->phase == MU_RDZV_PHASE_JOINING &&
-           r->sights.doc.complete && mu_doc_has(&r->sights.doc, &r->me, MU_DOC_WAITING);
+    return r->has_turns && !r->turn_in_vain && !is_away(r) && r->value == VALUE_FINE &&
+           r->phase == MU_RDZV_PHASE_JOINING && r->sights.doc.complete &&
+           mu_doc_has(&r->sights.doc, &r->me, MU_DOC_WAITING);
 }
 
 void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out)

@@ -562,9 +562,23 @@ def test_a_host_that_cannot_listen_says_so(imposters):
     b"\x80\x04]\x94.",
     b"\x80" * 100000,
 ], ids=["empty", "text", "cut off", "foreign", "a list", "long"])
-def test_a_corrupt_document_is_an_error_and_is_left_alone(serve, bytes_):
+def test_what_is_no_document_is_replaced_by_who_comes(serve, bytes_):
+    """After an interval in which nobody has put a document back."""
     server = serve()
     text = base64.b64encode(bytes_).decode() or "="
+    server.call("set", "torch.rendezvous.job", "-", stdin=text.encode())
+    ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", server.endpoint, "--rdzv-conf", QUICK_DEATH)
+    assert ended.code == 0, ended
+    assert "rendezvous 'job': somebody has overwritten the document: " in ended.err
+    assert b"_RendezvousState" in base64.b64decode(server.call("get", "torch.rendezvous.job").out)
+
+
+@pytest.mark.parametrize("version", [b"novel", b"futur"])
+def test_a_document_of_another_layout_is_an_error_and_is_left_alone(serve, version):
+    """A whole pickle of PyTorch's state, with a field of which nobody here has heard."""
+    server = serve()
+    state = b"ctorch.distributed.elastic.rendezvous.dynamic_rendezvous\n_RendezvousState\n)\x81}\x8c\x05" + version + b"K\x07sb"
+    text = base64.b64encode(b"\x80\x04" + state + b".").decode()
     server.call("set", "torch.rendezvous.job", "-", stdin=text.encode())
     ended = run("join", "--rdzv-id", "job", "--rdzv-endpoint", server.endpoint)
     last = ended.err.splitlines()[-1]

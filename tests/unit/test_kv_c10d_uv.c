@@ -314,26 +314,39 @@ static void an_empty_token_counts_as_none(void **state)
     end(&s);
 }
 
-static void what_is_not_base64_is_a_state_error(void **state)
+static void what_is_not_base64_is_told_with_its_token_so_that_it_can_be_replaced(void **state)
 {
+    struct muster_bytes token;
     struct scene s;
     struct mu_kv_request *answer;
 
     (void)state;
     begin(&s);
     other_sets(&s, DOCUMENT, "abcde");
-    answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_READ });
-    assert_int_equal(answer->rc, MUSTER_ERDZV_STATE);
-    assert_non_null(strstr(answer->error.text, "read the document: what is stored under 'torch.rendezvous.job' is not "
-                                               "base64 (5 bytes)"));
-    assert_false(answer->gone || answer->found);
     answer = ask(&s.a, asking_write("x", NULL));
-    assert_int_equal(answer->rc, MUSTER_ERDZV_STATE);
+    assert_ok(answer);
+    assert_true(answer->found && answer->foreign);
+    assert_false(answer->written);
+    answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_READ });
+    assert_ok(answer);
+    assert_true(answer->found && answer->foreign);
+    assert_int_equal(answer->error.code, MUSTER_ERDZV_STATE);
+    assert_string_equal(answer->error.text, "what is stored under 'torch.rendezvous.job' is not base64 (5 bytes)");
+    assert_null(answer->bytes.data);
+    assert_bytes(&answer->state_token, "abcde");
+    token = answer->state_token;
+    answer->state_token = (struct muster_bytes){ 0 };
+    answer = ask(&s.a, asking_write("x", &token));
+    assert_ok(answer);
+    assert_true(answer->written && answer->found && !answer->foreign);
+    muster_bytes_done(&token);
     other_sets(&s, DOCUMENT, "@@@"); /* as PyTorch reads it: nothing */
     answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_READ });
     assert_ok(answer);
-    assert_true(answer->found);
+    assert_true(answer->found && !answer->foreign);
     assert_bytes(&answer->bytes, "");
+    other_sets(&s, DOCUMENT, ""); /* as good as none */
+    assert_false(ask_kind(&s, MU_KV_READ, 0)->found);
     end(&s);
 }
 
@@ -353,7 +366,8 @@ static void a_document_too_long_is_refused_both_ways(void **state)
     assert_int_equal(answer->rc, MUSTER_ELIMIT);
     other_sets(&s, DOCUMENT, text);
     answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_READ });
-    assert_int_equal(answer->rc, MUSTER_ERDZV_STATE);
+    assert_ok(answer);
+    assert_true(answer->found && answer->foreign);
     assert_non_null(strstr(answer->error.text, "too long"));
     end(&s);
     free(text);
@@ -467,6 +481,76 @@ static void turns_come_in_order_and_are_waited_for(void **state)
     (void)ask_kind(&s, MU_KV_TURN_GIVE, 66);
     assert_false(is_there(&s, "muster.job/turn/2"));
     assert_true(is_there(&s, "muster.job/turn/1"));
+    end(&s);
+}
+
+/* What a stranger may put where a counter was. */
+static const char *const no_counters[] = { "", "hello", "-7", "9223372036854775807", "99999999999999999999", "1 2" };
+
+static void a_bell_that_is_no_counter_is_set_to_one_by_who_reads(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    (void)ask_kind(&s, MU_KV_RING, 0);
+    assert_int_equal(ask_kind(&s, MU_KV_READ, 0)->number, 1);
+    for (size_t i = 0; i < COUNT(no_counters); i++) {
+        int64_t bell = 0;
+
+        other_sets(&s, "muster.job/bell", no_counters[i]);
+        bell = ask_kind(&s, MU_KV_READ, 0)->number;
+        assert_int_equal(ask_kind(&s, MU_KV_READ, 0)->number, bell);
+        ask_at(&s.a, 1, (struct mu_kv_request){ .kind = MU_KV_PARK, .number = bell, .timeout_ms = 60000 });
+        (void)ask_kind(&s, MU_KV_RING, 0);
+        assert_ok(answer_at(&s.a, 1)); /* it rings again */
+    }
+    other_sets(&s, "muster.job/bell", "1000000000000000"); /* a high number is as good as any */
+    assert_int_equal(ask_kind(&s, MU_KV_READ, 0)->number, 1000000000000000);
+    end(&s);
+}
+
+static void a_ring_of_what_is_no_counter_costs_the_ring_and_nothing_else(void **state)
+{
+    struct scene s;
+    struct mu_kv_request *answer;
+
+    (void)state;
+    begin(&s);
+    (void)ask_kind(&s, MU_KV_READ, 0);
+    other_sets(&s, "muster.job/bell", "hello");
+    answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_RING });
+    assert_int_equal(answer->rc, MUSTER_ELOST);
+    assert_false(answer->gone);
+    (void)ask_kind(&s, MU_KV_READ, 0); /* which sets it anew */
+    (void)ask_kind(&s, MU_KV_RING, 0);
+    end(&s);
+}
+
+static void turns_that_are_no_counters_are_gone_without_and_set_anew(void **state)
+{
+    static const char *const keys[] = { "muster.job/turn", "muster.job/turns_done" };
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    (void)ask_kind(&s, MU_KV_TURN_TAKE, 0);
+    for (size_t i = 0; i < COUNT(keys) * COUNT(no_counters); i++) {
+        struct mu_kv_request *answer = NULL;
+        int64_t turn = 0;
+
+        other_sets(&s, keys[i % COUNT(keys)], no_counters[i / COUNT(keys)]);
+        for (unsigned tries = 0; turn == 0; tries++) {
+            answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_TURN_TAKE });
+            assert_false(answer->gone);
+            assert_true(tries < 3 && (answer->rc == 0 || answer->rc == MUSTER_ELOST)); /* the asker goes on without */
+            turn = answer->rc == 0 ? answer->number : 0;
+        }
+        assert_true(answer->done_count < turn);
+        (void)ask_kind(&s, MU_KV_TURN_GIVE, turn);
+        assert_int_equal(ask_kind(&s, MU_KV_TURN_TAKE, 0)->number, turn + 1);
+        (void)ask_kind(&s, MU_KV_TURN_GIVE, turn + 1);
+    }
     end(&s);
 }
 
@@ -868,13 +952,16 @@ int main(void)
         cmocka_unit_test(a_key_that_vanished_is_told_from_a_lost_write),
         cmocka_unit_test(a_write_without_token_creates_a_key_that_vanished),
         cmocka_unit_test(an_empty_token_counts_as_none),
-        cmocka_unit_test(what_is_not_base64_is_a_state_error),
+        cmocka_unit_test(what_is_not_base64_is_told_with_its_token_so_that_it_can_be_replaced),
         cmocka_unit_test(a_document_too_long_is_refused_both_ways),
         cmocka_unit_test(the_bell_wakes_who_is_parked),
         cmocka_unit_test(old_rings_are_taken_away),
         cmocka_unit_test(a_park_ends_with_its_time),
         cmocka_unit_test(a_new_park_ends_the_old_one_at_once),
         cmocka_unit_test(turns_come_in_order_and_are_waited_for),
+        cmocka_unit_test(a_bell_that_is_no_counter_is_set_to_one_by_who_reads),
+        cmocka_unit_test(a_ring_of_what_is_no_counter_costs_the_ring_and_nothing_else),
+        cmocka_unit_test(turns_that_are_no_counters_are_gone_without_and_set_anew),
         cmocka_unit_test(a_turn_that_does_not_come_is_no_error),
         cmocka_unit_test(the_first_digest_of_a_round_stays),
         cmocka_unit_test(the_host_is_known_where_it_was_published),

@@ -417,6 +417,30 @@ static void every_bad_document_is_refused_for_what_it_is(void **state)
     }
 }
 
+/* What PyTorch may write one day is told from what nobody's PyTorch has written. */
+static void a_whole_state_that_is_refused_is_another_layout(void **state)
+{
+    static const char *const others[] = { "bad-01-foreign-global", "bad-04-unknown-opcode", "bad-06-missing-field",
+                                          "bad-07-bad-memo-ref" };
+    static const char *const none[] = { "bad-02-truncated", "bad-03-empty", "bad-05-not-a-state" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(others); i++) {
+        struct mu_buf bytes = load(others[i], ".bin");
+
+        assert_true(mu_pickle_is_other_layout(mu_buf_slice(&bytes)));
+        for (size_t len = 0; len < bytes.len; len++) /* cut off it is none, unless a byte looks like the end */
+            assert_true(!mu_pickle_is_other_layout(mu_slice(bytes.data, len)) || bytes.data[len - 1] == '.');
+        mu_buf_done(&bytes);
+    }
+    for (size_t i = 0; i < COUNT(none); i++) {
+        struct mu_buf bytes = load(none[i], ".bin");
+
+        assert_false(mu_pickle_is_other_layout(mu_buf_slice(&bytes)));
+        mu_buf_done(&bytes);
+    }
+}
+
 /* An exact copy, so that a byte too far is seen. */
 static int decode_exactly(const char *data, size_t len, struct mu_doc *doc)
 {
@@ -1449,6 +1473,7 @@ int main(void)
         cmocka_unit_test(every_stored_document_reads_as_what_it_is),
         cmocka_unit_test(what_we_write_is_what_cpython_wrote),
         cmocka_unit_test(every_bad_document_is_refused_for_what_it_is),
+        cmocka_unit_test(a_whole_state_that_is_refused_is_another_layout),
         cmocka_unit_test(a_document_cut_off_anywhere_is_refused),
         cmocka_unit_test(any_one_byte_may_be_another),
         cmocka_unit_test(protocols_three_to_five_are_read),

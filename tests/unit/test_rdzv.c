@@ -40,7 +40,13 @@ static int encode(const struct mu_doc *doc, struct mu_buf *out)
     return mu_buf_append(out, words.text, words.len, SIZE_MAX);
 }
 
-static const struct mu_doc_codec text_codec = { "text", decode, encode };
+/* "layout 7": a document of another kind. Anything else that is none begins with neither a number nor this. */
+static bool is_other_layout(struct mu_slice bytes)
+{
+    return bytes.len >= 6 && memcmp(bytes.data, "layout", 6) == 0;
+}
+
+static const struct mu_doc_codec text_codec = { "text", decode, encode, is_other_layout };
 
 /* ---- The driver ---- */
 
@@ -145,7 +151,10 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
     case MU_RDZV_TELL_LEFT:
     case MU_RDZV_TELL_BACKEND_UP:
     case MU_RDZV_TELL_PROGRESS:
+        break;
     case MU_RDZV_TELL_FOREIGN:
+        assert_int_equal(mu_rdzv_error(s->r)->code, MUSTER_ERDZV_STATE);
+        say_word(&s->trace, strstr(mu_rdzv_error(s->r)->text, "waiting") == NULL ? " value" : " value, not ours");
         break;
     }
 }
@@ -949,7 +958,7 @@ static void a_turn_is_given_on_when_there_is_nothing_to_do_with_it(void **unused
     s = START(2, 2, ALL);
     T(ask(s, MU_RDZV_JOIN), "take turn");
     T(turn(s, 3, 2), "read");
-    T(state(s, "garbage"), "give turn 3; failed to join: ERDZV_STATE");
+    T(state(s, "layout 7"), "give turn 3; failed to join: ERDZV_STATE");
 
     s = START(2, 2, ALL);
     T(ask(s, MU_RDZV_JOIN), "take turn");
@@ -2215,21 +2224,21 @@ static void a_store_that_lost_its_data_gets_the_dialect_that_was_there(void **un
     T(state(s, NULL), "write 5 2.5 a=0 as new");
 }
 
-static void a_corrupt_document_ends_a_join_at_once(void **unused)
+static void a_document_of_another_layout_ends_a_join_at_once(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
 
     (void)unused;
     T(ask(s, MU_RDZV_JOIN), "read");
-    T(state(s, "garbage"), "failed to join: ERDZV_STATE");
-    assert_non_null(strstr(mu_rdzv_error(s->r)->text, "garbage"));
+    T(state(s, "layout 7"), "failed to join: ERDZV_STATE");
+    assert_non_null(strstr(mu_rdzv_error(s->r)->text, "layout 7"));
     assert_true(mu_rdzv_deadline_ms(s->r) == UINT64_MAX);
     T(ask(s, MU_RDZV_LOOK), "");
     T(wake(s), "read");
-    T(state(s, "garbage"), "looked ERDZV_STATE");
+    T(state(s, "layout 7"), "looked ERDZV_STATE");
     s->now_ms += 5000;
     T(ask(s, MU_RDZV_CLOSE), "read");
-    T(state(s, "garbage"), "failed to close: ERDZV_STATE");
+    T(state(s, "layout 7"), "failed to close: ERDZV_STATE");
 
     s = START(2, 2, PLAIN); /* a back end that decodes by itself says it so */
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -2238,16 +2247,16 @@ static void a_corrupt_document_ends_a_join_at_once(void **unused)
     s = START(2, 2, PLAIN);
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "0"), "write 0 a=0");
-    T(lost(s, "garbage"), "failed to join: ERDZV_STATE");
+    T(lost(s, "layout 7"), "failed to join: ERDZV_STATE");
     T(ask(s, MU_RDZV_LEAVE), "left"); /* nothing of us was ever written */
 
     s = START(2, 2, PLAIN);
     be_member(s, "0 complete a=0@ b=1@");
     T(ask(s, MU_RDZV_LEAVE), "read");
-    T(state(s, "garbage"), "failed to leave: ERDZV_STATE");
+    T(state(s, "layout 7"), "failed to leave: ERDZV_STATE");
 }
 
-static void a_member_bears_a_corrupt_document_for_the_death_age(void **unused)
+static void a_member_bears_a_document_of_another_layout_for_the_death_age(void **unused)
 {
     struct scene *s = START(2, 2, PLAIN);
     uint64_t since_ms = 0;
@@ -2255,22 +2264,171 @@ static void a_member_bears_a_corrupt_document_for_the_death_age(void **unused)
     (void)unused;
     be_member(s, "0 complete a=0@ b=1@");
     T(wake(s), "read");
-    T(state(s, "garbage"), "");
+    T(state(s, "layout 7"), "");
     for (unsigned i = 0; i < 10; i++) {
         T(pass(s, 1000), "read");
-        T(state(s, "garbage"), "");
+        T(state(s, "layout 7"), "");
     }
     T(pass(s, 1000), "read");
     T(state(s, "0 complete a=0@ b=1@"), "write 0 complete a=0 b=1"); /* healed, and a heartbeat is due */
     T(written(s), "");
     T(wake(s), "read");
     since_ms = s->now_ms;
-    T(state(s, "garbage"), "");
-    while (strcmp(wake(s), "read") == 0 && state(s, "garbage")[0] == '\0')
+    T(state(s, "layout 7"), "");
+    while (strcmp(wake(s), "read") == 0 && state(s, "layout 7")[0] == '\0')
         assert_true(s->now_ms < since_ms + 2 * AGE_MS);
     T(s->trace.text, "failed to time: ERDZV_STATE");
     assert_in_range(s->now_ms - since_ms, AGE_MS, AGE_MS + 1000);
     assert_int_equal(phase(s), MU_RDZV_PHASE_IDLE);
+}
+
+/* ---- When somebody overwrites the document ---- */
+
+static void a_member_replaces_what_a_stranger_wrote(void **unused)
+{
+    static const char *const values[] = { "garbage", "", "{}", "no document at all" };
+    struct scene *s = NULL;
+
+    (void)unused;
+    for (size_t i = 0; i < COUNT(values); i++) {
+        s = START(2, 2, PLAIN, .has_bell = true);
+        T(ask(s, MU_RDZV_JOIN), "read");
+        T(state(s, "3 b=0@5"), "write 3 complete b=1 a=0");
+        T(written(s), "ring; joined 3 as 0 of a b; park 0");
+        T(pass(s, 1000), "read");
+        T(state(s, values[i]),
+          "foreign value; write 3 complete b=1 a=0"); /* in the place of that value, by its token */
+        assert_non_null(strstr(mu_rdzv_error(s->r)->text, values[i]));
+        T(lost(s, "another"), "write 3 complete b=1 a=0"); /* told once; the next value is as good as this one */
+        T(written(s), "ring");
+        T(pass(s, 1000), "read");
+        T(state(s, values[i]), "foreign value; write 3 complete b=1 a=0");
+        T(lost(s, "3 complete a=0@ b=1@"), ""); /* b did */
+        assert_int_equal(phase(s), MU_RDZV_PHASE_MEMBER);
+    }
+}
+
+static void what_the_back_end_cannot_decode_is_replaced_too(void **unused)
+{
+    struct muster_error error = { .code = MUSTER_ERDZV_STATE, .text = "not base64" };
+    struct scene *s = START(2, 2, PLAIN);
+    struct mu_rdzv_event event;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(wake(s), "read");
+    event = document(s, MU_RDZV_STATE, "7 complete c=0@");
+    event.error = &error; /* whatever the bytes look like */
+    T(step(s, event), "foreign value; write 0 complete a=0 b=1");
+    assert_string_equal(mu_rdzv_error(s->r)->text,
+                        "somebody has overwritten the document: not base64; putting it back");
+    T(written(s), "");
+    assert_int_equal(phase(s), MU_RDZV_PHASE_MEMBER);
+}
+
+static void nobody_is_judged_by_what_was_before_it_was_overwritten(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@7");
+    T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
+    T(pass(s, 1000), "read");
+    T(state(s, "garbage"), "foreign value; write 0 complete a=0 b=1");
+    T(written(s), "");
+    T(watch(s, 14000, "0 complete a=0@ b=1@7"), "");
+    T(watch(s, 2000, "0 complete a=0@ b=1@7"), "lost b");
+}
+
+/* Whoever is no member cannot know whether a round goes on: its members have an interval to put its document back. */
+static void a_joiner_leaves_a_foreign_value_to_the_members_first(void **unused)
+{
+    struct scene *s = START(2, 2, ALL);
+    uint64_t since_ms = 0;
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "take turn"); /* before the first round */
+    T(turn(s, 1, 0), "read");
+    since_ms = s->now_ms;
+    T(state(s, "garbage"), "foreign value, not ours");
+    while (strcmp(wake(s), "read") == 0 && state(s, "garbage")[0] == '\0')
+        assert_true(s->now_ms < since_ms + INTERVAL_MS);
+    T(s->trace.text, "write 0 a=0"); /* in its place */
+    assert_in_range(s->now_ms - since_ms, INTERVAL_MS, INTERVAL_MS + 1000);
+    T(written(s), "give turn 1; park 0");
+
+    s = START(2, 2, PLAIN); /* they do */
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "garbage"), "foreign value, not ours");
+    T(wake(s), "read");
+    T(state(s, "4 complete b=0@ c=1@"), "write 4 complete b=0 c=1 a+");
+
+    s = START(3, 3, PLAIN); /* while a round forms */
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "4 b=0@"), "write 4 b=0 a=0");
+    T(written(s), "");
+    T(pass(s, 1000), "read");
+    since_ms = s->now_ms;
+    T(state(s, "garbage"), "foreign value, not ours");
+    while (strcmp(wake(s), "read") == 0 && state(s, "garbage")[0] == '\0')
+        assert_true(s->now_ms < since_ms + INTERVAL_MS);
+    T(s->trace.text, "write 5 a=0"); /* the round may have been completed unseen */
+}
+
+/* A turn is taken in between, and the interval is not waited for again. */
+static void a_foreign_value_is_waited_out_once(void **unused)
+{
+    struct scene *s = START(2, 2, ALL);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "take turn");
+    T(turn(s, 1, 0), "read");
+    T(state(s, "0"), "write 0 a=0");
+    T(lost(s, "garbage"), "foreign value, not ours; park 0");
+    until_write(s, "garbage");
+    T(s->trace.text, "write 1 a=0");
+    T(lost(s, "more garbage"), "write 1 a=0");
+    T(written(s), "give turn 1");
+    assert_true(s->now_ms < START_MS + 2 * INTERVAL_MS);
+}
+
+static void while_regrouping_a_foreign_value_is_replaced_by_who_is_still_in_the_round(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(state(s, "garbage"), "foreign value; write 0 complete a=0 b=1");
+    T(written(s), "write 0 complete b=1 a~");
+    T(written(s), "");
+    T(pass(s, 1000), "read"); /* we are out of it: it is b's */
+    T(state(s, "garbage"), "foreign value, not ours");
+    T(wake(s), "read");
+    T(state(s, "0 complete a=0@ b=1@"), "read"); /* with us in it, as b knew it: we leave it once more */
+    T(state(s, "0 complete a=0@ b=1@"), "write 0 complete b=1 a~");
+}
+
+static void leaving_and_closing_get_past_a_foreign_value(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(ask(s, MU_RDZV_LEAVE), "read");
+    T(state(s, "garbage"), "foreign value; write 0 complete a=0 b=1");
+    T(written(s), "write 0 complete b=1");
+    T(written(s), "left");
+
+    s = START(2, 2, PLAIN);
+    T(ask(s, MU_RDZV_LOOK), "read");
+    T(state(s, "garbage"), "foreign value, not ours; looked ERDZV_STATE");
+    s->now_ms += 1000;
+    T(ask(s, MU_RDZV_CLOSE), "read");
+    while (strcmp(s->trace.text, "read") == 0 && state(s, "garbage")[0] == '\0')
+        (void)wake(s);
+    T(s->trace.text, "write 0 closed");
+    T(written(s), "closed");
 }
 
 static void another_node_with_our_identity_is_refused(void **unused)
@@ -3459,8 +3617,15 @@ int main(void)
         SCENE(with_2_5_workers_of_all_nodes_get_a_moment_to_fail),
         SCENE(with_2_5_a_loss_is_told_after_our_workers_had_a_moment_to_fail),
         SCENE(a_store_that_lost_its_data_gets_the_dialect_that_was_there),
-        SCENE(a_corrupt_document_ends_a_join_at_once),
-        SCENE(a_member_bears_a_corrupt_document_for_the_death_age),
+        SCENE(a_document_of_another_layout_ends_a_join_at_once),
+        SCENE(a_member_bears_a_document_of_another_layout_for_the_death_age),
+        SCENE(a_member_replaces_what_a_stranger_wrote),
+        SCENE(what_the_back_end_cannot_decode_is_replaced_too),
+        SCENE(nobody_is_judged_by_what_was_before_it_was_overwritten),
+        SCENE(a_joiner_leaves_a_foreign_value_to_the_members_first),
+        SCENE(a_foreign_value_is_waited_out_once),
+        SCENE(while_regrouping_a_foreign_value_is_replaced_by_who_is_still_in_the_round),
+        SCENE(leaving_and_closing_get_past_a_foreign_value),
         SCENE(another_node_with_our_identity_is_refused),
         SCENE(a_spare_leaves_an_emptied_store_to_the_members),
         SCENE(a_joiner_begins_where_no_round_was_yet),

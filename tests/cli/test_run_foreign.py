@@ -1,0 +1,146 @@
+"""A stranger writes to the keys of the rendezvous: the job goes on, in every part of its life."""
+
+import base64
+import pickle
+
+import pytest
+
+from run_scene import free_port
+from serving import run, until
+
+DOCUMENT = "torch.rendezvous.job"
+COUNTERS = ["muster.job/bell", "muster.job/turn", "muster.job/turns_done"]
+NO_DOCUMENTS = {
+    "text": b"garbage",
+    "empty": b"",
+    "not a document": base64.b64encode(pickle.dumps({"round": 7, "participants": {}})),
+    "huge": b"x" * (1 << 20),
+    "cut off": base64.b64encode(b"\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00\x8c\x10_RendezvousState"),
+}
+NO_COUNTERS = [b"", b"hello", b"-7", b"9223372036854775807", b"99999999999999999999", b"x" * (1 << 20)]
+
+
+class Store:
+    """Where the nodes meet, as a stranger sees it."""
+
+    def __init__(self, endpoint):
+        self.endpoint = endpoint
+
+    def call(self, command, *words, **how):
+        ended = run("store", command, "--endpoint", self.endpoint, *words, **how)
+        assert ended.code == 0, ended
+        return ended
+
+    def put(self, key, value):
+        self.call("set", key, "-", stdin=value)
+
+    def is_well(self):
+        """Whether there is a document."""
+        text = run("store", "get", "--endpoint", self.endpoint, DOCUMENT).out  # nothing, while there is none
+        try:
+            return b"_RendezvousState" in base64.b64decode(text, validate=True) and text not in NO_DOCUMENTS.values()
+        except ValueError:
+            return False
+
+    def wait_until_well(self):
+        until(self.is_well, what="a document, again")
+
+
+@pytest.fixture(params=["a store alone", "a node that hosts it"])
+def nodes(request, scene, serve):
+    """Starts nodes, one by one; with what a stranger sees of their store."""
+    if request.param == "a store alone":
+        store, hosts = Store(serve().endpoint), ""
+    else:
+        store, hosts = Store(f"127.0.0.1:{free_port()}"), ",is_host=true"
+    started = []
+
+    def start(*options, conf="last_call_timeout=1"):
+        how = (hosts if not started else ",is_host=false") if hosts else ""
+        agent = scene.node(store.endpoint, "--nnodes=2", "-v", *options, conf=conf + how)
+        if hosts and not started:
+            agent.said("hosting its store")
+        started.append(agent)
+        return agent
+
+    start.store, start.hosts = store, bool(hosts)
+    return start
+
+
+def succeed(workers, agents):
+    for worker in workers:
+        worker.succeed()
+    codes = [agent.end() for agent in agents]
+    assert codes == [0, 0], "\n---\n".join(agent.err for agent in agents)
+
+
+def test_a_document_that_is_overwritten_is_put_back_and_workers_run_on(nodes, scene):
+    agents = [nodes(), nodes()]
+    workers = scene.world(2)
+    for what, value in NO_DOCUMENTS.items():
+        nodes.store.put(DOCUMENT, value)
+        nodes.store.wait_until_well()
+        assert all(worker.alive for worker in workers), what
+    succeed(workers, agents)
+    told = "".join(agent.err for agent in agents)
+    assert "somebody has overwritten the document: what is stored under 'torch.rendezvous.job' is not base64 (7 bytes); " \
+        "putting it back" in told, told
+    assert "restarting the group" not in told
+
+
+def test_counters_that_are_overwritten_change_nothing(nodes, scene):
+    agents = [nodes("--max-restarts=1"), nodes("--max-restarts=1")]
+    first = scene.world(2)
+    for value in NO_COUNTERS:
+        for key in COUNTERS:
+            nodes.store.put(key, value)
+    for key in COUNTERS:
+        nodes.store.put(key, b"hello")
+    assert all(worker.alive for worker in first)
+    first[0].fail()  # the round ends, which has to be rung; all leave and join again, each in its turn
+    succeed(scene.world(2, without=first), agents)
+
+
+@pytest.mark.parametrize("what", NO_DOCUMENTS)
+def test_a_job_begins_where_something_else_was(scene, serve, what):
+    store = Store(serve().endpoint)
+    store.put(DOCUMENT, NO_DOCUMENTS[what])
+    for key in COUNTERS:
+        store.put(key, b"hello")
+    agents = [scene.node(store.endpoint, "--nnodes=2") for _ in range(2)]
+    succeed(scene.world(2), agents)
+
+
+def test_a_document_that_is_overwritten_while_nodes_join_is_begun_anew(nodes, scene):
+    first = nodes()
+    until(nodes.store.is_well, what="the first node in the document")
+    nodes.store.put(DOCUMENT, b"garbage")
+    for key in COUNTERS:
+        nodes.store.put(key, b"hello")
+    second = nodes()
+    succeed(scene.world(2), [first, second])
+    assert "somebody has overwritten the document" in first.err, first.err
+
+
+def test_a_document_that_is_overwritten_while_nodes_regroup_does_not_end_the_job(nodes, scene):
+    agents = [nodes("--max-restarts=3"), nodes("--max-restarts=3")]
+    workers = scene.world(2)
+    for value in (b"garbage", b"", b"more garbage"):
+        workers[0].fail()
+        nodes.store.put(DOCUMENT, value)
+        for key in COUNTERS:
+            nodes.store.put(key, b"hello")
+        workers = scene.world(2, without=workers)
+    succeed(workers, agents)
+
+
+def test_a_document_of_another_layout_is_left_alone(scene, serve):
+    """A whole pickle of PyTorch's state that has a field of which nobody here has heard."""
+    store = Store(serve().endpoint)
+    state = b"ctorch.distributed.elastic.rendezvous.dynamic_rendezvous\n_RendezvousState\n)\x81}\x8c\x05novelK\x07sb"
+    text = base64.b64encode(b"\x80\x04" + state + b".")
+    store.put(DOCUMENT, text)
+    agent = scene.node(store.endpoint, "--nnodes=2")
+    assert agent.end() == 1
+    assert "'job'" in agent.err.splitlines()[-1]
+    assert store.call("get", DOCUMENT).out == text
