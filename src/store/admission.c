@@ -1,0 +1,80 @@
+/* Which connections a store server takes. See admission.h. */
+#include "store/admission.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+enum {
+    FILES_KEPT_FREE = 4, /* past the last descriptor libuv would turn peers away without a word */
+    IDLE_MS = 1000,      /* a connection that has asked for something since then is not idle */
+    ADDRESS_SHARE = 2,   /* one address of another machine may have half of the connections that there is room for */
+};
+
+bool mu_own_sockets_has(const struct mu_own_sockets *own, const union mu_addr *addr)
+{
+    assert(own->count <= MU_OWN_SOCKETS_MAX);
+    for (size_t i = 0; i < own->count; i++) {
+        if (mu_addr_port(&own->addrs[i]) == mu_addr_port(addr) && mu_addr_same_host(&own->addrs[i], addr))
+            return true;
+    }
+    return false;
+}
+
+static bool is_allowed(const struct mu_admission *admission, const struct mu_newcomer *newcomer)
+{
+    for (size_t i = 0; i < admission->allow_count; i++) {
+        if (mu_network_has(&admission->allow[i], newcomer->addr))
+            return true;
+    }
+    return admission->allow_count == 0 || (admission->allow_own && newcomer->from_here);
+}
+
+/* Workers of several nodes may come from one address (NAT), so an address may have many. */
+static size_t address_max(const struct muster_store_limits *limits, size_t process_room)
+{
+    size_t room = process_room < limits->connections ? process_room : (size_t)limits->connections;
+
+    return limits->connections_per_address > 0 ? (size_t)limits->connections_per_address : room / ADDRESS_SHARE;
+}
+
+int mu_admission_check(struct mu_admission *admission, const struct muster_store_limits *limits,
+                       const struct mu_newcomer *newcomer, struct mu_origin **ret_origin, struct muster_error *reterr)
+{
+    size_t max = address_max(limits, newcomer->process_room);
+    int rc = 0;
+
+    assert(newcomer->conns > 0);
+    *ret_origin = NULL;
+    if (!is_allowed(admission, newcomer))
+        return mu_fail(reterr, MUSTER_EINVAL, "its address is in none of the allowed networks");
+    if (!newcomer->from_here)
+        rc = mu_origins_add(&admission->origins, newcomer->addr, max, ret_origin, reterr);
+    if (rc == 0 && newcomer->conns > limits->connections)
+        rc =
+            mu_fail(reterr, MUSTER_ELIMIT, "%" PRIu64 " connections are open, which is the limit", limits->connections);
+    return rc;
+}
+
+/* Descriptors are given out lowest first: a high one means that the process has hardly any left, whatever holds
+ * them. */
+enum mu_room mu_admission_room(size_t fd, size_t files, size_t conns, size_t conns_max)
+{
+    if (fd + FILES_KEPT_FREE >= files)
+        return MU_ROOM_NONE;
+    return conns > conns_max ? MU_ROOM_SHORT : MU_ROOM_ENOUGH;
+}
+
+bool mu_admission_prefers(const struct mu_candidate *candidate, const struct mu_candidate *best,
+                          const struct mu_own_sockets *own, uint64_t now_ms)
+{
+    assert(candidate->heard_ms <= now_ms);
+    if (candidate->is_busy || candidate->waits || candidate->is_owed || now_ms - candidate->heard_ms < IDLE_MS)
+        return false;
+    if (best != NULL && candidate->from_here != best->from_here && candidate->from_here)
+        return false;
+    if (best != NULL && candidate->from_here == best->from_here && candidate->heard_ms >= best->heard_ms)
+        return false;
+    return !mu_own_sockets_has(own, candidate->addr);
+}
