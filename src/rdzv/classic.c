@@ -373,7 +373,6 @@ void mu_classic_free(struct mu_classic *m)
     mu_classic_doc_done(&m->doc);
     mu_buf_done(&m->raw);
     mu_buf_done(&m->group_raw);
-    mu_buf_done(&m->close_raw);
     mu_buf_done(&m->main.value);
     mu_buf_done(&m->close.value);
     mu_buf_done(&m->notice.value);

@@ -45,7 +45,7 @@ static void close_error(struct mu_classic *m, const struct mu_classic_event *eve
         close_later(m, QUIT_RETRY_MS);
 }
 
-/* The closed document into close.value; where there is something to be replaced, that is in close_raw. */
+/* The closed document into close.value. */
 static int make_closed(struct mu_classic *m, const struct mu_classic_event *event, bool *ret_closed,
                        struct muster_error *error)
 {
@@ -56,9 +56,7 @@ static int make_closed(struct mu_classic *m, const struct mu_classic_event *even
     if (rc < 0 && (rc != MUSTER_ERDZV_STATE || mu_classic_doc_is_other_layout(event->value)))
         return rc;
     *ret_closed = has_doc && doc.status == MU_CLASSIC_CLOSED;
-    rc = mu_buf_assign(&m->close_raw, event->value);
-    if (rc == 0)
-        rc = mu_classic_doc_closed(has_doc ? &doc : NULL, &m->close.value);
+    rc = mu_classic_doc_closed(has_doc ? &doc : NULL, &m->close.value);
     mu_classic_doc_done(&doc);
     return rc < 0 ? mu_fail(error, MUSTER_ENOMEM, "no memory for the document") : 0;
 }
@@ -88,10 +86,8 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
     request->has_value = true;
     request->value = mu_buf_slice(&m->close.value);
     request->must_not_exist = is_new;
-    request->has_prev_value = !is_new;
-    if (!is_new)
-        request->prev_value = mu_buf_slice(&m->close_raw);
-    else /* nobody may have made the job's directory, with which it would go */
+    request->prev_index = is_new ? 0 : event->modified;
+    if (is_new) /* nobody may have made the job's directory, with which it would go */
         request->ttl_s = MU_CLASSIC_ROOT_TTL_S;
 }
 

@@ -145,8 +145,9 @@ static void enter_mark_back(struct mu_classic *m, struct mu_classic_effects *out
         mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64,
                        member ? m->world.version : m->in_version, member ? m->world.rank : m->rank);
 
-    request->has_value = request->has_prev_value = true;
+    request->has_value = request->must_exist = true;
     request->value = mu_slice_str(m->node);
+    request->has_prev_value = m->main.value.len > 0; /* etcd compares with no empty value */
     request->prev_value = mu_buf_slice(&m->main.value);
 }
 

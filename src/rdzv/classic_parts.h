@@ -73,6 +73,7 @@ struct mu_classic {
     struct mu_classic_doc doc;
     enum doc_value doc_value;    /* what was there; FOREIGN: `raw` has it, and `doc` is one that is being set up */
     uint64_t foreign_until_ms;   /* FOREIGN: so long a joining node waits for it to be put back */
+    uint64_t foreign_index;      /* FOREIGN: when it was written */
     uint64_t put_doc_back_ms;    /* when we last did that */
     struct muster_error foreign; /* what was told of it */
     uint64_t index;              /* it is as of then: watch from the next one */
@@ -130,7 +131,6 @@ struct mu_classic {
     struct mu_classic_track close, look;
     enum close_state close_state;
     uint64_t close_deadline_ms;
-    struct mu_buf close_raw;
     bool closed_told;
     struct muster_error close_error, look_error;
     /* Who waits, for people. */

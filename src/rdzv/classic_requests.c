@@ -218,6 +218,7 @@ bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *eve
         return false;
     }
     rc = mu_classic_take_doc(m, event->value, event->index, &error);
+    m->foreign_index = event->modified;
     if (m->doc_value != DOC_OURS && m->doc_value != before)
         mu_classic_tell_foreign_doc(m, out);
     if (rc < 0)
@@ -248,6 +249,16 @@ void mu_classic_get_doc(struct mu_classic *m, struct mu_classic_effects *out)
     (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
+/* Only if the document is still what we know. etcd compares with no empty value: so what is foreign is told by its index. */
+static void if_unchanged(const struct mu_classic *m, struct mu_classic_request *request)
+{
+    request->has_prev_value = !mu_classic_is_foreign(m);
+    if (request->has_prev_value)
+        request->prev_value = mu_buf_slice(&m->raw);
+    else
+        request->prev_index = m->foreign_index;
+}
+
 void mu_classic_put_doc(struct mu_classic *m, struct mu_classic_effects *out, int rc, int64_t ttl_s,
                         enum mu_classic_state again)
 {
@@ -258,18 +269,15 @@ void mu_classic_put_doc(struct mu_classic *m, struct mu_classic_effects *out, in
         return;
     }
     request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
-    request->has_value = request->has_prev_value = true;
+    request->has_value = true;
     request->value = mu_buf_slice(&m->main.value);
-    request->prev_value = mu_buf_slice(&m->raw);
+    if_unchanged(m, request);
     request->ttl_s = ttl_s;
 }
 
 void mu_classic_drop_doc(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    struct mu_classic_request *request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/active_version");
-
-    request->has_prev_value = true;
-    request->prev_value = mu_buf_slice(&m->raw);
+    if_unchanged(m, mu_classic_ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/active_version"));
 }
 
 void mu_classic_get_self(struct mu_classic *m, struct mu_classic_effects *out)

@@ -1,6 +1,7 @@
 """What the interop tests share: PyTorch processes, stock servers and ours."""
 
 import pathlib
+import subprocess
 
 import pytest
 
@@ -197,3 +198,23 @@ def etcds(tmp_path):
     yield make
     for cluster in made:
         cluster.stop()
+
+
+@pytest.fixture
+def joins():
+    """joins("etcd", endpoint, "3", run_id, conf) is one more `muster join`, whose lines for people are read with rdzv_nodes.said()."""
+    harness.need_program()
+    made = []
+
+    def make(backend, endpoint, nnodes, run_id, conf):
+        made.append(subprocess.Popen(
+            [harness.program(), "join", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id,
+             "--nnodes", nnodes, "--hold", "600", "--rdzv-conf", conf],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=harness.quiet_environment()))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.kill()
+        node.communicate()

@@ -70,6 +70,11 @@ def listening(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def said(node, text):
+    """The first line of a fixture joins()'s node that has it; the join's end is the latest that is waited for."""
+    return next((line for line in node.stderr if text in line), "")
+
+
 def until(condition, limit=STEP_LIMIT, what="condition"):
     """Asks until the answer is true, and gives it."""
     end = time.monotonic() + limit

@@ -15,7 +15,7 @@ import etcd_servers
 import harness
 import rdzv_nodes
 from harness import HERE
-from rdzv_nodes import Process, until
+from rdzv_nodes import Process, said, until
 
 WHICH = "1.13.1"
 LIMIT = 60  # a keep-alive's 10 s, and everything after it, on a machine with other things to do
@@ -73,15 +73,24 @@ class Ours(Process):
         return " ".join([str(number), do, *map(str, fields.values())]) + "\n"
 
 
-def etcd_node(server, key):
-    """The node of a key, by etcd itself; None: there is none."""
+def etcd_call(server, method, key, body=None):
     connection = http.client.HTTPConnection(server.endpoint, timeout=10)
     try:
-        connection.request("GET", "/v2/keys" + urllib.parse.quote(key))
-        reply = json.loads(connection.getresponse().read())
-        return reply.get("node")
+        connection.request(method, "/v2/keys" + urllib.parse.quote(key), body,
+                           {"Content-Type": "application/x-www-form-urlencoded"} if body else {})
+        return json.loads(connection.getresponse().read())
     finally:
         connection.close()
+
+
+def etcd_node(server, key):
+    """The node of a key, by etcd itself; None: there is none."""
+    return etcd_call(server, "GET", key).get("node")
+
+
+def scribble(server, key, value):
+    """A stranger writes there."""
+    assert "node" in etcd_call(server, "PUT", key, urllib.parse.urlencode({"value": value}))
 
 
 class Scene:
@@ -260,28 +269,9 @@ def test_a_wait_says_who_came_and_how_many_are_missing(etcds):
 
 
 @pytest.fixture
-def waiters():
-    """waiters(server, "3", id) is one more node for people, whose lines are read with said()."""
-    harness.need_program()
-    made = []
-
-    def make(server, nnodes, run_id="job", conf=f"timeout={LIMIT}"):
-        made.append(subprocess.Popen(
-            [harness.program(), "join", "--rdzv-backend", "etcd", "--rdzv-endpoint", server.endpoint, "--rdzv-id", run_id,
-             "--nnodes", nnodes, "--hold", "600", "--rdzv-conf", conf],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=harness.quiet_environment()))
-        return made[-1]
-
-    yield make
-    for node in made:
-        node.kill()
-        node.communicate()
-
-
-def said(node, text):
-    """The first line that has it; the join's end is the latest that is waited for."""
-    return next((line for line in node.stderr if text in line), "")
+def waiters(joins):
+    """waiters(server, "3", id) is one more node for people."""
+    return lambda server, nnodes, run_id="job", conf=f"timeout={LIMIT}": joins("etcd", server.endpoint, nnodes, run_id, conf)
 
 
 def notices(server):
@@ -434,6 +424,52 @@ def test_who_waits_for_others_at_a_server_that_lost_everything_opens_it_anew(sce
         agree([p.good(LIMIT) for p in (early, scene.node("ours").begin("next"))])
     finally:
         scene.stop()
+
+
+# ---- What none of us wrote ----
+
+
+def test_a_strangers_value_ends_no_group(scenes):
+    scene = scenes(nodes=(2, 3))
+    a, b = scene.node("ours"), scene.node("ours")
+    agree(meet(a, b))
+    document = scene.root + "/rdzv/active_version"
+    before = scene.get(document)["value"]
+    for value in ("garbage", "", "{}"):
+        scribble(scene.server, document, value)
+        until(lambda: scene.get(document)["value"] == before, LIMIT, "the members put their document back")
+    scribble(scene.server, scene.root + "/rdzv/version_counter", "many")
+    scribble(scene.server, scene.root + "/muster/v_1/rank_0", "garbage")
+    assert [node.call("waiting", LIMIT).good["count"] for node in (a, b)] == [0, 0]
+    late = scene.node("ours").begin("next")
+    until(lambda: a.call("waiting", LIMIT).good["count"] > 0, LIMIT, "a node waits")
+    answers = [p.good(LIMIT) for p in (a.begin("next"), b.begin("next"), late)]
+    agree(answers)
+    assert {x["round"] for x in answers} == {2}, "the version counter goes on"
+
+
+def test_a_strangers_value_is_said_and_a_joining_node_goes_on_without_members(etcds, waiters):
+    server = etcds(1)
+    document = "/torchelastic/p2p/run_job/rdzv/active_version"
+    node = waiters(server, "1")
+    until(lambda: "final" in (etcd_node(server, document) or {"value": ""})["value"], LIMIT, "it has joined")
+    scribble(server, document, "garbage")
+    assert said(node, "somebody wrote 7 bytes ('garbage')").endswith("putting the group's document back\n")
+    node.kill()
+    scribble(server, document, "more garbage")
+    assert said(waiters(server, "1"), "somebody wrote").endswith("waiting for members to put their document back\n")
+    until(lambda: '"version": "2"' in (etcd_node(server, document) or {"value": ""})["value"], LIMIT, "it has joined alone")
+
+
+def test_a_document_of_another_layout_is_refused_by_name_and_stays(scenes, waiters):
+    scene = scenes(nodes=(2, 3))
+    agree(meet(scene.node("ours"), scene.node("ours")))
+    document = scene.root + "/rdzv/active_version"
+    other = json.dumps({"status": "brand-new"})
+    scribble(scene.server, document, other)
+    line = said(waiters(scene.server, "2:3", scene.run_id), "brand-new")
+    assert "the document has the status 'brand-new', which this version of muster does not know" in line, line
+    assert scene.get(document)["value"] == other
 
 
 def test_the_same_key_twice_is_waited_for_once(scenes):

@@ -17,7 +17,7 @@ import pytest
 
 import etcd_servers
 import harness
-from rdzv_nodes import Ours, need_rdzv, until
+from rdzv_nodes import Ours, need_rdzv, said, until
 
 LEASE = 5
 LIMIT = 60  # for what takes a moment when nothing is in the way
@@ -382,28 +382,10 @@ def test_other_limits_disturb_nobody_and_are_said(etcds, nodes):
 
 
 @pytest.fixture
-def waiters():
-    """waiters(cluster, "3", id) is one more node for people, whose lines are read with said()."""
-    harness.need_program()
-    made = []
-
-    def make(cluster, nnodes, run_id="job"):
-        made.append(subprocess.Popen(
-            [harness.program(), "join", "--rdzv-backend", "etcd-v3", "--rdzv-endpoint", cluster.endpoints, "--rdzv-id", run_id,
-             "--nnodes", nnodes, "--hold", "600", "--rdzv-conf", f"lease={LEASE},join_timeout={LIMIT}"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=harness.quiet_environment()))
-        return made[-1]
-
-    yield make
-    for node in made:
-        node.kill()
-        node.communicate()
-
-
-def said(node, text):
-    """The first line that has it; the join's end is the latest that is waited for."""
-    return next((line for line in node.stderr if text in line), "")
+def waiters(joins):
+    """waiters(cluster, "3", id) is one more node for people."""
+    return lambda cluster, nnodes, run_id="job": joins("etcd-v3", cluster.endpoints, nnodes, run_id,
+                                                       f"lease={LEASE},join_timeout={LIMIT}")
 
 
 def test_every_node_that_waits_names_who_is_in(etcds, waiters):

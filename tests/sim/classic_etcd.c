@@ -235,6 +235,8 @@ static void make_parents(const char *key)
 
 static int check(const struct request *request, const struct kv_node *node)
 {
+    if (request->prev_value != NULL && request->prev_value[0] == '\0')
+        return 201; /* etcd compares with no empty value */
     if (request->must_not_exist)
         return node != NULL ? MU_CLASSIC_CODE_EXISTS : 0;
     if (node == NULL)

@@ -2364,8 +2364,11 @@ static void waiting_is_held_down_after_short_rounds(void **state)
 
 static const char *close_gets(struct scene *s, const char *value)
 {
-    return step(s, (struct mu_classic_event){
-                       .type = MU_CLASSIC_ON_ANSWER, .id = s->close_id, .value = mu_slice_str(value), .index = 50 });
+    return step(s, (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER,
+                                              .id = s->close_id,
+                                              .modified = 7,
+                                              .value = mu_slice_str(value),
+                                              .index = 50 });
 }
 
 static void closing_replaces_the_status_and_nothing_else(void **state)
@@ -2391,7 +2394,7 @@ static void closing_replaces_the_status_and_nothing_else(void **state)
         char wanted[1024];
 
         SAYS(asked(s, MU_CLASSIC_ON_CLOSE), "GET av");
-        (void)snprintf(wanted, sizeof wanted, "PUT av %s if %s", rows[i][1], rows[i][0]);
+        (void)snprintf(wanted, sizeof wanted, "PUT av %s at 7", rows[i][1]);
         SAYS(close_gets(s, rows[i][0]), wanted);
         SAYS(code_for(s, s->close_id, 0, false), "closed");
         end(s);
@@ -2420,7 +2423,7 @@ static void closing_begins_anew_when_somebody_else_wrote(void **state)
     SAYS(code_for(s, s->close_id, 101, false), "");
     SAYS(wakes(s), "GET av");
     s->close_id = s->main_id; /* asked by time */
-    SAYS(close_gets(s, PAIR_1("0")), "PUT av " CLOSED_PAIR_1 " if " PAIR_1("0"));
+    SAYS(close_gets(s, PAIR_1("0")), "PUT av " CLOSED_PAIR_1 " at 7");
     end(s);
 }
 
@@ -2546,7 +2549,6 @@ static void what_is_no_document_is_waited_out_and_then_deleted(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct scene *s = looking(2, 3);
-        char wanted[512];
 
         SAYS(gets(s, bad[i], 10), "foreign; WATCH av from 11");
         assert_non_null(strstr(s->why, "/rdzv/active_version, which is not a document of a rendezvous; waiting for"));
@@ -2555,8 +2557,7 @@ static void what_is_no_document_is_waited_out_and_then_deleted(void **state)
         SAYS(gets(s, bad[i], 10), "WATCH av from 11"); /* it is told once */
         s->now_ms += 1;
         SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
-        (void)snprintf(wanted, sizeof wanted, "DELETE av if %s", bad[i]);
-        SAYS(gets(s, bad[i], 10), wanted);
+        SAYS(gets(s, bad[i], 10), "DELETE av at 10");
         SAYS(done(s, 12), "GET av");
         SAYS(code(s, 100), "PUT av " SETUP " new ttl 5");
         end(s);
@@ -2605,7 +2606,7 @@ static void a_member_puts_the_document_of_its_group_back(void **state)
 
     (void)state;
     SAYS(doc_changes(s, 23), "GET av");
-    SAYS(gets(s, "garbage", 23), "foreign; PUT av " PAIR_1("0") " if garbage");
+    SAYS(gets(s, "garbage", 23), "foreign; PUT av " PAIR_1("0") " at 23");
     assert_string_equal(s->why, "somebody wrote 7 bytes ('garbage') to /p/run_job/rdzv/active_version, which is not a "
                                 "document of a rendezvous; putting the group's document back");
     SAYS(done(s, 24), "GET av");
@@ -2638,7 +2639,7 @@ static void a_closed_document_is_put_back_as_one(void **state)
     SAYS(gets(s, CLOSED_PAIR_1, 23), "closed; GET v_1");
     (void)lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL);
     (void)doc_changes(s, 24);
-    SAYS(gets(s, "garbage", 24), "foreign; PUT av " CLOSED_PAIR_1 " if garbage");
+    SAYS(gets(s, "garbage", 24), "foreign; PUT av " CLOSED_PAIR_1 " at 24");
     end(s);
 }
 
@@ -2648,11 +2649,11 @@ static void whoever_writes_there_again_and_again_is_answered_once_a_second(void 
 
     (void)state;
     (void)doc_changes(s, 23);
-    SAYS(gets(s, "garbage", 23), "foreign; PUT av " PAIR_1("0") " if garbage");
+    SAYS(gets(s, "garbage", 23), "foreign; PUT av " PAIR_1("0") " at 23");
     SAYS(done(s, 24), "GET av");
     SAYS(gets(s, "more", 25), ""); /* still foreign: nothing new */
     SAYS(passes(s, MU_CLASSIC_RETRY_MS), "GET av");
-    SAYS(gets(s, "more", 25), "PUT av " PAIR_1("0") " if more");
+    SAYS(gets(s, "more", 25), "PUT av " PAIR_1("0") " at 25");
     end(s);
 }
 
@@ -2694,7 +2695,7 @@ static void a_waiting_node_does_not_announce_itself_twice_to_a_document_that_is_
     SAYS(gets(s, "garbage", 25), "foreign; WATCH rdzv all from 26");
     s->now_ms += MU_CLASSIC_FOREIGN_MS;
     SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
-    SAYS(gets(s, "garbage", 25), "DELETE av if garbage");
+    SAYS(gets(s, "garbage", 25), "DELETE av at 25");
     end(s);
 }
 
@@ -2796,7 +2797,7 @@ static void closing_replaces_what_none_of_us_wrote(void **state)
 
     (void)state;
     (void)asked(s, MU_CLASSIC_ON_CLOSE);
-    SAYS(close_gets(s, "garbage"), "PUT av {\"status\": \"closed\"} if garbage");
+    SAYS(close_gets(s, "garbage"), "PUT av {\"status\": \"closed\"} at 7");
     SAYS(code_for(s, s->close_id, 0, false), "closed");
     end(s);
 }
