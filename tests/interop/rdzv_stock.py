@@ -256,13 +256,13 @@ class Observer:
         return {"document": describe(pickle.loads(base64.b64decode(text)))}
 
     def put(self, request):
-        """Writes a document: described, or as it is."""
+        """Writes a document, described or as it is; or text to another key."""
         if "text" in request:
             text = request["text"]
         else:
             state = build(request["document"])
             text = base64.b64encode(pickle.dumps(state)).decode()
-        self.store(request["port"]).set("torch.rendezvous." + request["run_id"], text)
+        self.store(request["port"]).set(request.get("key", "torch.rendezvous." + request["run_id"]), text)
 
     def decode(self, request):
         """Documents by their base64: what each says, and whether PyTorch's own copy of it is equal."""

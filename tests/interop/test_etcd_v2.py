@@ -161,13 +161,38 @@ def test_a_document_that_vanished_under_a_mixed_group_is_put_back_by_ours(scenes
     scene.until(lambda d: [n for n in d["last_heartbeats"] if n[0] == "127.0.0.1"] != beat, what="stock goes on")
 
 
-@pytest.mark.parametrize("what", ["directory", "no base64", "no pickle"])
-def test_what_is_no_document_is_said(scenes, what):
+def test_a_directory_in_the_place_of_the_document_is_said(scenes):
     scene = scenes(nodes=(1, 1))
-    fields = {"directory": {"dir": "true"}, "no base64": {"value": "?"}, "no pickle": {"value": "aGVsbG8="}}[what]
-    cluster_call(scene.cluster, "PUT", f"/torch/elastic/rendezvous/{scene.run_id}", **fields)
+    cluster_call(scene.cluster, "PUT", f"/torch/elastic/rendezvous/{scene.run_id}", dir="true")
     answer = scene.node("ours", "127.0.0.1").call("next", limit=STATE_LIMIT)
     assert answer.error == "RendezvousStateError", answer
+
+
+NO_DOCUMENTS = {"no base64": "?", "no pickle": "aGVsbG8=", "empty": "", "large": "x" * 100000}
+
+
+@pytest.mark.parametrize("what", NO_DOCUMENTS)
+def test_what_is_no_document_is_replaced(scenes, what):
+    """By who comes, if nobody does so for an interval; and by a member, at once."""
+    scene = scenes(nodes=(2, 2), keep_alive_interval=1, keep_alive_max_attempt=8)
+    document = f"/torch/elastic/rendezvous/{scene.run_id}"
+    cluster_call(scene.cluster, "PUT", document, value=NO_DOCUMENTS[what])
+    nodes = [scene.node("ours", f"127.0.0.{i}") for i in (1, 2)]
+    agree(nodes, meet(*nodes), round=0)
+    index = cluster_call(scene.cluster, "PUT", document, value=NO_DOCUMENTS[what])["node"]["modifiedIndex"]
+    until(lambda: key_of(scene)["modifiedIndex"] > index, what="the document is back")
+    assert scene.document()["complete"] and scene.document()["round"] == 0
+    agree(nodes, meet(*nodes), round=1)
+
+
+def test_text_in_the_keys_of_bell_and_turns_changes_nothing(scenes):
+    scene = scenes(nodes=(2, 2), keep_alive_interval=1, keep_alive_max_attempt=8)
+    keys = [f"/torch/elastic/muster/{name}.{scene.run_id}" for name in ("bell", "turn", "done")]
+    nodes = [scene.node("ours", f"127.0.0.{i}") for i in (1, 2)]
+    for round, value in enumerate(("garbage", "-7", "99999999999999999999", "9223372036854775807", "", "x" * 100000)):
+        for key in keys:
+            cluster_call(scene.cluster, "PUT", key, value=value)
+        agree(nodes, meet(*nodes), round=round)
 
 
 # ---- Turns ----

@@ -6,6 +6,8 @@ import pickle
 import signal
 import time
 
+import pytest
+
 from harness import NEW, USUAL, dialect
 from rdzv_nodes import agree, free_port, meet, side_by_side, until
 
@@ -37,34 +39,52 @@ def texts(tmp_path):
     }
 
 
+def is_complete(scene):
+    """Whether there is the document of a complete round, and not something that PyTorch cannot read."""
+    answer = scene.observer().call("document", port=scene.port, run_id=scene.run_id, backend=scene.backend)
+    return answer["ok"] and answer["document"] is not None and answer["document"]["complete"]
+
+
 @side_by_side
-def test_what_is_no_document_is_a_state_error_and_never_carried_out(scenes, which, tmp_path):
+def test_what_is_no_document_is_replaced_and_never_carried_out(scenes, which, tmp_path):
     trap, found = texts(tmp_path)
     base = scenes(which)
-    nodes = {}
+    pairs = {}
     for what, text in found.items():
-        scene = scenes(which, store=None).on(base)
+        scene = scenes(which, store=None, **QUICK).on(base)
         scene.put(text=text)
-        node = scene.our("127.0.0.1")
-        nodes[what] = (node.begin("next"), node)
-    for what, (pending, node) in nodes.items():
-        answer = pending.answer(20)
-        assert answer.error == "RendezvousStateError", (what, answer)
-        assert answer["text"] and "\n" not in answer["text"], (what, answer)
+        nodes = [scene.our("127.0.0.1"), scene.our("127.0.0.2")]
+        pairs[what] = [(node.begin("next"), node) for node in nodes]
+    for what, pair in pairs.items():
+        answers = [pending.good(30) for pending, _ in pair]
+        assert sorted(answer["rank"] for answer in answers) == [0, 1], (what, answers)
     assert not os.path.exists(trap)
 
 
 @side_by_side
-def test_a_document_that_breaks_under_a_member_is_told(scenes, which):
-    scene = scenes(which)
-    stock, ours = scene.stock("127.0.0.1"), scene.our("127.0.0.2")
-    meet(stock, ours)
-    command = scene.join("127.0.0.3")
-    scene.put(text="@@@!")
-    assert ours.call("next").error == "RendezvousStateError"
-    assert command.end() == 1, command.said
-    assert scene.run_id in command.said or "torch.rendezvous" in command.said or "document" in command.said
-    assert command.said.count("\n") >= 1
+def test_a_document_that_is_overwritten_under_a_mixed_group_is_put_back_by_ours(scenes, which):
+    scene = scenes(which, keep_alive_interval=1, keep_alive_max_attempt=8)
+    nodes = [scene.stock("127.0.0.1"), scene.our("127.0.0.2")]
+    agree(nodes, meet(*nodes), round=0)
+    for text in ("@@@!", "garbage", base64.b64encode(b"hello, world").decode()):
+        scene.put(text=text)
+        until(lambda: is_complete(scene), what=f"a document in the place of {text!r}")
+    assert scene.document()["round"] == 0 and scene.members() == ["127.0.0.1", "127.0.0.2"]
+    agree(nodes, meet(*nodes), round=1)
+
+
+@pytest.mark.parametrize("what", ["a document", "counters"])
+def test_a_store_of_stock_is_overwritten_and_the_group_goes_on(scenes, what):
+    """Its server, too, ends the connection of whoever adds to what is no number."""
+    scene = scenes(NEW, store="stock", nodes=(2, 3), last_call_timeout=1, keep_alive_interval=1, keep_alive_max_attempt=8)
+    nodes = [scene.stock("127.0.0.1"), scene.our("127.0.0.2")]
+    agree(nodes, meet(*nodes), round=0)
+    keys = [f"muster.{scene.run_id}/{name}" for name in ("bell", "turn", "turns_done")] if what == "counters" else \
+        [f"torch.rendezvous.{scene.run_id}"]
+    for key in keys:
+        scene.observer().call("put", port=scene.port, run_id=scene.run_id, key=key, text="garbage").good
+    until(lambda: is_complete(scene), what="a document")
+    agree(nodes, meet(*nodes), round=1)
 
 
 def test_documents_of_the_versions_between_are_followed(scenes):
