@@ -23,9 +23,7 @@ struct thing { /* a call, a watch or a lease */
     struct mu_etcd3_call call3;
     struct mu_etcd3_compare compare;
     struct mu_etcd3_op op, other;
-    struct mu_etcd2_watch *watch2;
     struct mu_etcd3_watch *watch3;
-    struct mu_etcd2_lease *lease2;
     struct mu_etcd3_lease *lease3;
 };
 
@@ -152,38 +150,8 @@ static void call2(struct thing *thing, const struct words *words, enum mu_etcd2_
     mu_etcd2_call(etcd2, &thing->call2);
 }
 
-static void on_event2(struct mu_etcd2_watch *watch, const struct mu_etcd2_answer *answer, void *ctx)
-{
-    (void)watch;
-    printf("%s event %.*s %.*s=%.*s@%" PRIu64 "\n", ((struct thing *)ctx)->id, (int)answer->action.len,
-           answer->action.data, (int)answer->nodes[0].key.len, answer->nodes[0].key.data,
-           (int)answer->nodes[0].value.len, answer->nodes[0].value.data, answer->nodes[0].modified);
-}
-
-static void on_cleared2(struct mu_etcd2_watch *watch, uint64_t index, void *ctx)
-{
-    (void)watch;
-    printf("%s cleared %" PRIu64 "\n", ((struct thing *)ctx)->id, index);
-}
-
-static void on_trouble2(struct mu_etcd2_watch *watch, const struct muster_error *error, void *ctx)
-{
-    (void)watch;
-    printf("%s %s %s\n", ((struct thing *)ctx)->id, error == NULL ? "heard" : "trouble",
-           error == NULL ? "" : error->text);
-}
-
-static void on_lost2(struct mu_etcd2_lease *lease, const struct muster_error *error, void *ctx)
-{
-    (void)lease;
-    printf("%s lost %s\n", ((struct thing *)ctx)->id, error->text);
-}
-
 static void do2(struct thing *thing, const struct words *words, const char *what)
 {
-    static const struct mu_etcd2_watch_ops ops = { on_event2, on_cleared2, on_trouble2 };
-    struct muster_error error;
-
     if (strcmp(what, "get") == 0)
         call2(thing, words, MU_ETCD2_GET);
     else if (strcmp(what, "put") == 0)
@@ -192,12 +160,6 @@ static void do2(struct thing *thing, const struct words *words, const char *what
         call2(thing, words, MU_ETCD2_DELETE);
     else if (strcmp(what, "poll") == 0)
         call2(thing, words, MU_ETCD2_WATCH);
-    else if (strcmp(what, "watch") == 0)
-        assert(mu_etcd2_watch_start(etcd2, text(words, "key"), number(words, "recursive", 0) != 0,
-                                    (uint64_t)number(words, "index", 0), &ops, thing, &thing->watch2, &error) == 0);
-    else if (strcmp(what, "lease") == 0)
-        assert(mu_etcd2_lease_start(etcd2, text(words, "key"), number(words, "dir", 0) != 0, number(words, "ttl", 5), 0,
-                                    uv_now(&loop), on_lost2, thing, &thing->lease2, &error) == 0);
     else
         abort();
 }
@@ -377,14 +339,9 @@ static void close_thing(struct thing *thing, bool revoke)
         thing->lease3 = NULL;
         return;
     }
-    if (thing->watch2 != NULL)
-        mu_etcd2_watch_close(thing->watch2);
-    else if (thing->watch3 != NULL)
-        mu_etcd3_watch_close(thing->watch3);
-    else if (thing->lease2 != NULL)
-        mu_etcd2_lease_close(thing->lease2);
-    else
+    if (thing->watch3 == NULL)
         return; /* a call, whose end is about to come */
+    mu_etcd3_watch_close(thing->watch3);
     printf("%s closed\n", thing->id);
     drop(thing);
 }

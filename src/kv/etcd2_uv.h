@@ -1,8 +1,5 @@
-/* A client of etcd's version 2 API: calls, watches and leases, on a libuv loop. See kv/http_uv.h for how servers are chosen
- * and when something is tried again.
- *
- * Everything is used from the loop's thread. Nothing calls back inside of a call of this header, with one exception that is
- * said where it holds. */
+/* A client of etcd's version 2 API on a libuv loop. See kv/http_uv.h for how servers are chosen and when something is
+ * tried again. Everything is used from the loop's thread, and nothing calls back inside of a call of this header. */
 #ifndef MU_KV_ETCD2_UV_H
 #define MU_KV_ETCD2_UV_H
 
@@ -14,8 +11,7 @@ struct mu_etcd2;
 /* Opening makes no connection yet. MUSTER_ENOTSUP: no libcurl; MUSTER_EINVAL: the configuration. */
 int mu_etcd2_start(uv_loop_t *loop, const struct mu_http_config *config, struct mu_etcd2 **ret_etcd,
                    struct muster_error *reterr);
-/* Calls under way are done with MUSTER_ECANCELED, from the loop; then `closed`, after which the memory is gone. Watches and
- * leases must have been closed before (closing them is enough: one need not wait). */
+/* Calls under way are done with MUSTER_ECANCELED, from the loop; then `closed`, after which the memory is gone. */
 typedef void mu_etcd2_closed(void *ctx);
 void mu_etcd2_close(struct mu_etcd2 *etcd, mu_etcd2_closed *closed, void *ctx);
 struct mu_http *mu_etcd2_http(struct mu_etcd2 *etcd); /* for mu_http_local_address() and the like */
@@ -56,48 +52,5 @@ bool mu_etcd2_is_away(int rc);
 void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call);
 /* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way only. */
 void mu_etcd2_cancel(struct mu_etcd2_call *call);
-
-/* ---- Watches ----
- *
- * Tells every change below a key in order, from an index on, over reconnects and any outage, until it is closed. */
-
-#define MU_ETCD2_POLL_MS 20000 /* then a long poll is asked anew: its server may have gone without a word */
-
-struct mu_etcd2_watch;
-struct mu_etcd2_watch_ops {
-    /* Something changed: answer->action, nodes[0], prev. Borrowed until it returns. */
-    void (*on_event)(struct mu_etcd2_watch *watch, const struct mu_etcd2_answer *answer, void *ctx);
-    /* Changes were missed (code 401): re-read. The watch goes on with what comes after answer->index, so whoever reads from
-     * here on misses nothing. */
-    void (*on_cleared)(struct mu_etcd2_watch *watch, uint64_t index, void *ctx);
-    /* It cannot be heard for the moment (`error`), and is tried again; or it can be heard again (NULL). May be NULL. Once for
-     * each change of this. */
-    void (*on_trouble)(struct mu_etcd2_watch *watch, const struct muster_error *error, void *ctx);
-};
-
-/* `key` is copied; `ops` is a constant. `index`: the first that counts (what a GET answered, + 1); 0: from now on. */
-int mu_etcd2_watch_start(struct mu_etcd2 *etcd, struct mu_slice key, bool recursive, uint64_t index,
-                         const struct mu_etcd2_watch_ops *ops, void *ctx, struct mu_etcd2_watch **ret_watch,
-                         struct muster_error *reterr);
-/* Nothing is told any more, from this call on; the memory goes by itself. Also from inside of its callbacks. */
-void mu_etcd2_watch_close(struct mu_etcd2_watch *watch);
-
-/* ---- Leases ----
- *
- * Keeps a key (or a directory) with a TTL alive by refreshing it, without waking watchers. */
-
-struct mu_etcd2_lease;
-/* The key is gone, or has been without a refresh for its whole TTL by our own time (`error` says which). Told once; nothing
- * is refreshed after that. */
-typedef void mu_etcd2_lost(struct mu_etcd2_lease *lease, const struct muster_error *error, void *ctx);
-
-/* The key was just written with that TTL (its time is counted from `since_ms`, by uv_now(): take it before the write was
- * sent). It is refreshed every `every_ms` (0: a third of the TTL), the first time after that time. `key` is copied. */
-int mu_etcd2_lease_start(struct mu_etcd2 *etcd, struct mu_slice key, bool dir, int64_t ttl_s, uint64_t every_ms,
-                         uint64_t since_ms, mu_etcd2_lost *on_lost, void *ctx, struct mu_etcd2_lease **ret_lease,
-                         struct muster_error *reterr);
-/* Stops refreshing; the key is left to its TTL (delete it if it should go). Nothing is told any more; the memory goes by
- * itself. Also from inside of on_lost, and after it. */
-void mu_etcd2_lease_close(struct mu_etcd2_lease *lease);
 
 #endif

@@ -169,35 +169,14 @@ def test_v2_keys_and_values_may_be_anything_that_is_text(etcds, clients):
     assert "rc=EINVAL" in client.ask("get", key="/a/../b")
 
 
-def test_v2_watch_tells_every_change_and_goes_on_after_a_restart(etcds, clients):
-    cluster = etcds()
-    client = clients(2, cluster.endpoints)
-    index = int(field(client.ask("put", key="/w/a", value="0"), "index"))
-    client.start("w", "watch", key="/w", recursive=1, index=index)
-    client.wait("w event set /w/a=0@")
-    cluster[0].kill()
-    client.wait("w trouble ")
-    cluster[0].start()
-    for i in range(5):
-        assert "code=0" in client.ask("put", key=f"/w/{i}", value=i)
-    for i in range(5):
-        client.wait(f"w event set /w/{i}={i}@")
-    assert client.wait("w (heard|cleared)")
-    client.tell("w close")
-    client.wait("w closed")
-
-
-def test_v2_watch_of_an_index_too_old_is_told_and_goes_on(etcds, clients):
+def test_v2_long_poll_of_an_index_too_old_is_told(etcds, clients):
     client = clients(2, etcds().endpoints)
     for i in range(1100):  # etcd keeps a thousand events
         client.start(f"p{i}", "put", key="/x", value=i)
         if i % 50 == 49:
             client.result(f"p{i}")
-    client.start("w", "watch", key="/x", index=5)
-    cleared = int(client.wait(r"w cleared (\d+)").group(1))
-    assert cleared > 1000
-    assert "code=0" in client.ask("put", key="/x", value="last")
-    client.wait("w event set /x=last@")
+    said = client.ask("poll", key="/x", index=5)
+    assert "code=401" in said and int(field(said, "index")) > 1000
 
 
 def test_v2_long_poll_ends_in_time_and_can_be_canceled(etcds, clients):
@@ -207,20 +186,6 @@ def test_v2_long_poll_ends_in_time_and_can_be_canceled(etcds, clients):
     assert "code=100" in client.ask("get", key="/a")
     client.tell("p cancel")
     assert "rc=ECANCELED" in client.result("p")
-
-
-def test_v2_lease_keeps_a_key_and_tells_when_it_is_gone(etcds, clients):
-    client = clients(2, etcds().endpoints)
-    client.ask("put", key="/l", value="x", ttl=5)
-    client.start("w", "watch", key="/l", index=1)
-    client.wait("w event set")
-    client.start("l", "lease", key="/l", ttl=5)
-    client.start("t", "poll", key="/l", timeout=8000, index=10**6)
-    client.result("t")  # eight seconds of a key that lives for five
-    assert not client.has("w event") and not client.has("l lost")
-    assert " /l=x@" in client.ask("get", key="/l")
-    client.ask("delete", key="/l")
-    assert "Key not found" in client.wait("l lost (.*)").group(1)
 
 
 # ---- Version 3 ----
