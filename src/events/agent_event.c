@@ -1,5 +1,5 @@
-/* Events of an agent and its workers, as lines of JSON. The fields that only PyTorch's own readers understand, the inner
- * metadata among them, are kept as they are there: JSON written as text inside of JSON. */
+/* Events of an agent and its workers, as lines of JSON. The fields that only PyTorch's own readers understand, the
+ * inner metadata among them, are kept as they are there: JSON written as text inside of JSON. */
 #include "events/agent_event.h"
 
 #include "events/json.h"
@@ -141,8 +141,8 @@ static int write_inner_timer(const struct mu_timer_event *event, struct mu_buf *
     return w.rc;
 }
 
-/* Of which event, for all kinds; without the end of the line: a field may follow. PyTorch always says 0 for the time, which
- * it documents as milliseconds. */
+/* The fields of all kinds of events, without the end of the line: a field may follow. PyTorch always writes 0 for the
+ * time, which it documents as milliseconds. */
 static void put_event(struct writer *w, const char *name, int64_t timestamp_ms, const char *state,
                       const struct mu_event_agent *agent, const struct mu_event_worker *worker, const char *raw_error,
                       struct mu_slice inner)

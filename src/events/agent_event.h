@@ -1,5 +1,5 @@
-/* Events of an agent and its workers, in the form of PyTorch 2.x: one line of JSON each, same fields, same order. They go to
- * the sink of muster_events_set_sink(). */
+/* Events of an agent and its workers, in the form of PyTorch 2.x: one line of JSON each, same fields, same order. They
+ * go to the sink of muster_events_set_sink(). */
 #ifndef MU_EVENTS_AGENT_EVENT_H
 #define MU_EVENTS_AGENT_EVENT_H
 
@@ -65,7 +65,7 @@ int mu_timer_event_write(const struct mu_timer_event *event, struct mu_buf *out)
 /* A record of the rendezvous in PyTorch's form; its `name` and texts are ours. */
 int mu_rdzv_event_write(const struct muster_event_record *record, struct mu_buf *out);
 
-/* To the sink, if there is one. What cannot be written for want of memory is lost. */
+/* To the sink, if there is one. Without memory for it the event is lost. */
 void mu_agent_event_record(const struct mu_agent_event *event);
 void mu_timer_event_record(const struct mu_timer_event *event);
 

@@ -101,8 +101,8 @@ int mu_json_int_or_null(struct mu_buf *out, int64_t value)
     return value >= 0 ? mu_json_int(out, value) : put(out, "null", 4);
 }
 
-/* The fewest digits that read back as the same number, and the power of ten of the first of them. The decimal point of
- * whatever locale the program has set is left out. */
+/* The fewest digits that read back as the same number, and the power of ten of the first of them. Works with the
+ * decimal point of any locale. */
 static int shortest_digits(double value, char digits[DIGITS_MAX])
 {
     char text[MU_JSON_REAL_MAX];

@@ -1,5 +1,5 @@
-/* JSON as Python's json.dumps() writes it, byte for byte: ASCII only, lower-case escapes, shortest numbers. For the texts that
- * scripts compare; reading is jansson's. Each appends and returns 0, MUSTER_ENOMEM, or MUSTER_ELIMIT past
+/* JSON as Python's json.dumps() writes it, byte for byte: ASCII only, lower-case escapes, shortest numbers. For the
+ * texts that scripts compare; reading is jansson's. Each appends and returns 0, MUSTER_ENOMEM, or MUSTER_ELIMIT past
  * MU_JSON_BYTES_MAX. */
 #ifndef MU_EVENTS_JSON_H
 #define MU_EVENTS_JSON_H

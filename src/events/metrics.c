@@ -1,5 +1,5 @@
-/* The one place metrics pass through, and the names they have. As with events, the sink runs under the lock: whoever takes it
- * away knows that it is not called any more. */
+/* The one place metrics pass through, and the names they have. As with events, the sink runs under the lock: once it is
+ * taken away it is not called any more. */
 #include "events/metrics.h"
 
 #include "events/json.h"
@@ -113,7 +113,7 @@ void mu_metrics_decision(const char *role, const char *state, int64_t remaining_
     mu_metric_put(1, "workers.%s.%s", role, lower);
 }
 
-/* How much of the restarts a run took, in percent; a failure takes all. */
+/* How many of the restarts a run used, in percent; a failure counts as all. */
 static int64_t flakiness(const struct mu_metrics_outcome *outcome)
 {
     assert(outcome->max_restarts >= 0);

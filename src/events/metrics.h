@@ -1,5 +1,5 @@
-/* Metrics of an agent, by the names and with the values that PyTorch's has. They go to the sink of muster_metrics_set_sink();
- * without one nothing is even put together. Any thread. */
+/* Metrics of an agent, by the names and with the values that PyTorch's has. They go to the sink of
+ * muster_metrics_set_sink(); without one nothing is done. Any thread. */
 #ifndef MU_EVENTS_METRICS_H
 #define MU_EVENTS_METRICS_H
 
@@ -27,7 +27,8 @@ enum mu_metrics_step {
 #undef X
 };
 
-/* "[<seconds>][<group>]: <name>=<value>", cut at MU_METRIC_LINE_MAX; control characters become '?'. Returns it. Pure. */
+/* "[<seconds>][<group>]: <name>=<value>", cut at MU_METRIC_LINE_MAX; control characters become '?'. Returns it.
+ * Pure. */
 const char *mu_metric_line(const struct muster_metric *metric, char ret_line[static MU_METRIC_LINE_MAX]);
 
 void mu_metric_put(int64_t value, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -48,8 +49,8 @@ struct mu_metric {
     int64_t value;
 };
 
-/* How a run ended, in the order in which it is told: flakiness, run_total, run_success_with_retries, run_success_no_retries,
- * run_failed_with_retries, run_failed_no_retries. Pure. */
+/* How a run ended, in the order in which it is told: flakiness, run_total, run_success_with_retries,
+ * run_success_no_retries, run_failed_with_retries, run_failed_no_retries. Pure. */
 void mu_metrics_final(const struct mu_metrics_outcome *outcome, struct mu_metric ret_metrics[MU_METRICS_FINAL]);
 void mu_metrics_put_final(const struct mu_metrics_outcome *outcome); /* the same, to the sink */
 

@@ -1,5 +1,5 @@
 /* The one place records pass through. As with log lines, sink and context are read together under a lock, and the sink
- * runs under it: whoever takes a sink away knows that it is not called any more. */
+ * runs under it: once it is taken away it is not called any more. */
 #include "events/record.h"
 
 #include "events/agent_event.h"

@@ -1,6 +1,6 @@
-/* Sinks of events and of metrics, by name. A line goes out in one write, so that lines of several processes do not mix; what a
- * full disk or a closed stderr does not take is lost, and workers and agent go on. A thread writes the lines; what became of a
- * line is looked at when the next one comes, and in the end. */
+/* Sinks of events and of metrics, by name. A line goes out in one write, so that lines of several processes do not mix;
+ * lines that a full disk or a closed stderr does not take are lost, and workers and agent go on. A thread writes the
+ * lines; the result of a write is looked at when the next line comes, and at the end. */
 #include "events/sinks.h"
 
 #include "base/error.h"
@@ -211,7 +211,7 @@ static int open_file(struct mu_sink *sink, const char *path, struct muster_error
     sink->path = strdup(path);
     if (sink->path == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "%s '%s': no memory", sink->kind->file, path);
-    /* Never waits: a FIFO that nobody reads is an error. */
+    /* Never waits: a FIFO without a reader is an error. */
     sink->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (sink->fd < 0)
         return mu_fail_errno(reterr, errno, "open %s '%s'", sink->kind->file, path);

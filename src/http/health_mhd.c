@@ -1,8 +1,8 @@
-/* The health check. The few functions of libmicrohttpd that are needed are declared here as its stable interface has them, and
- * come through one table: neither its header nor the library itself is needed to build muster or to run it.
+/* The health check. The few functions of libmicrohttpd that are needed are declared here as its stable interface has
+ * them, and come through one table: neither its header nor the library itself is needed to build muster or to run it.
  *
- * A request, on the library's thread: poke the loop, wait a moment for it to turn, answer. A loop that does not turn is asked
- * once; requests that come meanwhile find out since when. */
+ * A request, on the library's thread: wake the loop, wait a moment for it to turn, answer. A loop that does not turn is
+ * asked once; later requests see since when it has been silent. */
 #include "http/health_mhd.h"
 
 #include "base/clock.h"
@@ -332,7 +332,7 @@ void mu_health_stop(struct mu_health *health)
     if (health == NULL)
         return;
     (void)pthread_mutex_lock(&health->lock);
-    health->stopping = true; /* nobody waits for the loop, which is here */
+    health->stopping = true; /* no request may wait for the loop, which is here */
     (void)pthread_cond_broadcast(&health->turned);
     (void)pthread_mutex_unlock(&health->lock);
     stop_daemons(health);

@@ -1,10 +1,10 @@
 /* Our standard output or standard error, shared with others.
  *
  * Lines are put at the end of a queue of blocks; a flush sends from its front for as long as the other side takes it.
- * When it takes no more, an epoll of our own watches the descriptor and the loop watches that epoll: libuv would make
- * a descriptor non-blocking that it watches itself. With a writer thread, one chunk at a time is handed to it, and it
- * rings when that has gone out. A source that has used up its share loses lines until there is room again. Everything
- * that is to be said is said from the loop, never from within a call: whoever logs may be writing here. */
+ * When it takes no more, an epoll of our own watches the descriptor and the loop watches that epoll: libuv would make a
+ * descriptor non-blocking that it watches itself. With a writer thread, one chunk at a time is handed to it, and it
+ * rings when that has gone out. A source that has used up its share loses lines until there is room again. Warnings are
+ * logged from the loop, never from within a call: the log itself may be written here. */
 #include "logs/console_uv.h"
 
 #include "base/clock.h"
@@ -78,7 +78,7 @@ struct mu_console {
     struct writer *writer;
     struct mu_list blocks, sources;
     bool inside;                    /* a line has been begun and not ended */
-    struct mu_console_source *open; /* by whom; NULL: by somebody who is released */
+    struct mu_console_source *open; /* by which source; NULL: by one that is released */
     size_t waiting;                 /* in blocks */
     size_t in_flight;               /* in the writer's hands */
     uint64_t sent, dropped_lines, dropped_bytes;
@@ -153,7 +153,7 @@ static struct mu_console_source *find_unsaid(struct mu_console *console, bool al
     return NULL;
 }
 
-/* The log's sink may put lines here and flush them, by which sources come to their end: so every search is a new one. */
+/* The log's sink may put lines here and flush them, and sources may end by that. So every search starts again. */
 static void say(struct mu_console *console, bool all)
 {
     struct mu_console_source *source;
@@ -182,7 +182,7 @@ static struct mu_console_source *find_wanting(struct mu_console *console)
     return NULL;
 }
 
-/* Whoever is called uses the room up or is content, and may release sources. */
+/* A callback either uses the room up or needs none, and may release sources. */
 static void offer_room(struct mu_console *console)
 {
     struct mu_console_source *source;
@@ -309,7 +309,7 @@ static void drop(struct mu_console_source *source, size_t bytes)
     source->lines += lines;
     source->bytes += bytes;
     console->unsaid = true;
-    if (has_room(source)) /* no memory, or no room for so long a line: nothing will move that could make it said */
+    if (has_room(source)) /* no memory, or no room for such a long line: no later event would report it */
         say_soon(console);
 }
 
@@ -527,7 +527,7 @@ void mu_console_flush(struct mu_console *console)
 
 /* ---- The writer thread */
 
-/* 0 or an errno value. Only here may the thread be ended from outside, for here it may hang for ever. */
+/* 0 or an errno value. Only here may the thread be cancelled, for here it may hang for ever. */
 static int write_all(int fd, const char *data, size_t len)
 {
     int errnum = 0;
@@ -539,7 +539,7 @@ static int write_all(int fd, const char *data, size_t len)
         if (done >= 0) {
             data += done;
             len -= (size_t)done;
-        } else if (errno == EAGAIN) { /* somebody else made it non-blocking */
+        } else if (errno == EAGAIN) { /* another process made it non-blocking */
             (void)poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
         } else if (errno != EINTR) {
             errnum = errno;
@@ -696,7 +696,7 @@ static int find_way(struct mu_console *console, bool thread_only, struct muster_
     if (thread_only)
         return start_writer(console, reterr);
     if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) || S_ISDIR(st.st_mode)) {
-        /* Never through a description of our own: that would write at an offset of its own. */
+        /* Never through an open file description of our own: that would have its own offset. */
         console->way = MU_CONSOLE_DIRECT;
         return 0;
     }

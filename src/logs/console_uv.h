@@ -1,18 +1,17 @@
-/* Our standard output or standard error, shared with the workers and with whoever started us, and never made
- * non-blocking: that would hold for all of them. What is written here waits in a bounded queue and goes out whenever
- * the other side takes it; nobody here ever waits for it.
+/* Our standard output or standard error, shared with the workers and with the process that started us. So it is never
+ * made non-blocking: that would hold for all of them. Lines wait in a bounded queue and go out when the other side
+ * takes them; nothing here waits for that.
  *
- * How it goes out is found out once:
- *  - a regular file, or anything else that has no readiness (/dev/null): written to directly;
- *  - a pipe or a terminal: through a description of our own, opened from /proc/self/fd/N without blocking;
- *  - a socket: MSG_DONTWAIT;
- *  - where none of this can be had (a terminal of another user, no /proc): a thread that writes and may block;
- *  - a descriptor that is closed, or a reader that is gone (EPIPE, EIO): everything is dropped, which is said once.
+ * How it goes out is found out once: - a regular file, or anything else that has no readiness (/dev/null): written to
+ * directly; - a pipe or a terminal: through a description of our own, opened from /proc/self/fd/N without blocking; - a
+ * socket: MSG_DONTWAIT; - where none of this is possible (a terminal of another user, no /proc): a thread that writes
+ * and may block; - a descriptor that is closed, or a reader that is gone (EPIPE, EIO): everything is dropped, which is
+ * said once.
  *
- * Whole lines go in. A source (one stream of one worker, or the launcher's own lines) has a share of the queue; when
- * it is used up, a source that can wait asks for room, and of others further lines are dropped until half of it is free
- * again, and then it is said (as a warning, see base/log.h) how many were. Descriptors 0-2 must be open, to /dev/null if nothing else, and SIGPIPE
- * ignored. One thread: the loop's. */
+ * Whole lines go in. A source (one stream of one worker, or the launcher's own lines) has a share of the queue; when it
+ * is used up, a source that can wait asks for room. Lines of other sources are dropped until half of the share is free
+ * again; a warning (base/log.h) then says how many were dropped. Descriptors 0-2 must be open, to /dev/null if nothing
+ * else, and SIGPIPE ignored. One thread: the loop's. */
 #ifndef MU_LOGS_CONSOLE_UV_H
 #define MU_LOGS_CONSOLE_UV_H
 
@@ -61,20 +60,20 @@ int mu_console_start(uv_loop_t *loop, const struct mu_console_config *config, st
 const char *mu_console_way_name(enum mu_console_way way);
 struct mu_console_stats mu_console_stats(const struct mu_console *console);
 
-/* Somebody who writes. `label` names them when lines are dropped: "standard output of local rank 3"; `where` (NULL: nowhere)
- * is where the dropped lines can be read all the same. Both are copied. Given back with _release(), after which what is
- * waiting still goes out; before the console is closed. */
+/* A source of lines. `label` names it when lines are dropped: "standard output of local rank 3"; `where` (NULL:
+ * nowhere) is where the dropped lines can still be read. Both are copied. Given back with _release(), after which what
+ * is waiting still goes out; before the console is closed. */
 int mu_console_source_new(struct mu_console *console, const char *label, const char *where,
                           struct mu_console_source **ret_source, struct muster_error *reterr);
 void mu_console_source_release(struct mu_console_source *source); /* NULL is fine */
 
-/* A line, or a piece of a long one: `prefix` goes in front of its first piece, a line end behind its last. Where another
- * source comes between the pieces, the line is ended there and goes on with the prefix on a line of its own. Nothing
- * goes out before mu_console_flush(). */
+/* A line, or a piece of a long one: `prefix` goes in front of its first piece, a line end behind its last. Where
+ * another source comes between the pieces, the line is ended there and goes on with the prefix on a line of its own.
+ * Nothing goes out before mu_console_flush(). */
 void mu_console_put(struct mu_console_source *source, struct mu_slice prefix, struct mu_slice text, bool starts,
                     bool ends);
-/* Whether a put of any size will be taken; for those who can wait instead of losing lines. Always true once the console
- * is gone: there is nothing to wait for. */
+/* Whether a put of any size will be taken; for sources that can wait instead of losing lines. Always true once the
+ * console is gone: there is nothing to wait for. */
 bool mu_console_source_has_room(const struct mu_console_source *source);
 /* Calls back once, from the loop, when half of the source's share is free. */
 typedef void mu_console_room(void *ctx);
@@ -84,8 +83,8 @@ void mu_console_flush(struct mu_console *console);
 
 typedef void mu_console_closed(struct mu_console *console, void *ctx);
 
-/* Waits up to `wait_ms` for what is queued to go out, and drops and says the rest. From here on the console belongs to the
- * loop, which frees it after on_closed. */
+/* Waits up to `wait_ms` for what is queued to go out, and drops and says the rest. From here on the console belongs to
+ * the loop, which frees it after on_closed. */
 void mu_console_close(struct mu_console *console, uint32_t wait_ms, mu_console_closed *on_closed, void *ctx);
 
 #endif

@@ -5,8 +5,8 @@
  *     ^---------------|                   something moves              |
  *     ^--------------------------------------------------------------- |
  *
- * Silence is what watchers are told of: the file system does not answer, and whoever waits for it goes on without. It is
- * counted in looks of ours, not by the clock: while this process was stopped nobody was silent. */
+ * Watchers are told of SILENT: the file system does not answer, and they go on without it. The time is counted in
+ * checks that we made, not by the clock: time in which this process was stopped does not count. */
 #ifndef MU_LOGS_DISK_H
 #define MU_LOGS_DISK_H
 
@@ -42,9 +42,9 @@ void mu_disk_unwatch(struct mu_disk_watcher *watcher);
 /* Closing a descriptor may take as long as writing to it did. To be submitted, or free()d; NULL: no memory. */
 struct mu_file_job *mu_file_closing_new(int fd);
 
-/* What is still under way is waited for while it moves, and dropped when the file system is silent, or `quiet_ms` have
- * passed without anything that moves. From here on `disk` belongs to the loop, which frees it. on_closed: `hangs` says
- * that a thread was left behind; the process should then end by _exit(). No watcher may be left. */
+/* Waits for jobs under way while anything moves; drops them when the file system is silent, or when nothing has moved
+ * for `quiet_ms`. From here on `disk` belongs to the loop, which frees it. on_closed: `hangs` says that a thread was
+ * left behind; the process should then end by _exit(). No watcher may be left. */
 void mu_disk_close(struct mu_disk *disk, uint32_t quiet_ms, void (*on_closed)(void *ctx, bool hangs), void *ctx);
 
 #endif

@@ -1,4 +1,4 @@
-/* What of the workers' output is shown, and what is written down a second time. */
+/* Which output of the workers is shown, and which is written a second time. */
 #include "logs/filters.h"
 
 #include "base/number.h"
@@ -50,7 +50,7 @@ bool mu_ranks_shown_has(const struct mu_ranks_shown *shown, uint32_t local_rank)
     return local_rank < MU_RANKS_SHOWN_MAX && (shown->bits[local_rank / 64] >> (local_rank % 64) & 1) != 0;
 }
 
-/* Puts the next item to `to`, without the doubling of its commas, and says whether another one follows. */
+/* Copies the next item to `to`, with `,,` as one comma. True: another item follows. */
 static bool take_item(const char **text, char *to, size_t *ret_len)
 {
     size_t len = 0;

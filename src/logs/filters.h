@@ -1,4 +1,4 @@
-/* What of the workers' output is shown, and what is written down a second time. Pure. */
+/* Which output of the workers is shown, and which is written a second time. Pure. */
 #ifndef MU_LOGS_FILTERS_H
 #define MU_LOGS_FILTERS_H
 
@@ -18,21 +18,21 @@ struct mu_ranks_shown {
 };
 
 /* Integers with commas between, as Python's int() reads them (blanks around, a sign, '_' between digits); an empty text
- * shows all. Numbers of 64 bits that are no local rank are accepted and without effect. Anything else is MUSTER_EINVAL, naming
- * the option and the text; *ret is then untouched. */
+ * shows all. Numbers of 64 bits that are no local rank are accepted and without effect. Anything else is MUSTER_EINVAL,
+ * naming the option and the text; *ret is then untouched. */
 int mu_ranks_shown_parse(const char *option, const char *text, struct mu_ranks_shown *ret, struct muster_error *reterr);
 bool mu_ranks_shown_has(const struct mu_ranks_shown *shown, uint32_t local_rank);
 
-/* --duplicate-stdout-filters and its sibling: a line that contains any of these is written down once more. */
+/* --duplicate-stdout-filters and its sibling: a line that contains any of these is also written to a file of its
+ * own. */
 struct mu_filters {
     char *text;             /* the items, one behind the other */
     struct mu_slice *items; /* into text */
     size_t count;
 };
 
-/* Items with commas between; two commas are one that belongs to the item. An empty text is no filter at all; otherwise
- * an empty item is one that every line contains, as in PyTorch. MUSTER_ELIMIT, MUSTER_ENOMEM; *ret is then untouched.
- * On success the caller owns *ret. */
+/* Items separated by commas; `,,` is a literal comma. An empty text is no filter; an empty item matches every line, as
+ * in PyTorch. MUSTER_ELIMIT, MUSTER_ENOMEM; *ret is then untouched. On success the caller owns *ret. */
 int mu_filters_parse(const char *option, const char *text, struct mu_filters *ret, struct muster_error *reterr);
 void mu_filters_done(struct mu_filters *filters); /* zeroed memory is fine */
 bool mu_filters_match(const struct mu_filters *filters, struct mu_slice line);

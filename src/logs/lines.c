@@ -1,4 +1,4 @@
-/* The bytes of one stream cut into lines, and what is put in front of them. */
+/* The bytes of one stream, cut into lines, and the prefix of a line. */
 #include "logs/lines.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static bool give(struct mu_lines *lines, struct mu_slice text, bool ends, struct
     return true;
 }
 
-/* The same with what is held; it is let go of at the next call, for until then the piece lies there. */
+/* The same for the held bytes. They stay in place until the next call, for the piece points to them. */
 static bool give_held(struct mu_lines *lines, bool ends, struct mu_lines_piece *ret_piece)
 {
     lines->given = true;
@@ -59,7 +59,7 @@ bool mu_lines_next(struct mu_lines *lines, struct mu_slice *input, struct mu_lin
     if (len > room)
         len = room;
     if (lines->held.len > 0 || !ends) {
-        /* Without memory to hold it, what there is of the line is given away as a piece. */
+        /* Without memory to hold it, the beginning of the line is passed on as a piece. */
         if (mu_buf_append(&lines->held, input->data, len, MU_LINES_LINE_MAX) < 0) {
             struct mu_slice text = mu_slice(input->data, len);
 
@@ -119,7 +119,7 @@ static bool is_name(char c, bool first)
     return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (!first && c >= '0' && c <= '9');
 }
 
-/* What stands at a '$': its value and how long it was in the template; 0: nothing that we know, it stays. */
+/* The value for a '$', and how long it is in the template; 0: unknown, it stays as it is. */
 static size_t look_up(const char *at, const struct macros *macros, const char **ret_value)
 {
     bool braces = at[1] == '{';

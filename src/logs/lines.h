@@ -1,8 +1,8 @@
-/* The bytes of one stream cut into lines, and what is put in front of them. Pure.
+/* The bytes of one stream, cut into lines, and the prefix of a line. Pure.
  *
- * A line ends with \n, \r\n or a lone \r, as PyTorch's launcher has it, so that a progress bar is seen while it moves. A
- * line that grows past MU_LINES_LINE_MAX is given away in pieces. Bytes that are no text in any encoding stay as they
- * are. How the bytes are cut up on the way in makes no difference to the lines that come out. */
+ * A line ends with \n, \r\n or a lone \r, as in PyTorch's launcher, so that a progress bar is seen while it moves. A
+ * line longer than MU_LINES_LINE_MAX is passed on in pieces. Bytes that are no text in any encoding stay as they are.
+ * The sizes of the chunks that come in make no difference to the lines that come out. */
 #ifndef MU_LOGS_LINES_H
 #define MU_LOGS_LINES_H
 
@@ -27,10 +27,9 @@ struct mu_lines_piece {
     bool starts, ends;    /* of a line */
 };
 
-/* Takes what it can off the front of *input: true with a piece to be dealt with, to be called again; false when *input
- * is used up. */
+/* Takes the next piece off the front of *input. True: there is one, call it again; false: *input is used up. */
 bool mu_lines_next(struct mu_lines *lines, struct mu_slice *input, struct mu_lines_piece *ret_piece);
-/* The stream has ended: the last line if it was never finished. False: there was none. */
+/* The stream has ended: the last line, if it has no end. False: there is none. */
 bool mu_lines_end(struct mu_lines *lines, struct mu_lines_piece *ret_piece);
 void mu_lines_done(struct mu_lines *lines);
 
@@ -41,8 +40,8 @@ struct mu_prefix_words {
     uint32_t local_rank;
 };
 
-/* Replaces ${role_name}, ${rank}, ${local_rank} and ${hostname} in a template; $name without braces does the same, $$ is one
- * $, and everything else stays. NULL or empty: "[<role><local rank>]:". */
+/* Replaces ${role_name}, ${rank}, ${local_rank} and ${hostname} in a template; $name without braces does the same, $$
+ * is one $, and everything else stays. NULL or empty: "[<role><local rank>]:". */
 void mu_prefix_format(const char *template, const struct mu_prefix_words *words, char prefix[static MU_PREFIX_MAX]);
 
 #endif

@@ -51,7 +51,7 @@ static int make_random(struct mu_logtree *tree, const char *dir, const char *pre
     return fail_directory(tree, made, errno, reterr);
 }
 
-/* The directory and those above it, as far as they are not there. */
+/* The directory and its parents, as far as they do not exist. */
 static int make_parents(char *path, struct muster_error *reterr)
 {
     struct stat st;
@@ -83,7 +83,7 @@ static int absolute(const char *dir, char path[static MU_LOGTREE_PATH_MAX], stru
 {
     char here[PATH_MAX];
 
-    /* Where we are may have been removed; then the name is good for nothing but itself. */
+    /* The current directory may have been removed; then the name stays relative. */
     if (dir[0] == '/' || getcwd(here, sizeof here) == NULL || here[0] != '/')
         return format_path(path, reterr, dir, "", "");
     return format_path(path, reterr, here, strcmp(here, "/") == 0 ? "" : "/", dir);

@@ -7,7 +7,7 @@
  *         <local rank>/                               always
  *           stdout.log, stderr.log, error.json        by whoever writes them
  *
- * Nothing that is there is ever used again or wiped. The run id stands in the name as it is, except that '/' and
+ * Existing directories are never used again or emptied. The run id stands in the name as it is, except that '/' and
  * control characters become '_' and that it is cut at MU_LOGTREE_RUN_ID_MAX bytes: it cannot lead out of the directory.
  * A log dir of /dev/null means that nothing is made at all. Paths are absolute, so that a worker may change its
  * directory. Blocking file calls, from the thread of the caller. */
@@ -45,9 +45,9 @@ struct mu_logtree_config {
 int mu_logtree_open(struct mu_logtree *tree, const struct mu_logtree_config *config, struct muster_error *reterr);
 bool mu_logtree_is_null(const struct mu_logtree *tree); /* /dev/null */
 
-/* Makes a directory that was not there before for this attempt, and one for each local rank in it; puts its path into
- * `path`. MUSTER_ELIMIT when a path gets too long, else what the system said; *ret_errno (may be NULL) is then its errno
- * value or 0, and what was made is left there. Not for /dev/null. */
+/* Makes a new directory for this attempt, with one for each local rank in it, and puts its path into `path`.
+ * MUSTER_ELIMIT when a path gets too long, else what the system said; *ret_errno (may be NULL) is then its errno value
+ * or 0, and what was made is left there. Not for /dev/null. */
 int mu_logtree_attempt(struct mu_logtree *tree, uint64_t restart_count, uint64_t round, uint32_t workers,
                        char path[static MU_LOGTREE_PATH_MAX], int *ret_errno, struct muster_error *reterr);
 

@@ -37,7 +37,7 @@ struct mu_logfile_read {
 
 int mu_logfile_create(const char *path, int *ret_fd)
 {
-    /* At its end: whoever reopens and cuts it (a shell's `> /dev/stderr` does) leaves no hole in it. */
+    /* Appends, so that there is no hole if a worker reopens and truncates it (as a shell's `> /dev/stderr` does). */
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
 
     if (fd < 0)
@@ -195,7 +195,7 @@ void mu_logfile_lose(struct mu_logfile *file, size_t bytes, int errnum)
            reason(errnum));
 }
 
-/* While the file system is silent there is room for what a writer would have waited with, and no more. */
+/* While the file system is silent, there is room for the amount at which a writer would wait, and no more. */
 static size_t room(const struct mu_logfile *file)
 {
     size_t max = mu_disk_is_silent(file->disk) ? MU_LOGFILE_BYTES_MAX : MU_LOGFILE_OVER_BYTES_MAX;
@@ -237,7 +237,7 @@ void mu_logfile_set_mark(struct mu_logfile *file, uint64_t back)
 {
     assert(back <= file->accepted - file->settled); /* they have only just come */
     file->mark = file->accepted - back;
-    file->mark_at = file->written; /* right if nothing is in front of it; else a write that ends will say */
+    file->mark_at = file->written; /* right if nothing is in front of it; else the end of a write corrects it */
 }
 
 uint64_t mu_logfile_behind(const struct mu_logfile *file)

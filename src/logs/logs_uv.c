@@ -1,11 +1,10 @@
-/* The output of one attempt: directories, files and pipes, and who of the workers gets which.
+/* The output of one attempt: directories, files and pipes, and which worker gets which.
  *
- * Opened whole: every file and pipe is there before the first worker is. A job on the thread that writes files makes the
- * directories and files; then pipes are made, here. The ends that workers get are closed as they are spawned; a tee's other
- * end is read until the last writer is gone. The end: mu_logs_finish() waits for the ends of all pipes, for a console that
- * lags behind as long as it moves, and for files as long as they move; then, or when the time is up, tees and timer are
- * closed, and with the last of them everything is freed. A disk that is full when an attempt is opened costs files, not
- * workers; so does one that is silent. */
+ * Opened whole: every file and pipe is there before the first worker is. A job on the thread that writes files makes
+ * the directories and files; then pipes are made, here. The ends that workers get are closed as they are spawned; a
+ * tee's other end is read until the last writer is gone. The end: mu_logs_finish() waits for the ends of all pipes, and
+ * for console and files as long as they move. Then, or when the time is up, tees and timer are closed, and the last of
+ * them frees everything. If the disk is full or silent when an attempt is opened, workers run without files. */
 #include "logs/logs_uv.h"
 
 #include "base/log.h"
@@ -171,7 +170,8 @@ static void drop_open(struct mu_file_job *job)
     free_opening(job);
 }
 
-/* The descriptor of a file that was made; -1 when the disk is full, which is said for the first one. It is the caller's. */
+/* The descriptor of a file that was made; -1 when the disk is full, which is said for the first one. It is the
+ * caller's. */
 static int take_file(struct mu_logs *logs, struct wanted *item, char path[static MU_LOGTREE_PATH_MAX], int *ret_fd,
                      struct muster_error *reterr)
 {
@@ -457,7 +457,7 @@ static void go_without_files(struct mu_logs *logs)
     opened(logs, NULL);
 }
 
-/* It was before: this attempt need not wait as long as the one that found out. */
+/* It was silent before: this attempt does not wait as long as the one that found out. */
 static void on_still_silent(uv_timer_t *timer)
 {
     struct mu_logs *logs = timer->data;
@@ -774,7 +774,7 @@ static void on_silent(struct mu_disk_watcher *watcher)
     go_on(logs);
 }
 
-/* Processes that a worker has left behind may hold a pipe for ever. What they have said so far is still taken. */
+/* Processes that a worker has left behind may hold a pipe for ever. Only what they have written so far is read. */
 static void end_pipes(struct mu_logs *logs)
 {
     for (uint32_t i = 0; i < logs->workers_count; i++)

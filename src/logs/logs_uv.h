@@ -15,17 +15,18 @@
  *   mu_logs_tail()                for the report
  *   mu_logs_finish()              waits for the ends of the pipes, bounded, then frees
  *
- * Files are made, written and closed by a thread (logs/disk.h), so that a file system that hangs stops nothing here:
- *  - while it is slow, a worker whose output we write waits when MU_LOGFILE_BYTES_MAX of it are waiting to be written;
- *  - when it is silent, output goes on to the console, and what does not fit is lost there, counted and said;
- *  - an attempt that is opened then goes on without files, as on a full disk;
- *  - in the end it is waited for while it moves; what is left after MU_LOGS_QUIET_MAX times drain_ms without that is lost.
+ * Files are made, written and closed by a thread (logs/disk.h), so that a file system that hangs stops nothing here: -
+ * while it is slow, a worker whose output we write waits when MU_LOGFILE_BYTES_MAX of it are waiting to be written; -
+ * when it is silent, output goes on to the console, and what does not fit is lost there, counted and said; - an attempt
+ * that is opened then goes on without files, as on a full disk; - in the end it is waited for while it moves; what is
+ * left after MU_LOGS_QUIET_MAX times drain_ms without that is lost.
  *
  * What goes wrong later stops no worker: a file that cannot be written (a full disk) is said once, the loss is counted,
  * writing is tried again with every further byte, and the console goes on; a console that does not keep up is given
  * later what the file holds by then, and loses lines only where there is no file, or when it does not move at all for
- * MU_LOGS_DRAIN_MS after mu_logs_finish(); a process that outlives its worker and holds the pipe is waited for MU_LOGS_DRAIN_MS after
- * mu_logs_finish(), then the pipe is closed, which is said. All of this is said as warnings through base/log.h. */
+ * MU_LOGS_DRAIN_MS after mu_logs_finish(); a process that outlives its worker and holds the pipe is waited for
+ * MU_LOGS_DRAIN_MS after mu_logs_finish(), then the pipe is closed, which is said. All of this is said as warnings
+ * through base/log.h. */
 #ifndef MU_LOGS_LOGS_UV_H
 #define MU_LOGS_LOGS_UV_H
 
@@ -65,17 +66,18 @@ struct mu_logs_stdio {
     int in, out, err;
 };
 
-/* NULL: all is there. Else MUSTER_ESYSTEM and others when a directory, file or pipe cannot be made, naming it; `logs` is
- * gone then, and the loop closes in its next turns what was opened until then. A full disk is no error, nor is a file
- * system that is silent: what cannot be made is done without (tee'd streams go to the console alone, redirected ones to
- * /dev/null, there is no error file), and that is said. */
+/* NULL: all is there. Else MUSTER_ESYSTEM and others when a directory, file or pipe cannot be made, naming it; `logs`
+ * is gone then, and the loop closes in its next turns what was opened until then. A full disk or a silent file system
+ * is no error. Then tee'd streams go to the console alone, redirected ones to /dev/null, and there is no error file; a
+ * warning says so. */
 typedef void mu_logs_opened(void *ctx, const struct muster_error *error);
 
 /* on_opened: once, from the loop, never from within this call; not at all after mu_logs_finish(). */
 int mu_logs_open(uv_loop_t *loop, const struct mu_logs_config *config, mu_logs_opened *on_opened, void *ctx,
                  struct mu_logs **ret_logs, struct muster_error *reterr);
 
-/* How many descriptors that takes at most: for every stream its file and, if it passes through us, both ends of a pipe. */
+/* How many descriptors that takes at most: for every stream its file and, if it passes through us, both ends of a
+ * pipe. */
 size_t mu_logs_files(const struct mu_logs_config *config, uint32_t workers);
 
 /* The attempt's directory; "" with /dev/null, or when it could not be made. Valid until mu_logs_finish(). */
@@ -85,7 +87,7 @@ const char *mu_logs_error_file(const struct mu_logs *logs, uint32_t local_rank);
 /* Valid until mu_logs_spawned() for this worker. */
 struct mu_logs_stdio mu_logs_stdio(const struct mu_logs *logs, uint32_t local_rank);
 
-/* The worker has its descriptors now, or will never be: ours are closed. Without this a pipe does not end. */
+/* The worker has its descriptors now, or will never be started: ours are closed. Without this a pipe does not end. */
 void mu_logs_spawned(struct mu_logs *logs, uint32_t local_rank);
 /* The worker is dead: reads what its pipes hold, so that its file, the console and its tail are complete as far as the
  * worker itself wrote them. */
@@ -94,7 +96,7 @@ void mu_logs_worker_exited(struct mu_logs *logs, uint32_t local_rank);
 /* The last lines of a worker's standard error, from what passed through us; else an empty text. `ret` is emptied first.
  * MUSTER_ENOMEM. */
 int mu_logs_tail(const struct mu_logs *logs, uint32_t local_rank, struct mu_buf *ret);
-/* A worker's standard error that went past us: the file that has it, for mu_tail_file(). NULL: none. Valid until
+/* The file to which a worker's standard error went without us, for mu_tail_file(). NULL: none. Valid until
  * mu_logs_finish(). */
 const char *mu_logs_tail_file(const struct mu_logs *logs, uint32_t local_rank);
 
@@ -109,9 +111,9 @@ struct mu_logs_stats mu_logs_stats(const struct mu_logs *logs);
 
 typedef void mu_logs_finished(void *ctx, const struct mu_logs_stats *stats);
 
-/* All workers are dead, or nobody cares any more: once every pipe is at its end, given to the console and written, or the time
- * is up, files are closed, `logs` is freed and on_finished is called (from the loop, never from within this call). What
- * waits in the consoles is theirs. From here on `logs` belongs to the loop. */
+/* All workers are dead, or their output is not wanted any more. Once every pipe is at its end and its output is
+ * written, or the time is up, files are closed, `logs` is freed and on_finished is called (from the loop, never from
+ * within this call). Lines in the consoles' queues stay there. From here on `logs` belongs to the loop. */
 void mu_logs_finish(struct mu_logs *logs, mu_logs_finished *on_finished, void *ctx);
 
 #endif

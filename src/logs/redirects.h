@@ -23,7 +23,7 @@ struct mu_redirects {
     uint8_t ranks[MU_REDIRECTS_NAMED_MAX]; /* by_rank; those that the text does not name are 0 */
 };
 
-/* One of 0, 1, 2, 3 for all workers, or RANK:MASK,RANK:MASK,... with one digit each, where the last word on a rank
+/* One of 0, 1, 2, 3 for all workers, or RANK:MASK,RANK:MASK,... with one digit each; if a rank comes twice, the last
  * counts. Anything else is MUSTER_EINVAL, naming `option` (such as "--tee"), the text and both patterns. *ret is
  * untouched on failure. */
 int mu_redirects_parse(const char *option, const char *text, struct mu_redirects *ret, struct muster_error *reterr);

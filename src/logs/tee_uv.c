@@ -1,13 +1,11 @@
 /* One stream of one worker that passes through us.
  *
- * The pipe is readable: its bytes are written to the file as they are, cut into lines for the console and, if they match,
- * for the filtered file; this goes on until the pipe is at its end, and what was left of a line is then shown as one.
- * The console has no room: its lines are left where they are, in the file, and read from there when it has; meanwhile
- * the pipe is read as ever. A file has no room: the pipe is not read until it has, unless its file system is silent; then
- * what the console has not seen of the file is not shown, which is said, and what comes from then on is shown as if there
- * were no file. A worker that dies mid-line has written all it could: the pipe holds it, and is read to its
- * end. If somebody else holds the other end of the pipe there is no end; the owner then ends it when it has waited
- * enough. */
+ * Happy path: bytes of the pipe are written to the file as they are, and cut into lines for the console and, if they
+ * match, for the filtered file. At the end of the pipe, the rest of a line is shown as a line. If the console has no
+ * room, its lines stay in the file and are read from there later; the pipe is read meanwhile. If a file has no room,
+ * the pipe is not read until it has. If its file system is silent, the pipe is read all the same: lines that only the
+ * file has are not shown (a warning says so), and later lines are shown as if there were no file. If another process
+ * holds the other end of the pipe, it has no end; the owner ends the tee after a time. */
 #include "logs/tee_uv.h"
 
 #include "base/log.h"
@@ -77,7 +75,7 @@ static void show_piece(struct mu_tee *tee, const struct mu_lines_piece *piece)
     mu_console_put(tee->source, mu_slice(tee->prefix, tee->prefix_len), piece->text, piece->starts, piece->ends);
 }
 
-/* Returns how many bytes at the end were left for later, which is only ever done if that is `possible`. */
+/* Returns how many bytes at the end were left for later; always 0 unless that is `possible`. */
 static size_t show(struct mu_tee *tee, struct mu_slice bytes, bool possible)
 {
     struct mu_lines_piece piece;
@@ -99,7 +97,8 @@ static void take(struct mu_tee *tee, struct mu_slice bytes)
         mu_tail_add(tee->tail, bytes);
     if (tee->filtered != NULL)
         filter(tee, bytes);
-    if (tee->lagging) /* it has its turn; what is not in the file will not be shown either, and the file says so */
+    if (tee->lagging) /* it is read from the file later; what the file has lost is not shown either, and the file
+                       * reports it */
         return;
     left = show(tee, bytes, in_file && !mu_disk_is_silent(tee->file->disk));
     if (left == 0)
@@ -140,13 +139,13 @@ static void on_read_again(void *ctx, struct mu_slice bytes)
 
     mu_logfile_advance(tee->file, bytes.len - show(tee, bytes, true));
     mu_console_flush(tee->console);
-    if (bytes.len == 0) /* somebody has cut the file */
+    if (bytes.len == 0) /* the file was truncated */
         end_lag(tee);
     else
         catch_up(tee);
 }
 
-/* The console has room, or the file has moved: what the file holds meanwhile is shown, until there is no more. */
+/* The console has room, or the file has moved: shows the lines that are only in the file. */
 static void catch_up(void *ctx)
 {
     struct mu_tee *tee = ctx;
@@ -186,7 +185,7 @@ static bool has_full_file(const struct mu_tee *tee)
            (tee->filtered != NULL && mu_logfile_is_full(tee->filtered));
 }
 
-/* Until there is nothing to read, or `bytes_max` have been read, or a file is full and somebody `waits` for it. */
+/* Until there is nothing to read, or `bytes_max` have been read, or a file is full and the worker `waits` for it. */
 static void read_some(struct mu_tee *tee, size_t bytes_max, bool waits)
 {
     char chunk[MU_TEE_CHUNK_BYTES];

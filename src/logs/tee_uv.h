@@ -1,7 +1,7 @@
 /* One stream of one worker that passes through us: from a pipe to a file as the bytes arrive, and to the console in
- * whole lines. When the console does not keep up, neither the worker nor the file waits for it: it is shown later what
- * the file holds by then. Only without a file are lines dropped, see console_uv.h. When the file does not keep up, the
- * pipe is not read until it does, so the worker waits; it does not wait for a file system that is silent. */
+ * whole lines. When the console does not keep up, worker and file go on, and its lines are read from the file later.
+ * Only without a file are lines dropped, see console_uv.h. When the file does not keep up, the pipe is not read until
+ * it does, so the worker waits, unless the file system is silent. */
 #ifndef MU_LOGS_TEE_UV_H
 #define MU_LOGS_TEE_UV_H
 
@@ -37,8 +37,8 @@ int mu_tee_start(uv_loop_t *loop, const struct mu_tee_config *config, struct mu_
                  struct muster_error *reterr);
 void mu_tee_drain(struct mu_tee *tee); /* reads what is there now, bounded */
 void mu_tee_end(struct mu_tee *tee);   /* as if the pipe were at its end: it is not read any more */
-/* One of its files has moved, or the file system is silent: goes on with what waits for that. To be called by the owner
- * of the files, from the loop. */
+/* One of its files has moved, or the file system is silent: goes on with what waited for that. To be called by the
+ * owner of the files, from the loop. */
 void mu_tee_go_on(struct mu_tee *tee);
 bool mu_tee_has_ended(const struct mu_tee *tee); /* the pipe; the console may lag behind */
 uint64_t mu_tee_lag(const struct mu_tee *tee);   /* bytes in the file that are still to be shown */
@@ -47,8 +47,9 @@ int mu_tee_tail(const struct mu_tee *tee, struct mu_buf *ret); /* see mu_tail_te
 
 typedef void mu_tee_closed(void *ctx);
 
-/* What has come of an unfinished line goes to the console; what the console is behind is said and not shown. From here on the tee belongs to the loop, which frees it and
- * calls on_closed with the config's ctx. Does not call on_ended. */
+/* The beginning of an unfinished line goes to the console. Lines that are only in the file are not shown, and a warning
+ * says so. From here on the tee belongs to the loop, which frees it and calls on_closed with the config's ctx. Does not
+ * call on_ended. */
 void mu_tee_close(struct mu_tee *tee, mu_tee_closed *on_closed);
 
 #endif
