@@ -59,12 +59,22 @@ static bool handler_has_kv(const struct mu_agent *a)
     return ops->open_kv != NULL && (ops->has_kv == NULL || ops->has_kv(a->handler));
 }
 
+/* The connection that the handler shares with us; NULL: we need our own. */
+static struct mu_kv *shared_kv(const struct mu_agent *a)
+{
+    const struct mu_handler_ops *ops = mu_handler_ops(a->handler);
+
+    return ops->shared_kv != NULL ? ops->shared_kv(a->handler) : NULL;
+}
+
 /* The handler says where the group's store is once a round was joined; it does not move while we are connected. */
 static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *reterr)
 {
     struct mu_kv_c10d_config config = { .run_id = a->run_id, .read_timeout_ms = KV_TIMEOUT_MS };
     uint64_t seed = 0;
 
+    if (*kv == NULL)
+        *kv = shared_kv(a);
     if (*kv != NULL)
         return 0;
     if (handler_has_kv(a))
@@ -118,6 +128,7 @@ void mu_agent_submit(struct mu_agent *a, enum mu_job_who who, const struct mu_as
     order->who = who;
     order->id = ask->id;
     order->request.kind = kinds[ask->kind];
+    order->request.owner = &a->kv;
     order->request.number = ask->number;
     order->request.timeout_ms = ask->timeout_ms;
     order->request.done = on_answered;
@@ -137,6 +148,10 @@ static void close_kv(struct mu_agent *a, struct mu_kv **kv)
 {
     if (*kv == NULL)
         return;
+    if (*kv == shared_kv(a)) { /* the handler closes it */
+        (*kv)->ops->end_waits(*kv, kv);
+        return;
+    }
     a->handles++;
     (*kv)->ops->close(*kv, on_kv_closed, a);
     *kv = NULL; /* opened again when it is needed */
@@ -161,6 +176,7 @@ void mu_agent_ask(struct mu_agent *a, struct mu_kv_request *request)
 {
     request->rc = a->ended ? mu_fail(&request->error, MUSTER_ECANCELED, "the run is over")
                            : open_kv(a, &a->users_kv, &request->error);
+    request->owner = &a->users_kv;
     if (request->rc == 0)
         a->users_kv->ops->submit(a->users_kv, request);
     else

@@ -45,6 +45,7 @@ struct c10d {
     struct mu_kv_request ask;         /* for hosted_by */
     char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct mu_server *server;
+    struct mu_kv *kv;         /* of the handler within, which owns it */
     void (*alone)(void *ctx); /* is told when nobody else is connected any more */
     void *alone_ctx;
 };
@@ -123,6 +124,7 @@ static void run(struct c10d *c)
     };
 
     (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
+    c->kv = c->front.kv;
     mu_front_run(&c->front, &config);
     if (c->front.inner == NULL)
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_UNUSABLE });
@@ -419,7 +421,14 @@ static const struct muster_handler_ops c10d_ops = {
     .when_alone = c10d_when_alone,
 };
 
-static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
+static struct mu_kv *shared_kv(const struct muster_handler *handler)
+{
+    const struct c10d *c = (const struct c10d *)handler;
+
+    return c->front.inner != NULL ? c->kv : NULL;
+}
+
+static const struct mu_handler_ops agent_ops = { .shared_kv = shared_kv };
 static const struct mu_front_ops front_ops = { &c10d_ops, &agent_ops, .begin = begin, .over = over };
 
 /* ---- Parameters ---- */

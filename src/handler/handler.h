@@ -19,8 +19,10 @@ struct mu_handler_ops {
     /* A connection to the group's plain store, on the handler's loop; the caller closes it. Keys are whole, as in a TCPStore.
      * NULL: the handler's `endpoint` says where a TCPStore is, or there is no store. */
     int (*open_kv)(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
-    bool (*has_kv)(
-        const struct muster_handler *handler); /* open_kv works in this round. NULL: it does in every round */
+    bool (*has_kv)(const struct muster_handler *handler); /* open_kv works in this round; NULL: in every round */
+    /* The handler's own connection to that store, where agents can share it (`owner` in kv.h): it lasts as long as the
+     * handler. NULL, or returns NULL: there is none. */
+    struct mu_kv *(*shared_kv)(const struct muster_handler *handler);
 };
 
 struct mu_handler { /* first member of every handler that a mu_handler_start makes */

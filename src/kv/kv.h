@@ -48,6 +48,7 @@ struct mu_kv_request {
     bool has_token;
     int64_t number;
     uint64_t timeout_ms; /* above 0 */
+    const void *owner;   /* of several that share a back end; see end_waits. NULL: the one that opened it */
     mu_kv_done *done;
     void *ctx;
     /* Answered. */
@@ -86,6 +87,9 @@ struct mu_kv_ops {
     void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
     /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes. */
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
+    /* Requests of this owner that wait for something are done with MUSTER_ECANCELED, from the loop. No owner's waits hold
+     * up another owner's requests. NULL: it has one owner. */
+    void (*end_waits)(struct mu_kv *kv, const void *owner);
     /* Our address as the store's host sees us, numeric; false: not known. May be NULL. */
     bool (*local_address)(const struct mu_kv *kv, char *text, size_t room);
     /* For another process, which knows nothing of stores: what it has to send where to set a key, by itself. False: there is no

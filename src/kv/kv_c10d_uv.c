@@ -2,7 +2,7 @@
  *
  * Happy path: a request becomes a `work` of up to three calls at once on one connection; when all of them are answered it
  * takes its next step or is finished. Short calls share the main connection. Nothing may follow a WAIT on a connection, so
- * the bell has one of its own and other waits have a few; they are opened when first needed.
+ * the bell has one of its own, and the other waits of each owner have a few; they are opened when first needed.
  * Failures: a call that fails ends its work once the others have answered. A connection that is lost is dialled anew by
  * the next request that needs it: one try at each address, so that whoever asks learns soon, and from `gone` whether the
  * other end said no. A main connection on which nothing has been answered for SILENT_MS is given up with all others: a
@@ -29,8 +29,9 @@
 #define TURNS_OPEN_MAX (1 << 20)       /* taken and not over; more are not believed */
 
 enum {
-    WAITS_MAX = 4, /* connections for waits; more waits at once queue up on them */
-    CALLS_MAX = 3, /* of a request, at once */
+    OWNERS_MAX = 3, /* the rendezvous, its agent, and the user of that */
+    WAITS_MAX = 4,  /* connections for one owner's waits; more waits at once queue up on them */
+    CALLS_MAX = 3,  /* of a request, at once */
     RINGS_KEPT = 64,
     TURNS_KEPT = 64,
     WORLDS_KEPT = 8,
@@ -51,6 +52,7 @@ struct conn {
     struct driver *driver;
     struct mu_client *client; /* NULL: not opened yet, or given up */
     size_t calls;             /* under way on it, or on those before it */
+    const void *owner;        /* of those calls, where it is one for waits */
     bool silent;              /* a call ran out of time, and nothing was answered since */
     uint64_t silent_since_ms;
 };
@@ -67,8 +69,9 @@ struct one_call {
 };
 
 struct work { /* a request under way */
+    struct mu_list link;
     struct driver *driver;
-    struct mu_kv_request *request; /* NULL: it was answered meanwhile */
+    struct mu_kv_request *request;
     struct one_call calls[CALLS_MAX];
     unsigned count, pending; /* of this step's calls; of those still to be answered */
     unsigned step;
@@ -86,7 +89,8 @@ struct driver {
     char *host, *document_key, *prefix, *host_node;
     size_t key_room;
     struct mu_rng rng;
-    struct conn main, bell, waits[WAITS_MAX];
+    struct conn main, bell, waits[OWNERS_MAX * WAITS_MAX];
+    struct mu_list works;
     enum mu_dialect dialect; /* found on the main connection; UNKNOWN: not yet */
     bool told_ready;
     struct work *parked;    /* the last PARK, while it is under way */
@@ -127,6 +131,7 @@ static void free_answers(struct work *work)
 
 static void free_work(struct work *work)
 {
+    mu_list_remove(&work->link);
     free_answers(work);
     mu_buf_done(&work->text);
     free(work);
@@ -146,15 +151,14 @@ static void finish(struct work *work)
 
     if (work->driver->parked == work)
         work->driver->parked = NULL;
-    if (request != NULL && work->error.code != 0) {
+    if (work->error.code != 0) {
         if (request->kind == MU_KV_TURN_TAKE || request->kind == MU_KV_TURN_GIVE)
             work->driver->doubts_turns = true;
         drop_answer(request);
         set_error(request, &work->error, work->gone);
     }
     free_work(work);
-    if (request != NULL)
-        request->done(request);
+    request->done(request);
 }
 
 static struct work *new_work(struct driver *driver, struct mu_kv_request *request)
@@ -163,6 +167,7 @@ static struct work *new_work(struct driver *driver, struct mu_kv_request *reques
 
     if (work == NULL)
         return NULL;
+    mu_list_push(&driver->works, &work->link);
     work->driver = driver;
     work->request = request;
     for (unsigned i = 0; i < CALLS_MAX; i++) {
@@ -210,7 +215,7 @@ static void close_conns(struct driver *driver)
 {
     close_conn(&driver->main);
     close_conn(&driver->bell);
-    for (size_t i = 0; i < WAITS_MAX; i++)
+    for (size_t i = 0; i < OWNERS_MAX * WAITS_MAX; i++)
         close_conn(&driver->waits[i]);
 }
 
@@ -263,15 +268,26 @@ static int ensure(struct conn *conn, uint64_t timeout_ms, struct muster_error *r
     return conn->client != NULL ? 0 : dial(conn, timeout_ms, reterr);
 }
 
-static struct conn *idle_wait(struct driver *driver)
+/* For a wait of that owner: an idle connection, an open one if there is one; or the owner's least busy one. */
+static struct conn *conn_for_wait(struct driver *driver, const void *owner)
 {
-    struct conn *best = &driver->waits[0];
+    struct conn *idle = NULL, *least = NULL;
+    size_t busy = 0;
 
-    for (size_t i = 0; i < WAITS_MAX; i++) {
-        if (driver->waits[i].calls < best->calls)
-            best = &driver->waits[i];
+    for (size_t i = 0; i < OWNERS_MAX * WAITS_MAX; i++) {
+        struct conn *conn = &driver->waits[i];
+
+        if (conn->calls == 0 && (idle == NULL || (idle->client == NULL && conn->client != NULL)))
+            idle = conn;
+        busy += conn->calls > 0 && conn->owner == owner;
+        if (conn->calls > 0 && conn->owner == owner && (least == NULL || conn->calls < least->calls))
+            least = conn;
     }
-    return best;
+    if (busy < WAITS_MAX && idle != NULL)
+        least = idle;
+    assert(least != NULL); /* there are no more owners than OWNERS_MAX */
+    least->owner = owner;
+    return least;
 }
 
 /* ---- Calls ---- */
@@ -610,7 +626,7 @@ static struct conn *conn_for(struct work *work)
         return &driver->bell;
     case MU_KV_TURN_WAIT:
     case MU_KV_GET:
-        return idle_wait(driver);
+        return conn_for_wait(driver, work->request->owner);
     default:
         return &driver->main;
     }
@@ -761,11 +777,11 @@ static void take_answers(struct work *work)
 
 static void proceed(struct work *work)
 {
-    bool waited = work->request != NULL && work->request->kind == MU_KV_TURN_WAIT && work->step == 0;
+    bool waited = work->request->kind == MU_KV_TURN_WAIT && work->step == 0;
 
     if (waited && work->error.code == MUSTER_ETIMEOUT)
         work->error.code = 0; /* that is an answer, too */
-    if (work->request == NULL || work->error.code != 0) {
+    if (work->error.code != 0) {
         finish(work);
         return;
     }
@@ -779,19 +795,22 @@ static void proceed(struct work *work)
 
 /* ---- From outside ---- */
 
-/* A new PARK takes the place of an old one, whose wait is called off. */
-static void end_parked(struct driver *driver)
+static void call_off(struct work *work, const char *why)
 {
-    struct work *work = driver->parked;
-    struct mu_kv_request *request = work->request;
-    struct muster_error error;
-
-    driver->parked = NULL;
-    work->request = NULL;
-    (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
-    set_error(request, &error, false);
-    answer_later(driver, request);
+    (void)mu_fail(&work->error, MUSTER_ECANCELED, "%s", why);
     mu_client_expire(work->calls[0].client, &work->calls[0].call);
+}
+
+static void end_waits(struct mu_kv *kv, const void *owner)
+{
+    struct driver *driver = (struct driver *)kv;
+
+    for (struct mu_list *link = driver->works.next; link != &driver->works; link = link->next) {
+        struct work *work = MU_LIST_ITEM(link, struct work, link);
+
+        if (work->request->owner == owner && is_wait(work->calls[0].call.kind))
+            call_off(work, "its owner does not want it any more");
+    }
 }
 
 static void submit(struct mu_kv *kv, struct mu_kv_request *request)
@@ -803,7 +822,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     assert(!driver->closing);
     mu_kv_begin(request, uv_now(driver->loop));
     if (request->kind == MU_KV_PARK && driver->parked != NULL)
-        end_parked(driver);
+        call_off(driver->parked, "another one took its place");
     work = new_work(driver, request);
     if (work != NULL) {
         begin(work);
@@ -864,6 +883,7 @@ static const struct mu_kv_ops c10d_ops = {
     .is_common = true,
     .submit = submit,
     .close = close_kv,
+    .end_waits = end_waits,
     .local_address = local_address,
     .lone_set = lone_set,
 };
@@ -916,7 +936,8 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
     driver->config = *config;
     driver->rng = mu_rng_seeded(config->seed);
     driver->main.driver = driver->bell.driver = driver;
-    for (size_t i = 0; i < WAITS_MAX; i++)
+    mu_list_init(&driver->works);
+    for (size_t i = 0; i < OWNERS_MAX * WAITS_MAX; i++)
         driver->waits[i].driver = driver;
     rc = set_up(driver, config);
     if (rc < 0)

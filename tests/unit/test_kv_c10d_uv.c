@@ -668,6 +668,47 @@ static void everything_works_in_every_dialect(void **state)
     }
 }
 
+/* Six waits of an agent for keys that never come, and one of its user's; the rendezvous' own do not queue behind them. */
+static void owners_share(enum mu_dialect legacy, enum mu_dialect dialect)
+{
+    enum { AGENTS = 6, USERS, OWN };
+    static const char agent, user;
+    struct mu_kv_request get = { .kind = MU_KV_GET, .key = muster_str("never"), .owner = &agent };
+    struct scene s;
+
+    begin_speaking(&s, legacy, dialect);
+    for (size_t i = 1; i <= AGENTS; i++)
+        (void)ask_at(&s.a, i, get);
+    get.owner = &user;
+    (void)ask_at(&s.a, USERS, get);
+    (void)ask_kind(&s, MU_KV_READ, 0);
+    other_sets(&s, "there", "1");
+    (void)ask_at(&s.a, OWN, (struct mu_kv_request){ .kind = MU_KV_GET, .key = muster_str("there") });
+    assert_bytes(&answer_at(&s.a, OWN)->bytes, "1");
+    s.a.kv->ops->end_waits(s.a.kv, &agent);
+    for (size_t i = 1; i <= AGENTS; i++)
+        assert_int_equal(s.a.done[i], 0); /* from the loop */
+    for (size_t i = 1; i <= AGENTS; i++)
+        assert_int_equal(answer_at(&s.a, i)->rc, MUSTER_ECANCELED);
+    assert_int_equal(s.a.done[USERS], 0);
+    get = (struct mu_kv_request){ .kind = MU_KV_GET, .key = muster_str("there"), .owner = &agent };
+    for (size_t i = 1; i <= AGENTS; i++)
+        (void)ask_at(&s.a, i, get);
+    for (size_t i = 1; i <= AGENTS; i++)
+        assert_bytes(&answer_at(&s.a, i)->bytes, "1");
+    other_sets(&s, "never", "2");
+    assert_bytes(&answer_at(&s.a, USERS)->bytes, "2");
+    end(&s);
+}
+
+static void owners_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    owners_share(MU_DIALECT_L, MU_DIALECT_V);
+    owners_share(MU_DIALECT_L1, MU_DIALECT_L1);
+    owners_share(MU_DIALECT_L0, MU_DIALECT_L0); /* whose wait cannot be called off */
+}
+
 static void our_end_of_the_connection_is_known_once_there_is_one(void **state)
 {
     struct scene s;
@@ -967,6 +1008,7 @@ int main(void)
         cmocka_unit_test(the_host_is_known_where_it_was_published),
         cmocka_unit_test(plain_calls_use_the_key_as_it_is),
         cmocka_unit_test(everything_works_in_every_dialect),
+        cmocka_unit_test(owners_do_not_wait_for_each_other),
         cmocka_unit_test(our_end_of_the_connection_is_known_once_there_is_one),
         cmocka_unit_test(anybody_can_set_a_key_with_the_bytes_for_it),
         cmocka_unit_test(a_store_that_goes_fails_what_is_pending_and_is_found_again),
