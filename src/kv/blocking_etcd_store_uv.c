@@ -1,5 +1,5 @@
-/* Blocking calls for an etcd store, and for the keys of etcd. A call is put on a list, the loop is woken, and the caller sleeps
- * on its own semaphore until it is answered; that it will be is the business of the client's deadlines. */
+/* Blocking calls for an etcd store, and for the keys of etcd. A call is put on a list, the loop is woken, and the
+ * caller sleeps on its own semaphore until it is answered. The client's deadlines see to that. */
 #include "kv/blocking_etcd_store_uv.h"
 
 #include "base/clock.h"
@@ -267,7 +267,7 @@ static int store_check(struct muster_store *store, const struct muster_slice *ke
     return rc;
 }
 
-/* One after the other: when all are there is when the last one is. */
+/* One after the other: all are there when the last one is. */
 static int store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
                       struct muster_error *reterr)
 {
@@ -289,7 +289,7 @@ static void store_free(struct muster_store *store)
     free(store);
 }
 
-/* No delete_key, num_keys and compare_set: PyTorch's has none, and answers as these do. */
+/* No delete_key, num_keys and compare_set: PyTorch's EtcdStore has none either, and answers the same. */
 static const struct muster_store_ops store_ops = {
     .size = sizeof store_ops,
     .name = "etcd",

@@ -1,5 +1,5 @@
-/* An etcd store and etcd's keys for callers that may block: one thread with a loop, from start to stop. Calls from any thread,
- * several at once. */
+/* An etcd store and etcd's keys for callers that may block: one thread with a loop, from start to stop. Calls from any
+ * thread, several at once. */
 #ifndef MU_KV_BLOCKING_ETCD_STORE_UV_H
 #define MU_KV_BLOCKING_ETCD_STORE_UV_H
 

@@ -47,7 +47,7 @@ static bool read_port(struct mu_slice text, unsigned *ret_port)
     return port > 0 && port <= UINT16_MAX;
 }
 
-/* What may stand in a host's name or address; nothing that would mean something else in a URL. */
+/* Characters that a host's name or address may have: none that means something else in a URL. */
 static bool is_host(struct mu_slice host, bool six)
 {
     for (size_t i = 0; i < host.len; i++) {

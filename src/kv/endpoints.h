@@ -15,13 +15,13 @@ struct mu_endpoints {
     char urls[MU_ENDPOINTS_MAX][MU_ENDPOINT_TEXT_MAX]; /* "http://host:port", IPv6 in brackets */
 };
 
-/* "a,b:2380,https://c,[::1]:2379/": names or addresses, with or without a port and a protocol; blanks around each are taken
- * away. `protocol` ("http", "https") and `port_default` are for those that do not say. MUSTER_EINVAL, naming the one that is
- * wrong; MUSTER_ELIMIT. */
+/* "a,b:2380,https://c,[::1]:2379/": names or addresses, with or without a port and a protocol; blanks around each are
+ * taken away. `protocol` ("http", "https") and `port_default` are for those that do not say. MUSTER_EINVAL, naming the
+ * one that is wrong; MUSTER_ELIMIT. */
 int mu_endpoints_parse(const char *text, const char *protocol, uint16_t port_default,
                        struct mu_endpoints *ret_endpoints, struct muster_error *reterr);
 
-/* The tries of one request: every server once, beginning with the one that is thought to work; then all of them anew. Zeroed
+/* The tries of one request: every server once, beginning with the one that worked last; then all of them again. Zeroed
  * memory is a request that has not been tried. */
 struct mu_tries {
     uint32_t tried;  /* a bit for each, of this round */

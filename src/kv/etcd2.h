@@ -93,25 +93,27 @@ struct mu_etcd2_answer {
     struct mu_slice message, cause; /* of an error: etcd's texts */
     struct mu_slice
         action; /* "get", "set", "create", "update", "compareAndSwap", "delete", "compareAndDelete", "expire" */
-    /* The node and what is below it, a directory before its children; none for an error, and for a PUT with no_value. */
+    /* The node and what is below it, a directory before its children; none for an error, and for a PUT with
+     * no_value. */
     struct mu_etcd2_node *nodes;
     size_t nodes_count;
     bool has_prev;
     struct mu_etcd2_node prev; /* as it was before (its children are not given) */
-    /* Of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. For a write: its own. 0: not told, which only an error may do. */
+    /* Of the store, X-Etcd-Index (or an error's "index"): watch from index + 1. For a write: its own. 0: not told,
+     * which only an error may do. */
     uint64_t index;
     void *json; /* what the slices point into */
 };
 
-/* `status`, `index` and `body` of an HTTP answer (index 0: no such header line). An error of etcd's is an answer. What is
- * none is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. A write's answer without a
- * node is taken if it has an index: whoever did not ask for that (no_value) has to look. */
+/* `status`, `index` and `body` of an HTTP answer (index 0: no such header line). An error of etcd's is an answer. What
+ * is none is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. A write's answer
+ * without a node is taken if it has an index: whoever did not ask for that (no_value) has to look. */
 int mu_etcd2_read(unsigned status, uint64_t index, struct mu_slice body, struct mu_etcd2_answer *ret_answer,
                   struct muster_error *reterr);
 void mu_etcd2_answer_done(struct mu_etcd2_answer *answer); /* zeroed memory is fine */
 
-/* An error of etcd's as muster's, "HTTP 412, 105 Key already exists (/a)". Returns a code: MUSTER_EINVAL for what the request
- * did not meet (100..299 and others), MUSTER_ELOST for an etcd in trouble (300, 301). */
+/* An error of etcd's as muster's, "HTTP 412, 105 Key already exists (/a)". Returns a code: MUSTER_EINVAL for what the
+ * request did not meet (100..299 and others), MUSTER_ELOST for an etcd in trouble (300, 301). */
 int mu_etcd2_fail(const struct mu_etcd2_answer *answer, unsigned status, struct muster_error *reterr);
 
 #endif

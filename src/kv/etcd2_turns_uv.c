@@ -1,11 +1,11 @@
 /* Turns to write a document.
  *
- * Happy path: TAKE writes the tail, and sees by what that replaced who is before it, and in `done` how many that may be. WAIT
- * looks for the mark of the one before, and watches it; the watch outlives a WAIT whose time is up, for there will be another.
- * GIVE leaves a mark and says who was last.
- * Failures: whoever dies in its turn leaves no mark; the next one's time is up, and the numbers that it is told then say
- * whether others still get on. Indices count other writes as well, so that "how many" is too many rather than too few; the
- * first of a crowd therefore says in `done` from where it is to be counted. Any error is the asker's: it goes on without. */
+ * Happy path: TAKE writes the tail, and sees by what that replaced who is before it, and in `done` how many that may
+ * be. WAIT looks for the mark of the one before, and watches it; the watch outlives a WAIT whose time is up, for there
+ * will be another. GIVE leaves a mark and says who was last. Failures: whoever dies in its turn leaves no mark; the
+ * next one's time is up, and the numbers that it is told then say whether others still get on. Indices count other
+ * writes as well, so that "how many" is too many rather than too few; the first of a crowd therefore says in `done`
+ * from where it is to be counted. Any error is the asker's: it goes on without. */
 #include "kv/etcd2_turns_uv.h"
 
 #include <assert.h>

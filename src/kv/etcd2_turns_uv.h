@@ -1,7 +1,8 @@
-/* Turns to write a document, in etcd's version 2 API: a queue in which everybody knows only the one before. For a struct
- * mu_kv that has turns (kv/kv.h): TURN_TAKE, TURN_WAIT, TURN_GIVE. A turn is a hint; what decides is the compare and swap.
+/* Turns to write a document, in etcd's version 2 API: a queue in which everybody knows only the one before. For a
+ * struct mu_kv that has turns (kv/kv.h): TURN_TAKE, TURN_WAIT, TURN_GIVE. A turn is a hint; what decides is the compare
+ * and swap.
  *
- *   turn.NAME   whoever wants a turn writes here. The index of that write is the turn; what it replaced, the turn before it
+ *   turn.NAME   a node that wants a turn writes here. The index of that write is its turn; it replaced the turn before
  *   done.NAME   the turn that was over last
  *   over.TURN   this turn is over: what the next one waits for
  *
@@ -37,10 +38,12 @@ int mu_etcd2_turns_init(struct mu_etcd2_turns *turns, uv_loop_t *loop, const cha
 void mu_etcd2_turns_done(struct mu_etcd2_turns *turns); /* zeroed memory is fine */
 
 void mu_etcd2_turns_start(struct mu_etcd2_turns *turns, struct mu_etcd2 *etcd); /* begins what must be closed */
-/* Before, or with, the client: requests are done with MUSTER_ECANCELED when that is closed. `closed` comes from the loop. */
+/* Before, or with, the client: requests are done with MUSTER_ECANCELED when that is closed. `closed` comes from the
+ * loop. */
 void mu_etcd2_turns_close(struct mu_etcd2_turns *turns, void (*closed)(void *ctx), void *ctx);
 
-/* True: there is nothing to wait for, and the request, as it is, is the caller's to answer. Else it is answered from the loop. */
+/* True: there is nothing to wait for, and the request, as it is, is the caller's to answer. Else it is answered from
+ * the loop. */
 bool mu_etcd2_turns_submit(struct mu_etcd2_turns *turns, struct mu_kv_request *request);
 
 #endif

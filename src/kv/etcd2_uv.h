@@ -29,11 +29,11 @@ struct mu_etcd2_call {
     mu_etcd2_done *done;             /* exactly once, from the loop */
     void *ctx;
     /* Answered. */
-    /* 0: etcd has answered, and answer.code says whether well (0) or with an error of its own (100, 101, 105, 401, ...; then
-     * `error` has a text for it: "set '/a': http://127.0.0.1:2379: HTTP 412, 105 Key already exists (/a)").
-     * Below 0: there is no such answer. MUSTER_ETIMEOUT: the time was up; MUSTER_ECONNECT, _ELOST, _ERESOLVE: nobody there;
-     * MUSTER_EPROTOCOL: that is no etcd; MUSTER_ECANCELED; MUSTER_EINVAL, _ELIMIT, _ENOMEM: nothing was sent. `error` says
-     * what was tried, at which endpoint, and what came of it. */
+    /* 0: etcd has answered, and answer.code says whether well (0) or with an error of its own (100, 101, 105, 401, ...;
+     * then `error` has a text for it: "set '/a': http://127.0.0.1:2379: HTTP 412, 105 Key already exists (/a)"). Below
+     * 0: there is no such answer. MUSTER_ETIMEOUT: the time was up; MUSTER_ECONNECT, _ELOST, _ERESOLVE: nobody there;
+     * MUSTER_EPROTOCOL: that is no etcd; MUSTER_ECANCELED; MUSTER_EINVAL, _ELIMIT, _ENOMEM: nothing was sent. `error`
+     * says what was tried, at which endpoint, and what came of it. */
     int rc;
     struct muster_error error;
     bool unsure; /* with rc < 0, of a write: it may have been carried out all the same, or may yet be */
@@ -50,7 +50,8 @@ struct mu_etcd2_call {
 bool mu_etcd2_is_away(int rc);
 
 void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call);
-/* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way only. */
+/* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way
+ * only. */
 void mu_etcd2_cancel(struct mu_etcd2_call *call);
 
 #endif

@@ -1,4 +1,5 @@
-/* Answers and streams of etcd's version 3 API: read by jansson and copied into an arena. etcd3_requests.c has the requests. */
+/* Answers and streams of etcd's version 3 API: read by jansson and copied into an arena. etcd3_requests.c has the
+ * requests. */
 #include "kv/etcd3.h"
 
 #include "base/arena.h"
@@ -278,7 +279,8 @@ static int read_success(struct reader *r, const struct mu_etcd3_request *request
     return 0;
 }
 
-/* Of a plain call {"code", "message" or "error"}, or of a stream {"error": {"grpc_code", "message"}}. False: it is none. */
+/* Of a plain call {"code", "message" or "error"}, or of a stream {"error": {"grpc_code", "message"}}. False: it is
+ * none. */
 static int read_error(struct reader *r, const json_t *root, int *ret_code, struct mu_slice *ret_message)
 {
     const json_t *error = json_object_get(root, "error");

@@ -1,7 +1,7 @@
 /* etcd's version 3 API by its JSON gateway (POST /v3/...): requests as they go on the wire, and what comes back. Pure.
  *
- * Keys and values are bytes; on the wire they are base64. 64-bit numbers are texts there, and what is 0, false or empty is
- * left out. */
+ * Keys and values are bytes; on the wire they are base64. 64-bit numbers are texts there, and fields that are 0, false
+ * or empty are left out. */
 #ifndef MU_KV_ETCD3_H
 #define MU_KV_ETCD3_H
 
@@ -139,8 +139,8 @@ struct mu_etcd3_answer {
     struct mu_etcd3_store *store; /* what all of it lies in */
 };
 
-/* The answer to a request of that kind (all but WATCH), with the HTTP status. An error of etcd's is an answer. What is none
- * is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. */
+/* The answer to a request of that kind (all but WATCH), with the HTTP status. An error of etcd is an answer. Anything
+ * else is MUSTER_EPROTOCOL, naming the status and the field. On failure there is nothing to free. */
 int mu_etcd3_read(const struct mu_etcd3_request *request, unsigned status, struct mu_slice body,
                   struct mu_etcd3_answer *ret_answer, struct muster_error *reterr);
 void mu_etcd3_answer_done(struct mu_etcd3_answer *answer); /* zeroed memory is fine */
@@ -154,8 +154,8 @@ enum mu_etcd3_advice {
 };
 enum mu_etcd3_advice mu_etcd3_advise(int code, struct mu_slice message);
 
-/* The error as muster's, "HTTP 503, 14 etcdserver: no leader". Returns its code: MUSTER_ELIMIT (no space, too large, too
- * many), MUSTER_ELOST (in trouble), MUSTER_EINVAL (everything else). */
+/* The error as muster's, "HTTP 503, 14 etcdserver: no leader". Returns its code: MUSTER_ELIMIT (no space, too large,
+ * too many), MUSTER_ELOST (in trouble), MUSTER_EINVAL (everything else). */
 int mu_etcd3_fail(int code, struct mu_slice message, unsigned status, struct muster_error *reterr);
 
 /* ---- Watch streams ---- */
@@ -189,8 +189,8 @@ struct mu_etcd3_stream {
 };
 
 int mu_etcd3_stream_feed(struct mu_etcd3_stream *stream, struct mu_slice bytes, struct muster_error *reterr);
-/* 1: a message, to be freed; 0: bytes are missing; below 0: what comes is no watch (MUSTER_EPROTOCOL), and nothing more is
- * to be had of it. */
+/* 1: a message, to be freed; 0: bytes are missing; below 0: this is no watch (MUSTER_EPROTOCOL), and the stream is of
+ * no more use. */
 int mu_etcd3_stream_next(struct mu_etcd3_stream *stream, struct mu_etcd3_message *ret_message,
                          struct muster_error *reterr);
 void mu_etcd3_stream_done(struct mu_etcd3_stream *stream);

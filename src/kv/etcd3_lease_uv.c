@@ -1,5 +1,5 @@
-/* A lease: a grant, then a keep-alive every third of its time. A request that fails is sent again until the lease can be
- * alive no longer. */
+/* A lease: a grant, then a keep-alive every third of its time. A request that fails is sent again until the lease can
+ * be alive no longer. */
 #include "kv/etcd3_parts_uv.h"
 
 #include <assert.h>

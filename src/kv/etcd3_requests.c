@@ -121,7 +121,8 @@ static void add_flag(struct writer *w, const char *field, bool value)
     put_text(w, "true");
 }
 
-/* The first key behind all with that prefix; for an empty one, and for one of 0xff alone, that is the end of all keys. */
+/* The first key behind all with that prefix; for an empty one, and for one of 0xff alone, that is the end of all
+ * keys. */
 static void add_range_end(struct writer *w, struct mu_slice prefix)
 {
     char text[MU_ETCD3_KEY_MAX];

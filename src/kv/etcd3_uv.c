@@ -1,6 +1,6 @@
-/* Log-in and calls of a client of etcd's version 3 API. A call is built, sent and read; http_uv.c decides which server is
- * asked, and how often. With a user name a call first waits for a log-in; if its token is refused it waits for another one,
- * once. It waits as long as its own timeout allows, whatever time the other calls and the log-in have. */
+/* Log-in and calls of a client of etcd's version 3 API. A call is built, sent and read; http_uv.c decides which server
+ * is asked, and how often. With a user name a call first waits for a log-in; if its token is refused it waits for
+ * another one, once. It waits as long as its own timeout allows, whatever time the other calls and the log-in have. */
 #include "kv/etcd3_parts_uv.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 enum {
-    LOG_IN_MS = 10000, /* for one log-in; then there is another one, if somebody still waits */
+    LOG_IN_MS = 10000, /* for one log-in; then there is another one, if a call still waits */
     TOKEN_LINE_MAX = 4096,
 };
 
@@ -76,7 +76,7 @@ static uint64_t time_left(const struct mu_etcd3_call *call)
 
 static void on_waited(uv_timer_t *timer);
 
-/* The timer is always derived from who waits. */
+/* The timer is always derived from the calls that wait. */
 static void arm_waiting(struct mu_etcd3 *etcd)
 {
     uint64_t left_ms = UINT64_MAX;
@@ -92,7 +92,7 @@ static void arm_waiting(struct mu_etcd3 *etcd)
         (void)uv_timer_start(&etcd->timer, on_waited, left_ms, 0);
 }
 
-/* Those whose time is up wait no longer; the log-in goes on, for the others and for who comes next. */
+/* Calls whose time is up wait no longer; the log-in goes on for the others and for later calls. */
 static void on_waited(uv_timer_t *timer)
 {
     struct mu_etcd3 *etcd = timer->data;
@@ -118,7 +118,7 @@ static void on_logged_in(struct mu_http_request *http)
     struct muster_error error = http->error;
     struct mu_etcd3_call *call;
     struct mu_list all;
-    /* Nobody answered: others may want to wait longer. What failed before its time would fail again. */
+    /* No server answered in time: other calls may wait longer. A failure before that time would happen again. */
     bool away = http->rc < 0 && uv_now(etcd->loop) - etcd->log_in_ms >= LOG_IN_MS;
     int rc = http->rc == 0 ? take_token(etcd, &error) : http->rc;
 

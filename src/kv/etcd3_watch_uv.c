@@ -107,7 +107,7 @@ static void stand_still(struct mu_etcd3_watch *watch, int64_t compact_revision)
 
 /* ---- Is the server still there, and still the same? ---- */
 
-/* The store, as all its members know it, has not come as far as we have: it is another one. */
+/* The revision of the store, by all its members, is behind ours: it is another store. */
 static bool is_behind(const struct mu_etcd3_watch *watch, int64_t revision)
 {
     return watch->range.revision > 0 && revision + 1 < watch->range.revision;
@@ -177,7 +177,7 @@ static void on_check(uv_timer_t *timer)
     }
 }
 
-/* For the moment when nothing has been heard for too long, if nothing is. */
+/* Armed for the moment when the server has been silent for too long. */
 static void arm_check(struct mu_etcd3_watch *watch)
 {
     uint64_t now_ms = uv_now(watch->etcd->loop), at_ms = watch->opened_ms + CREATED_MS;
@@ -289,7 +289,7 @@ static void on_news(uv_timer_t *timer)
     read_stream(timer->data);
 }
 
-/* All of a round hear the same things at the same time: they do not come back together. */
+/* All nodes of a round see the same events at the same time: jitter keeps them from reconnecting together. */
 static void put_renewal_off(struct mu_etcd3_watch *watch)
 {
     struct mu_etcd3 *etcd = watch->etcd;

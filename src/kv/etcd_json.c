@@ -42,7 +42,8 @@ int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, 
 
     errno = 0;
     root = body.len == 0 ? NULL : json_loadb(body.data, body.len, 0, &why);
-    /* For want of memory jansson mostly says nothing, or that it is no JSON; a text may even lack a part. malloc() tells. */
+    /* Without memory jansson mostly returns no error, or says that it is no JSON; a text may even lack a part. So
+     * malloc() is asked. */
     if (errno == ENOMEM) {
         json_decref(root);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an answer of %zu bytes", body.len);

@@ -8,16 +8,16 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* Bytes from outside as part of a line: what is not printable becomes "?", and what is too long ends with "...". Returns
- * `text`. */
+/* Bytes from outside as part of a line: what is not printable becomes "?", and what is too long ends with "...".
+ * Returns `text`. */
 const char *mu_etcd_printable(struct mu_slice bytes, char *text, size_t room);
 
-/* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no JSON but '404 page not
- * found'". */
+/* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no
+ * JSON but '404 page not found'". */
 int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, struct muster_error *reterr);
 
-/* A field of an object, 0, false or empty if it is not there. MUSTER_EPROTOCOL, naming it, for what is there and is none.
- * `path` is put in front of its name ("node."). Numbers may be texts, too. */
+/* A field of an object: 0, false or empty if it is missing; MUSTER_EPROTOCOL, naming it, if it has another type. `path`
+ * is put in front of its name ("node."). Numbers may be texts, too. */
 int mu_etcd_json_int(const json_t *object, const char *path, const char *name, int64_t *ret_value,
                      struct muster_error *reterr);
 int mu_etcd_json_id(const json_t *object, const char *path, const char *name, uint64_t *ret_value,

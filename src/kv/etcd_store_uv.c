@@ -1,9 +1,9 @@
 /* EtcdStore as a struct mu_kv.
  *
  * Happy path: a request becomes a job; each step of it is one call of the client, whose answer decides the next: GET is
- * get, and while there is nothing watch and get; ADD is create, and if there is something get and swap; COMPARE_SET is swap,
- * and if that fails get. Failures: what the client could not do is the answer's error. A swap whose own answer was lost: an
- * ADD fails, for nobody knows whether it counted; a COMPARE_SET looks. */
+ * get, and while there is nothing watch and get; ADD is create, and if there is something get and swap; COMPARE_SET is
+ * swap, and if that fails get. Failures: an error of the client is the request's. When the answer to a swap was lost,
+ * an ADD fails, for it may have counted or not; a COMPARE_SET reads the key. */
 #include "kv/etcd_store_uv.h"
 
 #include "base/base64.h"
@@ -387,7 +387,7 @@ static void on_answer(struct job *job)
     }
 }
 
-/* Answers of etcd's that are steps, not errors. */
+/* Answers of etcd that are steps, not errors. */
 static bool is_expected(const struct job *job, int code)
 {
     switch (code) {

@@ -1,12 +1,13 @@
-/* HTTP transfers by libcurl. The few functions of it that are needed are declared here as its stable interface has them, and
- * come through one table: neither its header nor the library itself is needed to build muster.
+/* HTTP transfers by libcurl. The few functions of it that are needed are declared here as its stable interface has
+ * them, and come through one table: neither its header nor the library itself is needed to build muster.
  *
- * Happy path: a transfer becomes an easy handle in the multi handle; what the loop tells goes to curl_multi_socket_action();
- * then all messages are collected, and then their transfers are told. Failures: libcurl's codes become ours, its texts stay.
- * A body that is too long, or that its reader refuses, ends the transfer in the write function.
+ * Happy path: a transfer becomes an easy handle in the multi handle. Events of the loop go to
+ * curl_multi_socket_action(). Then all messages are collected first, and then their transfers are done. Failures:
+ * libcurl's codes become ours, its texts stay. A body that is too long, or that its reader refuses, ends the transfer
+ * in the write function.
  *
- * libcurl sends a request again by itself when a kept connection turns out to be dead. A request that must not be sent twice
- * has a body that cannot be rewound, or, without a body, a fresh connection. */
+ * libcurl sends a request again by itself when a kept connection turns out to be dead. A request that must not be sent
+ * twice has a body that cannot be rewound, or, without a body, a fresh connection. */
 #include "kv/http_curl.h"
 
 #include "base/dlnote.h"
@@ -198,7 +199,7 @@ static int load_once(const char *name, struct muster_error *reterr)
     return rc;
 }
 
-/* Threads that libcurl starts take no signals, for those are the program's; and a peer that is gone must not end it. */
+/* Threads that libcurl starts take no signals, for those are the program's; SIGPIPE must not end it either. */
 static void enter(sigset_t *ret_before)
 {
     sigset_t all;
@@ -364,12 +365,12 @@ static bool is_plain(const struct mu_curl_transfer *transfer)
 
 static const char *error_text(const struct mu_curl_transfer *transfer, int result)
 {
-    if (result == CURLE_SEND_FAIL_REWIND) /* it would have sent it again, which on_read() does not let it do */
+    if (result == CURLE_SEND_FAIL_REWIND) /* it would have sent it again, which on_read() prevents */
         return "the connection was closed before there was an answer";
     return transfer->text[0] != '\0' ? transfer->text : curl_calls.easy_strerror(result);
 }
 
-/* Somebody is there, who does not know what TLS is, or only waits for more. */
+/* There is a server, but it does not speak TLS, or waits for more. */
 static bool is_tls_unanswered(const struct mu_curl_transfer *transfer, int result)
 {
     double agreed_s = 0;
@@ -403,7 +404,7 @@ static void take_error(struct mu_curl_transfer *transfer, int result)
     else if (transfer->chunk_rc == MUSTER_ENOMEM && transfer->on_chunk == NULL)
         transfer->rc = mu_fail(&transfer->error, MUSTER_ENOMEM, "no memory for the answer");
     else if (transfer->chunk_rc < 0)
-        transfer->rc = transfer->chunk_rc; /* whoever refused it has said why */
+        transfer->rc = transfer->chunk_rc; /* the reader that refused it has set the error */
     else
         transfer->rc =
             mu_fail(&transfer->error, code_for(result), "%s%s", error_text(transfer, result), hint(transfer, result));
@@ -421,7 +422,7 @@ static void take_answer(struct mu_curl_transfer *transfer, int result)
     transfer->status = (unsigned)status;
     if (result != CURLE_OK) {
         take_error(transfer, result);
-    } else if (!transfer->has_head) { /* libcurl takes what is there of it for all of it */
+    } else if (!transfer->has_head) { /* libcurl takes the part that has come for the whole */
         transfer->sent = true;
         transfer->rc = mu_fail(&transfer->error, MUSTER_ELOST, "the connection was closed within the answer's head");
     }
@@ -473,7 +474,7 @@ static void act(struct mu_curl *curl, int fd, int events)
 
 void mu_curl_ready(struct mu_curl *curl, int fd, unsigned events)
 {
-    /* Of an error alone it would not look what came before it: an answer, or why. */
+    /* With an error alone libcurl would not read what came before it: an answer, or the reason. */
     act(curl, fd, events == 0 ? CURL_CSELECT_IN | CURL_CSELECT_ERR : (int)events);
 }
 
@@ -496,7 +497,7 @@ static int add_line(struct mu_curl_transfer *transfer, const char *line)
 
 static int add_lines(struct mu_curl_transfer *transfer)
 {
-    int rc = add_line(transfer, "Expect:"); /* nobody waits for a "100 Continue" */
+    int rc = add_line(transfer, "Expect:"); /* without waiting for a "100 Continue" */
 
     for (size_t i = 0; rc == 0 && transfer->headers != NULL && transfer->headers[i] != NULL; i++)
         rc = add_line(transfer, transfer->headers[i]);

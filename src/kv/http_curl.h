@@ -1,8 +1,8 @@
-/* HTTP transfers by libcurl, on whatever loop its user has. libcurl is loaded by mu_curl_new(), and by nothing else; once
- * loaded it stays.
+/* HTTP transfers by libcurl, on whatever loop its user has. libcurl is loaded by mu_curl_new(), and by nothing else;
+ * once loaded it stays.
  *
- * libcurl says which descriptors it wants to hear about, and when it wants to be woken; its user tells. One transfer is one
- * request to one server; whether another one is tried is decided elsewhere. Names are looked up by libcurl, on a thread of
+ * libcurl says which descriptors are to be watched and when it is to be woken; its user does that. One transfer is one
+ * request to one server; http_uv.c decides whether another one is tried. Names are looked up by libcurl, on a thread of
  * its own. */
 #ifndef MU_KV_HTTP_CURL_H
 #define MU_KV_HTTP_CURL_H
@@ -19,8 +19,8 @@ struct mu_curl_transfer;
 
 /* What libcurl needs of the loop. Called inside of the calls below. */
 struct mu_curl_loop {
-    /* Watch `fd` for these events: READ, WRITE, both; or stop it (0). `watch` is what was returned for this descriptor before,
-     * NULL the first time; what is returned now comes again. */
+    /* Watch `fd` for these events: READ, WRITE, both; or stop it (0). `watch` is what this returned for the descriptor
+     * the last time; NULL the first time. */
     void *(*watch)(void *ctx, void *watch, int fd, unsigned events);
     /* Call mu_curl_wake() in that time; below 0: not any more. */
     void (*wake_in)(void *ctx, int64_t ms);
@@ -41,10 +41,11 @@ struct mu_curl_transfer {
     const char *url, *method;
     struct mu_slice body;            /* data NULL: none */
     const char *const *headers;      /* lines, ended by NULL */
-    bool once;                       /* never send it again by yourself, on a new connection for an old one */
+    bool once;                       /* libcurl must not send it again by itself when an old connection is dead */
     uint64_t connect_ms, timeout_ms; /* 0: no limit */
     size_t head_max, reply_max;      /* bytes; more are MUSTER_ELIMIT */
-    /* Bytes of the body as they come, instead of collecting them in `reply`; below 0 ends the transfer with that code. */
+    /* Bytes of the body as they come, instead of collecting them in `reply`; below 0 ends the transfer with that
+     * code. */
     int (*on_chunk)(struct mu_curl_transfer *transfer, struct mu_slice bytes);
     void (*on_head)(struct mu_curl_transfer *transfer); /* the status is known. May be NULL */
     /* From mu_curl_ready() and mu_curl_wake(), exactly once, unless it was removed. Anything may be

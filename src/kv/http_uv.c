@@ -1,9 +1,9 @@
 /* HTTP requests to a cluster, on libcurl and libuv.
  *
- * Happy path: a request becomes a `work`, which is one transfer to the server that worked last; its answer is the request's.
- * Failures: the server goes to the end of the line, and the work to the next one; when all have failed it pauses. The error
- * that is told in the end has each server's own of the last round. A work whose time is up ends where it stands: transfers
- * have their limits from libcurl; pauses, and streams that have not begun, from our timer. */
+ * Happy path: a request becomes a `work`, which is one transfer to the server that worked last; its answer is the
+ * request's. Failures: the work goes to the next server; when all have failed it pauses. The final error has that of
+ * each server in the last round. A work whose time is up ends at once: libcurl limits transfers; our timer limits
+ * pauses, and streams that have not begun. */
 #include "kv/http_uv.h"
 
 #include "kv/endpoints.h"
@@ -42,7 +42,7 @@ struct work {
     char *url;
     size_t url_room;
     char content_type[CONTENT_TYPE_MAX];
-    char *own[OWN_MAX]; /* copies: whose lines they were may have others by the next attempt */
+    char *own[OWN_MAX]; /* copies: the caller's may have changed by the next attempt */
     const char *headers[LINES_MAX];
 };
 
@@ -143,7 +143,7 @@ static void note(struct work *work, const struct muster_error *error)
     work->code = error->code;
 }
 
-/* What was tried up to now, as an error. A last try whose time was up says less than those before it. */
+/* The attempts so far, as an error. An attempt that only timed out says less than those before it. */
 static int describe(const struct work *work, int code, struct muster_error *reterr)
 {
     const char *what = work->request->what;
@@ -197,7 +197,7 @@ static bool pause_work(struct work *work)
 /* The last attempt failed, its error is noted: true if the work goes on. */
 static bool go_on(struct work *work)
 {
-    /* A try that has no time would only hide why those before it failed. */
+    /* An attempt without time would only hide why those before it failed. */
     if (uv_now(work->http->loop) + TRY_MS_MIN >= work->deadline_ms || work->request->only > 0)
         return false;
     if (mu_tries_next(&work->tries, work->http->endpoints.count, work->http->current, &work->endpoint)) {
@@ -214,7 +214,7 @@ static void tell(struct work *work)
     request->done(request);
 }
 
-/* A server that is silent is no good for long polls either, which would not notice: they are made elsewhere. */
+/* A long poll does not notice a silent server, so long polls at that server are moved to another one. */
 static void move_long_polls(struct mu_http *http, unsigned endpoint)
 {
     if (http->endpoints.count == 1)
@@ -237,7 +237,7 @@ static void next(struct work *work, bool unsure, const struct muster_error *erro
 
     (void)mu_fail(&told, error->code, "%s: %s: %s", request->what, work->http->endpoints.urls[work->endpoint],
                   error->text);
-    /* A long poll that was answered, but for an event, says nothing about its server. */
+    /* A long poll that ends without an event says nothing about its server. */
     if (error->code != MUSTER_ETIMEOUT || !work->answered)
         turn_away(work->http, work->endpoint);
     if (error->code == MUSTER_ETIMEOUT && !work->answered)
@@ -418,7 +418,7 @@ static void attempt(struct work *work)
     arm(work->http);
 }
 
-/* A pause is over, or the time for a stream's head, or for all of it. */
+/* The end of a pause, of the time for a stream's head, or of the whole time. */
 static void wake(struct work *work)
 {
     struct muster_error error;

@@ -1,12 +1,12 @@
-/* HTTP requests to a cluster of servers that all give the same answers (an etcd cluster), on a libuv loop. libcurl does the
- * transfers; it is loaded by mu_http_start(), and by nothing else.
+/* HTTP requests to a cluster of servers that all give the same answers (an etcd cluster), on a libuv loop. libcurl does
+ * the transfers; it is loaded by mu_http_start(), and by nothing else.
  *
- * A request goes to the server that worked last. If that fails, it goes to the next of the list, and after a whole round of
- * failures the next round begins after a random, growing pause, until the request's time is up. A request that may have
- * been carried out, although its answer was lost, is sent again only if it is `repeatable`; otherwise it fails with `unsure`
- * set, and its owner has to look what is there.
+ * A request goes to the server that worked last. If that fails, it goes to the next of the list, and after a whole
+ * round of failures the next round begins after a random, growing pause, until the request's time is up. A request that
+ * may have been carried out, although its answer was lost, is sent again only if it is `repeatable`; otherwise it fails
+ * with `unsure` set, and its owner has to read the current state.
  *
- * Nobody's proxy is used: http_proxy and the like are for what is outside. Redirections are not followed. */
+ * No proxy is used, whatever http_proxy says. Redirections are not followed. */
 #ifndef MU_KV_HTTP_UV_H
 #define MU_KV_HTTP_UV_H
 
@@ -41,7 +41,7 @@ struct mu_http_config { /* Zero it, then fill it in; every text is copied. */
     const char *library;             /* NULL: libcurl.so.4 */
 };
 
-/* What an answer means for the request. Asked for each one that is complete. */
+/* What an answer means for the request. Called for each complete one. */
 enum mu_http_verdict {
     MU_HTTP_TAKE,         /* that is the answer */
     MU_HTTP_AGAIN,        /* this server did not, and will not, carry it out: try the next */
@@ -73,7 +73,8 @@ struct mu_http_request {
     unsigned only;           /* 0: any server. Else: endpoint only - 1 and no other, and only once */
     mu_http_chunk *on_chunk; /* NULL: the body is collected */
     mu_http_judge *judge;    /* NULL: everything below 500 is taken, else AGAIN_UNSURE. Not with on_chunk: see there */
-    /* An attempt failed, and there will be another one; `error` names request and server. May be NULL; may call anything. */
+    /* An attempt failed, and there will be another one; `error` names request and server. May be NULL; may call
+     * anything. */
     mu_http_retry *on_retry;
     mu_http_done *done; /* exactly once, from the loop, never inside of a call of this header */
     void *ctx;
@@ -90,20 +91,22 @@ struct mu_http_request {
     void *work;
 };
 
-/* Several requests may be under way; each has its own connection while it is, and connections are kept for the next one. On
- * failure nothing is left behind. MUSTER_ENOTSUP: libcurl is not there; one line names its package. MUSTER_EINVAL: an
- * endpoint, or a file that cannot be read. */
+/* Several requests may be under way; each has its own connection while it is, and connections are kept for the next
+ * one. On failure nothing is left behind. MUSTER_ENOTSUP: libcurl is not there; one line names its package.
+ * MUSTER_EINVAL: an endpoint, or a file that cannot be read. */
 int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct mu_http **ret_http,
                   struct muster_error *reterr);
 
 void mu_http_submit(struct mu_http *http, struct mu_http_request *request);
-/* The request is done, from the loop, with the rc and the error that are in it: for whoever finds out too early. */
+/* The request is done, from the loop, with the rc and the error that are in it: for a failure before anything was
+ * sent. */
 void mu_http_refuse(struct mu_http *http, struct mu_http_request *request);
-/* `done` comes from the loop, with MUSTER_ECANCELED; unless it is about to come with something else. Only for a request that
- * was submitted and is not done; twice does no harm. */
+/* `done` comes from the loop, with MUSTER_ECANCELED; unless it is about to come with something else. Only for a request
+ * that was submitted and is not done; twice does no harm. */
 void mu_http_cancel(struct mu_http *http, struct mu_http_request *request);
 
-/* What a request that was submitted would fail with if its time were up now: for others who wait for it, and have less. */
+/* What a submitted request would fail with if its time were up now: for those that wait for it with a shorter
+ * timeout. */
 int mu_http_so_far(const struct mu_http_request *request, struct muster_error *reterr);
 
 /* "http://10.0.0.1:2379", or "" if there is no such endpoint. */
@@ -113,12 +116,13 @@ unsigned mu_http_endpoints_count(const struct mu_http *http);
 unsigned mu_http_current(const struct mu_http *http);
 /* When this endpoint last answered anything, by uv_now(); 0: never. */
 uint64_t mu_http_answered_ms(const struct mu_http *http, unsigned endpoint);
-/* This endpoint is no good, says somebody who noticed otherwise: if it is the current one, the next one becomes it. */
+/* The caller has found this endpoint bad: if it is the current one, the next becomes current. */
 void mu_http_give_up(struct mu_http *http, unsigned endpoint);
 /* Our end of the connection that was used last, numeric; false: not known. */
 bool mu_http_local_address(const struct mu_http *http, char *text, size_t room);
 
-/* Requests under way are done with MUSTER_ECANCELED first, from the loop; then `closed`, after which the memory is gone. */
+/* Requests under way are done with MUSTER_ECANCELED first, from the loop; then `closed`, after which the memory is
+ * gone. */
 typedef void mu_http_closed(struct mu_http *http, void *ctx);
 void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx);
 

@@ -1,4 +1,4 @@
-/* What all back ends' drivers share: the names of what they are asked for, and how they begin and end. */
+/* What the drivers of all back ends share: names of requests, and how a request begins and ends. */
 #include "kv/kv.h"
 
 #include <assert.h>

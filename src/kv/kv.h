@@ -1,6 +1,6 @@
-/* What a dynamic rendezvous needs of a back end: the document with a fencing token, and (if it has them) a bell, turns
- * and settled digests; beside that the plain store of the job, in which ranks, addresses and counters are exchanged.
- * Carries; never judges. Every request is answered from the loop, exactly once, never inside of the call. */
+/* What a dynamic rendezvous needs of a back end: the document with a fencing token and, if it has them, a bell, turns
+ * and settled digests; also the plain store of the job, for ranks, addresses and counters. It carries and never judges.
+ * Every request is answered from the loop, exactly once, never inside of the call. */
 #ifndef MU_KV_KV_H
 #define MU_KV_KV_H
 
@@ -92,8 +92,8 @@ struct mu_kv_ops {
     void (*end_waits)(struct mu_kv *kv, const void *owner);
     /* Our address as the store's host sees us, numeric; false: not known. May be NULL. */
     bool (*local_address)(const struct mu_kv *kv, char *text, size_t room);
-    /* For another process, which knows nothing of stores: what it has to send where to set a key, by itself. False: there is no
-     * connection at the moment. NULL where that takes more than a few bytes: etcd wants HTTP, perhaps TLS and a password. */
+    /* The address and the bytes by which another process can set a key. False: there is no connection at the moment.
+     * NULL where that takes more than a few bytes: etcd wants HTTP, perhaps TLS and a password. */
     bool (*lone_set)(const struct mu_kv *kv, struct mu_slice key, struct mu_slice value, struct mu_kv_lone *ret_lone);
 };
 

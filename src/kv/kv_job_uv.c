@@ -1,7 +1,8 @@
-/* See job_uv.h.
+/* See kv_job_uv.h.
  *
- * A request of the job's is one call to etcd. A GET of a key that is not there waits in a list; every change of such a key
- * makes it ask again, until its time is up. A request of the round's is handed on to a TCPStore's driver as it is. */
+ * A request of the job's is one call to etcd. A GET of a key that is not there waits in a list; every change of such a
+ * key makes it ask again, until its time is up. A request of the round's is handed on to a TCPStore's driver as it
+ * is. */
 #include "kv/kv_job_uv.h"
 
 #include "kv/kv_c10d_uv.h"
@@ -72,7 +73,7 @@ static void refuse(struct job *job, struct mu_kv_request *request, int rc)
 
 /* ---- The job's keys ---- */
 
-/* What others want to know of a member when the round's store may have gone with it. */
+/* Keys about a member that others read when the round's store may be gone with it. */
 static bool outlives_round(struct mu_slice key)
 {
     static const char *const starts[] = { "/done/", "/left/" };
@@ -83,7 +84,7 @@ static bool outlives_round(struct mu_slice key)
     return outlives;
 }
 
-/* Without what is in front; data NULL: it is none of the job's. */
+/* Without the prefix; data NULL: it is none of the job's keys. */
 static struct mu_slice job_key(const struct job *job, struct muster_slice key)
 {
     size_t len = strlen(job->ours);
@@ -342,7 +343,7 @@ static void job_submit(struct mu_kv *kv, struct mu_kv_request *request)
         refuse(job, request, mu_fail(&request->error, MUSTER_ERDZV_CONNECTION, "there is no store of a round"));
 }
 
-/* Ends the GETs that wait and whose time is up, or (closing) all of them. Whoever is told may ask for more. */
+/* Ends the waiting GETs whose time is up, or (closing) all of them. Their `done` may make new requests. */
 static void end_waits(struct job *job)
 {
     for (struct mu_list *at = job->asked.next; at != &job->asked;) {
@@ -405,7 +406,7 @@ static void on_canceled(struct mu_etcd3_call *call)
     struct job *job = asked->job;
     struct mu_etcd3_answer answer = call->answer;
 
-    /* Also if it has been done all the same: nobody is to go on with it. */
+    /* Also if it has been done: the caller must not go on with it. */
     end(asked, mu_fail(&asked->request->error, MUSTER_ECANCELED, "the store was closed"));
     mu_etcd3_answer_done(&answer);
     part_gone(job);
@@ -419,7 +420,7 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     job->closing = true;
     job->closed = closed;
     job->closed_ctx = ctx;
-    if (!job->detached) /* else whoever it is for may be gone */
+    if (!job->detached) /* else the one that it is for may be gone */
         job->config.on_closing(job->config.ctx);
     close_round(job);
     for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {

@@ -1,8 +1,8 @@
-/* The store of agents whose rendezvous is in etcd: what is the job's (its verdict, its budget) is kept in etcd, by
- * transaction, under the job's lease, and so outlives every member; everything else is the round's, and goes to the store
- * that rank 0's agent serves for this round. The job's keys are those of `muster.<run id>/` without a further slash, and
- * the done marks and notes of a round, `muster.<run id>/<round>/done/<rank>` and `.../left/<rank>`: rank 0's agent may
- * be the first that ends. */
+/* The store of agents whose rendezvous is in etcd. Keys of the job (its verdict, its budget) are kept in etcd, by
+ * transaction, under the job's lease, and so outlive every member. All other keys belong to the round, and go to the
+ * store that rank 0's agent serves for this round. The job's keys are those of `muster.<run id>/` without a further
+ * slash, and the done marks and notes of a round, `muster.<run id>/<round>/done/<rank>` and `.../left/<rank>`: rank 0's
+ * agent may be the first that ends. */
 #ifndef MU_KV_KV_JOB_UV_H
 #define MU_KV_KV_JOB_UV_H
 
@@ -15,7 +15,7 @@ struct mu_kv_job_config {
     const char *marks;  /* of done marks and notes: "/muster/<run id>/done/", which nobody watches; copied, too */
     struct mu_etcd3 *etcd;
     int64_t (*lease)(void *ctx);   /* of the job; 0: not known at the moment */
-    void (*on_closing)(void *ctx); /* once, unless it was detached: nothing of the below may be called any more */
+    void (*on_closing)(void *ctx); /* once, unless it was detached: nothing below may be called any more */
     void *ctx;
 };
 
@@ -23,11 +23,11 @@ struct mu_kv_job_config {
 int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, struct mu_kv **ret_kv,
                     struct muster_error *reterr);
 
-/* The store of the round is there from now on; another one's requests are done with MUSTER_ECANCELED. */
+/* Uses this store of the round from now on; requests to the one before are done with MUSTER_ECANCELED. */
 void mu_kv_job_meet(struct mu_kv *kv, const char *host, uint16_t port);
 /* This key of the job has changed (without the prefix), or any of them (NULL). */
 void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key);
-/* The client of etcd is about to be closed: no request of the job's is made any more, and nothing of the configuration is
+/* The client of etcd is about to be closed: no request to it is made any more, and no callback of the configuration is
  * called. */
 void mu_kv_job_detach(struct mu_kv *kv);
 

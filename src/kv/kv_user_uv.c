@@ -1,14 +1,14 @@
 /* A user's own back end and store.
  *
  * Happy path: a request becomes a job in the queue of its lane; the lane's thread takes one job at a time, makes the
- * blocking call and puts the job into `ended`; the loop, woken by that, answers. What has to wait (a get for its key, a watch for
- * a change) waits for a moment at a time, and goes behind the other jobs of its lane: a store carries out one call after the
- * other, and all has to end soon after it is closed.
+ * blocking call and puts the job into `ended`; the loop, woken by that, answers. A job that has to wait (a get for its
+ * key, a watch for a change) waits for a moment at a time, and then goes behind the other jobs of its lane: a store
+ * makes one call after the other, and all jobs have to end soon after it is closed.
  *
- * Failures: what the user's code returns is passed on; a job still queued when all is closed is canceled, one under way is
- * waited for, with a limit if there is one: then its thread is left behind, with the memory it needs, and frees it if it ever
- * comes back. A PARK that another one replaces is answered at once; its watch, if it has begun, serves the new one if it is
- * for the same token, or else ends for nobody.
+ * Failures: errors of the user's code are passed on. On closing, queued jobs are canceled, and a call under way is
+ * waited for, up to a limit if there is one. After that its thread is left behind with the memory it needs, and frees
+ * it if it ever comes back. A PARK that another one replaces is answered at once; its watch serves the new one if both
+ * have the same token, or else ends unused.
  *
  * The threads are ours and not libuv's: its pool is small and shared by the whole process, and a few watches would fill
  * it. */
@@ -26,7 +26,7 @@
 enum lane_name { LANE_STATE, LANE_WATCH, LANE_STORE, LANES_COUNT };
 
 enum {
-    GET_SLICE_MS = 100,      /* so long a get waits for its key before others have their turn ... */
+    GET_SLICE_MS = 100,      /* how long a get waits for its key before others have their turn ... */
     GET_SLICE_SHORT_MS = 10, /* ... and where others wait */
     WATCH_SLICE_MS = 1000,
 };
@@ -47,8 +47,8 @@ struct lane {
 struct job {
     struct mu_list link;
     struct mu_kv_request *request; /* the loop's; NULL: it was answered meanwhile */
-    /* What is called with; not touched by the loop while the job is in a lane. All that it points to is the job's, which may
-     * outlive the request. */
+    /* The arguments of the call; not touched by the loop while the job is in a lane. The job owns all that it points
+     * to, for it may outlive the request. */
     struct mu_kv_request asked;
     struct muster_bytes token; /* of a watch */
     char *key;                 /* of a digest */
@@ -256,7 +256,8 @@ static int copy_bytes(struct muster_bytes *to, const struct muster_bytes *from)
     return 0;
 }
 
-/* What the next watch is for. Without memory for it, none: the watch then returns at once or late, and reads go on. */
+/* The token for the next watch. Without memory for it there is none: the watch then returns at once or late, and reads
+ * go on. */
 static void remember_token(struct driver *driver, const struct mu_kv_request *asked)
 {
     muster_bytes_done(&driver->token);
@@ -363,7 +364,7 @@ static void turn(struct driver *driver)
         mu_kv_tell(link);
 }
 
-/* With the lock. A lane that does not come back: nobody waits for it any more. */
+/* With the lock. A lane that does not come back is not waited for any more. */
 static void leave_behind(struct driver *driver, struct lane *lane)
 {
     struct mu_list *link;
@@ -454,7 +455,7 @@ static enum lane_name lane_for(enum mu_kv_kind kind)
     }
 }
 
-/* A new PARK takes the place of an old one. True: and is served by its watch. */
+/* A new PARK takes the place of an old one. True: the watch of the old one serves it. */
 static bool replace_parked(struct driver *driver, struct mu_kv_request *request)
 {
     struct job *job = driver->parked;

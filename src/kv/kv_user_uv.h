@@ -7,8 +7,9 @@
 
 #include <uv.h>
 
-/* `backend` and `store` must outlive it. Closing waits, without blocking the loop, until calls under way return, for patience_ms at
- * most (0: without a limit); what has not returned then is left behind with its thread, which is said in one line. */
+/* `backend` and `store` must outlive it. Closing waits, without blocking the loop, until calls under way return, for
+ * patience_ms at most (0: without a limit); a call that has not returned by then is left behind with its thread, and
+ * one line is logged. */
 int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struct muster_store *store,
                      const char *run_id, uint64_t patience_ms, struct mu_kv **ret_kv, struct muster_error *reterr);
 
