@@ -1,5 +1,5 @@
-/* The classic etcd rendezvous for callers that block: blocking calls for its event-driven handler, an etcd store for each round, and
- * extra data. */
+/* The classic etcd rendezvous for callers that block: blocking calls for its event-driven handler, an etcd store for
+ * each round, and extra data. */
 #include "base/clock.h"
 #include "handler/etcd_params.h"
 #include "kv/blocking_etcd_store_uv.h"

@@ -1,18 +1,20 @@
 /* Blocking calls for an event-driven handler: struct muster_rdzv around a struct muster_handler.
  *
- * It owns one thread, which runs the loop with the handler on it from new to free, so that a member stays one
- * whatever its user does. A call writes down what it asks for, wakes the loop and sleeps until the handler has told the
- * answer; that it will is the business of the handler's deadlines. Calls come one after the other. What the handler tells
- * unasked is remembered: a rendezvous that was seen closed stays closed, and a round that has lost members makes
+ * It owns one thread, which runs the loop with the handler on it from new to free, so that a member stays one whatever
+ * its user does. A call has the handler asked there and sleeps until the handler has told the answer; the handler's
+ * deadlines see to it that there is one. Calls come one after the other. What the handler tells unasked is remembered
+ * (blocking_rdzv.h): a rendezvous that was seen closed stays closed, and a round that has lost members makes
  * num_nodes_waiting() call for the next one.
  *
- * Freeing leaves the rendezvous, for a moment at most, then ends the handler and joins the thread. Where nothing of the
- * caller's is in use (its back end, its store) a thread that does not end, because a name is still being resolved, is
- * left to itself and frees what is left. */
+ * Freeing leaves the rendezvous, for a moment at most, then ends the handler and joins the thread. A name that is still
+ * being resolved may hold the thread up. If nothing of the caller's is in use (its back end, its store), the thread is
+ * then left behind and frees the rest by itself. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "handler/blocking_rdzv.h"
 #include "handler/rdzv_trace.h"
 #include "kv/kv_user_uv.h"
+#include "store/loop_thread_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -26,14 +28,12 @@
 enum {
     LEAVE_WAIT_MS = 2000, /* when freed */
     CLOSE_WAIT_MS = 1000,
-    C10D_PORT = 29400,
-    READ_TIMEOUT_S = 60,
+    READ_TIMEOUT_MS = 60000,
 };
-#define READ_TIMEOUT_S_MAX INT64_C(1000000000)
 #define REQUEST_TIMEOUT_MS 60000 /* of a back end of the user's */
 #define PREFIX_FORMAT "torch.rendezvous.%s.%" PRId64
 
-enum asked { NOTHING, JOIN, LEAVE, CLOSE, LOOK, STOP };
+static const char thread_text[] = "a rendezvous handler"; /* in error texts */
 
 struct answer {
     enum muster_rdzv_event_type type;
@@ -47,13 +47,14 @@ struct blocking {
     struct muster_rdzv base;
     char *backend, *run_id;
     bool use_agent_store;
-    pthread_t thread;
-    uv_loop_t loop;
-    uv_async_t wake;
+    struct mu_loop_thread thread;
     struct muster_handler *handler;
     /* The stores of a round; the caller's side only. */
-    bool opens_tcp; /* a store of our own at host and port; else user_store */
-    bool moves;     /* host and port are what the handler says of each round that was joined */
+    enum {
+        STORE_GIVEN, /* user_store */
+        STORE_FIXED, /* a TCPStore at host and port */
+        STORE_MOVES, /* the same; host and port are what the handler says of each round that was joined */
+    } store;
     char host[MU_RDZV_HOST_MAX];
     uint16_t port;
     int64_t read_timeout_ms;
@@ -71,13 +72,11 @@ struct blocking {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under lock. */
-    enum asked asked; /* until the loop has taken it */
-    enum asked awaited;
-    bool answered;
+    enum muster_rdzv_request awaited; /* UNKNOWN: none, or `answer` is there */
     struct answer answer;
-    bool member, closed, broken; /* broken: the round we are in has lost members, or us */
-    struct muster_node self;     /* for the record; its name is ours. NULL: not known */
-    bool ended, left_alone;
+    enum mu_blocking_standing standing;
+    bool closed;             /* was seen closed, and stays so */
+    struct muster_node self; /* for the record; its name is ours. NULL: not known */
 };
 
 static struct blocking *blocking_of(struct muster_rdzv *rdzv)
@@ -85,73 +84,45 @@ static struct blocking *blocking_of(struct muster_rdzv *rdzv)
     return (struct blocking *)rdzv;
 }
 
-static bool is_set(struct blocking *b, const bool *flag)
+static struct blocking *blocking_on(struct mu_loop_thread *thread)
 {
-    bool set;
+    return MU_LIST_ITEM(thread, struct blocking, thread);
+}
+
+static bool is_seen_closed(struct blocking *b)
+{
+    bool closed;
 
     (void)pthread_mutex_lock(&b->lock);
-    set = *flag;
+    closed = b->closed;
     (void)pthread_mutex_unlock(&b->lock);
-    return set;
+    return closed;
+}
+
+static enum mu_blocking_standing standing_of(struct blocking *b)
+{
+    enum mu_blocking_standing standing;
+
+    (void)pthread_mutex_lock(&b->lock);
+    standing = b->standing;
+    (void)pthread_mutex_unlock(&b->lock);
+    return standing;
+}
+
+static bool is_member(struct blocking *b)
+{
+    return mu_blocking_is_member(standing_of(b));
 }
 
 /* ---- The thread's side ---- */
 
-static bool answers(enum asked asked, const struct muster_rdzv_event *event)
-{
-    bool failed = event->type == MUSTER_RDZV_FAILED;
-
-    switch (asked) {
-    case JOIN:
-        return event->type == MUSTER_RDZV_JOINED || (failed && event->request == MUSTER_RDZV_REQUEST_JOIN);
-    case LEAVE:
-        return event->type == MUSTER_RDZV_LEFT || (failed && event->request == MUSTER_RDZV_REQUEST_LEAVE);
-    case CLOSE:
-        return event->type == MUSTER_RDZV_CLOSED || (failed && event->request == MUSTER_RDZV_REQUEST_CLOSE);
-    case LOOK:
-        return event->type == MUSTER_RDZV_LOOKED || (failed && event->request == MUSTER_RDZV_REQUEST_LOOK);
-    case STOP:
-    case NOTHING:
-        break;
-    }
-    return false;
-}
-
 static void remember(struct blocking *b, const struct muster_rdzv_event *event)
 {
-    switch (event->type) {
-    case MUSTER_RDZV_JOINED:
-        b->member = true;
-        b->broken = false;
-        if (b->moves && !b->handler->ops->endpoint(b->handler, b->host, sizeof b->host, &b->port))
-            b->host[0] = '\0';
-        break;
-    case MUSTER_RDZV_LEFT:
-        b->member = b->broken = false;
-        break;
-    case MUSTER_RDZV_PEERS_LOST:
-        b->broken = true;
-        break;
-    case MUSTER_RDZV_REMOVED:
-        b->broken = true;
-        b->member = false;
-        break;
-    case MUSTER_RDZV_CLOSED:
-        b->closed = true;
-        break;
-    case MUSTER_RDZV_FAILED:
-        if (event->request == MUSTER_RDZV_REQUEST_JOIN)
-            b->member = b->broken = false;
-        else if (event->request == MUSTER_RDZV_REQUEST_MEMBERSHIP && b->member)
-            b->broken = true;
-        break;
-    case MUSTER_RDZV_WAITING: /* seen when looked for */
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_BACKEND_DOWN:
-    case MUSTER_RDZV_BACKEND_UP:
-    case MUSTER_RDZV_PROGRESS:
-        break;
-    }
+    b->standing = mu_blocking_after(b->standing, event);
+    b->closed = b->closed || event->type == MUSTER_RDZV_CLOSED;
+    if (event->type == MUSTER_RDZV_JOINED && b->store == STORE_MOVES &&
+        !b->handler->ops->endpoint(b->handler, b->host, sizeof b->host, &b->port))
+        b->host[0] = '\0';
 }
 
 static void remember_self(struct blocking *b, const struct muster_node *self)
@@ -173,19 +144,18 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct blocking *b = ctx;
 
-    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_set(b, &b->member))
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(b))
         warn_of_heartbeat(b, event);
     (void)pthread_mutex_lock(&b->lock);
     remember(b, event);
     remember_self(b, event->self);
-    if (answers(b->awaited, event)) {
+    if (mu_blocking_answers(b->awaited, event)) {
         b->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
         if (event->info != NULL)
             b->answer.info = *event->info;
         if (event->error != NULL)
             b->answer.error = *event->error;
-        b->awaited = NOTHING;
-        b->answered = true;
+        b->awaited = MUSTER_RDZV_REQUEST_UNKNOWN;
         (void)pthread_cond_broadcast(&b->changed);
     }
     (void)pthread_mutex_unlock(&b->lock);
@@ -193,48 +163,32 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 
 static void on_handler_freed(void *ctx)
 {
-    struct blocking *b = ctx;
-
-    b->handler = NULL;
-    uv_close((uv_handle_t *)&b->wake, NULL);
+    (void)ctx;
 }
 
-static void on_wake(uv_async_t *async)
+static void close_there(struct mu_loop_thread *thread)
 {
-    struct blocking *b = async->data;
-    enum asked asked;
+    struct muster_handler *handler = blocking_on(thread)->handler;
 
-    (void)pthread_mutex_lock(&b->lock);
-    asked = b->asked;
-    b->asked = NOTHING;
-    (void)pthread_mutex_unlock(&b->lock);
-    if (asked == NOTHING)
-        return;
-    uv_update_time(&b->loop);
-    switch (asked) {
-    case JOIN:
-        b->handler->ops->join(b->handler);
-        break;
-    case LEAVE:
-        b->handler->ops->leave(b->handler);
-        break;
-    case CLOSE:
-        b->handler->ops->close(b->handler);
-        break;
-    case LOOK:
-        b->handler->ops->look(b->handler);
-        break;
-    case STOP:
-        b->handler->ops->free(b->handler, on_handler_freed, b);
-        break;
-    case NOTHING:
-        break;
-    }
+    handler->ops->free(handler, on_handler_freed, NULL);
 }
 
-static void free_parts(struct blocking *b)
+struct request {
+    struct mu_posted posted;
+    struct blocking *b;
+    void (*ask)(struct muster_handler *handler);
+};
+
+static void begin_request(struct mu_posted *posted)
 {
-    (void)uv_loop_close(&b->loop);
+    struct request *request = (struct request *)posted;
+
+    request->ask(request->b->handler);
+    mu_posted_done(posted);
+}
+
+static void free_memory(struct blocking *b)
+{
     (void)pthread_mutex_destroy(&b->calls);
     (void)pthread_mutex_destroy(&b->lock);
     (void)pthread_cond_destroy(&b->changed);
@@ -250,39 +204,31 @@ static void free_parts(struct blocking *b)
     free(b);
 }
 
-static void *run_loop(void *arg)
+static void free_ended(struct mu_loop_thread *thread)
 {
-    struct blocking *b = arg;
-    bool left_alone;
-
-    (void)uv_run(&b->loop, UV_RUN_DEFAULT);
-    (void)pthread_mutex_lock(&b->lock);
-    b->ended = true;
-    left_alone = b->left_alone;
-    (void)pthread_cond_broadcast(&b->changed);
-    (void)pthread_mutex_unlock(&b->lock);
-    if (left_alone)
-        free_parts(b);
-    return NULL;
+    mu_loop_thread_done(thread);
+    free_memory(blocking_on(thread));
 }
 
 /* ---- The caller's side ---- */
 
-static void ask(struct blocking *b, enum asked asked)
+static void ask(struct blocking *b, enum muster_rdzv_request what, void (*how)(struct muster_handler *handler))
 {
+    struct request request = { .posted = { .begin = begin_request }, .b = b, .ask = how };
+
     (void)pthread_mutex_lock(&b->lock);
-    b->asked = b->awaited = asked;
-    b->answered = false;
-    (void)uv_async_send(&b->wake);
+    b->awaited = what;
     (void)pthread_mutex_unlock(&b->lock);
+    mu_loop_thread_call(&b->thread, &request.posted);
 }
 
 /* 0 or the error that was told. */
-static int ask_and_wait(struct blocking *b, enum asked asked, struct answer *ret_answer, struct muster_error *reterr)
+static int ask_and_wait(struct blocking *b, enum muster_rdzv_request what, void (*how)(struct muster_handler *handler),
+                        struct answer *ret_answer, struct muster_error *reterr)
 {
-    ask(b, asked);
+    ask(b, what, how);
     (void)pthread_mutex_lock(&b->lock);
-    while (!b->answered)
+    while (b->awaited != MUSTER_RDZV_REQUEST_UNKNOWN)
         (void)pthread_cond_wait(&b->changed, &b->lock);
     *ret_answer = b->answer;
     (void)pthread_mutex_unlock(&b->lock);
@@ -296,9 +242,9 @@ static void leave(struct blocking *b, int64_t wait_ms)
 {
     int64_t until_ms = mu_clock_ms() + wait_ms;
 
-    ask(b, LEAVE);
+    ask(b, MUSTER_RDZV_REQUEST_LEAVE, b->handler->ops->leave);
     (void)pthread_mutex_lock(&b->lock);
-    while (!b->answered && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
+    while (b->awaited != MUSTER_RDZV_REQUEST_UNKNOWN && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
         continue;
     (void)pthread_mutex_unlock(&b->lock);
 }
@@ -337,19 +283,13 @@ static int open_view(struct blocking *b, struct muster_store *inner, int64_t rou
     return rc;
 }
 
-static bool is_connection_error(int rc)
-{
-    return rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE || rc == MUSTER_EPROTOCOL ||
-           rc == MUSTER_ETIMEOUT;
-}
-
 /* A new connection each round: the last one may be lost without anybody's having noticed. */
 static int open_stores(struct blocking *b, struct muster_rdzv_info *info, struct muster_error *reterr)
 {
     struct muster_store *inner = b->user_store;
     int rc = 0;
 
-    if (b->opens_tcp) {
+    if (b->store != STORE_GIVEN) {
         rc = open_tcp(b, reterr);
         inner = b->tcp;
     }
@@ -357,8 +297,7 @@ static int open_stores(struct blocking *b, struct muster_rdzv_info *info, struct
         rc = open_view(b, inner, info->round, reterr);
     if (rc < 0) {
         close_stores(b);
-        if (is_connection_error(rc))
-            rc = MUSTER_ERDZV_CONNECTION;
+        rc = mu_blocking_store_error(rc);
         if (reterr != NULL)
             reterr->code = rc;
         return mu_wrap(reterr, rc, "open the store of round %" PRId64, info->round);
@@ -414,12 +353,12 @@ static int join(struct blocking *b, struct muster_rdzv_info *ret_info, struct mu
     int rc;
 
     close_stores(b);
-    rc = ask_and_wait(b, JOIN, &answer, reterr);
+    rc = ask_and_wait(b, MUSTER_RDZV_REQUEST_JOIN, b->handler->ops->join, &answer, reterr);
     if (rc < 0)
         return rc;
     rc = open_stores(b, &answer.info, &error);
     if (rc < 0) {
-        (void)ask_and_wait(b, LEAVE, &left, NULL);
+        (void)ask_and_wait(b, MUSTER_RDZV_REQUEST_LEAVE, b->handler->ops->leave, &left, NULL);
         return failed(b, MU_RDZV_TRACE_JOIN_FAILED, &error, reterr);
     }
     *ret_info = answer.info;
@@ -442,7 +381,7 @@ static int look(struct blocking *b, struct answer *ret_answer, struct muster_err
     int rc;
 
     (void)pthread_mutex_lock(&b->calls);
-    rc = ask_and_wait(b, LOOK, ret_answer, reterr);
+    rc = ask_and_wait(b, MUSTER_RDZV_REQUEST_LOOK, b->handler->ops->look, ret_answer, reterr);
     (void)pthread_mutex_unlock(&b->calls);
     return rc;
 }
@@ -453,7 +392,7 @@ static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     struct answer answer = { .closed = true };
     struct muster_error error = { 0 };
 
-    if (!is_set(b, &b->closed) && look(b, &answer, &error) < 0)
+    if (!is_seen_closed(b) && look(b, &answer, &error) < 0)
         return failed(b, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
     *ret_closed = answer.closed;
     return 0;
@@ -465,13 +404,9 @@ static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struc
     struct answer answer;
     struct muster_error error = { 0 };
     int rc = look(b, &answer, &error);
-    bool broken = is_set(b, &b->broken);
 
-    if (rc < 0 && !broken)
+    if (mu_blocking_nodes_waiting(standing_of(b), rc, answer.count, ret_count) < 0)
         return failed(b, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
-    *ret_count = rc < 0 ? 0 : answer.count;
-    if (broken && *ret_count < 1)
-        *ret_count = 1;
     return 0;
 }
 
@@ -479,7 +414,7 @@ static int close_rdzv(struct blocking *b, struct muster_error *reterr)
 {
     struct answer answer;
 
-    return is_set(b, &b->closed) ? 0 : ask_and_wait(b, CLOSE, &answer, reterr);
+    return is_seen_closed(b) ? 0 : ask_and_wait(b, MUSTER_RDZV_REQUEST_CLOSE, b->handler->ops->close, &answer, reterr);
 }
 
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
@@ -503,7 +438,7 @@ static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
 
     (void)pthread_mutex_lock(&b->calls);
     rc = close_rdzv(b, &error);
-    if (is_set(b, &b->member))
+    if (is_member(b))
         leave(b, LEAVE_WAIT_MS);
     (void)pthread_mutex_unlock(&b->calls);
     if (rc < 0) {
@@ -516,35 +451,15 @@ static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     return 0;
 }
 
-static bool wait_for_end(struct blocking *b)
-{
-    int64_t until_ms = mu_clock_ms() + CLOSE_WAIT_MS;
-    bool ended;
-
-    (void)pthread_mutex_lock(&b->lock);
-    while (!b->ended && !b->is_borrowing && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
-        continue;
-    ended = b->ended || b->is_borrowing;
-    b->left_alone = !ended;
-    (void)pthread_mutex_unlock(&b->lock);
-    return ended;
-}
-
 static void free_blocking(struct muster_rdzv *rdzv)
 {
     struct blocking *b = blocking_of(rdzv);
-    pthread_t thread = b->thread;
 
     close_stores(b);
-    if (is_set(b, &b->member))
+    if (is_member(b))
         leave(b, LEAVE_WAIT_MS);
-    ask(b, STOP);
-    if (wait_for_end(b)) {
-        (void)pthread_join(thread, NULL);
-        free_parts(b);
-    } else {
-        (void)pthread_detach(thread);
-    }
+    if (mu_loop_thread_stop(&b->thread, close_there, b->is_borrowing ? -1 : CLOSE_WAIT_MS, free_ended))
+        free_ended(&b->thread);
 }
 
 static const struct muster_rdzv_ops blocking_ops = {
@@ -571,11 +486,6 @@ static int new_blocking(const char *backend, const char *run_id, struct blocking
 
     if (b == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
-    rc = uv_loop_init(&b->loop);
-    if (rc < 0) {
-        free(b);
-        return mu_fail_errno(reterr, -rc, "start a loop");
-    }
     assert(backend != NULL && run_id != NULL);
     b->base.ops = &blocking_ops;
     (void)pthread_mutex_init(&b->calls, NULL);
@@ -583,22 +493,20 @@ static int new_blocking(const char *backend, const char *run_id, struct blocking
     (void)mu_cond_init(&b->changed); /* its clock is one that every system has */
     b->backend = strdup(backend);
     b->run_id = strdup(run_id);
-    b->wake.data = b;
-    rc = b->backend == NULL || b->run_id == NULL ? UV_ENOMEM : uv_async_init(&b->loop, &b->wake, on_wake);
-    if (rc < 0) {
-        free_parts(b);
-        return mu_fail_errno(reterr, -rc, "start a rendezvous handler");
-    }
-    *ret_blocking = b;
-    return 0;
+    rc = b->backend == NULL || b->run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler")
+                                                 : mu_loop_thread_open(&b->thread, thread_text, reterr);
+    if (rc < 0)
+        free_memory(b);
+    else
+        *ret_blocking = b;
+    return rc;
 }
 
-/* Frees what has no handler yet. */
+/* Its handler has not started. */
 static void discard(struct blocking *b)
 {
-    uv_close((uv_handle_t *)&b->wake, NULL);
-    (void)uv_run(&b->loop, UV_RUN_DEFAULT); /* lets what is closing close */
-    free_parts(b);
+    mu_loop_thread_discard(&b->thread);
+    free_memory(b);
 }
 
 /* With a handler on its loop. Takes `b`, also on failure. */
@@ -607,37 +515,13 @@ static int start_thread(struct blocking *b, struct muster_rdzv **ret_rdzv, struc
     int rc;
 
     b->use_agent_store = b->handler->ops->use_agent_store(b->handler);
-    rc = mu_thread_start(&b->thread, run_loop, b);
-    if (rc != 0) {
-        b->handler->ops->free(b->handler, on_handler_freed, b);
-        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
-        free_parts(b);
-        return mu_fail_errno(reterr, rc, "start the thread of a rendezvous handler");
+    rc = mu_loop_thread_start(&b->thread, thread_text, reterr);
+    if (rc < 0) {
+        close_there(&b->thread);
+        discard(b);
+        return rc;
     }
     *ret_rdzv = &b->base;
-    return 0;
-}
-
-/* Host and port of the store, by the rules of the c10d back end. */
-static int find_store(struct blocking *b, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    int64_t timeout_s = 0;
-    int port = 0, rc;
-
-    rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, b->host, &port, reterr);
-    if (rc == 0)
-        rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &timeout_s, reterr);
-    if (rc < 0)
-        return rc;
-    if (timeout_s < 1 || timeout_s > READ_TIMEOUT_S_MAX)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'read_timeout': %" PRId64 " s is not in 1..%" PRId64, timeout_s,
-                       READ_TIMEOUT_S_MAX);
-    if (port == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 nobody knows where the store is",
-                       muster_rdzv_params_endpoint(params));
-    b->opens_tcp = true;
-    b->port = (uint16_t)port;
-    b->read_timeout_ms = timeout_s * 1000;
     return 0;
 }
 
@@ -655,16 +539,17 @@ int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_
     assert(b != NULL);
     b->user_store = store;
     b->owns_store = true;
-    if (strcmp(backend, "c10d") == 0)
-        rc = find_store(b, params, reterr);
-    if (strcmp(backend, "etcd-v3") == 0) {
-        b->opens_tcp = b->moves = true;
-        b->read_timeout_ms = READ_TIMEOUT_S * 1000;
+    if (strcmp(backend, "c10d") == 0) {
+        b->store = STORE_FIXED;
+        rc = mu_blocking_find_store(params, b->host, &b->port, &b->read_timeout_ms, reterr);
+    } else if (strcmp(backend, "etcd-v3") == 0) {
+        b->store = STORE_MOVES;
+        b->read_timeout_ms = READ_TIMEOUT_MS;
     }
     if (rc == 0)
         rc = muster_rdzv_params_copy(params, &b->params, reterr);
     if (rc == 0)
-        rc = start(&b->loop, params, on_event, b, &b->handler, reterr);
+        rc = start(&b->thread.loop, params, on_event, b, &b->handler, reterr);
     if (rc < 0) {
         discard(b);
         return rc;
@@ -734,7 +619,7 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
     b->is_borrowing = true;
     rc = keep_config(b, config, reterr);
     if (rc == 0)
-        rc = start_on_backend(b, &b->loop, 0, on_event, b, &b->handler, reterr);
+        rc = start_on_backend(b, &b->thread.loop, 0, on_event, b, &b->handler, reterr);
     if (rc < 0) {
         discard(b);
         return rc;
@@ -778,48 +663,6 @@ static const char *name_of(const struct muster_rdzv_backend *backend)
     return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
 }
 
-static uint64_t or_default(int64_t value, uint64_t fallback)
-{
-    return value == 0 ? fallback : (uint64_t)value; /* a negative one is found by the check */
-}
-
-/* What an older program's shorter structs lack is zero, and zero is the default. */
-static int settle(const struct muster_rdzv_settings *given, struct mu_dynamic_config *config,
-                  struct muster_error *reterr)
-{
-    struct muster_rdzv_settings whole = { .size = 0 };
-    struct muster_rdzv_timeout timeout = { .size = 0 };
-    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
-
-    if (given == NULL || given->size == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
-    memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
-    if (whole.timeout.size == 0 || whole.timeout.size > sizeof timeout)
-        whole.timeout.size = sizeof timeout;
-    memcpy(&timeout, &whole.timeout, whole.timeout.size);
-    settings.nodes_min = whole.min_nodes;
-    settings.nodes_max = whole.max_nodes;
-    settings.join_ms = or_default(timeout.join_ms, settings.join_ms);
-    settings.last_call_ms = or_default(timeout.last_call_ms, settings.last_call_ms);
-    settings.close_ms = or_default(timeout.close_ms, settings.close_ms);
-    settings.heartbeat_ms = or_default(timeout.heartbeat_ms, settings.heartbeat_ms);
-    settings.keep_alive_ms = or_default(whole.keep_alive_interval_ms, settings.keep_alive_ms);
-    if (whole.keep_alive_max_attempt < 0 || whole.keep_alive_max_attempt > INT32_MAX)
-        return mu_fail(reterr, MUSTER_EINVAL, "keep_alive_max_attempt: %" PRId64 " is not above 0 and below 2^31",
-                       whole.keep_alive_max_attempt);
-    if (whole.keep_alive_max_attempt > 0)
-        settings.keep_alive_attempts = (unsigned)whole.keep_alive_max_attempt;
-    config->run_id = whole.run_id;
-    config->settings = settings;
-    config->bind = (struct mu_bind){ .hosts = whole.bind, .allow = whole.allow };
-    config->use_agent_store = !whole.no_agent_store;
-    if (whole.bind != NULL && mu_bind_check_hosts(whole.bind, reterr) < 0)
-        return mu_wrap(reterr, MUSTER_EINVAL, "bind");
-    if (whole.allow != NULL && mu_bind_check_allow(whole.allow, reterr) < 0)
-        return mu_wrap(reterr, MUSTER_EINVAL, "allow");
-    return mu_rdzv_settings_check(whole.run_id, &settings, reterr);
-}
-
 int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
                                      struct muster_rdzv_backend *backend, const char *local_addr,
                                      struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
@@ -830,7 +673,7 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
                                         .dialect = MU_DOC_DIALECT_2_X,
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
     struct muster_error error = { .code = 0 };
-    int rc = settle(settings, &config, &error);
+    int rc = mu_blocking_settle(settings, &config, &error);
 
     if (rc == 0)
         rc = check_parts(store, backend, &error);
@@ -896,7 +739,7 @@ int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv
     struct blocking *b = blocking_of(rdzv);
 
     assert(mu_rdzv_is_blocking(rdzv));
-    if (is_set(b, &b->member))
+    if (is_member(b))
         return mu_fail(reterr, MUSTER_EINVAL,
                        "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
                        b->backend);
@@ -946,20 +789,8 @@ int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_r
     rc = find_settings(b, &settings, &bind, reterr);
     if (rc < 0)
         return rc;
-    whole = (struct muster_rdzv_settings){ .size = (uint32_t)size,
-                                           .run_id = b->run_id,
-                                           .min_nodes = settings.nodes_min,
-                                           .max_nodes = settings.nodes_max,
-                                           .timeout = { .size = sizeof whole.timeout,
-                                                        .join_ms = (int64_t)settings.join_ms,
-                                                        .last_call_ms = (int64_t)settings.last_call_ms,
-                                                        .close_ms = (int64_t)settings.close_ms,
-                                                        .heartbeat_ms = (int64_t)settings.heartbeat_ms },
-                                           .keep_alive_interval_ms = (int64_t)settings.keep_alive_ms,
-                                           .keep_alive_max_attempt = settings.keep_alive_attempts,
-                                           .bind = bind.hosts,
-                                           .allow = bind.allow,
-                                           .no_agent_store = !b->use_agent_store };
+    whole = mu_blocking_settings(b->run_id, &settings, bind, b->use_agent_store);
+    whole.size = (uint32_t)size;
     memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
     return 0;
 }

@@ -1,49 +1,36 @@
-/* Blocking calls for an etcd store, and for the keys of etcd. A call is put on a list, the loop is woken, and the
- * caller sleeps on its own semaphore until it is answered. The client's deadlines see to that. */
+/* Blocking calls for an etcd store, and for the keys of etcd, on a thread with a loop of its own. The client's
+ * deadlines see to it that every call returns. */
 #include "kv/blocking_etcd_store_uv.h"
 
 #include "base/clock.h"
 #include "rdzv/classic.h"
+#include "store/loop_thread_uv.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
 struct mu_etcd_sync {
-    pthread_t thread;
-    uv_loop_t loop;
-    uv_async_t wake;
+    struct mu_loop_thread thread;
     struct mu_kv *kv;
     struct mu_etcd2 *etcd;
-    pthread_mutex_t lock;
-    struct mu_list posted; /* of struct posted; under lock */
-    bool stop;             /* under lock */
 };
 
-struct posted { /* one of both */
-    struct mu_list link;
-    struct mu_kv_request *request;
+struct posted {
+    struct mu_posted base;
+    struct mu_etcd_sync *sync;
+    struct mu_kv_request *request; /* one of both */
     struct mu_etcd2_call *call;
-    sem_t done;
 };
-
-/* ---- The thread's side ---- */
 
 static void on_kv_done(struct mu_kv_request *request)
 {
-    struct posted *posted = request->ctx;
-
-    (void)sem_post(&posted->done); /* both are gone from here on */
+    mu_posted_done(request->ctx);
 }
 
 static void on_call_done(struct mu_etcd2_call *call)
 {
-    struct posted *posted = call->ctx;
-
-    (void)sem_post(&posted->done);
+    mu_posted_done(call->ctx);
 }
 
 static void on_kv_closed(struct mu_kv *kv, void *ctx)
@@ -57,81 +44,45 @@ static void on_etcd_closed(void *ctx)
     (void)ctx;
 }
 
-static void close_all(struct mu_etcd_sync *sync)
+static void close_there(struct mu_loop_thread *thread)
 {
-    sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
-    mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
-    uv_close((uv_handle_t *)&sync->wake, NULL);
+    struct mu_etcd_sync *sync = (struct mu_etcd_sync *)thread;
+
+    if (sync->kv != NULL)
+        sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
+    if (sync->etcd != NULL)
+        mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
 }
 
-static void begin(struct mu_etcd_sync *sync, struct posted *posted)
+static void begin(struct mu_posted *base)
 {
-    uv_update_time(&sync->loop);
+    struct posted *posted = (struct posted *)base;
+
     if (posted->request != NULL)
-        sync->kv->ops->submit(sync->kv, posted->request);
+        posted->sync->kv->ops->submit(posted->sync->kv, posted->request);
     else
-        mu_etcd2_call(sync->etcd, posted->call);
-}
-
-static void on_wake(uv_async_t *async)
-{
-    struct mu_etcd_sync *sync = async->data;
-    struct mu_list *link;
-    bool stop;
-
-    do {
-        (void)pthread_mutex_lock(&sync->lock);
-        link = mu_list_pop(&sync->posted);
-        stop = sync->stop;
-        (void)pthread_mutex_unlock(&sync->lock);
-        if (link != NULL)
-            begin(sync, MU_LIST_ITEM(link, struct posted, link));
-    } while (link != NULL);
-    if (stop)
-        close_all(sync);
-}
-
-static void *run_loop(void *arg)
-{
-    struct mu_etcd_sync *sync = arg;
-
-    (void)uv_run(&sync->loop, UV_RUN_DEFAULT);
-    return NULL;
-}
-
-/* ---- The caller's side ---- */
-
-static void post_and_wait(struct mu_etcd_sync *sync, struct posted *posted)
-{
-    (void)sem_init(&posted->done, 0, 0);
-    (void)pthread_mutex_lock(&sync->lock);
-    mu_list_push(&sync->posted, &posted->link);
-    (void)uv_async_send(&sync->wake);
-    (void)pthread_mutex_unlock(&sync->lock);
-    while (sem_wait(&posted->done) < 0 && errno == EINTR)
-        continue;
-    (void)sem_destroy(&posted->done);
+        mu_etcd2_call(posted->sync->etcd, posted->call);
 }
 
 int mu_etcd_sync_kv(struct mu_etcd_sync *sync, struct mu_kv_request *request)
 {
-    struct posted posted = { .request = request };
+    struct posted posted = { .base = { .begin = begin }, .sync = sync, .request = request };
 
     request->done = on_kv_done;
     /* cppcheck-suppress autoVariables ; it is answered before we return */
-    request->ctx = &posted;
-    post_and_wait(sync, &posted);
+    request->ctx = &posted.base;
+    mu_loop_thread_call(&sync->thread, &posted.base);
     return request->rc;
 }
 
 int mu_etcd_sync_call(struct mu_etcd_sync *sync, struct mu_etcd2_call *call)
 {
-    struct posted posted = { .call = call };
+    struct posted posted = { .base = { .begin = begin }, .sync = sync, .call = call };
 
     call->done = on_call_done;
     /* cppcheck-suppress autoVariables ; it is answered before we return */
-    call->ctx = &posted;
-    post_and_wait(sync, &posted);
+    call->ctx = &posted.base;
+    mu_loop_thread_call(&sync->thread, &posted.base);
     return call->rc;
 }
 
@@ -139,27 +90,8 @@ void mu_etcd_sync_stop(struct mu_etcd_sync *sync)
 {
     if (sync == NULL)
         return;
-    (void)pthread_mutex_lock(&sync->lock);
-    sync->stop = true;
-    (void)uv_async_send(&sync->wake);
-    (void)pthread_mutex_unlock(&sync->lock);
-    (void)pthread_join(sync->thread, NULL);
-    (void)uv_loop_close(&sync->loop);
-    (void)pthread_mutex_destroy(&sync->lock);
-    free(sync);
-}
-
-/* What is on the loop already, of a start that failed. */
-static void discard(struct mu_etcd_sync *sync)
-{
-    if (sync->kv != NULL)
-        sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
-    if (sync->etcd != NULL)
-        mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
-    uv_close((uv_handle_t *)&sync->wake, NULL);
-    (void)uv_run(&sync->loop, UV_RUN_DEFAULT);
-    (void)uv_loop_close(&sync->loop);
-    (void)pthread_mutex_destroy(&sync->lock);
+    (void)mu_loop_thread_stop(&sync->thread, close_there, -1, NULL);
+    mu_loop_thread_done(&sync->thread);
     free(sync);
 }
 
@@ -171,29 +103,20 @@ int mu_etcd_sync_start(const struct mu_kv_etcd_store_config *config, struct mu_e
 
     if (sync == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
-    rc = uv_loop_init(&sync->loop);
-    if (rc == 0) {
-        rc = uv_async_init(&sync->loop, &sync->wake, on_wake);
-        if (rc < 0)
-            (void)uv_loop_close(&sync->loop);
-    }
+    rc = mu_loop_thread_open(&sync->thread, "an etcd store", reterr);
     if (rc < 0) {
         free(sync);
-        return mu_fail_errno(reterr, -rc, "start a loop");
+        return rc;
     }
-    sync->wake.data = sync;
-    mu_list_init(&sync->posted);
-    (void)pthread_mutex_init(&sync->lock, NULL);
-    rc = mu_kv_etcd_store_start(&sync->loop, config, &sync->kv, reterr);
+    rc = mu_kv_etcd_store_start(&sync->thread.loop, config, &sync->kv, reterr);
     if (rc == 0)
-        rc = mu_etcd2_start(&sync->loop, config->http, &sync->etcd, reterr);
-    if (rc == 0) {
-        rc = mu_thread_start(&sync->thread, run_loop, sync);
-        if (rc != 0)
-            rc = mu_fail_errno(reterr, rc, "start the thread of an etcd store");
-    }
+        rc = mu_etcd2_start(&sync->thread.loop, config->http, &sync->etcd, reterr);
+    if (rc == 0)
+        rc = mu_loop_thread_start(&sync->thread, "an etcd store", reterr);
     if (rc < 0) {
-        discard(sync);
+        close_there(&sync->thread);
+        mu_loop_thread_discard(&sync->thread);
+        free(sync);
         return rc;
     }
     *ret_sync = sync;

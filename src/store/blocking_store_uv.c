@@ -1,22 +1,19 @@
 /* Blocking calls of the store client: muster_store_tcp_new() and the calls of the store it makes.
  *
- * The store owns one thread, which runs the loop with the client on it from new to free. A call is put on a list, the
- * loop is woken, and the caller sleeps on the call's own semaphore until the client is done with it. The client's
- * deadlines see to that. Freeing closes the client and joins the thread. If a name is still being resolved and holds
- * the thread up, the thread is left behind and frees the rest by itself. */
+ * The store owns one thread, which runs the loop with the client on it from new to free. The client's deadlines see to
+ * it that every call returns. Freeing closes the client and joins the thread. If a name is still being resolved and
+ * holds the thread up, the thread is left behind and frees the rest by itself. */
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/list.h"
 #include "store/client_uv.h"
 #include "store/host_uv.h"
 #include "store/listen.h"
+#include "store/loop_thread_uv.h"
 #include "store/store.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -27,27 +24,20 @@ enum { CLOSE_WAIT_MS = 1000 };
 
 struct tcp_store {
     struct muster_store base;
-    pthread_t thread;
-    uv_loop_t loop;
-    uv_async_t wake;
+    struct mu_loop_thread thread;
     struct mu_client *client;
     struct muster_store_server *server; /* when this store is the host */
     uint16_t port;
     bool native_barrier;
     sem_t ready; /* the client is connected, or has failed */
     struct muster_error ready_error;
-    pthread_mutex_t lock;
-    pthread_cond_t ended_cond;
-    struct mu_list posted;  /* of struct posted; under lock */
-    bool stop;              /* under lock */
-    bool ended, left_alone; /* under lock: the loop is over; nobody will join it */
 };
 
 struct posted {
+    struct mu_posted base;
     struct mu_call call;
-    struct mu_list in_store;
+    struct tcp_store *store;
     uint64_t timeout_ms;
-    sem_t done;
 };
 
 static const struct muster_store_ops tcp_ops;
@@ -77,80 +67,45 @@ static void on_ready(struct mu_client *client, const struct muster_error *error,
 
 static void on_call_done(struct mu_call *call)
 {
-    struct posted *posted = MU_LIST_ITEM(call, struct posted, call);
-
-    (void)sem_post(&posted->done); /* the call is gone from here on */
+    mu_posted_done(&MU_LIST_ITEM(call, struct posted, call)->base);
 }
 
-static void on_wake(uv_async_t *async)
+static void begin_call(struct mu_posted *base)
 {
-    struct tcp_store *store = async->data;
-    struct mu_list *link;
-    bool stop;
+    struct posted *posted = (struct posted *)base;
 
-    do {
-        (void)pthread_mutex_lock(&store->lock);
-        link = mu_list_pop(&store->posted);
-        stop = store->stop;
-        (void)pthread_mutex_unlock(&store->lock);
-        if (link != NULL) {
-            struct posted *posted = MU_LIST_ITEM(link, struct posted, in_store);
-
-            uv_update_time(&store->loop);
-            mu_client_call(store->client, &posted->call, posted->timeout_ms);
-        }
-    } while (link != NULL);
-    if (stop) {
-        mu_client_close(store->client, on_client_closed, NULL);
-        uv_close((uv_handle_t *)&store->wake, NULL);
-    }
+    mu_client_call(posted->store->client, &posted->call, posted->timeout_ms);
 }
 
-static void free_store(struct tcp_store *store)
+static struct tcp_store *store_of(struct mu_loop_thread *thread)
 {
-    (void)uv_loop_close(&store->loop);
-    (void)pthread_mutex_destroy(&store->lock);
-    (void)pthread_cond_destroy(&store->ended_cond);
+    return MU_LIST_ITEM(thread, struct tcp_store, thread);
+}
+
+static void close_there(struct mu_loop_thread *thread)
+{
+    mu_client_close(store_of(thread)->client, on_client_closed, NULL);
+}
+
+static void free_store(struct mu_loop_thread *thread)
+{
+    struct tcp_store *store = store_of(thread);
+
+    mu_loop_thread_done(thread);
     (void)sem_destroy(&store->ready);
     free(store);
 }
 
-static void *run_loop(void *arg)
-{
-    struct tcp_store *store = arg;
-    bool left_alone;
-
-    (void)uv_run(&store->loop, UV_RUN_DEFAULT);
-    (void)pthread_mutex_lock(&store->lock);
-    store->ended = true;
-    left_alone = store->left_alone;
-    (void)pthread_cond_signal(&store->ended_cond);
-    (void)pthread_mutex_unlock(&store->lock);
-    if (left_alone)
-        free_store(store);
-    return NULL;
-}
-
 /* ---- The caller's side ---- */
-
-static void sem_wait_whole(sem_t *sem)
-{
-    while (sem_wait(sem) < 0 && errno == EINTR)
-        continue;
-}
 
 /* Makes the call and waits for its end. Moves code and text of a failure to the caller. */
 static int run_call(struct tcp_store *store, struct posted *posted, int64_t timeout_ms, struct muster_error *reterr)
 {
+    posted->base.begin = begin_call;
+    posted->store = store;
     posted->call.done = on_call_done;
     posted->timeout_ms = (uint64_t)timeout_ms;
-    (void)sem_init(&posted->done, 0, 0);
-    (void)pthread_mutex_lock(&store->lock);
-    mu_list_push(&store->posted, &posted->in_store);
-    (void)uv_async_send(&store->wake); /* under the lock: once the call is answered, its caller may free the store */
-    (void)pthread_mutex_unlock(&store->lock);
-    sem_wait_whole(&posted->done);
-    (void)sem_destroy(&posted->done);
+    mu_loop_thread_call(&store->thread, &posted->base);
     if (posted->call.rc < 0 && reterr != NULL)
         *reterr = posted->call.error;
     return posted->call.rc;
@@ -336,37 +291,13 @@ static int tcp_ping(struct muster_store *store, int64_t timeout_ms, struct muste
 
 /* ---- New and free ---- */
 
-/* True when the thread has ended, or does within a moment. */
-static bool wait_for_end(struct tcp_store *store)
-{
-    int64_t until_ms = mu_clock_ms() + CLOSE_WAIT_MS;
-    bool ended;
-
-    (void)pthread_mutex_lock(&store->lock);
-    while (!store->ended && mu_cond_wait_until(&store->ended_cond, &store->lock, until_ms))
-        continue;
-    ended = store->ended;
-    store->left_alone = !ended;
-    (void)pthread_mutex_unlock(&store->lock);
-    return ended;
-}
-
 static void tcp_free(struct muster_store *base)
 {
     struct tcp_store *store = tcp(base);
     struct muster_store_server *server = store->server;
-    pthread_t thread = store->thread;
 
-    (void)pthread_mutex_lock(&store->lock);
-    store->stop = true;
-    (void)pthread_mutex_unlock(&store->lock);
-    (void)uv_async_send(&store->wake);
-    if (wait_for_end(store)) {
-        (void)pthread_join(thread, NULL);
-        free_store(store);
-    } else {
-        (void)pthread_detach(thread);
-    }
+    if (mu_loop_thread_stop(&store->thread, close_there, CLOSE_WAIT_MS, free_store))
+        free_store(&store->thread);
     muster_store_server_stop(server);
 }
 
@@ -393,12 +324,6 @@ static const struct muster_store_ops tcp_ops = {
     .free = tcp_free,
 };
 
-static void discard(struct tcp_store *store)
-{
-    (void)uv_run(&store->loop, UV_RUN_DEFAULT); /* lets what is closing close */
-    free_store(store);
-}
-
 /* Makes the store with its client and starts the thread. Does not wait for the connection. */
 static int start_store(const struct mu_client_config *config, struct tcp_store **ret_store, struct muster_error *reterr)
 {
@@ -407,35 +332,25 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
 
     if (store == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store");
-    rc = uv_loop_init(&store->loop);
+    rc = mu_loop_thread_open(&store->thread, "a store", reterr);
     if (rc < 0) {
         free(store);
-        return mu_fail_errno(reterr, -rc, "start a loop");
+        return rc;
     }
     store->base.ops = &tcp_ops;
     store->port = config->port;
-    (void)pthread_mutex_init(&store->lock, NULL);
-    (void)mu_cond_init(&store->ended_cond); /* its clock is one that every system has */
     (void)sem_init(&store->ready, 0, 0);
-    mu_list_init(&store->posted);
-    store->wake.data = store;
-    rc = uv_async_init(&store->loop, &store->wake, on_wake);
-    if (rc < 0) {
-        discard(store);
-        return mu_fail_errno(reterr, -rc, "start a loop");
+    rc = mu_client_start(&store->thread.loop, config, on_ready, NULL, store, &store->client, reterr);
+    if (rc == 0) {
+        rc = mu_loop_thread_start(&store->thread, "a store", reterr);
+        if (rc < 0)
+            close_there(&store->thread);
     }
-    rc = mu_client_start(&store->loop, config, on_ready, NULL, store, &store->client, reterr);
     if (rc < 0) {
-        uv_close((uv_handle_t *)&store->wake, NULL);
-        discard(store);
+        mu_loop_thread_discard(&store->thread);
+        (void)sem_destroy(&store->ready);
+        free(store);
         return rc;
-    }
-    rc = mu_thread_start(&store->thread, run_loop, store);
-    if (rc != 0) {
-        mu_client_close(store->client, on_client_closed, NULL);
-        uv_close((uv_handle_t *)&store->wake, NULL);
-        discard(store);
-        return mu_fail_errno(reterr, rc, "start the thread of a store");
     }
     *ret_store = store;
     return 0;
@@ -530,7 +445,8 @@ static int connect_store(const struct muster_store_tcp_config *config, const str
     assert(store != NULL);
     store->base.timeout_ms = config->timeout_ms;
     store->native_barrier = config->native_barrier;
-    sem_wait_whole(&store->ready);
+    while (sem_wait(&store->ready) < 0 && errno == EINTR)
+        continue;
     rc = store->ready_error.code;
     if (rc < 0 && reterr != NULL)
         *reterr = store->ready_error;

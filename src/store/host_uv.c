@@ -1,29 +1,18 @@
-/* A store server on a thread of its own, and the register of those that are shared within the process.
- *
- * The thread runs the loop from start to stop. Other threads hand it jobs: a job is put on a list, the loop is woken,
- * and the caller sleeps until it has run. Everything of the server is touched by that thread alone. */
+/* A store server on a thread of its own, and the register of those that are shared within the process. */
 #include "store/host_uv.h"
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/list.h"
+#include "store/loop_thread_uv.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 struct muster_store_server {
-    pthread_t thread;
-    uv_loop_t loop;
-    uv_async_t wake;
-    pthread_mutex_t lock;
-    struct mu_list jobs; /* under lock */
+    struct mu_loop_thread thread;
     struct mu_server *server;
     char address[MU_ADDR_TEXT_MAX];
     uint16_t port;
@@ -32,63 +21,12 @@ struct muster_store_server {
     struct mu_list in_register;
 };
 
-typedef void job_fn(struct muster_store_server *host, void *ctx);
-
-struct job {
-    struct mu_list link;
-    job_fn *fn;
-    void *ctx;
-    sem_t done;
-};
+static const char what[] = "a store server";
 
 static struct {
     pthread_mutex_t lock;
     struct mu_list hosts;
 } shared_hosts = { .lock = PTHREAD_MUTEX_INITIALIZER, .hosts = { &shared_hosts.hosts, &shared_hosts.hosts } };
-
-/* ---- The thread ---- */
-
-static void on_wake(uv_async_t *async)
-{
-    struct muster_store_server *host = async->data;
-    struct mu_list *link;
-
-    for (;;) {
-        struct job *job;
-
-        (void)pthread_mutex_lock(&host->lock);
-        link = mu_list_pop(&host->jobs);
-        (void)pthread_mutex_unlock(&host->lock);
-        if (link == NULL)
-            return;
-        job = MU_LIST_ITEM(link, struct job, link);
-        job->fn(host, job->ctx);
-        (void)sem_post(&job->done); /* the job is gone from here on */
-    }
-}
-
-/* Runs `fn` on the host's thread and waits for it. */
-static void run_there(struct muster_store_server *host, job_fn *fn, void *ctx)
-{
-    struct job job = { .fn = fn, .ctx = ctx };
-
-    (void)sem_init(&job.done, 0, 0);
-    (void)pthread_mutex_lock(&host->lock);
-    mu_list_push(&host->jobs, &job.link);
-    (void)pthread_mutex_unlock(&host->lock);
-    (void)uv_async_send(&host->wake);
-    while (sem_wait(&job.done) < 0 && errno == EINTR)
-        continue;
-    (void)sem_destroy(&job.done);
-}
-
-static void *run_loop(void *arg)
-{
-    struct muster_store_server *host = arg;
-
-    (void)uv_run(&host->loop, UV_RUN_DEFAULT);
-    return NULL;
-}
 
 /* ---- Start and stop ---- */
 
@@ -98,19 +36,9 @@ static void on_server_closed(struct mu_server *server, void *ctx)
     (void)ctx;
 }
 
-static void close_there(struct muster_store_server *host, void *ctx)
+static void close_there(struct mu_loop_thread *thread)
 {
-    (void)ctx;
-    mu_server_close(host->server, on_server_closed, NULL);
-    uv_close((uv_handle_t *)&host->wake, NULL);
-}
-
-static void free_host(struct muster_store_server *host)
-{
-    (void)uv_run(&host->loop, UV_RUN_DEFAULT); /* what a failed start has left to close */
-    (void)uv_loop_close(&host->loop);
-    (void)pthread_mutex_destroy(&host->lock);
-    free(host);
+    mu_server_close(((struct muster_store_server *)thread)->server, on_server_closed, NULL);
 }
 
 static int start(const struct muster_store_server_config *config, struct muster_store_server **ret_host,
@@ -121,33 +49,24 @@ static int start(const struct muster_store_server_config *config, struct muster_
 
     if (host == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
-    rc = uv_loop_init(&host->loop);
+    rc = mu_loop_thread_open(&host->thread, what, reterr);
     if (rc < 0) {
         free(host);
-        return mu_fail_errno(reterr, -rc, "start a store server");
-    }
-    (void)pthread_mutex_init(&host->lock, NULL);
-    mu_list_init(&host->jobs);
-    mu_list_init(&host->in_register);
-    host->wake.data = host;
-    rc = uv_async_init(&host->loop, &host->wake, on_wake);
-    if (rc < 0) {
-        free_host(host);
-        return mu_fail_errno(reterr, -rc, "start a store server");
-    }
-    rc = mu_server_start_as(&host->loop, config, &host->server, reterr);
-    if (rc < 0) {
-        uv_close((uv_handle_t *)&host->wake, NULL);
-        free_host(host);
         return rc;
     }
-    host->port = mu_addr_port(mu_server_address(host->server));
-    (void)mu_addr_format(mu_server_address(host->server), host->address);
-    rc = mu_thread_start(&host->thread, run_loop, host);
-    if (rc != 0) {
-        close_there(host, NULL);
-        free_host(host);
-        return mu_fail_errno(reterr, rc, "start the thread of a store server");
+    mu_list_init(&host->in_register);
+    rc = mu_server_start_as(&host->thread.loop, config, &host->server, reterr);
+    if (rc == 0) {
+        host->port = mu_addr_port(mu_server_address(host->server));
+        (void)mu_addr_format(mu_server_address(host->server), host->address);
+        rc = mu_loop_thread_start(&host->thread, what, reterr);
+        if (rc < 0)
+            close_there(&host->thread);
+    }
+    if (rc < 0) {
+        mu_loop_thread_discard(&host->thread);
+        free(host);
+        return rc;
     }
     *ret_host = host;
     return 0;
@@ -216,9 +135,9 @@ const char *muster_store_server_address(const struct muster_store_server *server
 
 static void stop(struct muster_store_server *host)
 {
-    run_there(host, close_there, NULL);
-    (void)pthread_join(host->thread, NULL);
-    free_host(host);
+    (void)mu_loop_thread_stop(&host->thread, close_there, -1, NULL);
+    mu_loop_thread_done(&host->thread);
+    free(host);
 }
 
 /* The last user stops a shared one, under the register's lock, so that the port is free for the next. */
@@ -245,6 +164,8 @@ void muster_store_server_stop(struct muster_store_server *server)
 /* ---- Waiting for a count ---- */
 
 struct count {
+    struct mu_posted posted;
+    struct muster_store_server *host;
     struct mu_server_watch *watch;
     const char *key;
     pthread_mutex_t lock;
@@ -268,37 +189,45 @@ static void on_value(void *ctx, struct mu_slice value)
     (void)pthread_mutex_unlock(&count->lock);
 }
 
-static void watch_there(struct muster_store_server *host, void *ctx)
+static void watch_there(struct mu_posted *posted)
 {
-    struct count *count = ctx;
+    struct count *count = (struct count *)posted;
 
-    count->rc = mu_server_watch(host->server, mu_slice_str(count->key), on_value, count, &count->watch, count->reterr);
+    count->rc =
+        mu_server_watch(count->host->server, mu_slice_str(count->key), on_value, count, &count->watch, count->reterr);
+    mu_posted_done(posted);
 }
 
-static void unwatch_there(struct muster_store_server *host, void *ctx)
+static void unwatch_there(struct mu_posted *posted)
 {
-    struct count *count = ctx;
+    struct count *count = (struct count *)posted;
 
-    mu_server_unwatch(host->server, count->watch);
+    mu_server_unwatch(count->host->server, count->watch);
+    mu_posted_done(posted);
 }
 
 int mu_host_wait_count(struct muster_store_server *server, const char *key, int64_t least, int64_t timeout_ms,
                        int64_t *ret_seen, struct muster_error *reterr)
 {
-    struct count count = { .key = key, .lock = PTHREAD_MUTEX_INITIALIZER, .reterr = reterr };
+    struct count count = { .posted = { .begin = watch_there },
+                           .host = server,
+                           .key = key,
+                           .lock = PTHREAD_MUTEX_INITIALIZER,
+                           .reterr = reterr };
     int64_t until_ms = mu_clock_ms() + timeout_ms;
     int errnum = mu_cond_init(&count.changed);
 
     if (errnum != 0)
         return mu_fail_errno(reterr, errnum, "wait for a count");
-    run_there(server, watch_there, &count);
+    mu_loop_thread_call(&server->thread, &count.posted);
     if (count.rc == 0) {
         (void)pthread_mutex_lock(&count.lock);
         while (count.seen < least && mu_cond_wait_until(&count.changed, &count.lock, until_ms))
             continue;
         *ret_seen = count.seen;
         (void)pthread_mutex_unlock(&count.lock);
-        run_there(server, unwatch_there, &count);
+        count.posted.begin = unwatch_there;
+        mu_loop_thread_call(&server->thread, &count.posted);
         if (*ret_seen < least)
             count.rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out after %" PRId64 " ms", timeout_ms);
     }
