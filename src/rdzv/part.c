@@ -10,12 +10,14 @@
 static void tell_rdzv(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *effect, const struct mu_part_sink *to)
 {
     const struct mu_doc *doc = mu_rdzv_doc(rdzv);
-    const struct muster_error *error = mu_rdzv_error(rdzv);
+    bool can_fail = effect->tell == MU_RDZV_TELL_FAILED || effect->tell == MU_RDZV_TELL_LOOKED ||
+                    effect->tell == MU_RDZV_TELL_BACKEND_DOWN || effect->tell == MU_RDZV_TELL_FOREIGN;
+    const struct muster_error *error = can_fail ? mu_rdzv_error(rdzv) : NULL;
     struct mu_part_news news = { .tell = (enum mu_part_tell)effect->tell,
                                  .asked = (enum mu_part_event_type)effect->asked,
                                  .round = effect->round,
                                  .count = effect->count,
-                                 .error = error->code != 0 ? error : NULL,
+                                 .error = error != NULL && error->code != 0 ? error : NULL,
                                  .away_ms = effect->away_ms,
                                  .give_up_in_ms = effect->give_up_in_ms,
                                  .host_lost = effect->host_lost };
@@ -100,6 +102,7 @@ static void tell_classic(const struct mu_classic_effect *effect, const struct mu
                                               .count = effect->count,
                                               .closed = effect->closed,
                                               .error = effect->error,
+                                              .give_up_in_ms = UINT64_MAX,
                                               .ranks = effect->ranks,
                                               .ranks_count = effect->ranks_count });
 }
@@ -167,7 +170,8 @@ static void tell_fold(const struct mu_fold_effect *effect, const struct mu_part_
                                               .count = effect->count,
                                               .closed = effect->closed,
                                               .who = effect->who,
-                                              .error = effect->error });
+                                              .error = effect->error,
+                                              .give_up_in_ms = UINT64_MAX });
 }
 
 static void step_fold(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,

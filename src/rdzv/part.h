@@ -50,9 +50,9 @@ struct mu_part_news {
     bool closed;                      /* LOOKED */
     const char *who;                  /* WAITING: the first of them; NULL: not known */
     const struct muster_error *error; /* FAILED, BACKEND_DOWN, FOREIGN, and of a LOOKED that was not possible */
-    uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN, where the machine knows: how long already, and for how long yet */
-    bool host_lost;                  /* BACKEND_DOWN: the store's host, a member, is lost with it; LOST follows */
-    const size_t *ranks;             /* LOST, where the machine counts and does not name them */
+    uint64_t away_ms, give_up_in_ms;  /* BACKEND_DOWN: how long already; for how long yet, UINT64_MAX: not known */
+    bool host_lost;                   /* BACKEND_DOWN: the store's host, a member, is lost with it; LOST follows */
+    const size_t *ranks;              /* LOST, where the machine counts and does not name them */
     size_t ranks_count;
 };
 

@@ -240,7 +240,7 @@ static void a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away(
     UNTIL(scene.failed == 1);
     assert_int_equal(scene.why.code, MUSTER_ERDZV_TIMEOUT);
     assert_string_equal(scene.why.text,
-                        "join rendezvous 'job': every round within 5 s lost a member before it could begin");
+                        "join rendezvous 'job': timed out after 5 s: every round lost a member before it could begin");
     assert_int_equal(script[MU_ETCD3_REVOKE].asked, 1); /* and all that was under it */
     assert_int_equal(scene.removed + scene.lost + scene.waiting + scene.left, 0);
 }

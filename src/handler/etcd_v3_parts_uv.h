@@ -1,0 +1,53 @@
+/* What the two files of the etcd-v3 handler share; nobody else includes it. */
+#ifndef MU_HANDLER_ETCD_V3_PARTS_UV_H
+#define MU_HANDLER_ETCD_V3_PARTS_UV_H
+
+#include "handler/meeting.h"
+#include "handler/patience.h"
+#include "handler/shell_uv.h"
+#include "kv/etcd3_uv.h"
+#include "kv/kv_job_uv.h"
+#include "rdzv/fold.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MU_V3_PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)
+#define MU_V3_REVOKE_MS 800 /* to take our keys out of etcd when we go; else they go with their lease */
+
+struct mu_v3 {
+    struct mu_shell shell;
+    char *run_id, *name, *local_addr;
+    char prefix[MU_V3_PREFIX_MAX]; /* "/muster/<run id>/" */
+    struct mu_rdzv_settings settings;
+    bool use_agent_store;
+    uint64_t lease_s, job_lease_s;
+    struct mu_patience patience;
+    struct mu_meeting meeting;
+    struct mu_etcd3 *etcd;
+    struct mu_fold *fold;
+    struct mu_etcd3_watch *watches[2]; /* by scope */
+    uint64_t loads[2];                 /* the newest load of each: an older one says nothing any more */
+    struct mu_etcd3_lease *lease;
+    uint64_t lease_take;
+    bool looking_around; /* the answer is not there yet */
+    struct mu_kv *kv;    /* of an agent; NULL: none */
+};
+
+static inline struct mu_v3 *mu_v3_of(struct mu_shell *shell)
+{
+    return (struct mu_v3 *)shell;
+}
+
+/* etcd_v3_requests_uv.c: what the fold machine wants from etcd. */
+void mu_v3_request(struct mu_shell *shell, const void *effect);
+void mu_v3_answer_late(struct mu_shell *shell, uint64_t id, unsigned how);
+void mu_v3_close_watches(struct mu_v3 *v);
+/* Writes job/master, by a transaction that holds only if the round still is the job's; answers the boot's `id`. 0 or
+ * MUSTER_ENOMEM. */
+int mu_v3_publish(struct mu_v3 *v, uint64_t id, const struct mu_fold_master *master);
+
+/* etcd_v3_uv.c: a GET of the boot's that waits may be answered now. */
+void mu_v3_answer_get(struct mu_v3 *v);
+
+#endif

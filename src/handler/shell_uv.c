@@ -1,0 +1,539 @@
+/* What a handler does around its pure machines. */
+#include "handler/shell_uv.h"
+
+#include "base/log.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static void converse(struct mu_shell *s, struct mu_talk_event event);
+static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own);
+
+/* ---- Telling ---- */
+
+void mu_shell_say(struct mu_shell *s, struct muster_rdzv_event *event)
+{
+    const struct muster_node self = { s->me.name.data, s->me.pid, s->me.local_id };
+
+    if (s->freeing)
+        return;
+    event->size = sizeof *event;
+    event->self = &self;
+    s->listener(s->ctx, event);
+}
+
+void mu_shell_record(const struct mu_shell *s, struct mu_rdzv_trace story)
+{
+    mu_rdzv_trace_tell(&(struct mu_teller){ s->run_id, s->me }, story);
+}
+
+static void say_with_nodes(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
+{
+    if (s->ops->tell != NULL)
+        s->ops->tell(s, event, news);
+    else
+        mu_shell_say(s, event);
+}
+
+static void tell_joined(struct mu_shell *s, struct muster_rdzv_event *event)
+{
+    struct mu_part_world world = { .rank = -1 };
+    struct muster_rdzv_info info = { .bootstrap = s->bootstrap };
+
+    (void)s->ops->part->world(s->part, &world);
+    info.round = world.round;
+    info.rank = world.rank;
+    info.world_size = (int64_t)world.count;
+    event->info = &info;
+    mu_shell_record(
+        s, (struct mu_rdzv_trace){
+               .kind = MU_RDZV_TRACE_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
+    say_with_nodes(s, event, NULL);
+}
+
+static int64_t left_ms(const struct mu_shell *s, uint64_t until_ms)
+{
+    uint64_t now_ms = uv_now(s->loop);
+
+    if (until_ms == UINT64_MAX)
+        return -1;
+    return until_ms > now_ms ? (int64_t)(until_ms - now_ms) : 0;
+}
+
+static void tell_progress(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
+{
+    struct mu_part_progress seen = s->ops->part->progress(s->part);
+    struct muster_rdzv_progress progress = {
+        .joined = seen.joined,
+        .waiting = seen.waiting,
+        .spares = seen.spares,
+        .min_nodes = s->nodes_min,
+        .max_nodes = s->nodes_max,
+        .spare = seen.spare,
+        .last_call_left_ms = left_ms(s, seen.last_call_until_ms),
+        .join_left_ms = left_ms(s, seen.deadline_ms),
+    };
+
+    event->round = seen.round;
+    event->progress = &progress;
+    say_with_nodes(s, event, news);
+}
+
+static void tell_waiting(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
+{
+    const struct muster_node first = { s->waiting_who, -1, -1 };
+
+    if (s->waiting_who[0] != '\0') {
+        event->nodes = &first;
+        event->nodes_count = 1;
+    }
+    say_with_nodes(s, event, news);
+}
+
+/* Which rendezvous it is about. */
+static void wrap(const struct mu_shell *s, const char *what, struct muster_error *error)
+{
+    (void)mu_wrap(error, error->code, "%s rendezvous '%s'", what, s->run_id);
+}
+
+/* What a close was for is known to the one that asked for it. */
+static void record_failure(const struct mu_shell *s, enum muster_rdzv_request request, const struct muster_error *error)
+{
+    if (!mu_talk_has_back_end(&s->talk))
+        return;
+    if (request == MUSTER_RDZV_REQUEST_JOIN)
+        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = error });
+    else if (request == MUSTER_RDZV_REQUEST_LEAVE)
+        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEAVE_FAILED, .error = error });
+    else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
+        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT_FAILED, .error = error });
+}
+
+static void tell_failed(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error)
+{
+    if (!muster_error_is_rdzv(error->code))
+        error->code = MUSTER_ERDZV_CONNECTION;
+    wrap(s, mu_handler_request_text(event->request), error);
+    record_failure(s, event->request, error);
+    mu_shell_say(s, event);
+}
+
+static void tell_down(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error,
+                      const struct mu_part_news *news)
+{
+    struct mu_part_world world;
+    bool member = s->ops->part->world(s->part, &world);
+
+    wrap(s, "keep to", error);
+    event->count = news->host_lost ? 1 : 0;
+    event->away_ms = (int64_t)news->away_ms;
+    if (news->give_up_in_ms != UINT64_MAX) /* 0: without a limit, or not known */
+        event->give_up_in_ms = news->give_up_in_ms > 0 ? (int64_t)news->give_up_in_ms : 1;
+    mu_shell_record(s, (struct mu_rdzv_trace){ .kind = member ? MU_RDZV_TRACE_BEAT_FAILED : MU_RDZV_TRACE_SYNC_FAILED,
+                                               .error = error });
+    mu_shell_say(s, event);
+}
+
+/* As the owner knows it. */
+static enum muster_rdzv_event_type told_as(enum mu_part_tell tell)
+{
+    static const enum muster_rdzv_event_type types[] = {
+        [MU_PART_TELL_JOINED] = MUSTER_RDZV_JOINED,
+        [MU_PART_TELL_WAITING] = MUSTER_RDZV_WAITING,
+        [MU_PART_TELL_LOST] = MUSTER_RDZV_PEERS_LOST,
+        [MU_PART_TELL_REMOVED] = MUSTER_RDZV_REMOVED,
+        [MU_PART_TELL_CLOSED] = MUSTER_RDZV_CLOSED,
+        [MU_PART_TELL_LEFT] = MUSTER_RDZV_LEFT,
+        [MU_PART_TELL_FAILED] = MUSTER_RDZV_FAILED,
+        [MU_PART_TELL_LOOKED] = MUSTER_RDZV_LOOKED,
+        [MU_PART_TELL_BACKEND_DOWN] = MUSTER_RDZV_BACKEND_DOWN,
+        [MU_PART_TELL_BACKEND_UP] = MUSTER_RDZV_BACKEND_UP,
+        [MU_PART_TELL_PROGRESS] = MUSTER_RDZV_PROGRESS,
+    };
+
+    assert(tell < sizeof types / sizeof types[0]);
+    return types[tell];
+}
+
+static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
+{
+    switch (asked) {
+    case MU_PART_ON_JOIN:
+        return MUSTER_RDZV_REQUEST_JOIN;
+    case MU_PART_ON_LEAVE:
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    case MU_PART_ON_CLOSE:
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    case MU_PART_ON_LOOK:
+        return MUSTER_RDZV_REQUEST_LOOK;
+    case MU_PART_ON_TIME:
+        break;
+    }
+    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
+static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
+{
+    struct muster_error error = effect->error != NULL ? *effect->error : (struct muster_error){ 0 };
+    struct muster_rdzv_event event = { .type = told_as(effect->tell),
+                                       .round = effect->round,
+                                       .count = effect->count,
+                                       .error = effect->error != NULL ? &error : NULL };
+
+    switch (effect->tell) {
+    case MU_PART_TELL_JOINED:
+        tell_joined(s, &event);
+        return;
+    case MU_PART_TELL_WAITING:
+        tell_waiting(s, &event, news);
+        return;
+    case MU_PART_TELL_LOST:
+        say_with_nodes(s, &event, news);
+        return;
+    case MU_PART_TELL_PROGRESS:
+        tell_progress(s, &event, news);
+        return;
+    case MU_PART_TELL_FAILED:
+        event.request = request_of(effect->asked);
+        tell_failed(s, &event, &error);
+        return;
+    case MU_PART_TELL_BACKEND_DOWN:
+        tell_down(s, &event, &error, news);
+        return;
+    case MU_PART_TELL_LOOKED:
+        event.request = MUSTER_RDZV_REQUEST_LOOK;
+        event.closed = news != NULL && news->closed;
+        if (event.error != NULL)
+            wrap(s, mu_handler_request_text(event.request), &error);
+        break;
+    case MU_PART_TELL_LEFT:
+        if (s->part != NULL)
+            mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEFT });
+        break;
+    case MU_PART_TELL_REMOVED:
+    case MU_PART_TELL_CLOSED:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
+        break;
+    }
+    mu_shell_say(s, &event);
+}
+
+/* ---- The conversation ---- */
+
+static void perform(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
+{
+    switch (effect->type) {
+    case MU_TALK_DO_ASK:
+        if (effect->asked == MU_PART_ON_JOIN)
+            mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_ATTEMPTS });
+        feed(s, effect->asked, NULL);
+        break;
+    case MU_TALK_DO_START_BOOT:
+        s->ops->start_boot(s);
+        break;
+    case MU_TALK_DO_STOP_BOOT:
+        mu_boot_uv_stop(&s->boot);
+        break;
+    case MU_TALK_DO_FIND:
+        s->ops->find(s);
+        break;
+    case MU_TALK_DO_TELL:
+        tell_owner(s, effect, news);
+        break;
+    }
+}
+
+static void on_turn(void *ctx)
+{
+    converse(ctx, (struct mu_talk_event){ .type = MU_TALK_ON_TURN });
+}
+
+static void converse(struct mu_shell *s, struct mu_talk_event event)
+{
+    struct mu_talk_effects effects;
+
+    if (s->freeing)
+        return;
+    event.now_ms = uv_now(s->loop);
+    mu_talk_step(&s->talk, &event, &effects);
+    for (unsigned i = 0; i < effects.count && !s->freeing; i++)
+        perform(s, &effects.items[i], event.news);
+    if (!s->freeing && mu_talk_is_due(&s->talk))
+        mu_later_turn(&s->later, on_turn, s);
+}
+
+static void on_part_tells(void *ctx, const struct mu_part_news *news)
+{
+    struct mu_shell *s = ctx;
+
+    if (s->freeing)
+        return;
+    if (news->tell == MU_PART_TELL_FOREIGN) {
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", s->run_id, news->error->text);
+        return;
+    }
+    if (news->tell == MU_PART_TELL_CLOSED && news->asked == MU_PART_ON_CLOSE)
+        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
+    if (news->tell == MU_PART_TELL_WAITING)
+        (void)snprintf(s->waiting_who, sizeof s->waiting_who, "%s", news->who != NULL ? news->who : "");
+    converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_TOLD, .news = news });
+}
+
+static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
+{
+    struct mu_shell *s = ctx;
+
+    s->bootstrap = *bootstrap;
+    converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_BOOTED });
+}
+
+static void on_boot_failed(void *ctx, const struct muster_error *error)
+{
+    converse(ctx, (struct mu_talk_event){ .type = MU_TALK_ON_BOOT_FAILED, .error = error });
+}
+
+static void on_boot_request(void *ctx, const struct mu_boot_effect *effect)
+{
+    struct mu_shell *s = ctx;
+
+    s->ops->boot_request(s, effect);
+}
+
+void mu_shell_found(struct mu_shell *s)
+{
+    assert(s->part != NULL);
+    converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_FOUND });
+}
+
+void mu_shell_not_found(struct mu_shell *s, const struct muster_error *error)
+{
+    mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BACKEND_FAILED, .error = error });
+    converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_NOT_FOUND, .error = error });
+}
+
+static void ask(struct muster_handler *handler, enum mu_part_event_type asked)
+{
+    converse((struct mu_shell *)handler, (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = asked });
+}
+
+void mu_shell_join(struct muster_handler *handler)
+{
+    ask(handler, MU_PART_ON_JOIN);
+}
+
+void mu_shell_leave(struct muster_handler *handler)
+{
+    ask(handler, MU_PART_ON_LEAVE);
+}
+
+void mu_shell_ask_to_close(struct muster_handler *handler)
+{
+    ask(handler, MU_PART_ON_CLOSE);
+}
+
+void mu_shell_look(struct muster_handler *handler)
+{
+    ask(handler, MU_PART_ON_LOOK);
+}
+
+/* ---- The part's steps ---- */
+
+static void on_part_request(void *ctx, const void *effect)
+{
+    struct mu_shell *s = ctx;
+
+    s->ops->request(s, effect);
+}
+
+static void on_part_own(void *ctx, const void *effect)
+{
+    struct mu_shell *s = ctx;
+
+    if (s->ops->own != NULL && !s->freeing)
+        s->ops->own(s, effect);
+}
+
+static int64_t wall_us(void)
+{
+    struct timespec now = { 0 };
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Answers that had to wait until the step that wanted them was over. */
+static void answer_late(struct mu_shell *s)
+{
+    s->answering_late = true;
+    while (s->late_count > 0 && !s->freeing) {
+        struct mu_shell_late first = s->late[0];
+
+        s->late_count--;
+        memmove(s->late, s->late + 1, s->late_count * sizeof s->late[0]);
+        s->ops->answer(s, first.id, first.how);
+    }
+    s->answering_late = false;
+}
+
+static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own)
+{
+    const struct mu_part_sink sink = {
+        .request = on_part_request, .tell = on_part_tells, .own = on_part_own, .ctx = s
+    };
+    struct mu_part_now now = { .now_ms = uv_now(s->loop), .wall_us = wall_us() };
+
+    if (s->freeing)
+        return;
+    s->ops->part->step(s->part, type, own, now, &sink);
+    mu_rdzv_trace_phase(&s->phases, s->run_id, s->ops->part->phase(s->part), now.now_ms);
+    if (s->answering_late)
+        return; /* the outer one goes on */
+    answer_late(s);
+    mu_shell_arm(s);
+}
+
+void mu_shell_feed(struct mu_shell *s, const void *event)
+{
+    assert(event != NULL);
+    feed(s, MU_PART_ON_TIME, event);
+}
+
+void mu_shell_answer_late(struct mu_shell *s, uint64_t id, unsigned how)
+{
+    if (id == 0)
+        return;
+    assert(s->late_count < MU_SHELL_LATE_MAX);
+    s->late[s->late_count++] = (struct mu_shell_late){ id, how };
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct mu_shell *s = timer->data;
+
+    if (s->ops->on_time != NULL)
+        s->ops->on_time(s);
+    if (s->part != NULL)
+        feed(s, MU_PART_ON_TIME, NULL);
+}
+
+/* Always derived anew, so never forgotten. */
+void mu_shell_arm(struct mu_shell *s)
+{
+    uint64_t when_ms = s->part != NULL ? s->ops->part->deadline_ms(s->part) : UINT64_MAX, now_ms = uv_now(s->loop);
+
+    if (s->freeing)
+        return;
+    if (s->also_ms < when_ms)
+        when_ms = s->also_ms;
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(&s->timer);
+    else
+        (void)uv_timer_start(&s->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}
+
+/* ---- Requests under way ---- */
+
+void *mu_order_new(struct mu_shell *s, size_t size, uint64_t id)
+{
+    struct mu_order *order = calloc(1, size);
+
+    assert(size >= sizeof *order);
+    if (order == NULL)
+        return NULL;
+    order->shell = s;
+    order->id = id;
+    mu_list_push(&s->orders, &order->link);
+    return order;
+}
+
+struct mu_order *mu_order_find(const struct mu_shell *s, uint64_t id)
+{
+    for (struct mu_list *link = s->orders.next; id != 0 && link != &s->orders; link = link->next) {
+        struct mu_order *order = MU_LIST_ITEM(link, struct mu_order, link);
+
+        if (order->id == id)
+            return order;
+    }
+    return NULL;
+}
+
+void mu_order_free(struct mu_order *order)
+{
+    mu_list_remove(&order->link);
+    free(order);
+}
+
+/* ---- Beginning and end ---- */
+
+void mu_shell_init(struct mu_shell *s, uv_loop_t *loop, const struct mu_shell_ops *ops, uint64_t join_ms,
+                   muster_rdzv_listener *listener, void *ctx)
+{
+    s->loop = loop;
+    s->ops = ops;
+    s->listener = listener;
+    s->ctx = ctx;
+    s->also_ms = UINT64_MAX;
+    mu_list_init(&s->orders);
+    mu_talk_init(&s->talk, join_ms, ops->find != NULL);
+}
+
+void mu_shell_open(struct mu_shell *s, struct mu_kv *kv, bool agents_store)
+{
+    static const struct mu_boot_uv_ops boot_ops = { on_booted, on_boot_failed, on_boot_request };
+
+    assert(s->part != NULL || s->ops->find != NULL);
+    (void)uv_timer_init(s->loop, &s->timer); /* these only fill in memory */
+    s->timer.data = s;
+    mu_later_open(&s->later, s->loop, NULL);
+    mu_boot_uv_open(&s->boot, s->loop,
+                    &(struct mu_boot_uv_config){ .kv = kv, .agents_store = agents_store, .ops = &boot_ops, .ctx = s });
+    if (mu_talk_is_due(&s->talk))
+        mu_later_turn(&s->later, on_turn, s);
+}
+
+void mu_shell_hold(struct mu_shell *s)
+{
+    s->handles++;
+}
+
+void mu_shell_drop(void *ctx)
+{
+    struct mu_shell *s = ctx;
+    void (*on_freed)(void *ctx) = s->on_freed;
+    void *freed_ctx = s->freed_ctx;
+
+    assert(s->handles > 0);
+    s->handles--;
+    if (!s->freeing || s->handles > 0)
+        return;
+    if (s->ops->last != NULL && !s->at_last) {
+        s->at_last = true;
+        s->handles = 1;
+        s->ops->last(s);
+        return;
+    }
+    assert(mu_list_empty(&s->orders));
+    s->ops->destroy(s);
+    on_freed(freed_ctx);
+}
+
+static void on_timer_closed(uv_handle_t *timer)
+{
+    mu_shell_drop(timer->data);
+}
+
+void mu_shell_close(struct mu_shell *s, void (*done)(void *ctx), void *ctx)
+{
+    assert(!s->freeing && done != NULL);
+    s->freeing = true;
+    s->on_freed = done;
+    s->freed_ctx = ctx;
+    s->handles += 3;
+    mu_boot_uv_close(&s->boot, mu_shell_drop);
+    uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+    mu_later_close(&s->later, mu_shell_drop, s);
+}
