@@ -1,10 +1,10 @@
-/* The agent of library users: agent_uv.h's, on a loop that runs in the thread of whoever calls muster_agent_run().
+/* The agent of library users: that of agent_uv.h, on a loop that runs in the thread that calls muster_agent_run().
  *
- * Other threads reach it through what `lock` guards: the group as it was last published, signals and ends of workers that
- * wait to be told, and an async handle that wakes the loop up for them. The loop's thread publishes whenever the state
- * changes or workers are about to be started. It reads what it alone writes without the lock.
+ * Other threads reach it through what `lock` guards: the group as it was last published, signals and ends of workers
+ * that wait to be told, and an async handle that wakes the loop up for them. The loop's thread publishes whenever the
+ * state changes or workers are about to be started. It reads what it alone writes without the lock.
  *
- * A run that cannot be started closes what it has opened, as at the end of any other, and returns the reason. */
+ * A run that cannot be started closes what it has opened, like every other run at its end, and returns the reason. */
 #include "agent/group_store_uv.h"
 #include "agent/spec.h"
 #include "base/log.h"
@@ -28,10 +28,10 @@ _Static_assert(MU_SPEC_WORKERS_MAX <= MU_GROUP_WORKERS_MAX && MU_SPEC_WORKERS_MA
 
 extern char **environ;
 
-/* A driver's worker: runs, has ended and that waits to be told, or neither. */
+/* A driver's worker: it runs, or has ended and the agent has still to be told, or neither. */
 struct ended {
     bool runs;
-    char *unhealthy; /* what is wrong with one that runs, and waits to be told; NULL: nothing */
+    char *unhealthy; /* what is wrong with one that runs, still to be told; NULL: nothing */
     int exit_code;
     int64_t wall_ms;
     struct muster_bytes value;
@@ -215,7 +215,7 @@ static void release(void *ctx, struct mu_spawn *spec)
 
 /* ---- Workers of a driver's ---- */
 
-/* Ends that nobody waits for any more: start has failed after all. */
+/* Ends of workers that nothing waits for: start has failed. */
 static void forget_ends(struct muster_agent *p)
 {
     (void)pthread_mutex_lock(&p->lock);
@@ -606,7 +606,7 @@ static void on_end(void *ctx, const struct mu_agent_result *result)
 
 /* ---- The run ---- */
 
-/* Without a race: umask() would change it for other threads for a moment. */
+/* Read from /proc, for umask() would change it for other threads for a moment. */
 static mode_t read_umask(void)
 {
     FILE *file = fopen("/proc/self/status", "re");
@@ -640,8 +640,8 @@ static void take_startup(struct mu_startup *startup)
         startup->nofile_soft = limit.rlim_cur;
 }
 
-/* A peer that is gone or a file at its limit must not end the program: these signals wait, and are taken away before they may
- * come again. */
+/* SIGPIPE and SIGXFSZ must not end the program: they are blocked, and a pending one is taken away before they are
+ * unblocked. */
 static void make_write_signals(sigset_t *ret_set)
 {
     (void)sigemptyset(ret_set);
@@ -657,7 +657,7 @@ static void block_write_signals(sigset_t *ret_before)
     (void)pthread_sigmask(SIG_BLOCK, &set, ret_before);
 }
 
-/* Also gives back the rest of the mask, which is less while signals are handled. */
+/* Also restores the rest of the mask, from which handled signals were taken. */
 static void unblock_write_signals(const sigset_t *before)
 {
     static const struct timespec at_once;
@@ -665,7 +665,7 @@ static void unblock_write_signals(const sigset_t *before)
 
     make_write_signals(&set);
     for (int signal = 1; signal < SIGRTMIN; signal++) {
-        if (sigismember(before, signal) == 1) /* it was blocked before: whoever waits for it shall find it */
+        if (sigismember(before, signal) == 1) /* it was blocked before, so it stays pending for the program */
             (void)sigdelset(&set, signal);
     }
     while (sigtimedwait(&set, NULL, &at_once) > 0)

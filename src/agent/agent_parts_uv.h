@@ -27,7 +27,7 @@ struct mu_worker {
     bool started, exited, failed;
     int code;
     int64_t noticed_s;
-    unsigned order; /* of its death; those who were stopped come last, by local rank, as PyTorch finds them */
+    unsigned order; /* of its death; workers that were stopped come last, by local rank, as in PyTorch */
     bool hung;      /* which was noticed before, and counts instead */
     bool out_of_memory;
     char *error_path;
@@ -48,7 +48,7 @@ struct mu_agent {
     struct muster_rdzv *made; /* goes after the handler; NULL: none */
     struct mu_job *job;
     struct mu_kv *kv;       /* to the group's store; NULL: not opened yet */
-    struct mu_kv *users_kv; /* the same for the library's user, whose waits are not to hold up ours */
+    struct mu_kv *users_kv; /* the same for the library's user, whose waits must not hold up ours */
     char kv_host[MU_RDZV_HOST_MAX];
     uint16_t kv_port;
     size_t waits; /* gets that are under way in it */
@@ -92,13 +92,13 @@ struct mu_agent {
 
 /* ---- agent_uv.c ---- */
 
-/* Tells the job what happened, does what it wants then, and sets last will and timer anew. From the loop. */
+/* Tells the job what happened, does what it wants then, and renews last will and timer. From the loop. */
 void mu_agent_feed(struct mu_agent *agent, struct mu_job_event event);
 /* The same for an event of the policy. */
 void mu_agent_tell(struct mu_agent *agent, struct mu_policy_event event);
-/* The same for what comes at once of something that the job wants: it is told when that is done. */
+/* The same for an event that comes at once of an effect: it is told when the effect is done. */
 void mu_agent_tell_later(struct mu_agent *agent, struct mu_policy_event event);
-/* So many things less that the loop has of the agent; after mu_agent_free() the last one frees it. */
+/* The loop has closed this many of the agent's handles; after mu_agent_free() the last one frees the agent. */
 void mu_agent_handles_gone(struct mu_agent *agent, size_t handles);
 /* One less, as a callback. */
 void mu_agent_on_part_closed(void *ctx);
@@ -119,9 +119,9 @@ void mu_agent_forget_workers(struct mu_agent *agent);
 
 /* Whether the back end has a store for agents. */
 bool mu_agent_has_store(const struct mu_agent *agent);
-/* A machine's request to it. One that cannot even be made is answered with the reason. */
+/* A machine's request to it. One that cannot be made is answered with the reason. */
 void mu_agent_submit(struct mu_agent *agent, enum mu_job_who who, const struct mu_ask *ask);
-/* A new round: whatever is still waited for belongs to an earlier one, and may never come. */
+/* A new round: all waits belong to an earlier one, and may never end. */
 void mu_agent_end_waits(struct mu_agent *agent);
 void mu_agent_close_stores(struct mu_agent *agent);
 /* The last will is derived anew whenever something has happened, so that it is never forgotten. */

@@ -194,8 +194,8 @@ bool mu_agent_has_store(const struct mu_agent *a)
 
 /* ---- The last will ---- */
 
-/* Only a TCPStore can be written to by a keeper. On etcd there is no will: the others learn of a killed node what they
- * learn of every lost one, that its lease has run out. */
+/* Only a TCPStore can be written to by a keeper. On etcd there is no will: the others learn of a killed node when its
+ * lease runs out, as with every lost node. */
 void mu_agent_renew_will(struct mu_agent *a)
 {
     char key[sizeof a->will_key], text[MU_VANISHED_NOTE_MAX];

@@ -1,12 +1,12 @@
-/* The agent: what its machines want is done here, and what happens is told to them.
+/* The agent: does what its machines want, and tells them what happens.
  *
- * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes through
- * the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit -> STOP_WORKERS ends what
- * they left -> FINISH: the completion machine waits for the others -> END. What goes from one machine to another is the
- * business of job.h.
+ * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes
+ * through the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit ->
+ * STOP_WORKERS ends what they left -> FINISH: the completion machine waits for the others -> END. job.h passes events
+ * from one machine to another.
  *
- * Failures of the store are the machines' business: every ask is answered, with an error if need be. Without memory for an
- * ask or an event the agent ends with an error. */
+ * The machines handle failures of the store: every request is answered, if need be with an error. Without memory for a
+ * request or an event the agent ends with an error. */
 #include "agent/agent_parts_uv.h"
 #include "agent/trace.h"
 #include "base/files.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* At the end, for files that are being closed. What was written to them is waited for before. */
+/* At the end, for closing files. Writes to them have been waited for before. */
 #define DISK_CLOSE_MS 1000
 
 enum {
@@ -170,7 +170,7 @@ static void on_step(void *ctx, const struct mu_policy_event *event, enum mu_poli
         mu_log(MUSTER_LOG_DEBUG, "%s", line);
 }
 
-/* Does what the job wants then, until it wants nothing more; and sets last will and timer anew. */
+/* Does what the job wants, until it wants nothing more; then renews last will and timer. */
 void mu_agent_feed(struct mu_agent *a, struct mu_job_event event)
 {
     struct mu_job_effect effect;
@@ -237,7 +237,7 @@ static struct mu_job_joined joined_of(struct mu_agent *a, const struct muster_rd
     };
 }
 
-/* Where a back end has neither a store nor an address, one node can do without both. */
+/* If a back end has neither a store nor an address, a single node can do without both. */
 static void take_round(struct mu_agent *a, const struct muster_rdzv_event *event)
 {
     struct muster_store_info *meet = &a->info.bootstrap;
@@ -388,7 +388,7 @@ static void destroy(struct mu_agent *a)
 
 static void on_disk_closed(void *ctx, bool hangs)
 {
-    (void)hangs; /* whoever ends the process asks mu_filethread_hangs() */
+    (void)hangs; /* the code that ends the process asks mu_filethread_hangs() */
     mu_agent_handles_gone(ctx, 1);
 }
 
@@ -480,7 +480,7 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
                : MUSTER_ENOMEM;
 }
 
-/* As whoever joins waits for a store; 0: the back end knows no such time. */
+/* As long as a join waits for a store; 0: the back end has no such timeout. */
 static uint64_t store_ms(const struct mu_agent *a)
 {
     struct mu_rdzv_settings settings;

@@ -1,5 +1,5 @@
-/* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, completion.h), with a rendezvous handler, a
- * group of worker processes and their output. One for a loop; from start to on_end. */
+/* An agent on a loop: performs what its pure machines want (policy.h, ranks.h, completion.h), with a rendezvous
+ * handler, a group of worker processes and their output. One for a loop; from start to on_end. */
 #ifndef MU_AGENT_AGENT_UV_H
 #define MU_AGENT_AGENT_UV_H
 
@@ -33,7 +33,7 @@ struct mu_agent_result {
 
 /* Workers of another kind than processes. Called from the loop. */
 struct mu_agent_driver {
-    /* All of them or none. What they are called goes to `ret_ids`, which are zero before. */
+    /* All of them or none. Their names go to `ret_ids`, which are zero before. */
     int (*start)(void *ctx, const struct mu_agent_worker *workers, size_t count, struct muster_worker_id *ret_ids,
                  struct muster_error *reterr);
     /* Over when the end of each was told: mu_agent_worker_ended(). */
@@ -52,7 +52,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     int64_t local_world_size, max_restarts;
     uint64_t grace_ms;   /* what workers have to end, whatever they are stopped for */
     uint64_t barrier_ms; /* UINT64_MAX: no limit */
-    uint64_t hang_ms;    /* a worker that hangs in the kernel for so long makes the group ill; 0: nobody looks */
+    uint64_t hang_ms;    /* a worker that hangs in the kernel for this long makes the group UNHEALTHY; 0: not checked */
     bool identical;
     const struct mu_signals *signals;
     const struct mu_startup *startup; /* NULL: as we are */
@@ -63,8 +63,8 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     /* The file timer: NULL, or where its FIFO is. */
     const char *timer_file;
     const struct mu_agent_driver *driver; /* NULL: processes. Without output, timer, prepare and release otherwise */
-    /* Fills in argv and envp (and what else a worker is started with, its io excepted); both stay the caller's and are given
-     * back by `release`. */
+    /* Fills in argv, envp and all else that a worker is started with, except its io. They stay the caller's, and
+     * `release` gives them back. */
     int (*prepare)(void *ctx, const struct mu_agent_worker *worker, struct mu_spawn *ret_spec,
                    struct muster_error *reterr);
     void (*release)(void *ctx, struct mu_spawn *spec);
@@ -76,7 +76,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     void *ctx;
 };
 
-/* How many descriptors the agent of so many workers needs: for itself, for each of them, and for their output. */
+/* How many descriptors the agent of this many workers needs: for itself, for each of them, and for their output. */
 size_t mu_agent_files(int64_t local_world_size, const struct mu_logs_config *logs);
 /* Whether this process may have as many: MUSTER_ESYSTEM if not. */
 int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr);
@@ -91,10 +91,11 @@ void mu_agent_worker_ended(struct mu_agent *agent, const struct mu_exit *exit);
 /* For drivers, likewise: a worker that runs, but is stuck. */
 void mu_agent_worker_unhealthy(struct mu_agent *agent, uint32_t local_rank, const char *text);
 
-/* For the library's user: what stands before the keys of the round in the group's store; false: there is no round. The room is
+/* For the library's user: the prefix of the round's keys in the group's store; false: there is no round. The room is
  * that of mu_round_stock_prefix(). */
 bool mu_agent_round_prefix(const struct mu_agent *agent, char *text, size_t room);
-/* A request to that store, from the loop; one that cannot be made is done at once. Those of a round are done when the next is joined. */
+/* A request to that store, from the loop; one that cannot be made is done at once. Those of a round are done when the
+ * next is joined. */
 struct mu_kv_request;
 void mu_agent_ask(struct mu_agent *agent, struct mu_kv_request *request);
 

@@ -120,7 +120,7 @@ static void say_where(struct mu_agent *a)
     }
 }
 
-/* Directories of our own in /tmp are trusted to answer: without files to write, no thread is worth its start. */
+/* A temporary directory of ours is trusted to answer: without files to write, no thread is needed. */
 static int start_disk(struct mu_agent *a, struct muster_error *reterr)
 {
     const struct mu_logs_config *logs = &a->config.logs;
@@ -166,8 +166,8 @@ static struct mu_stdio stdio_of(int fd)
     return (struct mu_stdio){ .type = fd < 0 ? MU_STDIO_INHERIT : MU_STDIO_FD, .fd = fd };
 }
 
-/* Whether an agent has the workers' store. With PyTorch 1.13 worker 0 has it, except in a static rendezvous, which has no rounds; so it
- * does where the back end has no address for them. */
+/* Whether an agent serves the workers' store. Worker 0 serves it with PyTorch 1.13 (except in a static rendezvous,
+ * which has no rounds), and if the back end has no address for the workers. */
 static bool shares_store(const struct mu_agent *a)
 {
     return (!a->old_dialect || a->info.round < 0) && !a->meets_alone && a->handler->ops->use_agent_store(a->handler);
@@ -419,7 +419,7 @@ static bool start_reading(struct mu_agent *a, const struct mu_exit *exit)
     return true;
 }
 
-/* A function's value; of one that has failed, its last words. A value that did not come back is a failure. */
+/* Keeps a function's value or, if it failed, its error text. A value that did not come back is a failure. */
 static void keep_value(struct mu_worker *worker, const struct mu_exit *exit)
 {
     const char *lost = exit->result_error != NULL ? exit->result_error->text : NULL;
@@ -434,7 +434,7 @@ static void keep_value(struct mu_worker *worker, const struct mu_exit *exit)
     (void)mu_buf_assign(&worker->tail, mu_slice_str(lost));
 }
 
-/* For the policy, which says it once; PyTorch's line is for debugging. */
+/* For the policy, which logs it once; PyTorch's own line is logged at DEBUG. */
 static void describe_failure(const struct mu_agent *a, uint32_t rank, char *text, size_t room)
 {
     struct mu_failure failure = mu_agent_failure_of(&a->workers[rank], rank);
@@ -526,7 +526,7 @@ static void on_worker_hang(void *ctx, const struct mu_hang *hang)
     tell_unhealthy(a, hang->rank, text, false);
 }
 
-/* Workers that cannot be killed have failed, as far as anybody will ever know. */
+/* Workers that cannot be killed count as failed. */
 static void give_up_on_the_rest(struct mu_agent *a, const char *left)
 {
     for (size_t i = 0; i < (size_t)a->config.local_world_size; i++) {
@@ -588,7 +588,7 @@ static bool all_ended(const struct mu_agent *a)
     return all;
 }
 
-/* A driver's workers are stopped when the end of each was told; without another call if it was already. */
+/* A driver's workers are stopped when the end of each was told. If all have ended, the driver is not called. */
 static void stop_by_driver(struct mu_agent *a, int signal, uint64_t grace_ms, bool is_restart)
 {
     const struct muster_worker_stop how = {

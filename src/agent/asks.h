@@ -1,6 +1,6 @@
-/* Requests to the job's store, as the agent's pure machines make them: a bounded table of what is under way, each with an
- * id of its own, asked again while the store may come back. Keys are whole: nothing is put in front of them by whoever
- * carries them out. Pure.
+/* Requests to the job's store, as the agent's pure machines make them: a bounded table of what is under way, each with
+ * an id of its own, asked again while the store may come back. Keys are complete: no prefix is put in front of them.
+ * Pure.
  *
  * A machine adds asks; mu_asks_emit(), at the end of each of its steps, gives out those that are new or due again;
  * mu_asks_answer() finds the one that an answer belongs to, and drops answers to anything else. */
@@ -22,7 +22,7 @@
 #define MU_ASK_KINDS(X)                                                                                                \
     X(GET, "get")                     /* key -> value; waits until it is there, at most timeout_ms: MUSTER_ETIMEOUT */ \
     X(SET, "set")                     /* key, value */                                                                 \
-    X(ADD, "add")                     /* key, number -> number. After an error nobody knows whether it was done */     \
+    X(ADD, "add")                     /* key, number -> number. After an error it may have been done or not */         \
     X(COMPARE_SET, "compare and set") /* key, expected, value -> value: what is there now */                           \
     X(CHECK, "check")                 /* key -> found; does not wait */                                                \
     X(DELETE, "delete")               /* key */
@@ -95,8 +95,8 @@ bool mu_asks_emit(struct mu_asks *asks, uint64_t now_ms, uint64_t deadline_ms, s
 /* The one under way that an answer with this id belongs to; NULL: none. */
 const struct mu_ask_slot *mu_asks_find(const struct mu_asks *asks, uint64_t id);
 
-/* True: *ret_slot is a copy of the one that was answered, which is free again (its key and value stay until something is
- * added); answer->error is final then, if there is one. False: an answer to nothing, or it will be asked again. */
+/* True: *ret_slot is a copy of the one that was answered, which is free again (its key and value stay until something
+ * is added); answer->error is final then, if there is one. False: an answer to nothing, or it will be asked again. */
 bool mu_asks_answer(struct mu_asks *asks, const struct mu_answer *answer, uint64_t now_ms,
                     struct mu_ask_slot *ret_slot);
 

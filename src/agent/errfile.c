@@ -1,5 +1,5 @@
-/* Error files. What comes from a worker is bytes from outside: it is read within limits, and whatever is wrong with it is said
- * and does not end the launcher. */
+/* Error files. A worker's file is input from outside: it is read within limits, and a bad one is reported and does not
+ * end the launcher. */
 #include "agent/errfile.h"
 
 #include "events/json.h"
@@ -47,8 +47,8 @@ static int32_t escape_at(const char *text, size_t len)
     return value;
 }
 
-/* Python writes undecodable bytes and NULs in texts as escapes that JSON proper does not know, "\udcff" and "\u0000". They
- * become U+FFFD, in place. */
+/* Python writes undecodable bytes and NULs in texts as escapes that JSON proper does not know, "\udcff" and "\u0000".
+ * They become U+FFFD, in place. */
 static void mend_escapes(char *text, size_t len)
 {
     size_t at = 0;
@@ -163,7 +163,7 @@ static int take(struct mu_errfile *file, struct muster_error *reterr)
     return rc;
 }
 
-/* Reading and writing are recursive: what is nested beyond all reason is refused before. */
+/* Reading and writing are recursive, so a text that is nested too deeply is refused before. */
 static bool too_deep(const char *text, size_t len)
 {
     unsigned depth = 0;
@@ -191,7 +191,7 @@ static int load(const char *text, size_t len, struct json_t **ret_root, struct m
     *ret_root = json_loadb(text, len, JSON_DECODE_ANY, &why);
     if (*ret_root != NULL)
         return 0;
-    /* Where jansson itself ran out of memory it often says nothing at all. */
+    /* When jansson runs out of memory it often returns no error. */
     if (json_error_code(&why) == json_error_out_of_memory || why.text[0] == '\0')
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
     return mu_fail(reterr, MUSTER_EINVAL, "not JSON: line %d: %s", why.line, why.text);
@@ -443,7 +443,7 @@ static int write_to(const char *path, int flags, struct mu_slice bytes)
     return rc;
 }
 
-/* Beside it first, then over it: nobody reads half of it. */
+/* Written to a file beside it, which is then renamed: readers never see half of it. */
 static int replace(const char *path, struct mu_slice bytes)
 {
     char *beside;

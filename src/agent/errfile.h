@@ -1,11 +1,11 @@
-/* Error files: what a worker leaves at TORCHELASTIC_ERROR_FILE, and what the launcher leaves at its own. The form is that of
- * PyTorch's `record` decorator:
+/* Error files: what a worker leaves at TORCHELASTIC_ERROR_FILE, and what the launcher leaves at its own. The form is
+ * that of PyTorch's `record` decorator:
  *
- *     {"message": {"message": "ValueError: ...", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1794726705"}}}
+ *     {"message": {"message": "ValueError: ...", "extraInfo": {"py_callstack": "...", "timestamp": "1794726705"}}}
  *     {"message": "text", "timestamp": 1794726705}
  *
- * A file that is empty, too big, no JSON, or of other types counts as absent, and `problem` says so: unlike PyTorch's, our
- * launcher lives on. Other keys are kept as they are. */
+ * A file that is empty, too big, no JSON, or of other types counts as absent, and `problem` says so: unlike PyTorch's,
+ * our launcher lives on. Other keys are kept as they are. */
 #ifndef MU_AGENT_ERRFILE_H
 #define MU_AGENT_ERRFILE_H
 
@@ -30,17 +30,17 @@ struct mu_errfile {      /* zeroed: absent */
  * MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_errfile_parse(struct mu_slice bytes, struct mu_errfile *ret_file, struct muster_error *reterr);
 
-/* Never fails: a file that cannot be read is absent. NULL and the empty path: absent. Waits for nothing (FIFOs and the like
- * are refused). */
+/* Never fails: a file that cannot be read is absent. NULL and the empty path: absent. Waits for nothing (FIFOs and the
+ * like are refused). */
 void mu_errfile_read(const char *path, struct mu_errfile *ret_file);
 void mu_errfile_done(struct mu_errfile *file); /* zeroes it */
 
 /* The whole file as Python's json.dumps() would write it again: for an event's raw_error. Appends. */
 int mu_errfile_write(const struct mu_errfile *file, struct mu_buf *out);
 
-/* What the launcher puts at its own TORCHELASTIC_ERROR_FILE (no line end). Both append.
- * After a worker's failure: the worker's file, with message.errorCode when `exit_code` is not 0 and the message is an object.
- * `file` must be present. Without one nothing is written at all. */
+/* What the launcher puts at its own TORCHELASTIC_ERROR_FILE (no line end). Both append. After a worker's failure: the
+ * worker's file, with message.errorCode when `exit_code` is not 0 and the message is an object. `file` must be present.
+ * Without one nothing is written at all. */
 int mu_errfile_write_copy(const struct mu_errfile *file, int exit_code, struct mu_buf *out);
 /* After anything else: our own error, `kind` being the name of PyTorch's exception ("SignalException"). */
 int mu_errfile_write_own(const char *kind, const char *text, int64_t now_s, struct mu_buf *out);

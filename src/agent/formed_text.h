@@ -1,4 +1,4 @@
-/* The lines about a group that has formed: one for people, the result for scripts, the members. Pure: facts in, words out. */
+/* The lines about a group that has formed: one for people, the result for scripts, and the members. Pure. */
 #ifndef MU_AGENT_FORMED_TEXT_H
 #define MU_AGENT_FORMED_TEXT_H
 
@@ -29,13 +29,13 @@ struct mu_formed {           /* borrows texts */
  * another group: "...; regrouped in 1.500 s, restarts used: 1 of 3" */
 void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LINE_MAX]);
 
-/* The result of the rendezvous in PyTorch's words, which scripts read: "[default] Rendezvous complete for workers. Result:", then
- * a line for each value, "  restart_count=0". Lists are of this node's workers: "  global_ranks=[16, 17]". Line `index` counts from
- * 0; false: there is no such line. */
+/* The result of the rendezvous in PyTorch's words, which scripts read: "[default] Rendezvous complete for workers.
+ * Result:", then a line for each value, " restart_count=0". Lists are of this node's workers: " global_ranks=[16, 17]".
+ * Line `index` counts from 0; false: there is no such line. */
 bool mu_formed_say_result(const struct mu_formed *formed, unsigned index, char line[static MU_FORMED_LINE_MAX]);
 
-/* The next members in the order of their ranks, beginning with that of rank `first`: "round 0, ranks 8-15: node1 (pid 7), ...".
- * Returns the rank that the next line begins with; `count` when all have been named. */
+/* The next members in the order of their ranks, beginning with that of rank `first`: "round 0, ranks 8-15: node1 (pid
+ * 7), ...". Returns the rank that the next line begins with; `count` when all have been named. */
 size_t mu_formed_say_members(int64_t round, const struct muster_node *nodes, size_t count, size_t first,
                              char line[static MU_FORMED_LINE_MAX]);
 

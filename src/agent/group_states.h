@@ -1,4 +1,5 @@
-/* The states of an agent's group of workers, which its workers share, and which may follow which. Names as PyTorch's. */
+/* The states of an agent's group of workers, which its workers share, and which may follow which. Names as
+ * PyTorch's. */
 #ifndef MU_AGENT_GROUP_STATES_H
 #define MU_AGENT_GROUP_STATES_H
 

@@ -1,9 +1,9 @@
 /* The group's store as a library user sees it.
  *
- * Happy path: a call puts itself into `asked`, wakes the loop and sleeps; the loop puts the round's prefix before its key and hands
- * it to the agent's way to the store; the answer wakes the caller. Failures: without a loop or a round a call is canceled at
- * once; the agent cancels those under way when the next round is joined and when it ends. That every request is answered in its time
- * is the business of the store's driver. */
+ * Happy path: a call puts itself into `asked`, wakes the loop and sleeps; the loop puts the round's prefix before its
+ * key and hands it to the agent's way to the store; the answer wakes the caller. Failures: without a loop or a round a
+ * call is canceled at once; the agent cancels those under way when the next round is joined and when it ends. The
+ * store's driver answers every request in time. */
 #include "agent/group_store_uv.h"
 
 #include "base/clock.h"

@@ -1,5 +1,6 @@
-/* The group's store as a library user sees it: a struct muster_store that lives as long as its agent and reaches the store of the
- * round that is the group's at the moment of a call. Calls come from any thread; the agent's loop carries them out. */
+/* The group's store as a library user sees it: a struct muster_store that lives as long as its agent and reaches the
+ * store of the round that is the group's at the moment of a call. Calls come from any thread; the agent's loop carries
+ * them out. */
 #ifndef MU_AGENT_GROUP_STORE_UV_H
 #define MU_AGENT_GROUP_STORE_UV_H
 

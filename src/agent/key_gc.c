@@ -59,7 +59,7 @@ static void forget(struct mu_key_gc *c, size_t index)
         c->cursor = 0;
 }
 
-/* Rounds only grow; where they do not, the store has lost its data, and with them what we would delete. */
+/* Round numbers only grow. If one does not, the store has lost its data, and there is nothing to delete. */
 static void remember(struct mu_key_gc *c, const struct mu_key_gc_round *round)
 {
     while (c->past_count > 0 && c->past[c->past_count - 1].round >= round->round)
@@ -91,7 +91,7 @@ static void go_on(struct mu_key_gc *c)
     while (c->past_count > 0 && c->past[0].round <= c->due && !c->never && mu_asks_free(&c->asks) > 0) {
         const struct mu_key_gc_round *round = &c->past[0];
         bool first_of_all = c->now.rank == 0 || round->rank == 0;
-        bool all = first_of_all && round->tag != c->now.tag; /* who is not there any more deletes nothing */
+        bool all = first_of_all && round->tag != c->now.tag; /* members that are gone delete nothing */
         int64_t first = first_of_all ? 0 : OF_ROUNDS + round->rank * OF_MEMBERS;
         int64_t last = OF_ROUNDS + (all ? round->world_size : round->rank + 1) * OF_MEMBERS;
 

@@ -1,12 +1,13 @@
-/* Keys of rounds that are long over: on a store that stands for a long time they would become ever more. Pure; one machine for
- * an agent's life.
+/* Deletes keys of rounds that are long over, for on a store that runs for a long time they would pile up. Pure; one
+ * machine for an agent's life.
  *
- * A round of ours alone leaves behind, with T as in rdzv/round_keys.h: T role_info/<rank>, T ranks/<rank>, T done/<rank>, T left/<rank> of
- * every member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds
- * that it was in; when its workers have been started in a later one, it deletes what is of itself in those that are
- * MU_KEY_GC_ROUNDS behind; who is rank 0, or was it then, deletes what is of the round as well. If the later one has the same
- * members (the tag says so), every key is deleted once. If not, some may have gone, and rank 0, or who was it then, deletes all
- * there is. Somebody who is still in such a round was removed, and about to hear of it.
+ * A round of ours alone leaves behind, with T as in rdzv/round_keys.h: T role_info/<rank>, T ranks/<rank>, T
+ * done/<rank>, T left/<rank> of every member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T
+ * MASTER_PORT. Every agent remembers the last rounds that it was in; when its workers have been started in a later
+ * round, it deletes its own keys of rounds that are MU_KEY_GC_ROUNDS behind. The agent that is rank 0 now or was rank 0
+ * then also deletes the keys of the round itself. If the later round has the same members (the tag says so), every key
+ * is deleted once. If not, some members may be gone, and that agent deletes all keys of the round. A node that is still
+ * in such an old round was removed and is about to be told.
  *
  * Nothing depends on it: a request that fails is not made again, and a store that cannot delete keeps what it has. */
 #ifndef MU_AGENT_KEY_GC_H
@@ -15,9 +16,9 @@
 #include "agent/asks.h"
 #include "agent/restart_budget.h"
 
-#define MU_KEY_GC_ROUNDS 8 /* so many are left alone */
+#define MU_KEY_GC_ROUNDS 8 /* newer rounds are left alone */
 #define MU_KEY_GC_PAST_MAX                                                                                             \
-    32 /* so many are remembered; if more than that never came to anything, the oldest is forgotten */
+    32 /* that many are remembered; if more of them never started workers, the oldest is forgotten */
 
 struct mu_key_gc_round {
     int64_t round;

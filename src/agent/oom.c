@@ -1,5 +1,5 @@
-/* The kernel's count of kills for want of memory. Of our own cgroup where there is one with a count (its workers are in it, for
- * they inherit it); the root group of v2 has none, and old kernels and odd mounts neither: there the machine's has to do. */
+/* The kernel's count of out-of-memory kills: that of our own cgroup if it has one (the workers inherit the cgroup). The
+ * root group of v2, old kernels and odd mounts have none: then the machine's count is used. */
 #include "agent/oom.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 enum { FILE_MAX_BYTES = 65536, SHELL_SIGNAL = 128 };
 
-/* What a small file holds, as far as it fits, with a NUL. False: it cannot be read. */
+/* The contents of a small file, as much as fits, with a NUL. False: it cannot be read. */
 static bool read_small(const char *path, char text[FILE_MAX_BYTES])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -76,7 +76,7 @@ static bool count_in(const char *root, const char *before, const char *group, co
     return read_small(path, text) && find_count(text, ret_count);
 }
 
-/* Seen from a cgroup namespace, or through a container's own mount, the group may be the root of what is mounted. */
+/* In a cgroup namespace, or with a container's own mount, the group may be the root of the mount. */
 static bool count_of_group(const char *root, const char *mount, const char *group, const char *file,
                            uint64_t *ret_count)
 {

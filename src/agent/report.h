@@ -1,5 +1,5 @@
-/* What people read after a failure: a line in the log as soon as it happens, and at the end of the run the box that torchrun
- * prints. Also some lines of the log that scripts look for. Pure: texts in, texts out. */
+/* What people read after a failure: a line in the log as soon as it happens, and at the end of the run the box that
+ * torchrun prints. Also some lines of the log that scripts look for. Pure: texts in, texts out. */
 #ifndef MU_AGENT_REPORT_H
 #define MU_AGENT_REPORT_H
 
@@ -28,20 +28,21 @@ struct mu_failure { /* of one worker; borrows */
 
 /* When it happened, by its error file if there is one. Whole seconds. */
 int64_t mu_failure_time_s(const struct mu_failure *failure);
-/* Which came first: the earliest; of equals the first in the list. `count` must not be 0. Put real failures in front of those
- * of siblings that were stopped because of them. */
+/* Which came first: the earliest; of equals the first in the list. `count` must not be 0. Put real failures in front of
+ * those of siblings that were stopped because of them. */
 size_t mu_failure_first(const struct mu_failure *failures, size_t count);
 
-/* The line, without its end: "rank 1 on node0 (local rank 1, pid 42) failed: killed by SIGKILL (out of memory): last words". The
- * last words are the message of its error file, or else the last line of its stderr that says something, as far as stderr
- * goes through us. Appends. */
+/* The line, without its end: "rank 1 on node0 (local rank 1, pid 42) failed: killed by SIGKILL (out of memory): last
+ * words". The last words are the message of its error file, or else the last line of its stderr that says something, as
+ * far as stderr goes through us. Appends. */
 int mu_failure_write_line(const struct mu_failure *failure, const char *host, struct mu_buf *out);
 
 /* raw_error of its event: the error file's content or {"message": "<NONE>"}, with PyTorch's errorTraits if `traits`.
  * Appends. */
 int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out);
-/* Whether any of them ended with an exit code and without an error file. After the first such failure PyTorch puts errorTraits on
- * every failure without an error file, as long as the launcher lives: remember a true answer over all attempts. */
+/* Whether any of them ended with an exit code and without an error file. After the first such failure PyTorch puts
+ * errorTraits on every failure without an error file, as long as the launcher lives: remember a true answer over all
+ * attempts. */
 bool mu_failures_have_traits(const struct mu_failure *failures, size_t count);
 
 struct mu_report {               /* borrows */
@@ -52,28 +53,30 @@ struct mu_report {               /* borrows */
     size_t count;                /* above 0 */
 };
 
-/* "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " and the box, ending with a line end. Appends. */
+/* "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " and the box, ending with a line end.
+ * Appends. */
 int mu_report_write_box(const struct mu_report *report, struct mu_buf *out);
 /* What `muster run` prints at the end: a line for each error file that was there and could not be used, then the box.
  * Appends. */
 int mu_report_write(const struct mu_report *report, struct mu_buf *out);
 
-/* What the job is called in the box. `argv`: the worker's command, templates not yet filled in. `run_path`: --run-path was
- * given. `interpreter`: argv[0] is the Python interpreter that we chose (PYTHON_EXEC, or found in PATH), not the user's
- * program. */
+/* What the job is called in the box. `argv`: the worker's command, templates not yet filled in. `run_path`: --run-path
+ * was given. `interpreter`: argv[0] is the Python interpreter that we chose (PYTHON_EXEC, or found in PATH), not the
+ * user's program. */
 const char *mu_report_job(const char *const *argv, bool interpreter, bool run_path);
 /* entry_point of events: the base name of the program. */
 const char *mu_report_entry_point(const char *program);
 
-/* Lines of the log that scripts look for, in PyTorch's words, with their level. They are cut to the room that is given, and end
- * with a NUL. Others of that kind are where they are said: policy.c, proc/proc_uv.c. */
+/* Lines of the log that scripts look for, in PyTorch's words, with their level. They are cut to the room that is given,
+ * and end with a NUL. Others are in policy.c and proc/proc_uv.c. */
 /* DEBUG. `start_method`: of workers that are functions, "spawn" or "fork"; NULL: they are programs. */
 void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *entry_point,
                    const char *start_method);
 void mu_say_log_dir(char *line, size_t room, const char *directory);                   /* INFO */
 void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path); /* INFO */
 void mu_say_no_copy(char *line, size_t room, const char *path); /* DEBUG: the launcher has no TORCHELASTIC_ERROR_FILE */
-/* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the log. */
+/* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the
+ * log. */
 void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal);
 
 #endif

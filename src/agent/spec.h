@@ -1,4 +1,5 @@
-/* A library user's worker spec: its checks, a copy of our own, and what a worker of it finds in its environment. No loop. */
+/* A library user's worker spec: its checks, a copy of our own, and what a worker of it finds in its environment. No
+ * loop. */
 #ifndef MU_AGENT_SPEC_H
 #define MU_AGENT_SPEC_H
 
@@ -14,8 +15,8 @@
 #define MU_SPEC_SHUTDOWN_MS 30000
 
 struct mu_spec {
-    /* Whole, and all that it points to is ours but registry, handler, driver and contexts. With a handler, rdzv has its name and
-     * its run id. */
+    /* A complete copy: we own all that it points to, except registry, handler, driver and contexts. With a handler,
+     * rdzv has its name and its run id. */
     struct muster_worker_spec given;
     struct mu_redirects redirects, tee;
     struct mu_signals signals;
@@ -27,8 +28,8 @@ struct mu_spec {
 int mu_spec_init(struct mu_spec *ret_spec, const struct muster_worker_spec *spec, struct muster_error *reterr);
 void mu_spec_done(struct mu_spec *spec);
 
-/* What a worker of it is started with: `inherited`, and RANK and so on on top. One block for free(), whose inherited texts
- * are borrowed. NULL: no memory. */
+/* What a worker of it is started with: `inherited`, and RANK and so on on top. One block for free(), whose inherited
+ * texts are borrowed. NULL: no memory. */
 char **mu_spec_environment(const struct mu_spec *spec, const struct mu_agent_worker *worker,
                            const char *const *inherited);
 

@@ -1,5 +1,5 @@
-/* File timers: lines of JSON into a table, and out of it whose time has come. There are a few timers for each worker, so the
- * table is a list. */
+/* File timers: lines of JSON go into a table, and timers come out of it when they expire. Each worker has few timers,
+ * so the table is a list. */
 #include "agent/timer.h"
 
 #include <assert.h>

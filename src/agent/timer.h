@@ -1,11 +1,11 @@
-/* File timers: a worker that may hang asks beforehand to be killed at a certain time. Requests are lines of JSON that PyTorch's
- * clients write into a FIFO:
+/* File timers: a worker that may hang asks beforehand to be killed at a certain time. Requests are lines of JSON that
+ * PyTorch's clients write into a FIFO:
  *
  *     {"version": 1, "pid": 4242, "scope_id": "scope#1", "expiration_time": 1794725297.9, "signal": 9}     acquire
  *     {"version": 1, "pid": 4242, "scope_id": "scope#1", "expiration_time": -1, "signal": 0}               release
  *
- * Pure: bytes and the time come in; who is to be killed comes out. Times are the wall clock's, seconds since the epoch, as the
- * protocol has them. A line that is no request is said and skipped; the lines around it count. */
+ * Pure: bytes and the time come in; the processes to be killed come out. Times are the wall clock's, seconds since the
+ * epoch, as the protocol has them. A line that is no request is reported and skipped. */
 #ifndef MU_AGENT_TIMER_H
 #define MU_AGENT_TIMER_H
 
@@ -20,7 +20,7 @@
 struct mu_timer {
     struct mu_list link; /* in the order of acquiring */
     int32_t pid;
-    int signal;   /* 0: nobody is killed, the timer is only forgotten */
+    int signal;   /* 0: the process is not killed, the timer is only forgotten */
     double at_s;  /* when it expires */
     size_t len;   /* of the scope */
     char scope[]; /* NUL-terminated */
@@ -51,7 +51,7 @@ bool mu_timers_next(const struct mu_timers *timers, double *ret_at_s);
 struct mu_timer_expiry {
     int32_t pid;
     int signal; /* what to send; 0: nothing, none of them asked for it */
-    /* Those of this process that have expired, by their time: as far as the one that names the signal. A list of struct
+    /* The expired timers of this process, ordered by time, up to the one that names the signal. A list of struct
      * mu_timer, until the next call with these timers. Never empty. */
     const struct mu_list *timers;
     const struct mu_timer *last; /* the one that names the signal, or the last of the list */

@@ -1,10 +1,10 @@
 /* The watchdog on a loop.
  *
- * start: make the FIFO, open it for reading and writing (so that neither open nor read ever waits or sees an end), watch it.
- * A request arrives: into the table; the clock is set to the next expiry. The clock fires: every process whose time has come is
- * looked at, then signalled through a handle that was taken before looking, so that no stranger can have taken its number
- * meanwhile.
- * The clock is the wall clock: set forward, it fires at once, as the protocol's times demand. */
+ * start: make the FIFO, open it for reading and writing (so that neither open nor read ever waits or sees an end),
+ * watch it. A request arrives: into the table; the clock is set to the next expiry. The clock fires: every process with
+ * an expired timer is checked, and signalled through a pidfd that was opened before the check, so that its number
+ * cannot belong to another process. The clock is the wall clock: set forward, it fires at once, as the protocol's times
+ * demand. */
 #include "agent/timer_uv.h"
 
 #include <assert.h>
@@ -67,7 +67,7 @@ static void tell(struct mu_watchdog *w, enum mu_watchdog_event_type type, const 
 
 /* ---- Signals ---- */
 
-/* The process, whoever gets its number later. -1 with ENOSYS: this kernel has no such handles. */
+/* A pidfd: the process, even if its number is used again. -1 with ENOSYS: this kernel has none. */
 static int open_process(int32_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0);
@@ -117,8 +117,8 @@ static double wall_clock_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* To the next expiry; a time of zero switches the clock off. A double of today's seconds is exact to less than a microsecond:
- * one more, so that it never fires too early. */
+/* To the next expiry; a time of zero switches the clock off. A double of today's seconds is exact to less than a
+ * microsecond: one more, so that it never fires too early. */
 static void set_clock(struct mu_watchdog *w)
 {
     struct itimerspec when = { 0 };
@@ -213,7 +213,7 @@ static void on_requests(uv_poll_t *handle, int status, int events)
 
 /* ---- Start and end ---- */
 
-/* Makes way: only what is a FIFO, or is empty and ours, is removed. */
+/* Removes what is there, but only a FIFO, or an empty file that is ours. */
 static int clear_path(const char *path, struct muster_error *reterr)
 {
     struct stat st;
@@ -227,7 +227,7 @@ static int clear_path(const char *path, struct muster_error *reterr)
     return 0;
 }
 
-/* Other users cannot have put theirs in its place: it must be ours and nobody else's to write. */
+/* Another user may have put a FIFO there: it must be ours, and writable by us alone. */
 static int make_fifo(struct mu_watchdog *w, struct muster_error *reterr)
 {
     struct stat st;
@@ -263,7 +263,7 @@ static int open_all(struct mu_watchdog *w, const char *path, struct muster_error
     return make_fifo(w, reterr);
 }
 
-/* Only if it still is ours: somebody may have started another one there. */
+/* Only if it is still ours: another watchdog may have made a new one there. */
 static void remove_fifo(struct mu_watchdog *w)
 {
     struct stat st;

@@ -1,7 +1,7 @@
-/* The watchdog: file timers (agent/timer.h) on a loop. It makes the FIFO, reads what workers ask for, and at the time that they
- * named sends them the signal that they named; what comes of that is an ordinary death of a worker. One is started whenever
- * workers are started, and closed when they are stopped. Nothing polls: a timer of the wall clock's is set to the next
- * expiry. */
+/* The watchdog: file timers (agent/timer.h) on a loop. It makes the FIFO, reads what workers ask for, and sends them
+ * the signal that they named at the time that they named. That is then an ordinary death of a worker. One is started
+ * whenever workers are started, and closed when they are stopped. Nothing polls: a timer of the wall clock's is set to
+ * the next expiry. */
 #ifndef MU_AGENT_TIMER_UV_H
 #define MU_AGENT_TIMER_UV_H
 
@@ -31,10 +31,10 @@ const char *mu_watchdog_event_name(enum mu_watchdog_event_type type);
 
 struct mu_watchdog_config {
     const char *path; /* of the FIFO; copied */
-    /* Whether this is a process of our workers': one of them, or a descendant. Nothing else is ever signalled. */
+    /* Whether this is a worker of ours, or a descendant of one. Nothing else is ever signalled. */
     bool (*is_ours)(void *ctx, int32_t pid);
-    /* Called from the loop; STARTED and STOPPED from inside of start and close. `timer` and `error` are borrowed and may be
-     * NULL. It must not close the watchdog. */
+    /* Called from the loop; STARTED and STOPPED from inside of start and close. `timer` and `error` are borrowed and
+     * may be NULL. It must not close the watchdog. */
     void (*on_event)(void *ctx, enum mu_watchdog_event_type type, const struct mu_timer *timer,
                      const struct muster_error *error);
     void *ctx;
@@ -44,7 +44,8 @@ struct mu_watchdog_config {
 int mu_watchdog_start(uv_loop_t *loop, const struct mu_watchdog_config *config, struct mu_watchdog **ret_watchdog,
                       struct muster_error *reterr);
 void mu_watchdog_forget(struct mu_watchdog *watchdog, int32_t pid); /* the process is dead; NULL is fine */
-/* Removes the FIFO; no signal is sent after this. `on_closed` may be NULL. NULL is fine: then on_closed is not called. */
+/* Removes the FIFO; no signal is sent after this. `on_closed` may be NULL. NULL is fine: then on_closed is not
+ * called. */
 void mu_watchdog_close(struct mu_watchdog *watchdog, void (*on_closed)(void *ctx), void *ctx);
 
 #endif

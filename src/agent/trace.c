@@ -1,4 +1,4 @@
-/* The steps of an agent, in words. What every step has (states, records, metrics, lines of the log) is told elsewhere. */
+/* The steps of an agent as text, without what every step has (states, records, metrics, log lines). */
 #include "agent/trace.h"
 
 #include "agent/report.h"

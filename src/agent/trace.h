@@ -13,8 +13,8 @@ struct mu_trace { /* borrows; as mu_job_config.on_step() is told it */
     const struct mu_policy_effects *effects;
 };
 
-/* "[default] worker exited (exit code 1): running -> stopping workers; stop workers with SIGTERM, kill them after 30000 ms". False:
- * nothing has changed, and there is nothing to say. */
+/* "[default] worker exited (exit code 1): running -> stopping workers; stop workers with SIGTERM, kill them after 30000
+ * ms". False: nothing has changed, and there is nothing to say. */
 bool mu_trace_say(const struct mu_trace *trace, char ret_line[static MU_TRACE_LINE_MAX]);
 
 #endif

@@ -15,7 +15,7 @@ struct mu_agent_worker { /* borrowed */
     const char *timer_file; /* NULL: no timer runs; a variable that is inherited is passed on */
 };
 
-/* What is the same for all workers of an agent, except where it is said. Borrowed. */
+/* The same for all workers of an agent, unless it says otherwise. Borrowed. */
 struct mu_worker_job {
     const char *role, *run_id;
     int64_t max_restarts;
@@ -30,8 +30,8 @@ struct mu_worker_job {
 /* Whether the rendezvous is told to speak to PyTorch 1.13: the option `dialect`. */
 bool mu_worker_is_for_1_13(const struct muster_rdzv_params *params);
 
-/* `inherited` (NULL-terminated; its texts are borrowed) with a worker's variables on top, for execve(). `own_only`: what is
- * put on top, without the rest. One block of memory for free(); NULL: there is none. */
+/* `inherited` (NULL-terminated; its texts are borrowed) with a worker's variables on top, for execve(). `own_only`:
+ * what is put on top, without the rest. One block of memory for free(); NULL: there is none. */
 char **mu_worker_environment(const struct mu_worker_job *job, const struct mu_agent_worker *worker,
                              const char *const *inherited, bool own_only);
 
