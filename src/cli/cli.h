@@ -11,7 +11,7 @@ enum { MU_EXIT_OK = 0, MU_EXIT_ERROR = 1, MU_EXIT_USAGE = 2 };
 enum mu_option_kind {
     MU_OPTION_FLAG,    /* bool: no value */
     MU_OPTION_TEXT,    /* const char * */
-    MU_OPTION_PORT,    /* int, 0 to 65535: whoever puts -1 there first can tell that none was given */
+    MU_OPTION_PORT,    /* int, 0 to 65535: put -1 there first to see whether one was given */
     MU_OPTION_INT,     /* int, 0 or above */
     MU_OPTION_COUNT,   /* uint64_t above 0 */
     MU_OPTION_BYTES,   /* uint64_t above 0, with an optional K, M or G behind it */
@@ -36,10 +36,10 @@ struct mu_option {
 #define MU_OPTION_BACKENDS "{c10d,static,etcd-v3,etcd-v2,etcd}"
 #define MU_OPTION_LEVELS "{debug,info,notice,warning,error}"
 
-/* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand as well, and
- * "-h" stands for "--help". In an option's name "_" stands for "-", as torchrun has it. Puts the options' values into
- * `values`. Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count.
- * On a usage error it says so on stderr, with `command` in front, and returns false. */
+/* Reads options and operands in any order up to "--", behind which all are operands. "-5" is an operand too, and "-h"
+ * stands for "--help". In an option's name "_" stands for "-", as in torchrun. Puts the options' values into `values`.
+ * Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count. A usage error is printed
+ * on stderr, with `command` in front; returns false. */
 bool mu_options_parse(const char *command, const struct mu_option *options, void *values, char **argv, int *ret_count);
 
 /* ---- Output ---- */
@@ -53,16 +53,16 @@ int mu_cli_flush(const char *command);
 
 /* Log lines of this level and above go to stderr. False: there is no such level. */
 bool mu_cli_log(const char *level);
-/* Why a command that had begun ends: on a terminal as it is, else in the form of a log line, so that one can tell which
- * node of many it was. (What keeps a command from beginning goes to mu_cli_fail().) final() waits until it is written;
- * say() drops a line that nobody takes at once: a stopped terminal does not stop us. */
+/* Why a command that had begun ends: on a terminal as it is, else in the form of a log line, which names the node.
+ * (Errors before a command begins go to mu_cli_fail().) final() waits until it is written; say() drops a line that
+ * cannot be written at once: a stopped terminal does not stop us. */
 void mu_cli_final(const char *text);
 void mu_cli_say(const char *text);
-/* Shows text in the last line of the terminal that stderr is, below whatever else is written there, until it is replaced.
- * Empty: nothing. */
+/* Shows text in the last line of the terminal at stderr, below everything else, until it is replaced. Empty:
+ * nothing. */
 void mu_cli_status(const char *text, size_t len);
 
-/* Other people's back ends: those in `dirs`, and, unless one of ours is asked for, those that are installed. */
+/* Loads back ends from `dirs` and, unless a built-in one is asked for, those that are installed. */
 int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t count, struct muster_error *reterr);
 
 /* ---- Commands: argv begins behind the command's own words ---- */
@@ -87,7 +87,8 @@ extern const struct mu_option mu_join_options[], mu_rdzv_options[], mu_store_opt
 const char *mu_cmd_rdzv_verb(size_t index);
 const char *mu_cmd_store_verb(size_t index, const struct mu_option **ret_options);
 
-/* Prints the script for a shell, `command` saying what is wrong if there is none. `program` is "muster" or "torchrun". */
+/* Prints the script for a shell, `command` saying what is wrong if there is none. `program` is "muster" or
+ * "torchrun". */
 int mu_cmd_print_completion(const char *command, const char *program, const char *shell);
 /* What the scripts ask: argv has the words of a line, from the program's name to the one that the cursor is in. */
 int mu_cmd_complete(char **argv);
@@ -99,7 +100,7 @@ int mu_cmd_join_run(const struct muster_rdzv_params *params, const struct mu_joi
 int mu_cmd_rdzv(char **argv);
 
 struct mu_rdzv_visit;
-/* Visits; what came of it is said and in `visit`. Returns an exit code. */
+/* Visits; the result is printed and in `visit`. Returns an exit code. */
 int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_rdzv_visit *visit);
 /* Says what came of a visit that is over; returns an exit code. */
 int mu_cmd_rdzv_say(const char *command, const struct mu_rdzv_visit *visit);

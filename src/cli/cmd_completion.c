@@ -1,4 +1,4 @@
-/* `--print-completion SHELL`, and what its scripts ask while somebody types. */
+/* `--print-completion SHELL`, and what its scripts ask while the user types. */
 #include "cli/cli.h"
 #include "cli/run_options.h"
 #include "cli/shell_completion.h"

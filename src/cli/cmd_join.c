@@ -1,4 +1,4 @@
-/* `muster join`: its options, and what can be said about them before anything is tried. */
+/* `muster join`: its options, and their checks before anything is tried. */
 #include "cli/cli.h"
 #include "cli/join.h"
 #include "cli/rdzv_options.h"

@@ -1,10 +1,10 @@
-/* `muster join`'s loop: the handler, signals, time and output become events of the machine in join.c, and what that says
- * is done here.
+/* `muster join`'s loop: the handler, signals, time and output become events of the machine in join.c, whose effects are
+ * carried out here.
  *
- * Happy path: the handler is started and asked to join; what it tells makes lines; it is asked to leave; when the machine
- * is over, the handler is freed, the last bytes of stdout are written, and everything is closed. Failures: a handler that
- * does not start is told from the command line's mistakes by its code. One that does not end in time is left behind. So is,
- * after a signal, output that nobody reads, and everything when a signal says that there is a hurry.
+ * Happy path: the handler is started and asked to join; what it tells makes lines; it is asked to leave; when the
+ * machine is over, the handler is freed, the last bytes of stdout are written, and everything is closed. Failures: the
+ * error code of a handler that does not start tells a mistake in the command line from a failure. A handler that does
+ * not end in time is left behind. After a signal, so is output without a reader; after a second one, everything.
  *
  * Lines for stdout are written by a thread of libuv's: a reader that has stopped must not stop the heartbeats. */
 #include "base/log.h"
@@ -60,7 +60,7 @@ static void write_sending(uv_work_t *work)
         ssize_t count = write(STDOUT_FILENO, run->sending.data + done, run->sending.len - done);
 
         if (count < 0 && errno == EAGAIN)
-            (void)poll(&out, 1, -1); /* somebody else has made it non-blocking */
+            (void)poll(&out, 1, -1); /* another process has made it non-blocking */
         else if (count < 0 && errno != EINTR) {
             run->write_errno = errno;
             return;
@@ -259,7 +259,7 @@ static void on_signal(uv_signal_t *handle, int signum)
 
 /* ---- The beginning ---- */
 
-/* Whoever started us under nohup, or in the background of a script, has some of them ignored: that stays so. */
+/* Signals that were ignored at the start (nohup, or a script's background) stay ignored. */
 static bool is_ignored(int signum)
 {
     struct sigaction action;

@@ -177,8 +177,7 @@ static int check(const struct asked *asked, int count)
     return MU_EXIT_OK;
 }
 
-/* Nothing but a visitor: it never hosts the store that it wants to look into, and it gives up connecting while there is still
- * time to say why. */
+/* A visitor never hosts the store that it wants to look into, and it stops connecting early enough to say why. */
 static int set_visitor(const struct asked *asked, struct muster_rdzv_params *params)
 {
     int64_t connect_s = (asked->timeout_ms > 0 ? asked->timeout_ms : MU_RDZV_VISIT_TIMEOUT_MS) / 1000 - 1;

@@ -1,8 +1,8 @@
 /* The loop of `muster rdzv`: a handler that is asked to look and to close, never to join; rdzv_visit.c decides.
  *
- * Happy path: the handler starts, is asked, tells, is freed, and the loop ends. Failures: a handler that does not start is told
- * from the command line's mistakes by its code; one that does not end in time is left behind. Signals end the command as they
- * end any other: nobody knows of us, so there is nothing to leave. */
+ * Happy path: the handler starts, is asked, tells, is freed, and the loop ends. Failures: the error code of a handler
+ * that does not start tells a mistake in the command line from a failure. A handler that does not end in time is left
+ * behind. Signals end the command as usual: it is no member, so it need not leave. */
 #include "cli/cli.h"
 #include "cli/rdzv_options.h"
 #include "cli/rdzv_visit.h"

@@ -1,7 +1,7 @@
 /* `muster run`, also as a link named torchrun: from a command line to an exit code.
  *
- * The configuration is made first, by one process. Then there are two: the keeper, which is the one that the user sees and
- * never comes back here, and the agent, which runs a loop until on_end, says what there is to say, and ends. */
+ * The configuration is made first, by one process. Then there are two: the keeper, which is the process that the user
+ * sees and never returns here, and the agent, which runs a loop until on_end, reports, and ends. */
 #include "agent/agent_uv.h"
 #include "base/files.h"
 #include "base/filethread.h"
@@ -146,7 +146,7 @@ static void arm_look(struct run *run, uint64_t terminal_ms)
         (void)uv_timer_start(&run->look, on_look, due_ms > now_ms ? due_ms - now_ms : 0, 0);
 }
 
-/* A change is for those who want to see more, but for one: too few are left of a group that ran. */
+/* Changes are logged with -v only, except one: too few nodes are left of a group that ran. */
 static enum muster_log_level level_of(const struct run *run, bool scheduled)
 {
     const struct muster_rdzv_progress *progress = &run->waiting.progress;
@@ -304,7 +304,7 @@ static void save_error_file(struct run *run)
     (void)mu_filethread_free(thread);
 }
 
-/* One line: what went wrong, after our name and what else comes first. */
+/* One line: what went wrong, with our name in front. */
 static void say_error(struct run *run, const char *first, const struct muster_error *error)
 {
     assert(run->final == NULL);
@@ -456,7 +456,7 @@ static void on_opened(struct mu_file_job *job)
     free_opening(job);
 }
 
-/* Directories of our own in /tmp are trusted to answer. One that the user has named and that does not is done without. */
+/* A temporary directory of ours is trusted to answer. If one that the user has named does not, we go on without it. */
 static int open_tree(struct run *run, const struct mu_logtree_config *config, struct muster_error *reterr)
 {
     const struct mu_filethread_config thread_config = { .at_once = config->log_dir == NULL };
@@ -548,7 +548,7 @@ static int start_agent(struct run *run, const struct mu_startup *startup, int ke
     return mu_agent_start(&run->loop, &agent, &run->agent, reterr);
 }
 
-/* Before anything is opened: what lacks descriptors later fails in ways that nobody understands. */
+/* Before anything is opened, for a lack of descriptors fails later in ways that are hard to understand. */
 static int check_files(const struct mu_run_config *config, struct muster_error *reterr)
 {
     const struct mu_logs_config logs = { .redirects = &config->redirects, .tees = &config->tee };
@@ -557,7 +557,7 @@ static int check_files(const struct mu_run_config *config, struct muster_error *
     return mu_agent_check_files(config->nproc, &logs, reterr);
 }
 
-/* One node of many may lack descriptors, or a directory: the line says which. */
+/* One node of many may lack descriptors, or a directory: the line names the node. */
 static int fail(const struct run *run, struct muster_error *error)
 {
     char text[sizeof error->text + 256];

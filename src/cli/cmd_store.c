@@ -71,7 +71,7 @@ static const char help[] = "muster store: a key-value store that speaks PyTorch'
                            "  muster store list --endpoint node1:29500\n"
                            "  muster store get --endpoint node1:29500 --wait --timeout 60 some/key\n";
 
-/* What the library would refuse as well, but there it could not be told from a failure. */
+/* The library would refuse these too, but there a mistake could not be told from a failure. */
 static int check_config(const struct muster_store_server_config *config)
 {
     struct muster_store_limits limits = config->limits;

@@ -1,7 +1,7 @@
 /* `muster store get|set|...`: one call on a running store, for people and scripts.
  *
- * Happy path: options, operands, connect, the call, its result on stdout. Failures: what was typed wrong ends with a
- * usage error before anything is connected; everything later is one line on stderr. */
+ * Happy path: options, operands, connect, the call, its result on stdout. Failures: a mistake in the command line is a
+ * usage error before anything is connected; every later error is one line on stderr. */
 #include "base/buf.h"
 #include "cli/cli.h"
 #include "store/codec.h"
@@ -208,7 +208,7 @@ static int fail_missing(struct client *client, const struct muster_slice *keys)
         if (muster_store_check(client->store, &keys[i], 1, MUSTER_TIMEOUT_DEFAULT, &exists, NULL) == 0 && !exists)
             put_quoted(&missing, client->operands[i]);
     }
-    for (int i = 0; missing.len == 0 && i < client->count; i++) /* they came just now, or nobody answers */
+    for (int i = 0; missing.len == 0 && i < client->count; i++) /* they came just now, or the store does not answer */
         put_quoted(&missing, client->operands[i]);
     (void)snprintf(text, sizeof text, "timed out after %g s; missing:", (double)client->timeout_ms / 1000);
     return fail_with_keys(client, text, &missing);
@@ -343,7 +343,7 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 
-/* --wait comes first: who does not have it has those behind it. */
+/* --wait comes first: commands without it have the options behind it. */
 static const struct mu_option option_table[] = {
     { "wait", MU_OPTION_FLAG, AT(wait), NULL },
     { "endpoint", MU_OPTION_TEXT, AT(endpoint), NULL },

@@ -72,7 +72,7 @@ static struct mu_gpu *add_gpu(struct listing *listing)
     return gpu;
 }
 
-/* "GPU UUID: \t GPU-...". The driver writes question marks until somebody has used the GPU. */
+/* "GPU UUID: \t GPU-...". The driver writes question marks until the GPU was used. */
 static void find_uuid(const char *information, char uuid[static MU_GPU_UUID_MAX])
 {
     static const char key[] = "GPU UUID:";
@@ -164,7 +164,7 @@ static unsigned long long property(const char *lines, const char *name)
     return 0;
 }
 
-/* AMD's list has the CPUs in it as well: they have no SIMD units. What this process may not use cannot be read. */
+/* AMD's list also has the CPUs: they have no SIMD units. Devices that this process may not use cannot be read. */
 static void found_amd(void *ctx, const char *name)
 {
     struct listing *listing = ctx;
@@ -254,7 +254,8 @@ static bool is_name(const char *entry)
     return strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0;
 }
 
-/* One entry as CUDA takes it: "2", or GPU-... and MIG-... once the first one was such a name. False: it ends the list. */
+/* One entry as CUDA takes it: "2", or GPU-... and MIG-... once the first one was such a name. False: it ends the
+ * list. */
 static bool is_valid(const char *entry, const char *first, bool names, size_t devices)
 {
     char *end;
@@ -302,7 +303,7 @@ static bool is_set(const char *list)
     return list != NULL && list[0] != '\0';
 }
 
-/* With AMD's devices there is a list before the others, which count what it leaves. */
+/* With AMD's devices ROCR_VISIBLE_DEVICES comes first; the other lists count only the devices that it leaves. */
 static const char *first_list(const struct mu_gpus *gpus, const struct mu_gpus_variables *variables)
 {
     return gpus->vendor == MU_GPUS_AMD ? variables->rocr : NULL;

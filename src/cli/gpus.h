@@ -1,5 +1,5 @@
-/* The GPUs of this machine, as the drivers and the PCI bus list them, and those of them that a worker sees. Nothing is loaded or
- * linked for it, so their order is not always known: see mu_gpus_seen(). `root` is tree.h's. */
+/* The GPUs of this machine, as the drivers and the PCI bus list them, and those of them that a worker sees. No driver
+ * library is loaded, so their order is not always known: see mu_gpus_seen(). `root`: see kernel_files.h. */
 #ifndef MU_CLI_GPUS_H
 #define MU_CLI_GPUS_H
 
@@ -38,12 +38,12 @@ void mu_gpus_list(const char *root, struct mu_gpus *ret_gpus);
 struct mu_gpus_variables { /* NULL: not set */
     const char *cuda;      /* CUDA_VISIBLE_DEVICES */
     const char *hip;   /* HIP_VISIBLE_DEVICES: with AMD's GPUs, and if it is not empty, it takes the place of `cuda` */
-    const char *rocr;  /* ROCR_VISIBLE_DEVICES: with AMD's GPUs; the others count what it leaves */
+    const char *rocr;  /* ROCR_VISIBLE_DEVICES: with AMD's GPUs; the other lists count the devices that it leaves */
     const char *order; /* CUDA_DEVICE_ORDER */
 };
 
-/* How many devices a worker sees. The entries of a list count up to the first one that names no device, and none at all if one
- * comes twice. Without GPUs every number in a list is a device. */
+/* How many devices a worker sees. The entries of a list count up to the first one that names no device, and none at all
+ * if one comes twice. Without GPUs every number in a list is a device. */
 size_t mu_gpus_count(const struct mu_gpus *gpus, const struct mu_gpus_variables *variables);
 
 struct mu_gpu_seen {
@@ -51,9 +51,10 @@ struct mu_gpu_seen {
     const char *address; /* of `gpus`; NULL: it is not known which one it is, but all are on that node */
 };
 
-/* The devices that a worker sees, in its order; at most MU_GPUS_MAX. NVIDIA's are taken to be in the order of their PCI addresses:
- * CUDA says so with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise it puts the fastest first, so this is only right if all are of one
- * model. If they are not, or a device cannot be found by its name, that is an error, unless all GPUs are on one NUMA node. */
+/* The devices that a worker sees, in its order; at most MU_GPUS_MAX. NVIDIA's are taken to be in the order of their PCI
+ * addresses: CUDA says so with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise it puts the fastest first, so this is only right
+ * if all are of one model. If they are not, or a device cannot be found by its name, that is an error, unless all GPUs
+ * are on one NUMA node. */
 int mu_gpus_seen(const struct mu_gpus *gpus, const struct mu_gpus_variables *variables,
                  struct mu_gpu_seen seen[static MU_GPUS_MAX], size_t *ret_count, struct muster_error *reterr);
 

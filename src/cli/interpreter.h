@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
-/* Whether the PyTorch that is installed beside `python` (its path) is known to be older than 2.2. It is known where the
- * path leads to a program named after its version, such as python3.11, and torch/version.py lies in one of the folders in
- * which that one looks for packages first. `home`: the user's directory, NULL: not known. */
+/* Whether the PyTorch that is installed beside `python` (its path) is known to be older than 2.2. It is known if the
+ * path leads to a program named after its version, such as python3.11, and torch/version.py is in one of the folders in
+ * which that program looks for packages first. `home`: the user's directory, NULL: not known. */
 bool mu_interpreter_has_old_torch(const char *python, const char *home);
 
 #endif

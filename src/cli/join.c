@@ -20,7 +20,7 @@ static void begin_err(struct mu_join *join, const char *what)
     mu_text_add(&join->err, "'");
 }
 
-/* On stdout: as a program wants it, or as people do. What a member is told is about its round, if nothing else is said. */
+/* A line on stdout, for programs or for people. News of a member is about its round, unless it says otherwise. */
 static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
 {
     struct muster_rdzv_event event = *told;
@@ -33,7 +33,7 @@ static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
         mu_join_text_people(&join->out, &join->config.about, &event);
 }
 
-/* An error as the handler told it, and to whom it was talking if it does not say so itself. */
+/* An error of the handler, with the endpoint if the text does not name it. */
 static void add_error(struct mu_text *out, const struct mu_join_about *about, const struct muster_error *error)
 {
     const char *text = error != NULL ? error->text : "no reason is known";
@@ -48,7 +48,7 @@ static void add_error(struct mu_text *out, const struct mu_join_about *about, co
     }
 }
 
-/* A terminal always sees how it stands; elsewhere there is a line now and then. */
+/* A terminal always shows the status; elsewhere there is a line now and then. */
 static void say_status(struct mu_join *join, uint64_t now_ms)
 {
     struct mu_text line = { .failed = false };

@@ -5,10 +5,10 @@
  *      |   \---- signal ---|----------------------------------+                                                |
  *      +------ failed -----+------------------------------ removed, failed ------------------------------------+
  *
- * Without a time to hold it stays for a moment all the same if it is not alone: whoever completes a round sees it first,
- * and if it left at once, the slower members would find a round that is falling apart. PARTING is a moment too: the store
- * may be in this process, and others may be leaving by it right now. Signals that come again mean what they mean to
- * `muster run` (proc/signals.h). */
+ * Without --hold it still stays for a moment if it is not alone: the node that completes a round sees it first, and if
+ * it left at once, slower members would find a round that is breaking up. PARTING is a moment too: the store may be in
+ * this process, and others may be leaving by it right now. Signals that come again mean what they mean to `muster run`
+ * (proc/signals.h). */
 #ifndef MU_CLI_JOIN_H
 #define MU_CLI_JOIN_H
 

@@ -7,14 +7,14 @@
 
 #define MU_JOIN_NAMES_MAX 8 /* nodes that a line for people names; the others are counted */
 
-/* Text under construction. Zeroed memory is empty. What does not fit into memory is missed, and `failed` says so. */
+/* Text under construction. Zeroed memory is empty. `failed`: there was no memory for a part of it. */
 struct mu_text {
     struct mu_buf buf;
     bool failed;
 };
 
 void mu_text_add(struct mu_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Any bytes, as printable ASCII with \xNN for the rest: nothing that others chose disturbs a terminal. */
+/* Any bytes, as printable ASCII with \xNN for the rest, so that texts from outside cannot disturb a terminal. */
 void mu_text_add_plain(struct mu_text *text, const char *bytes);
 /* Any bytes as a JSON string, in quotes. What is not UTF-8 becomes U+FFFD. */
 void mu_text_add_json(struct mu_text *text, const char *bytes);
@@ -36,7 +36,7 @@ void mu_join_text_json(struct mu_text *out, const struct mu_join_about *about, c
 struct mu_join_wait {
     const struct muster_rdzv_progress *progress; /* NULL: nothing was heard yet */
     int64_t round;                               /* of the progress; -1: the back end has none */
-    const char *names;                           /* who is in, for people; "" if not known */
+    const char *names;                           /* the members, for people; "" if not known */
     int64_t waited_ms;                           /* since the join was asked for */
     int64_t progress_age_ms;                     /* since `progress` was told */
     int64_t down_ms;                             /* since the back end is away; -1: it is there */

@@ -1,5 +1,5 @@
-/* Small files of the kernel and of drivers, in /proc and /sys. `root` stands in front of every path ("" for this machine's own),
- * so that a test can bring a tree of its own. */
+/* Small files of the kernel and of drivers, in /proc and /sys. `root` stands in front of every path ("" for this
+ * machine's own), so that a test can bring a tree of its own. */
 #ifndef MU_CLI_KERNEL_FILES_H
 #define MU_CLI_KERNEL_FILES_H
 
@@ -12,7 +12,8 @@ bool mu_kernel_files_read(const char *root, char text[static MU_KERNEL_FILES_TEX
     __attribute__((format(printf, 3, 4)));
 bool mu_kernel_files_exists(const char *root, const char *path);
 
-/* Calls `found` with the name of each entry of a directory, dot files excepted, in no order. False: it cannot be read. */
+/* Calls `found` with the name of each entry of a directory, dot files excepted, in no order. False: it cannot be
+ * read. */
 typedef void mu_kernel_files_found(void *ctx, const char *name);
 bool mu_kernel_files_each(const char *root, const char *path, mu_kernel_files_found *found, void *ctx);
 

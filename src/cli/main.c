@@ -28,7 +28,7 @@ static const char help[] = "muster: elastic launcher, rendezvous and store for d
                            "             bash, zsh, tcsh or fish\n";
 
 /* A program may be started without its standard descriptors. The next thing opened would then take their place, and
- * output would end up in a socket. What is put there instead fails every read or write. */
+ * output would end up in a socket. A descriptor is put there for which every read and write fails. */
 static void occupy_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {

@@ -64,8 +64,8 @@ static void read_level_1(const char *directory, int64_t *quota)
 
 typedef void read_level(const char *directory, int64_t *quota);
 
-/* From our own group up to where the hierarchy is mounted. In a container that sees only its own part of it the lower ones
- * are not there, and the mount itself is our group. */
+/* From our own group up to where the hierarchy is mounted. In a container that sees only its own part of it the lower
+ * ones are not there, and the mount itself is our group. */
 static void read_levels(const char *root, const char *mount, const char *group, read_level *level, int64_t *quota)
 {
     char path[PATH_MAX];

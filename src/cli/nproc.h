@@ -1,4 +1,5 @@
-/* How many workers a machine can take: CPUs and GPUs as the kernel and the drivers list them. `root` is tree.h's. */
+/* How many workers a machine can take: CPUs and GPUs as the kernel and the drivers list them. `root`: see
+ * kernel_files.h. */
 #ifndef MU_CLI_NPROC_H
 #define MU_CLI_NPROC_H
 
@@ -11,8 +12,8 @@
 bool mu_nproc_allowed(struct mu_cpus *ret_cpus);
 int64_t mu_nproc_cpus(void); /* how many these are; at least 1 */
 
-/* How many CPUs' worth of time the cgroups of this process leave to it, rounded up; the smallest of all levels, version 1
- * and 2. 0: as much as there is. */
+/* How many CPUs' worth of time the cgroups of this process leave to it, rounded up; the smallest of all levels, version
+ * 1 and 2. 0: as much as there is. */
 int64_t mu_nproc_quota(const char *root);
 
 struct mu_nproc_gpus {

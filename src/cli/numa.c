@@ -90,7 +90,8 @@ static int take_share(const struct mu_numa *numa, int node, size_t place, size_t
     return 0;
 }
 
-/* The caches with the most CPUs go first, of equals the one with the lowest CPU. More devices than caches: from the start. */
+/* The caches with the most CPUs go first, of equals the one with the lowest CPU. More devices than caches: from the
+ * start. */
 static void take_complex(const struct mu_numa *numa, int node, size_t place, struct mu_cpus *ret_cpus)
 {
     unsigned sizes[MU_CPUS_MAX] = { 0 }, best = 0;

@@ -29,7 +29,7 @@ struct mu_numa {
     } cpus[MU_CPUS_MAX];
 };
 
-/* Fills in all but `allowed`, which it is given, from the tree at `root` (tree.h). */
+/* Fills in all but `allowed`, which it is given, from the tree at `root` (kernel_files.h). */
 int mu_numa_read(const char *root, enum mu_numa_mode mode, const struct mu_cpus *allowed, struct mu_numa *ret_numa,
                  struct muster_error *reterr);
 

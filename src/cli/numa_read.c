@@ -17,7 +17,7 @@ static bool read_list(const char *root, struct mu_cpus *ret_set, const char *pat
     return mu_kernel_files_read(root, text, "%s", path) && mu_cpus_parse(text, ret_set);
 }
 
-/* Those that have memory, and that the cpuset of this process leaves to it. A kernel that does not say it: all. */
+/* Nodes that have memory and that the cpuset of this process allows; all, if the kernel does not say. */
 static void read_memory(const char *root, struct mu_numa *numa)
 {
     static const char key[] = "\nMems_allowed_list:";

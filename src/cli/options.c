@@ -57,8 +57,8 @@ int mu_cli_flush(const char *command)
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
 }
 
-/* Writes to stderr if that can be done at once: a terminal that is stopped, or a pipe that nobody reads, must not stop
- * what the lines are about. What poll() lets through is taken whole, for it is shorter than PIPE_BUF. */
+/* Writes to stderr if that can be done at once: a stopped terminal, or a pipe without a reader, must not stop the
+ * command. If poll() allows a write, all of it is taken, for it is shorter than PIPE_BUF. */
 static bool write_at_once(const char *text, size_t len)
 {
     struct pollfd out = { .fd = STDERR_FILENO, .events = POLLOUT };

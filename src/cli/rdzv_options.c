@@ -53,7 +53,7 @@ static bool parse_nodes(const char *text, int64_t *ret_min, int64_t *ret_max)
     return *text == '\0';
 }
 
-/* An endpoint that is a URL of etcd names the job, if nobody else does. */
+/* An endpoint that is a URL of etcd names the job, unless there is an option for it. */
 static int take_url_run_id(struct mu_rdzv_words *words)
 {
     struct muster_error error = { 0 };
@@ -68,7 +68,7 @@ static int take_url_run_id(struct mu_rdzv_words *words)
                                  : mu_cli_fail(words->command, "%s", error.text);
 }
 
-/* What is wrong for every back end; what is wrong for one of them only, that one says when it is started. */
+/* Mistakes for every back end. Mistakes for a certain back end are found by it when it is started. */
 static int check_words(const struct mu_rdzv_words *words, int64_t *ret_min, int64_t *ret_max)
 {
     if (words->run_id == NULL)

@@ -1,4 +1,5 @@
-/* Which rendezvous is meant, as `muster join` and `muster rdzv` are told: back end, endpoint, id, and further options. */
+/* Which rendezvous is meant, as `muster join` and `muster rdzv` are told: back end, endpoint, id, and further
+ * options. */
 #ifndef MU_CLI_RDZV_OPTIONS_H
 #define MU_CLI_RDZV_OPTIONS_H
 
@@ -15,8 +16,8 @@ struct mu_rdzv_words {   /* borrowed, except where it says so; zero it, then mu_
 
 void mu_rdzv_words_init(struct mu_rdzv_words *words, const char *command);
 void mu_rdzv_words_done(struct mu_rdzv_words *words);
-/* Checks what can be checked before anything is tried, loads other people's back ends, and makes the parameters. 0, or an exit
- * code: then it was said why. */
+/* Checks the options before anything is tried, loads back ends of others, and makes the parameters. 0, or an exit code,
+ * with the error printed. */
 int mu_rdzv_words_params(struct mu_rdzv_words *words, struct muster_rdzv_params **ret_params);
 
 #endif

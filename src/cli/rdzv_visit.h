@@ -1,10 +1,9 @@
-/* A visit to a rendezvous that we do not join: look whether it is there and, if that is wanted, close it. Pure: events and
- * the time come in, effects go out.
+/* A visit to a rendezvous that we do not join: look whether it is there and, if that is wanted, close it. Pure: events
+ * and the time come in, effects go out.
  *
  *   LOOKING --it is there--> CLOSING --closed--> OVER
  *      |                        |                 ^
- *      +-- that was all, it is closed already, it is not there, an error, or the time is up --+
- */
+ *      +-- that was all, it is closed already, it is not there, an error, or the time is up --+ */
 #ifndef MU_CLI_RDZV_VISIT_H
 #define MU_CLI_RDZV_VISIT_H
 

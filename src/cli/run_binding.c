@@ -36,7 +36,7 @@ static int find_devices(struct plan *plan, const struct mu_run_machine *machine,
     return 0;
 }
 
-/* Also of devices without a worker: EXCLUSIVE leaves them their share. */
+/* Devices without a worker count too: EXCLUSIVE leaves them their share. */
 static int find_nodes(struct plan *plan, struct mu_run_binding_news *news, struct muster_error *reterr)
 {
     for (size_t i = 0; i < plan->count; i++) {
@@ -70,7 +70,8 @@ static int choose_all(const struct plan *plan, enum mu_numa_mode mode, size_t co
     return 0;
 }
 
-/* One that cannot be set is done without: memory comes from near the CPUs anyway, unless what we inherit says otherwise. */
+/* A policy that cannot be set is left out: memory comes from near the CPUs anyway, unless the inherited policy says
+ * otherwise. */
 static int try_memory(struct mu_run_bound *bound, size_t count)
 {
     int errnum = 0;

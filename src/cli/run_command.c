@@ -16,8 +16,8 @@
 
 static const char path_default[] = "/bin:/usr/bin"; /* without a PATH, as in Python */
 
-/* --run-path: the file runs as __main__ in an interpreter that tells of every exception in the error file. Whoever exits by
- * himself, with 0 or not, is taken at his word. There must be no dollar sign in it: it is an argument like the others. */
+/* --run-path: the file runs as __main__ in an interpreter that tells of every exception in the error file. A script
+ * that exits by itself is not an exception. There must be no dollar sign in it: it is an argument like the others. */
 static const char run_path_code[] =
     "import faulthandler, json, os, runpy, sys, time, traceback\n"
     "def run_script_path():\n"
@@ -55,7 +55,7 @@ static int try_program(const char *path)
     return 0;
 }
 
-/* Looks for DIRECTORY/WORD in PATH. 0, with the path found; or the errno of the best that was found. */
+/* Looks for DIRECTORY/WORD in PATH. 0, with the path; or the errno of the best candidate. */
 static int search(const char *path, const char *const *words, size_t words_count, char found[static PATH_MAX])
 {
     int best = ENOENT;

@@ -15,16 +15,17 @@ struct mu_run_command {
     bool old_torch; /* see interpreter.h */
 };
 
-/* The variables that it depends on are PYTHON_EXEC and PATH. NOT_FOUND or PERMISSION: there is no such program, or it may
- * not be executed. */
+/* The variables that it depends on are PYTHON_EXEC and PATH. NOT_FOUND or PERMISSION: there is no such program, or it
+ * may not be executed. */
 int mu_run_command_init(struct mu_run_command *command, const struct mu_run_options *options, bool is_launch,
                         mu_run_lookup *lookup, void *lookup_ctx, struct mu_run_problem *ret_problem);
-/* NOT_FOUND or PERMISSION: there is no such script, or it may not be read. A module is looked for by the interpreter alone. */
+/* NOT_FOUND or PERMISSION: there is no such script, or it may not be read. A module is looked for by the interpreter
+ * alone. */
 int mu_run_command_check_script(const struct mu_run_command *command, struct mu_run_problem *ret_problem);
 void mu_run_command_done(struct mu_run_command *command);
 
-/* The arguments of one worker: $local_rank and ${local_rank} are put in, $$ becomes $, all else stays. argv[0] is as it is.
- * One block of memory; NULL: there is none. */
+/* The arguments of one worker: $local_rank and ${local_rank} are put in, $$ becomes $, all else stays. argv[0] is as it
+ * is. One block of memory; NULL: there is none. */
 char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_rank);
 
 struct mu_run_config;

@@ -1,5 +1,5 @@
-/* From options, variables and this machine to a configuration. The steps stand in a table, in the order in which stock
- * checks: of two mistakes both name the same one. */
+/* From options, variables and this machine to a configuration. The steps stand in a table, in torchrun's order: of two
+ * mistakes both launchers name the same one. */
 #include "cli/run_config.h"
 
 #include "base/error.h"
@@ -80,7 +80,7 @@ static int note(struct maker *m, enum muster_log_level level, const char *format
     return 0;
 }
 
-/* An error of the library is one of the value that it was given, unless it says otherwise. */
+/* An error of the library is a bad value of the user, unless its code says otherwise. */
 static int bad_value(struct maker *m, const struct muster_error *error)
 {
     if (error->code == MUSTER_ENOMEM)
@@ -193,7 +193,7 @@ static int standalone(struct maker *m)
                 m->backend, m->endpoint, m->run_id);
 }
 
-/* Nobody else is to come, and nothing says where to meet. */
+/* One node, and no address to meet at. */
 static bool is_alone(const struct maker *m)
 {
     const struct mu_run_options *options = m->options;
@@ -468,7 +468,7 @@ static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
     return rc;
 }
 
-/* Where workers are to meet: an option of ours, which means something else to other people's back ends, if anything. */
+/* The workers' master: an option of our back ends, which may mean something else to others. */
 static int take_master(struct maker *m)
 {
     struct muster_error error = { 0 };
@@ -494,7 +494,7 @@ static int check_bind(struct maker *m)
     return bad_value(m, &error);
 }
 
-/* A URL of etcd names the job, if nobody else does. */
+/* A URL of etcd names the job, unless --rdzv-id does. */
 static int take_url_run_id(struct maker *m, struct muster_error *reterr)
 {
     const char *given = m->options->rdzv_id;
@@ -730,7 +730,7 @@ static const char *find_tmp_dir(const struct maker *m)
     return "/tmp";
 }
 
-/* --bind leaves loopback in, the variable does not: it is said for this server alone. */
+/* --bind includes loopback; the variable does not, for it is about this server alone. */
 static int take_health_hosts(struct maker *m)
 {
     const char *host = variable(m, "TORCHELASTIC_HEALTH_CHECK_HOST");

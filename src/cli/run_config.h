@@ -19,7 +19,7 @@
 #define MU_RUN_C10D_PORT 29400
 #define MU_RUN_MASTER_PORT 29500
 
-/* What the outside is. Borrowed; `environ` must outlive the configuration. */
+/* The environment of the launcher. Borrowed; `environ` must outlive the configuration. */
 struct mu_run_host {
     const char *program; /* "torchrun", "muster run" */
     bool is_launch;

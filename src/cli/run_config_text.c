@@ -86,7 +86,7 @@ static int add_option(void *ctx, struct mu_slice key, struct mu_slice value, str
     return 0;
 }
 
-/* As given, except for what is nobody's business: this goes to logs. */
+/* As given, but without secrets: this goes to logs. */
 static void add_conf(struct mu_text *out, const char *conf)
 {
     struct shown shown = { .out = out };

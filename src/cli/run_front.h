@@ -4,9 +4,10 @@
 
 #include "cli/run_config.h"
 
-/* Reads the words behind the program's name and the environment. `program` is what the program was called as: "torchrun",
- * "muster run". Says what is wrong, or prints help or the dry run, in which case *ret_config is NULL and the exit status is
- * returned; else MU_EXIT_OK with a configuration that the caller owns, logging set up, and its notes logged. */
+/* Reads the words behind the program's name and the environment. `program` is what the program was called as:
+ * "torchrun", "muster run". After an error, help or a dry run, which it prints, *ret_config is NULL and the exit status
+ * is returned. Else MU_EXIT_OK with a configuration that the caller owns; logging is set up and its notes are
+ * logged. */
 int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run_config **ret_config);
 
 /* "PROGRAM: KIND: TEXT" on stderr, unprintable bytes made visible; returns the exit status. */

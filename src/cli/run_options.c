@@ -13,7 +13,7 @@
 
 enum {
     NAME_MAX_BYTES = 64, /* of a variable, or of an option in an error */
-    UNKNOWN_MAX = 900,   /* bytes of words that nobody knows, in an error */
+    UNKNOWN_MAX = 900,   /* bytes of unknown words, in an error */
     USAGE_COLUMNS = 78,
     USAGE_INDENT_MAX = 58, /* columns: behind a longer program name lines begin further left */
 };
@@ -397,7 +397,7 @@ static void take_flag(struct parser *p, const struct rule *rule)
 
 /* ---- Words ---- */
 
-/* A flag, and in a word like -mr3 whatever stands behind its letter. Returns how many more words were taken, or an error. */
+/* A flag, and in a word like -mr3 the rest behind its letter. Returns how many more words were taken, or an error. */
 static int take_option(struct parser *p, struct match match, const char *next)
 {
     const struct rule *rule = match.rule;
@@ -453,7 +453,7 @@ static void take_script(struct parser *p, char *const *argv)
     p->options->args = argv[0] == NULL ? argv : argv + 1;
 }
 
-/* It asks about the command, and everything else on the line does not matter. */
+/* Help: everything else on the line does not matter. */
 static bool is_question(const struct mu_run_options *options)
 {
     return options->help || options->print_completion != NULL;

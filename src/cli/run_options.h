@@ -1,10 +1,10 @@
-/* The command line of `muster run`, and of a link to it named torchrun: options, PET_ variables, the script and its words,
- * taken as Python's argparse takes them. What the values mean is run_config.h's business. Pure.
+/* The command line of `muster run`, and of a link to it named torchrun: options, PET_ variables, the script and its
+ * words, taken as Python's argparse takes them. run_config.h knows what the values mean. Pure.
  *
- * Options come first. The first word that is none is the script, and all behind it is the script's own. A "--" in front of
- * the script is dropped, and so is the first one if it stands right behind the script. Names may be cut short as long as
- * one option is meant; the two spellings of an option are one, and an option that stock does not have never makes a name
- * ambiguous that is clear to stock. An option given twice has its last value. */
+ * Options come first. The first word that is none is the script, and all behind it is the script's own. A "--" in front
+ * of the script is dropped, and so is the first one if it stands right behind the script. Names may be cut short as
+ * long as one option is meant; the two spellings of an option are one, and an option that stock does not have never
+ * makes a name ambiguous that is clear to stock. An option given twice has its last value. */
 #ifndef MU_CLI_RUN_OPTIONS_H
 #define MU_CLI_RUN_OPTIONS_H
 
@@ -29,8 +29,8 @@ enum mu_run_kind {
 };
 
 const char *mu_run_kind_name(enum mu_run_kind kind); /* "ValueError" */
-/* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for instance.
- * What the system refused is called as Python calls it: "FileNotFoundError". */
+/* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for
+ * instance. Errors of the system have Python's names: "FileNotFoundError". */
 const char *mu_run_error_kind(const struct muster_error *error);
 
 struct mu_run_problem {
@@ -97,8 +97,8 @@ struct mu_run_options {
     char *const *args;            /* the script's own, NULL-terminated; part of argv */
 };
 
-/* `argv` begins behind the program's own words and is left alone. `is_launch`: the older command, which also has --use-env.
- * Returns 0, or a negative code with *ret_problem filled in. */
+/* `argv` begins behind the program's own words and is left alone. `is_launch`: the older command, which also has
+ * --use-env. Returns 0, or a negative code with *ret_problem filled in. */
 int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *lookup, void *lookup_ctx,
                          struct mu_run_options *ret_options, struct mu_run_problem *ret_problem);
 

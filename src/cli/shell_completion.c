@@ -127,7 +127,8 @@ static struct place find_place(const struct mu_shell_completion_part *parts, siz
 
 /* ---- What fits there ---- */
 
-/* Each of "{a,b}" that begins like this, with what stands in front of it in its word. Behind "file:" stands a file's name. */
+/* Each of "{a,b}" that begins like this, with what stands in front of it in its word. Behind "file:" stands a file's
+ * name. */
 static void offer_values(struct mu_text *out, const struct mu_flag *flag, const char *front, size_t front_len,
                          const char *begun)
 {
@@ -146,7 +147,7 @@ static void offer_values(struct mu_text *out, const struct mu_flag *flag, const 
     }
 }
 
-/* As it is being written: with "_" if there is one in what is there. */
+/* In the user's spelling: with "_" if the word has one. */
 static void offer_name(struct mu_text *out, const char *name, bool underscores)
 {
     mu_text_add(out, "--");
@@ -294,8 +295,8 @@ static void add_script(struct mu_text *out, const char *script, const char *prog
     }
 }
 
-/* tcsh has no functions: one rule for each thing that can stand before the cursor, the first one that fits wins. Rules do not
- * see the command, so that options of one name are one to them. */
+/* tcsh has no functions: one rule for each thing that can stand before the cursor, the first one that fits wins. Rules
+ * do not see the command, so that options of one name are one to them. */
 
 static bool came_before(const struct mu_shell_completion_part *parts, size_t part, size_t index, const char *name)
 {

@@ -26,8 +26,9 @@ struct mu_shell_completion_part {
     bool runs_script; /* its first operand is a file, and so may be all that follows: they are that file's own */
 };
 
-/* `words`: of a line, from the program's name up to the word that the cursor is in, which may be empty; NULL-terminated. Adds
- * what that word can become, a line each; ":files" and ":dirs" stand for names that the shell finds by itself. */
+/* `words`: of a line, from the program's name up to the word that the cursor is in, which may be empty;
+ * NULL-terminated. Adds what that word can become, a line each; ":files" and ":dirs" stand for names that the shell
+ * finds by itself. */
 void mu_shell_completion_offer(struct mu_text *out, const struct mu_shell_completion_part *parts, size_t count,
                                const char *const *words);
 

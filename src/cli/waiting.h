@@ -1,8 +1,8 @@
-/* A node's wait for a rendezvous: when it is told, and how it stands. Pure: events and the time come in.
+/* A node's wait for a rendezvous: when to report it, and its status. Pure: events and the time come in.
  *
- * A wait that is over quickly is not told. A longer one is told after 5, 10, 20, 40 and 60 s, then every 60 s, with
- * what is known by then. Changes in between are for those who want to see more; so that a crowd which joins at once does
- * not make a line for each node, a change is told when it has stood for a second. */
+ * A short wait is not reported. A longer one is reported after 5, 10, 20, 40 and 60 s, then every 60 s. Changes in
+ * between are for -v. A change is reported when it has lasted for a second, so that many nodes that join at once do not
+ * make a line each. */
 #ifndef MU_CLI_WAITING_H
 #define MU_CLI_WAITING_H
 
@@ -25,7 +25,7 @@ struct mu_waiting { /* zeroed memory is ready for use */
     int64_t round;                        /* of the progress */
     struct muster_rdzv_progress progress; /* told last, at progress_ms */
     uint64_t progress_ms;
-    struct mu_text names; /* of those who are in; its bytes end with a NUL */
+    struct mu_text names; /* of the members; its bytes end with a NUL */
     struct mu_text note;  /* what the back end knows of others at the endpoint; the same */
     bool note_told;
 };
@@ -43,7 +43,7 @@ uint64_t mu_waiting_due_ms(const struct mu_waiting *waiting);
 /* True, and a line without its end, if something is due. *ret_scheduled: by the schedule; else it is a change. */
 bool mu_waiting_tell(struct mu_waiting *waiting, const struct mu_join_about *about, uint64_t now_ms,
                      struct mu_text *out, bool *ret_scheduled);
-/* How it stands now, for a terminal. Nothing if the node does not wait. */
+/* The status now, for a terminal. Nothing if the node does not wait. */
 void mu_waiting_status(const struct mu_waiting *waiting, const struct mu_join_about *about, uint64_t now_ms,
                        struct mu_text *out);
 void mu_waiting_done(struct mu_waiting *waiting);
