@@ -1,14 +1,12 @@
 /* The c10d rendezvous: gets its store as host.h says, and then is a dynamic rendezvous on it.
  *
  * Happy path: begin -> what the machine of host.h wants is done here, and what comes of it is told to the machine ->
- * USE: the handler within is made on the connection, and everything goes to that. Requests that come meanwhile wait
- * (front_uv.h). Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
+ * USE: the dynamic rendezvous runs on the connection. Requests that come meanwhile wait (talk.h). Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/log.h"
 #include "handler/bind_uv.h"
-#include "handler/front_uv.h"
+#include "handler/dynamic_uv.h"
 #include "handler/host.h"
 #include "handler/local_addresses.h"
-#include "handler/rdzv_trace.h"
 #include "kv/kv_c10d_uv.h"
 #include "store/dial.h"
 #include "store/server_uv.h"
@@ -27,15 +25,11 @@ enum {
 static const char loopback[] = "127.0.0.1"; /* hosts listen there, whatever else they do */
 
 struct c10d {
-    struct mu_front front;
+    struct mu_dynamic dynamic;
     /* By the parameters. */
     char host[MU_HOST_MAX];
     uint16_t port;
     enum mu_host_rule rule;
-    struct mu_doc_dialect dialect;
-    uint64_t read_timeout_ms;
-    struct mu_rdzv_settings settings;
-    uint64_t seed;
     /* Starting up. */
     struct mu_host machine;
     uv_getaddrinfo_t resolver;
@@ -45,19 +39,23 @@ struct c10d {
     struct mu_kv_request ask;         /* for hosted_by */
     char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct mu_server *server;
-    struct mu_kv *kv;         /* of the handler within, which owns it */
     void (*alone)(void *ctx); /* is told when nobody else is connected any more */
     void *alone_ctx;
 };
 
 static void feed(struct c10d *c, struct mu_host_event event);
 
+static struct mu_shell *shell_of(struct c10d *c)
+{
+    return &c->dynamic.shell;
+}
+
 /* ---- Ending ---- */
 
 static void on_server_closed(struct mu_server *server, void *ctx)
 {
     (void)server;
-    mu_front_drop(ctx);
+    mu_shell_drop(ctx);
 }
 
 static void close_server(struct c10d *c)
@@ -65,26 +63,25 @@ static void close_server(struct c10d *c)
     struct mu_server *server = c->server;
 
     c->server = NULL;
-    mu_front_hold(&c->front);
+    mu_shell_hold(shell_of(c));
     mu_server_close(server, on_server_closed, c);
 }
 
 /* The store is the last to go: others get their answers until then. */
-static void over(struct mu_front *front)
+static void last(struct mu_dynamic *d)
 {
-    struct c10d *c = (struct c10d *)front;
+    struct c10d *c = (struct c10d *)d;
 
     if (c->server != NULL)
         close_server(c);
-    else
-        mu_front_free(front);
+    mu_shell_drop(d);
 }
 
 /* ---- Connecting ---- */
 
-static bool accepted_on(void *ctx, char *text, size_t room)
+static bool accepted_on(struct mu_dynamic *d, char *text, size_t room)
 {
-    const struct c10d *c = ctx;
+    const struct c10d *c = (const struct c10d *)d;
     union mu_addr addr;
 
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
@@ -102,31 +99,14 @@ static uint16_t port_of(const struct c10d *c)
 
 static void run(struct c10d *c)
 {
-    char endpoint[MU_HOST_MAX + 8];
-    const struct mu_dynamic_config config = {
-        .backend = "c10d",
-        .run_id = c->front.run_id,
-        .local_addr = c->front.local_addr,
-        .bind = mu_front_bind(&c->front),
-        .master = c->front.master,
-        .settings = c->settings,
-        .dialect = c->dialect,
-        .local_id = c->front.local_id,
-        .use_agent_store = c->front.use_agent_store,
-        .request_timeout_ms = c->read_timeout_ms,
-        .endpoint = endpoint,
-        .store_host = c->host,
+    const struct mu_dynamic_place place = {
         .store_addr = c->machine.place == MU_HOST_LOOPBACK ? loopback : c->host,
         .store_port = port_of(c),
         .hosted_by = c->hosted_by,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
-        .accepted_on_ctx = c,
     };
 
-    (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
-    c->kv = c->front.kv;
-    mu_front_run(&c->front, &config);
-    if (c->front.inner == NULL)
+    if (!mu_dynamic_run(&c->dynamic, &place))
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_UNUSABLE });
 }
 
@@ -134,7 +114,7 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
 {
     struct c10d *c = ctx;
 
-    assert(kv == c->front.kv);
+    assert(kv == c->dynamic.kv);
     (void)kv;
     feed(c, (struct mu_host_event){ .type = error == NULL ? MU_HOST_ON_CONNECTED : MU_HOST_ON_NOT_CONNECTED,
                                     .error = error });
@@ -145,16 +125,16 @@ static void connect_to(struct c10d *c, enum mu_host_place place, uint64_t wait_m
     const struct mu_kv_c10d_config config = {
         .host = host_of(c, place),
         .port = port_of(c),
-        .run_id = c->front.run_id,
+        .run_id = c->dynamic.run_id,
         .read_timeout_ms = wait_ms,
-        .seed = c->seed++,
+        .seed = c->dynamic.seed++,
         .host_node = place == MU_HOST_OWN ? c->hosted_by : NULL,
         .on_ready = on_ready,
         .ctx = c,
     };
     struct muster_error error;
 
-    if (mu_kv_c10d_start(c->front.loop, &config, &c->front.kv, &error) < 0)
+    if (mu_kv_c10d_start(shell_of(c)->loop, &config, &c->dynamic.kv, &error) < 0)
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_CONNECTED, .error = &error });
 }
 
@@ -165,7 +145,7 @@ static void on_answered(struct mu_kv_request *request)
     if (request->rc == 0 && request->found && request->bytes.len < sizeof c->hosted_by)
         (void)snprintf(c->hosted_by, sizeof c->hosted_by, "%.*s", (int)request->bytes.len, request->bytes.data);
     muster_bytes_done(&request->bytes);
-    if (!c->front.freeing)
+    if (!shell_of(c)->freeing)
         feed(c, (struct mu_host_event){ .type = request->rc == 0 ? MU_HOST_ON_ANSWERED : MU_HOST_ON_NOT_ANSWERED,
                                         .error = &request->error });
 }
@@ -174,21 +154,21 @@ static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
 {
     c->hosted_by[0] = '\0';
     c->ask = (struct mu_kv_request){ .kind = MU_KV_HOST, .timeout_ms = wait_ms, .done = on_answered, .ctx = c };
-    c->front.kv->ops->submit(c->front.kv, &c->ask);
+    c->dynamic.kv->ops->submit(c->dynamic.kv, &c->ask);
 }
 
 /* ---- Hosting ---- */
 
 static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
 {
-    const char *run_id = c->front.run_id;
+    const char *run_id = c->dynamic.run_id;
 
     if (plan->reason == MU_BIND_NOT_OWN)
         mu_log(MUSTER_LOG_WARNING,
                "rendezvous '%s': '%s' is not an address of this machine, so its store listens on every address; --bind "
                "ADDR limits that",
                run_id, c->host);
-    else if (plan->reason == MU_BIND_INTERFACES && c->settings.nodes_max > 1)
+    else if (plan->reason == MU_BIND_INTERFACES && c->dynamic.config.settings.nodes_max > 1)
         mu_log(
             MUSTER_LOG_WARNING,
             "rendezvous '%s': '%s' is a loopback address on this machine, so its store also listens on the addresses "
@@ -201,33 +181,29 @@ static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
 /* PyTorch's has no place in the group yet when it hosts. */
 static void record_hosting(const struct c10d *c)
 {
-    char hostname[MU_HANDLER_NAME_MAX];
-    const struct mu_teller who = mu_teller_new(c->front.run_id, c->front.local_addr, -1, hostname);
+    const struct mu_node me = { mu_slice_str(c->dynamic.name), getpid(), -1 };
 
-    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
+    mu_rdzv_trace_tell(&(struct mu_teller){ c->dynamic.run_id, me },
+                       (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
 }
 
 static void listen_for_nodes(struct c10d *c)
 {
-    const struct mu_bind bind = mu_front_bind(&c->front);
+    const struct mu_bind bind = mu_boot_bind(&shell_of(c)->boot.machine);
     struct mu_bind_networks networks;
     struct mu_bind_plan plan;
     struct muster_store_server_config config = {
         .size = sizeof config, .port = c->port, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
     };
-    char hostname[MU_HANDLER_NAME_MAX];
     struct muster_error error;
-    struct mu_node me;
 
-    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->front.local_addr, &plan);
+    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->dynamic.local_addr, &plan);
     config.host = plan.hosts;
-    if (mu_server_start_as(c->front.loop, &config, &c->server, &error) < 0) {
+    if (mu_server_start_as(shell_of(c)->loop, &config, &c->server, &error) < 0) {
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });
         return;
     }
-    me = (struct mu_node){ mu_slice_str(mu_handler_node_name(c->front.local_addr, hostname)), getpid(),
-                           c->front.local_id };
-    (void)mu_node_text(&me, c->hosted_by);
+    (void)mu_node_text(&shell_of(c)->me, c->hosted_by);
     say_where(c, &plan);
     record_hosting(c);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND });
@@ -264,9 +240,9 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
             memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
     }
     uv_freeaddrinfo(list);
-    if (!c->front.freeing)
+    if (!shell_of(c)->freeing)
         tell_resolved(c, status);
-    mu_front_drop(&c->front);
+    mu_shell_drop(c);
 }
 
 static void resolve(struct c10d *c)
@@ -276,26 +252,19 @@ static void resolve(struct c10d *c)
 
     c->addrs_count = 0;
     c->resolver.data = c;
-    rc = uv_getaddrinfo(c->front.loop, &c->resolver, on_resolved, c->host, NULL, &hints);
+    rc = uv_getaddrinfo(shell_of(c)->loop, &c->resolver, on_resolved, c->host, NULL, &hints);
     if (rc < 0) {
         tell_resolved(c, rc);
         return;
     }
     c->resolving = true;
-    mu_front_hold(&c->front);
+    mu_shell_hold(shell_of(c));
 }
 
 /* ---- The machine ---- */
 
-static void on_timer(uv_timer_t *timer)
-{
-    feed(timer->data, (struct mu_host_event){ .type = MU_HOST_ON_TIME });
-}
-
 static void perform(struct c10d *c, const struct mu_host_effect *effect)
 {
-    struct muster_error error;
-
     switch (effect->type) {
     case MU_HOST_DO_RESOLVE:
         resolve(c);
@@ -310,7 +279,7 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
         ask_who_hosts(c, effect->wait_ms);
         break;
     case MU_HOST_DO_DISCONNECT:
-        mu_front_close_kv(&c->front);
+        mu_dynamic_close_kv(&c->dynamic);
         break;
     case MU_HOST_DO_UNLISTEN:
         close_server(c);
@@ -319,18 +288,17 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
         run(c);
         break;
     case MU_HOST_DO_FAIL:
-        error = *effect->error;
-        mu_front_fail(&c->front, error.code, &error);
+        mu_dynamic_fail(&c->dynamic, effect->error);
         break;
     case MU_HOST_DO_WARN_LOOPBACK:
         mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it", c->front.run_id,
-               c->host);
+               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it",
+               c->dynamic.run_id, c->host);
         break;
     case MU_HOST_DO_WARN_TAKEN:
         mu_log(MUSTER_LOG_WARNING,
                "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
-               c->front.run_id, c->port, effect->error->text);
+               c->dynamic.run_id, c->port, effect->error->text);
         break;
     }
 }
@@ -338,23 +306,26 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
 static void feed(struct c10d *c, struct mu_host_event event)
 {
     struct mu_host_effects effects;
-    uint64_t when_ms;
 
-    event.now_ms = uv_now(c->front.loop);
+    event.now_ms = uv_now(shell_of(c)->loop);
     mu_host_step(&c->machine, &event, &effects);
-    when_ms = mu_host_deadline_ms(&c->machine);
-    if (when_ms != UINT64_MAX)
-        (void)uv_timer_start(&c->front.timer, on_timer, when_ms - event.now_ms, 0);
+    shell_of(c)->also_ms = mu_host_deadline_ms(&c->machine);
+    mu_shell_arm(shell_of(c));
     for (unsigned i = 0; i < effects.count; i++) /* the last may lead to a next step, or to the end */
         perform(c, &effects.items[i]);
 }
 
-static void begin(struct mu_front *front)
+static void find(struct mu_dynamic *d)
 {
-    struct c10d *c = (struct c10d *)front;
+    struct c10d *c = (struct c10d *)d;
 
     c->addrs_count = (unsigned)mu_dial_known(c->host, c->port, c->addrs);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_START, .addresses = addresses_of(c) });
+}
+
+static void on_time(struct mu_dynamic *d)
+{
+    feed((struct c10d *)d, (struct mu_host_event){ .type = MU_HOST_ON_TIME });
 }
 
 /* ---- The handler ---- */
@@ -365,14 +336,14 @@ static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), v
 
     if (c->resolving)
         (void)uv_cancel((uv_req_t *)&c->resolver); /* if it cannot be cancelled it is waited for */
-    mu_front_end(handler, done, ctx);
+    mu_dynamic_free(handler, done, ctx);
 }
 
 static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port)
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    if (c->front.inner == NULL)
+    if (c->dynamic.rdzv == NULL)
         return false;
     (void)snprintf(ret_host, room, "%s", host_of(c, c->machine.place));
     *ret_port = port_of(c);
@@ -389,8 +360,8 @@ static void on_server_alone(void *ctx)
 {
     struct c10d *c = ctx;
 
-    if (mu_front_hosts_workers(&c->front))
-        mu_front_when_alone(&c->front.handler.base, c->alone, c->alone_ctx);
+    if (mu_dynamic_hosts_workers(ctx))
+        mu_dynamic_when_alone(ctx, c->alone, c->alone_ctx);
     else
         c->alone(c->alone_ctx);
 }
@@ -404,17 +375,17 @@ static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *
     if (c->server != NULL)
         mu_server_when_alone(c->server, on_server_alone, c);
     else
-        mu_front_when_alone(handler, alone, ctx);
+        mu_dynamic_when_alone(handler, alone, ctx);
 }
 
 static const struct muster_handler_ops c10d_ops = {
     .size = sizeof c10d_ops,
     .name = "c10d",
-    .join = mu_front_join,
-    .leave = mu_front_leave,
-    .close = mu_front_close,
-    .look = mu_front_look,
-    .use_agent_store = mu_front_use_agent_store,
+    .join = mu_shell_join,
+    .leave = mu_shell_leave,
+    .close = mu_shell_ask_to_close,
+    .look = mu_shell_look,
+    .use_agent_store = mu_dynamic_use_agent_store,
     .free = c10d_free,
     .endpoint = c10d_endpoint,
     .hosts = c10d_hosts,
@@ -425,11 +396,11 @@ static struct mu_kv *shared_kv(const struct muster_handler *handler)
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    return c->front.inner != NULL ? c->kv : NULL;
+    return c->dynamic.rdzv != NULL ? c->dynamic.kv : NULL;
 }
 
 static const struct mu_handler_ops agent_ops = { .shared_kv = shared_kv };
-static const struct mu_front_ops front_ops = { &c10d_ops, &agent_ops, .begin = begin, .over = over };
+static const struct mu_finder_ops finder = { &c10d_ops, &agent_ops, .find = find, .on_time = on_time, .last = last };
 
 /* ---- Parameters ---- */
 
@@ -492,70 +463,45 @@ static int read_endpoint(struct c10d *c, const struct muster_rdzv_params *params
     return 0;
 }
 
-static int copy_texts(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
+static void start_machine(struct c10d *c, const struct mu_dynamic_config *config)
 {
-    const char *local_addr = muster_rdzv_params_local_addr(params);
+    uint64_t patience_ms = config->request_timeout_ms;
+    bool many = config->settings.nodes_max > 1;
 
-    c->front.run_id = strdup(muster_rdzv_params_run_id(params));
-    c->front.local_addr = local_addr == NULL ? NULL : strdup(local_addr);
-    if (c->front.run_id == NULL || (local_addr != NULL && c->front.local_addr == NULL))
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    return 0;
-}
-
-static int read_params(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    int rc = mu_rdzv_check_options("c10d", params, reterr);
-
-    if (rc == 0)
-        rc = check_store_type(params, reterr);
-    if (rc == 0)
-        rc = read_endpoint(c, params, reterr);
-    if (rc == 0)
-        rc = read_hosting(c, params, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_read_timeout_from_params(params, &c->read_timeout_ms, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &c->dialect, &c->front.use_agent_store, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_settings_from_params(params, &c->settings, reterr);
-    if (rc == 0)
-        rc = copy_texts(c, params, reterr);
-    return rc == 0 ? mu_front_take_places(&c->front, params, reterr) : rc;
-}
-
-static void start_machine(struct c10d *c)
-{
-    const struct mu_host_config config = {
-        .name = c->host,
-        .port = c->port,
-        .rule = c->rule,
-        .patience_ms = c->read_timeout_ms < c->settings.join_ms ? c->read_timeout_ms : c->settings.join_ms,
-        .warn_loopback = c->settings.nodes_max > 1 && c->front.bind_hosts == NULL && mu_bind_is_universal(c->host),
-    };
-
-    mu_host_init(&c->machine, &config);
+    mu_host_init(&c->machine,
+                 &(struct mu_host_config){
+                     .name = c->host,
+                     .port = c->port,
+                     .rule = c->rule,
+                     .patience_ms = patience_ms < config->settings.join_ms ? patience_ms : config->settings.join_ms,
+                     .warn_loopback = many && config->bind.hosts == NULL && mu_bind_is_universal(c->host) });
 }
 
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
                   void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct c10d *c = calloc(1, sizeof *c);
+    struct mu_dynamic_config config;
+    char endpoint[MU_HOST_MAX + 8];
     int rc;
 
     if (c == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    rc = read_params(c, params, reterr);
+    rc = mu_dynamic_config_from_params("c10d", params, &config, reterr);
     if (rc == 0)
-        rc = mu_dynamic_check_name(c->front.local_addr, reterr);
+        rc = check_store_type(params, reterr);
     if (rc == 0)
-        rc = mu_front_draw(&c->front, &c->seed, reterr);
+        rc = read_endpoint(c, params, reterr);
+    if (rc == 0)
+        rc = read_hosting(c, params, reterr);
     if (rc < 0) {
-        mu_front_free_texts(&c->front);
         free(c);
         return mu_wrap(reterr, rc, "rendezvous c10d");
     }
-    start_machine(c);
-    *ret_handler = mu_front_open(&c->front, &front_ops, loop, listener, ctx);
-    return 0;
+    (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
+    config.endpoint = endpoint;
+    config.store_host = c->host;
+    start_machine(c, &config);
+    rc = mu_dynamic_open(&c->dynamic, loop, &finder, &config, listener, ctx, ret_handler, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "rendezvous c10d") : 0;
 }

@@ -1,15 +1,11 @@
 /* PyTorch's etcd-v2 rendezvous: a dynamic rendezvous whose document is in etcd.
  *
- *   STARTING --> CONNECTING --> RUNNING: everything goes to the handler within
- *       ^            v no etcd there, or one that does not let us
- *       +--next ask-- FAILED
- *
- * Happy path: the document is read once, so that whoever cannot reach etcd learns so in read_timeout and not in join_timeout.
- * What is asked meanwhile waits. Failures are told as the failure of what was asked; once it runs, an etcd that is away is the
- * dynamic rendezvous' to bear. */
+ * Happy path: the document is read once, so that a node that cannot reach etcd learns so in read_timeout and not in join_timeout.
+ * What is asked meanwhile waits (talk.h). No etcd there, or one that does not let us in, is told as the failure of what was
+ * asked; the next request tries again. Once it runs, the document machine waits for an etcd that is away. */
 #include "kv/kv_etcd_v2_uv.h"
 
-#include "handler/front_uv.h"
+#include "handler/dynamic_uv.h"
 #include "kv/endpoints.h"
 #include "kv/etcd_store_uv.h"
 
@@ -21,14 +17,11 @@
 enum { PROTOCOL_MAX = 16 };
 
 struct etcd_v2 {
-    struct mu_front front;
+    struct mu_dynamic dynamic;
     /* By the parameters. */
     struct mu_http_config http; /* its texts are ours */
     char *endpoints, *ca_file, *cert_file, *key_file;
     char protocol[PROTOCOL_MAX];
-    struct mu_doc_dialect dialect;
-    uint64_t read_timeout_ms;
-    struct mu_rdzv_settings settings;
     struct mu_kv_request first; /* whether etcd is there at all */
 };
 
@@ -42,31 +35,12 @@ static void free_texts(struct etcd_v2 *e)
     free(e->key_file);
 }
 
-static void over(struct mu_front *front)
+static void done(struct mu_dynamic *d)
 {
-    free_texts((struct etcd_v2 *)front);
-    mu_front_free(front);
+    free_texts((struct etcd_v2 *)d);
 }
 
 /* ---- Connecting ---- */
-
-static void run(struct etcd_v2 *e)
-{
-    const struct mu_dynamic_config config = {
-        .backend = "etcd-v2",
-        .run_id = e->front.run_id,
-        .local_addr = e->front.local_addr,
-        .bind = mu_front_bind(&e->front),
-        .master = e->front.master,
-        .settings = e->settings,
-        .dialect = e->dialect,
-        .local_id = e->front.local_id,
-        .use_agent_store = e->front.use_agent_store,
-        .request_timeout_ms = e->read_timeout_ms,
-    };
-
-    mu_front_run(&e->front, &config);
-}
 
 static void on_first_read(struct mu_kv_request *request)
 {
@@ -74,33 +48,33 @@ static void on_first_read(struct mu_kv_request *request)
 
     muster_bytes_done(&request->bytes);
     muster_bytes_done(&request->state_token);
-    if (e->front.freeing)
+    if (e->dynamic.shell.freeing)
         return;
-    if (request->rc == 0 || request->rc == MUSTER_ERDZV_STATE) /* which is not the connection's fault */
-        run(e);
-    else
-        mu_front_fail(&e->front, MUSTER_ERDZV_CONNECTION, &request->error);
-}
-
-static void begin(struct mu_front *front)
-{
-    struct etcd_v2 *e = (struct etcd_v2 *)front;
-    const struct mu_kv_etcd_v2_config config = { .http = &e->http, .run_id = front->run_id };
-    struct muster_error error;
-    int rc;
-
-    assert(front->kv == NULL && front->inner == NULL);
-    rc = mu_kv_etcd_v2_start(front->loop, &config, &front->kv, &error);
-    if (rc < 0) {
-        mu_front_fail(front, rc, &error);
+    if (request->rc == 0 || request->rc == MUSTER_ERDZV_STATE) { /* which is not the connection's fault */
+        (void)mu_dynamic_run(&e->dynamic, &(struct mu_dynamic_place){ .store_addr = NULL });
         return;
     }
-    e->first = (struct mu_kv_request){ .kind = MU_KV_READ,
-                                       .timeout_ms = e->read_timeout_ms < e->settings.join_ms ? e->read_timeout_ms
-                                                                                              : e->settings.join_ms,
-                                       .done = on_first_read,
-                                       .ctx = e };
-    front->kv->ops->submit(front->kv, &e->first);
+    request->error.code = MUSTER_ERDZV_CONNECTION;
+    mu_dynamic_fail(&e->dynamic, &request->error);
+}
+
+static void find(struct mu_dynamic *d)
+{
+    struct etcd_v2 *e = (struct etcd_v2 *)d;
+    const struct mu_kv_etcd_v2_config config = { .http = &e->http, .run_id = d->run_id };
+    uint64_t read_ms = d->config.request_timeout_ms, join_ms = d->config.settings.join_ms;
+    struct muster_error error;
+
+    assert(d->kv == NULL && d->rdzv == NULL);
+    e->http.seed = d->seed;
+    if (mu_kv_etcd_v2_start(d->shell.loop, &config, &d->kv, &error) < 0) {
+        mu_dynamic_fail(d, &error);
+        return;
+    }
+    e->first = (struct mu_kv_request){
+        .kind = MU_KV_READ, .timeout_ms = read_ms < join_ms ? read_ms : join_ms, .done = on_first_read, .ctx = e
+    };
+    d->kv->ops->submit(d->kv, &e->first);
 }
 
 /* ---- The handler ---- */
@@ -108,13 +82,13 @@ static void begin(struct mu_front *front)
 static const struct muster_handler_ops etcd_v2_ops = {
     .size = sizeof etcd_v2_ops,
     .name = "etcd-v2",
-    .join = mu_front_join,
-    .leave = mu_front_leave,
-    .close = mu_front_close,
-    .look = mu_front_look,
-    .use_agent_store = mu_front_use_agent_store,
-    .free = mu_front_end,
-    .when_alone = mu_front_when_alone,
+    .join = mu_shell_join,
+    .leave = mu_shell_leave,
+    .close = mu_shell_ask_to_close,
+    .look = mu_shell_look,
+    .use_agent_store = mu_dynamic_use_agent_store,
+    .free = mu_dynamic_free,
+    .when_alone = mu_dynamic_when_alone,
 };
 
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
@@ -122,13 +96,13 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
     struct etcd_v2 *e = (struct etcd_v2 *)handler;
     const struct mu_kv_etcd_store_config config = { .http = &e->http,
                                                     .dir = MU_KV_ETCD_V2_STORE,
-                                                    .seed = e->http.seed + 2 };
+                                                    .seed = e->dynamic.seed + 2 };
 
-    return mu_kv_etcd_store_start(e->front.loop, &config, ret_kv, reterr);
+    return mu_kv_etcd_store_start(e->dynamic.shell.loop, &config, ret_kv, reterr);
 }
 
 static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
-static const struct mu_front_ops front_ops = { &etcd_v2_ops, &agent_ops, .begin = begin, .over = over };
+static const struct mu_finder_ops finder = { &etcd_v2_ops, &agent_ops, .find = find, .done = done };
 
 /* ---- Parameters ---- */
 
@@ -208,55 +182,35 @@ static int read_files(struct etcd_v2 *e, const struct muster_rdzv_params *params
     return rc;
 }
 
-static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *params, struct muster_error *reterr)
+static int read_params(struct etcd_v2 *e, const struct muster_rdzv_params *params, struct mu_dynamic_config *ret_config,
+                       struct muster_error *reterr)
 {
-    int rc = mu_rdzv_check_options("etcd-v2", params, reterr);
+    int rc = mu_dynamic_config_from_params("etcd-v2", params, ret_config, reterr);
 
     if (rc == 0)
         rc = read_protocol(e, params, reterr);
     if (rc == 0)
         rc = read_endpoints(e, params, reterr);
-    if (rc == 0)
-        rc = read_files(e, params, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_read_timeout_from_params(params, &e->read_timeout_ms, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &e->dialect, &e->front.use_agent_store, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_settings_from_params(params, &e->settings, reterr);
-    if (rc == 0)
-        rc = copy(muster_rdzv_params_run_id(params), &e->front.run_id, reterr);
-    if (rc == 0)
-        rc = copy(muster_rdzv_params_local_addr(params), &e->front.local_addr, reterr);
-    return rc == 0 ? mu_front_take_places(&e->front, params, reterr) : rc;
-}
-
-static void free_all(struct etcd_v2 *e)
-{
-    free_texts(e);
-    mu_front_free_texts(&e->front);
+    return rc == 0 ? read_files(e, params, reterr) : rc;
 }
 
 int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
                      void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct etcd_v2 *e = calloc(1, sizeof *e);
+    struct mu_dynamic_config config;
     int rc;
 
     if (e == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    rc = read_params(e, params, reterr);
-    if (rc == 0)
-        rc = mu_dynamic_check_name(e->front.local_addr, reterr);
-    if (rc == 0)
-        rc = mu_front_draw(&e->front, &e->http.seed, reterr);
+    rc = read_params(e, params, &config, reterr);
     if (rc < 0) {
-        free_all(e);
+        free_texts(e);
         free(e);
         return mu_wrap(reterr, rc, "rendezvous etcd-v2");
     }
-    *ret_handler = mu_front_open(&e->front, &front_ops, loop, listener, ctx);
-    return 0;
+    rc = mu_dynamic_open(&e->dynamic, loop, &finder, &config, listener, ctx, ret_handler, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "rendezvous etcd-v2") : 0;
 }
 
 /* ---- For callers that block ---- */
@@ -264,10 +218,11 @@ int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
 int mu_rdzv_etcd_v2_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                            struct muster_error *reterr)
 {
-    struct etcd_v2 e = { .front = { .loop = NULL } }; /* for its parameters alone */
+    struct etcd_v2 e = { .endpoints = NULL }; /* for its parameters alone */
+    struct mu_dynamic_config dynamic;
     struct muster_etcd_config config = { .size = sizeof config };
     struct muster_store *store = NULL;
-    int rc = read_params(&e, params, reterr);
+    int rc = read_params(&e, params, &dynamic, reterr);
 
     (void)ctx;
     config.endpoints = e.endpoints;
@@ -277,7 +232,7 @@ int mu_rdzv_etcd_v2_create(void *ctx, const struct muster_rdzv_params *params, s
     config.key = e.key_file;
     if (rc == 0)
         rc = muster_store_etcd_new(&config, MU_KV_ETCD_V2_STORE, 0, &store, reterr);
-    free_all(&e);
+    free_texts(&e);
     if (rc < 0)
         return mu_wrap(reterr, rc, "rendezvous etcd-v2");
     return mu_rdzv_blocking_new_with(mu_etcd_v2_start, params, store, ret_rdzv, reterr);

@@ -141,12 +141,6 @@ struct mu_dynamic_config {
     uint64_t request_timeout_ms;
     const char *endpoint;   /* of the store, for people; NULL: not known */
     const char *store_host; /* as the user named it; NULL: not known. A PyTorch member of that name hosts the store */
-    const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
-    uint16_t store_port;
-    const char *hosted_by; /* the node that says it hosts the store; empty: none does, NULL: not known. Not copied */
-    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
-    bool (*accepted_on)(void *ctx, char *text, size_t room);
-    void *accepted_on_ctx;
     /* For agents: another way to the group's store, where that is no TCPStore. NULL: there is none. */
     int (*open_kv)(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
                    struct muster_error *reterr);

@@ -255,11 +255,14 @@ static void on_turn(void *ctx)
 static void converse(struct mu_shell *s, struct mu_talk_event event)
 {
     struct mu_talk_effects effects;
+    bool waited = mu_talk_is_joining(&s->talk);
 
     if (s->freeing)
         return;
     event.now_ms = uv_now(s->loop);
     mu_talk_step(&s->talk, &event, &effects);
+    if (s->ops->waits != NULL && waited != mu_talk_is_joining(&s->talk))
+        s->ops->waits(s, !waited);
     for (unsigned i = 0; i < effects.count && !s->freeing; i++)
         perform(s, &effects.items[i], event.news);
     if (!s->freeing && mu_talk_is_due(&s->talk))
@@ -280,7 +283,16 @@ static void on_part_tells(void *ctx, const struct mu_part_news *news)
         mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
     if (news->tell == MU_PART_TELL_WAITING)
         (void)snprintf(s->waiting_who, sizeof s->waiting_who, "%s", news->who != NULL ? news->who : "");
+    if (s->ops->heard != NULL)
+        s->ops->heard(s, news);
     converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_TOLD, .news = news });
+}
+
+void mu_shell_tell_progress(struct mu_shell *s)
+{
+    const struct mu_part_news news = { .tell = MU_PART_TELL_PROGRESS, .round = -1 };
+
+    on_part_tells(s, &news);
 }
 
 static void on_booted(void *ctx, const struct muster_store_info *bootstrap)

@@ -38,7 +38,9 @@ struct mu_shell_ops { /* a constant */
     /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say(). `news`: what
      * the part told; NULL: that was before. NULL: nothing is added. */
     void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news);
-    void (*on_time)(struct mu_shell *shell); /* before the part hears that time has passed. May be NULL */
+    void (*heard)(struct mu_shell *shell, const struct mu_part_news *news); /* before talk hears of it. May be NULL */
+    void (*waits)(struct mu_shell *shell, bool waits); /* the owner waits for a round, or no longer. May be NULL */
+    void (*on_time)(struct mu_shell *shell);           /* before the part hears that time has passed. May be NULL */
     void (*find)(struct mu_shell *shell);    /* the back end: mu_shell_found() or _not_found(). NULL: it is there */
     void (*last)(struct mu_shell *shell);    /* all else is closed; ends with mu_shell_drop(). NULL: nothing is left */
     void (*destroy)(struct mu_shell *shell); /* frees the handler */
@@ -97,6 +99,7 @@ void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside 
 
 /* Tells the owner; after this the shell may be being freed. */
 void mu_shell_say(struct mu_shell *shell, struct muster_rdzv_event *event);
+void mu_shell_tell_progress(struct mu_shell *shell); /* as if the part had told it */
 void mu_shell_record(const struct mu_shell *shell, struct mu_rdzv_trace story);
 
 /* A request to the back end, first member of the handler's own; lives until it is answered, wanted or not. */

@@ -319,7 +319,7 @@ static void a_join_that_ends_with_its_time_while_it_boots_leaves(void **state)
     UNTIL(scene.failed == 1);
     assert_int_equal(scene.why.code, MUSTER_ERDZV_TIMEOUT);
     assert_string_equal(scene.why.text,
-                        "join rendezvous 'job': every round within 5 s lost a member before it could begin");
+                        "join rendezvous 'job': timed out after 5 s: every round lost a member before it could begin");
     assert_false(scene.in_when_failed);
     assert_int_equal(scene.lost + scene.waiting + scene.removed + scene.left, 0);
 }

@@ -1,0 +1,69 @@
+/* The dynamic rendezvous: one document in a back end (rdzv.h). A handler whose back end has to be found first has it as its
+ * first member, and a table that says how that is done: c10d_uv.c, etcd_v2_uv.c. */
+#ifndef MU_HANDLER_DYNAMIC_UV_H
+#define MU_HANDLER_DYNAMIC_UV_H
+
+#include "handler/shell_uv.h"
+#include "kv/kv.h"
+#include "rdzv/notice_board.h"
+#include "rdzv/rdzv.h"
+
+struct mu_dynamic;
+
+struct mu_finder_ops { /* a constant */
+    const struct muster_handler_ops *handler;
+    const struct mu_handler_ops *agent;
+    void (*find)(struct mu_dynamic *d);    /* from the loop; ends with mu_dynamic_run() or mu_dynamic_fail() */
+    void (*on_time)(struct mu_dynamic *d); /* shell.also_ms has come. May be NULL */
+    void (*last)(struct mu_dynamic *d);    /* the rest is closed: closes what is left, mu_shell_drop(). May be NULL */
+    void (*done)(struct mu_dynamic *d);    /* frees what it has; the struct itself is freed afterwards. May be NULL */
+};
+
+/* Where the back end is, once it is found. Texts are copied. */
+struct mu_dynamic_place {
+    const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
+    uint16_t store_port;
+    const char *hosted_by; /* the node that says it hosts the store; empty: none does, NULL: not known */
+    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
+    bool (*accepted_on)(struct mu_dynamic *d, char *text, size_t room);
+};
+
+struct mu_dynamic {
+    struct mu_shell shell;
+    const struct mu_finder_ops *finder; /* NULL: the back end is there */
+    char *run_id, *name, *local_addr, *store_host, *endpoint;
+    struct mu_dynamic_config config; /* its texts are the above */
+    struct mu_kv *kv;                /* NULL: there is none, or not yet */
+    uint64_t seed;                   /* random; for the finder */
+    struct mu_rdzv *rdzv;            /* NULL while the back end is being looked for */
+    char *store_addr;
+    struct mu_dynamic_place place;
+    bool ghost_told;
+    bool asking_host, host_known; /* in whose process the store is */
+    struct mu_notice_board board; /* while the owner waits for a round */
+    bool board_asked;             /* its compare-and-set is under way */
+};
+
+/* What every back end that has a dynamic rendezvous reads. Borrows from `params`. */
+int mu_dynamic_config_from_params(const char *backend, const struct muster_rdzv_params *params,
+                                  struct mu_dynamic_config *ret_config, struct muster_error *reterr);
+
+/* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails, with finder->done(). The finder
+ * begins by itself, from the loop. */
+int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_finder_ops *finder,
+                    const struct mu_dynamic_config *config, muster_rdzv_listener *listener, void *ctx,
+                    struct muster_handler **ret_handler, struct muster_error *reterr);
+
+/* The back end is d->kv. False: nothing could be made of it; it was closed, and the owner has heard. */
+bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place);
+void mu_dynamic_fail(struct mu_dynamic *d, const struct muster_error *error); /* there is none */
+void mu_dynamic_close_kv(struct mu_dynamic *d);                               /* if there is one */
+
+/* For the handler's table, beside those of shell_uv.h. */
+bool mu_dynamic_use_agent_store(const struct muster_handler *handler);
+bool mu_dynamic_hosts_workers(const struct muster_handler *handler); /* their store is here */
+/* `alone` when no other process is connected to the workers' store; not at all where it is not here. */
+void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
+void mu_dynamic_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);
+
+#endif
