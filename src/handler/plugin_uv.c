@@ -11,6 +11,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "handler/plugin.h"
+#include "kv/later_uv.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -254,7 +255,7 @@ struct wrapper {
     bool freeing, over;                     /* asked to go; nothing of the back end is left */
     /* Says what was told too early. While there is an inner handler; closed last of all, so that `done` always comes from
      * the loop. */
-    uv_timer_t last;
+    struct mu_later last;
     void (*done)(void *ctx);
     void *done_ctx;
 };
@@ -456,9 +457,9 @@ static void close_services(struct wrapper *w)
         close_service(MU_LIST_ITEM(link, struct service, link));
 }
 
-static void on_last_closed(uv_handle_t *handle)
+static void on_last_closed(void *ctx)
 {
-    struct wrapper *w = handle->data;
+    struct wrapper *w = ctx;
 
     w->closing--;
     end_if_over(w);
@@ -475,7 +476,7 @@ static void on_inner_freed(void *ctx)
     w->over = true;
     close_services(w);
     w->closing++;
-    uv_close((uv_handle_t *)&w->last, on_last_closed);
+    mu_later_close(&w->last, on_last_closed, w);
 }
 
 static void free_inner(struct wrapper *w)
@@ -591,9 +592,9 @@ static void plugin_free(struct muster_handler *handler, void (*done)(void *ctx),
 }
 
 /* Nobody shall wait for what was told at the wrong time: it becomes an error, at the right one. */
-static void on_told_early(uv_timer_t *timer)
+static void on_told_early(void *ctx)
 {
-    struct wrapper *w = timer->data;
+    struct wrapper *w = ctx;
     struct muster_error error;
     struct muster_rdzv_event event = { .size = sizeof event, .round = -1, .error = &error };
 
@@ -621,7 +622,7 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
         w->early = event->type;
         w->early_request = w->asked_count > 0 ? w->asked[w->asked_count - 1] : MUSTER_RDZV_REQUEST_UNKNOWN;
         if (w->inner != NULL)
-            (void)uv_timer_start(&w->last, on_told_early, 0, 0);
+            mu_later_turn(&w->last, on_told_early, w);
         return;
     }
     if (event->size < offsetof(struct muster_rdzv_event, info)) {
@@ -668,8 +669,7 @@ static bool can_be_freed(const struct muster_handler *handler)
 static void adopt(struct wrapper *w, struct muster_handler *inner)
 {
     w->inner = inner;
-    (void)uv_timer_init(w->loop, &w->last);
-    w->last.data = w;
+    mu_later_open(&w->last, w->loop, NULL);
 }
 
 /* Gives the wrapper back to the loop, with whatever the back end left in it. */

@@ -12,7 +12,6 @@
 
 #include "base/filethread.h"
 #include "base/log.h"
-#include "handler/asking_uv.h"
 #include "handler/user_handler.h"
 #include "kv/kv.h"
 #include "kv/later_uv.h"
@@ -40,8 +39,12 @@ struct blocking {
     char *backend, *run_id;
     bool shares_store; /* what use_agent_store() says */
     uv_timer_t timer;
-    uv_async_t rang; /* by the threads */
-    struct mu_asking asking;
+    uv_async_t rang;       /* by the threads */
+    struct mu_later later; /* what the owner asks, and the end */
+    struct ask {
+        struct mu_list link; /* of `later`: what is asked again before it was begun is asked once, and comes last */
+        struct blocking *b;
+    } asks[MU_USER_HANDLER_ON_FREE + 1]; /* by event */
     struct mu_filethread *thread, *beside;
     struct call *call, *beside_call; /* one under way on each, at most */
     struct mu_list views;            /* that are open */
@@ -528,9 +531,9 @@ static void on_handle_closed(uv_handle_t *handle)
 }
 
 /* From the loop, and not while the threads tell what they have: they end here. */
-static void on_over(uv_timer_t *timer)
+static void on_over(void *ctx)
 {
-    struct blocking *b = timer->data;
+    struct blocking *b = ctx;
 
     assert(mu_list_empty(&b->views));
     free_call(b->call);
@@ -540,7 +543,7 @@ static void on_over(uv_timer_t *timer)
     b->handles = 3;
     uv_close((uv_handle_t *)&b->timer, on_handle_closed);
     uv_close((uv_handle_t *)&b->rang, on_handle_closed);
-    mu_asking_close(&b->asking, part_closed);
+    mu_later_close(&b->later, part_closed, b);
 }
 
 /* A call that has not begun is behind one of the store. */
@@ -576,10 +579,10 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
         break;
     case MU_USER_HANDLER_DO_ABANDON:
         abandon(b, hanging(b, effect->call));
-        (void)uv_timer_start(&b->timer, on_over, 0, 0);
+        mu_later_turn(&b->later, on_over, b);
         break;
     case MU_USER_HANDLER_DO_END:
-        (void)uv_timer_start(&b->timer, on_over, 0, 0);
+        mu_later_turn(&b->later, on_over, b);
         break;
     }
 }
@@ -593,8 +596,6 @@ static void arm(struct blocking *b)
 {
     uint64_t when_ms = mu_user_handler_deadline_ms(&b->machine), now_ms = uv_now(b->loop);
 
-    if (b->machine.end == MU_USER_HANDLER_OVER)
-        return; /* the timer is on_over()'s */
     if (when_ms == UINT64_MAX)
         (void)uv_timer_stop(&b->timer);
     else
@@ -632,29 +633,39 @@ static void wake(void *ctx)
 
 /* ---- The handler ---- */
 
-static void on_ask(void *ctx, unsigned what)
+static void on_ask(struct mu_list *link)
 {
-    feed(ctx, (struct mu_user_handler_event){ .type = (enum mu_user_handler_event_type)what }, NULL);
+    struct ask *ask = MU_LIST_ITEM(link, struct ask, link);
+
+    feed(ask->b, (struct mu_user_handler_event){ .type = (enum mu_user_handler_event_type)(ask - ask->b->asks) }, NULL);
+}
+
+static void ask(struct muster_handler *handler, enum mu_user_handler_event_type what)
+{
+    struct blocking *b = of(handler);
+
+    mu_list_remove(&b->asks[what].link);
+    mu_later_push(&b->later, &b->asks[what].link);
 }
 
 static void blocking_join(struct muster_handler *handler)
 {
-    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_JOIN);
+    ask(handler, MU_USER_HANDLER_ON_JOIN);
 }
 
 static void blocking_leave(struct muster_handler *handler)
 {
-    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_LEAVE);
+    ask(handler, MU_USER_HANDLER_ON_LEAVE);
 }
 
 static void blocking_close(struct muster_handler *handler)
 {
-    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_CLOSE);
+    ask(handler, MU_USER_HANDLER_ON_CLOSE);
 }
 
 static void blocking_look(struct muster_handler *handler)
 {
-    mu_asking_put(&of(handler)->asking, MU_USER_HANDLER_ON_LOOK);
+    ask(handler, MU_USER_HANDLER_ON_LOOK);
 }
 
 /* An address that we have put into the store ourselves is one where worker 0 will listen. */
@@ -671,7 +682,7 @@ static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx
 
     b->on_freed = done;
     b->freed_ctx = ctx;
-    mu_asking_put(&b->asking, MU_USER_HANDLER_ON_FREE);
+    ask(handler, MU_USER_HANDLER_ON_FREE);
 }
 
 static const struct muster_handler_ops handler_ops = {
@@ -767,7 +778,11 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     b->shares_store = muster_rdzv_use_agent_store(rdzv);
     mu_user_handler_init(&b->machine, driving->look_ms, driving->end_ms, take);
     (void)uv_timer_init(loop, &b->timer); /* these only fill in memory */
-    mu_asking_open(&b->asking, loop, on_ask, b);
+    mu_later_open(&b->later, loop, on_ask);
+    for (size_t i = 0; i < sizeof b->asks / sizeof b->asks[0]; i++) {
+        mu_list_init(&b->asks[i].link);
+        b->asks[i].b = b;
+    }
     b->timer.data = b->rang.data = b;
     *ret_handler = &b->handler.base;
     return 0;
