@@ -4,6 +4,7 @@
  *    ^          |                  |
  *    +--pause---+-- end, silence --+-- compacted, or a store that is behind us --> STANDING until it is resumed */
 #include "kv/etcd3_parts_uv.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -30,8 +31,8 @@ struct mu_etcd3_watch {
     struct mu_buf body;
     struct mu_etcd3_stream stream;
     struct mu_etcd3_call probe;
-    uv_timer_t news;  /* there are bytes to be read */
-    uv_timer_t timer; /* a pause is over; or: is the server still there? */
+    struct mu_later news; /* there are bytes to be read */
+    uv_timer_t timer;     /* a pause is over; or: is the server still there? */
     unsigned handles;
     unsigned failures, token_number;
     uint64_t opened_ms;
@@ -55,12 +56,17 @@ static void free_watch_if_over(struct mu_etcd3_watch *watch)
     free(watch);
 }
 
-static void on_watch_handle_closed(uv_handle_t *handle)
+static void on_watch_part_closed(void *ctx)
 {
-    struct mu_etcd3_watch *watch = handle->data;
+    struct mu_etcd3_watch *watch = ctx;
 
     watch->handles--;
     free_watch_if_over(watch);
+}
+
+static void on_watch_handle_closed(uv_handle_t *handle)
+{
+    on_watch_part_closed(handle->data);
 }
 
 static void tell_trouble(struct mu_etcd3_watch *watch, const struct muster_error *error)
@@ -284,9 +290,9 @@ static void read_stream(struct mu_etcd3_watch *watch)
     start_over(watch, &error);
 }
 
-static void on_news(uv_timer_t *timer)
+static void on_news(void *ctx)
 {
-    read_stream(timer->data);
+    read_stream(ctx);
 }
 
 /* All nodes of a round see the same events at the same time: jitter keeps them from reconnecting together. */
@@ -305,7 +311,7 @@ static int on_chunk(struct mu_http_request *http, struct mu_slice bytes)
 
     put_renewal_off(watch);
     if (rc == 0 && !watch->closed)
-        (void)uv_timer_start(&watch->news, on_news, 0, 0);
+        mu_later_turn(&watch->news, on_news, watch);
     return rc;
 }
 
@@ -404,9 +410,9 @@ int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix
     };
     request.range = watch->range;
     (void)mu_etcd3_text(&request, watch->what, sizeof watch->what);
-    (void)uv_timer_init(etcd->loop, &watch->news); /* these only fill in memory */
+    mu_later_open(&watch->news, etcd->loop, NULL); /* these only fill in memory */
     (void)uv_timer_init(etcd->loop, &watch->timer);
-    watch->news.data = watch->timer.data = watch;
+    watch->timer.data = watch;
     watch->handles = 2;
     open_stream(watch);
     *ret_watch = watch;
@@ -429,6 +435,6 @@ void mu_etcd3_watch_close(struct mu_etcd3_watch *watch)
         mu_http_cancel(watch->etcd->http, &watch->http);
     if (watch->probing)
         mu_etcd3_cancel(&watch->probe);
-    uv_close((uv_handle_t *)&watch->news, on_watch_handle_closed);
+    mu_later_close(&watch->news, on_watch_part_closed, watch);
     uv_close((uv_handle_t *)&watch->timer, on_watch_handle_closed);
 }
