@@ -480,25 +480,24 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
                : MUSTER_ENOMEM;
 }
 
-/* As long as a join waits for a store; 0: the back end has no such timeout. */
-static uint64_t store_ms(const struct mu_agent *a)
-{
-    struct mu_rdzv_settings settings;
-
-    return mu_rdzv_settings_from_params(a->config.params, &settings, NULL) == 0 ? settings.join_ms : 0;
-}
+enum { LOSS_MARGIN_MS = 5000 }; /* for a loss to be noticed after the last heartbeat was due */
 
 static int make_machines(struct mu_agent *a, struct muster_error *reterr)
 {
+    struct mu_rdzv_settings settings;
+    bool timed =
+        mu_rdzv_settings_from_params(a->config.params, &settings, NULL) == 0; /* the back end knows these times */
+    uint64_t loss_ms = timed ? settings.keep_alive_ms * (settings.keep_alive_attempts + 1) + LOSS_MARGIN_MS : 0;
     struct mu_policy_config policy = {
         .run_id = a->run_id,
         .role = a->role,
         .node = a->node,
+        .host = a->hostname,
         .local_world_size = a->config.local_world_size,
         .max_restarts = a->config.max_restarts,
         .grace_ms = a->config.grace_ms,
         .barrier_ms = a->config.barrier_ms,
-        .store_ms = store_ms(a),
+        .store_ms = timed ? settings.join_ms : 0, /* as a node that joins waits for a store */
     };
     struct mu_ranks_config ranks = {
         .run_id = a->run_id,
@@ -506,9 +505,11 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
         .local_world_size = a->config.local_world_size,
         .identical = a->config.identical,
     };
-    struct mu_completion_config completion = {
-        .run_id = a->run_id, .node = a->node, .host = a->hostname, .barrier_ms = a->config.barrier_ms
-    };
+    struct mu_completion_config completion = { .run_id = a->run_id,
+                                               .node = a->node,
+                                               .host = a->hostname,
+                                               .barrier_ms = a->config.barrier_ms,
+                                               .loss_ms = loss_ms };
     struct mu_job_config job = {
         .policy = policy, .ranks = ranks, .completion = completion, .on_step = on_step, .ctx = a
     };

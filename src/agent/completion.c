@@ -42,9 +42,10 @@ int mu_completion_new(const struct mu_completion_config *config, struct mu_compl
     f->job_prefix = malloc(f->prefix_room);
     f->own_prefix = malloc(f->prefix_room);
     f->barrier_ms = config->barrier_ms;
+    f->loss_ms = config->loss_ms == 0 ? MU_COMPLETION_LOSS_MS : config->loss_ms;
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->away_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
-    mu_verdict_line(f->node, sizeof f->node, config->node);
-    mu_verdict_line(f->host, sizeof f->host, config->host != NULL ? config->host : config->node);
+    mu_line_copy(f->node, sizeof f->node, mu_slice_str(config->node));
+    mu_line_copy(f->host, sizeof f->host, mu_slice_str(config->host != NULL ? config->host : config->node));
     if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
         mu_asks_init(&f->asks, f->prefix_room, MU_VERDICT_TEXT_MAX, NULL) < 0) {
         mu_completion_free(f);
@@ -85,8 +86,12 @@ bool mu_completion_bit(const uint8_t *bits, int64_t rank)
 /* Who is missed, and what is known of it. */
 const char *mu_completion_who(struct mu_completion *f)
 {
-    for (size_t i = 0; i < f->gone.count; i++)
-        f->gone.members[i].done = f->gone.members[i].rank >= 0 && mu_completion_bit(f->marked, f->gone.members[i].rank);
+    for (size_t i = 0; i < f->gone.count; i++) {
+        struct mu_vanished_member *member = &f->gone.members[i];
+
+        member->done = member->rank >= 0 && mu_completion_bit(f->marked, member->rank);
+        member->waits |= member->rank >= 0 && mu_completion_bit(f->heard, member->rank); /* it is about to */
+    }
     mu_vanished_say(&f->gone, f->who, sizeof f->who);
     return f->who;
 }
@@ -135,17 +140,18 @@ void mu_completion_set_bit(uint8_t *bits, int64_t rank)
 static int reserve(struct mu_completion *f, int64_t world_size)
 {
     size_t bytes = (size_t)(world_size + 7) / 8;
-    uint8_t *bits = realloc(f->vanished, 3 * bytes);
+    uint8_t *bits = realloc(f->vanished, 4 * bytes);
 
     if (bits == NULL) {
         free(f->vanished);
-        f->vanished = f->foreign = f->marked = NULL;
+        f->vanished = f->foreign = f->marked = f->heard = NULL;
         return MUSTER_ENOMEM;
     }
-    memset(bits, 0, 3 * bytes);
+    memset(bits, 0, 4 * bytes);
     f->vanished = bits;
     f->foreign = bits + bytes;
     f->marked = bits + 2 * bytes;
+    f->heard = bits + 3 * bytes;
     return 0;
 }
 
@@ -158,7 +164,8 @@ static void start_round(struct mu_completion *f, const struct mu_completion_star
     mu_round_own_prefix(f->own_prefix, f->prefix_room, f->run_id, start->round, start->tag);
     (void)reserve(f, start->world_size); /* without, whoever vanishes is lost */
     f->foreign_count = f->marked_count = f->vanished_count = 0;
-    f->undone = f->removed = f->closed = f->told_lost = f->told_failed = f->said_failed = f->noted = false;
+    f->undone = f->removed = f->closed = f->told_failed = f->said_failed = f->said_heard = f->told_lost = f->noted =
+        false;
     f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->text[0] = '\0';
@@ -250,6 +257,8 @@ static void pass_time(struct mu_completion *f, uint64_t now_ms, struct mu_comple
         end_away(f, now_ms, out);
     } else if (now_ms >= f->fin_ms) {
         mu_completion_be_last(f, now_ms, out);
+    } else if (now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
+        mu_completion_fail(f, now_ms, out);
     } else if (now_ms >= f->deadline_ms && mu_completion_is_done(f)) {
         (void)snprintf(f->text, sizeof f->text,
                        "this node's workers have succeeded; the other nodes were not done in time");
@@ -326,6 +335,14 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
     case FAILED_GET:
         mu_completion_take_failed(f, answer, out);
         break;
+    case HEARD_GET:
+        if (answer->error == NULL)
+            mu_completion_set_bit(f->heard, slot.index);
+        break;
+    case HEARD_CHECK:
+        if (answer->error == NULL && answer->found)
+            mu_completion_set_bit(f->heard, slot.index);
+        break;
     case NOTE_LOOK:
         mu_completion_take_note(f, &slot, answer);
         break;
@@ -334,6 +351,7 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
             f->scan_ms = event->now_ms + MU_COMPLETION_PROBE_MS; /* it answers us, and not the rendezvous: look again */
         break;
     case NOTE_SET:
+    case HEARD_SET:
     case FAILED_SET:
     case BARRIER_113:
     case FIN_SET:
@@ -422,6 +440,7 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
     mu_completion_barrier_113_on(f, event->now_ms, out);
     pass_time(f, event->now_ms, out);
     mu_completion_judge(f, event->now_ms, out); /* a sweep that has nothing to ask is over at once */
+    mu_completion_account(f, event->now_ms, out);
     mu_completion_tell_waiting(f, out);
     while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
         mu_completion_emit(out, MU_COMPLETION_DO_ASK)->ask = ask;
@@ -450,7 +469,7 @@ bool mu_completion_will(const struct mu_completion *f, char *key, size_t key_roo
 
     if (!mu_completion_is_missed(f) || f->noted)
         return false;
-    len = snprintf(key, key_room, NOTE, f->own_prefix, f->start.rank);
+    len = snprintf(key, key_room, MU_ROUND_LEFT_KEY, f->own_prefix, f->start.rank);
     mu_vanished_write_note(text, MU_NOTE_LOST, MU_COMPLETION_KILLED);
     return len > 0 && (size_t)len < key_room;
 }

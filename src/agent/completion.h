@@ -10,7 +10,7 @@
  *      |                                    +--removed, or the verdict is there: ENDED (OVER)
  *      |                                    +--the limit: ENDED (TIMEOUT)
  *      |                                    +--the store is silent or refuses connections: ENDED (AWAY)
- *      +--fail: VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
+ *      +--fail: ACCOUNTING, is everybody there? then VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
  *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
  *      +--nodes want to join: tells WAITING, unless a member is lost
@@ -45,7 +45,7 @@
  *   MU_COMPLETION_SILENT_MS otherwise. Its work is done, and whatever the others do, it would not hear of it.
  *
  * Keys, with R, M and T as in rdzv/round_keys.h:
- *   M verdict; T done/<rank>, T left/<rank>, T done_count, T last, T failed;
+ *   M verdict; T done/<rank>, T left/<rank>, T heard/<rank>, T done_count, T last, T failed;
  *   with a PyTorch member also R torchelastic/agent/terminal_state/num_members, .../last_member instead of T last;
  *   1.13: R torchelastic/agent/terminal_state<rank>, R torchelastic/agent/terminal_state<rank>.FIN */
 #ifndef MU_AGENT_COMPLETION_H
@@ -64,6 +64,7 @@
 #define MU_COMPLETION_REFUSED_MS 5000   /* the same, while others may still be at work */
 #define MU_COMPLETION_SILENT_MS 30000   /* for a store that does not answer a done agent */
 #define MU_COMPLETION_PROBE_MS 10000    /* between looks whether it does, where nobody else looks */
+#define MU_COMPLETION_LOSS_MS 30000     /* for the rendezvous to notice a loss, if the config says nothing else */
 #define MU_COMPLETION_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
 #define MU_COMPLETION_CLOSE_MS 30000    /* for verdict and close */
 #define MU_COMPLETION_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
@@ -73,6 +74,7 @@
 #define MU_COMPLETION_STATES(X)                                                                                        \
     X(IDLE, "idle")                                                                                                    \
     X(WATCHING, "watching")                                                                                            \
+    X(ACCOUNTING, "waiting for an answer of every node") /* the job fails, unless one of them was lost */              \
     X(MARKING, "marking") /* done; the marks and our part of the barrier are being written */                          \
     X(WAITING, "waiting") /* for the others */                                                                         \
     X(VERDICT, "verdict") /* is being written */                                                                       \
@@ -96,13 +98,13 @@ struct mu_completion_start { /* borrowed */
 };
 
 enum mu_completion_event_type {
-    MU_COMPLETION_ON_START,      /* start: a round was joined */
-    MU_COMPLETION_ON_STOP,       /* the round is over for us: nothing is under way any more */
-    MU_COMPLETION_ON_LOST, /* round, lost/lost_count; text: how the rendezvous lost them, or NULL. May come several
+    MU_COMPLETION_ON_START,   /* start: a round was joined */
+    MU_COMPLETION_ON_STOP,    /* the round is over for us: nothing is under way any more */
+    MU_COMPLETION_ON_LOST,    /* round, lost/lost_count; text: how the rendezvous lost them, or NULL. May come several
                                    times a round */
-    MU_COMPLETION_ON_WAITING,    /* round, rank: so many nodes want to join; text: who, in whole words */
-    MU_COMPLETION_ON_REMOVED,    /* round */
-    MU_COMPLETION_ON_CLOSED,     /* seen, or the answer to CLOSE */
+    MU_COMPLETION_ON_WAITING, /* round, rank: so many nodes want to join; text: who, in whole words */
+    MU_COMPLETION_ON_REMOVED, /* round */
+    MU_COMPLETION_ON_CLOSED,  /* seen, or the answer to CLOSE */
     MU_COMPLETION_ON_CLOSE_FAILED,  /* CLOSE's other answer: error */
     MU_COMPLETION_ON_BACKEND_DOWN,  /* the store is away, since away_ms */
     MU_COMPLETION_ON_BACKEND_UP,    /* ... and back: it may have forgotten our mark */
@@ -158,9 +160,10 @@ enum mu_completion_end {
 const char *mu_completion_end_text(enum mu_completion_end end);
 
 enum mu_completion_effect_type {
-    MU_COMPLETION_DO_ASK,         /* ask */
-    MU_COMPLETION_DO_CLOSE,       /* the handler's close(); CLOSED or CLOSE_FAILED */
-    MU_COMPLETION_DO_LOST,        /* text: who is really lost, or has left; once a round, only while WATCHING */
+    MU_COMPLETION_DO_ASK,   /* ask */
+    MU_COMPLETION_DO_CLOSE, /* the handler's close(); CLOSED or CLOSE_FAILED */
+    /* text: who is really lost, or has left; once a round, while WATCHING. While ACCOUNTING: who was lost without an answer */
+    MU_COMPLETION_DO_LOST,
     MU_COMPLETION_DO_WAITING,     /* number, text, as they came; only while WATCHING */
     MU_COMPLETION_DO_JOB_FAILED,  /* text: the verdict of others, or that they vanished; once, only while WATCHING */
     MU_COMPLETION_DO_PEER_FAILED, /* text: whose worker has failed; once a round, only while WATCHING */
@@ -188,6 +191,7 @@ struct mu_completion_config { /* copied */
     const char *node;    /* who we are, for the verdict */
     const char *host;    /* where, for people; NULL: as `node` */
     uint64_t barrier_ms; /* how long a done agent waits; 0: not at all; UINT64_MAX: without a limit */
+    uint64_t loss_ms;    /* in which the rendezvous notices that a member is lost; 0: MU_COMPLETION_LOSS_MS */
 };
 
 struct mu_completion; /* opaque */

@@ -3,6 +3,18 @@
 
 /* ---- Was this one done? ---- */
 
+/* While the job is about to fail it matters alone that somebody was lost. */
+static void tell_lost(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    const char *who = mu_completion_who(f);
+
+    if (f->told_lost || (f->state == MU_COMPLETION_ACCOUNTING && f->gone.count > 0 && !mu_vanished_any_lost(&f->gone)))
+        return;
+    f->told_lost = true;
+    (void)snprintf(f->text, sizeof f->text, "%s", who);
+    mu_completion_emit(out, MU_COMPLETION_DO_LOST)->text = f->text;
+}
+
 static void note_lost(struct mu_completion *f, struct mu_completion_effects *out)
 {
     f->undone = true;
@@ -10,10 +22,8 @@ static void note_lost(struct mu_completion *f, struct mu_completion_effects *out
         mu_completion_end_behind(f, out);
     } else if (f->state == MU_COMPLETION_WATCHING && f->closed) {
         mu_completion_begin_judging_closed(f);
-    } else if (f->state == MU_COMPLETION_WATCHING && !f->told_lost) {
-        f->told_lost = true;
-        (void)snprintf(f->text, sizeof f->text, "%s", mu_completion_who(f));
-        mu_completion_emit(out, MU_COMPLETION_DO_LOST)->text = f->text;
+    } else if (f->state == MU_COMPLETION_WATCHING || f->state == MU_COMPLETION_ACCOUNTING) {
+        tell_lost(f, out);
     }
 }
 
@@ -33,8 +43,13 @@ void mu_completion_sweep_on(struct mu_completion *f)
             continue;
         slot = mu_completion_is_old(f)
                    ? mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor)
-                   : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK, f->own_prefix, f->cursor);
+                   : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MU_ROUND_DONE_KEY, f->own_prefix,
+                                 f->cursor);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
+        if (f->state == MU_COMPLETION_ACCOUNTING) {
+            slot = mu_asks_add(&f->asks, MU_ASK_CHECK, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor);
+            slot->once = true;
+        }
     }
     mu_completion_read_notes(f);
 }
@@ -45,7 +60,7 @@ void mu_completion_set_mark(struct mu_completion *f)
 
     if (mu_asks_has(&f->asks, MARK_SET))
         return;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK, f->own_prefix, f->start.rank);
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MU_ROUND_DONE_KEY, f->own_prefix, f->start.rank);
     mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
 }
 
@@ -76,6 +91,7 @@ void mu_completion_sweep(struct mu_completion *f)
     struct mu_ask_slot *slot;
 
     mu_asks_drop_what(&f->asks, CHECK_MARK);
+    mu_asks_drop_what(&f->asks, HEARD_CHECK);
     mu_asks_drop_what(&f->asks, STOCK_COUNT);
     mu_asks_drop_what(&f->asks, OUR_COUNT);
     mu_completion_forget_notes(f);
@@ -113,7 +129,8 @@ void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms)
 static bool is_sweep_through(const struct mu_completion *f)
 {
     return f->sweeping && f->cursor >= f->start.world_size && !mu_asks_has(&f->asks, CHECK_MARK) &&
-           !mu_asks_has(&f->asks, STOCK_COUNT) && !mu_asks_has(&f->asks, OUR_COUNT) && mu_completion_are_notes_read(f);
+           !mu_asks_has(&f->asks, HEARD_CHECK) && !mu_asks_has(&f->asks, STOCK_COUNT) &&
+           !mu_asks_has(&f->asks, OUR_COUNT) && mu_completion_are_notes_read(f);
 }
 
 static bool has_unmarked(const struct mu_completion *f)
@@ -150,9 +167,10 @@ void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_e
                            struct mu_completion_effects *out)
 {
     /* A store that is away cannot say who was done; and mostly it is its host that is lost. */
-    bool unknown = f->vanished == NULL || !f->start.has_store || (f->down && f->state == MU_COMPLETION_WATCHING);
+    bool watches = f->state == MU_COMPLETION_WATCHING || f->state == MU_COMPLETION_ACCOUNTING;
+    bool unknown = f->vanished == NULL || !f->start.has_store || (f->down && watches);
 
-    if ((f->state != MU_COMPLETION_WATCHING && !mu_completion_is_done(f)) || !mu_completion_is_tracked(f))
+    if ((!watches && !mu_completion_is_done(f)) || !mu_completion_is_tracked(f))
         return;
     mu_vanished_set_cause(&f->gone, event->text);
     for (size_t i = 0; i < event->lost_count; i++) {

@@ -17,9 +17,10 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
     if (!mu_completion_is_missed(f))
         return;
     f->noted = true;
+    mu_completion_say_heard(f);
     mu_vanished_write_note(text, event->again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, event->text == NULL ? "" : event->text);
     mu_asks_drop_what(&f->asks, NOTE_SET);
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, NOTE, f->own_prefix, f->start.rank);
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, MU_ROUND_LEFT_KEY, f->own_prefix, f->start.rank);
     mu_asks_value(&f->asks, slot, mu_slice_str(text));
 }
 
@@ -41,25 +42,24 @@ static void write_failed(struct mu_completion *f, struct mu_slice text)
 
 void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event)
 {
+    const char *text = event->text == NULL ? "a worker has failed" : event->text;
     struct mu_verdict failure = { .rank = event->rank };
     int len;
 
-    if (f->state == MU_COMPLETION_WATCHING && !mu_completion_is_private(f))
-        mu_completion_write_note(
-            f, &(struct mu_completion_event){ .again = true, .text = event->text }); /* where nobody listens */
-    if (f->state != MU_COMPLETION_WATCHING || f->closed || !mu_completion_is_private(f) || f->start.world_size == 1 ||
-        f->said_failed)
+    if (f->state != MU_COMPLETION_WATCHING || f->closed || f->said_failed)
         return;
     f->said_failed = true;
-    mu_verdict_line(failure.node, sizeof failure.node, f->host);
-    mu_verdict_line(failure.cause, sizeof failure.cause, event->text == NULL ? "a worker has failed" : event->text);
+    mu_line_copy(failure.node, sizeof failure.node, mu_slice_str(f->host));
+    mu_line_copy(failure.cause, sizeof failure.cause, mu_slice_str(text));
     len = mu_verdict_write(&failure, f->verdict_text);
-    if (len > 0)
+    if (len > 0 && mu_completion_is_private(f) && f->start.world_size > 1)
         write_failed(f, mu_slice(f->verdict_text, (size_t)len));
+    if (!f->noted)
+        mu_completion_write_note(f, &(struct mu_completion_event){ .again = true, .text = text });
 }
 
-/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. Who is done
- * sees no other round. */
+/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. A node that
+ * is done sees no other round. */
 void mu_completion_end_listening(struct mu_completion *f)
 {
     bool waits = f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed;
@@ -74,8 +74,10 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_answer *
 {
     struct mu_verdict failure;
 
-    if (f->state != MU_COMPLETION_WATCHING || answer->error != NULL ||
-        mu_verdict_read(answer->value, &failure, NULL) < 0 || failure.succeeded)
+    if (answer->error != NULL || mu_verdict_read(answer->value, &failure, NULL) < 0 || failure.succeeded)
+        return;
+    mu_completion_say_heard(f); /* also if we are done: we are there */
+    if (f->state != MU_COMPLETION_WATCHING)
         return;
     (void)snprintf(f->text, sizeof f->text, "%s", failure.cause); /* names rank and host */
     mu_completion_emit(out, MU_COMPLETION_DO_PEER_FAILED)->text = f->text;
@@ -97,7 +99,8 @@ void mu_completion_read_notes(struct mu_completion *f)
         if (!may_have_note(f, member))
             continue;
         member->note = MU_NOTE_ASKED;
-        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, NOTE, f->own_prefix, member->rank);
+        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, MU_ROUND_LEFT_KEY, f->own_prefix,
+                           member->rank);
         slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
         slot->once = true;
         mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
@@ -129,7 +132,7 @@ bool mu_completion_are_notes_read(const struct mu_completion *f)
 /* ---- Nodes that want to join ---- */
 
 /* Whether those who vanished were done is still being looked at. */
-static bool is_judging(const struct mu_completion *f)
+bool mu_completion_is_judging(const struct mu_completion *f)
 {
     return f->sweeping || f->look_again_ms != UINT64_MAX;
 }
@@ -146,7 +149,7 @@ void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_ef
 {
     struct mu_completion_effect *effect;
 
-    if (f->waiting == 0 || is_judging(f))
+    if (f->waiting == 0 || mu_completion_is_judging(f))
         return;
     if (f->state == MU_COMPLETION_WATCHING && !f->told_lost) {
         effect = mu_completion_emit(out, MU_COMPLETION_DO_WAITING);

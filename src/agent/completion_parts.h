@@ -9,13 +9,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define MARK "%sdone/%" PRId64
 #define COUNT "%sdone_count"
 #define MARK_113 "%storchelastic/agent/terminal_state%" PRId64
 #define MEMBERS "%storchelastic/agent/terminal_state/num_members"
 #define LAST "%storchelastic/agent/terminal_state/last_member"
 #define FAILED_KEY "%sfailed"
-#define NOTE "%sleft/%" PRId64
+#define HEARD "%sheard/%" PRId64
 #define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
 #define NOTHING "?"                   /* what a look at a verdict or a note gets where there is none */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
@@ -43,6 +42,9 @@ enum what {
     OUR_COUNT,    /* ... and how many of them are ours */
     FAILED_GET,   /* has a worker of somebody's failed? */
     FAILED_SET,   /* one of ours has */
+    HEARD_SET,    /* we know that the round is over, and are there */
+    HEARD_GET,    /* ... and so does this one */
+    HEARD_CHECK,  /* ... or did, before it vanished */
 };
 
 enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
@@ -60,10 +62,15 @@ struct mu_completion {
     uint64_t wait_until_ms;
 
     /* What became of the members. */
-    uint8_t *vanished, *foreign, *marked; /* by rank; foreign: vanished, and PyTorch's, of which the counter tells */
+    /* By rank. foreign: vanished, and PyTorch's, of which the counter tells. heard: has answered a failure. */
+    uint8_t *vanished, *foreign, *marked, *heard;
     int64_t foreign_count, marked_count, vanished_count;
     bool undone; /* one of them is lost */
     bool removed, closed, told_lost, told_failed;
+    bool said_heard; /* our part of ACCOUNTING */
+    int64_t account_cursor;
+    char failure[TEXT_MAX]; /* that fails the job, while ACCOUNTING */
+    uint64_t loss_ms;
     bool noted;              /* that we leave the round */
     bool said_failed;        /* that a worker of ours has */
     struct mu_vanished gone; /* the first of those who vanished, for people */
@@ -119,6 +126,9 @@ void mu_completion_end_written(struct mu_completion *f,
                                struct mu_completion_effects *out); /* the verdict, and all that follows it */
 void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out);
 void mu_completion_probe(struct mu_completion *f);
+/* `cause`: for people. */
+void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
+                                struct mu_completion_effects *out);
 void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
 void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out);
 void mu_completion_begin_judging_closed(struct mu_completion *f);
@@ -129,8 +139,6 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_answer *answer,
                                    struct mu_completion_effects *out);
 void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out);
-void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out);
 
 /* completion_notes.c */
 bool mu_completion_is_missed(const struct mu_completion *f);
@@ -146,6 +154,15 @@ void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *
 bool mu_completion_are_notes_read(const struct mu_completion *f);
 void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completion_event *event);
 void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out);
+
+bool mu_completion_is_judging(const struct mu_completion *f); /* whether those who vanished were done */
+
+/* completion_accounts.c */
+void mu_completion_say_heard(struct mu_completion *f);
+void mu_completion_fail(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_account(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
+                           struct mu_completion_effects *out);
 
 /* completion_marks.c */
 void mu_completion_sweep_on(struct mu_completion *f);

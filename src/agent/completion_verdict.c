@@ -109,8 +109,8 @@ static void look_at_budget(struct mu_completion *f)
 }
 
 /* With f->text as the cause, if there is one. */
-static void give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
-                         struct mu_completion_effects *out)
+void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
+                                struct mu_completion_effects *out)
 {
     struct mu_verdict verdict = { .succeeded = how == MU_COMPLETION_END_ALL_DONE, .rank = f->start.rank };
     int len;
@@ -119,8 +119,8 @@ static void give_verdict(struct mu_completion *f, enum mu_completion_end how, co
     f->end = how;
     f->has_verdict = false;
     f->deadline_ms = now_ms + MU_COMPLETION_CLOSE_MS;
-    mu_verdict_line(verdict.node, sizeof verdict.node, f->host);
-    mu_verdict_line(verdict.cause, sizeof verdict.cause, cause);
+    mu_line_copy(verdict.node, sizeof verdict.node, mu_slice_str(f->host));
+    mu_line_copy(verdict.cause, sizeof verdict.cause, mu_slice_str(cause));
     len = mu_verdict_write(&verdict, f->verdict_text);
     f->verdict_text[len < 0 ? 0 : len] = '\0';
     if (!mu_completion_is_tracked(f))
@@ -135,7 +135,7 @@ static void give_verdict(struct mu_completion *f, enum mu_completion_end how, co
 
 void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
 {
-    give_verdict(f, MU_COMPLETION_END_ALL_DONE, "all workers have succeeded", now_ms, out);
+    mu_completion_give_verdict(f, MU_COMPLETION_END_ALL_DONE, "all workers have succeeded", now_ms, out);
 }
 
 /* ---- A closed job ---- */
@@ -242,20 +242,4 @@ void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effec
         mu_completion_let_go(f, out);
     else if (f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f))
         look_at_verdict(f);
-}
-
-/* ---- A job that has failed ---- */
-
-void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out)
-{
-    const char *cause = event->text == NULL ? "the workers have failed" : event->text;
-
-    if (f->state != MU_COMPLETION_WATCHING)
-        return;
-    (void)snprintf(f->text, sizeof f->text, "%s", cause);
-    if (f->closed)
-        mu_completion_end_as(f, MU_COMPLETION_END_FAILED, out);
-    else
-        give_verdict(f, MU_COMPLETION_END_FAILED, cause, event->now_ms, out);
 }

@@ -20,6 +20,11 @@ struct refused {
     struct muster_error error;
 };
 
+struct members {           /* by rank */
+    struct mu_node *nodes; /* names are ours */
+    size_t count;
+};
+
 enum { STAGES_MAX = 3 }; /* machines that one event may go to */
 
 struct mu_job {
@@ -52,9 +57,11 @@ struct mu_job {
 
     /* The round. */
     int64_t round;
-    struct mu_node *members; /* names are ours */
-    size_t members_count;
+    uint64_t tag;
+    struct members members;
     struct mu_ranks_result assigned;
+    struct members last_members; /* of the last round whose ranks were assigned */
+    struct mu_settlement last;   /* ... and what became of them */
 };
 
 /* ---- Making one ---- */
@@ -83,13 +90,12 @@ int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, stru
     return 0;
 }
 
-static void forget_members(struct mu_job *j)
+static void forget_members(struct members *members)
 {
-    for (size_t i = 0; i < j->members_count; i++)
-        free((char *)j->members[i].name.data);
-    free(j->members);
-    j->members = NULL;
-    j->members_count = 0;
+    for (size_t i = 0; i < members->count; i++)
+        free((char *)members->nodes[i].name.data);
+    free(members->nodes);
+    *members = (struct members){ .count = 0 };
 }
 
 void mu_job_free(struct mu_job *j)
@@ -100,7 +106,8 @@ void mu_job_free(struct mu_job *j)
     mu_ranks_free(j->ranks);
     mu_completion_free(j->completion);
     mu_key_gc_free(j->key_gc);
-    forget_members(j);
+    forget_members(&j->members);
+    forget_members(&j->last_members);
     free(j);
 }
 
@@ -169,11 +176,11 @@ static void step_key_gc(struct mu_job *j, struct mu_key_gc_event event, uint64_t
 
 /* ---- The round ---- */
 
-static int keep_members(struct mu_job *j, const struct mu_node *members, size_t count)
+static int keep_members(struct members *to, const struct mu_node *members, size_t count)
 {
-    forget_members(j);
-    j->members = calloc(count + 1, sizeof *j->members);
-    if (j->members == NULL || (members == NULL && count > 0))
+    forget_members(to);
+    to->nodes = calloc(count + 1, sizeof *to->nodes);
+    if (to->nodes == NULL || (members == NULL && count > 0))
         return MUSTER_ENOMEM;
     for (size_t i = 0; i < count; i++) {
         char *name = malloc(members[i].name.len + 1);
@@ -181,18 +188,65 @@ static int keep_members(struct mu_job *j, const struct mu_node *members, size_t 
         if (name == NULL)
             return MUSTER_ENOMEM;
         memcpy(name, members[i].name.data, members[i].name.len);
-        j->members[i] = members[i];
-        j->members[i].name.data = name;
-        j->members_count++;
+        to->nodes[i] = members[i];
+        to->nodes[i].name.data = name;
+        to->count++;
     }
     return 0;
+}
+
+static int64_t rank_of(const struct members *members, const struct mu_node *node)
+{
+    for (size_t i = 0; i < members->count; i++) {
+        if (mu_node_equal(&members->nodes[i], node))
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+/* The host; with the pid, where a member is on the same one. */
+static void name_node(const struct members *members, const struct mu_node *node, char *text, size_t room)
+{
+    bool confused = false;
+
+    for (size_t i = 0; i < members->count; i++)
+        confused |= mu_slice_equal(members->nodes[i].name, node->name) && !mu_node_equal(&members->nodes[i], node);
+    if (confused && node->pid >= 0)
+        (void)snprintf(text, room, "%.*s (pid %" PRId64 ")", (int)node->name.len, node->name.data, node->pid);
+    else
+        (void)snprintf(text, room, "%.*s", (int)node->name.len, node->name.data);
+}
+
+/* Members of the last round that are not in this one. */
+static void find_missing(struct mu_job *j)
+{
+    char name[MU_VANISHED_NAME_MAX];
+
+    j->last.missing = (struct mu_vanished){ .count = 0 };
+    for (size_t i = 0; i < j->last_members.count; i++) {
+        const struct mu_node *node = &j->last_members.nodes[i];
+
+        if (rank_of(&j->members, node) >= 0)
+            continue;
+        name_node(&j->last_members, node, name, sizeof name);
+        mu_vanished_add(&j->last.missing, (int64_t)i, name, mu_node_is_ours(node), false);
+    }
+}
+
+/* Ranks are assigned: it is this round whose failure would be charged next. Without memory nobody will be missed. */
+static void begin_round(struct mu_job *j, const struct mu_ranks_result *assigned)
+{
+    j->assigned = *assigned;
+    j->last = (struct mu_settlement){ .known = assigned->shared, .round = j->round, .tag = j->tag };
+    if (!assigned->shared || keep_members(&j->last_members, j->members.nodes, j->members.count) < 0)
+        forget_members(&j->last_members);
 }
 
 /* The round's keys are made of its members: who does not know them all has no part in it. */
 static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     const struct mu_job_joined *from = event->joined;
-    bool known = keep_members(j, event->nodes, event->nodes_count) == 0;
+    bool known = keep_members(&j->members, event->nodes, event->nodes_count) == 0;
     struct muster_error error = { 0 };
     struct mu_policy_joined joined = {
         .round = from->round,
@@ -205,9 +259,12 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
         .needs_master = from->needs_master,
         .serves = from->serves,
         .serves_workers = from->serves_workers,
+        .last = &j->last,
     };
 
     j->round = from->round;
+    j->tag = joined.tag;
+    find_missing(j);
     if (!known) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
                       from->round);
@@ -222,28 +279,6 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
                 now_ms);
 }
 
-static int64_t rank_of(const struct mu_job *j, const struct mu_node *node)
-{
-    for (size_t i = 0; i < j->members_count; i++) {
-        if (mu_node_equal(&j->members[i], node))
-            return (int64_t)i;
-    }
-    return -1;
-}
-
-/* The host; with the pid, where a member is on the same one. */
-static void name_node(const struct mu_job *j, const struct mu_node *node, char *text, size_t room)
-{
-    bool confused = false;
-
-    for (size_t i = 0; i < j->members_count; i++)
-        confused |= mu_slice_equal(j->members[i].name, node->name) && !mu_node_equal(&j->members[i], node);
-    if (confused && node->pid >= 0)
-        (void)snprintf(text, room, "%.*s (pid %" PRId64 ")", (int)node->name.len, node->name.data, node->pid);
-    else
-        (void)snprintf(text, room, "%.*s", (int)node->name.len, node->name.data);
-}
-
 static void hear_lost(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     struct mu_completion_peer *lost = calloc(event->nodes_count + 1, sizeof *lost);
@@ -253,10 +288,10 @@ static void hear_lost(struct mu_job *j, const struct mu_job_event *event, uint64
     for (size_t i = 0; lost != NULL && i < event->nodes_count; i++) {
         const struct mu_node *node = &event->nodes[i];
 
-        lost[i] = (struct mu_completion_peer){ .rank = rank_of(j, node),
+        lost[i] = (struct mu_completion_peer){ .rank = rank_of(&j->members, node),
                                                .ours = mu_node_is_ours(node),
                                                .waits = (int64_t)(event->nodes_count - i) <= event->count };
-        name_node(j, node, lost[i].name, sizeof lost[i].name);
+        name_node(&j->members, node, lost[i].name, sizeof lost[i].name);
     }
     step_completion(j,
                     (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST,
@@ -276,13 +311,13 @@ static void name_waiting(const struct mu_job *j, const struct mu_job_event *even
     char name[MU_VANISHED_NAME_MAX];
 
     for (size_t i = 0; i < event->nodes_count; i++) {
-        if (rank_of(j, &event->nodes[i]) >= 0)
+        if (rank_of(&j->members, &event->nodes[i]) >= 0)
             continue;
         if (named == MU_VANISHED_NAMED_MAX) {
             more++;
             continue;
         }
-        name_node(j, &event->nodes[i], name, sizeof name);
+        name_node(&j->members, &event->nodes[i], name, sizeof name);
         used += (size_t)snprintf(text + used, room - used, "%s%s", named++ > 0 ? ", " : "", name);
     }
     if (named == 0)
@@ -541,7 +576,7 @@ static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, s
         *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_RANKS, .ask = effect->ask };
         return true;
     case MU_RANKS_DO_DONE:
-        j->assigned = *effect->result;
+        begin_round(j, effect->result);
         told.type = MU_POLICY_ON_ASSIGNED;
         break;
     case MU_RANKS_DO_AGAIN:
@@ -550,6 +585,9 @@ static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, s
     case MU_RANKS_DO_FAIL:
         told.type = MU_POLICY_ON_ASSIGN_FAILED;
         break;
+    case MU_RANKS_DO_WARN:
+        *out = (struct mu_job_effect){ .type = MU_JOB_DO_WARN, .who = MU_JOB_RANKS, .text = effect->text };
+        return true;
     }
     mu_job_tell(j, &told);
     return false;

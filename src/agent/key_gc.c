@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const of_members[] = { "role_info", "ranks", "done", "left" };
+static const char *const of_members[] = { "role_info", "ranks", "done", "left", "heard" };
 static const char *const of_rounds[] = { "count",  "done_count",           "last",
                                          "failed", MUSTER_KEY_MASTER_ADDR, MUSTER_KEY_MASTER_PORT };
 enum { OF_MEMBERS = sizeof of_members / sizeof of_members[0], OF_ROUNDS = sizeof of_rounds / sizeof of_rounds[0] };

@@ -2,12 +2,12 @@
  * machine for an agent's life.
  *
  * A round of ours alone leaves behind, with T as in rdzv/round_keys.h: T role_info/<rank>, T ranks/<rank>, T
- * done/<rank>, T left/<rank> of every member, and T count, T done_count, T last, T failed, T MASTER_ADDR, T
- * MASTER_PORT. Every agent remembers the last rounds that it was in; when its workers have been started in a later
- * round, it deletes its own keys of rounds that are MU_KEY_GC_ROUNDS behind. The agent that is rank 0 now or was rank 0
- * then also deletes the keys of the round itself. If the later round has the same members (the tag says so), every key
- * is deleted once. If not, some members may be gone, and that agent deletes all keys of the round. A node that is still
- * in such an old round was removed and is about to be told.
+ * done/<rank>, T left/<rank>, T heard/<rank> of every member, and T count, T done_count, T last, T failed, T
+ * MASTER_ADDR, T MASTER_PORT. Every agent remembers the last rounds that it was in; when its workers have been started
+ * in a later round, it deletes its own keys of rounds that are MU_KEY_GC_ROUNDS behind. The agent that is rank 0 now or
+ * was rank 0 then also deletes the keys of the round itself. If the later round has the same members (the tag says so),
+ * every key is deleted once. If not, some members may be gone, and that agent deletes all keys of the round. A node
+ * that is still in such an old round was removed and is about to be told.
  *
  * Nothing depends on it: a request that fails is not made again, and a store that cannot delete keeps what it has. */
 #ifndef MU_AGENT_KEY_GC_H

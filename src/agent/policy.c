@@ -68,7 +68,8 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->job_prefix = malloc(prefix_room);
     p->role = strdup(config->role);
     p->node = strdup(config->node);
-    if (p->job_prefix == NULL || p->role == NULL || p->node == NULL ||
+    p->host = strdup(config->host != NULL ? config->host : config->node);
+    if (p->job_prefix == NULL || p->role == NULL || p->node == NULL || p->host == NULL ||
         mu_asks_init(&p->asks, prefix_room, MU_RESTART_BUDGET_MAX, NULL) < 0) {
         mu_policy_free(p);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
@@ -94,6 +95,8 @@ void mu_policy_free(struct mu_policy *p)
     free(p->job_prefix);
     free(p->role);
     free(p->node);
+    free(p->host);
+    mu_buf_done(&p->budget);
     free(p);
 }
 
@@ -180,6 +183,16 @@ void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t d
 int64_t mu_policy_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
+                           const char *next, struct mu_policy_effects *out)
+{
+    char full[MU_FOREIGN_TEXT_MAX / 2];
+
+    (void)snprintf(full, sizeof full, "%.200s%s", p->job_prefix, key);
+    mu_foreign_say(p->foreign, what, full, value, next);
+    mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s", p->foreign);
 }
 
 /* ---- A store that is away ---- */

@@ -17,7 +17,8 @@
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
  *   Events of an earlier round are dropped.
  * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
- * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free. A round
+ * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free, also if
+ *   they made a worker fail: that is settled when the next round forms (settlement.h). Until then it is a claim. A round
  *   that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of it. So it
  *   is the store that says whether a round is paid for: while it is silent, nothing is decided. Only where its process is
  *   gone, and nothing is left as far as we know, there is nothing to wait for.
@@ -94,7 +95,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase phase);
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
-    X(LOST, "lost")                   /* of completion: text, who and how, in whole words */                           \
+    X(LOST, "lost")                   /* of completion: text, who and how, in whole words*/                            \
     X(JOB_FAILED, "job failed")       /* of completion: text */                                                        \
     X(PEER_FAILED, "peer failed")     /* of completion: text, whose worker */                                          \
     X(FINISHED, "finished")           /* of completion: end, text */                                                   \
@@ -124,12 +125,13 @@ struct mu_policy_joined {
     int64_t round; /* -1: the back end has no rounds */
     uint64_t tag;  /* of its members */
     int64_t rank, world_size;
-    bool all_ours;       /* no PyTorch member in the round; false if not known */
-    bool old_dialect;    /* PyTorch's agents are 1.13 to 2.3 */
-    bool has_store;      /* there is a store for the agents of the round */
-    bool needs_master;   /* it came without MASTER_ADDR and MASTER_PORT */
-    bool serves;         /* the rendezvous store runs in our process; LINGER is answered */
-    bool serves_workers; /* the same of the workers' store, which other nodes use */
+    bool all_ours;                    /* no PyTorch member in the round; false if not known */
+    bool old_dialect;                 /* PyTorch's agents are 1.13 to 2.3 */
+    bool has_store;                   /* there is a store for the agents of the round */
+    bool needs_master;                /* it came without MASTER_ADDR and MASTER_PORT */
+    bool serves;                      /* the rendezvous store runs in our process; LINGER is answered */
+    bool serves_workers;              /* the same of the workers' store, which other nodes use */
+    const struct mu_settlement *last; /* the last round whose ranks were assigned; NULL: nothing is known of it */
 };
 
 struct mu_policy_event { /* borrows what it points to */
@@ -251,6 +253,7 @@ struct mu_policy_effects {
 struct mu_policy_config { /* copied */
     const char *run_id, *role;
     const char *node;         /* who we are: unlike every other agent of the job, ever */
+    const char *host;         /* where, for people; NULL: as `node` */
     int64_t local_world_size; /* above 0 */
     int64_t max_restarts;     /* 0 or more */
     uint64_t grace_ms;        /* what workers have to end, whatever they are stopped for */

@@ -5,6 +5,7 @@
 
 /* ---- The budget ---- */
 
+/* `spent`: restarts, with this one. Whether the job pays for it is settled when the next round forms. */
 static void charged(struct mu_policy *p, int64_t spent)
 {
     spent = mu_policy_larger(spent, p->count + 1);
@@ -12,17 +13,23 @@ static void charged(struct mu_policy *p, int64_t spent)
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
     if (p->charge == RESTARTS_LEFT) {
-        p->count = spent;
+        p->count = spent; /* until the next round says what it is */
         p->own = mu_policy_larger(p->own, spent);
-        p->known = p->shared ? mu_policy_larger(p->known, spent) : p->known;
     }
+}
+
+static void claim(struct mu_policy *p)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
+
+    slot->ask.expected = mu_buf_slice(&p->budget);
+    mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
 }
 
 /* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to say. */
 void mu_policy_charge(struct mu_policy *p, uint64_t now_ms)
 {
     struct mu_restart_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
-    struct mu_ask_slot *slot;
 
     if (!p->shared) {
         charged(p, p->count + 1);
@@ -33,12 +40,16 @@ void mu_policy_charge(struct mu_policy *p, uint64_t now_ms)
     p->charge_until_ms = now_ms + MU_POLICY_CHARGE_MS;
     p->gone = false;
     p->silence.code = 0;
-    slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
-    (void)mu_restart_budget_write(p->budget, &budget, NULL);
+    (void)snprintf(p->claim, sizeof p->claim, "rank %" PRId64 "'s failure on %.*s", p->failed_rank,
+                   (int)sizeof p->claim - 48, p->host);
+    (void)mu_restart_budget_write(p->paid, &budget, NULL);
+    if (mu_buf_assign(&p->budget, mu_slice_str(p->paid)) < 0) {
+        charged(p, p->count + 1); /* no memory: what we know has to do */
+        return;
+    }
     budget.count++;
     (void)mu_restart_budget_write(p->paid, &budget, p->node);
-    slot->ask.expected = mu_slice_str(p->budget);
-    mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
+    claim(p);
 }
 
 /* The round that a worker's failure ended costs nothing. */
@@ -54,6 +65,7 @@ static void uncharge(struct mu_policy *p)
 void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     uncharge(p);
+    p->claim[0] = '\0';
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
     mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
     mu_policy_stop(p, SIGKILL, 0, now_ms, out);
@@ -83,18 +95,27 @@ void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_poli
     }
 }
 
-/* A store that has forgotten the budget, or cannot say it, leaves us to what we know. */
+/* A store that has forgotten the budget, or cannot say it, leaves us to what we know. What a stranger has put there is
+ * replaced: the round is ours, for nobody has told us otherwise. */
 void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                          struct mu_policy_effects *out)
 {
     struct mu_restart_budget found;
+    bool missing = answer->error != NULL || answer->value.len == 0;
 
-    if (answer->error != NULL || !mu_restart_budget_read(answer->value, &found))
+    if (missing) {
         charged(p, p->count + 1);
-    else if (found.round == p->joined.round && found.tag == p->joined.tag)
-        charged(p, found.count); /* whoever has paid */
-    else if (p->fate == BUDGET)
+    } else if (!mu_restart_budget_read(answer->value, &found)) {
+        mu_policy_say_foreign(p, "the restart budget", "budget", answer->value, "putting it back", out);
+        if (p->fate != BUDGET || mu_buf_assign(&p->budget, answer->value) < 0)
+            charged(p, p->count + 1);
+        else
+            claim(p);
+    } else if (found.round == p->joined.round && found.tag == p->joined.tag) {
+        charged(p, found.count); /* whoever has claimed it */
+    } else if (p->fate == BUDGET) {
         mu_policy_be_outdated(p, now_ms, out);
+    }
 }
 
 /* ---- The rendezvous ---- */
@@ -119,22 +140,26 @@ static void membership_changed(struct mu_policy *p, const char *why, uint64_t no
     mu_policy_regroup(p, SIGTERM, now_ms, out);
 }
 
-/* The budget went with the member in whose process it was: that loss ends the round, and not what our worker made of it. */
+/* A member was lost: that ends the round, and not what our worker made of it. What we have claimed is settled when the next
+ * round forms; if the store went with the member, the claim has gone, too. */
 static void be_free(struct mu_policy *p, const char *why, struct mu_policy_effects *out)
 {
     uncharge(p);
     (void)snprintf(p->why, sizeof p->why, "%s", why);
-    mu_policy_say(p, out, MUSTER_LOG_WARNING,
-                  "%.*s; %.*s, and the store with it: no restart is counted; restarting the group", TEXT_SHOWN_MAX,
-                  p->failure, TEXT_SHOWN_MAX, p->why);
+    mu_policy_say(p, out, MUSTER_LOG_WARNING, "%.*s; rank %" PRId64 "'s failure is a consequence; restarting the group",
+                  TEXT_SHOWN_MAX, p->why, p->failed_rank);
     p->failure[0] = '\0';
+    if (p->phase == MU_POLICY_FAILING)
+        mu_policy_enter(p, MU_POLICY_STOPPING, UINT64_MAX);
 }
 
 void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     const char *why = event->text == NULL ? "lost a node" : event->text;
 
-    if (p->fate == BUDGET && p->charge == CHARGING && (p->down || p->gone))
+    bool without_store = p->charge == CHARGING && (p->down || p->gone);
+
+    if (p->fate == BUDGET && (p->phase == MU_POLICY_FAILING || without_store))
         be_free(p, why, out);
     else
         membership_changed(p, why, event->now_ms, out);
@@ -146,6 +171,7 @@ void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event 
         return;
     (void)snprintf(p->why, sizeof p->why, "%s", event->text == NULL ? "a worker failed on another node" : event->text);
     (void)snprintf(p->peer_failed, sizeof p->peer_failed, "%s", p->why);
+    mu_policy_note(p, true, p->peer_failed, out);
     mu_policy_regroup(p, SIGTERM, event->now_ms, out);
 }
 

@@ -3,7 +3,9 @@
 #define MU_AGENT_POLICY_PARTS_H
 
 #include "agent/policy.h"
+#include "base/buf.h"
 #include "proc/signals.h"
+#include "rdzv/foreign.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -30,7 +32,7 @@ enum fate {
 enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store was silent for too long */ };
 
 struct mu_policy {
-    char *job_prefix, *role, *node;
+    char *job_prefix, *role, *node, *host;
     int64_t size, max_restarts;
     uint64_t grace_ms, store_ms, barrier_ms;
 
@@ -76,10 +78,14 @@ struct mu_policy {
     int64_t count, own, known; /* of this round; what we count ourselves; what the job's is, at the least */
     bool shared;
     enum charge charge;
-    uint64_t charge_ms, charge_until_ms; /* since when; until we have to look how it stands */
-    bool gone;                           /* the process in which the budget is */
-    struct muster_error silence;         /* what became of our last request for it */
-    char budget[MU_RESTART_BUDGET_MAX], paid[MU_RESTART_BUDGET_MAX]; /* before and after we have paid */
+    uint64_t charge_ms, charge_until_ms;   /* since when; until we have to look how it stands */
+    bool gone;                             /* the process in which the budget is */
+    struct muster_error silence;           /* what became of our last request for it */
+    struct mu_buf budget;                  /* what is in its key, as far as we know */
+    char paid[MU_RESTART_BUDGET_MAX];      /* ... and is to be: our claim */
+    char claim[MU_SETTLEMENT_FAILURE_MAX]; /* "rank 12's failure on node3": we may have claimed it, and nothing is
+                                              * settled yet; empty: no */
+    char foreign[MU_FOREIGN_TEXT_MAX];
 
     /* For records and metrics. */
     uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
@@ -102,6 +108,9 @@ struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_polic
                                               struct mu_policy_effects *out);
 void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms);
+/* A value of another kind in a key of the job (without its prefix); `next`: what is done about it. */
+void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
+                           const char *next, struct mu_policy_effects *out);
 int64_t mu_policy_larger(int64_t a, int64_t b);
 
 /* policy_round.c */

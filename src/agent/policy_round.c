@@ -56,6 +56,10 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
                                          .needs_master = p->joined.needs_master,
                                          .own_count = p->own,
                                          .count_min = p->known };
+    if (p->joined.last != NULL) {
+        p->assign.last = *p->joined.last;
+        memcpy(p->assign.last.failure, p->claim, sizeof p->claim);
+    }
     mu_policy_emit(out, MU_POLICY_DO_WATCH)->watch = &p->watch;
     mu_policy_emit(out, MU_POLICY_DO_ASSIGN)->assign = &p->assign;
     p->assign_ms = event->now_ms;
@@ -71,9 +75,12 @@ void mu_policy_on_assigned(struct mu_policy *p, const struct mu_policy_event *ev
     p->count = event->ranks->count;
     p->base_rank = event->ranks->base_rank;
     p->shared = event->ranks->shared;
-    p->own = mu_policy_larger(p->own, p->count);
+    p->own = p->shared ? p->count : mu_policy_larger(p->own, p->count);
     if (p->shared)
         p->known = mu_policy_larger(p->known, p->count);
+    p->claim[0] = '\0';
+    if (event->ranks->settled[0] != '\0')
+        mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s", event->ranks->settled);
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_ASSIGN, (int64_t)(event->now_ms - p->assign_ms), out);
     mu_policy_time_step(MU_METRICS_ASSIGN_WORKER_RANKS, true, p->assign_ms, event->now_ms, out);
     mu_policy_time_step(MU_METRICS_RENDEZVOUS, true, p->join_ms, event->now_ms, out);
@@ -282,11 +289,9 @@ static void restart(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
     mu_policy_be_between_rounds(p, out);
     (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
     if (p->fate == BUDGET) {
-        int64_t remaining = mu_policy_remaining_restarts(p);
-
         mu_policy_say(p, out, MUSTER_LOG_INFO,
                       "[%.200s] Worker group %s. %" PRId64 "/%" PRId64 " attempts left; will restart worker group",
-                      p->role, mu_group_state_name(p->failed_as), remaining + 1, p->max_restarts);
+                      p->role, mu_group_state_name(p->failed_as), mu_policy_remaining_restarts(p) + 1, p->max_restarts);
     }
     mu_policy_join(p, now_ms, out);
 }
@@ -370,6 +375,9 @@ void mu_policy_on_assign_failed(struct mu_policy *p, const struct mu_policy_even
 
 void mu_policy_on_assign_again(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    if (p->phase == MU_POLICY_ASSIGNING)
-        mu_policy_join_again(p, event->text == NULL ? "the round was over" : event->text, event->now_ms, out);
+    if (p->phase != MU_POLICY_ASSIGNING)
+        return;
+    (void)snprintf(p->text, sizeof p->text, "%s", event->text == NULL ? "the round was over" : event->text);
+    mu_policy_note(p, true, p->text, out);
+    mu_policy_join_again(p, p->text, event->now_ms, out);
 }

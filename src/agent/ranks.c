@@ -1,72 +1,5 @@
 /* Who is which rank. See the diagram in ranks.h. */
-#include "agent/ranks.h"
-
-#include <assert.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define INFO_OURS "role_info/%" PRId64
-#define INFO_2X "torchelastic/role_info/%" PRId64
-#define INFO_113 "torchelastic/role_info%" PRId64
-#define ASSIGNED_OURS "ranks/%" PRId64
-#define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
-#define NOTHING "?" /* what a look at the budget gets where there is none */
-enum {
-    VALUE_EXTRA = 128, /* of a value, beside the role */
-    VALUE_MAX = 16384, /* of others' values */
-    AGAIN_TEXT_MAX = 160,
-};
-
-enum what {
-    BUDGET_LOOK,
-    BUDGET_SET,
-    COUNT_SET,
-    COUNT_GET,
-    INFO_SET,
-    INFO_GET,
-    ASSIGNED_SET,
-    ASSIGNED_GET,
-    FIN_SET,
-    FIN_GET,
-    ADDR_GET,
-    PORT_GET,
-};
-
-struct role {
-    char *name;
-    int64_t workers; /* all of them */
-    int64_t next;    /* the role rank of the next agent's first one */
-};
-
-struct info { /* of one agent */
-    int32_t size, role;
-};
-
-struct mu_ranks {
-    char *run_id, *role, *role_json;
-    char *prefix, *job_prefix, *own_prefix; /* R, M, T */
-    size_t prefix_room;
-    int64_t size;
-    bool identical;
-    uint64_t timeout_ms;
-
-    enum mu_ranks_state state;
-    struct mu_ranks_start start;
-    uint64_t start_ms, deadline_ms, again_ms;
-    struct mu_asks asks;
-    int64_t cursor; /* of the ranks that are asked about: the next one */
-    int64_t next_base;
-    struct info *infos; /* by rank; rank 0 of 2.x only */
-    struct role *roles;
-    size_t roles_count;
-    int64_t known;                                                     /* the job's count, as far as we were told */
-    char budget[MU_RESTART_BUDGET_MAX], wanted[MU_RESTART_BUDGET_MAX]; /* what is in the store, and what is to be */
-    struct mu_ranks_result result;
-    char text[AGAIN_TEXT_MAX];
-    struct muster_error error;
-};
+#include "agent/ranks_parts.h"
 
 const char *mu_ranks_state_text(enum mu_ranks_state state)
 {
@@ -111,10 +44,12 @@ static int fill(struct mu_ranks *r, const struct mu_ranks_config *config, struct
     r->prefix = malloc(r->prefix_room);
     r->job_prefix = malloc(r->prefix_room);
     r->own_prefix = malloc(r->prefix_room);
-    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->job_prefix == NULL || r->own_prefix == NULL)
+    r->last_prefix = malloc(r->prefix_room);
+    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->job_prefix == NULL || r->own_prefix == NULL ||
+        r->last_prefix == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the assignment of ranks");
     mu_round_job_prefix(r->job_prefix, r->prefix_room, config->run_id);
-    return mu_asks_init(&r->asks, r->prefix_room, strlen(r->role_json) + VALUE_EXTRA, reterr);
+    return mu_asks_init(&r->asks, r->prefix_room, strlen(r->role_json) + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX, reterr);
 }
 
 int mu_ranks_new(const struct mu_ranks_config *config, struct mu_ranks **ret_ranks, struct muster_error *reterr)
@@ -166,12 +101,14 @@ void mu_ranks_free(struct mu_ranks *r)
     free(r->prefix);
     free(r->job_prefix);
     free(r->own_prefix);
+    free(r->last_prefix);
+    mu_buf_done(&r->budget);
     free(r);
 }
 
 /* ---- The ends ---- */
 
-static struct mu_ranks_effect *emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type)
+struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type)
 {
     assert(out->count < MU_RANKS_EFFECTS_MAX);
     out->items[out->count] = (struct mu_ranks_effect){ .type = type };
@@ -188,25 +125,25 @@ static void end(struct mu_ranks *r, enum mu_ranks_state state)
 
 static void succeed(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
-    emit(out, MU_RANKS_DO_DONE)->result = &r->result;
+    mu_ranks_emit(out, MU_RANKS_DO_DONE)->result = &r->result;
     end(r, MU_RANKS_DONE);
 }
 
 /* With r->error filled in. */
-static void fail(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     if (r->start.round >= 0)
         (void)mu_wrap(&r->error, r->error.code, "assign ranks in round %" PRId64, r->start.round);
     else
         (void)mu_wrap(&r->error, r->error.code, "assign ranks");
-    emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
+    mu_ranks_emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
     end(r, MU_RANKS_FAILED);
 }
 
 /* With r->text filled in. */
-static void again(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
-    emit(out, MU_RANKS_DO_AGAIN)->text = r->text;
+    mu_ranks_emit(out, MU_RANKS_DO_AGAIN)->text = r->text;
     end(r, MU_RANKS_FAILED);
 }
 
@@ -235,13 +172,13 @@ static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effe
                       "%s: '%.300s' of rank %" PRId64 " was not there within %" PRIu64 ".%" PRIu64 " s%s",
                       mu_ranks_state_text(r->state), key, slot == NULL ? r->start.rank : slot->index, took_ms / 1000,
                       took_ms % 1000 / 100, advice(r));
-    fail(r, out);
+    mu_ranks_fail(r, out);
 }
 
 static void wrong(struct mu_ranks *r, const struct mu_ask_slot *slot, const char *what, struct mu_ranks_effects *out)
 {
     (void)mu_fail(&r->error, MUSTER_EPROTOCOL, "'%.400s' is %s", slot->key, what);
-    fail(r, out);
+    mu_ranks_fail(r, out);
 }
 
 /* ---- Reading others' values ---- */
@@ -277,15 +214,16 @@ static const char *read_info(const json_t *json, int64_t rank, const char **ret_
     return NULL;
 }
 
-/* Of our own they have the restart count behind them. */
+/* Of our own they have the restart count behind them, and then what was settled, if anything was. */
 static const char *read_assigned(const json_t *json, bool own, int64_t size, struct mu_ranks_result *result)
 {
     const char *shape = own ? "no assigned ranks: they are an array of five numbers"
                             : "no assigned ranks: they are an array of four numbers";
     size_t count = own ? 5 : 4;
+    const char *settled = own ? json_string_value(json_array_get(json, count)) : NULL;
     int64_t numbers[5];
 
-    if (!json_is_array(json) || json_array_size(json) != count)
+    if (!json_is_array(json) || json_array_size(json) != count + (settled != NULL ? 1 : 0))
         return shape;
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(json, i);
@@ -305,6 +243,7 @@ static const char *read_assigned(const json_t *json, bool own, int64_t size, str
     result->base_role_rank = numbers[2];
     result->role_world_size = numbers[3];
     result->count = own ? numbers[4] : result->count;
+    mu_line_copy(result->settled, sizeof result->settled, mu_slice_str(settled == NULL ? "" : settled));
     return NULL;
 }
 
@@ -380,12 +319,12 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
     struct mu_ask_slot *slot =
         is_private(r) ? mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank)
                       : mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
-    char text[VALUE_EXTRA];
+    char text[VALUE_EXTRA + SETTLED_JSON_MAX];
     int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, r->next_base,
                        r->result.world_size, role->next, role->workers);
 
     if (is_private(r))
-        len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64, r->result.count);
+        len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64 "%s", r->result.count, r->settled_json);
     len += snprintf(text + len, sizeof text - (size_t)len, "]");
     assert(len > 0 && (size_t)len < sizeof text);
     mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
@@ -423,7 +362,7 @@ static bool is_through(const struct mu_ranks *r)
 
 /* ---- From state to state ---- */
 
-static void meet(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     if (!r->start.needs_master) {
         succeed(r, out);
@@ -444,21 +383,12 @@ static void agree(struct mu_ranks *r)
     r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
 }
 
-static void look_at_budget(struct mu_ranks *r)
-{
-    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
-
-    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
-    mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
-    r->state = MU_RANKS_COUNTING;
-}
-
 static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     ask_on(r);
     if (r->state == MU_RANKS_GATHERING && is_through(r)) {
         if (is_private(r)) {
-            look_at_budget(r);
+            mu_ranks_look_at_budget(r);
         } else if (r->start.old_dialect) {
             agree(r);
         } else {
@@ -467,7 +397,10 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
         }
         ask_on(r);
     } else if ((r->state == MU_RANKS_ASSIGNING || r->state == MU_RANKS_AGREEING) && is_through(r)) {
-        meet(r, out);
+        mu_ranks_meet(r, out);
+    } else if (r->state == MU_RANKS_SETTLING && r->asks.count == 0) {
+        r->settled = true;
+        mu_ranks_fix_count(r);
     } else if (r->state == MU_RANKS_MEETING && r->asks.count == 0) {
         succeed(r, out);
     }
@@ -481,12 +414,16 @@ static void tell_info(struct mu_ranks *r)
         : r->start.old_dialect
             ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_113, r->prefix, r->start.rank)
             : mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_2X, r->prefix, r->start.rank);
-    char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA]; /* JSON makes at most six bytes of one */
+    char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX]; /* JSON makes at most six bytes of one */
+    char last[MU_SETTLEMENT_JSON_MAX];
+    size_t last_len = is_private(r) ? mu_settlement_write(&r->last, last) : 0;
     int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64,
                        r->role_json, r->start.rank, r->size);
 
     if (is_private(r))
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"count\": %" PRId64, r->known);
+    if (last_len > 0)
+        len += snprintf(text + len, sizeof text - (size_t)len, ", \"last\": %.*s", (int)last_len, last);
     len += snprintf(text + len, sizeof text - (size_t)len, "}");
     assert(len > 0 && (size_t)len < sizeof text);
     mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
@@ -507,12 +444,12 @@ static void gather(struct mu_ranks *r, struct mu_ranks_effects *out)
         r->infos = calloc((size_t)world, sizeof *r->infos);
         if (r->infos == NULL) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
-            fail(r, out);
+            mu_ranks_fail(r, out);
             return;
         }
     }
     if (take_info(r, r->start.rank, r->role, r->size) < 0)
-        fail(r, out);
+        mu_ranks_fail(r, out);
 }
 
 /* As PyTorch's agents do it. */
@@ -520,7 +457,7 @@ static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     if (r->identical || (r->start.world_size == 1 && !r->start.has_store)) {
         be_identical(r);
-        meet(r, out);
+        mu_ranks_meet(r, out);
         return;
     }
     tell_info(r);
@@ -539,7 +476,7 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
     if (r->identical || r->start.world_size == 1)
         be_identical(r);
     if (rank == 0 && (r->identical || r->start.world_size == 1)) {
-        look_at_budget(r);
+        mu_ranks_look_at_budget(r);
     } else if (rank == 0) {
         gather(r, out);
     } else if (r->identical) {
@@ -564,17 +501,20 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     r->error.code = 0;
     r->cursor = 0;
     r->known = start->count_min;
-    r->wanted[0] = '\0';
+    r->last = start->last;
+    r->settled = r->has_found = false;
+    r->settled_json[0] = r->wanted[0] = '\0';
+    r->budget.len = 0;
     r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = is_private(r) };
     mu_round_stock_prefix(r->prefix, r->prefix_room, r->run_id, start->round);
     mu_round_own_prefix(r->own_prefix, r->prefix_room, r->run_id, start->round, start->tag);
     if (start->world_size > MU_RANKS_WORLD_MAX) {
         (void)mu_fail(&r->error, MUSTER_ELIMIT, "a world of %" PRId64 " agents is too large", start->world_size);
-        fail(r, out);
+        mu_ranks_fail(r, out);
     } else if (start->world_size > 1 && !start->has_store && !r->identical) {
         (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
                       start->world_size);
-        fail(r, out);
+        mu_ranks_fail(r, out);
     } else if (is_private(r)) {
         exchange_privately(r, out);
     } else {
@@ -599,69 +539,11 @@ static bool parse_number(struct mu_slice text, int64_t max, int64_t *ret_number)
     return number <= max;
 }
 
-/* r->budget is what is there. */
-static void fix_count(struct mu_ranks *r)
-{
-    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
-    struct mu_restart_budget ours = { .count = r->known, .round = r->start.round, .tag = r->start.tag };
-    int len = mu_restart_budget_write(r->wanted, &ours, NULL);
-
-    mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
-    slot->ask.expected = mu_slice_str(r->budget);
-    r->state = MU_RANKS_FIXING;
-}
-
-static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
-{
-    struct mu_ask_slot *slot;
-    char text[32];
-    int len = snprintf(text, sizeof text, "%" PRId64, r->result.count);
-
-    if (r->start.world_size == 1) {
-        meet(r, out);
-        return;
-    }
-    r->state = MU_RANKS_ASSIGNING;
-    r->cursor = r->next_base = 0;
-    if (!r->identical)
-        return;
-    r->cursor = r->start.world_size;
-    slot = mu_asks_add(&r->asks, MU_ASK_SET, COUNT_SET, -1, "%scount", r->own_prefix);
-    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
-}
-
-/* What is there now. A store that was lost and came back empty counts from 0 again; we do not. */
-static void take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                        struct mu_ranks_effects *out)
-{
-    bool fixing = slot->what == BUDGET_SET;
-    struct mu_restart_budget found = { 0 };
-
-    if (value.len == 0 || (mu_slice_equal(value, fixing ? mu_slice_str(r->budget) : mu_slice_str(NOTHING)) &&
-                           !mu_slice_equal(value, mu_slice_str(r->wanted)))) {
-        r->budget[0] = '\0'; /* a key that is missing answers what was expected of it, or nothing */
-        fix_count(r);
-    } else if (value.len >= sizeof r->budget || !mu_restart_budget_read(value, &found)) {
-        wrong(r, slot, "no restart budget", out);
-    } else if (fixing && found.round == r->start.round && found.tag == r->start.tag) {
-        r->result.count = found.count;
-        tell_count(r, out);
-    } else if (found.round > r->start.round) {
-        (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
-        again(r, out);
-    } else { /* of the round before; or somebody has paid for that meanwhile */
-        memcpy(r->budget, value.data, value.len);
-        r->budget[value.len] = '\0';
-        r->known = found.count > r->known ? found.count : r->known;
-        fix_count(r);
-    }
-}
-
 static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
                        struct mu_ranks_effects *out)
 {
     if (parse_number(value, MU_ROUND_COUNT_MAX, &r->result.count))
-        meet(r, out);
+        mu_ranks_meet(r, out);
     else
         wrong(r, slot, "no restart count: that is a decimal number", out);
 }
@@ -675,11 +557,12 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
     const char *complaint = read_info(json, slot->index, &role, &size, &count);
 
     r->known = complaint == NULL && is_private(r) && count > r->known ? count : r->known;
-
+    if (complaint == NULL && is_private(r))
+        mu_settlement_add(&r->last, json_object_get(json, "last"));
     if (complaint != NULL)
         wrong(r, slot, complaint, out);
     else if (take_info(r, slot->index, role, size) < 0)
-        fail(r, out);
+        mu_ranks_fail(r, out);
     json_decref(json);
 }
 
@@ -693,7 +576,7 @@ static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, st
     if (complaint != NULL)
         wrong(r, slot, complaint, out);
     else
-        meet(r, out);
+        mu_ranks_meet(r, out);
 }
 
 static void take_addr(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
@@ -743,17 +626,22 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
         doubt(r, answer, now_ms);
     if (!mu_asks_answer(&r->asks, answer, now_ms, &slot))
         return;
-    if (answer->error != NULL) {
+    if (slot.what == MISSING_DONE) {
+        r->last.missing.members[slot.index].done = answer->error == NULL && answer->found;
+    } else if (slot.what == MISSING_NOTE) {
+        mu_vanished_read_note(&r->last.missing.members[slot.index],
+                              answer->error == NULL ? answer->value : mu_slice("", 0));
+    } else if (answer->error != NULL) {
         r->error = *answer->error;
         (void)mu_wrap(&r->error, r->error.code, "%s: %s '%.300s'", mu_ranks_state_text(r->state),
                       mu_ask_kind_text(slot.ask.kind), slot.key);
-        fail(r, out);
+        mu_ranks_fail(r, out);
         return;
     }
     switch ((enum what)slot.what) {
     case BUDGET_LOOK:
     case BUDGET_SET:
-        take_budget(r, &slot, answer->value, out);
+        mu_ranks_take_budget(r, &slot, answer->value, out);
         break;
     case COUNT_GET:
         take_count(r, &slot, answer->value, out);
@@ -773,6 +661,8 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
     case COUNT_SET:
     case INFO_SET:
     case ASSIGNED_SET:
+    case MISSING_DONE:
+    case MISSING_NOTE:
     case FIN_SET:
     case FIN_GET:
         break;
@@ -806,10 +696,10 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
     } else if (event->now_ms >= r->again_ms) {
         (void)snprintf(r->text, sizeof r->text, "the store may have forgotten the ranks of round %" PRId64,
                        r->start.round);
-        again(r, out);
+        mu_ranks_again(r, out);
     }
     while (mu_asks_emit(&r->asks, event->now_ms, r->deadline_ms, &ask))
-        emit(out, MU_RANKS_DO_ASK)->ask = ask;
+        mu_ranks_emit(out, MU_RANKS_DO_ASK)->ask = ask;
 }
 
 uint64_t mu_ranks_deadline_ms(const struct mu_ranks *r)

@@ -3,6 +3,8 @@
  *
  * Nobody but us in the round, and there are rounds and a store: by keys of our own.
  *   rank 0:  GATHERING all role infos --> COUNTING: what does the budget say? --> FIXING the count --> ASSIGNING --> DONE
+ *                                            |a failure was claimed, and members are missing    ^
+ *                                            +--> SETTLING: were they lost? --------------------+
  *   others:  tell our role info --> AWAITING our ranks and the count --> DONE
  *            --the store was away, and they do not come--> AGAIN: another round is needed
  * Else by those of PyTorch's agents, and each agent counts its own restarts:
@@ -14,12 +16,15 @@
  * - The count is the job's: rank 0 takes what the budget says (or what a member knows better, if the store was lost), puts
  *   its round there, and tells everybody with their ranks: there is no other way to learn it, so there is one count.
  * - Global ranks are counted over the agents in the order of their group ranks, role ranks over those of the same role.
+ * - A claimed failure is charged here, or not: the rule is in settlement.h.
+ * - A budget that is none (a stranger wrote to its key) is told, and put back as far as the members know it.
  * - Identical workers exchange nothing but the count.
  * - What scales with members is asked for in a window of MU_ASKS_MAX requests.
  * - Role info or ranks of another shape, or with sizes below 1, are an error (MUSTER_EPROTOCOL) that names the key.
  *
  * Keys, with R, M and T as in rdzv/round_keys.h:
- *   M budget; T role_info/<rank>, T ranks/<rank>, T count (identical workers only);
+ *   M budget; T role_info/<rank>, T ranks/<rank>, T count (identical workers only); of the round before: T done/<rank>,
+ *   T left/<rank>;
  *   R torchelastic/role_info/<rank>, R torchelastic/assigned_ranks/<rank>;
  *   1.13: R torchelastic/role_info<rank>, R torchelastic/role_info<rank>.FIN, R MASTER_ADDR, R MASTER_PORT. */
 #ifndef MU_AGENT_RANKS_H
@@ -27,6 +32,7 @@
 
 #include "agent/asks.h"
 #include "agent/restart_budget.h"
+#include "agent/settlement.h"
 
 #define MU_RANKS_TIMEOUT_MS 300000 /* for all of it, if the config says nothing else; as PyTorch's */
 #define MU_RANKS_AGAIN_MS 10000    /* for what rank 0 tells, once the store was away: it may have told it before */
@@ -39,6 +45,7 @@
     X(IDLE, "idle")                                                                                                    \
     X(GATHERING, "read the role infos")                                                                                \
     X(COUNTING, "read the restart budget")                                                                             \
+    X(SETTLING, "read what became of the missing nodes")                                                               \
     X(FIXING, "fix the restart count")                                                                                 \
     X(ASSIGNING, "write the assigned ranks")                                                                           \
     X(AWAITING, "read our assigned ranks")                                                                             \
@@ -55,21 +62,23 @@ enum mu_ranks_state {
 
 const char *mu_ranks_state_text(enum mu_ranks_state state);
 
-struct mu_ranks_start {       /* borrowed */
-    int64_t round;            /* -1: the back end has no rounds */
-    uint64_t tag;             /* of its members */
-    int64_t rank, world_size; /* of the group: agents */
-    bool all_ours;            /* no PyTorch member in the round; false if that is not known */
-    bool old_dialect;         /* PyTorch's agents are 1.13 to 2.3 */
-    bool has_store;           /* false: only a world of one, or identical workers, can be ranked */
-    bool needs_master;        /* JOINED came without MASTER_ADDR: rank 0 is PyTorch 1.13 */
-    int64_t own_count;        /* restarts that we count ourselves: used if the job's count is not */
-    int64_t count_min;        /* the job's count is not below this, as far as we know */
+struct mu_ranks_start {        /* borrowed */
+    int64_t round;             /* -1: the back end has no rounds */
+    uint64_t tag;              /* of its members */
+    int64_t rank, world_size;  /* of the group: agents */
+    bool all_ours;             /* no PyTorch member in the round; false if that is not known */
+    bool old_dialect;          /* PyTorch's agents are 1.13 to 2.3 */
+    bool has_store;            /* false: only a world of one, or identical workers, can be ranked */
+    bool needs_master;         /* JOINED came without MASTER_ADDR: rank 0 is PyTorch 1.13 */
+    int64_t own_count;         /* restarts that we count ourselves: used if the job's count is not */
+    int64_t count_min;         /* the job's count is not below this, as far as we know */
+    struct mu_settlement last; /* the round before, as far as this node knows */
 };
 
 struct mu_ranks_result {
-    int64_t count;                                                        /* TORCHELASTIC_RESTART_COUNT */
-    bool shared;                                                          /* it is the job's, and so is the budget */
+    int64_t count;                        /* TORCHELASTIC_RESTART_COUNT */
+    bool shared;                          /* it is the job's, and so is the budget */
+    char settled[MU_SETTLEMENT_TEXT_MAX]; /* why the last round costs nothing; empty: it does, or nobody failed */
     int64_t base_rank, world_size, base_role_rank, role_world_size;       /* worker i is RANK base_rank + i */
     char master_addr[sizeof((struct muster_store_info *)0)->master_addr]; /* with needs_master only; else empty */
     uint16_t master_port;
@@ -94,6 +103,7 @@ enum mu_ranks_effect_type {
     MU_RANKS_DO_DONE,  /* result */
     MU_RANKS_DO_AGAIN, /* text, why: the round cannot be agreed upon any more */
     MU_RANKS_DO_FAIL,  /* error */
+    MU_RANKS_DO_WARN,  /* text: for the log */
 };
 
 struct mu_ranks_effect { /* borrows from the machine, until its next step */
@@ -104,7 +114,7 @@ struct mu_ranks_effect { /* borrows from the machine, until its next step */
     const struct muster_error *error;
 };
 
-#define MU_RANKS_EFFECTS_MAX (MU_ASKS_MAX + 1)
+#define MU_RANKS_EFFECTS_MAX (MU_ASKS_MAX + 2)
 
 struct mu_ranks_effects {
     struct mu_ranks_effect items[MU_RANKS_EFFECTS_MAX];

@@ -8,8 +8,7 @@
 #define AGAIN "again: "
 #define LOST "lost: "
 
-/* One line, whatever others put there. */
-static void copy_line(char *to, size_t room, struct mu_slice from)
+void mu_line_copy(char *to, size_t room, struct mu_slice from)
 {
     (void)snprintf(to, room, "%.*s", (int)(from.len < room ? from.len : room), from.data);
     for (char *c = to; *c != '\0'; c++)
@@ -30,12 +29,12 @@ void mu_vanished_add(struct mu_vanished *v, int64_t rank, const char *name, bool
     }
     member = &v->members[v->count++];
     *member = (struct mu_vanished_member){ .rank = rank, .ours = ours, .waits = waits };
-    copy_line(member->name, sizeof member->name, mu_slice_str(name));
+    mu_line_copy(member->name, sizeof member->name, mu_slice_str(name));
 }
 
 void mu_vanished_set_cause(struct mu_vanished *v, const char *cause)
 {
-    copy_line(v->cause, sizeof v->cause, mu_slice_str(cause == NULL ? "" : cause));
+    mu_line_copy(v->cause, sizeof v->cause, mu_slice_str(cause == NULL ? "" : cause));
 }
 
 /* ---- Notes ---- */
@@ -69,7 +68,7 @@ void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice te
         member->note = kinds[i].note;
         skip = strlen(kinds[i].start);
     }
-    copy_line(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
+    mu_line_copy(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
 }
 
 /* ---- Words ---- */
@@ -89,6 +88,14 @@ static void put(struct words *w, const char *first, const char *second)
 static bool is_lost(const struct mu_vanished_member *member)
 {
     return !member->done && !member->waits && member->note != MU_NOTE_LEFT && member->note != MU_NOTE_AGAIN;
+}
+
+bool mu_vanished_any_lost(const struct mu_vanished *v)
+{
+    for (size_t i = 0; i < v->count; i++)
+        if (is_lost(&v->members[i]))
+            return true;
+    return false;
 }
 
 /* Its own; or the one that the rendezvous knows, which says nothing of PyTorch's: they may as well have left. Empty: not known. */

@@ -45,6 +45,9 @@ struct mu_vanished { /* zeroed memory: nobody */
     char cause[MU_VANISHED_CAUSE_MAX]; /* what the rendezvous knows of those without a note; empty: nothing */
 };
 
+/* Copies as much as fits, as one line: control characters become spaces. */
+void mu_line_copy(char *to, size_t room, struct mu_slice from);
+
 /* Those that are there already stay as they are. */
 void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *name, bool ours, bool waits);
 void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
@@ -54,6 +57,7 @@ void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *
 /* What was found under a member's rank; nothing that we could read is no note. */
 void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice text);
 
+bool mu_vanished_any_lost(const struct mu_vanished *vanished); /* of those that are named: neither done nor goodbye */
 /* One sentence about all who are missed, without a full stop. */
 void mu_vanished_say(const struct mu_vanished *vanished, char *text, size_t room);
 

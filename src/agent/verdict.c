@@ -1,6 +1,8 @@
 /* How a job has ended, as JSON. See verdict.h. */
 #include "agent/verdict.h"
 
+#include "agent/vanished.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,15 +28,6 @@ int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDI
     return len == 0 || len >= MU_VERDICT_TEXT_MAX ? MUSTER_ENOMEM : (int)len;
 }
 
-void mu_verdict_line(char *to, size_t room, const char *from)
-{
-    (void)snprintf(to, room, "%s", from);
-    for (char *c = to; *c != '\0'; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = ' '; /* one line, whatever others put there */
-    }
-}
-
 int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr)
 {
     json_t *json = text.len > MU_VERDICT_TEXT_MAX ? NULL : json_loadb(text.data, text.len, 0, NULL);
@@ -49,8 +42,8 @@ int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct
         *ret_verdict = (struct mu_verdict){ .succeeded = succeeded, .rank = -1 };
         if (json_is_integer(rank))
             ret_verdict->rank = json_integer_value(rank);
-        mu_verdict_line(ret_verdict->node, sizeof ret_verdict->node, node == NULL ? "" : node);
-        mu_verdict_line(ret_verdict->cause, sizeof ret_verdict->cause, cause == NULL ? "" : cause);
+        mu_line_copy(ret_verdict->node, sizeof ret_verdict->node, mu_slice_str(node == NULL ? "" : node));
+        mu_line_copy(ret_verdict->cause, sizeof ret_verdict->cause, mu_slice_str(cause == NULL ? "" : cause));
     }
     json_decref(json);
     return good ? 0 : mu_fail(reterr, MUSTER_EPROTOCOL, "this is no verdict (%zu bytes)", text.len);

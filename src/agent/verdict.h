@@ -19,7 +19,5 @@ struct mu_verdict {
 int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX]);
 /* MUSTER_EPROTOCOL: it is no verdict. */
 int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr);
-/* Copies as much as fits, as one line: control characters become spaces. */
-void mu_verdict_line(char *to, size_t room, const char *from);
 
 #endif

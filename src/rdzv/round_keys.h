@@ -13,6 +13,12 @@
 
 #include "rdzv/doc.h"
 
+#include <inttypes.h>
+
+/* Keys below T, with it and the rank of a member. */
+#define MU_ROUND_DONE_KEY "%sdone/%" PRId64 /* its workers have succeeded */
+#define MU_ROUND_LEFT_KEY "%sleft/%" PRId64 /* why it leaves: agent/vanished.h */
+
 #define MU_ROUND_PREFIX_EXTRA 64 /* of a prefix, beside the run id; with its NUL */
 
 uint64_t mu_round_tag(const struct mu_node *members, size_t count); /* by rank */

@@ -48,8 +48,9 @@ def test_a_budget_that_is_used_up_ends_the_job_everywhere(scenes):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_survivors_of_a_killed_agent_go_on(scenes, rank):
+    """Also without restarts: their workers fail in a collective before the loss is noticed, which costs nothing."""
     scene = scenes(epochs=6)
-    made = [scene.node("1:2", "--pace", 0.02, "--hold", 4, number=number + 1) for number in range(2)]
+    made = [scene.node("1:2", "--pace", 0.02, "--hold", 4, number=number + 1, restarts=0) for number in range(2)]
     scene.training.until("step", epoch=2, step=3, job=scene.job)
     assert scene.training.worlds()[-1] == 2 * WORKERS_EACH
     victim = next(node for node in made if group_rank(node) == rank)
@@ -59,6 +60,7 @@ def test_survivors_of_a_killed_agent_go_on(scenes, rank):
     scene.training.until("hold", epoch=4, world=WORKERS_EACH)
     scene.training.go(4)
     survivor.good()
+    assert "no restart charged" in survivor.err
     scene.training.whole()
     assert not scene.job.left()
 

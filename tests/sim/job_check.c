@@ -7,8 +7,8 @@
  *   G3  a lost member that was not done makes the others regroup, in bounded time; one that was done never does
  *   G4  the document is closed with a verdict in the store: success when all members of a round are done, failure when the
  *       budget is used up
- *   B   a round that a worker's failure ended costs one restart, once; the job fails when none is left, and not before; a
- *       round that was over for the job by then costs nothing
+ *   B   a round that a worker's failure ended costs one restart, once, and none if a member was lost before that failure;
+ *       the job fails when none is left, and not before; a round that was over for the job by then costs nothing
  *   T   a worker's failure ends the round for all at once, however long it takes its own agent to stop the others
  *   S   a group's state follows from the one before, and from what its agent is about
  *   G5  no process is left when an agent ends, whatever made it end; but for those that cannot be killed, who are named
@@ -22,6 +22,9 @@ struct round_seen { /* in which workers were started, or failed */
     bool failed;
     uint64_t failed_us;
     unsigned failed_id; /* whose worker */
+    bool counted;       /* workers were started in it, and the count is the job's */
+    int64_t count;
+    uint64_t tag;
     size_t world_count;
     unsigned world[AGENTS_MAX];
 };
@@ -132,11 +135,58 @@ static int64_t failures_paid(void)
     return c.failed + (job.wiped_us != 0 ? c.outdated : 0);
 }
 
+/* Killed before the round's first failure, without a goodbye, and not in this round; and one who knows that is. */
+static bool lost_a_member(const struct round_seen *last, const struct agent *a)
+{
+    bool lost = false, known = false;
+
+    for (size_t i = 0; i < last->world_count; i++) {
+        uint64_t died_us = job.died_us[last->world[i]];
+        char key[128];
+        bool said = false;
+
+        for (size_t j = 0; j < a->world_count; j++)
+            said |= a->world[j] == last->world[i];
+        (void)snprintf(key, sizeof key, "muster." RUN_ID "/%" PRId64 ".%016" PRIx64 "/left/%zu", last->round, last->tag,
+                       i);
+        known |= said;
+        said |= kv_find(key, NULL, NULL);
+        (void)snprintf(key, sizeof key, "muster." RUN_ID "/%" PRId64 ".%016" PRIx64 "/done/%zu", last->round, last->tag,
+                       i);
+        said |= kv_find(key, NULL, NULL);
+        lost |= died_us != 0 && died_us < last->failed_us && !said;
+    }
+    return lost && known;
+}
+
+/* What the last round that had workers has cost. */
+static void check_charge(const struct agent *a, struct round_seen *now)
+{
+    const struct round_seen *last = NULL;
+
+    now->counted = true;
+    now->count = a->assigned.count;
+    now->tag = a->tag;
+    for (size_t i = 0; i < c.count; i++) {
+        const struct round_seen *seen = &c.rounds[i];
+
+        if (seen->counted && seen->incarnation == now->incarnation && seen->round < now->round &&
+            (last == NULL || seen->round > last->round))
+            last = seen;
+    }
+    if (last == NULL || job.wiped_us != 0)
+        return;
+    EXPECT("B", now->count >= last->count && now->count <= last->count + 1, "%s: restart %" PRId64 " follows %" PRId64,
+           a->name, now->count, last->count);
+    EXPECT("B", !last->failed || !lost_a_member(last, a) || now->count == last->count,
+           "%s: round %" PRId64 " is charged, but it has lost a member before", a->name, last->round);
+}
+
 void check_starting(struct agent *a)
 {
     int64_t base = 0, world = 0;
+    struct round_seen *seen = round_of(a);
 
-    (void)round_of(a);
     EXPECT("G2", !procs_any(a), "%s starts workers beside old ones", a->name);
     for (size_t i = 0; i < a->world_count; i++) {
         if ((int64_t)i == a->rank)
@@ -151,6 +201,7 @@ void check_starting(struct agent *a)
     if (!a->assigned.shared)
         return;
     check_count(a);
+    check_charge(a, seen);
     EXPECT("B", a->assigned.count <= failures_paid(),
            "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed", a->name, a->assigned.count,
            failures_paid());

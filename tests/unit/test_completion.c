@@ -149,8 +149,8 @@ static const char *vanish(struct scene *s, int64_t rank, bool is_ours)
 {
     struct mu_completion_peer peer = { .rank = rank, .ours = is_ours };
 
-    return step(s, (struct mu_completion_event){
-                       .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
+    return step(
+        s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 });
 }
 
 /* One with a name, of which a note is looked for. */
@@ -208,7 +208,7 @@ static void who_leaves_a_round_says_why_first(void **state)
 
     assert_string_equal(noting(s, false, "SIGTERM"), ""); /* there is no round yet */
     (void)start(s, ours(2));
-    assert_string_equal(noting(s, true, "lost n7"), "set " T "left/1=again: lost n7");
+    assert_string_equal(noting(s, true, "lost n7"), "set " T "heard/1=me, set " T "left/1=again: lost n7");
     assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
     (void)start(s, mixed(2));
     assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
@@ -528,14 +528,14 @@ static void another_rounds_losses_and_unknown_members(void **state)
     struct mu_completion_peer peer = { .rank = -1 };
 
     (void)start(s, ours(3));
-    assert_string_equal(step(s,
-                             (struct mu_completion_event){
-                                 .type = MU_COMPLETION_ON_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
-                        "");
-    assert_string_equal(step(s,
-                             (struct mu_completion_event){
-                                 .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
-                        "lost a node");
+    assert_string_equal(
+        step(s,
+             (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST, .round = 2, .lost = &peer, .lost_count = 1 }),
+        "");
+    assert_string_equal(
+        step(s,
+             (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = &peer, .lost_count = 1 }),
+        "lost a node");
 }
 
 /* The one that went is the store's host: nobody answers any more. */
@@ -735,7 +735,8 @@ static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
     struct scene *s = *state;
 
     (void)start(s, ours(2));
-    assert_string_equal(fail_job(s), LOOK);
+    assert_string_equal(fail_job(s), "get " T "heard/0");
+    assert_string_equal(value(s, "n0"), LOOK);
     assert_string_equal(value(s, "?"), "compare and set muster.job/verdict={\"verdict\": \"failed\", \"node\": \"h1\", "
                                        "\"rank\": 1, \"cause\": \"exit code 3\"}");
     assert_string_equal(value(s, "x"), "close");
@@ -749,7 +750,8 @@ static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
 
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         (void)start(s, ours(2));
-        assert_string_equal(fail_job(s), LOOK);
+        (void)fail_job(s);
+        assert_string_equal(value(s, "n0"), LOOK);
         assert_string_equal(value(s, others[i]), "end outdated: exit code 3"); /* neither verdict nor close */
     }
 }
@@ -786,18 +788,21 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 
     (void)start(s, ours(2));
     (void)fail_job(s);
+    (void)value(s, "n0");
     (void)value(s, "?");
     assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
     assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end unsaid: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
+    (void)value(s, "n0");
     (void)value(s, "?");
     (void)value(s, "x"); /* there is one */
     assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end failed: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
+    (void)value(s, "n0");
     assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_CLOSE_MS),
                         "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
@@ -819,7 +824,8 @@ static void a_worker_that_fails_is_told_to_the_others_at_once_and_once(void **st
 
     (void)start(s, ours(2));
     assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "get " T "failed");
-    assert_string_equal(worker_failed(s), "set " T "failed=" FAILURE);
+    assert_string_equal(worker_failed(s),
+                        "set " T "failed=" FAILURE ", set " T "heard/1=me, set " T "left/1=again: exit code 3");
     assert_string_equal(worker_failed(s), "");
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), ""); /* it ends our own wait, too */
 }
@@ -827,10 +833,11 @@ static void a_worker_that_fails_is_told_to_the_others_at_once_and_once(void **st
 static void who_listens_hears_whose_worker_has_failed(void **state)
 {
     struct scene *s = *state;
+    uint64_t heard;
 
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
-    assert_string_equal(value(s, FAILURE), "exit code 3"); /* a cause that names rank and host by itself */
+    assert_string_equal(value(s, FAILURE), "exit code 3, set " T "heard/1=me"); /* a cause that names rank and host */
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
@@ -842,8 +849,10 @@ static void who_listens_hears_whose_worker_has_failed(void **state)
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
     assert_string_equal(broken(s, MUSTER_ELOST), ""); /* asked again */
     assert_string_equal(pass(s, T0 + MU_ASK_RETRY_MS), "get " T "failed");
+    heard = s->id;
     (void)done(s);
-    assert_string_equal(answer_id(s, 2, (struct mu_answer){ .value = mu_slice_str(FAILURE) }), ""); /* done is done */
+    assert_string_equal(answer_id(s, heard, (struct mu_answer){ .value = mu_slice_str(FAILURE) }),
+                        "set " T "heard/1=me"); /* done is done, and there */
 }
 
 /* So that none of our waits is in the way of the next round's. */
@@ -875,6 +884,75 @@ static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(voi
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_CLOSED);
     assert_string_equal(worker_failed(s), "");
+}
+
+/* ---- Is everybody there? ---- */
+
+static void without_an_answer_of_all_the_job_fails_when_a_loss_would_have_been_noticed(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(fail_job(s), "get " T "heard/0, get " T "heard/2");
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_ACCOUNTING);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_LOSS_MS);
+    assert_string_equal(value(s, "n2"), ""); /* one is missing */
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_LOSS_MS), LOOK);
+}
+
+static void a_member_that_vanishes_without_an_answer_was_lost_and_the_job_goes_on(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_string_equal(vanish_named(s, 0, "node9"),
+                        "check " T "done/0, check " T "heard/0, compare and set " T "left/0=?");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .found = false });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "lost: its agent was killed"), "lost node9: its agent was killed");
+    assert_string_equal(pass(s, T0 + 1), "");
+}
+
+static void a_member_that_vanishes_with_an_answer_a_mark_or_a_goodbye_was_not_lost(void **state)
+{
+    struct scene *s = *state;
+
+    for (unsigned i = 0; i < 3; i++) {
+        (void)start(s, ours(2));
+        (void)fail_job(s);
+        (void)vanish_named(s, 0, "node9");
+        (void)answer_id(s, s->id - 2, (struct mu_answer){ .found = i == 0 });
+        (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = i == 1 });
+        assert_string_equal(value(s, i == 2 ? "left: SIGTERM" : "?"), LOOK);
+    }
+}
+
+/* What it was told of then may have been somebody who came again. */
+static void who_vanished_before_the_job_was_to_fail_is_judged_once_more(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)vanish_named(s, 0, "node9");
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
+    assert_string_equal(fail_job(s), "check " T "done/0, check " T "heard/0, compare and set " T "left/0=?");
+    (void)answer_id(s, s->id - 2, (struct mu_answer){ .found = false });
+    (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
+    assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
+}
+
+static void a_job_that_is_closed_meanwhile_or_goes_on_without_us_is_not_waited_for(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end failed: exit code 3");
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), LOOK);
 }
 
 /* ---- A store with trouble ---- */
@@ -1464,6 +1542,11 @@ int main(void)
         SCENE(losses_fail_a_closed_job_that_nobody_finished),
         SCENE(a_done_agent_ends_with_the_verdict),
         SCENE(a_failed_job_gets_its_verdict_and_is_closed),
+        SCENE(without_an_answer_of_all_the_job_fails_when_a_loss_would_have_been_noticed),
+        SCENE(a_member_that_vanishes_without_an_answer_was_lost_and_the_job_goes_on),
+        SCENE(a_member_that_vanishes_with_an_answer_a_mark_or_a_goodbye_was_not_lost),
+        SCENE(who_vanished_before_the_job_was_to_fail_is_judged_once_more),
+        SCENE(a_job_that_is_closed_meanwhile_or_goes_on_without_us_is_not_waited_for),
         SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
         SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
         SCENE(a_close_that_fails_leaves_a_success_what_it_is),

@@ -182,14 +182,17 @@ static void a_failure_is_told_before_the_workers_are_gone_and_that_of_others_end
     struct scene *s = *state;
 
     run(s, 2);
-    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .text = "exit code 3" }),
-                        "stop, completion: set failed, policy: compare and set muster.job/budget");
+    assert_string_equal(
+        tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .text = "exit code 3" }),
+        "stop, completion: set failed, completion: set heard/0, completion: set left/0, policy: compare and set "
+        "muster.job/budget");
     (void)tear_down(state);
     (void)set_up(state);
     run(s, 2);
     s->who = MU_JOB_COMPLETION;
     s->id = 1;
-    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("{\"verdict\": \"failed\"}") }), "stop");
+    assert_string_equal(answer(s, (struct mu_answer){ .value = mu_slice_str("{\"verdict\": \"failed\"}") }),
+                        "completion: set heard/0, completion: set left/0, stop");
 }
 
 static void who_is_lost_is_found_by_its_rank(void **state)
@@ -207,7 +210,7 @@ static void who_is_lost_is_found_by_its_rank(void **state)
     lost.round = 2;
     assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), ""); /* of another round */
     lost = (struct mu_job_event){ .round = 3, .nodes = &stranger, .nodes_count = 1 };
-    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "completion: set left/0, stop");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, lost), "completion: set heard/0, completion: set left/0, stop");
     assert_string_equal(s->said, "lost x; restarting the group");
 }
 
@@ -251,7 +254,7 @@ static void losses_without_a_name_are_losses(void **state)
 
     run(s, 2);
     assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3 }),
-                        "completion: set left/0, stop");
+                        "completion: set heard/0, completion: set left/0, stop");
 }
 
 static void what_concerns_two_is_heard_by_both(void **state)
@@ -309,7 +312,7 @@ static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
     struct scene *s = *state;
 
     s->refuses = true;
-    assert_string_equal(join(s, 2), "ranks: get role_info/1, completion: set left/0, leave");
+    assert_string_equal(join(s, 2), "ranks: get role_info/1, completion: set heard/0, completion: set left/0, leave");
 }
 
 /* Its keys would be those of another round. */
@@ -344,7 +347,8 @@ static void time_passes_for_all_of_them(void **state)
     s->now_ms += MU_RANKS_TIMEOUT_MS - 1;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "");
     s->now_ms++;
-    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "completion: set left/0, leave");
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }),
+                        "completion: set heard/0, completion: set left/0, leave");
     assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_POLICY_LEAVE_MS);
     s->now_ms += MU_POLICY_LEAVE_MS;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "end");
@@ -760,9 +764,9 @@ static void begin(uint64_t seed)
         memset(a, 0, sizeof *a);
         (void)snprintf(node, sizeof node, "n%zu", i);
         policy.node = finish.node = node;
-        assert_int_equal(
-            mu_job_new(&(struct mu_job_config){ .policy = policy, .ranks = ranks, .completion = finish }, &a->job, NULL),
-            0);
+        assert_int_equal(mu_job_new(&(struct mu_job_config){ .policy = policy, .ranks = ranks, .completion = finish },
+                                    &a->job, NULL),
+                         0);
         feed_policy(a, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN });
     }
     complete_round();

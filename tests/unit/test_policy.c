@@ -626,8 +626,8 @@ static void a_failure_on_another_node_ends_the_round_here_for_free_and_is_said(v
 
     run(s);
     assert_string_equal(peer_failed(s), STOP); /* neither told to others nor paid for */
-    assert_string_equal(s->told,
-                        "'a worker failed on n7 (rank 2); restarting the group', step 7 ok, decision HEALTHY 1");
+    assert_string_equal(s->told, "note again: a worker failed on n7 (rank 2), 'a worker failed on n7 (rank 2); "
+                                 "restarting the group', step 7 ok, decision HEALTHY 1");
     assert_string_equal(peer_failed(s), "");
     assert_string_equal(waiting(s, 0), "");
     assert_string_equal(stopped(s), "join");
@@ -812,8 +812,7 @@ static void a_failure_in_a_round_whose_store_went_with_a_member_is_free(void **s
     assert_string_equal(lost(s), ""); /* the store is there, and will say it */
     (void)away(s, 0, 30000);
     assert_string_equal(lost(s), "join");
-    assert_non_null(strstr(s->told, "'local rank 1 exited with 3; b, and the store with it: no restart is counted; "
-                                    "restarting the group'"));
+    assert_non_null(strstr(s->told, "'b; rank 3's failure is a consequence; restarting the group'"));
     configure(s, 0); /* the same, while the other workers are being stopped */
     run(s);
     (void)exited(s, 1, false);
@@ -985,10 +984,10 @@ static void the_first_to_say_so_pays_for_a_failed_round(void **state)
     assert_string_equal(value(s, PAID(1, 0) " me"), "");
     assert_string_equal(stopped(s), "join");
     assert_non_null(strstr(s->told, "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"));
-    assert_int_equal(mu_policy_remaining_restarts(s->policy), 2);
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 2); /* as far as is known now */
     run_from(s, 1, 1, true);
     assert_string_equal(exited(s, 0, false), STOP TELL(2) PAY(2, 1));
-    assert_string_equal(value(s, PAID(2, 1) " another"), ""); /* has paid */
+    assert_string_equal(value(s, PAID(2, 1) " another"), ""); /* has claimed it */
     assert_string_equal(stopped(s), "join");
     assert_int_equal(mu_policy_count(s->policy), 2);
 }
@@ -1003,6 +1002,54 @@ static void a_budget_that_is_used_up_fails_the_job(void **state)
     assert_string_equal(exited(s, 1, false), STOP TELL(3) PAY(4, 7));
     assert_string_equal(value(s, PAID(4, 7) " another"), "");
     assert_string_equal(stopped(s), "fail job: local rank 1 exited with 3; no restarts left (max restarts: 3)");
+}
+
+/* It is not known yet whether a node was lost: until then the job has not failed. */
+static void a_loss_that_is_noticed_before_the_verdict_is_the_cause(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 0);
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(lost(s), ""); /* who has gone, and why, is asked when the workers are gone */
+    (void)value(s, PAID(1, 0) " me");
+    assert_non_null(strstr(stopped(s), "fail job"));
+    assert_string_equal(lost(s), "join");
+    assert_non_null(strstr(s->told, "'b; rank 3's failure is a consequence; restarting the group'"));
+    (void)joined(s, 1);
+    assert_string_equal(assigned(s, 0, true), "start after 0 ms");
+}
+
+static void what_was_settled_is_said(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_result ranks = { .shared = true, .world_size = 2, .settled = "lost n9; no restart charged" };
+
+    configure(s, 1);
+    run(s);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
+    (void)stopped(s);
+    (void)joined(s, 1);
+    (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .round = -1, .ranks = &ranks });
+    assert_non_null(strstr(s->told, "'lost n9; no restart charged'"));
+    assert_int_equal(mu_policy_count(s->policy), 0);
+}
+
+/* A stranger has written to the budget's key: it is told, and put back with our claim. */
+static void a_budget_that_is_none_is_put_back(void **state)
+{
+    struct scene *s = *state;
+
+    configure(s, 3);
+    run(s);
+    (void)exited(s, 1, false);
+    assert_string_equal(value(s, "garbage"), "cas muster.job/budget=1 0.00000000000000ab me");
+    assert_non_null(strstr(s->told, "'the restart budget in 'muster.job/budget' was overwritten by something else (7 "
+                                    "bytes: 'garbage'); putting it back'"));
+    assert_string_equal(value(s, PAID(1, 0) " me"), "");
+    assert_string_equal(stopped(s), "join");
 }
 
 /* The others have gone on without us, and we have not heard of it yet. */
@@ -1149,7 +1196,8 @@ static void a_store_that_cannot_say_leaves_us_to_what_we_know(void **state)
 static void what_we_know_of_the_count_goes_with_us(void **state)
 {
     struct scene *s = *state;
-    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true };
+    struct mu_settlement last = { .known = true, .round = 7 };
+    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = &last };
     struct mu_policy_event event = { .type = MU_POLICY_ON_JOINED, .now_ms = T0, .joined = &in };
     struct mu_policy_effects effects;
 
@@ -1161,8 +1209,10 @@ static void what_we_know_of_the_count_goes_with_us(void **state)
     (void)stopped(s);
     mu_policy_step(s->policy, &event, &effects);
     assert_int_equal(effects.items[effects.count - 1].type, MU_POLICY_DO_ASSIGN);
-    assert_int_equal(effects.items[effects.count - 1].assign->count_min, 4);
+    assert_int_equal(effects.items[effects.count - 1].assign->count_min, 3);
     assert_int_equal(effects.items[effects.count - 1].assign->own_count, 4);
+    assert_string_equal(effects.items[effects.count - 1].assign->last.failure, "rank 3's failure on me");
+    assert_int_equal(effects.items[effects.count - 1].assign->last.round, 7);
 }
 
 static void with_a_stock_member_each_counts_its_own(void **state)
@@ -1233,7 +1283,7 @@ static void workers_that_failed_and_found_the_job_closed_are_reported(void **sta
 
     run(s);
     (void)exited(s, 1, false);
-    (void)value(s, "other");
+    (void)value(s, PAID(1, 0) " other");
     (void)stopped(s);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
     assert_string_equal(value(s, "?"), "end workers failed rc 1");
@@ -1890,6 +1940,9 @@ int main(void)
         SCENE(what_ended_before_all_were_started_counts_once_they_are),
         SCENE(the_first_to_say_so_pays_for_a_failed_round),
         SCENE(a_budget_that_is_used_up_fails_the_job),
+        SCENE(a_loss_that_is_noticed_before_the_verdict_is_the_cause),
+        SCENE(what_was_settled_is_said),
+        SCENE(a_budget_that_is_none_is_put_back),
         SCENE(a_round_that_was_over_for_the_job_costs_nothing_and_fails_nobody),
         SCENE(a_round_that_cannot_be_agreed_upon_is_followed_by_another),
         SCENE(no_round_follows_before_the_budget_is_known),

@@ -61,6 +61,8 @@ static int show(char *text, size_t room, const struct mu_ranks_effect *e)
                         e->result->role_world_size, e->result->count, e->result->shared ? "" : " own");
     if (e->type == MU_RANKS_DO_AGAIN)
         return snprintf(text, room, "again: %s", e->text);
+    if (e->type == MU_RANKS_DO_WARN)
+        return snprintf(text, room, "warn: %s", e->text);
     if (e->type == MU_RANKS_DO_FAIL)
         return snprintf(text, room, "fail %s: %s", muster_error_name(e->error->code), e->error->text);
     if (a->kind == MU_ASK_SET || a->kind == MU_ASK_COMPARE_SET)
@@ -432,8 +434,10 @@ static void what_others_of_ours_write_is_looked_at_as_closely(void **state)
     s->ranks = make("r", 2);
     for (size_t i = 0; i < COUNT(budgets); i++) {
         (void)start(s, ours(3, 0, 1));
-        assert_string_equal(value(s, budgets[i]), "fail EPROTOCOL: assign ranks in round 3: 'muster.job/budget' is no "
-                                                  "restart budget");
+        (void)snprintf(text, sizeof text,
+                       "the restart budget in 'muster.job/budget' was overwritten by something else");
+        assert_non_null(strstr(value(s, budgets[i]), text));
+        assert_non_null(strstr(s->trace, "compare and set muster.job/budget=0 3.00000000000000ab"));
     }
     for (size_t i = 0; i < COUNT(ranks); i++) {
         (void)start(s, ours(3, 1, 2));
@@ -745,6 +749,128 @@ static void a_thousand_agents_are_ranked_a_window_at_a_time(void **state)
     check_round(members, AGENTS);
 }
 
+/* ---- A claimed failure ---- */
+
+#define LAST "muster.job/2.00000000000000cd/"
+#define CLAIMED "5 2.00000000000000cd n7"
+
+struct missing {
+    bool done;
+    const char *note;        /* "?": none */
+    const char *count, *why; /* what comes of it; NULL: the failure is charged */
+};
+
+static void a_claimed_failure_is_charged_unless_a_member_of_that_round_was_lost(void **state)
+{
+    static const struct missing cases[] = {
+        { false, "?", "4",
+          "lost n9; rank 12's failure on n3 is a consequence; restarting with 1 node, no restart charged" },
+        { false, "lost: its agent was killed", "4",
+          "lost n9: its agent was killed; rank 12's failure on n3 is a consequence; restarting with 1 node, no restart "
+          "charged" },
+        { true, "?", "5", NULL },                      /* done is a goodbye */
+        { false, "left: SIGTERM", "5", NULL },         /* ... and so is this */
+        { false, "again: rank 12 failed", "5", NULL }, /* was there when the round ended: a spare, or lost later */
+        { false, "garbage", "4",
+          "lost n9; rank 12's failure on n3 is a consequence; restarting with 1 node, no restart charged" },
+    };
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+    char text[512];
+
+    s->ranks = make("default", 2);
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd, .failure = "rank 12's failure on n3" };
+    mu_vanished_add(&round.last.missing, 1, "n9", true, false);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        (void)start(s, round);
+        assert_string_equal(value(s, CLAIMED), "check " LAST "done/1, compare and set " LAST "left/1=?");
+        assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_SETTLING);
+        assert_string_equal(answer(s, (struct mu_answer){ .id = s->id - 1, .found = cases[i].done }), "");
+        (void)snprintf(text, sizeof text, "compare and set muster.job/budget=%s 3.00000000000000ab", cases[i].count);
+        assert_string_equal(value(s, cases[i].note), text);
+        (void)snprintf(text, sizeof text, "%s 3.00000000000000ab", cases[i].count);
+        (void)value(s, text);
+        assert_string_equal(s->result.settled, cases[i].why == NULL ? "" : cases[i].why);
+    }
+}
+
+static void a_store_that_does_not_answer_has_no_goodbye(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "reset" };
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd };
+    mu_vanished_add(&round.last.missing, 1, "n9", true, false);
+    (void)start(s, round);
+    (void)value(s, CLAIMED);
+    (void)answer(s, (struct mu_answer){ .id = s->id - 1, .error = &error });
+    assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .error = &error }),
+                        "compare and set muster.job/budget=4 3.00000000000000ab");
+}
+
+/* Rank 0 is new; what it tells to the others is what they say. */
+static void a_new_rank_0_hears_from_the_others_who_is_missing(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("default", 1);
+    (void)start(s, ours(3, 0, 2));
+    (void)value(s, "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 1, \"count\": 4, \"last\": "
+                   "{\"round\": 2, \"tag\": \"00000000000000cd\", \"failure\": \"rank 1's failure on n3\", "
+                   "\"missing\": [[0, \"n\\\"9\"]]}}");
+    assert_string_equal(value(s, CLAIMED), "check " LAST "done/0, compare and set " LAST "left/0=?");
+    (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
+    assert_string_equal(value(s, "?"), "compare and set muster.job/budget=4 3.00000000000000ab");
+    assert_non_null(strstr(value(s, "4 3.00000000000000ab"),
+                           "set " T "ranks/1=[1, 2, 1, 2, 4, \"lost n\\\"9; rank 1's failure on n3 is a consequence; "
+                           "restarting with 2 nodes, no restart charged\"]"));
+    s->ranks = (mu_ranks_free(s->ranks), make("default", 1));
+    (void)start(s, ours(3, 1, 2));
+    assert_string_equal(value(s, "[1, 2, 1, 2, 4, \"lost n9\\nand\"]"), "done 1/2 1/2 count 4");
+    assert_string_equal(s->result.settled, "lost n9 and"); /* one line */
+    (void)start(s, ours(3, 1, 2));
+    assert_non_null(strstr(value(s, "[1, 2, 1, 2, 4, 5]"), "fail EPROTOCOL"));
+}
+
+/* What is not about the round in the budget says nothing, and what is no claim costs nothing. */
+static void only_the_claimed_round_is_settled(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xee };
+    mu_vanished_add(&round.last.missing, 1, "n9", true, false);
+    (void)start(s, round);
+    assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=5 3.00000000000000ab");
+    round.last.tag = 0xcd;
+    (void)start(s, round);
+    assert_string_equal(value(s, "4 2.00000000000000cd"), "compare and set muster.job/budget=4 3.00000000000000ab");
+    round.last.missing.count = 0;
+    (void)start(s, round);
+    assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=5 3.00000000000000ab");
+}
+
+/* The budget is lost with its store, but the members remember that they have claimed one. */
+static void a_claim_outlives_the_store_that_had_it(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.count_min = 4;
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd, .failure = "rank 12's failure on n3" };
+    (void)start(s, round);
+    assert_string_equal(value(s, "?"), "compare and set muster.job/budget=5 3.00000000000000ab");
+    mu_vanished_add(&round.last.missing, 1, "n9", true, false);
+    (void)start(s, round);
+    (void)value(s, "garbage");
+    (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
+    assert_string_equal(value(s, "?"), "compare and set muster.job/budget=4 3.00000000000000ab");
+}
+
 /* Whatever the sizes, the roles and the order of answers: the same result for all, and one count. */
 static void any_world_is_ranked_as_it_should_be(void **state)
 {
@@ -799,6 +925,11 @@ int main(void)
         SCENE(a_static_node_that_waited_for_keys_of_1_13_hears_what_for),
         SCENE(an_error_that_stays_ends_it),
         SCENE(a_round_that_is_over_is_dropped),
+        SCENE(a_claimed_failure_is_charged_unless_a_member_of_that_round_was_lost),
+        SCENE(a_store_that_does_not_answer_has_no_goodbye),
+        SCENE(a_new_rank_0_hears_from_the_others_who_is_missing),
+        SCENE(only_the_claimed_round_is_settled),
+        SCENE(a_claim_outlives_the_store_that_had_it),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
         cmocka_unit_test(with_a_pytorch_member_everything_is_written_as_it_writes_it),

@@ -1,0 +1,145 @@
+/* How many restarts there were: the budget is read, a claimed failure is settled, and the round is put there. See
+ * ranks.h and settlement.h. */
+#include "agent/ranks_parts.h"
+
+/* ---- From state to state ---- */
+
+void mu_ranks_look_at_budget(struct mu_ranks *r)
+{
+    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
+
+    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
+    r->state = MU_RANKS_COUNTING;
+}
+
+/* ", \"lost ...\"", for behind the assigned ranks. What is no text for JSON is not told to the others. */
+static void write_settled(struct mu_ranks *r)
+{
+    json_t *json = json_string(r->result.settled);
+    size_t room = sizeof r->settled_json - 3;
+    size_t len = json == NULL ? 0 : json_dumpb(json, r->settled_json + 2, room, JSON_ENCODE_ANY);
+
+    json_decref(json);
+    if (len == 0 || len > room)
+        return;
+    memcpy(r->settled_json, ", ", 2);
+    r->settled_json[2 + len] = '\0';
+}
+
+/* The charge is settled, as far as there is one: the round is put into the budget's key. */
+void mu_ranks_fix_count(struct mu_ranks *r)
+{
+    bool free = r->found.charged && r->settled && mu_settlement_is_free(&r->last);
+    int64_t count = r->found.count - (free ? 1 : 0);
+    struct mu_restart_budget ours = { .count = count > r->known ? count : r->known,
+                                      .round = r->start.round,
+                                      .tag = r->start.tag };
+    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
+    int len = mu_restart_budget_write(r->wanted, &ours, NULL);
+
+    r->result.settled[0] = r->settled_json[0] = '\0';
+    if (free) {
+        mu_settlement_say(&r->last, r->start.world_size, r->result.settled);
+        write_settled(r);
+    }
+    mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
+    slot->ask.expected = mu_slice(r->budget.data, r->budget.len);
+    r->state = MU_RANKS_FIXING;
+}
+
+/* ---- Answers ---- */
+
+static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    struct mu_ask_slot *slot;
+    char text[32];
+    int len = snprintf(text, sizeof text, "%" PRId64, r->result.count);
+
+    if (r->start.world_size == 1) {
+        mu_ranks_meet(r, out);
+        return;
+    }
+    r->state = MU_RANKS_ASSIGNING;
+    r->cursor = r->next_base = 0;
+    if (!r->identical)
+        return;
+    r->cursor = r->start.world_size;
+    slot = mu_asks_add(&r->asks, MU_ASK_SET, COUNT_SET, -1, "%scount", r->own_prefix);
+    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+}
+
+/* The budget's key says nothing: what the members know of it. */
+static void remember_budget(struct mu_ranks *r)
+{
+    bool claimed = r->last.failure[0] != '\0';
+
+    r->found = (struct mu_restart_budget){
+        .count = r->known + (claimed ? 1 : 0), .round = r->last.round, .tag = r->last.tag, .charged = claimed
+    };
+}
+
+/* A claimed failure is charged unless a member was lost: what became of those who are missing? */
+static void settle(struct mu_ranks *r)
+{
+    struct mu_vanished *missing = &r->last.missing;
+
+    if (!r->found.charged || r->settled || missing->count == 0 || r->found.round != r->last.round ||
+        r->found.tag != r->last.tag) {
+        mu_ranks_fix_count(r);
+        return;
+    }
+    r->state = MU_RANKS_SETTLING;
+    mu_round_own_prefix(r->last_prefix, r->prefix_room, r->run_id, r->last.round, r->last.tag);
+    for (size_t i = 0; i < missing->count; i++) {
+        struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_CHECK, MISSING_DONE, (int64_t)i, MU_ROUND_DONE_KEY,
+                                               r->last_prefix, missing->members[i].rank);
+
+        slot->once = true;
+        slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_NOTE, (int64_t)i, MU_ROUND_LEFT_KEY, r->last_prefix,
+                           missing->members[i].rank);
+        slot->once = true;
+        slot->ask.expected = mu_slice_str(NOTHING);
+        mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
+    }
+}
+
+/* What is in the key now: the round before, or one that was claimed meanwhile, or nothing that we can read. A store
+ * that was lost and came back empty counts from 0 again; the members do not. */
+void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                          struct mu_ranks_effects *out)
+{
+    bool fixing = slot->what == BUDGET_SET;
+    bool is_wanted = fixing && mu_slice_equal(value, mu_slice_str(r->wanted));
+    struct mu_restart_budget found;
+    bool readable = mu_restart_budget_read(value, &found);
+
+    /* A key that is missing answers what was expected of it, or nothing. */
+    if (value.len == 0 ||
+        (mu_slice_equal(value, fixing ? mu_slice(r->budget.data, r->budget.len) : mu_slice_str(NOTHING)) && !is_wanted))
+        value.len = 0;
+    if (value.len > 0 && readable && fixing && found.round == r->start.round && found.tag == r->start.tag) {
+        r->result.count = found.count;
+        tell_count(r, out);
+    } else if (value.len > 0 && readable && found.round > r->start.round) {
+        (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
+        mu_ranks_again(r, out);
+    } else {
+        r->budget.len = 0;
+        if (mu_buf_append(&r->budget, value.data, value.len, SIZE_MAX) < 0) {
+            (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the restart budget");
+            mu_ranks_fail(r, out);
+            return;
+        }
+        if (value.len > 0 && readable)
+            r->found = found;
+        else if (!r->has_found)
+            remember_budget(r);
+        r->has_found |= value.len > 0 && readable;
+        if (value.len > 0 && !readable) {
+            mu_foreign_say(r->warning, "the restart budget", slot->key, value, "putting it back");
+            mu_ranks_emit(out, MU_RANKS_DO_WARN)->text = r->warning;
+        }
+        settle(r);
+    }
+}

@@ -1,0 +1,97 @@
+/* The parts of the ranks machine: its state, and what one file of it calls in the other. Included by ranks*.c alone. */
+#ifndef MU_AGENT_RANKS_PARTS_H
+#define MU_AGENT_RANKS_PARTS_H
+
+#include "agent/ranks.h"
+#include "base/buf.h"
+#include "rdzv/foreign.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define INFO_OURS "role_info/%" PRId64
+#define INFO_2X "torchelastic/role_info/%" PRId64
+#define INFO_113 "torchelastic/role_info%" PRId64
+#define ASSIGNED_OURS "ranks/%" PRId64
+#define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
+#define NOTHING "?" /* what a look at the budget gets where there is none */
+enum {
+    VALUE_EXTRA = 128, /* of a value, beside the role and what is settled */
+    VALUE_MAX = 16384, /* of others' values */
+    SETTLED_JSON_MAX = 2 * MU_SETTLEMENT_TEXT_MAX,
+    AGAIN_TEXT_MAX = 160,
+};
+
+enum what {
+    BUDGET_LOOK,
+    BUDGET_SET,
+    MISSING_DONE, /* index: in last.missing */
+    MISSING_NOTE,
+    COUNT_SET,
+    COUNT_GET,
+    INFO_SET,
+    INFO_GET,
+    ASSIGNED_SET,
+    ASSIGNED_GET,
+    FIN_SET,
+    FIN_GET,
+    ADDR_GET,
+    PORT_GET,
+};
+
+struct role {
+    char *name;
+    int64_t workers; /* all of them */
+    int64_t next;    /* the role rank of the next agent's first one */
+};
+
+struct info { /* of one agent */
+    int32_t size, role;
+};
+
+struct mu_ranks {
+    char *run_id, *role, *role_json;
+    char *prefix, *job_prefix, *own_prefix, *last_prefix; /* R, M, T, T of the round before */
+    size_t prefix_room;
+    int64_t size;
+    bool identical;
+    uint64_t timeout_ms;
+
+    enum mu_ranks_state state;
+    struct mu_ranks_start start;
+    uint64_t start_ms, deadline_ms, again_ms;
+    struct mu_asks asks;
+    int64_t cursor; /* of the ranks that are asked about: the next one */
+    int64_t next_base;
+    struct info *infos; /* by rank; rank 0 of 2.x only */
+    struct role *roles;
+    size_t roles_count;
+    int64_t known;                      /* the job's count, as far as we were told */
+    struct mu_settlement last;          /* as far as all members know */
+    bool settled;                       /* notes and marks of the missing are read */
+    bool has_found;                     /* it was read */
+    struct mu_restart_budget found;     /* what the budget says, or should */
+    struct mu_buf budget;               /* what is in the store; empty: nothing */
+    char wanted[MU_RESTART_BUDGET_MAX]; /* what is to be there */
+    struct mu_ranks_result result;
+    char settled_json[SETTLED_JSON_MAX]; /* with a comma before it; empty: nothing was settled */
+    char text[AGAIN_TEXT_MAX], warning[MU_FOREIGN_TEXT_MAX];
+    struct muster_error error;
+};
+
+/* ranks.c */
+struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type);
+void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out);
+void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out);
+void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out);
+
+/* ranks_count.c */
+void mu_ranks_look_at_budget(struct mu_ranks *r);
+void mu_ranks_fix_count(struct mu_ranks *r);
+void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
+                          struct mu_ranks_effects *out);
+
+#endif

@@ -1,0 +1,89 @@
+/* What a round that a worker's failure ended costs. The rule is in settlement.h. */
+#include "agent/settlement.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Not longer than it can be read back; "?" if it is not UTF-8. */
+static json_t *json_name(const char *name)
+{
+    json_t *json = json_string(name);
+
+    return json != NULL ? json : json_string("?");
+}
+
+size_t mu_settlement_write(const struct mu_settlement *s, char text[static MU_SETTLEMENT_JSON_MAX])
+{
+    char tag[17];
+    json_t *missing, *json;
+    size_t len;
+
+    if (!s->known || (s->missing.count == 0 && s->failure[0] == '\0'))
+        return 0;
+    missing = json_array();
+    for (size_t i = 0; i < s->missing.count; i++)
+        (void)json_array_append_new(missing, json_pack("[I, o]", (json_int_t)s->missing.members[i].rank,
+                                                       json_name(s->missing.members[i].name)));
+    (void)snprintf(tag, sizeof tag, "%016" PRIx64, s->tag);
+    json = json_pack("{s:I, s:s, s:o, s:o}", "round", (json_int_t)s->round, "tag", tag, "failure",
+                     json_name(s->failure), "missing", missing);
+    len = json == NULL ? 0 : json_dumpb(json, text, MU_SETTLEMENT_JSON_MAX, JSON_COMPACT);
+    json_decref(json);
+    return len < MU_SETTLEMENT_JSON_MAX ? len : 0;
+}
+
+static bool read_tag(const char *text, uint64_t *ret_tag)
+{
+    char *end = NULL;
+
+    if (text == NULL || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return false;
+    *ret_tag = strtoull(text, &end, 16);
+    return *end == '\0';
+}
+
+static void add_missing(struct mu_settlement *s, const json_t *missing)
+{
+    for (size_t i = 0; i < json_array_size(missing) && i < MU_VANISHED_NAMED_MAX; i++) {
+        const json_t *rank = json_array_get(json_array_get(missing, i), 0);
+        const char *name = json_string_value(json_array_get(json_array_get(missing, i), 1));
+
+        if (json_is_integer(rank) && json_integer_value(rank) >= 0 && name != NULL)
+            mu_vanished_add(&s->missing, json_integer_value(rank), name, true, false);
+    }
+}
+
+void mu_settlement_add(struct mu_settlement *s, const json_t *json)
+{
+    const json_t *round = json_object_get(json, "round");
+    const char *failure = json_string_value(json_object_get(json, "failure"));
+    uint64_t tag;
+
+    if (!json_is_integer(round) || json_integer_value(round) < (s->known ? s->round : 0) ||
+        !read_tag(json_string_value(json_object_get(json, "tag")), &tag))
+        return;
+    if (!s->known || json_integer_value(round) > s->round)
+        *s = (struct mu_settlement){ .known = true, .round = json_integer_value(round), .tag = tag };
+    else if (tag != s->tag)
+        return;
+    add_missing(s, json_object_get(json, "missing"));
+    if (s->failure[0] == '\0' && failure != NULL)
+        mu_line_copy(s->failure, sizeof s->failure, mu_slice_str(failure));
+}
+
+bool mu_settlement_is_free(const struct mu_settlement *s)
+{
+    return mu_vanished_any_lost(&s->missing);
+}
+
+void mu_settlement_say(const struct mu_settlement *s, int64_t nodes, char text[static MU_SETTLEMENT_TEXT_MAX])
+{
+    char who[MU_SETTLEMENT_TEXT_MAX / 2];
+
+    mu_vanished_say(&s->missing, who, sizeof who);
+    (void)snprintf(text, MU_SETTLEMENT_TEXT_MAX,
+                   "%s; %s is a consequence; restarting with %" PRId64 " node%s, no restart charged", who,
+                   s->failure[0] != '\0' ? s->failure : "the failure of a worker", nodes, nodes == 1 ? "" : "s");
+}

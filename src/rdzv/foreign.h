@@ -1,0 +1,13 @@
+/* What is said of a value that somebody else has put where one of ours belongs. Pure. */
+#ifndef MU_RDZV_FOREIGN_H
+#define MU_RDZV_FOREIGN_H
+
+#include "base/slice.h"
+
+#define MU_FOREIGN_TEXT_MAX 512
+/* "the restart budget in 'muster.job/budget' was overwritten by something else (7 bytes: 'garbage'); putting it back"
+ */
+void mu_foreign_say(char text[static MU_FOREIGN_TEXT_MAX], const char *what, const char *key, struct mu_slice value,
+                    const char *next);
+
+#endif
