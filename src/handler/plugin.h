@@ -4,15 +4,21 @@
 
 #include "handler/handler.h"
 
-struct mu_plugin;
+struct mu_plugin {
+    struct mu_plugin *next;
+    const struct muster_backend_1 *backend;
+    char *file;
+};
 
-const char *mu_plugin_file(const struct mu_plugin *plugin);
+/* plugin_load.c: the back end of that name; NULL: it is not loaded. They are never taken away. */
+const struct mu_plugin *mu_plugin_find(const char *name);
 
 /* A blocking handler of the back end `ctx`, a struct mu_plugin. Registries know a back end by this function and that
  * context. */
 muster_rdzv_creator mu_plugin_create;
 
-/* An event-driven handler of the loaded back end that the parameters name: in a process a name belongs to one object. */
+/* An event-driven handler of the loaded back end that the parameters name: in a process a name belongs to one
+ * object. */
 mu_handler_start mu_plugin_start;
 
 #endif

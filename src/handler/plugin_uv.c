@@ -1,235 +1,23 @@
-/* Back ends of other people: loaded from shared objects, and run on a libuv loop.
+/* Runs a back end of other people on a libuv loop (plugin_load.c loads it).
  *
- * Loading: the directory, and the file that a name in it leads to, must be writable by nobody but root and us, for what is
- * in them runs with our rights; then the object is opened, its one symbol looked up and checked, and its name registered.
- * One that fails is an error that names the file; those before it in the order of names stay.
- *
- * Running: a handler of a back end is wrapped in one of ours. The wrapper gives it timers and descriptors on the loop, and
- * passes calls on to it and events back. When it is freed the back end goes first; what it then has not given back is
- * closed for it, with a warning; when the loop has closed the last of it the wrapper goes and the caller is told. A
- * back end that fails to create its handler is cleaned up after in the same way, by the caller's loop. */
+ * Its handler is wrapped in one of ours. The wrapper gives it timers and descriptors on the loop, and passes calls on
+ * to it and events back. When it is freed the back end goes first. What it then has not given back is closed for it,
+ * with a warning. When the loop has closed the last of it the wrapper goes and the caller is told. A back end that
+ * fails to create its handler is cleaned up after in the same way, by the caller's loop. */
 #include "base/list.h"
 #include "base/log.h"
 #include "handler/plugin.h"
+#include "handler/plugin_asks.h"
 #include "kv/later_uv.h"
 
-#include <dirent.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fnmatch.h>
-#include <libgen.h>
-#include <pthread.h>
-#include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <uv.h>
 
 /* A handler's table up to what every handler has; what came later may be missing. */
 #define OPS_BYTES_MIN offsetof(struct muster_handler_ops, endpoint)
 
-enum {
-    FILES_MAX = 256,     /* in one directory */
-    SERVICES_MAX = 4096, /* timers and watches of one handler */
-};
-
-struct mu_plugin {
-    struct mu_plugin *next;
-    const struct muster_backend_1 *backend;
-    char *file;
-};
-
-/* All that are loaded. They are never taken away, so that whoever found one may use it without the lock. */
-static struct {
-    pthread_mutex_t lock;
-    struct mu_plugin *first;
-} loaded = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-const char *mu_plugin_file(const struct mu_plugin *plugin)
-{
-    return plugin->file;
-}
-
-/* With the lock held. */
-static struct mu_plugin *find_loaded(const char *name)
-{
-    struct mu_plugin *plugin = loaded.first;
-
-    while (plugin != NULL && strcmp(plugin->backend->name, name) != 0)
-        plugin = plugin->next;
-    return plugin;
-}
-
-/* ---- Loading ---- */
-
-static int check_trusted(const char *path, const struct stat *st, struct muster_error *reterr)
-{
-    if (st->st_uid != 0 && st->st_uid != geteuid())
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' belongs to user %u; expected root or user %u", path,
-                       (unsigned)st->st_uid, (unsigned)geteuid());
-    if ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "'%s' is writable by others than its owner (mode %04o); expected no such right: chmod go-w",
-                       path, (unsigned)(st->st_mode & 07777));
-    return 0;
-}
-
-static int check_directory(const char *path, struct muster_error *reterr)
-{
-    struct stat st;
-
-    if (stat(path, &st) < 0)
-        return mu_fail_errno(reterr, errno, "'%s'", path);
-    if (!S_ISDIR(st.st_mode))
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a directory", path);
-    return check_trusted(path, &st, reterr);
-}
-
-/* `path` has no symbolic links in it. Whoever may write the directory it lies in may swap the file. */
-static int check_file(const char *path, struct muster_error *reterr)
-{
-    char *copy = strdup(path);
-    struct stat st;
-    int rc;
-
-    if (copy == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
-    rc = check_directory(dirname(copy), reterr);
-    free(copy);
-    if (rc < 0)
-        return rc;
-    if (stat(path, &st) < 0)
-        return mu_fail_errno(reterr, errno, "'%s'", path);
-    if (!S_ISREG(st.st_mode))
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a regular file", path);
-    return check_trusted(path, &st, reterr);
-}
-
-static int check_backend(const struct muster_backend_1 *backend, struct muster_error *reterr)
-{
-    const uint32_t size_min = offsetof(struct muster_backend_1, create) + sizeof backend->create;
-
-    if (backend->abi != MUSTER_BACKEND_ABI)
-        return mu_fail(reterr, MUSTER_EINVAL, "its abi is %u; expected %u", (unsigned)backend->abi,
-                       (unsigned)MUSTER_BACKEND_ABI);
-    if (backend->size < size_min)
-        return mu_fail(reterr, MUSTER_EINVAL, "its size is %u bytes; expected at least %u", (unsigned)backend->size,
-                       (unsigned)size_min);
-    if (backend->name == NULL || backend->name[0] == '\0')
-        return mu_fail(reterr, MUSTER_EINVAL, "it has no name; expected that of a back end");
-    if (backend->create == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "it has no create function");
-    return 0;
-}
-
-/* With the lock held. An object that was loaded before is found again, so that registering it again changes nothing. */
-static int enter(const struct muster_backend_1 *backend, const char *file, struct muster_rdzv_registry *registry,
-                 struct muster_error *reterr)
-{
-    struct mu_plugin *plugin = find_loaded(backend->name);
-    int rc;
-
-    if (plugin != NULL && plugin->backend != backend)
-        return mu_fail(reterr, MUSTER_EINVAL, "the back end '%s' is in this process already, from '%s'", backend->name,
-                       plugin->file);
-    if (plugin != NULL)
-        return muster_rdzv_registry_register(registry, backend->name, mu_plugin_create, plugin, reterr);
-    plugin = calloc(1, sizeof *plugin);
-    if (plugin != NULL)
-        plugin->file = strdup(file);
-    if (plugin == NULL || plugin->file == NULL) {
-        free(plugin);
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
-    }
-    plugin->backend = backend;
-    rc = muster_rdzv_registry_register(registry, backend->name, mu_plugin_create, plugin, reterr);
-    if (rc < 0) {
-        free(plugin->file);
-        free(plugin);
-        return rc;
-    }
-    plugin->next = loaded.first;
-    loaded.first = plugin;
-    return 0;
-}
-
-/* dlopen() knows an object again by its path, so it is given the real one, not a descriptor's. */
-static int load_object(const char *path, struct muster_rdzv_registry *registry, struct muster_error *reterr)
-{
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const struct muster_backend_1 *backend;
-    int rc;
-
-    if (object == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "it does not load: %s", dlerror());
-    backend = dlsym(object, MUSTER_BACKEND_SYMBOL);
-    if (backend == NULL)
-        rc =
-            mu_fail(reterr, MUSTER_EINVAL, "it does not have the symbol " MUSTER_BACKEND_SYMBOL " that a back end has");
-    else
-        rc = check_backend(backend, reterr);
-    if (rc == 0) {
-        (void)pthread_mutex_lock(&loaded.lock);
-        rc = enter(backend, path, registry, reterr);
-        (void)pthread_mutex_unlock(&loaded.lock);
-    }
-    if (rc < 0)
-        (void)dlclose(object);
-    return rc;
-}
-
-static int load_file(const char *directory, const char *name, struct muster_rdzv_registry *registry,
-                     struct muster_error *reterr)
-{
-    char *path = NULL, *real;
-    int rc;
-
-    if (asprintf(&path, "%s/%s", directory, name) < 0)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
-    real = realpath(path, NULL);
-    if (real == NULL)
-        rc = mu_fail_errno(reterr, errno, "it cannot be found");
-    else
-        rc = check_file(real, reterr);
-    if (rc == 0)
-        rc = load_object(real, registry, reterr);
-    if (rc < 0)
-        rc = mu_wrap(reterr, rc, "load the rendezvous back end '%s'", path);
-    free(real);
-    free(path);
-    return rc;
-}
-
-static int is_object(const struct dirent *entry)
-{
-    return fnmatch("*.so", entry->d_name, FNM_PERIOD) == 0;
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b) /* in every locale the same */
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-int muster_rdzv_registry_load(struct muster_rdzv_registry *registry, const char *directory, struct muster_error *reterr)
-{
-    struct dirent **entries = NULL;
-    int count, rc = check_directory(directory, reterr);
-
-    if (rc < 0)
-        return mu_wrap(reterr, rc, "load rendezvous back ends");
-    count = scandir(directory, &entries, is_object, by_name);
-    if (count < 0)
-        return mu_fail_errno(reterr, errno, "load rendezvous back ends: '%s'", directory);
-    if (count > FILES_MAX)
-        rc = mu_fail(reterr, MUSTER_ELIMIT, "load rendezvous back ends: '%s' has %d of them, more than %d", directory,
-                     count, FILES_MAX);
-    for (int i = 0; i < count && rc == 0; i++)
-        rc = load_file(directory, entries[i]->d_name, registry, reterr);
-    for (int i = 0; i < count; i++)
-        free(entries[i]);
-    free(entries);
-    return rc;
-}
+enum { SERVICES_MAX = 4096 }; /* timers and watches of one handler */
 
 /* ---- Services. The back end holds them by a bare pointer. ---- */
 
@@ -245,17 +33,14 @@ struct wrapper {
     struct mu_list services; /* that the back end holds */
     unsigned services_count;
     unsigned closing; /* handles that the loop has not closed yet */
-    /* What was asked for and not answered yet, oldest first: for back ends that do not say what has failed. */
-    enum muster_rdzv_request asked[MUSTER_RDZV_REQUEST_MEMBERSHIP];
-    unsigned asked_count;
+    struct mu_plugin_asks asks;
+    enum { CREATING, SERVING, FREEING, OVER } state; /* OVER: nothing of the back end is left */
     bool calling;    /* inside of a call to the back end, which must not tell anything */
     bool told_early; /* it did, and this: */
     enum muster_rdzv_event_type early;
     enum muster_rdzv_request early_request; /* in the call that asked for this */
-    bool freeing, over;                     /* asked to go; nothing of the back end is left */
-    /* Says what was told too early. While there is an inner handler; closed last of all, so that `done` always comes from
-     * the loop. */
-    struct mu_later last;
+    /* Says what was told too early. Closed last of all, so that `done` always comes from the loop. */
+    struct mu_later later;
     void (*done)(void *ctx);
     void *done_ctx;
 };
@@ -284,7 +69,7 @@ static void end_if_over(struct wrapper *w)
     void (*done)(void *ctx) = w->done;
     void *done_ctx = w->done_ctx;
 
-    if (!w->over || w->closing > 0)
+    if (w->state != OVER || w->closing > 0)
         return;
     free(w);
     if (done != NULL)
@@ -457,7 +242,7 @@ static void close_services(struct wrapper *w)
         close_service(MU_LIST_ITEM(link, struct service, link));
 }
 
-static void on_last_closed(void *ctx)
+static void on_later_closed(void *ctx)
 {
     struct wrapper *w = ctx;
 
@@ -465,23 +250,28 @@ static void on_last_closed(void *ctx)
     end_if_over(w);
 }
 
+static void end(struct wrapper *w)
+{
+    w->state = OVER;
+    close_services(w);
+    w->closing++;
+    mu_later_close(&w->later, on_later_closed, w);
+}
+
 static void on_inner_freed(void *ctx)
 {
     struct wrapper *w = ctx;
 
-    if (w->over) {
+    if (w->state == OVER)
         mu_log(MUSTER_LOG_ERROR, "rendezvous back end '%s' said twice that its handler is freed", name_of(w));
-        return;
-    }
-    w->over = true;
-    close_services(w);
-    w->closing++;
-    mu_later_close(&w->last, on_last_closed, w);
+    else
+        end(w);
 }
 
 static void free_inner(struct wrapper *w)
 {
-    w->freeing = true;
+    assert(w->state == CREATING || w->state == SERVING);
+    w->state = FREEING;
     w->inner->ops->free(w->inner, on_inner_freed, w);
 }
 
@@ -492,64 +282,12 @@ static struct wrapper *wrapper_of(const struct muster_handler *handler)
     return (struct wrapper *)handler;
 }
 
-static void forget_ask(struct wrapper *w, enum muster_rdzv_request request)
-{
-    unsigned kept = 0;
-
-    for (unsigned i = 0; i < w->asked_count; i++) {
-        if (w->asked[i] != request)
-            w->asked[kept++] = w->asked[i];
-    }
-    w->asked_count = kept;
-}
-
-/* The oldest ask that FAILED may be the answer of. Without one it is the membership that has failed. */
-static enum muster_rdzv_request oldest_ask(const struct wrapper *w)
-{
-    for (unsigned i = 0; i < w->asked_count; i++) {
-        if (w->asked[i] != MUSTER_RDZV_REQUEST_LOOK) /* LOOKED is its answer, with an error or without */
-            return w->asked[i];
-    }
-    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
-}
-
-static void forget_answered(struct wrapper *w, const struct muster_rdzv_event *event)
-{
-    switch (event->type) {
-    case MUSTER_RDZV_JOINED:
-        forget_ask(w, MUSTER_RDZV_REQUEST_JOIN);
-        break;
-    case MUSTER_RDZV_LEFT:
-        forget_ask(w, MUSTER_RDZV_REQUEST_LEAVE);
-        break;
-    case MUSTER_RDZV_CLOSED:
-        forget_ask(w, MUSTER_RDZV_REQUEST_CLOSE);
-        break;
-    case MUSTER_RDZV_LOOKED:
-        forget_ask(w, MUSTER_RDZV_REQUEST_LOOK);
-        break;
-    case MUSTER_RDZV_FAILED:
-        forget_ask(w, event->request);
-        break;
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_REMOVED:
-    case MUSTER_RDZV_BACKEND_DOWN:
-    case MUSTER_RDZV_BACKEND_UP:
-    case MUSTER_RDZV_PROGRESS:
-        break;
-    }
-}
-
 static void ask(struct muster_handler *handler, enum muster_rdzv_request request,
                 void (*what)(struct muster_handler *handler))
 {
     struct wrapper *w = wrapper_of(handler);
 
-    if (request == MUSTER_RDZV_REQUEST_LEAVE) /* nobody waits for the join any more */
-        forget_ask(w, MUSTER_RDZV_REQUEST_JOIN);
-    forget_ask(w, request);
-    w->asked[w->asked_count++] = request;
+    mu_plugin_ask(&w->asks, request);
     w->calling = true;
     what(w->inner);
     w->calling = false;
@@ -596,50 +334,36 @@ static void on_told_early(void *ctx)
 {
     struct wrapper *w = ctx;
     struct muster_error error;
-    struct muster_rdzv_event event = { .size = sizeof event, .round = -1, .error = &error };
+    struct muster_rdzv_event event;
 
-    if (w->freeing)
+    if (w->state != SERVING)
         return;
-    event.type = w->early_request == MUSTER_RDZV_REQUEST_LOOK ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED;
-    event.request = w->early_request;
-    forget_ask(w, w->early_request);
     (void)mu_fail(
         &error, MUSTER_EINTERNAL,
         "the rendezvous back end '%s' told '%s' inside of a call; expected that it tells later, from the loop",
         name_of(w), muster_rdzv_event_name(w->early));
+    event = mu_plugin_answer_instead(&w->asks, w->early_request, &error);
     w->listener(w->listener_ctx, &event);
 }
 
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
-    struct muster_rdzv_event whole = { 0 };
+    struct muster_rdzv_event whole;
     struct wrapper *w = ctx;
 
-    if (w->freeing)
+    if (w->state == FREEING || w->state == OVER)
         return;
     if (w->calling) {
         w->told_early = true;
         w->early = event->type;
-        w->early_request = w->asked_count > 0 ? w->asked[w->asked_count - 1] : MUSTER_RDZV_REQUEST_UNKNOWN;
-        if (w->inner != NULL)
-            mu_later_turn(&w->last, on_told_early, w);
-        return;
-    }
-    if (event->size < offsetof(struct muster_rdzv_event, info)) {
+        w->early_request = mu_plugin_newest_ask(&w->asks);
+        mu_later_turn(&w->later, on_told_early, w);
+    } else if (mu_plugin_take_event(&w->asks, event, &whole)) {
+        w->listener(w->listener_ctx, &whole);
+    } else {
         mu_log(MUSTER_LOG_ERROR, "rendezvous back end '%s' told an event of %u bytes; dropped", name_of(w),
                (unsigned)event->size);
-        return;
     }
-    memcpy(&whole, event, event->size < sizeof whole ? event->size : sizeof whole); /* it may be an older one */
-    /* Older events end before `note`, with padding in the place of `request`. A value that we do not know is no better. */
-    if (event->size <= offsetof(struct muster_rdzv_event, note) ||
-        (unsigned)whole.request > MUSTER_RDZV_REQUEST_MEMBERSHIP)
-        whole.request = MUSTER_RDZV_REQUEST_UNKNOWN;
-    whole.size = sizeof whole;
-    if (whole.type == MUSTER_RDZV_FAILED && whole.request == MUSTER_RDZV_REQUEST_UNKNOWN)
-        whole.request = oldest_ask(w);
-    forget_answered(w, &whole);
-    w->listener(w->listener_ctx, &whole);
 }
 
 /* ---- Creation ---- */
@@ -666,23 +390,14 @@ static bool can_be_freed(const struct muster_handler *handler)
     return handler != NULL && handler->ops != NULL && handler->ops->size >= OPS_BYTES_MIN && handler->ops->free != NULL;
 }
 
-static void adopt(struct wrapper *w, struct muster_handler *inner)
-{
-    w->inner = inner;
-    mu_later_open(&w->last, w->loop, NULL);
-}
-
 /* Gives the wrapper back to the loop, with whatever the back end left in it. */
 static void abandon(struct wrapper *w, struct muster_handler *inner)
 {
-    if (can_be_freed(inner)) {
-        adopt(w, inner);
+    w->inner = inner;
+    if (can_be_freed(inner))
         free_inner(w);
-        return;
-    }
-    w->over = true;
-    close_services(w);
-    end_if_over(w);
+    else
+        end(w);
 }
 
 static int call_create(struct wrapper *w, const struct muster_rdzv_params *params, struct muster_handler **ret_inner,
@@ -717,7 +432,8 @@ static int create(struct wrapper *w, const struct muster_rdzv_params *params, st
         abandon(w, inner);
         return rc;
     }
-    adopt(w, inner);
+    w->inner = inner;
+    w->state = SERVING;
     return 0;
 }
 
@@ -746,6 +462,7 @@ static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plug
     w->listener = listener;
     w->listener_ctx = ctx;
     mu_list_init(&w->services);
+    mu_later_open(&w->later, loop, NULL);
     return w;
 }
 
@@ -753,13 +470,10 @@ int mu_plugin_start(uv_loop_t *loop, const struct muster_rdzv_params *params, mu
                     struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     const char *name = muster_rdzv_params_backend(params);
-    struct mu_plugin *plugin;
+    const struct mu_plugin *plugin = mu_plugin_find(name);
     struct wrapper *w;
     int rc;
 
-    (void)pthread_mutex_lock(&loaded.lock);
-    plugin = find_loaded(name);
-    (void)pthread_mutex_unlock(&loaded.lock);
     if (plugin == NULL)
         return mu_fail(reterr, MUSTER_EINVAL, "no shared object with the rendezvous back end '%s' is loaded", name);
     w = wrapper_new(loop, plugin, listener, ctx);

@@ -117,7 +117,7 @@ static const char *creator_text(const struct binding *binding, char text[static 
     if (find_in(library_builtins, library_registry.builtins_count, binding->name) == binding)
         return "the one of this library";
     if (binding->creator == mu_plugin_create)
-        (void)snprintf(text, CREATOR_TEXT_MAX, "the one of '%s'", mu_plugin_file(binding->ctx));
+        (void)snprintf(text, CREATOR_TEXT_MAX, "the one of '%s'", ((const struct mu_plugin *)binding->ctx)->file);
     else
         (void)snprintf(text, CREATOR_TEXT_MAX, "creator 0x%" PRIxPTR " with context %p", (uintptr_t)binding->creator,
                        binding->ctx);

@@ -1,0 +1,96 @@
+/* What was asked of somebody else's handler. See plugin_asks.h. */
+#include "handler/plugin_asks.h"
+
+#include <assert.h>
+#include <string.h>
+
+static void forget(struct mu_plugin_asks *asks, enum muster_rdzv_request request)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < asks->count; i++) {
+        if (asks->items[i] != request)
+            asks->items[kept++] = asks->items[i];
+    }
+    asks->count = kept;
+}
+
+void mu_plugin_ask(struct mu_plugin_asks *asks, enum muster_rdzv_request request)
+{
+    assert(request > MUSTER_RDZV_REQUEST_UNKNOWN && request < MUSTER_RDZV_REQUEST_MEMBERSHIP);
+    if (request == MUSTER_RDZV_REQUEST_LEAVE) /* nobody waits for the join any more */
+        forget(asks, MUSTER_RDZV_REQUEST_JOIN);
+    forget(asks, request);
+    assert(asks->count < sizeof asks->items / sizeof asks->items[0]);
+    asks->items[asks->count++] = request;
+}
+
+enum muster_rdzv_request mu_plugin_newest_ask(const struct mu_plugin_asks *asks)
+{
+    return asks->count > 0 ? asks->items[asks->count - 1] : MUSTER_RDZV_REQUEST_UNKNOWN;
+}
+
+/* The oldest ask that FAILED may be the answer of. Without one it is the membership that has failed. */
+static enum muster_rdzv_request oldest(const struct mu_plugin_asks *asks)
+{
+    for (unsigned i = 0; i < asks->count; i++) {
+        if (asks->items[i] != MUSTER_RDZV_REQUEST_LOOK) /* LOOKED is its answer, with an error or without */
+            return asks->items[i];
+    }
+    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
+/* UNKNOWN: none. */
+static enum muster_rdzv_request answered_by(const struct muster_rdzv_event *event)
+{
+    switch (event->type) {
+    case MUSTER_RDZV_JOINED:
+        return MUSTER_RDZV_REQUEST_JOIN;
+    case MUSTER_RDZV_LEFT:
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    case MUSTER_RDZV_CLOSED:
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    case MUSTER_RDZV_LOOKED:
+        return MUSTER_RDZV_REQUEST_LOOK;
+    case MUSTER_RDZV_FAILED:
+        return event->request;
+    case MUSTER_RDZV_WAITING:
+    case MUSTER_RDZV_PEERS_LOST:
+    case MUSTER_RDZV_REMOVED:
+    case MUSTER_RDZV_BACKEND_DOWN:
+    case MUSTER_RDZV_BACKEND_UP:
+    case MUSTER_RDZV_PROGRESS:
+        break;
+    }
+    return MUSTER_RDZV_REQUEST_UNKNOWN;
+}
+
+bool mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event,
+                          struct muster_rdzv_event *ret_whole)
+{
+    if (event->size < offsetof(struct muster_rdzv_event, info))
+        return false;
+    *ret_whole = (struct muster_rdzv_event){ .size = 0 };
+    memcpy(ret_whole, event, event->size < sizeof *ret_whole ? event->size : sizeof *ret_whole);
+    /* Older events end before `note`, with padding in the place of `request`. An unknown value is no better. */
+    if (event->size <= offsetof(struct muster_rdzv_event, note) ||
+        (unsigned)ret_whole->request > MUSTER_RDZV_REQUEST_MEMBERSHIP)
+        ret_whole->request = MUSTER_RDZV_REQUEST_UNKNOWN;
+    ret_whole->size = sizeof *ret_whole;
+    if (ret_whole->type == MUSTER_RDZV_FAILED && ret_whole->request == MUSTER_RDZV_REQUEST_UNKNOWN)
+        ret_whole->request = oldest(asks);
+    forget(asks, answered_by(ret_whole));
+    return true;
+}
+
+struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
+                                                  const struct muster_error *error)
+{
+    forget(asks, request);
+    return (struct muster_rdzv_event){ .size = sizeof(struct muster_rdzv_event),
+                                       .type = request == MUSTER_RDZV_REQUEST_LOOK ? MUSTER_RDZV_LOOKED
+                                                                                   : MUSTER_RDZV_FAILED,
+                                       .round = -1,
+                                       .request = request,
+                                       .error = error };
+}

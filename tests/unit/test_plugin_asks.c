@@ -1,0 +1,123 @@
+/* What was asked of somebody else's handler, and what its events answer. */
+#include "handler/plugin_asks.h"
+#include "pure.h"
+
+#define JOIN MUSTER_RDZV_REQUEST_JOIN
+#define LEAVE MUSTER_RDZV_REQUEST_LEAVE
+#define CLOSE MUSTER_RDZV_REQUEST_CLOSE
+#define LOOK MUSTER_RDZV_REQUEST_LOOK
+#define MEMBERSHIP MUSTER_RDZV_REQUEST_MEMBERSHIP
+
+enum { OLD_SIZE = offsetof(struct muster_rdzv_event, note), MAX = 4 };
+
+/* A failure that does not say what has failed. */
+static void a_failure_belongs_to_the_oldest_that_it_can_answer(void **state)
+{
+    static const struct {
+        enum muster_rdzv_request asked[MAX];
+        unsigned count;
+        enum muster_rdzv_request failed;
+    } rows[] = {
+        { { 0 }, 0, MEMBERSHIP },
+        { { JOIN }, 1, JOIN },
+        { { LOOK }, 1, MEMBERSHIP }, /* LOOKED is its answer, with an error or without */
+        { { LOOK, CLOSE }, 2, CLOSE },
+        { { CLOSE, JOIN }, 2, CLOSE },
+        { { JOIN, LEAVE }, 2, LEAVE }, /* nobody waits for the join any more */
+        { { JOIN, CLOSE, LEAVE }, 3, CLOSE },
+        { { JOIN, CLOSE, JOIN }, 3, CLOSE }, /* asked again is asked last */
+        { { JOIN, LOOK, CLOSE, LEAVE }, 4, CLOSE },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_rdzv_event event = { .size = OLD_SIZE, .type = MUSTER_RDZV_FAILED }, whole;
+        struct mu_plugin_asks asks = { .count = 0 };
+
+        for (unsigned n = 0; n < rows[i].count; n++)
+            mu_plugin_ask(&asks, rows[i].asked[n]);
+        assert_true(mu_plugin_take_event(&asks, &event, &whole));
+        assert_int_equal(whole.request, rows[i].failed);
+        assert_int_equal(whole.size, sizeof whole);
+        for (unsigned n = 0; n < asks.count; n++)
+            assert_int_not_equal(asks.items[n], rows[i].failed); /* it is answered */
+    }
+}
+
+static void an_answer_ends_what_it_answers_alone(void **state)
+{
+    static const struct {
+        enum muster_rdzv_event_type type;
+        enum muster_rdzv_request request;
+        unsigned left; /* of close, look and join */
+        enum muster_rdzv_request newest;
+    } rows[] = {
+        { MUSTER_RDZV_JOINED, 0, 2, LOOK },       { MUSTER_RDZV_CLOSED, 0, 2, JOIN },
+        { MUSTER_RDZV_LOOKED, 0, 2, JOIN },       { MUSTER_RDZV_LEFT, 0, 3, JOIN },
+        { MUSTER_RDZV_FAILED, CLOSE, 2, JOIN },   { MUSTER_RDZV_FAILED, MEMBERSHIP, 3, JOIN },
+        { MUSTER_RDZV_PROGRESS, 0, 3, JOIN },     { MUSTER_RDZV_WAITING, 0, 3, JOIN },
+        { MUSTER_RDZV_PEERS_LOST, 0, 3, JOIN },   { MUSTER_RDZV_REMOVED, 0, 3, JOIN },
+        { MUSTER_RDZV_BACKEND_DOWN, 0, 3, JOIN }, { MUSTER_RDZV_BACKEND_UP, 0, 3, JOIN },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_rdzv_event event = { .size = sizeof event, .type = rows[i].type, .request = rows[i].request };
+        struct muster_rdzv_event whole;
+        struct mu_plugin_asks asks = { .count = 0 };
+
+        mu_plugin_ask(&asks, CLOSE);
+        mu_plugin_ask(&asks, LOOK);
+        mu_plugin_ask(&asks, JOIN);
+        assert_true(mu_plugin_take_event(&asks, &event, &whole));
+        assert_int_equal(asks.count, rows[i].left);
+        assert_int_equal(mu_plugin_newest_ask(&asks), rows[i].newest);
+    }
+}
+
+static void events_of_other_versions_are_made_whole(void **state)
+{
+    struct mu_plugin_asks asks = { .count = 0 };
+    struct muster_rdzv_event event = { .type = MUSTER_RDZV_FAILED, .round = 7, .request = JOIN }, whole;
+
+    (void)state;
+    event.size = offsetof(struct muster_rdzv_event, info) - 1;
+    assert_false(mu_plugin_take_event(&asks, &event, &whole));
+    event.size = OLD_SIZE; /* what stands in the place of `request` is padding */
+    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_int_equal(whole.request, MEMBERSHIP);
+    assert_int_equal(whole.round, 7);
+    event.size = sizeof event + 64;
+    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_int_equal(whole.request, JOIN);
+    event.request = (enum muster_rdzv_request)99;
+    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_int_equal(whole.request, MEMBERSHIP);
+}
+
+static void what_was_told_too_early_becomes_an_error(void **state)
+{
+    struct mu_plugin_asks asks = { .count = 0 };
+    struct muster_error error = { .code = MUSTER_EINTERNAL };
+
+    (void)state;
+    assert_int_equal(mu_plugin_newest_ask(&asks), MUSTER_RDZV_REQUEST_UNKNOWN);
+    mu_plugin_ask(&asks, LOOK);
+    mu_plugin_ask(&asks, JOIN);
+    assert_int_equal(mu_plugin_answer_instead(&asks, JOIN, &error).type, MUSTER_RDZV_FAILED);
+    assert_int_equal(mu_plugin_newest_ask(&asks), LOOK);
+    assert_int_equal(mu_plugin_answer_instead(&asks, LOOK, &error).type, MUSTER_RDZV_LOOKED);
+    assert_int_equal(asks.count, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failure_belongs_to_the_oldest_that_it_can_answer),
+        cmocka_unit_test(an_answer_ends_what_it_answers_alone),
+        cmocka_unit_test(events_of_other_versions_are_made_whole),
+        cmocka_unit_test(what_was_told_too_early_becomes_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
