@@ -1,7 +1,13 @@
-/* Which call of a user's blocking handler is made next. See blocking.h. */
+/* Which call of a user's blocking handler is made next. See user_handler.h. */
 #include "handler/user_handler.h"
 
 #include <assert.h>
+#include <inttypes.h>
+
+enum {
+    SLICE_MS = 100,      /* a get waits this long for its key before others have their turn ... */
+    SLICE_SHORT_MS = 10, /* ... and this long if others wait */
+};
 
 const char *mu_user_handler_call_text(enum mu_user_handler_call call)
 {
@@ -23,7 +29,42 @@ void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t 
                                    .owned = owned,
                                    .next_look_ms = UINT64_MAX,
                                    .pause_ms = look_ms,
+                                   .slow_at_ms = UINT64_MAX,
                                    .end_at_ms = UINT64_MAX };
+}
+
+/* ---- States ---- */
+
+static bool is_in(const struct mu_user_handler *b)
+{
+    return b->state == MU_USER_HANDLER_IN || b->state == MU_USER_HANDLER_DOWN;
+}
+
+static void check(const struct mu_user_handler *b)
+{
+    bool joining = b->state == MU_USER_HANDLER_JOINING || b->state == MU_USER_HANDLER_UNWANTED;
+
+    assert(joining == (b->calling == MU_USER_HANDLER_NEXT));
+    assert(b->next_look_ms == UINT64_MAX || is_in(b));
+    assert(b->slow_at_ms == UINT64_MAX || b->calling != MU_USER_HANDLER_NOTHING);
+    assert(!b->left || b->state == MU_USER_HANDLER_OUT);
+    assert(b->end == MU_USER_HANDLER_SERVING || (!b->wants_join && !b->wants_close && !b->wants_look && !b->left));
+}
+
+static void enter(struct mu_user_handler *b, enum mu_user_handler_state state)
+{
+    static const unsigned from[] = {
+        [MU_USER_HANDLER_OUT] = ~0U,
+        [MU_USER_HANDLER_JOINING] = 1U << MU_USER_HANDLER_OUT | 1U << MU_USER_HANDLER_IN | 1U << MU_USER_HANDLER_DOWN,
+        [MU_USER_HANDLER_UNWANTED] = 1U << MU_USER_HANDLER_JOINING | 1U << MU_USER_HANDLER_UNWANTED,
+        [MU_USER_HANDLER_IN] = 1U << MU_USER_HANDLER_JOINING | 1U << MU_USER_HANDLER_IN | 1U << MU_USER_HANDLER_DOWN,
+        [MU_USER_HANDLER_DOWN] = 1U << MU_USER_HANDLER_IN | 1U << MU_USER_HANDLER_DOWN,
+    };
+
+    assert((from[state] & 1U << b->state) != 0);
+    b->state = state;
+    if (!is_in(b))
+        b->next_look_ms = UINT64_MAX;
 }
 
 /* ---- Effects ---- */
@@ -66,24 +107,32 @@ static void interrupt(struct mu_user_handler *b, uint64_t now_ms, struct mu_user
 
 /* ---- What is asked for ---- */
 
+/* It waits for the call that is under way. next_rendezvous() may take its time: it waits for other nodes. */
+static void wish(struct mu_user_handler *b, bool *wanted, uint64_t now_ms)
+{
+    *wanted = true;
+    if (b->calling != MU_USER_HANDLER_NOTHING && b->calling != MU_USER_HANDLER_NEXT)
+        b->slow_at_ms = now_ms + MU_USER_HANDLER_SLOW_MS;
+}
+
 static void on_leave(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
 {
     b->wants_join = false;
-    b->next_look_ms = UINT64_MAX;
     if (b->calling == MU_USER_HANDLER_NEXT) {
-        b->dropped = true;
+        enter(b, MU_USER_HANDLER_UNWANTED);
         interrupt(b, now_ms, out);
         return;
     }
-    b->state = MU_USER_HANDLER_OUT;
-    tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    enter(b, MU_USER_HANDLER_OUT);
+    b->left = true; /* told at the next turn, never inside of the call that asks for it */
 }
 
 static void on_free(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
 {
     assert(b->end == MU_USER_HANDLER_SERVING);
     b->end = MU_USER_HANDLER_FREEING;
-    b->wants_join = b->wants_close = b->wants_look = false;
+    b->wants_join = b->wants_close = b->wants_look = b->left = false;
+    b->slow_at_ms = UINT64_MAX;
     interrupt(b, now_ms, out);
     if (b->end_at_ms == UINT64_MAX)
         b->end_at_ms = now_ms + b->end_ms;
@@ -94,16 +143,14 @@ static void on_free(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_h
 static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                           struct mu_user_handler_effects *out)
 {
-    assert(b->state == MU_USER_HANDLER_JOINING);
-    b->state = MU_USER_HANDLER_OUT;
-    if (b->dropped) {
-        b->dropped = false;
+    if (b->state == MU_USER_HANDLER_UNWANTED) {
+        enter(b, MU_USER_HANDLER_OUT);
         tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
     } else if (event->error->code < 0) {
+        enter(b, MU_USER_HANDLER_OUT);
         tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_JOIN, out);
     } else {
-        b->state = MU_USER_HANDLER_IN;
-        b->down = false;
+        enter(b, MU_USER_HANDLER_IN);
         b->pause_ms = b->look_ms;
         b->next_look_ms = event->now_ms + b->look_ms;
         tell(b, MUSTER_RDZV_JOINED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
@@ -113,9 +160,9 @@ static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handle
 /* Whether nodes wait is not known: the workers run on, and it is asked again. */
 static void be_down(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
 {
-    if (!b->down)
+    if (b->state == MU_USER_HANDLER_IN)
         tell(b, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, out);
-    b->down = true;
+    enter(b, MU_USER_HANDLER_DOWN);
     b->next_look_ms = now_ms + b->pause_ms;
     b->pause_ms *= 2;
     if (b->pause_ms > MU_USER_HANDLER_LOOK_MAX_MS)
@@ -125,7 +172,7 @@ static void be_down(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_h
 static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                                struct mu_user_handler_effects *out)
 {
-    if (b->state != MU_USER_HANDLER_IN || b->wants_join)
+    if (!is_in(b) || b->wants_join)
         return; /* the round is over for us */
     b->next_look_ms = UINT64_MAX;
     if (event->error->code == MUSTER_ENOTSUP)
@@ -138,9 +185,9 @@ static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_h
         be_down(b, event->now_ms, out);
         return;
     }
-    if (b->down)
+    if (b->state == MU_USER_HANDLER_DOWN)
         tell(b, MUSTER_RDZV_BACKEND_UP, MUSTER_RDZV_REQUEST_UNKNOWN, out);
-    b->down = false;
+    enter(b, MU_USER_HANDLER_IN);
     b->pause_ms = b->look_ms;
     if (event->count > 0)
         tell(b, MUSTER_RDZV_WAITING, MUSTER_RDZV_REQUEST_UNKNOWN, out);
@@ -158,10 +205,12 @@ static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_
 {
     if (event->call == MU_USER_HANDLER_SHUTDOWN)
         b->shutdown = MU_USER_HANDLER_SHUT;
-    if (event->call == b->calling)
+    if (event->call == b->calling) {
         b->calling = MU_USER_HANDLER_NOTHING;
-    else
+        b->slow_at_ms = UINT64_MAX;
+    } else {
         assert(event->call == MU_USER_HANDLER_SHUTDOWN); /* beside it */
+    }
     if (!is_busy(b) && b->end == MU_USER_HANDLER_SERVING)
         b->end_at_ms = UINT64_MAX;
     switch (event->call) {
@@ -208,7 +257,7 @@ static void end_on(struct mu_user_handler *b, struct mu_user_handler_effects *ou
             call(b, MU_USER_HANDLER_STORE, out);
             break;
         case MU_USER_HANDLER_ENDING_JOB:
-            if (b->state == MU_USER_HANDLER_IN && b->shutdown == MU_USER_HANDLER_UP) {
+            if (is_in(b) && b->shutdown == MU_USER_HANDLER_UP) {
                 b->shutdown = MU_USER_HANDLER_SHUTTING;
                 call(b, MU_USER_HANDLER_SHUTDOWN, out);
             }
@@ -236,19 +285,21 @@ static void go_on(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_han
         else if (now_ms >= b->end_at_ms)
             abandon(b, out);
     } else if (b->calling != MU_USER_HANDLER_NOTHING) {
-        return;
+        if (now_ms >= b->slow_at_ms) {
+            b->slow_at_ms = UINT64_MAX;
+            emit(out, MU_USER_HANDLER_DO_SAY_SLOW)->call = b->calling;
+        }
     } else if (b->wants_close) {
         b->wants_close = false;
         call(b, MU_USER_HANDLER_CLOSE, out);
-    } else if (b->wants_join) {
+    } else if (b->wants_join && !b->left) {
         b->wants_join = false;
-        b->state = MU_USER_HANDLER_JOINING;
-        b->next_look_ms = UINT64_MAX;
+        enter(b, MU_USER_HANDLER_JOINING);
         call(b, MU_USER_HANDLER_NEXT, out);
     } else if (b->wants_look) {
         b->wants_look = false;
         call(b, MU_USER_HANDLER_LOOK, out);
-    } else if (b->state == MU_USER_HANDLER_IN && now_ms >= b->next_look_ms) {
+    } else if (is_in(b) && now_ms >= b->next_look_ms) {
         b->next_look_ms = UINT64_MAX;
         call(b, MU_USER_HANDLER_WAITING, out);
     }
@@ -259,18 +310,19 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
 {
     out->count = 0;
     assert(b->end != MU_USER_HANDLER_OVER);
+    check(b);
     switch (event->type) {
     case MU_USER_HANDLER_ON_JOIN:
-        b->wants_join = true;
+        wish(b, &b->wants_join, event->now_ms);
         break;
     case MU_USER_HANDLER_ON_LEAVE:
         on_leave(b, event->now_ms, out);
         break;
     case MU_USER_HANDLER_ON_CLOSE:
-        b->wants_close = true;
+        wish(b, &b->wants_close, event->now_ms);
         break;
     case MU_USER_HANDLER_ON_LOOK:
-        b->wants_look = true;
+        wish(b, &b->wants_look, event->now_ms);
         break;
     case MU_USER_HANDLER_ON_FREE:
         on_free(b, event->now_ms, out);
@@ -278,13 +330,16 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
     case MU_USER_HANDLER_ON_RETURNED:
         on_returned(b, event, out);
         break;
+    case MU_USER_HANDLER_ON_TURN:
+        if (b->left)
+            tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        b->left = false;
+        break;
     case MU_USER_HANDLER_ON_TIME:
         break;
     }
     go_on(b, event->now_ms, out);
-    assert((b->state == MU_USER_HANDLER_JOINING) == (b->calling == MU_USER_HANDLER_NEXT));
-    assert(!b->dropped || b->calling == MU_USER_HANDLER_NEXT);
-    assert(b->next_look_ms == UINT64_MAX || b->state == MU_USER_HANDLER_IN);
+    check(b);
 }
 
 uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
@@ -293,5 +348,37 @@ uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
         return UINT64_MAX;
     if (b->end != MU_USER_HANDLER_SERVING)
         return b->end_at_ms;
-    return b->calling == MU_USER_HANDLER_NOTHING ? b->next_look_ms : UINT64_MAX;
+    return b->calling == MU_USER_HANDLER_NOTHING ? b->next_look_ms : b->slow_at_ms;
+}
+
+bool mu_user_handler_wants_turn(const struct mu_user_handler *b)
+{
+    return b->left;
+}
+
+/* ---- What comes back from the user's code ---- */
+
+void mu_user_handler_settle(const char *what, int rc, struct muster_error *error)
+{
+    if (rc > 0)
+        (void)mu_fail(error, MUSTER_EINTERNAL, "%s returned %d; expected 0 or an error", what, rc);
+    else if (rc < 0 && error->text[0] == '\0') /* it need not say why */
+        (void)mu_fail(error, rc, "%s", muster_error_text(rc));
+    error->code = rc > 0 ? MUSTER_EINTERNAL : rc;
+}
+
+int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr)
+{
+    if (info->world_size >= 1 && info->rank >= 0 && info->rank < info->world_size)
+        return 0;
+    return mu_fail(reterr, MUSTER_EINTERNAL,
+                   "next_rendezvous() gave rank %" PRId64 " of %" PRId64 "; expected one of 0..%" PRId64, info->rank,
+                   info->world_size, info->world_size < 1 ? 0 : info->world_size - 1);
+}
+
+int64_t mu_user_handler_slice_ms(bool is_get, size_t orders_count, uint64_t left_ms)
+{
+    uint64_t slice_ms = !is_get ? INT64_MAX : orders_count > 1 ? SLICE_SHORT_MS : SLICE_MS;
+
+    return (int64_t)(left_ms == 0 ? 1 : left_ms < slice_ms ? left_ms : slice_ms);
 }

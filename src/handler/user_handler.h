@@ -1,21 +1,25 @@
-/* Which call of a user's blocking handler (struct muster_rdzv) is made next, and what an agent is told of it. Pure; blocking_uv.c
- * makes the calls, on a thread of their own, one after the other.
+/* Which call of a user's blocking handler (struct muster_rdzv) is made next, and what an agent is told of it. Pure;
+ * user_handler_uv.c makes the calls, on a thread of their own, one after the other.
  *
  *            join                      returned                       join
  *   OUT -----------> JOINING ---------------------> IN ----------------------> JOINING
- *    ^                  | failed: FAILED            | every look_ms: num_nodes_waiting()
- *    +------------------+                           | above 0: WAITING, once a round
- *    ^                                              | an error: BACKEND_DOWN, and it is asked less and less often
+ *    ^  failed: FAILED  |  | leave                  | every look_ms: num_nodes_waiting()
+ *    +------------------+  v                        | above 0: WAITING, once a round
+ *    +--returned: LEFT-- UNWANTED                   | an error: BACKEND_DOWN, and it is asked less often (DOWN)
  *    +--leave: LEFT---------------------------------+
  *
- * - Asking again and again is all that a handler's interface has for news of a round. Nothing else is asked at intervals, and only
- *   while we are in a round.
- * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return. A leave
- *   at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
- * - Freed while in a round, the job is over: shutdown() is called, as PyTorch's launcher does. Freed while out of one, it is not:
- *   an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
- * - Before all that, calls of the round's store that are still under way have to return: the handler may own it.
- * - What has not returned end_ms after the leave that interrupts a join, or after the free, is abandoned. */
+ * - Asking again and again is all that a handler's interface has for news of a round. Nothing else is asked at
+ * intervals,
+ *   and only while we are in a round.
+ * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return.
+ * A
+ *   leave at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
+ * - Freed while in a round, the job is over: shutdown() is called, as PyTorch's launcher does. Freed while out of one,
+ * it is
+ *   not: an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
+ * - Before all that, calls of the round's store that are still under way have to return: the handler may own it. - A
+ * call that something else waits for, and that has not returned for 5 s, is named once. - What has not returned end_ms
+ * after the leave that interrupts a join, or after the free, is abandoned. */
 #ifndef MU_HANDLER_USER_HANDLER_H
 #define MU_HANDLER_USER_HANDLER_H
 
@@ -23,6 +27,7 @@
 
 #include <stdint.h>
 
+#define MU_USER_HANDLER_SLOW_MS 5000     /* for a call to return that another one waits for */
 #define MU_USER_HANDLER_LOOK_MAX_MS 5000 /* between two questions, while the handler answers with errors */
 
 #define MU_USER_HANDLER_CALLS(X)                                                                                       \
@@ -43,7 +48,13 @@ enum mu_user_handler_call {
 
 const char *mu_user_handler_call_text(enum mu_user_handler_call call);
 
-enum mu_user_handler_state { MU_USER_HANDLER_OUT, MU_USER_HANDLER_JOINING, MU_USER_HANDLER_IN };
+enum mu_user_handler_state {
+    MU_USER_HANDLER_OUT,
+    MU_USER_HANDLER_JOINING,  /* next_rendezvous() is under way */
+    MU_USER_HANDLER_UNWANTED, /* the same, and nobody wants the round any more: LEFT follows */
+    MU_USER_HANDLER_IN,
+    MU_USER_HANDLER_DOWN, /* in a round, and the last question was answered with an error */
+};
 
 enum mu_user_handler_end { /* what was begun last, from the free on; in this order */
                            MU_USER_HANDLER_SERVING,
@@ -62,6 +73,7 @@ enum mu_user_handler_event_type {
     MU_USER_HANDLER_ON_FREE,     /* nothing is told any more */
     MU_USER_HANDLER_ON_RETURNED, /* call, error (code 0: none), count, closed */
     MU_USER_HANDLER_ON_TIME,
+    MU_USER_HANDLER_ON_TURN, /* from the loop, as long as mu_user_handler_wants_turn() */
 };
 
 struct mu_user_handler_event { /* borrows what it points to */
@@ -74,11 +86,12 @@ struct mu_user_handler_event { /* borrows what it points to */
 };
 
 enum mu_user_handler_effect_type {
-    MU_USER_HANDLER_DO_CALL,    /* call; RETURNED follows */
-    MU_USER_HANDLER_DO_BESIDE,  /* call, from another thread, while another one is under way; RETURNED follows */
-    MU_USER_HANDLER_DO_TELL,    /* tell, request, and what has come with the event: error, count, closed */
-    MU_USER_HANDLER_DO_END,     /* nothing is under way any more, and nothing follows */
-    MU_USER_HANDLER_DO_ABANDON, /* call: it has not returned in time. Nothing follows */
+    MU_USER_HANDLER_DO_CALL,     /* call; RETURNED follows */
+    MU_USER_HANDLER_DO_BESIDE,   /* call, from another thread, while another one is under way; RETURNED follows */
+    MU_USER_HANDLER_DO_TELL,     /* tell, request, and what has come with the event: error, count, closed */
+    MU_USER_HANDLER_DO_SAY_SLOW, /* call: it has not returned, and another one waits for it */
+    MU_USER_HANDLER_DO_END,      /* nothing is under way any more, and nothing follows */
+    MU_USER_HANDLER_DO_ABANDON,  /* call: it has not returned in time. Nothing follows */
 };
 
 struct mu_user_handler_effect {
@@ -101,11 +114,11 @@ struct mu_user_handler {
     enum mu_user_handler_state state;
     enum mu_user_handler_call calling; /* on the thread */
     enum { MU_USER_HANDLER_UP, MU_USER_HANDLER_SHUTTING, MU_USER_HANDLER_SHUT } shutdown;
-    bool wants_join, wants_close, wants_look; /* asked for, and not called yet */
-    bool dropped; /* nobody wants the next_rendezvous() that is under way: LEFT follows it */
-    bool down;    /* the last question was answered with an error */
+    bool wants_join, wants_close, wants_look; /* asked for, and not called yet; all three may be */
+    bool left;                                /* LEFT is to be told, before a join begins */
     enum mu_user_handler_end end;
     uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
+    uint64_t slow_at_ms;             /* UINT64_MAX: nothing waits for the call that is under way, or it was named */
     uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
 };
 
@@ -115,5 +128,15 @@ void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t 
 void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                           struct mu_user_handler_effects *out);
 uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b); /* when TIME is wanted; UINT64_MAX: never */
+bool mu_user_handler_wants_turn(const struct mu_user_handler *b);
+
+/* ---- What comes back from the user's code ---- */
+
+/* What a call returned decides, whatever it has put into the error. */
+void mu_user_handler_settle(const char *what, int rc, struct muster_error *error);
+int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr);
+/* How long a call of the round's store may take, of `left_ms`. A get waits for its key: others have their turn in
+ * between, sooner if there are some. */
+int64_t mu_user_handler_slice_ms(bool is_get, size_t orders_count, uint64_t left_ms);
 
 #endif

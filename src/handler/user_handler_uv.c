@@ -1,13 +1,13 @@
 /* A user's own blocking handler on a loop.
  *
- * Happy path: the agent asks to join -> blocking.h wants next_rendezvous() -> the thread calls it -> the loop is woken and tells
- * JOINED. While the round lasts, num_nodes_waiting() is called every look_ms. The agents' requests to the store that came with
- * the round (struct mu_kv) are calls on the same thread, in the order they came; a get that has to wait for its key waits
- * for a moment and goes behind the others, until its time is up.
+ * Happy path: the agent asks to join, user_handler.c wants next_rendezvous(), the thread calls it, the loop is woken
+ * and tells JOINED. While the round lasts, num_nodes_waiting() is called every look_ms. The agents' requests to the
+ * store that came with the round (struct mu_kv) are calls on the same thread, in the order they came; a get that has to
+ * wait for its key waits for a moment and goes behind the others, until its time is up.
  *
- * Failures: what a call returns is told. A round's requests that are still waiting when the next round is asked for are canceled. A
- * call that does not return in the end is left behind with its thread (base/filethread.h), which touches nothing but its own
- * job and the user's handler; that is said in one line. */
+ * Failures: what a call returns is told. A round's requests that are still waiting when the next round is asked for are
+ * canceled. A call that does not return in the end is left behind with its thread (base/filethread.h), which touches
+ * nothing but its own job and the user's handler; that is said in one line. */
 #include "handler/user_handler_uv.h"
 
 #include "base/filethread.h"
@@ -23,11 +23,7 @@
 #include <stdlib.h>
 #include <uv.h>
 
-enum {
-    ORDERS_MAX = 128,    /* requests to the store under way; the agent's machines have fewer */
-    SLICE_MS = 100,      /* so long a get waits for its key before others have their turn ... */
-    SLICE_SHORT_MS = 10, /* ... and where others wait */
-};
+enum { ORDERS_MAX = 128 }; /* requests to the store under way; the agent's machines have fewer */
 
 struct blocking {
     struct mu_handler handler;
@@ -39,12 +35,8 @@ struct blocking {
     char *backend, *run_id;
     bool shares_store; /* what use_agent_store() says */
     uv_timer_t timer;
-    uv_async_t rang;       /* by the threads */
-    struct mu_later later; /* what the owner asks, and the end */
-    struct ask {
-        struct mu_list link; /* of `later`: what is asked again before it was begun is asked once, and comes last */
-        struct blocking *b;
-    } asks[MU_USER_HANDLER_ON_FREE + 1]; /* by event */
+    uv_async_t rang; /* by the threads */
+    struct mu_later later;
     struct mu_filethread *thread, *beside;
     struct call *call, *beside_call; /* one under way on each, at most */
     struct mu_list views;            /* that are open */
@@ -131,11 +123,8 @@ static int call_next(struct call *call)
 
     if (rc != 0)
         return rc;
-    if (info->world_size < 1 || info->rank < 0 || info->rank >= info->world_size)
-        return mu_fail(&call->error, MUSTER_EINTERNAL,
-                       "next_rendezvous() gave rank %" PRId64 " of %" PRId64 "; expected one of 0..%" PRId64,
-                       info->rank, info->world_size, info->world_size < 1 ? 0 : info->world_size - 1);
-    return build_bootstrap(call);
+    rc = mu_user_handler_check_info(info, &call->error);
+    return rc == 0 ? build_bootstrap(call) : rc;
 }
 
 static int call_look(struct call *call)
@@ -170,22 +159,12 @@ static int make_call(struct call *call)
     return 0;
 }
 
-/* What a call returns decides, whatever it has put into the error. */
-static void settle(const char *what, int rc, struct muster_error *error)
-{
-    if (rc > 0)
-        (void)mu_fail(error, MUSTER_EINTERNAL, "%s returned %d; expected 0 or an error", what, rc);
-    else if (rc < 0 && error->text[0] == '\0') /* it need not say why */
-        (void)mu_fail(error, rc, "%s", muster_error_text(rc));
-    error->code = rc > 0 ? MUSTER_EINTERNAL : rc;
-}
-
 static void run_call(struct mu_file_job *job)
 {
     struct call *call = MU_LIST_ITEM(job, struct call, job);
 
     atomic_store(&call->begun, true);
-    settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
+    mu_user_handler_settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
 }
 
 static void drop_call(struct mu_file_job *job)
@@ -230,7 +209,7 @@ static void run_order(struct mu_file_job *job)
     struct order *order = MU_LIST_ITEM(job, struct order, job);
 
     order->error = (struct muster_error){ 0 };
-    settle("the store's call", ask_store(order), &order->error);
+    mu_user_handler_settle("the store's call", ask_store(order), &order->error);
 }
 
 static void free_order(struct order *order)
@@ -284,10 +263,9 @@ static void submit_order(struct order *order)
 {
     const struct view *view = order->view;
     uint64_t now_ms = uv_now(view->b->loop), until_ms = order->request->started_ms + order->request->timeout_ms;
-    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 1;
-    uint64_t slice_ms = order->kind != MU_KV_GET ? INT64_MAX : view->orders_count > 1 ? SLICE_SHORT_MS : SLICE_MS;
+    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 0;
 
-    order->timeout_ms = (int64_t)(left_ms < slice_ms ? left_ms : slice_ms);
+    order->timeout_ms = mu_user_handler_slice_ms(order->kind == MU_KV_GET, view->orders_count, left_ms);
     mu_filethread_submit(view->b->thread, &order->job);
 }
 
@@ -562,6 +540,12 @@ static void abandon(const struct blocking *b, enum mu_user_handler_call call)
            call == MU_USER_HANDLER_NEXT ? " after shutdown() was called" : "");
 }
 
+static void say_slow(const struct blocking *b, enum mu_user_handler_call call)
+{
+    mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': %s has not returned for %d s; waiting for it", b->backend,
+           mu_user_handler_call_text(call), MU_USER_HANDLER_SLOW_MS / 1000);
+}
+
 /* ---- The machine ---- */
 
 static void perform(struct blocking *b, const struct mu_user_handler_effect *effect, const struct call *returned)
@@ -584,12 +568,20 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
     case MU_USER_HANDLER_DO_END:
         mu_later_turn(&b->later, on_over, b);
         break;
+    case MU_USER_HANDLER_DO_SAY_SLOW:
+        say_slow(b, hanging(b, effect->call));
+        break;
     }
 }
 
 static void on_timer(uv_timer_t *timer)
 {
     feed(timer->data, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TIME }, NULL);
+}
+
+static void on_turn(void *ctx)
+{
+    feed(ctx, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN }, NULL);
 }
 
 static void arm(struct blocking *b)
@@ -600,6 +592,8 @@ static void arm(struct blocking *b)
         (void)uv_timer_stop(&b->timer);
     else
         (void)uv_timer_start(&b->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+    if (mu_user_handler_wants_turn(&b->machine))
+        mu_later_turn(&b->later, on_turn, b);
 }
 
 static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned)
@@ -613,9 +607,13 @@ static void feed(struct blocking *b, struct mu_user_handler_event event, const s
     if (event.error != NULL)
         event.error = &copy.error;
     mu_user_handler_step(&b->machine, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
     arm(b);
+    for (int tells = 0; tells < 2; tells++) { /* first all calls, for a tell may lead to the next step */
+        for (unsigned i = 0; i < effects.count; i++) {
+            if ((effects.items[i].type == MU_USER_HANDLER_DO_TELL) == (tells == 1))
+                perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
+        }
+    }
 }
 
 static void on_rang(uv_async_t *async)
@@ -633,19 +631,9 @@ static void wake(void *ctx)
 
 /* ---- The handler ---- */
 
-static void on_ask(struct mu_list *link)
-{
-    struct ask *ask = MU_LIST_ITEM(link, struct ask, link);
-
-    feed(ask->b, (struct mu_user_handler_event){ .type = (enum mu_user_handler_event_type)(ask - ask->b->asks) }, NULL);
-}
-
 static void ask(struct muster_handler *handler, enum mu_user_handler_event_type what)
 {
-    struct blocking *b = of(handler);
-
-    mu_list_remove(&b->asks[what].link);
-    mu_later_push(&b->later, &b->asks[what].link);
+    feed(of(handler), (struct mu_user_handler_event){ .type = what }, NULL);
 }
 
 static void blocking_join(struct muster_handler *handler)
@@ -778,11 +766,7 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     b->shares_store = muster_rdzv_use_agent_store(rdzv);
     mu_user_handler_init(&b->machine, driving->look_ms, driving->end_ms, take);
     (void)uv_timer_init(loop, &b->timer); /* these only fill in memory */
-    mu_later_open(&b->later, loop, on_ask);
-    for (size_t i = 0; i < sizeof b->asks / sizeof b->asks[0]; i++) {
-        mu_list_init(&b->asks[i].link);
-        b->asks[i].b = b;
-    }
+    mu_later_open(&b->later, loop, NULL);
     b->timer.data = b->rang.data = b;
     *ret_handler = &b->handler.base;
     return 0;

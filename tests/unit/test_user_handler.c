@@ -45,6 +45,10 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
                                                                           : "");
             say(s, word);
             break;
+        case MU_USER_HANDLER_DO_SAY_SLOW:
+            (void)snprintf(word, sizeof word, "slow %s", mu_user_handler_call_text(effect->call));
+            say(s, word);
+            break;
         case MU_USER_HANDLER_DO_END:
             say(s, "end");
             break;
@@ -250,7 +254,8 @@ static void a_leave_from_a_round_leaves_the_job_open(void **state)
 
     (void)state;
     (void)in_a_round(&s, true);
-    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "tell left");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), ""); /* never inside of the call */
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "tell left");
     assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
@@ -304,7 +309,8 @@ static void what_does_not_return_is_abandoned_in_the_end(void **state)
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
     assert_string_equal(time_is(&s, 2000), "abandon shutdown()");
     (void)in_a_round(&s, false);
-    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "tell left");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), ""); /* never inside of the call */
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "tell left");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(time_is(&s, 2000), "abandon a call of the round's store");
 }
@@ -331,13 +337,95 @@ static void a_node_that_left_may_come_again(void **state)
 
     (void)state;
     (void)in_a_round(&s, false);
-    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "tell left");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), ""); /* never inside of the call */
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "tell left");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "beside it shutdown()");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left, next_rendezvous()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), "tell joined");
+}
+
+static void a_join_begins_after_the_leave_was_told(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)in_a_round(&s, false);
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
+    assert_true(mu_user_handler_wants_turn(&s.b));
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "tell left, next_rendezvous()");
+    assert_false(mu_user_handler_wants_turn(&s.b));
+}
+
+/* Else a join would wait without a word. */
+static void a_call_that_a_join_waits_for_is_named_once(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)in_a_round(&s, false);
+    assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
+    assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX); /* nothing waits for it yet */
+    s.now_ms = 2000;
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
+    assert_int_equal(mu_user_handler_deadline_ms(&s.b), 7000);
+    assert_string_equal(time_is(&s, 6999), "");
+    assert_string_equal(time_is(&s, 7000), "slow num_nodes_waiting()");
+    assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX);
+    assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, 0, 0), "next_rendezvous()");
+    assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX); /* it may take its time */
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LOOK), "");
+    assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX);
+}
+
+static void what_a_call_returns_decides(void **state)
+{
+    static const struct {
+        int rc;
+        const char *said; /* by the call */
+        int code;
+        const char *text;
+    } rows[] = {
+        { 0, "", 0, "" },
+        { 0, "ignored", 0, "ignored" },
+        { MUSTER_ETIMEOUT, "why", MUSTER_ETIMEOUT, "why" },
+        { MUSTER_ETIMEOUT, "", MUSTER_ETIMEOUT, NULL },
+        { 7, "", MUSTER_EINTERNAL, "f() returned 7; expected 0 or an error" },
+    };
+    static const struct {
+        int64_t rank, world_size;
+        bool is_good;
+    } infos[] = {
+        { 0, 1, true }, { 3, 4, true }, { 4, 4, false }, { -1, 4, false }, { 0, 0, false }, { 0, -1, false }
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error = { .code = 99 };
+
+        (void)snprintf(error.text, sizeof error.text, "%s", rows[i].said);
+        mu_user_handler_settle("f()", rows[i].rc, &error);
+        assert_int_equal(error.code, rows[i].code);
+        assert_string_equal(error.text, rows[i].text != NULL ? rows[i].text : muster_error_text(rows[i].rc));
+    }
+    for (size_t i = 0; i < COUNT(infos); i++) {
+        struct muster_rdzv_info info = { .rank = infos[i].rank, .world_size = infos[i].world_size };
+
+        assert_int_equal(mu_user_handler_check_info(&info, NULL), infos[i].is_good ? 0 : MUSTER_EINTERNAL);
+    }
+}
+
+static void a_get_lets_others_have_their_turn(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_user_handler_slice_ms(true, 1, 5000), 100);
+    assert_int_equal(mu_user_handler_slice_ms(true, 2, 5000), 10);
+    assert_int_equal(mu_user_handler_slice_ms(true, 2, 7), 7);
+    assert_int_equal(mu_user_handler_slice_ms(true, 1, 0), 1);
+    assert_int_equal(mu_user_handler_slice_ms(false, 2, 5000), 5000);
 }
 
 int main(void)
@@ -357,6 +445,10 @@ int main(void)
         cmocka_unit_test(what_does_not_return_is_abandoned_in_the_end),
         cmocka_unit_test(a_leave_starts_the_time_that_a_join_has),
         cmocka_unit_test(a_node_that_left_may_come_again),
+        cmocka_unit_test(a_join_begins_after_the_leave_was_told),
+        cmocka_unit_test(a_call_that_a_join_waits_for_is_named_once),
+        cmocka_unit_test(what_a_call_returns_decides),
+        cmocka_unit_test(a_get_lets_others_have_their_turn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
