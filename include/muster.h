@@ -67,7 +67,7 @@ MUSTER_API bool muster_error_is_rdzv(int code);     /* any of the MUSTER_ERDZV_*
 
 /* ---- Log ------------------------------------------------------------------------------------------------------- */
 
-/* A level that matters more has a higher number, and the numbers stay as they are. Levels that Python's logging has, too, have
+/* More important levels have higher numbers, and the numbers do not change. Levels that Python's logging also has have
  * its numbers; new ones get a number in between. */
 #define MUSTER_LOG_LEVELS(X)                                                                                           \
     X(DEBUG, 10, "debug")                                                                                              \
@@ -82,8 +82,8 @@ enum muster_log_level {
 #undef X
 };
 
-/* `line` has no line end and is borrowed. Called from whichever thread has something to say, one call at a time; it
- * must not call back into muster. */
+/* `line` has no line end and is borrowed. Called from any thread, one call at a time; it must not call back into
+ * muster. */
 typedef void muster_log_sink(void *ctx, enum muster_log_level level, const char *line);
 
 MUSTER_API const char *muster_log_level_name(enum muster_log_level level);
@@ -253,9 +253,9 @@ struct muster_store_server_config {
     int listen_fd;            /* when a port is given as well it must be the socket's */
     bool shared;              /* if a shared server of this process has this (non-zero) port, be another user of it */
     const char *dialect;      /* of clients that do not announce 2.2 or newer: NULL or "auto", "1.13", "2.1" */
-    const char *const *allow; /* networks ("10.0.0.0/8", "fd00::/8"), NULL-terminated; NULL: everybody */
+    const char *const *allow; /* networks ("10.0.0.0/8", "fd00::/8"), NULL-terminated; NULL: every network */
     struct muster_store_limits limits;
-    bool allow_own; /* with `allow`: what this machine sends to itself is taken as well */
+    bool allow_own; /* with `allow`: connections from this machine are accepted too */
 };
 
 struct muster_store_server;
@@ -286,7 +286,8 @@ struct muster_store_tcp_config {
 };
 
 /* Connects, or says at the end of connect_timeout_ms what was tried and what each attempt answered. The store owns one
- * thread, from here to muster_store_free(). When the connection is lost, all calls fail with that cause from then on. */
+ * thread, from here to muster_store_free(). When the connection is lost, all calls fail with that cause from then
+ * on. */
 MUSTER_API int muster_store_tcp_new(const struct muster_store_tcp_config *config, struct muster_store **ret_store,
                                     struct muster_error *reterr);
 MUSTER_API uint16_t muster_store_tcp_port(const struct muster_store *store); /* 0 if it is not a TCP store */
@@ -300,8 +301,9 @@ struct muster_etcd_config { /* where an etcd cluster is; it needs libcurl, which
     const char *cacert, *cert, *key; /* PEM files; NULL: none. `key` only with `cert`, which may have it inside */
 };
 
-/* PyTorch's EtcdStore: keys and values as base64 in the directory `prefix`, by version 2 of etcd's API. There is no delete_key,
- * num_keys or compare_set. No connection is made before the first call. timeout_ms 0: MUSTER_STORE_TIMEOUT_MS. */
+/* PyTorch's EtcdStore: keys and values as base64 in the directory `prefix`, by version 2 of etcd's API. There is no
+ * delete_key, num_keys or compare_set. No connection is made before the first call. timeout_ms 0:
+ * MUSTER_STORE_TIMEOUT_MS. */
 MUSTER_API int muster_store_etcd_new(const struct muster_etcd_config *etcd, const char *prefix, int64_t timeout_ms,
                                      struct muster_store **ret_store, struct muster_error *reterr);
 
@@ -309,8 +311,8 @@ MUSTER_API int muster_store_etcd_new(const struct muster_etcd_config *etcd, cons
 
 struct muster_rdzv_params; /* back end, endpoint, run id, limits, and options by name */
 
-/* Checks, in this order: backend not empty, min_nodes >= 1, max_nodes >= min_nodes. `endpoint` and `run_id` may be empty
- * here; `local_addr` may be NULL or empty. */
+/* Checks, in this order: backend not empty, min_nodes >= 1, max_nodes >= min_nodes. `endpoint` and `run_id` may be
+ * empty here; `local_addr` may be NULL or empty. */
 MUSTER_API int muster_rdzv_params_new(const char *backend, const char *endpoint, const char *run_id, int64_t min_nodes,
                                       int64_t max_nodes, const char *local_addr, struct muster_rdzv_params **ret_params,
                                       struct muster_error *reterr);
@@ -365,13 +367,13 @@ struct muster_store_info { /* where the workers of a round meet */
     uint16_t master_port;
 };
 
-/* Rank 0 puts an address (`local_addr`, or this machine's name) and a port (`port`, or a free one if that is 0) into the
- * store; every rank takes both from there. */
+/* Rank 0 puts an address (`local_addr`, or this machine's name) and a port (`port`, or a free one if that is 0) into
+ * the store; every rank takes both from there. */
 MUSTER_API int muster_store_info_build(int64_t rank, struct muster_store *store, const char *local_addr, uint16_t port,
                                        struct muster_store_info *ret_info, struct muster_error *reterr);
 
 struct muster_rdzv_info { /* what a node is told when the group is formed */
-    /* Of this round; the handler's, until its next round or its end. NULL: other people's back end without one. */
+    /* Of this round; the handler's, until its next round or its end. NULL: the back end has none. */
     struct muster_store *store;
     int64_t rank, world_size;
     int64_t round;                      /* -1: this back end has no rounds */
@@ -389,33 +391,34 @@ struct muster_rdzv_ops {
     int (*is_closed)(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
     int (*set_closed)(struct muster_rdzv *rdzv, struct muster_error *reterr);
     int (*num_nodes_waiting)(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr);
-    /* *ret_closed: true on success, false after a rendezvous error, of which *reterr then tells. Under an agent: see
+    /* *ret_closed: true on success, false after a rendezvous error, which is in *reterr. Under an agent: see
      * rdzv_handler in struct muster_worker_spec. */
     int (*shutdown)(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
     void (*free)(struct muster_rdzv *rdzv);
 };
 
-/* A handler of a user's own has this as its first member. Handlers of this library may be used from any thread; calls on
- * one handler are carried out one after the other. They run a thread of their own, from new to free: a member stays one
- * whatever the caller does.
+/* A handler of a user's own has this as its first member. Handlers of this library may be used from any thread; calls
+ * on one handler are carried out one after the other. They run a thread of their own, from new to free: a member stays
+ * one whatever the caller does.
  *
  * What an agent does with a handler of a user's own, whether it was registered by name or given in the worker spec:
- *  - get_backend(), get_run_id() and use_agent_store() are called before anything else, and return at once.
- *  - One thread of the agent's makes all other calls, one after the other: next_rendezvous() for each round; while the round
- *    lasts, num_nodes_waiting() every monitor_interval_ms, for asking is all that this interface has for news; and the calls of
- *    the round's store, by which agents exchange ranks and wait for each other in the end. They all may block.
- *  - A worker that fails, or num_nodes_waiting() above 0, leads to the next call of next_rendezvous(). An error of
- *    num_nodes_waiting() stops no worker: it is said, and asked again.
- *  - The round's store must be empty when the round begins, must have set, get and add, and keeps to the timeouts it is called
- *    with. If there is none, a round has one node, or its workers are identical (workers_identical).
- *  - Where bootstrap is empty, rank 0 puts an address and a free port into the store (muster_store_info_build()); its worker 0
- *    has to listen there.
- *  - The end of the job: shutdown(). If it was the creator that made the handler, free() follows.
- *  - An agent that ends before the job does (a signal, an error) calls no shutdown(), which may close the job for the others.
- *    There is one exception: if next_rendezvous() is under way, shutdown() is called from another thread, and must make
- *    next_rendezvous() return, with any error.
- *  - What has not returned by shutdown_timeout_ms is left behind with its thread, and that is logged as a warning; the run
- *    ends. The thread is still in the handler: it must not be freed then, and serves no other agent. */
+ * - get_backend(), get_run_id() and use_agent_store() are called before anything else, and return at once.
+ * - One thread of the agent makes all other calls, one after the other. It calls next_rendezvous() for each round.
+ *   While the round lasts it calls num_nodes_waiting() every monitor_interval_ms, for this interface has no other way
+ *   to learn of changes. It also makes the calls of the round's store, by which agents exchange ranks and wait for each
+ *   other at the end. All of them may block.
+ * - A worker that fails, or num_nodes_waiting() above 0, leads to the next call of next_rendezvous(). An error of
+ *   num_nodes_waiting() stops no worker: it is logged, and the call is made again.
+ * - The round's store must be empty when the round begins, must have set, get and add, and must keep to the timeouts it
+ *   is called with. If there is none, a round has one node, or its workers are identical (workers_identical).
+ * - If bootstrap is empty, rank 0 puts an address and a free port into the store (muster_store_info_build()); its
+ *   worker 0 has to listen there.
+ * - The end of the job: shutdown(). If the creator made the handler, free() follows.
+ * - An agent that ends before the job does (a signal, an error) does not call shutdown(), which may close the job for
+ *   the others. There is one exception: if next_rendezvous() is under way, shutdown() is called from another thread,
+ *   and must make next_rendezvous() return, with any error.
+ * - A call that has not returned by shutdown_timeout_ms is left behind with its thread, with a warning; the run ends.
+ *   The thread is still in the handler: do not free the handler then. It serves no other agent. */
 struct muster_rdzv {
     const struct muster_rdzv_ops *ops;
 };
@@ -423,15 +426,15 @@ struct muster_rdzv {
 MUSTER_API const char *muster_rdzv_get_backend(const struct muster_rdzv *rdzv);
 MUSTER_API const char *muster_rdzv_get_run_id(const struct muster_rdzv *rdzv);
 MUSTER_API bool muster_rdzv_use_agent_store(const struct muster_rdzv *rdzv);
-/* Blocks until this node is in a completed group. MUSTER_ERDZV_CLOSED, _TIMEOUT, _CONNECTION, _STATE, _GRACEFUL_EXIT.
- * A handler of a user's own that saw a state which will pass may return MUSTER_ERETRY or MUSTER_ERETRY_NOW: it is then called
- * again, after a second or at once, and after 600 s that is MUSTER_ERDZV_TIMEOUT. */
+/* Blocks until this node is in a completed group. MUSTER_ERDZV_CLOSED, _TIMEOUT, _CONNECTION, _STATE, _GRACEFUL_EXIT. A
+ * handler of a user's own that saw a state which will pass may return MUSTER_ERETRY or MUSTER_ERETRY_NOW: it is then
+ * called again, after a second or at once, and after 600 s that is MUSTER_ERDZV_TIMEOUT. */
 MUSTER_API int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
                                            struct muster_error *reterr);
 MUSTER_API int muster_rdzv_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
 MUSTER_API int muster_rdzv_set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr);
-/* Above 0: call next_rendezvous() again. That many nodes want in; and it is at least 1 once our round has lost members, or
- * the others go on without us, for whoever only polls learns of that nowhere else. */
+/* Above 0: call next_rendezvous() again. That many nodes want to join. It is also at least 1 once our round has lost
+ * members, or the others go on without us, for a caller that only polls has no other way to learn of it. */
 MUSTER_API int muster_rdzv_num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr);
 MUSTER_API int muster_rdzv_shutdown(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr);
 MUSTER_API void muster_rdzv_free(struct muster_rdzv *rdzv); /* leaves, if it still is a member; NULL is fine */
@@ -460,16 +463,16 @@ MUSTER_API int muster_rdzv_registry_create(struct muster_rdzv_registry *registry
 
 struct muster_rdzv_backend;
 
-/* Where the shared document is kept. The calls may block; they come from threads of the handler's, one at a time (watch
- * aside). Tokens are bytes that only the back end understands. */
+/* Where the shared document is kept. The calls may block; they come from threads of the handler, one at a time (except
+ * watch). Tokens are bytes that only the back end understands. */
 struct muster_rdzv_backend_ops {
     uint32_t size;
     const char *name;
     /* *ret_found false: there is no document yet. */
     int (*get_state)(struct muster_rdzv_backend *backend, bool *ret_found, struct muster_bytes *ret_state,
                      struct muster_bytes *ret_token, struct muster_error *reterr);
-    /* Replaces the document if the token still is its token, or, without one (token.data NULL), if there is none. Gives
-     * what is there afterwards, and in *ret_set whether that is ours. */
+    /* Replaces the document if the token still is its token, or, without one (token.data NULL), if there is none.
+     * Returns the document that is there afterwards, and in *ret_set whether it is ours. */
     int (*set_state)(struct muster_rdzv_backend *backend, struct muster_slice state, struct muster_slice token,
                      bool *ret_found, struct muster_bytes *ret_state, struct muster_bytes *ret_token, bool *ret_set,
                      struct muster_error *reterr);
@@ -500,8 +503,8 @@ struct muster_rdzv_settings {
     bool no_agent_store; /* worker 0 is to host the workers' store: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 of PyTorch */
 };
 
-/* `store` is what the members of a round share; it and `backend`, which has at least a name, get_state and set_state, must
- * outlive the handler. */
+/* `store` is what the members of a round share; it and `backend`, which has at least a name, get_state and set_state,
+ * must outlive the handler. */
 MUSTER_API int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
                                                 struct muster_rdzv_backend *backend, const char *local_addr,
                                                 struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
@@ -510,8 +513,8 @@ MUSTER_API int muster_rdzv_dynamic_create(struct muster_store *store, struct mus
                                           const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                           struct muster_error *reterr);
 
-/* What a dynamic handler runs with: one of the two above, or of back end c10d or etcd-v2. Set ret_settings->size before; texts are
- * the handler's, until it is freed. MUSTER_EINVAL: a handler of another kind. */
+/* What a dynamic handler runs with: one of the two above, or of back end c10d or etcd-v2. Set ret_settings->size
+ * before; texts are the handler's, until it is freed. MUSTER_EINVAL: a handler of another kind. */
 MUSTER_API int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
                                             struct muster_error *reterr);
 
@@ -525,14 +528,15 @@ MUSTER_API int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_par
 
 /* ---- Rendezvous: classic etcd ---------------------------------------------------------------------------------- */
 
-/* How long etcd keeps what is written, in seconds, if nobody renews it. */
+/* How long etcd keeps what is written, in seconds, unless it is renewed. */
 #define MUSTER_ETCD_SETUP_TTL_S 5               /* the document, while a round is being set up */
 #define MUSTER_ETCD_FROZEN_TTL_S 10             /* ... while its members confirm */
 #define MUSTER_ETCD_JOINABLE_EPHEMERAL_TTL_S 10 /* ... while the last call runs */
 #define MUSTER_ETCD_WORKER_KEEPALIVE_TTL_S 10   /* the key by which a member is known to be alive */
 #define MUSTER_ETCD_RUNID_SUBROOT_TTL_S 7200    /* the directory of a job */
 
-/* `prefix` NULL: "/torchelastic/p2p". Timeouts of 0: 600 s, and 30 s for the last call. Freeing the handler ends its leases. */
+/* `prefix` NULL: "/torchelastic/p2p". Timeouts of 0: 600 s, and 30 s for the last call. Freeing the handler ends its
+ * leases. */
 MUSTER_API int muster_rdzv_etcd_new(const struct muster_etcd_config *etcd, const char *prefix, const char *run_id,
                                     int64_t min_nodes, int64_t max_nodes, int64_t timeout_ms,
                                     int64_t last_call_timeout_ms, struct muster_rdzv **ret_rdzv,
@@ -543,11 +547,12 @@ MUSTER_API int muster_rdzv_etcd_create(void *ctx, const struct muster_rdzv_param
 /* Texts by name, kept with a round of such a handler; MUSTER_EINVAL for a handler of another kind. */
 MUSTER_API int muster_rdzv_etcd_store_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key,
                                                  const char *value, int64_t timeout_ms, struct muster_error *reterr);
-/* Waits until it is there: MUSTER_ETIMEOUT. What is no text is given as JSON. */
+/* Waits until it is there: MUSTER_ETIMEOUT. A value that is no text is returned as JSON. */
 MUSTER_API int muster_rdzv_etcd_load_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key,
                                                 int64_t timeout_ms, struct muster_bytes *ret_value,
                                                 struct muster_error *reterr);
-/* "etcd://HOST:PORT/RUN-ID?min_workers=1&max_workers=3&timeout=300": the other keys are options; unknown ones are errors. */
+/* "etcd://HOST:PORT/RUN-ID?min_workers=1&max_workers=3&timeout=300": the other keys are options; unknown ones are
+ * errors. */
 MUSTER_API int muster_rdzv_params_from_url(const char *url, struct muster_rdzv_params **ret_params,
                                            struct muster_error *reterr);
 
@@ -560,8 +565,8 @@ struct muster_node {
 
 #define MUSTER_RDZV_EVENTS(X)                                                                                          \
     X(JOINED, "joined")             /* info (without a store), nodes: the members by rank, if known */                 \
-    X(WAITING, "waiting")           /* count: nodes that want to join; nodes: who, if known */                         \
-    X(PEERS_LOST, "peers_lost")     /* nodes: who is gone; the last `count` wait for the next round; cause */          \
+    X(WAITING, "waiting")           /* count: nodes that want to join; nodes: which, if known */                       \
+    X(PEERS_LOST, "peers_lost")     /* nodes: those that are gone; the last `count` wait for the next round; cause */  \
     X(REMOVED, "removed")           /* the others go on without us */                                                  \
     X(CLOSED, "closed")             /* nobody joins any more */                                                        \
     X(LEFT, "left")                 /* leave is done */                                                                \
@@ -569,7 +574,7 @@ struct muster_node {
     X(LOOKED, "looked")             /* round, -1: no such rendezvous; closed; count: nodes that want in; or error */   \
     X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms, count; told again if more is known */            \
     X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress") /* progress, while joining; nodes: who is in, the first of them */
+    X(PROGRESS, "progress") /* progress, while joining; nodes: the first of the members */
 
 enum muster_rdzv_event_type {
 #define X(name, text) MUSTER_RDZV_##name,
@@ -585,7 +590,7 @@ enum muster_rdzv_request {                              /* what has failed */
                            MUSTER_RDZV_REQUEST_LEAVE,
                            MUSTER_RDZV_REQUEST_CLOSE,
                            MUSTER_RDZV_REQUEST_LOOK,
-                           MUSTER_RDZV_REQUEST_MEMBERSHIP, /* nothing was asked for: we were a member, and are no more */
+                           MUSTER_RDZV_REQUEST_MEMBERSHIP, /* no request: we were a member, and are not any more */
 };
 
 struct muster_rdzv_progress {
@@ -609,8 +614,8 @@ struct muster_rdzv_event { /* borrows what it points to */
     const struct muster_rdzv_progress *progress;
     bool old_dialect;                 /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
     enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
-    const char *note;  /* PROGRESS: a clause about nodes that cannot come together with this one; NULL: none is known */
-    const char *cause; /* PEERS_LOST: how those who did not leave by themselves were lost; NULL: not known */
+    const char *note;  /* PROGRESS: a text about nodes that cannot form a group with this one; NULL: none is known */
+    const char *cause; /* PEERS_LOST: how the nodes that did not leave by themselves were lost; NULL: not known */
     int64_t away_ms;   /* BACKEND_DOWN: how long the store has not answered */
     int64_t give_up_in_ms; /* BACKEND_DOWN: how long it is still waited for; 0: without a limit, or not known */
     const struct muster_node *self; /* the node that this handler is in the group; NULL: not known */
@@ -620,7 +625,7 @@ typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *eve
 
 struct muster_handler;
 
-/* Each call returns at once; what comes of it is told later, from the loop, never inside of the call. */
+/* Each call returns at once; its result comes later, from the loop, never inside of the call. */
 struct muster_handler_ops {
     uint32_t size;
     const char *name;
@@ -629,14 +634,14 @@ struct muster_handler_ops {
     void (*close)(struct muster_handler *handler); /* CLOSED or FAILED */
     void (*look)(struct muster_handler *handler);  /* LOOKED */
     bool (*use_agent_store)(const struct muster_handler *handler);
-    /* Nothing is told after this. `done` when everything is released; the document is left as it is. */
+    /* No event comes after this. `done` when everything is released; the document is left as it is. */
     void (*free)(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);
-    /* Where the group's store is, a TCPStore: for the agent's own exchange of ranks. False: not known, or not yet. May be
-     * NULL. */
+    /* Where the group's store is, a TCPStore: for the agent's own exchange of ranks. False: not known, or not yet. May
+     * be NULL. */
     bool (*endpoint)(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port);
     bool (*hosts)(const struct muster_handler *handler); /* that store runs in this process. May be NULL: it does not */
-    /* `alone` once, as soon as no other process is connected to the stores that this one hosts (the group's, the workers'); not
-     * at all if it hosts none. May be NULL: not known. */
+    /* `alone` once, as soon as no other process is connected to the stores that this one hosts (the group's, the
+     * workers'); not at all if it hosts none. May be NULL: not known. */
     void (*when_alone)(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
 };
 
@@ -651,7 +656,7 @@ struct muster_handler {
 
 enum { MUSTER_FD_READABLE = 1, MUSTER_FD_WRITABLE = 2 };
 
-/* What a back end may ask of the program that runs it. All of it from the thread that called it. */
+/* What a back end may use of the program that runs it. All of it from the thread that called it. */
 struct muster_host {
     uint32_t size;
     void *ctx;
@@ -659,8 +664,8 @@ struct muster_host {
     /* Calls `fire` once, after delay_ms. NULL: out of memory. */
     void *(*timer_start)(void *ctx, int64_t delay_ms, void (*fire)(void *arg), void *arg);
     void (*timer_stop)(void *ctx, void *timer); /* also after it has fired: gives it back */
-    /* Calls `ready` whenever the descriptor is what `events` says. NULL: not possible (no memory, not a descriptor that can
-     * be waited for, or watched already). The descriptor becomes a non-blocking one. */
+    /* Calls `ready` whenever the descriptor is ready for `events`. NULL: not possible (no memory, not a descriptor that
+     * can be waited for, or watched already). The descriptor becomes non-blocking. */
     void *(*fd_watch)(void *ctx, int fd, unsigned events, void (*ready)(void *arg, unsigned events), void *arg);
     void (*fd_unwatch)(void *ctx, void *watch);
     void (*log)(void *ctx, enum muster_log_level level, const char *line);
@@ -687,23 +692,24 @@ struct muster_backend_1 {
                   struct muster_error *reterr);
 };
 
-/* Loads every *.so in `directory` and registers it by its name. Directory and files must belong to root or to us and be
- * writable by nobody else. One that does not load is an error that names the file and the reason. */
+/* Loads every *.so in `directory` and registers it by its name. Directory and files must belong to root or to us, and
+ * must not be writable by others. One that does not load is an error that names the file and the reason. */
 MUSTER_API int muster_rdzv_registry_load(struct muster_rdzv_registry *registry, const char *directory,
                                          struct muster_error *reterr);
 
 /* ---- Processes ------------------------------------------------------------------------------------------------- */
 
 /* For programs that run workers: call it first in main(), before a thread is started or a signal handled. It forks: the
- * child goes on with the program, in a session of its own; the parent, whose pid others know, stays as its keeper: it passes
- * signals on, ends as the program ends, and when the program is killed, kills whatever of its workers is left. What
- * workers detach (double forks, setsid) comes back to the program and ends with the job. Buffered output is to be
- * flushed before. Calling it twice does no harm. MUSTER_EINVAL: there is more than one thread.
+ * child goes on with the program, in a session of its own; the parent, whose pid others know, stays as its keeper: it
+ * passes signals on, ends as the program ends, and if the program is killed, kills what is left of its workers.
+ * Processes that workers detach (double forks, setsid) become children of the program and end with the job. Flush
+ * buffered output before. Calling it twice does no harm. MUSTER_EINVAL: there is more than one thread.
  *
- * Without it workers still die with the thread that started them, but not what they detach; the library then never
- * adopts a process, and never waits for a child that it did not start. With it SIGCHLD is the library's while workers
- * run. Children of the program itself are left alone as long as they stay in its session. Several agents may run at once, each
- * in a thread of its own; what a worker has detached then ends when the last agent that has workers stops its own. */
+ * Without it workers still die with the thread that started them, but processes that they detach do not. The library
+ * then never adopts a process, and never waits for a child that it did not start. With it SIGCHLD is the library's
+ * while workers run. Children of the program itself are left alone as long as they stay in its session. Several agents
+ * may run at once, each in a thread of its own; processes that workers have detached then end when the last agent with
+ * workers stops them. */
 MUSTER_API int muster_guard(struct muster_error *reterr);
 
 /* ---- Agent: workers -------------------------------------------------------------------------------------------- */
@@ -712,7 +718,7 @@ MUSTER_API int muster_guard(struct muster_error *reterr);
     X(UNKNOWN, "UNKNOWN")     /* a start or stop was applied only in part: run returns an error */                     \
     X(INIT, "INIT")           /* no worker was started yet */                                                          \
     X(HEALTHY, "HEALTHY")     /* all are running, or have succeeded */                                                 \
-    X(UNHEALTHY, "UNHEALTHY") /* one hangs where no signal reaches it; ends as FAILED */                               \
+    X(UNHEALTHY, "UNHEALTHY") /* a worker hangs in the kernel, where no signal reaches it; ends as FAILED */           \
     X(STOPPED, "STOPPED")     /* between two rounds */                                                                 \
     X(SUCCEEDED, "SUCCEEDED")                                                                                          \
     X(FAILED, "FAILED")
@@ -755,22 +761,24 @@ struct muster_worker_group { /* as it was at one moment */
     struct muster_store_info master;     /* where the workers meet; empty until there is a group */
     const struct muster_worker *workers; /* by local rank */
     size_t workers_count;
-    /* The agent's own copy, from muster_agent_new() to muster_agent_free(). Its rdzv is set also where a handler was given. */
+    /* The agent's own copy, from muster_agent_new() to muster_agent_free(). Its rdzv is set also where a handler was
+     * given. */
     const struct muster_worker_spec *spec;
-    /* The group's store, likewise the agent's from new to free; it is never freed by others. A call reaches the store of the round
-     * that is the group's at that moment, in which its members share keys; MUSTER_ECANCELED: there is no round, or it ended while the
-     * call waited. From any thread but that of muster_agent_run(): a driver's call would wait for itself (MUSTER_EINVAL). It has
-     * set, get, add, compare_set, check, wait, delete_key and what is made of them. MUSTER_ENOTSUP: the back end has no store. */
+    /* The group's store. It too belongs to the agent, from new to free; do not free it. A call reaches the store of the
+     * round that is the group's at that moment, in which its members share keys; MUSTER_ECANCELED: there is no round,
+     * or it ended while the call waited. From any thread but that of muster_agent_run(): a driver's call would wait for
+     * itself (MUSTER_EINVAL). It has set, get, add, compare_set, check, wait, delete_key and what is made of them.
+     * MUSTER_ENOTSUP: the back end has no store. */
     struct muster_store *store;
 };
 
 MUSTER_API void muster_worker_group_free(struct muster_worker_group *group); /* of a snapshot; NULL is fine */
 
-/* A worker that is a function. It runs in a forked child: it sees the program's memory as it was, no descriptors but 0, 1
- * and 2, none of the program's other threads, and the environment that a command would get. What it returns is the exit
- * code, 0 to 255; 0 is success. What it leaves in *ret_value (malloc'ed, at most 64 MiB; nothing: empty) comes back as the
- * return value of its global rank; with another exit code, as the message of its failure. It should not exec, and not exit
- * by itself: then nothing comes back, and that is a failure. */
+/* A worker that is a function. It runs in a forked child: it sees the program's memory as it was, no descriptors but 0,
+ * 1 and 2, none of the program's other threads, and the environment that a command would get. It returns the exit code,
+ * 0 to 255; 0 is success. What it leaves in *ret_value (malloc'ed, at most 64 MiB; nothing: empty) comes back as the
+ * return value of its global rank or, with another exit code, as the message of its failure. It should neither exec nor
+ * exit: then nothing comes back, and that is a failure. */
 typedef int muster_worker_function(void *ctx, const struct muster_worker *worker, struct muster_bytes *ret_value);
 
 struct muster_agent;
@@ -778,7 +786,7 @@ struct muster_worker_driver;
 
 struct muster_worker_id { /* what a driver calls a worker */
     int64_t number;
-    char text[MUSTER_WORKER_ID_MAX]; /* "host:port"; empty: the number says it all */
+    char text[MUSTER_WORKER_ID_MAX]; /* "host:port"; empty: the number is the name */
 };
 
 struct muster_worker_stop { /* how workers are stopped */
@@ -788,22 +796,22 @@ struct muster_worker_stop { /* how workers are stopped */
     bool is_restart;  /* they are to be started again, as far as is known */
 };
 
-/* Brings another kind of worker than processes of this machine. All calls come from the thread that is in
- * muster_agent_run(), and must not block. That a worker has ended is told with muster_agent_worker_ended(), that one is stuck with
- * muster_agent_worker_unhealthy(). */
+/* For another kind of worker than processes of this machine. All calls come from the thread that is in
+ * muster_agent_run(), and must not block. Call muster_agent_worker_ended() when a worker has ended, and
+ * muster_agent_worker_unhealthy() when one is stuck. */
 struct muster_worker_driver_ops {
     uint32_t size;
     const char *name;
-    /* Starts all workers of `group`; what they are called goes to ret_ids (group->workers_count of them, all zero before). On
-     * failure none of them runs. What is pointed to is borrowed for the call. */
+    /* Starts all workers of `group`; their names go to ret_ids (group->workers_count of them, all zero before). On
+     * failure none of them runs. Pointers are borrowed for the call. */
     int (*start)(struct muster_worker_driver *driver, struct muster_agent *agent,
                  const struct muster_worker_group *group, struct muster_worker_id *ret_ids,
                  struct muster_error *reterr);
-    /* May come again while workers are being stopped, with another signal or less time. Returns at once; it is over when the
-     * end of every worker has been told. Is not called when all have ended. `how` is borrowed. */
+    /* May come again while workers are being stopped, with another signal or less time. Returns at once; the stop is
+     * over when the end of every worker has been told. Not called when all have ended. `how` is borrowed. */
     void (*stop)(struct muster_worker_driver *driver, const struct muster_worker_stop *how);
-    /* The last call, when no worker is left, whatever the outcome; once for each muster_agent_run(). `signal`: what the agent was
-     * ended by, or SIGTERM. May be NULL. */
+    /* The last call, when no worker is left, whatever the outcome; once for each muster_agent_run(). `signal`: the
+     * signal that ended the agent, or SIGTERM. May be NULL. */
     void (*shutdown)(struct muster_worker_driver *driver, int signal);
 };
 
@@ -814,18 +822,19 @@ struct muster_worker_driver {
 
 #define MUSTER_DEFAULT_ROLE "default"
 
-/* What workers are and how they are run: fill it in with muster_worker_spec_init(), then set what differs. Everything is
- * copied but the registry, the function's context, the driver and rdzv_handler, which must live as long as the agent. */
+/* What workers are and how they are run: fill it in with muster_worker_spec_init(), then set what differs. Everything
+ * is copied, except the registry, the function's context, the driver and rdzv_handler, which must live as long as the
+ * agent. */
 struct muster_worker_spec {
     uint32_t size;
     const char *role;         /* not empty; MUSTER_DEFAULT_ROLE */
     int64_t local_world_size; /* how many run here; above 0 */
     int64_t max_restarts;     /* of the job; 3; 0 is none */
-    /* Above 0; 100. Deaths and news of the rendezvous come as events: nothing is polled, however small it is. The one exception
-     * is a blocking handler of a user's own: see struct muster_rdzv. */
+    /* Above 0; 100. Deaths and news of the rendezvous come as events: nothing is polled, however small it is. The one
+     * exception is a blocking handler of a user's own: see struct muster_rdzv. */
     int64_t monitor_interval_ms;
-    /* The rendezvous, by parameters: a back end of this library, of a shared object that was loaded, or one that was registered.
-     * NULL if there is an rdzv_handler. */
+    /* The rendezvous, by parameters: a back end of this library, of a shared object that was loaded, or one that was
+     * registered. NULL if there is an rdzv_handler. */
     const struct muster_rdzv_params *rdzv;
     struct muster_rdzv_registry *registry; /* NULL: the default one */
     /* The entry point: a command, or a function with its name. With a driver neither is needed. */
@@ -835,25 +844,26 @@ struct muster_worker_spec {
     void *function_ctx;
     struct muster_worker_driver *driver; /* NULL: processes */
     const char *const *envp; /* what workers inherit, beneath RANK and so on; NULL: our environment, at each start */
-    /* Output. Without log_dir nothing is written anywhere: workers have our descriptors 0, 1 and 2, and no error file. */
+    /* Output. Without log_dir nothing is written anywhere: workers have our descriptors 0, 1 and 2, and no error
+     * file. */
     const char *log_dir;   /* made if need be; logs and error files of each attempt are below it */
     const char *redirects; /* to files: "0".."3" (1: stdout, 2: stderr, 3: both), or "RANK:N,RANK:N" by local rank */
     const char *tee;       /* to files and to our own output; the same grammar */
     const char *signals;   /* "SIGTERM,SIGINT": handled while it runs, as muster_agent_signal() says; NULL: none */
-    int64_t shutdown_timeout_ms;     /* what workers have to end when they are stopped, before SIGKILL; 0: 30 s */
+    int64_t shutdown_timeout_ms;     /* how long workers have to end when they are stopped, before SIGKILL; 0: 30 s */
     int64_t exit_barrier_timeout_ms; /* how long to wait, when done, for the other nodes; 0: without limit */
     bool workers_identical;          /* every node has as many workers of the same role: ranks need no exchange */
-    /* A process that hangs in the kernel (state D) for so long makes the group UNHEALTHY: it is stopped, the node leaves, and
-     * the result is FAILED; 0: nobody looks. */
+    /* A process that hangs in the kernel (state D) for this long makes the group UNHEALTHY: it is stopped, the node
+     * leaves, and the result is FAILED; 0: not checked. */
     int64_t uninterruptible_timeout_ms;
-    /* What workers find as MASTER_ADDR and MASTER_PORT. Each comes before what the rendezvous has found; NULL and 0: as found. On
-     * rank 0 the workers' store listens there, in every round, and the other nodes are told. On another node they hold for the
-     * workers of that node, and a store must answer there before they start. A static rendezvous takes only its endpoint. A
-     * handler of one's own does not see them. */
+    /* MASTER_ADDR and MASTER_PORT of the workers. Each takes precedence over what the rendezvous has found; NULL and 0:
+     * as found. On rank 0 the workers' store listens there, in every round, and the other nodes are told. On another
+     * node they hold for the workers of that node, and a store must answer there before they start. A static rendezvous
+     * takes only its endpoint. A user's own handler does not see them. */
     const char *master_addr;
     uint16_t master_port;
-    /* The rendezvous, by a handler instead of parameters. It stays the caller's, who frees it after muster_agent_run() has
-     * returned, and serves one agent at a time: a second one's run fails with MUSTER_EINVAL. See struct muster_rdzv for what is
+    /* The rendezvous, by a handler instead of parameters. The caller frees it after muster_agent_run() has returned. It
+     * serves one agent at a time: the run of a second one fails with MUSTER_EINVAL. See struct muster_rdzv for what is
      * called. */
     struct muster_rdzv *rdzv_handler;
 };
@@ -879,7 +889,7 @@ struct muster_failure { /* of one worker */
     int64_t id;             /* its pid, or the number that the driver gave it */
     int exit_code;          /* or minus the number of the signal that it died of */
     int64_t time_s;         /* since the epoch */
-    const char *message;    /* of its error file, its function, or the last that it wrote to a log; may be empty */
+    const char *message;    /* of its error file or its function, or the last line that it logged; may be empty */
     const char *error_file; /* NULL: it has left none */
     bool out_of_memory;     /* the kernel killed it for want of memory */
     const char *id_text;    /* the id as text */
@@ -893,7 +903,7 @@ struct muster_return_value {
 struct muster_run_result {
     uint32_t size;
     enum muster_worker_state state; /* SUCCEEDED or FAILED */
-    /* Of this node's workers of the last attempt; a global rank is in one of them at most. */
+    /* Of this node's workers of the last attempt; a global rank is in at most one of the lists. */
     const struct muster_return_value *return_values; /* by rank */
     size_t return_values_count;
     const struct muster_failure *failures; /* the first to happen in front; none: it was another node that failed */
@@ -912,16 +922,17 @@ MUSTER_API void muster_run_result_free(struct muster_run_result *result); /* NUL
 
 /* One node's part of a job: joins, runs its workers, restarts them, and stays until the others are done.
  *
- * Call muster_guard() first in main() to have everything ended that workers leave behind, even if the program is killed.
- * Without it the library never becomes a sub-reaper, never waits for a child that it did not start (no waitpid(-1)), and
- * never handles SIGCHLD where the kernel has pidfds; workers and their process groups still end with the agent. */
+ * Call muster_guard() first in main(), so that everything that workers leave behind is ended even if the program is
+ * killed. Without it the library never becomes a sub-reaper, never waits for a child that it did not start (no
+ * waitpid(-1)), and never handles SIGCHLD where the kernel has pidfds; workers and their process groups still end with
+ * the agent. */
 
 /* Checks the spec. Nothing is opened, started or joined before muster_agent_run(). */
 MUSTER_API int muster_agent_new(const struct muster_worker_spec *spec, struct muster_agent **ret_agent,
                                 struct muster_error *reterr);
 
-/* Runs the job to its end, in the calling thread: workers are its children and die with it. Once for each agent.
- * 0: *ret_result says whether workers have succeeded or failed; the caller owns it. Else there is no result, no worker is
+/* Runs the job to its end, in the calling thread: workers are its children and die with it. Once for each agent. 0:
+ * *ret_result says whether workers have succeeded or failed; the caller owns it. Else there is no result, no worker is
  * left, and the node has left the job, which goes on for the others. MUSTER_ESIGNAL: a handled signal or
  * muster_agent_signal(). MUSTER_ERDZV_GRACEFUL_EXIT: the job has ended and did not need this node, which is no failure.
  * Others: the rendezvous could not be joined, a worker could not be started, ... */
@@ -932,21 +943,21 @@ MUSTER_API int muster_agent_run(struct muster_agent *agent, struct muster_run_re
 MUSTER_API int muster_agent_snapshot(struct muster_agent *agent, struct muster_worker_group **ret_group,
                                      struct muster_error *reterr);
 
-/* From any thread: as if the program had got this signal, and handled it. Workers get it, have shutdown_timeout_ms to end,
- * and are killed; the node leaves; run returns MUSTER_ESIGNAL. Further signals change nothing, with two exceptions: SIGQUIT, and
- * SIGINT more than a second after the first SIGINT, kill the workers at once. Before run: then run ends at once. Not from a
- * signal handler. */
+/* From any thread: as if the program had got this signal, and handled it. Workers get it, have shutdown_timeout_ms to
+ * end, and are killed; the node leaves; run returns MUSTER_ESIGNAL. Further signals change nothing, with two
+ * exceptions: SIGQUIT, and SIGINT more than a second after the first SIGINT, kill the workers at once. Before run: then
+ * run ends at once. Not from a signal handler. */
 MUSTER_API void muster_agent_signal(struct muster_agent *agent, int signal);
 
 /* For drivers, from any thread, also from inside of start and stop: that worker of that attempt has ended. `value` is
- * copied; it counts if exit_code is 0, and is the failure's message otherwise. MUSTER_EINVAL: no such worker runs, or its
- * end is known. MUSTER_ENOMEM: tell it again, if need be without a value. */
+ * copied: the return value if exit_code is 0, else the failure's message. MUSTER_EINVAL: no such worker runs, or its
+ * end is known. MUSTER_ENOMEM: call it again, if need be without a value. */
 MUSTER_API int muster_agent_worker_ended(struct muster_agent *agent, int64_t attempt, int64_t local_rank, int exit_code,
                                          struct muster_slice value, struct muster_error *reterr);
 
 /* For drivers, likewise: that worker still runs, but is stuck. The group is UNHEALTHY: its workers are stopped, and
- * restarted if restarts are left. `text`, one line, says what is wrong, and is the worker's failure. MUSTER_EINVAL: no such worker
- * runs. */
+ * restarted if restarts are left. `text`, one line, says what is wrong, and is the worker's failure. MUSTER_EINVAL: no
+ * such worker runs. */
 MUSTER_API int muster_agent_worker_unhealthy(struct muster_agent *agent, int64_t attempt, int64_t local_rank,
                                              const char *text, struct muster_error *reterr);
 
@@ -975,8 +986,8 @@ struct muster_event_record { /* borrowed */
 typedef void muster_events_sink(void *ctx, const struct muster_event_record *record);
 MUSTER_API const char *muster_node_state_name(enum muster_node_state state); /* "RUNNING" */
 MUSTER_API void muster_events_set_sink(muster_events_sink *sink, void *ctx); /* NULL, the default: nothing */
-/* Sinks: a line of JSON each, on stderr. The first shows what torchrun's console handler shows, events of agents and workers;
- * the second those of the rendezvous too. `ctx` is not used. */
+/* Sinks: a line of JSON each, on stderr. The first shows what torchrun's console handler shows, events of agents and
+ * workers; the second those of the rendezvous too. `ctx` is not used. */
 MUSTER_API void muster_events_console(void *ctx, const struct muster_event_record *record);
 MUSTER_API void muster_events_console_all(void *ctx, const struct muster_event_record *record);
 
@@ -990,7 +1001,7 @@ struct muster_metric { /* borrowed */
     int64_t value;
 };
 
-/* As with log lines: one call at a time, from whichever thread has something to tell; it must not call back into muster. */
+/* As with log lines: from any thread, one call at a time; it must not call back into muster. */
 typedef void muster_metrics_sink(void *ctx, const struct muster_metric *metric);
 MUSTER_API void muster_metrics_set_sink(muster_metrics_sink *sink, void *ctx); /* NULL, the default: nothing */
 /* A sink: "[<seconds>][<group>]: <name>=<value>" on stdout, as PyTorch's. `ctx` is not used. */

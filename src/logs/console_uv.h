@@ -2,11 +2,12 @@
  * made non-blocking: that would hold for all of them. Lines wait in a bounded queue and go out when the other side
  * takes them; nothing here waits for that.
  *
- * How it goes out is found out once: - a regular file, or anything else that has no readiness (/dev/null): written to
- * directly; - a pipe or a terminal: through a description of our own, opened from /proc/self/fd/N without blocking; - a
- * socket: MSG_DONTWAIT; - where none of this is possible (a terminal of another user, no /proc): a thread that writes
- * and may block; - a descriptor that is closed, or a reader that is gone (EPIPE, EIO): everything is dropped, which is
- * said once.
+ * How it goes out is found out once:
+ * - a regular file, or anything else that has no readiness (/dev/null): written to directly;
+ * - a pipe or a terminal: through a description of our own, opened from /proc/self/fd/N without blocking;
+ * - a socket: MSG_DONTWAIT;
+ * - where none of this is possible (a terminal of another user, no /proc): a thread that writes and may block;
+ * - a descriptor that is closed, or whose reader is gone (EPIPE, EIO): everything is dropped, with one warning.
  *
  * Whole lines go in. A source (one stream of one worker, or the launcher's own lines) has a share of the queue; when it
  * is used up, a source that can wait asks for room. Lines of other sources are dropped until half of the share is free

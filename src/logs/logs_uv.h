@@ -15,18 +15,17 @@
  *   mu_logs_tail()                for the report
  *   mu_logs_finish()              waits for the ends of the pipes, bounded, then frees
  *
- * Files are made, written and closed by a thread (logs/disk.h), so that a file system that hangs stops nothing here: -
- * while it is slow, a worker whose output we write waits when MU_LOGFILE_BYTES_MAX of it are waiting to be written; -
- * when it is silent, output goes on to the console, and what does not fit is lost there, counted and said; - an attempt
- * that is opened then goes on without files, as on a full disk; - in the end it is waited for while it moves; what is
- * left after MU_LOGS_QUIET_MAX times drain_ms without that is lost.
+ * Files are made, written and closed by a thread (logs/disk.h), so that a file system that hangs stops nothing here:
+ * - while it is slow, a worker whose output we write waits when MU_LOGFILE_BYTES_MAX of it are waiting to be written;
+ * - when it is silent, output goes on to the console, and what does not fit is lost, counted and reported;
+ * - an attempt that is opened then goes on without files, as on a full disk;
+ * - at the end it is waited for while it moves; after MU_LOGS_QUIET_MAX times drain_ms without a move the rest is lost.
  *
- * What goes wrong later stops no worker: a file that cannot be written (a full disk) is said once, the loss is counted,
- * writing is tried again with every further byte, and the console goes on; a console that does not keep up is given
- * later what the file holds by then, and loses lines only where there is no file, or when it does not move at all for
- * MU_LOGS_DRAIN_MS after mu_logs_finish(); a process that outlives its worker and holds the pipe is waited for
- * MU_LOGS_DRAIN_MS after mu_logs_finish(), then the pipe is closed, which is said. All of this is said as warnings
- * through base/log.h. */
+ * Later problems stop no worker, and are logged as warnings:
+ * - a file cannot be written (a full disk): the loss is counted, each further byte is tried again, the console goes on;
+ * - a console does not keep up: it gets its lines from the file later. It loses lines only without a file, or when it
+ *   does not move at all for MU_LOGS_DRAIN_MS after mu_logs_finish();
+ * - a process outlives its worker and holds the pipe: it is closed MU_LOGS_DRAIN_MS after mu_logs_finish(). */
 #ifndef MU_LOGS_LOGS_UV_H
 #define MU_LOGS_LOGS_UV_H
 
