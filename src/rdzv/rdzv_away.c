@@ -234,8 +234,17 @@ static bool holds_round(const struct mu_rdzv *r)
     const struct mu_doc *last = &r->sights.doc;
     bool leaving = r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_LEAVING;
 
-    return r->copy == COPY_STORED && last->complete && mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT) &&
-           (r->phase == MU_RDZV_PHASE_MEMBER ? last->round == r->world.round : leaving && r->value == VALUE_FOREIGN);
+    return r->copy == COPY_STORED && last->complete && mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT) && r->world_valid &&
+           last->round == r->world.round &&
+           (r->phase == MU_RDZV_PHASE_MEMBER || (leaving && r->value == VALUE_FOREIGN));
+}
+
+/* Our copy may have older heartbeats than those that were lost, and nodes that did not see the document gone would take that
+ * for silence. So each is a little later than it was: a change, which begins their judgement anew. */
+static void renew_heartbeats(struct mu_doc *doc)
+{
+    for (size_t i = 0; i < doc->count; i++)
+        doc->members[i].heartbeat_us++;
 }
 
 static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
@@ -245,12 +254,16 @@ static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
         mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
 
     assert(holds_round(r) && r->has_token == (r->value == VALUE_FOREIGN));
-    if (mu_doc_copy(&r->doc, &r->sights.doc) < 0 ||
-        mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
+    if (mu_doc_copy(&r->doc, &r->sights.doc) < 0) {
         try_later(r, event->now_ms);
         return;
     }
+    renew_heartbeats(&r->doc);
     r->dead_count = 0;
+    if (mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
+        try_later(r, event->now_ms);
+        return;
+    }
     mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
 }
 

@@ -316,7 +316,7 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
     struct news news;
 
     if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_PLANNED ||
-        effect->tell == MU_RDZV_TELL_SYNCED)
+        effect->tell == MU_RDZV_TELL_SYNCED || effect->tell == MU_RDZV_TELL_FOREIGN)
         return;
     TELL("%s: rendezvous: %s", node->name, mu_rdzv_tell_text(effect->tell));
     news = (struct news){ .tell = effect->tell,

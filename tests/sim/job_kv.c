@@ -25,7 +25,7 @@ struct order {
 };
 
 static struct {
-    unsigned incarnation;
+    unsigned wipes;
     bool up;
     struct key *keys;
     size_t count, room;
@@ -323,8 +323,8 @@ void kv_sync(void)
 {
     struct order *order;
 
-    if (kv.incarnation != store_incarnation()) {
-        kv.incarnation = store_incarnation();
+    if (kv.wipes != store_wipes()) {
+        kv.wipes = store_wipes();
         forget();
         job.wiped_us = w.now_us + 1;
     }
@@ -337,7 +337,7 @@ void kv_sync(void)
 
 void kv_begin(void)
 {
-    kv.incarnation = store_incarnation();
+    kv.wipes = store_wipes();
     kv.up = store_is_up();
     boot_begin();
 }

@@ -282,7 +282,7 @@ void check_seen(struct node *node, const struct request *request)
 {
     const struct mu_doc *doc;
     uint64_t now_ms = node_ms(node);
-    bool gap;
+    bool gap, found;
 
     if (request->id != node->main_id)
         return;
@@ -292,14 +292,15 @@ void check_seen(struct node *node, const struct request *request)
     node->settled_incarnation = request->incarnation;
     if (request->type != MU_RDZV_DO_READ && request->type != MU_RDZV_DO_WRITE)
         return;
-    gap = !node->seen_any || now_ms - node->look_ms > node->settings.keep_alive_ms || !request->found;
+    found = request->found && !request->version->foreign;
+    gap = !node->seen_any || now_ms - node->look_ms > node->settings.keep_alive_ms || !found;
     node->seen_any = true;
     node->look_ms = now_ms;
     version_drop(node->seen);
     node->seen = version_keep(request->version);
     if (gap)
         memset(node->sightings, 0, sizeof node->sightings[0] * w.ids_count);
-    if (node->seen == NULL) {
+    if (!found) {
         node->has_deadline = false;
         return;
     }

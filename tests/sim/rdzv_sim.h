@@ -52,12 +52,13 @@ enum {
     X(FLAP, "flap")       /* and come again */                                                                         \
     X(SPARES, "spares")   /* there are more nodes than the maximum */                                                  \
     X(CLOSE, "close")                                                                                                  \
-    X(STOCK, "stock")   /* some nodes are PyTorch */                                                                   \
-    X(OLD, "old")       /* the dialect of 1.13: no spares */                                                           \
-    X(PLAIN, "plain")   /* a back end without bell and turns */                                                        \
-    X(DEAF, "deaf")     /* some rings of the bell wake nobody */                                                       \
-    X(LAZY, "lazy")     /* timers fire late */                                                                         \
-    X(MIDDLE, "middle") /* the dialect of 2.3 to 2.5: spares, and times without a zone */
+    X(STOCK, "stock")       /* some nodes are PyTorch */                                                               \
+    X(OLD, "old")           /* the dialect of 1.13: no spares */                                                       \
+    X(PLAIN, "plain")       /* a back end without bell and turns */                                                    \
+    X(DEAF, "deaf")         /* some rings of the bell wake nobody */                                                   \
+    X(LAZY, "lazy")         /* timers fire late */                                                                     \
+    X(MIDDLE, "middle")     /* the dialect of 2.3 to 2.5: spares, and times without a zone */                          \
+    X(STRANGER, "stranger") /* somebody writes other things to the document, the bell and the turns */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -70,6 +71,7 @@ enum fault {
 
 struct version { /* a value that the key had */
     unsigned refs;
+    bool foreign;         /* it is no document */
     unsigned incarnation; /* of the store */
     struct mu_buf bytes;
     struct mu_doc doc;
@@ -277,6 +279,8 @@ bool store_is_gone(void); /* it is not up, and connections are refused */
 uint64_t store_up_for_us(void);
 unsigned store_incarnation(void);
 const struct version *store_document(void); /* NULL: there is none */
+void store_meddle(void);                    /* a stranger writes something */
+unsigned store_wipes(void); /* how often its data were lost; an incarnation ends also when a stranger writes */
 struct request *request_new(struct node *node, enum mu_rdzv_effect_type type, unsigned conn);
 void request_send(struct request *request);
 void request_free(struct request *request);

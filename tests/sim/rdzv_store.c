@@ -19,7 +19,7 @@ struct digest {
 static struct {
     bool up, gone;
     uint64_t up_us; /* since when */
-    unsigned incarnation;
+    unsigned incarnation, wipes;
     bool has_key;             /* marker or document */
     struct version *document; /* NULL: the marker, or nothing */
     int64_t bell, turns, turns_done;
@@ -51,7 +51,7 @@ void version_drop(struct version *version)
     free(version);
 }
 
-static struct version *version_new(struct mu_slice bytes)
+static struct version *version_new(struct mu_slice bytes, bool foreign)
 {
     struct version *version = calloc(1, sizeof *version);
     struct muster_error error;
@@ -61,8 +61,9 @@ static struct version *version_new(struct mu_slice bytes)
     version->refs = 1;
     version->incarnation = s.incarnation;
     version->born_us = w.now_us;
+    version->foreign = foreign;
     mu_doc_init(&version->doc, (struct mu_hash_seed){ w.seed, 1 }, w.dialect);
-    if (!w.checking)
+    if (!w.checking || foreign)
         return version;
     EXPECT("I13", mu_pickle_decode(bytes, &version->doc, &error) == 0, "what was written cannot be read: %s",
            error.text);
@@ -244,10 +245,11 @@ static void write(struct request *request)
     else
         may = s.document == NULL && (s.has_key || !author->stock);
     if (may) {
-        struct version *version = version_new(bytes), *old = version_keep(s.document);
+        struct version *version = version_new(bytes, false), *old = version_keep(s.document);
 
         if (w.checking)
-            check_write(author->life == request->life ? author : NULL, old, version);
+            check_write(author->life == request->life ? author : NULL, old == NULL || old->foreign ? NULL : old,
+                        version);
         replace(version);
         version_drop(old);
     }
@@ -479,6 +481,49 @@ static void forget(void)
     s.digests_len = 0;
 }
 
+/* What is in the document from now on has nothing to do with what was there. */
+static void end_incarnation(void)
+{
+    memset(w.last_write_us, 0, sizeof w.last_write_us); /* heartbeats that nobody has seen are lost with the rest */
+    s.incarnation++;
+}
+
+/* Something that is no document; none; or an older one, as from a backup. */
+static struct version *foreign_value(void)
+{
+    static char huge[100000];
+
+    switch (below(5)) {
+    case 0:
+        return version_new(mu_slice_str("garbage"), true);
+    case 1:
+        return version_new(mu_slice_str("\x80\x04]\x94."), true);
+    case 2:
+        return version_new(mu_slice(huge, sizeof huge), true);
+    case 3:
+        return version_new(mu_slice_str(""), true);
+    default:
+        return NULL;
+    }
+}
+
+void store_meddle(void)
+{
+    if (!s.up)
+        return;
+    TELL("store: a stranger writes to it");
+    if (chance(60)) {
+        replace(foreign_value());
+        end_incarnation();
+    }
+    if (chance(40))
+        s.bell = (int64_t)below(2000);
+    if (chance(40))
+        s.turns = (int64_t)below(2000);
+    if (chance(40))
+        s.turns_done = chance(50) ? (int64_t)below(2000) : -(int64_t)below(INT64_MAX);
+}
+
 void store_down(bool gone, bool wipe)
 {
     TELL("store: down%s%s", gone ? ", connections refused" : "", wipe ? ", data lost" : "");
@@ -489,8 +534,8 @@ void store_down(bool gone, bool wipe)
     fail_all(&s.blocked);
     if (wipe) {
         forget();
-        memset(w.last_write_us, 0, sizeof w.last_write_us); /* heartbeats that nobody has seen are lost with the rest */
-        s.incarnation++;
+        end_incarnation();
+        s.wipes++;
     }
 }
 
@@ -526,9 +571,14 @@ unsigned store_incarnation(void)
     return s.incarnation;
 }
 
+unsigned store_wipes(void)
+{
+    return s.wipes;
+}
+
 const struct version *store_document(void)
 {
-    return s.document;
+    return s.document != NULL && s.document->foreign ? NULL : s.document;
 }
 
 void store_begin(void)
@@ -536,7 +586,7 @@ void store_begin(void)
     s.up = true;
     s.up_us = 0;
     s.gone = false;
-    s.incarnation = 0;
+    s.incarnation = s.wipes = 0;
     forget();
 }
 

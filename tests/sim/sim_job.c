@@ -198,6 +198,8 @@ static void mishap(void)
     if (w.calm)
         return;
     push(w.now_us + below(1 + w.storm_us / 10), EV_MISHAP, 0, 0, NULL);
+    if (w.on[F_STRANGER] && chance(50))
+        store_meddle();
     if (!w.on[kind])
         return;
     if (kind == F_OUTAGE || kind == F_WIPE) {
@@ -353,6 +355,7 @@ static void choose_faults(void)
     job.percent[T_KEEPER] = 1 + (unsigned)mu_rng_below(&more, 60);
     job.on[T_BELOW] = mu_rng_below(&more, 100) < density;
     job.on[T_DARK] = mu_rng_below(&more, 100) < density / 2;
+    w.on[F_STRANGER] = mu_rng_below(&more, 100) < density;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);

@@ -146,6 +146,8 @@ static void mishap(void)
     if (w.calm)
         return;
     push(w.now_us + below(1 + w.storm_us / 6), EV_MISHAP, 0, 0, NULL);
+    if (w.on[F_STRANGER] && chance(50))
+        store_meddle();
     if (!w.on[kind])
         return;
     if (kind == F_OUTAGE || kind == F_WIPE) {
@@ -286,6 +288,7 @@ static void choose_faults(void)
     struct mu_rng more = mu_rng_seeded(~w.seed); /* so that seeds stay what they are */
 
     w.on[F_MIDDLE] = faults_given ? faults_wanted[F_MIDDLE] : mu_rng_below(&more, 100) < density;
+    w.on[F_STRANGER] = faults_given ? faults_wanted[F_STRANGER] : mu_rng_below(&more, 100) < density;
     for (unsigned i = 0; i < F_MIDDLE; i++) {
         w.on[i] = chance(density);
         w.percent[i] = 1 + (unsigned)below(chance(50) ? 10 : 40);
@@ -297,6 +300,7 @@ static void choose_faults(void)
         w.on[F_LIMITS] &= chance(40);
         w.on[F_CLOSE] &= chance(60);
     }
+    w.on[F_STRANGER] &= !w.on[F_STOCK]; /* PyTorch ends at the first value that it cannot read */
     w.percent[F_CLOSE] = 5;
     w.percent[F_DEAF] = 50;
 }
