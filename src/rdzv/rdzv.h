@@ -10,6 +10,11 @@
  * At most one read or write, one park and one turn request are under way; an answer to another id is dropped. Whatever
  * happens, mu_rdzv_deadline_ms() says when time must pass next.
  *
+ * What is believed: a document that can be read, whoever wrote it, with its round, members and heartbeats. One of a lower
+ * round, or one without us, takes us out of our round. Who may write to the store is the store's matter. A value that is no
+ * document is logged and replaced, by compare-and-set: at once by a node that is in the complete round of its copy; by any
+ * other after a keep-alive interval, in which members may do so. A document of another layout is refused and left alone.
+ *
  * What is better than the original, with the same document:
  *  - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
  *    saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.

@@ -82,6 +82,8 @@ static const struct node *innocent(unsigned id)
 
         if (store_up_for_us() < mu_rdzv_death_age_ms(&node->settings) * MS)
             continue; /* everybody has had time to come back */
+        if (w.forged_us != 0 && w.now_us - w.forged_us < 2 * grace_us)
+            continue; /* old heartbeats in a document that a stranger wrote are believed as well */
         if (node->alive && !node->stock && node->id == id && (node->member || node->asked == ASKED_JOIN) &&
             node->asked_us + grace_us < w.now_us && !w.on[F_SLOW] && node->paused_until_us + grace_us < w.now_us &&
             node->cut_until_us + grace_us < w.now_us && node->hindered_us + grace_us < w.now_us)
@@ -276,6 +278,24 @@ void check_write(struct node *author, const struct version *before, const struct
     note_members(author, before, after);
 }
 
+/* A foreign value takes nobody out of its round who was well all the time, and could put the document back. */
+void check_replaced(const struct version *foreign, const struct version *after)
+{
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        const struct node *node = &w.nodes[i];
+        uint64_t well_us = 2 * node->settings.keep_alive_ms * MS;
+        uint64_t since_us = foreign->born_us > well_us ? foreign->born_us - well_us : 0;
+
+        if (!node->alive || node->stock || !node->member || node->joined_us > since_us || w.on[F_SLOW] ||
+            w.on[F_LAZY] || node->paused_until_us > since_us || node->cut_until_us > since_us ||
+            node->impaired_us > since_us || node->hindered_us > since_us || w.forged_us > since_us)
+            continue;
+        EXPECT("I15", after->doc.round == node->joined_round && mu_doc_has(&after->doc, &node->me, MU_DOC_PARTICIPANT),
+               "round %" PRId64 " takes the place of a foreign value, and %s was well in round %" PRId64,
+               after->doc.round, node->name, node->joined_round);
+    }
+}
+
 /* ---- What a node sees ---- */
 
 void check_seen(struct node *node, const struct request *request)
@@ -301,7 +321,7 @@ void check_seen(struct node *node, const struct request *request)
     if (gap)
         memset(node->sightings, 0, sizeof node->sightings[0] * w.ids_count);
     if (!found) {
-        node->has_deadline = false;
+        node->has_deadline &= node->seen != NULL; /* its last call goes on, if that document comes back */
         return;
     }
     doc = &node->seen->doc;
@@ -735,7 +755,7 @@ bool check_all_well(void)
 void check_begin(void)
 {
     memset(w.last_write_us, 0, sizeof w.last_write_us);
-    w.too_many_us = 0;
+    w.too_many_us = w.forged_us = 0;
     w.worlds_len = 0;
 }
 

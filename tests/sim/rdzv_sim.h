@@ -58,7 +58,8 @@ enum {
     X(DEAF, "deaf")         /* some rings of the bell wake nobody */                                                   \
     X(LAZY, "lazy")         /* timers fire late */                                                                     \
     X(MIDDLE, "middle")     /* the dialect of 2.3 to 2.5: spares, and times without a zone */                          \
-    X(STRANGER, "stranger") /* somebody writes other things to the document, the bell and the turns */
+    X(STRANGER, "stranger") /* somebody writes other things to the document, the bell and the turns */                 \
+    X(FORGER, "forger")     /* or a document of a lower or higher round */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -235,6 +236,7 @@ struct sim {
     void (*hear)(struct node *node, const struct mu_rdzv_effect *effect); /* instead of the owner; NULL: the owner */
     unsigned nodes_count, ids_count, births;
     uint64_t last_write_us[IDS_MAX]; /* when the heartbeat of each identity last changed */
+    uint64_t forged_us;              /* when a stranger last wrote a document */
     uint64_t too_many_us;            /* when a round was last full while one of PyTorch's stood in the wait list */
     struct world_seen *worlds;
     size_t worlds_len, worlds_room;
@@ -313,6 +315,7 @@ unsigned id_of(const struct mu_node *node);
 void check_begin(void);
 void check_end(void);
 void check_write(struct node *author, const struct version *before, const struct version *after);
+void check_replaced(const struct version *foreign, const struct version *after);
 void check_sent_write(struct node *author, const struct mu_rdzv_effect *effect);
 void check_seen(struct node *node, const struct request *request);
 void check_tell(struct node *node, const struct mu_rdzv_effect *effect);

@@ -20,6 +20,7 @@ static struct {
     bool up, gone;
     uint64_t up_us; /* since when */
     unsigned incarnation, wipes;
+    struct version *old;      /* a document that was there once; NULL: none is kept */
     bool has_key;             /* marker or document */
     struct version *document; /* NULL: the marker, or nothing */
     int64_t bell, turns, turns_done;
@@ -186,6 +187,10 @@ void request_send(struct request *request)
 
 static void replace(struct version *version)
 {
+    if (s.document != NULL && !s.document->foreign && w.on[F_FORGER] && chance(20)) {
+        version_drop(s.old);
+        s.old = version_keep(s.document);
+    }
     version_drop(s.document);
     s.document = version;
     s.has_key = true;
@@ -250,6 +255,8 @@ static void write(struct request *request)
         if (w.checking)
             check_write(author->life == request->life ? author : NULL, old == NULL || old->foreign ? NULL : old,
                         version);
+        if (w.checking && old != NULL && old->foreign)
+            check_replaced(old, version);
         replace(version);
         version_drop(old);
     }
@@ -488,39 +495,61 @@ static void end_incarnation(void)
     s.incarnation++;
 }
 
-/* Something that is no document; none; or an older one, as from a backup. */
-static struct version *foreign_value(void)
+/* The document, of a later round. NULL: there is none. */
+static struct version *later_round(void)
+{
+    struct mu_doc doc = { .seed = { w.seed, 1 } };
+    struct mu_buf bytes = { 0 };
+    struct version *version;
+
+    if (store_document() == NULL)
+        return NULL;
+    if (mu_doc_copy(&doc, &s.document->doc) < 0)
+        abort();
+    doc.round += 1 + (int64_t)below(3);
+    if (mu_pickle_encode(&doc, &bytes) < 0)
+        abort();
+    version = version_new(mu_buf_slice(&bytes), false);
+    mu_buf_done(&bytes);
+    mu_doc_done(&doc);
+    return version;
+}
+
+static struct version *forged(void)
+{
+    if (chance(50))
+        return later_round();
+    return s.old != NULL ? version_new(mu_buf_slice(&s.old->bytes), false) : NULL;
+}
+
+/* Something that is no document. */
+static struct version *foreign(void)
 {
     static char huge[100000];
+    const struct mu_slice values[] = { mu_slice_str("garbage"), mu_slice_str("\x80\x04]\x94."), mu_slice_str(""),
+                                       mu_slice(huge, sizeof huge) };
 
-    switch (below(5)) {
-    case 0:
-        return version_new(mu_slice_str("garbage"), true);
-    case 1:
-        return version_new(mu_slice_str("\x80\x04]\x94."), true);
-    case 2:
-        return version_new(mu_slice(huge, sizeof huge), true);
-    case 3:
-        return version_new(mu_slice_str(""), true);
-    default:
-        return NULL;
-    }
+    return version_new(values[below(4)], true);
 }
 
 void store_meddle(void)
 {
+    bool forges = w.on[F_FORGER] && chance(50), spoils = w.on[F_STRANGER] && chance(60);
+
     if (!s.up)
         return;
     TELL("store: a stranger writes to it");
-    if (chance(60)) {
-        replace(foreign_value());
+    if (forges)
+        w.forged_us = w.now_us;
+    if (forges || spoils) {
+        replace(forges ? forged() : chance(20) ? NULL : foreign());
         end_incarnation();
     }
-    if (chance(40))
+    if (w.on[F_STRANGER] && chance(40))
         s.bell = (int64_t)below(2000);
-    if (chance(40))
+    if (w.on[F_STRANGER] && chance(40))
         s.turns = (int64_t)below(2000);
-    if (chance(40))
+    if (w.on[F_STRANGER] && chance(40))
         s.turns_done = chance(50) ? (int64_t)below(2000) : -(int64_t)below(INT64_MAX);
 }
 
@@ -605,5 +634,7 @@ void store_end(void)
     free_list(&s.parked);
     free_list(&s.queue);
     free_list(&s.blocked);
+    version_drop(s.old);
+    s.old = NULL;
     forget();
 }

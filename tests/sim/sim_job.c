@@ -198,7 +198,7 @@ static void mishap(void)
     if (w.calm)
         return;
     push(w.now_us + below(1 + w.storm_us / 10), EV_MISHAP, 0, 0, NULL);
-    if (w.on[F_STRANGER] && chance(50))
+    if ((w.on[F_STRANGER] || w.on[F_FORGER]) && chance(50))
         store_meddle();
     if (!w.on[kind])
         return;
@@ -356,6 +356,7 @@ static void choose_faults(void)
     job.on[T_BELOW] = mu_rng_below(&more, 100) < density;
     job.on[T_DARK] = mu_rng_below(&more, 100) < density / 2;
     w.on[F_STRANGER] = mu_rng_below(&more, 100) < density;
+    w.on[F_FORGER] = mu_rng_below(&more, 100) < density / 4;
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);

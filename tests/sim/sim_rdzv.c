@@ -146,7 +146,7 @@ static void mishap(void)
     if (w.calm)
         return;
     push(w.now_us + below(1 + w.storm_us / 6), EV_MISHAP, 0, 0, NULL);
-    if (w.on[F_STRANGER] && chance(50))
+    if ((w.on[F_STRANGER] || w.on[F_FORGER]) && chance(50))
         store_meddle();
     if (!w.on[kind])
         return;
@@ -289,6 +289,7 @@ static void choose_faults(void)
 
     w.on[F_MIDDLE] = faults_given ? faults_wanted[F_MIDDLE] : mu_rng_below(&more, 100) < density;
     w.on[F_STRANGER] = faults_given ? faults_wanted[F_STRANGER] : mu_rng_below(&more, 100) < density;
+    w.on[F_FORGER] = faults_given ? faults_wanted[F_FORGER] : mu_rng_below(&more, 100) < density / 4;
     for (unsigned i = 0; i < F_MIDDLE; i++) {
         w.on[i] = chance(density);
         w.percent[i] = 1 + (unsigned)below(chance(50) ? 10 : 40);
@@ -301,6 +302,7 @@ static void choose_faults(void)
         w.on[F_CLOSE] &= chance(60);
     }
     w.on[F_STRANGER] &= !w.on[F_STOCK]; /* PyTorch ends at the first value that it cannot read */
+    w.on[F_FORGER] &= !w.on[F_STOCK];
     w.percent[F_CLOSE] = 5;
     w.percent[F_DEAF] = 50;
 }
