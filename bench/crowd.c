@@ -104,8 +104,8 @@ static void on_woken(struct load *load, struct load_client *client)
     load_arrive(load);
 }
 
-/* The kernel keeps acknowledgements of what came last back for 40 ms. Whichever server is quick to register would else be woken
- * into them: its wake-ups would be paid for with timers, and answered at once. */
+/* The kernel keeps acknowledgements of what came last back for 40 ms. Whichever server is quick to register would else
+ * be woken into them: its wake-ups would be paid for with timers, and answered at once. */
 static void let_acknowledge(void)
 {
     const struct timespec pause = { .tv_nsec = 60000000 };

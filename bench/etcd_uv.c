@@ -1,9 +1,10 @@
-/* What a rendezvous of many nodes costs on a back end, on real sockets: N handlers of one process meet, whatever the back end.
+/* What a rendezvous of many nodes costs on a back end, on real sockets: N handlers of one process meet, whatever the
+ * back end.
  *
- *   muster-bench-etcd BACKEND ENDPOINT crowd N    all join one round at once: wall time. They leave when a line, or the end,
- *                                                 of standard input has come
- *   muster-bench-etcd BACKEND ENDPOINT killed N   N members, one of them a process of its own, which is killed: how long
- *                                                 until all the others are told, in ms, the first and the last of them
+ *   muster-bench-etcd BACKEND ENDPOINT crowd N    all join one round at once: wall time. They leave when standard input
+ *                                                 has a line or ends
+ *   muster-bench-etcd BACKEND ENDPOINT killed N   N members, one of them another process, which is killed: how many ms
+ *                                                 until the first and the last of the others are told
  *   muster-bench-etcd BACKEND ENDPOINT left N     the same, but it leaves
  *
  * Prints one line of JSON. Every wait is bounded. bench/etcd-report counts what etcd has to do for it. */

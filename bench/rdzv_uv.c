@@ -238,7 +238,8 @@ static void close_bench(struct bench *bench)
     free(bench->nodes);
 }
 
-/* From the first node's wish to join, its connections still to be made, to the last one's knowing its rank and master. */
+/* From the first node's wish to join, its connections still to be made, to the last one's knowing its rank and
+ * master. */
 static double join_all(struct bench *bench)
 {
     uint64_t start = 0;
@@ -298,8 +299,9 @@ static void bell(uv_loop_t *loop, const char *host, uint16_t port, size_t count,
     free(seen_ms);
 }
 
-/* A thousand nodes in one process give buffers back and take them again all the time, and every page of a thousand nodes
- * would be met for the first time by one core: each node alone would do neither. So the heap is there, and kept. */
+/* A thousand nodes in one process give buffers back and take them again all the time, and every page of a thousand
+ * nodes would be met for the first time by one core: each node alone would do neither. So the heap is there, and
+ * kept. */
 static void warm_heap(size_t bytes)
 {
     char *heap;

@@ -2,8 +2,8 @@
  *
  *     interop_etcd 2|3 ENDPOINTS [ca=FILE] [cert=FILE] [key=FILE] [user=NAME] [password=TEXT] [seed=N]
  *
- * On stdin "ID WHAT NAME=VALUE ...", without blanks in values; on stdout "ID WHAT ...", a line for each thing that happens.
- * Ends with stdin, after closing everything in good order. */
+ * On stdin "ID WHAT NAME=VALUE ...", without blanks in values; on stdout "ID WHAT ...", a line for each thing that
+ * happens. Ends with stdin, after closing everything in good order. */
 #include "kv/etcd2_uv.h"
 #include "kv/etcd3_uv.h"
 
@@ -204,7 +204,8 @@ static void call3(struct thing *thing, const struct words *words, enum mu_etcd3_
     mu_etcd3_call(etcd3, &thing->call3);
 }
 
-/* put key=K value=V [lease=N] [mod=N]: if its mod_revision is that; else what is there. size=N: that many bytes of value. */
+/* put key=K value=V [lease=N] [mod=N]: if its mod_revision is that; else what is there. size=N: that many bytes of
+ * value. */
 static void put3(struct thing *thing, const struct words *words)
 {
     size_t size = (size_t)number(words, "size", 0);

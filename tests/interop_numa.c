@@ -1,5 +1,6 @@
-/* The CPUs that --numa-binding gives out on a machine that is a tree of files, for tests/interop. Reads lines "ROOT MODE ALLOWED",
- * and writes for each a line with the list of CPUs of every GPU, '|' between them; "error": there are none for it. */
+/* The CPUs that --numa-binding gives out on a machine that is a tree of files, for tests/interop. Reads lines "ROOT
+ * MODE ALLOWED", and writes for each a line with the list of CPUs of every GPU, '|' between them; "error": there are
+ * none for it. */
 #include "cli/gpus.h"
 #include "cli/numa.h"
 

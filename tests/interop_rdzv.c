@@ -2,9 +2,9 @@
  *
  *     interop_rdzv BACKEND ENDPOINT RUN_ID MIN MAX LOCAL_ADDR OPTIONS
  *
- * An empty LOCAL_ADDR or OPTIONS is none. Once the handler is there, or failed to be, it says so in a line of JSON; then
- * each line "ID COMMAND" is carried out in turn and answered by a line of JSON with that id. Ends when its input does;
- * with `free` first it leaves the rendezvous, without it it just goes. */
+ * An empty LOCAL_ADDR or OPTIONS is none. Once the handler is there, or failed to be, it says so in a line of JSON;
+ * then each line "ID COMMAND" is carried out in turn and answered by a line of JSON with that id. Ends when its input
+ * does; with `free` first it leaves the rendezvous, without it it just goes. */
 #include <muster.h>
 
 #include <inttypes.h>

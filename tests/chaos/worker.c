@@ -1,12 +1,12 @@
-/* What a job of the chaos tests does: counts, step by step, all workers together at their worker store, with a checkpoint
- * every few steps; and looks at every start whether it is alone in its place.
+/* What a job of the chaos tests does: counts, step by step, all workers together at their worker store, with a
+ * checkpoint every few steps; and looks at every start whether it is alone in its place.
  *
  *     chaos_worker DIRECTORY NODE [stubborn] [hang]
  *
  * Files in DIRECTORY:
  *
- *     alive/NODE.PID.NS   locked by this worker, and by the helper it forks, for as long as either lives, however they end;
- *                         "GENERATION RANK WORLD" in it. A generation is a worker store's address
+ *     alive/NODE.PID.NS   locked by this worker, and by the helper it forks, as long as either lives; "GENERATION RANK
+ *                         WORLD" in it. A generation is a worker store's address
  *     log                 a line for each thing that happened:
  *                             up NODE PID RANK WORLD GENERATION NONCE STEP
  *                             checkpoint STEP SUM GENERATION
@@ -16,9 +16,9 @@
  *     checkpoint          "STEP SUM"
  *     finish              when it is there, rank 0 lets the job end
  *
- * The helper removes a file of /dev/shm once its worker is gone, as Python's resource tracker does: it ignores SIGTERM, and
- * if it is killed the file stays. stubborn: the worker ignores SIGTERM, too. hang: when the store is lost it waits to be
- * stopped, as one in a collective would, instead of ending with 3. */
+ * The helper removes a file of /dev/shm once its worker is gone, as Python's resource tracker does: it ignores SIGTERM,
+ * and if it is killed the file stays. stubborn: the worker ignores SIGTERM, too. hang: when the store is lost it waits
+ * to be stopped, as one in a collective would, instead of ending with 3. */
 #include <muster.h>
 
 #include <dirent.h>

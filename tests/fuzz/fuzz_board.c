@@ -1,5 +1,5 @@
-/* The board of those who wait: whatever others have put there, what is written back is bounded and has our line last, and
- * what is told of it has no control characters. */
+/* The board of those who wait: whatever others have put there, what is written back is bounded and has our line last,
+ * and what is told of it has no control characters. */
 #include "rdzv/notice_board.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* What others put into etcd for a classic rendezvous: whatever it is, it is read within limits; and a notice that is read can
- * be written, and reads the same again. The first byte says as what it is read. */
+/* What others put into etcd for a classic rendezvous: whatever it is, it is read within limits; and a notice that is
+ * read can be written, and reads the same again. The first byte says as what it is read. */
 #include "rdzv/classic_doc.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Arbitrary bytes as the answer of an etcd of version 2. The first byte chooses the status. Whatever comes, it is an answer that
- * makes sense, or an error of one line. */
+/* Arbitrary bytes as the answer of an etcd of version 2. The first byte chooses the status. Whatever comes, it is an
+ * answer that makes sense, or an error of one line. */
 #include "kv/etcd2.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Arbitrary bytes as the answer of an etcd of version 3: the first byte chooses to which request, or that it is a watch, which
- * says the same in one piece and in many. Whatever comes, it is an answer that makes sense, or an error of one line. */
+/* Arbitrary bytes as the answer of an etcd of version 3: the first byte chooses to which request, or that it is a
+ * watch, which says the same in one piece and in many. Whatever comes, it is an answer that makes sense, or an error of
+ * one line. */
 #include "kv/etcd3.h"
 
 #include <stdlib.h>

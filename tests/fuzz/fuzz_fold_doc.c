@@ -1,5 +1,5 @@
-/* What others put into etcd for an etcd-v3 rendezvous: whatever it is, it is read within limits; and what is read can be
- * written, and reads the same again. The first byte says as what it is read. */
+/* What others put into etcd for an etcd-v3 rendezvous: whatever it is, it is read within limits; and what is read can
+ * be written, and reads the same again. The first byte says as what it is read. */
 #include "rdzv/fold_doc.h"
 
 #include <stdlib.h>

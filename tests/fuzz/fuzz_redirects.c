@@ -70,7 +70,8 @@ static void check_filters(const char *text)
     written[used] = '\0';
     EXPECT(strlen(written) == used);
     EXPECT(mu_filters_parse("--duplicate-stdout-filters", written, &again, NULL) == 0);
-    /* Where an item begins with a comma the commas in front of it pair up in another way; PyTorch has no word for it. */
+    /* Where an item begins with a comma the commas in front of it pair up in another way; PyTorch has no word for
+     * it. */
     EXPECT((again.count == 0) == (filters.count == 0 || used == 0));
     mu_filters_done(&filters);
     mu_filters_done(&again);

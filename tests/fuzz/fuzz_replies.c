@@ -1,6 +1,6 @@
-/* Arbitrary bytes as a server's replies to a program of calls. The input is both: its first byte chooses the dialect, then
- * each instruction is a byte that makes a call, lets time pass, writes, answers a probe, or hands the next bytes over as
- * what the server said. Whatever comes, every call is done once and nothing is left behind. */
+/* Arbitrary bytes as a server's replies to a program of calls. The input is both: its first byte chooses the dialect,
+ * then each instruction is a byte that makes a call, lets time pass, writes, answers a probe, or hands the next bytes
+ * over as what the server said. Whatever comes, every call is done once and nothing is left behind. */
 #include "store/calls.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* Command lines of `muster run` with variables around them, up to a configuration and a worker's arguments. The input is
- * words with a NUL between; those that begin with '\1' are variables. */
+/* Command lines of `muster run` with variables around them, up to a configuration and a worker's arguments. The input
+ * is words with a NUL between; those that begin with '\1' are variables. */
 #include "cli/run_config.h"
 
 #include <stdio.h>

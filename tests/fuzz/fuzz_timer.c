@@ -1,5 +1,5 @@
-/* Requests of file timers, as bytes of a FIFO: in one piece or in many, the same timers come of them. The first byte says how
- * long the pieces are. */
+/* Requests of file timers, as bytes of a FIFO: in one piece or in many, the same timers come of them. The first byte
+ * says how long the pieces are. */
 #include "agent/timer.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Processes that cannot be killed: a task in a frozen control group (version 1) is in state D for everybody, and SIGKILL waits
- * until it thaws. One for each program; whatever goes wrong, it thaws when the program aborts, or by freezer_end(). */
+/* Processes that cannot be killed: a task in a frozen control group (version 1) is in state D for everybody, and
+ * SIGKILL waits until it thaws. One for each program; whatever goes wrong, it thaws when the program aborts, or by
+ * freezer_end(). */
 #ifndef MU_TESTS_FREEZER_H
 #define MU_TESTS_FREEZER_H
 

@@ -5,8 +5,8 @@
 
 void old_kernel_if_asked(void);
 
-/* unshare, close_range and memory policies answer EPERM, as in a container of an older Docker, for this process and everything it
- * starts. */
+/* unshare, close_range and memory policies answer EPERM, as in a container of an older Docker, for this process and
+ * everything it starts. */
 void old_container(void);
 
 #endif

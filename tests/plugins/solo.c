@@ -1,5 +1,5 @@
-/* A back end that needs nobody else: whoever joins is the whole group. Shows what a shared object has to bring, and uses
- * every service of its host: answers come by timer, except that `leave` goes through a pipe. It is not linked with
+/* A back end that needs nobody else: whoever joins is the whole group. Shows what a shared object has to bring, and
+ * uses every service of its host: answers come by timer, except that `leave` goes through a pipe. It is not linked with
  * libmuster.
  *
  * Options: delay_ms (of an answer; 0); misbehave: a wrong that is done on purpose, see below. */

@@ -1,5 +1,5 @@
-/* A store for the agent's pure machines: carries out one request at a time. A get of a key that is not there has no answer
- * yet. Memory is static: a test of failing allocations does not meet it. */
+/* A store for the agent's pure machines: carries out one request at a time. A get of a key that is not there has no
+ * answer yet. Memory is static: a test of failing allocations does not meet it. */
 #ifndef TESTS_UNIT_ASK_STORE_H
 #define TESTS_UNIT_ASK_STORE_H
 

@@ -20,8 +20,8 @@ enum { KINDS = MU_ETCD3_AUTHENTICATE + 1, TEXTS = 128, TEXT_MAX = 2048, LINES = 
 /* A stream that has just been opened, and the first that is said on it. */
 #define STREAM "stream "
 
-/* For each kind of request: what is said to the first one, the second, ...; and to all further ones the last. "{...": 200;
- * "503 {...": that status; STREAM "...": a stream; or what http_scene.h has. */
+/* For each kind of request: what is said to the first one, the second, ...; and to all further ones the last. "{...":
+ * 200; "503 {...": that status; STREAM "...": a stream; or what http_scene.h has. */
 static struct script {
     const char *lines[LINES];
     unsigned asked;

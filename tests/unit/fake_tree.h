@@ -71,7 +71,8 @@ static inline void put_at(const char *text, const char *format, ...)
 
 /* ---- CPUs and NUMA nodes ---- */
 
-/* So many of each inside of the one before. CPUs are numbered as Linux does: the first threads of all cores, then the second. */
+/* So many of each inside of the one before. CPUs are numbered as Linux does: the first threads of all cores, then the
+ * second. */
 struct fake_cpus {
     unsigned sockets, nodes, caches, cores, threads;
 };

@@ -216,7 +216,8 @@ static inline void on_guard(uv_timer_t *timer)
     guarded = true;
 }
 
-/* Runs the loop until that is true; whoever makes it true calls uv_stop(), or it would wait for something else to happen. */
+/* Runs the loop until that is true; whoever makes it true calls uv_stop(), or it would wait for something else to
+ * happen. */
 static inline void run_until(const bool *condition)
 {
     uv_timer_t guard;

@@ -2,9 +2,10 @@
  *
  *     "3 complete closed last-call=130 1.13 a=0@100 b=1 c~@100 d+ E@7"
  *
- * is round 3 with the participants a and b, of ranks 0 and 1; c waits and d is a spare. Behind the @ is the heartbeat in
- * milliseconds, a bare "E@7" has nothing else. A small letter is a node of our own kind, a capital one of PyTorch; '#' is
- * one of ours with a NUL in its name. An @ alone stands for now, which is doc_now_ms. The dialect is 2.x unless "1.13" or "2.5" stands there. */
+ * is round 3 with the participants a and b, of ranks 0 and 1; c waits and d is a spare. Behind the @ is the heartbeat
+ * in milliseconds, a bare "E@7" has nothing else. A small letter is a node of our own kind, a capital one of PyTorch;
+ * '#' is one of ours with a NUL in its name. An @ alone stands for now, which is doc_now_ms. The dialect is 2.x unless
+ * "1.13" or "2.5" stands there. */
 #ifndef TESTS_UNIT_RDZV_SCENE_H
 #define TESTS_UNIT_RDZV_SCENE_H
 

@@ -1405,7 +1405,8 @@ static void a_drivers_workers_fail_with_their_own_words(void **state)
     muster_run_result_free(result);
 }
 
-/* "START node9:8000; FAILED node9:8000; ": what events say of workers. The sink is called from the agent's thread alone. */
+/* "START node9:8000; FAILED node9:8000; ": what events say of workers. The sink is called from the agent's thread
+ * alone. */
 static void note_worker(void *ctx, const struct muster_event_record *record)
 {
     char *noted = ctx;

@@ -87,8 +87,10 @@ static const struct {
         .agent = &after,
         .worker = &started,
         .duration_ms = -1 },
-      HEAD("TERMINATED", "WORKER", "1", "0", "\"830\"") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", \"raw_error\": null, \"metadata\": " INNER_WORKER(
-          "null", "null") ", \"agent_restarts\": 2, \"duration_ms\": null}}" },
+      HEAD("TERMINATED", "WORKER", "1", "0",
+           "\"830\"") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", "
+                      "\"raw_error\": null, \"metadata\": " INNER_WORKER(
+                          "null", "null") ", \"agent_restarts\": 2, \"duration_ms\": null}}" },
     { { .timestamp_ms = 1794724302123, .state = MU_EVENT_SUCCEEDED, .agent = &after, .duration_ms = -1 },
       HEAD("SUCCEEDED", "AGENT", "null", "0", "null") "\"total_run_time\": 7, \"rdzv_backend\": \"c10d\", "
                                                       "\"raw_error\": null, \"metadata\": "
@@ -139,13 +141,13 @@ static void timer_events_have_no_duration(void **state)
     struct mu_buf line = { 0 };
 
     (void)state;
-    assert_line(
-        &line, mu_timer_event_write(&began, &line),
-        "{\"name\": \"watchdog started\", \"source\": \"AGENT\", \"timestamp\": 1794724302123, \"metadata\": {\"run_id\": "
-        "\"job\", \"global_rank\": null, \"group_rank\": null, \"worker_id\": null, \"role\": \"default\", "
-        "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 0, \"rdzv_backend\": "
-        "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"watchdog started\\\"}\", "
-        "\"agent_restarts\": 0}}");
+    assert_line(&line, mu_timer_event_write(&began, &line),
+                "{\"name\": \"watchdog started\", \"source\": \"AGENT\", \"timestamp\": 1794724302123, \"metadata\": "
+                "{\"run_id\": "
+                "\"job\", \"global_rank\": null, \"group_rank\": null, \"worker_id\": null, \"role\": \"default\", "
+                "\"hostname\": \"localhost\", \"state\": \"RUNNING\", \"total_run_time\": 0, \"rdzv_backend\": "
+                "\"c10d\", \"raw_error\": null, \"metadata\": \"{\\\"watchdog_event\\\": \\\"watchdog started\\\"}\", "
+                "\"agent_restarts\": 0}}");
     assert_line(
         &line, mu_timer_event_write(&expired, &line),
         "{\"name\": \"timer expired\", \"source\": \"AGENT\", \"timestamp\": 1794724302123, \"metadata\": {\"run_id\": "

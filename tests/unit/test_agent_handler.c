@@ -1,4 +1,5 @@
-/* Agents with rendezvous handlers and back ends of a user's own: the installed header, the shared object, nothing else. */
+/* Agents with rendezvous handlers and back ends of a user's own: the installed header, the shared object, nothing
+ * else. */
 #include <muster.h>
 
 #include <fcntl.h>
@@ -1020,7 +1021,8 @@ static void a_call_of_the_groups_store_ends_with_the_run(void **state)
     close_way(&way);
 }
 
-/* Workers have failed, and the next round has not come together yet. `used`: a call waited in the store of the last one. */
+/* Workers have failed, and the next round has not come together yet. `used`: a call waited in the store of the last
+ * one. */
 static void end_a_round(bool used)
 {
     struct muster_worker_group *group;

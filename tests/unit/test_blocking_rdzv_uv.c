@@ -1007,8 +1007,8 @@ static void handlers_of_c10d_tell_their_settings_and_others_have_none(void **sta
 
 /* ---- For the record ---- */
 
-/* What is recorded and warned of, "operation STATE" and "level: line" each, in the order in which it came. Written under the
- * locks of the two sinks, of which one waits for the other. */
+/* What is recorded and warned of, "operation STATE" and "level: line" each, in the order in which it came. Written
+ * under the locks of the two sinks, of which one waits for the other. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -1117,10 +1117,12 @@ static void each_call_that_fails_is_recorded_under_its_own_name(void **state)
     wait_for_told("due to an error of type RendezvousConnectionError.\n");
     assert_int_equal(muster_rdzv_is_closed(rdzv, &flag, NULL), MUSTER_ERDZV_CONNECTION);
     assert_told_once(
-        "is_closed FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the memory is broken\n");
+        "is_closed FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the memory is "
+        "broken\n");
     assert_int_equal(muster_rdzv_num_nodes_waiting(rdzv, &count, NULL), MUSTER_ERDZV_CONNECTION);
     assert_told_once(
-        "num_nodes_waiting FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the memory is broken\n");
+        "num_nodes_waiting FAILED\n  RendezvousConnectionError: look at rendezvous 'job': read the document: the "
+        "memory is broken\n");
     assert_int_equal(muster_rdzv_set_closed(rdzv, NULL), MUSTER_ERDZV_CONNECTION);
     assert_told_once("set_closed FAILED\n  RendezvousConnectionError: close rendezvous 'job': ");
     assert_int_equal(muster_rdzv_shutdown(rdzv, &flag, NULL), 0);

@@ -1,5 +1,5 @@
-/* The c10d rendezvous: who hosts its store, who joins it, and what is said when there is none. Nodes are handlers on one
- * loop; nothing leaves the machine. */
+/* The c10d rendezvous: who hosts its store, who joins it, and what is said when there is none. Nodes are handlers on
+ * one loop; nothing leaves the machine. */
 #include "failmalloc.h"
 #include "fake_store.h"
 #include "handler/handler.h"

@@ -1,5 +1,5 @@
-/* The client's side of a connection: what each call writes in each dialect, what it makes of the answers however they are
- * cut up, and that every call ends exactly once whatever comes. */
+/* The client's side of a connection: what each call writes in each dialect, what it makes of the answers however they
+ * are cut up, and that every call ends exactly once whatever comes. */
 #include "failmalloc.h"
 #include "pure.h"
 #include "store/calls.h"

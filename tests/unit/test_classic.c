@@ -1,6 +1,6 @@
-/* The classic etcd rendezvous, phase by phase: which requests follow which answers, and what is told. Keys are shown without
- * the job's root: "av" is the document, "v_1/..." a version's directory, "mark ..." what says who a rank is, "notice ..." what a
- * node that waits says about itself. Only a node with a name has notices. */
+/* The classic etcd rendezvous, phase by phase: which requests follow which answers, and what is told. Keys are shown
+ * without the job's root: "av" is the document, "v_1/..." a version's directory, "mark ..." what says who a rank is,
+ * "notice ..." what a node that waits says about itself. Only a node with a name has notices. */
 #include "pure.h"
 #include "rdzv/classic.h"
 

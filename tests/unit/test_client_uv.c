@@ -1,5 +1,5 @@
-/* The client on a loop, with a server of ours on the same loop or something stranger on a thread: what it finds out, when
- * it calls back, and that it always ends. */
+/* The client on a loop, with a server of ours on the same loop or something stranger on a thread: what it finds out,
+ * when it calls back, and that it always ends. */
 #include "failmalloc.h"
 #include "fake_store.h"
 #include "store/client_uv.h"

@@ -1,5 +1,5 @@
-/* The dynamic rendezvous on a real loop, on a back end whose document the test writes: rounds that end before the owner has
- * heard of them. */
+/* The dynamic rendezvous on a real loop, on a back end whose document the test writes: rounds that end before the owner
+ * has heard of them. */
 #include "handler/handler.h"
 #include "kv/kv.h"
 #include "kv/later_uv.h"
@@ -13,8 +13,8 @@
 
 enum { JOIN_MS = 5000, HELD_MAX = 8 };
 
-/* A back end with a bell. What is asked for with GET never comes: a member that is not rank 0 boots for as long as the test
- * wants. */
+/* A back end with a bell. What is asked for with GET never comes: a member that is not rank 0 boots for as long as the
+ * test wants. */
 static struct back_end {
     struct mu_kv kv;
     struct mu_later later;

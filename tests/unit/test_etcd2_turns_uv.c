@@ -1,5 +1,5 @@
-/* Turns in etcd's version 2 API, on a real loop with a server of the test's own that knows these keys and no others. Where
- * libcurl is not installed nothing is tested. */
+/* Turns in etcd's version 2 API, on a real loop with a server of the test's own that knows these keys and no others.
+ * Where libcurl is not installed nothing is tested. */
 #include "failmalloc.h"
 #include "http_scene.h"
 #include "kv/etcd2_turns_uv.h"

@@ -270,7 +270,8 @@ static void what_is_no_answer_is_named(void **state)
         { { .kind = MU_ETCD3_RANGE },
           404,
           "404 page not found\n",
-          "EPROTOCOL: no version 3 API here (etcd 3.4 or newer has it): HTTP 404, no JSON object but '404 page not found'" },
+          "EPROTOCOL: no version 3 API here (etcd 3.4 or newer has it): HTTP 404, no JSON object but '404 page not "
+          "found'" },
         { { .kind = MU_ETCD3_RANGE }, 200, "{}", "EPROTOCOL: HTTP 200: 'header' is missing" },
         { { .kind = MU_ETCD3_RANGE },
           200,

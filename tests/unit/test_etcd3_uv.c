@@ -1,5 +1,5 @@
-/* The client of etcd's version 3 API on a real loop, with servers that say what the test wants. With a real etcd it is tested
- * in tests/interop. */
+/* The client of etcd's version 3 API on a real loop, with servers that say what the test wants. With a real etcd it is
+ * tested in tests/interop. */
 #include "etcd_scene.h"
 #include "failmalloc.h"
 

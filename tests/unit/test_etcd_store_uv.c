@@ -1,5 +1,6 @@
-/* EtcdStore on a real loop, with a server that expects certain requests and says what the test wants: names, values, and which
- * request follows which answer. With a real etcd, and PyTorch on the same keys, it is tested in tests/interop. */
+/* EtcdStore on a real loop, with a server that expects certain requests and says what the test wants: names, values,
+ * and which request follows which answer. With a real etcd, and PyTorch on the same keys, it is tested in
+ * tests/interop. */
 #include "http_scene.h"
 #include "kv/etcd_store_uv.h"
 

@@ -1,5 +1,5 @@
-/* The etcd-v2 back end on a real loop, with a server of the test's own: what a token and a protocol may look like. With a
- * real etcd it is tested in tests/interop. */
+/* The etcd-v2 back end on a real loop, with a server of the test's own: what a token and a protocol may look like. With
+ * a real etcd it is tested in tests/interop. */
 #include "kv/kv_etcd_v2_uv.h"
 
 #include "handler/handler.h"

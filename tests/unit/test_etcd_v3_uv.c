@@ -1,5 +1,5 @@
-/* The etcd-v3 rendezvous on a real loop, with servers that say what the test wants: rounds that end before the owner has
- * heard of them, and an etcd that does not answer. With a real etcd it is tested in tests/interop. */
+/* The etcd-v3 rendezvous on a real loop, with servers that say what the test wants: rounds that end before the owner
+ * has heard of them, and an etcd that does not answer. With a real etcd it is tested in tests/interop. */
 #include "base/base64.h"
 #include "etcd_scene.h"
 #include "handler/handler.h"

@@ -1,4 +1,5 @@
-/* File calls on a thread of their own. A FIFO without a reader is the file system that does not answer: open() waits. */
+/* File calls on a thread of their own. A FIFO without a reader is the file system that does not answer: open()
+ * waits. */
 #include "base/filethread.h"
 #include "log_scene.h"
 

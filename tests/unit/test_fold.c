@@ -1,4 +1,5 @@
-/* One node's part in an etcd-v3 rendezvous: what it asks of etcd, what it writes under which conditions, what it tells. */
+/* One node's part in an etcd-v3 rendezvous: what it asks of etcd, what it writes under which conditions, what it
+ * tells. */
 #include "failmalloc.h"
 #include "pure.h"
 #include "rdzv/fold.h"

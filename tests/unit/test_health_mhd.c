@@ -125,7 +125,8 @@ static void only_reading_is_allowed(void **state)
     mu_health_stop(health);
 }
 
-/* A loop that does not turn is asked once; it is ill when it has been silent for long enough, and well when it turns. */
+/* A loop that does not turn is asked once; it is ill when it has been silent for long enough, and well when it
+ * turns. */
 static void a_loop_that_is_stuck_is_found_out(void **state)
 {
     struct mu_health *health = NULL;

@@ -1,4 +1,5 @@
-/* The server on a thread of its own: where it listens, who may come in, who shares it, and what it says when it cannot. */
+/* The server on a thread of its own: where it listens, who may come in, who shares it, and what it says when it
+ * cannot. */
 #include "failmalloc.h"
 #include "fake_store.h"
 #include "muster.h"

@@ -1,5 +1,5 @@
-/* HTTP to several servers, on a real loop with servers of the test's own. Where libcurl is not installed only its absence is
- * tested. */
+/* HTTP to several servers, on a real loop with servers of the test's own. Where libcurl is not installed only its
+ * absence is tested. */
 #include "failmalloc.h"
 #include "http_scene.h"
 #include "kv/http_uv.h"

@@ -1,5 +1,5 @@
-/* Keeper and agent, with real workers: whoever of them is killed, nothing is left. The launcher is this program, started
- * anew: a keeper, and an agent that does what an agent does with processes, and nothing else. */
+/* Keeper and agent, with real workers: whoever of them is killed, nothing is left. The launcher is this program,
+ * started anew: a keeper, and an agent that does what an agent does with processes, and nothing else. */
 #include "expect.h"
 #include "family.h"
 #include "freezer.h"
@@ -157,8 +157,9 @@ static void leave_will(struct mu_will *will, int port, bool longer)
                        mu_slice(bytes, longer ? WILL_LONG : WILL_SHORT)));
 }
 
-/* What the agent is to be: "exit N", "raise N", "listen", "deaf", "rewrite PORT" its last will, or "run WORDS...". Before that:
- * "weak", as on a kernel that does not let us adopt; "will PORT", with a last will; "withdraw", without it. */
+/* What the agent is to be: "exit N", "raise N", "listen", "deaf", "rewrite PORT" its last will, or "run WORDS...".
+ * Before that: "weak", as on a kernel that does not let us adopt; "will PORT", with a last will; "withdraw", without
+ * it. */
 static int launch(const char *const *words)
 {
     struct mu_startup startup;

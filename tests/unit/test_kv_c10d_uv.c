@@ -668,7 +668,8 @@ static void everything_works_in_every_dialect(void **state)
     }
 }
 
-/* Six waits of an agent for keys that never come, and one of its user's; the rendezvous' own do not queue behind them. */
+/* Six waits of an agent for keys that never come, and one of its user's; the rendezvous' own do not queue behind
+ * them. */
 static void owners_share(enum mu_dialect legacy, enum mu_dialect dialect)
 {
     enum { AGENTS = 6, USERS, OWN };

@@ -1,5 +1,5 @@
-/* The store of agents whose rendezvous is in etcd, on a real loop: the job's keys at servers that say what the test wants, the
- * round's at a store of our own. */
+/* The store of agents whose rendezvous is in etcd, on a real loop: the job's keys at servers that say what the test
+ * wants, the round's at a store of our own. */
 #include "etcd_scene.h"
 #include "failmalloc.h"
 #include "kv/kv_job_uv.h"

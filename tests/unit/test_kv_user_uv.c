@@ -1,5 +1,5 @@
-/* A user's own back end and store under a dynamic rendezvous: what is called with what, on which terms, and that closing
- * waits for it without holding up the loop. */
+/* A user's own back end and store under a dynamic rendezvous: what is called with what, on which terms, and that
+ * closing waits for it without holding up the loop. */
 #include "asking_uv.h"
 #include "failmalloc.h"
 #include "kv/kv_user_uv.h"

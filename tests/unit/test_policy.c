@@ -1,4 +1,5 @@
-/* An agent's life: every way out of a run, what ends a round and what does not, the budget, signals, and random walks. */
+/* An agent's life: every way out of a run, what ends a round and what does not, the budget, signals, and random
+ * walks. */
 #include "agent/policy.h"
 #include "ask_store.h"
 #include "base/rng.h"
@@ -1476,7 +1477,8 @@ static void a_failed_run_is_one_that_the_agent_survived(void **state)
     (void)finished(s, MU_COMPLETION_END_FAILED);
     assert_string_equal(
         s->told,
-        "'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, record agent SUCCEEDED");
+        "'no restarts left: the job has failed and is closed', final failed 0, record workers end FAILED, step 0 ok, "
+        "record agent SUCCEEDED");
 }
 
 /* Which steps have failed, as PyTorch measures an exception that leaves one after the other. */

@@ -1,5 +1,5 @@
-/* The workers of an agent on a real loop. A scene runs in a process of its own (this program, started anew), with or without
- * a keeper; whatever it leaves behind is found by its mark. */
+/* The workers of an agent on a real loop. A scene runs in a process of its own (this program, started anew), with or
+ * without a keeper; whatever it leaves behind is found by its mark. */
 #include "expect.h"
 #include "failmalloc.h"
 #include "family.h"

@@ -1,4 +1,5 @@
-/* Who is which rank: the restart count, roles and sizes in both dialects, what is wrong with others' values, and trouble. */
+/* Who is which rank: the restart count, roles and sizes in both dialects, what is wrong with others' values, and
+ * trouble. */
 #include "agent/ranks.h"
 #include "ask_store.h"
 #include "base/rng.h"
@@ -512,7 +513,8 @@ static void who_does_not_come_is_named_at_the_deadline(void **state)
     assert_string_equal(
         pass(s, T0 + MU_RANKS_TIMEOUT_MS),
         "fail ETIMEOUT: assign ranks: read the role infos: 'job/torchelastic/role_info/1' of rank 1 was "
-        "not there within 300.0 s; if a node runs PyTorch 2.3 or older, all muster nodes need the option 'dialect' with its version");
+        "not there within 300.0 s; if a node runs PyTorch 2.3 or older, all muster nodes need the option 'dialect' "
+        "with its version");
     assert_string_equal(pass(s, T0 + 2 * MU_RANKS_TIMEOUT_MS), "");
 }
 
@@ -536,7 +538,8 @@ static void an_error_that_stays_ends_it(void **state)
     (void)start(s, ours(3, 0, 1));
     assert_string_equal(
         answer(s, (struct mu_answer){ .id = s->id, .error = &error }),
-        "fail ENOTSUP: assign ranks in round 3: read the restart budget: compare and set 'muster.job/budget': no such thing");
+        "fail ENOTSUP: assign ranks in round 3: read the restart budget: compare and set 'muster.job/budget': no "
+        "such thing");
 }
 
 static void a_round_that_is_over_is_dropped(void **state)

@@ -1,4 +1,5 @@
-/* One node's part in a rendezvous, event by event. Node a is the machine; the test is the store, the others, and time. */
+/* One node's part in a rendezvous, event by event. Node a is the machine; the test is the store, the others, and
+ * time. */
 #include "rdzv/rdzv.h"
 
 #include "failmalloc.h"
@@ -562,7 +563,8 @@ static void a_deed_bears_its_round(void **unused)
     s->shows_records = true;
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "4 complete a=0@"),
-      "write 5 complete a=0; planned remove from participants (4) ends the round, add to participants (5), keep alive (5), mark "
+      "write 5 complete a=0; planned remove from participants (4) ends the round, add to participants (5), keep "
+      "alive (5), mark "
       "complete (5)");
 }
 
@@ -2535,7 +2537,8 @@ static void nobody_is_judged_by_what_was_before_the_store_lost_it(void **unused)
     T(watch(s, 3000, "0 complete a=0@ b=1@7"), "lost b");
 }
 
-/* Somebody who held the document of a round that we had left has put it back. Our workers are stopped, theirs are not. */
+/* Somebody who held the document of a round that we had left has put it back. Our workers are stopped, theirs are
+ * not. */
 static void a_round_that_we_had_left_is_left_again(void **unused)
 {
     struct scene *s = START(2, 3, PLAIN);

@@ -10,10 +10,10 @@ enum { NOW_S = 1794726705 };
 
 #define CLASS "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
 #define ERRORS_PAGE "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-#define TRACE_FILE                                                                                                      \
-    "{\"message\": {\"message\": \"ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\", \"extraInfo\": "             \
-    "{\"py_callstack\": \"Traceback (most recent call last):\\n  File \\\"a.py\\\", line 1, in <module>\\nValueError: " \
-    "bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\\n\", \"timestamp\": \"1794726700\"}}}"
+#define TRACE_FILE                                                                                                     \
+    "{\"message\": {\"message\": \"ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\", \"extraInfo\": "            \
+    "{\"py_callstack\": \"Traceback (most recent call last):\\n  File \\\"a.py\\\", line 1, in <module>\\n"            \
+    "ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\\n\", \"timestamp\": \"1794726700\"}}}"
 
 struct worker {
     int64_t rank, local_rank;
@@ -117,16 +117,17 @@ static void siblings_that_were_stopped_are_failures(void **state)
                                   "0", "45", "1", "1",
                                   "-11 (pid: 691)") "<N/A>\n"
                                                     "  traceback : Signal 11 (SIGSEGV) received by PID 691\n" E53);
-    assert_box(
-        "/w/segv.sh", true, workers,
-        CLASS E53 "/w/segv.sh FAILED\n" L53 "Failures:\n" FIELDS(
-            "1", "45", "0", "0",
-            "-15 (pid: 690)  (SIGTERM)") "<N/A>\n"
-                                         "  traceback : Signal 15 (SIGTERM) received by PID 690\n" L53
-                                         "Root Cause (first observed failure):\n" FIELDS(
-                                             "0", "45", "1", "1",
-                                             "-11 (pid: 691)  (SIGSEGV)") "<N/A>\n"
-                                                                          "  traceback : Signal 11 (SIGSEGV) received by PID 691\n" E53);
+    /* The box, line by line. */
+    /* clang-format off */
+    assert_box("/w/segv.sh", true, workers,
+               CLASS E53 "/w/segv.sh FAILED\n" L53
+               "Failures:\n"
+               FIELDS("1", "45", "0", "0", "-15 (pid: 690)  (SIGTERM)") "<N/A>\n"
+               "  traceback : Signal 15 (SIGTERM) received by PID 690\n" L53
+               "Root Cause (first observed failure):\n"
+               FIELDS("0", "45", "1", "1", "-11 (pid: 691)  (SIGSEGV)") "<N/A>\n"
+               "  traceback : Signal 11 (SIGSEGV) received by PID 691\n" E53);
+    /* clang-format on */
 }
 
 /* The second was first, by its error file. A character counts once, however many bytes it has. */
@@ -138,26 +139,24 @@ static void the_earliest_is_the_root_and_keeps_its_index(void **state)
                                       { 0 } };
 
     (void)state;
-    assert_box(
-        "train.py", true, workers,
-        CLASS
-        "====================================================\ntrain.py FAILED\n"
-        "----------------------------------------------------\nFailures:\n" FIELDS(
-            "0", "45", "4", "0",
-            "-15 (pid: 10)  (SIGTERM)") "<N/A>\n"
-                                        "  traceback : Signal 15 (SIGTERM) received by PID 10\n" FIELDS(
-                                            "2", "45", "6", "2",
-                                            "-9 (pid: 12)  (SIGKILL)") "<N/A>\n"
-                                                                       "  traceback : Signal 9 (SIGKILL) received by PID 12\n"
-                                                                       "----------------------------------------------------\n"
-                                                                       "Root Cause (first observed failure):\n" FIELDS(
-                                                                           "1", "40", "5", "1",
-                                                                           "1 (pid: 11) ") "/e1.json\n"
-                                                                                           "  traceback : Traceback (most recent call last):\n"
-                                                                                           "    File \"a.py\", line 1, in <module>\n"
-                                                                                           "  ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n"
-                                                                                           "  \n"
-                                                                                           "====================================================\n");
+    /* clang-format off */
+    assert_box("train.py", true, workers,
+               CLASS
+               "====================================================\ntrain.py FAILED\n"
+               "----------------------------------------------------\nFailures:\n"
+               FIELDS("0", "45", "4", "0", "-15 (pid: 10)  (SIGTERM)") "<N/A>\n"
+               "  traceback : Signal 15 (SIGTERM) received by PID 10\n"
+               FIELDS("2", "45", "6", "2", "-9 (pid: 12)  (SIGKILL)") "<N/A>\n"
+               "  traceback : Signal 9 (SIGKILL) received by PID 12\n"
+               "----------------------------------------------------\n"
+               "Root Cause (first observed failure):\n"
+               FIELDS("1", "40", "5", "1", "1 (pid: 11) ") "/e1.json\n"
+               "  traceback : Traceback (most recent call last):\n"
+               "    File \"a.py\", line 1, in <module>\n"
+               "  ValueError: bad \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n"
+               "  \n"
+               "====================================================\n");
+    /* clang-format on */
 }
 
 static void texts_are_not_indented_and_objects_are(void **state)

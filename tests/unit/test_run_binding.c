@@ -192,7 +192,8 @@ static void it_is_told_and_shown(void **state)
     scene_done(&scene);
 }
 
-/* Docker forbids it unless it is told otherwise. CPUs are set all the same, and memory comes from near them by default. */
+/* Docker forbids it unless it is told otherwise. CPUs are set all the same, and memory comes from near them by
+ * default. */
 static void a_memory_policy_that_is_forbidden_is_a_warning(void **state)
 {
     int status;

@@ -1,5 +1,5 @@
-/* From options and variables to a configuration: every rule, every check, and their order. What is expected here was seen on
- * PyTorch 2.13, if nothing else is said. */
+/* From options and variables to a configuration: every rule, every check, and their order. What is expected here was
+ * seen on PyTorch 2.13, if nothing else is said. */
 #include "run_scene.h"
 
 #include "cli/nproc.h"
@@ -662,7 +662,8 @@ static void a_dry_run_shows_all_of_it(void **state)
     (void)state;
     scene_config(
         &scene,
-        "--nnodes=2:3|--node-rank=1|--rdzv-endpoint=h:1|--nproc-per-node=2|-r0:1|-t3|--rdzv-conf=a=1,password=open sesame, token = open=t,b=2|"
+        "--nnodes=2:3|--node-rank=1|--rdzv-endpoint=h:1|--nproc-per-node=2|-r0:1|-t3|--rdzv-conf=a=1,password=open "
+        "sesame, token = open=t,b=2|"
         "--no-python|"
         "/bin/sh|-c|echo it's $x|$local_rank||a\nb",
         "");

@@ -1,5 +1,5 @@
-/* The command line of `muster run`: every option and spelling, and what argparse makes of odd words. What is expected here
- * was seen on PyTorch 2.13 with Python 3.11, if nothing else is said. */
+/* The command line of `muster run`: every option and spelling, and what argparse makes of odd words. What is expected
+ * here was seen on PyTorch 2.13 with Python 3.11, if nothing else is said. */
 #include "run_scene.h"
 
 /* ---- Words ---- */

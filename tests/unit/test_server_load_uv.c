@@ -114,8 +114,8 @@ static void lists_of_a_hundred_thousand_keys_are_served(void **state)
     ask(p, "NUM_KEYS", "#100000");
 }
 
-/* The request itself is 4 MiB at most while it is read, and what the wait holds in the end is 20 MiB or more. In between,
- * the loop comes round to the one that asks again and again. */
+/* The request itself is 4 MiB at most while it is read, and what the wait holds in the end is 20 MiB or more. In
+ * between, the loop comes round to the one that asks again and again. */
 static void others_are_answered_between_the_turns_of_a_long_wait(void **state)
 {
     enum { KEYS = 131072 };

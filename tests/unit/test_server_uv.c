@@ -766,7 +766,8 @@ static void a_watcher_that_died_does_not_disturb_writers(void **state)
     ask(closed, "WATCH_KEY (/wk)", "03");
     ask(reset, "WATCH_KEY (/wk)", "03");
     ask(alive, "WATCH_KEY (/wk)", "03");
-    /* The writes stand before the news of the deaths in what the server reads next, or behind it: it must not matter. */
+    /* The writes stand before the news of the deaths in what the server reads next, or behind it: it must not
+     * matter. */
     say(p, "SET (/wk) (a) SET (/wk) (b)");
     peer_close(closed);
     peer_reset(reset);

@@ -267,7 +267,8 @@ static void a_full_disk_is_said_once(void **state)
     assert_int_equal(lines, 2);
 }
 
-/* A FIFO that is opened without blocking never hangs. This one is made to, as a file system that does not answer does. */
+/* A FIFO that is opened without blocking never hangs. This one is made to, as a file system that does not answer
+ * does. */
 static void block_sink(void)
 {
     char link[64], target[128];

@@ -1,5 +1,5 @@
-/* Worker specs with little memory, and the environments that are made of them. What else there is to say about specs stands
- * in test_agent_api.c. */
+/* Worker specs with little memory, and the environments that are made of them. What else there is to say about specs
+ * stands in test_agent_api.c. */
 #include "agent/spec.h"
 
 #include "failmalloc.h"

@@ -10,9 +10,9 @@ struct scene {
     char trace[2048];
 };
 
-/* "w0" a worker (rank 0), "g0" somebody in its group, "o" an orphan elsewhere, "m" one that manages shared memory; then its
- * state, S if none is given, and "!" if a signal was refused: "w0 w1Z g1T oD!". "b" is below one of them. Pids count from 100.
- * "?": somebody who cannot be seen. */
+/* "w0" a worker (rank 0), "g0" somebody in its group, "o" an orphan elsewhere, "m" one that manages shared memory; then
+ * its state, S if none is given, and "!" if a signal was refused: "w0 w1Z g1T oD!". "b" is below one of them. Pids
+ * count from 100. "?": somebody who cannot be seen. */
 static struct mu_stop_event with(struct mu_stop_event event, const char *text)
 {
     static struct mu_stop_child children[64];

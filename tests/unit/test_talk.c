@@ -1,7 +1,7 @@
 /* The conversation between a handler and its owner: every state with every event, and what went wrong before.
  *
- * A script is a list of events: in capitals what the owner asks, else what the other parts say. What comes of the last one is
- * written as its effects, "->" and the state. */
+ * A script is a list of events: in capitals what the owner asks, else what the other parts say. What comes of the last
+ * one is written as its effects, "->" and the state. */
 #include "handler/talk.h"
 #include "pure.h"
 

@@ -66,7 +66,8 @@ static void a_step_says_what_happened_where_it_led_and_what_follows(void **state
           MU_POLICY_STOPPING,
           stop,
           2,
-          "[default] worker exited, local rank 3 (exit code 1): running -> stopping workers; stop workers with SIGTERM, "
+          "[default] worker exited, local rank 3 (exit code 1): running -> stopping workers; stop workers with "
+          "SIGTERM, "
           "kill them after 30000 ms" },
         { { .type = MU_POLICY_ON_EXITED, .number = 0, .ok = true },
           MU_POLICY_RUNNING,

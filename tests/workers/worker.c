@@ -7,8 +7,8 @@
  *   headless      a grandchild in a session of its own, whose first thread has ended; it says "headless" and stays
  *   chain=N       N processes, each the only child of the one before, each in a session of its own; all stay
  *   tracker=FILE  a child in the same group that ignores SIGTERM, ends when we are gone, and removes FILE then
- *   manager=MS    a child in a session of its own that is called torch_shm_manager; says "clean" and ends so long after we are
- *                 gone, and all whom we fork after it
+ *   manager=MS    a child in a session of its own that is called torch_shm_manager; says "clean" and ends MS after we,
+ *                 and all that we fork after it, are gone
  *   close         0, 1 and 2
  *   stop          ourselves, by SIGSTOP
  *   hang          in the kernel (state D), as one does who waits for a child that was made like vfork's
