@@ -392,6 +392,7 @@ void agent_birth(struct node *node)
     config = (struct mu_job_config){ policy, ranks, completion, on_step, a };
     if (mu_job_new(&config, &a->job, NULL) < 0)
         abort();
+    host_birth(a);
     boot_birth(a);
     TELL("%s: runs %" PRId64 " workers", a->name, a->size);
     later(w.now_us + below(20 * MS), on_run, a, NULL, 0);

@@ -550,7 +550,13 @@ static void on_found(struct agent *a, void *what, uint64_t number)
 {
     (void)what;
     (void)number;
-    talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_FOUND }, NULL);
+    boot_found(a, NULL);
+}
+
+void boot_found(struct agent *a, const struct muster_error *error)
+{
+    talk(a, (struct mu_talk_event){ .type = error == NULL ? MU_TALK_ON_FOUND : MU_TALK_ON_NOT_FOUND, .error = error },
+         NULL);
 }
 
 static void talk(struct agent *a, struct mu_talk_event event, const struct news *heard)
@@ -578,7 +584,10 @@ static void talk(struct agent *a, struct mu_talk_event event, const struct news 
             stop(a);
             break;
         case MU_TALK_DO_FIND:
-            later(w.now_us + below(20 * MS), on_found, a, NULL, 0);
+            if (job.on[T_FIND])
+                host_find(a);
+            else
+                later(w.now_us + below(20 * MS), on_found, a, NULL, 0);
             break;
         case MU_TALK_DO_TELL:
             deliver(a, effect, heard);

@@ -340,6 +340,7 @@ void kv_begin(void)
     kv.wipes = store_wipes();
     kv.up = store_is_up();
     boot_begin();
+    host_begin();
 }
 
 void kv_end(void)

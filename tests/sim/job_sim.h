@@ -3,6 +3,7 @@
  *
  *   sim_job.c     what the seed decides, the storm, the healing, the command line
  *   job_agent.c   an agent: the program's own machines, wired as the program wires them
+ *   job_host.c    how a node finds its store
  *   job_boot.c    where the workers of a round meet
  *   job_kv.c      the plain keys of the store
  *   job_proc.c    the processes of an agent
@@ -45,7 +46,11 @@ enum {
     X(ASLEEP, "asleep")         /* some sleep in the kernel for a while before they die of a signal */                 \
     X(KEEPER, "keeper")         /* some agents lose their keeper */                                                    \
     X(BELOW, "below")           /* what nobody can kill has children */                                                \
-    X(DARK, "dark")             /* after the storm the store is away for good, with its host if it has one */
+    X(DARK, "dark")             /* after the storm the store is away for good, with its host if it has one */          \
+    X(FIND, "find")             /* the store has to be found (job_host.c); else it is there at once */                 \
+    X(NAME, "name")             /* some names cannot be resolved for a while, or lead elsewhere */                     \
+    X(TAKEN, "taken")           /* the port of the store's host is taken for a while */                                \
+    X(MUTE, "mute")             /* some connections to the store are taken, and not answered */
 
 enum trouble {
 #define X(name, text) T_##name,
@@ -158,6 +163,7 @@ typedef void later_call(struct agent *agent, void *what, uint64_t number);
 void later(uint64_t at_us, later_call *call, struct agent *agent, void *what, uint64_t number);
 void later_in_store(uint64_t at_us, later_call *call, void *what);
 bool trouble(enum trouble trouble);
+void host_serves(struct node *node); /* the store is up, in its process */
 
 /* job_agent.c */
 void agent_birth(struct node *node);
@@ -179,6 +185,14 @@ void boot_answer(struct agent *agent, enum mu_ask_kind kind, const struct mu_ans
 bool boot_port_is_taken(const struct agent *agent);
 void boot_check(void); /* each second */
 void boot_check_starting(const struct agent *agent);
+
+void boot_found(struct agent *agent, const struct muster_error *error); /* the store; or not: error */
+
+/* job_host.c */
+void host_begin(void);
+void host_birth(struct agent *agent);
+void host_find(struct agent *agent);
+void host_check(void); /* each second */
 
 /* job_kv.c */
 #define WHO_BOOT ((enum mu_job_who)(MU_JOB_KEY_GC + 1)) /* who asks, beside the machines of a job */

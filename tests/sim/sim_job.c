@@ -122,6 +122,16 @@ static void announce_birth(unsigned slot, uint64_t at_us)
     push(at_us, EV_BIRTH, slot, 0, NULL);
 }
 
+void host_serves(struct node *node)
+{
+    store_up();
+    kv_sync();
+    for (unsigned i = 0; i < w.nodes_count; i++) {
+        if (w.nodes[i].alive && &w.nodes[i] != node)
+            node_host(&w.nodes[i]);
+    }
+}
+
 static void birth(struct node *node)
 {
     unsigned slot = node->slot;
@@ -137,15 +147,13 @@ static void birth(struct node *node)
     node->impaired_us = node->hindered_us = w.now_us;
     node->settings = w.settings;
     TELL("%s: is born as %s_%" PRId64, node->name, node->host, node->pid);
-    if ((int)slot == w.host_slot)
+    if ((int)slot == w.host_slot && !job.on[T_FIND])
         store_up();
     kv_sync();
     node_birth(node);
     agent_birth(node);
-    for (unsigned i = 0; (int)slot == w.host_slot && i < w.nodes_count; i++) {
-        if (w.nodes[i].alive && i != slot)
-            node_host(&w.nodes[i]);
-    }
+    if ((int)slot == w.host_slot && !job.on[T_FIND])
+        host_serves(node);
 }
 
 /* The dead come back, if they may. */
@@ -261,6 +269,7 @@ static void dispatch(const struct event *event)
     case EV_CHECK:
         reap();
         check_each_second();
+        host_check();
         push(w.now_us + SECOND, EV_CHECK, 0, 0, NULL);
         break;
     case EV_JOB:
@@ -357,6 +366,11 @@ static void choose_faults(void)
     job.on[T_DARK] = mu_rng_below(&more, 100) < density / 2;
     w.on[F_STRANGER] = mu_rng_below(&more, 100) < density;
     w.on[F_FORGER] = mu_rng_below(&more, 100) < density / 4;
+    job.on[T_FIND] = mu_rng_below(&more, 100) < 80;
+    for (unsigned i = T_NAME; i <= T_MUTE; i++) {
+        job.on[i] = job.on[T_FIND] && mu_rng_below(&more, 100) < density / 2;
+        job.percent[i] = 1 + (unsigned)mu_rng_below(&more, 30);
+    }
     if (faults_given) {
         memcpy(w.on, faults_wanted, sizeof w.on);
         memcpy(job.on, troubles_wanted, sizeof job.on);
@@ -395,7 +409,7 @@ static void choose_job(void)
     job.barrier_ms = job.on[T_IMPATIENT] ? below(30000) : UINT64_MAX;
     job.grace_ms = (chance(50) ? 500u : 10000u) * (chance(50) ? 1u : 3u);
     job.wiped_us = 0;
-    job.clean = !job.on[T_KEEPER] && !job.on[T_DARK];
+    job.clean = !job.on[T_KEEPER] && !job.on[T_DARK] && !job.on[T_NAME] && !job.on[T_TAKEN] && !job.on[T_MUTE];
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         job.clean &= !w.on[i] || i == F_CLOCK || i == F_JUMP || i == F_LATE || i == F_SPARES || i == F_LAZY ||
                      i == F_REORDER || i == F_STALE;
