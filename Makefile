@@ -43,7 +43,7 @@ sim-mutants: ## bugs put into the rendezvous on purpose, each found by the simul
 	@scripts/sim-mutants
 	@scripts/sim-mutants-fold
 	@scripts/sim-mutants-etcd
-	@scripts/sim-mutants-talk
+	@scripts/sim-mutants-handler
 
 chaos: ## real jobs that lose workers, agents and keepers at random; CHAOS_ARGS='--rounds N --seed N'
 	@scripts/setup test

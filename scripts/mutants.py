@@ -1,4 +1,4 @@
-"""What scripts/sim-mutants-etcd, -fold and -talk share: a machine's sources are changed on purpose, one mutant at a
+"""What scripts/sim-mutants-etcd, -fold and -handler share: a machine's sources are changed on purpose, one mutant at a
 time, and the machine's simulator runs seeds on each until something breaks."""
 import concurrent.futures
 import os
