@@ -99,7 +99,8 @@ bool mu_fold_is_present(const struct mu_fold *f)
 
 bool mu_fold_is_leader(const struct mu_fold *f)
 {
-    return f->job.loaded && f->has_leader && f->lease != 0 && f->leader == f->id && f->leader_lease == f->lease;
+    return f->job.loaded && mu_fold_has(f, JOB_LEADER) && f->lease != 0 && f->leader == f->id &&
+           f->seen[JOB_LEADER].lease == f->lease;
 }
 
 static bool was_left(const struct mu_fold *f, uint64_t world)
@@ -213,13 +214,13 @@ void mu_fold_distrust(struct view *view)
 
 static bool is_gone(const struct mu_fold *f, int64_t rank)
 {
-    return f->has_news && f->news.world == f->doc.id && mu_fold_news_gone(&f->news, rank);
+    return mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id && mu_fold_news_gone(&f->news, rank);
 }
 
 /* News may name ranks that the document does not have. */
 static size_t members_left(const struct mu_fold *f)
 {
-    size_t gone = f->has_news && f->news.world == f->doc.id ? f->news.gone_count : 0;
+    size_t gone = mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id ? f->news.gone_count : 0;
 
     while (gone > 0 && f->news.gone[gone - 1] >= f->doc.count)
         gone--;
@@ -229,20 +230,20 @@ static size_t members_left(const struct mu_fold *f)
 /* A complete round that runs without us, and has no place for us. */
 bool mu_fold_is_spare(const struct mu_fold *f)
 {
-    return f->phase == MU_FOLD_JOINING && f->job.loaded && f->has_doc &&
+    return f->phase == MU_FOLD_JOINING && f->job.loaded && mu_fold_has(f, JOB_DOC) &&
            (int64_t)members_left(f) >= f->settings.nodes_max;
 }
 
 struct mu_fold_progress mu_fold_progress(const struct mu_fold *f)
 {
-    struct mu_fold_progress progress = { .round = f->has_doc ? f->doc.round : -1,
+    struct mu_fold_progress progress = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round : -1,
                                          .spare = mu_fold_is_spare(f),
                                          .last_call_until_ms = UINT64_MAX,
                                          .deadline_ms = f->deadline_ms };
 
     if (progress.spare)
         progress.deadline_ms = UINT64_MAX;
-    if (f->has_news && f->news.world == (f->has_doc ? f->doc.id : 0)) {
+    if (mu_fold_has(f, JOB_NEWS) && f->news.world == (mu_fold_has(f, JOB_DOC) ? f->doc.id : 0)) {
         progress.joined = f->news.joined;
         progress.waiting = f->news.waiting;
         progress.spares = f->news.spares;
@@ -289,17 +290,17 @@ static void enter_world(struct mu_fold *f, int64_t rank, uint64_t now_ms, struct
 
 static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
-    int64_t rank = f->has_doc && f->broken.code == 0 ? mu_fold_world_rank(&f->doc, f->id) : -1;
+    int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_world_rank(&f->doc, f->id) : -1;
     bool spare = mu_fold_is_spare(f);
 
-    if (f->has_closed) {
+    if (mu_fold_has(f, JOB_CLOSED)) {
         (void)mu_fail(&f->error, spare ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
                       spare ? "the job was closed while this node was a spare" : "the job is closed");
         mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
         return;
     }
-    if (f->has_doc && f->broken.code != 0) {
-        f->error = f->broken;
+    if (f->seen[JOB_DOC].value == KEY_NEWER) {
+        f->error = f->newer;
         mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
         return;
     }
@@ -374,16 +375,16 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
 {
     bool more = false;
 
-    if (f->has_doc && f->broken.code != 0) {
-        f->error = f->broken;
+    if (f->seen[JOB_DOC].value == KEY_NEWER) {
+        f->error = f->newer;
         mu_fold_tell_failed(f, MU_FOLD_ON_TIME, out);
         return;
     }
-    if (f->has_doc && f->doc.id != f->world.id) {
+    if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
         tell_removed(f, out);
         return;
     }
-    if (!f->has_news || f->news.world != f->world.id)
+    if (!mu_fold_has(f, JOB_NEWS) || f->news.world != f->world.id)
         return;
     if (mu_fold_news_gone(&f->news, f->rank)) {
         tell_removed(f, out);
@@ -398,7 +399,7 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
     if (more)
         mu_fold_tell(out, MU_FOLD_TELL_LOST)->round = f->world.round;
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
-    if (f->news.waiting > 0 && !f->told_waiting && !f->has_closed && !f->down &&
+    if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
         mu_fold_is_due(f, now_ms, f->joined_ms + f->world.hold_ms)) {
         struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_WAITING);
 
@@ -411,7 +412,7 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
 
 static void observe_closed(struct mu_fold *f, struct mu_fold_effects *out)
 {
-    if (!f->has_closed || (f->told_closed && !f->closing))
+    if (!mu_fold_has(f, JOB_CLOSED) || (f->told_closed && !f->closing))
         return;
     f->told_closed = true;
     mu_fold_tell(out, MU_FOLD_TELL_CLOSED)->asked = f->closing ? MU_FOLD_ON_CLOSE : MU_FOLD_ON_TIME;
@@ -420,6 +421,11 @@ static void observe_closed(struct mu_fold *f, struct mu_fold_effects *out)
 
 static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
+    if (f->foreign.code != 0) {
+        f->told_foreign = f->foreign;
+        f->foreign.code = 0;
+        mu_fold_tell(out, MU_FOLD_TELL_FOREIGN)->error = &f->told_foreign;
+    }
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)
             observe_joining(f, now_ms, out);
@@ -437,9 +443,11 @@ static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *
         struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_LOOKED);
 
         f->looking = false;
-        effect->closed = f->has_closed;
-        effect->round = f->has_doc ? f->doc.round : f->has_leader || f->has_closed ? 0 : -1;
-        effect->count = f->has_news ? f->news.waiting : 0;
+        effect->closed = mu_fold_has(f, JOB_CLOSED);
+        effect->round = mu_fold_has(f, JOB_DOC)                                    ? f->doc.round
+                        : mu_fold_has(f, JOB_LEADER) || mu_fold_has(f, JOB_CLOSED) ? 0
+                                                                                   : -1;
+        effect->count = mu_fold_has(f, JOB_NEWS) ? f->news.waiting : 0;
     }
 }
 
@@ -538,6 +546,12 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event, struc
     mu_fold_is_heard(f, out);
     if (f->writing == RECORD) {
         f->record_written = f->lease_take != 0 && f->lease_take == f->write_take;
+        if (event->held ? f->write.puts_count > 0 : f->write.else_count > 0)
+            f->record_mod = event->revision;
+        return;
+    }
+    if (f->writing == RECORD_BACK) {
+        mu_leader_end_put_back(f, false);
         return;
     }
     if (f->writing == WORLD && event->held) {
@@ -566,7 +580,9 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event, stru
             f->lease_was_lost = true;
         if ((f->writing == RECORD || f->lease_was_lost) && f->write_take == f->lease_take)
             mu_fold_drop_lease(f, 0, out); /* a record in doubt must not come back later */
-        if (event->lease_gone && !ours) {
+        if (event->lease_gone && f->writing == RECORD_BACK) {
+            mu_leader_end_put_back(f, true);
+        } else if (event->lease_gone && !ours) {
             f->dead_job = f->write_job;
             if (f->granted_job == f->write_job)
                 f->granted_job = 0;
@@ -628,7 +644,8 @@ static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, stru
         return false;
     if (mu_fold_record_read(kv->value, &ret_item->record, NULL) < 0)
         return false;
-    if (f->has_doc && ret_item->record.world != f->doc.id && mu_fold_world_rank(&f->doc, ret_item->id) >= 0)
+    if (mu_fold_has(f, JOB_DOC) && ret_item->record.world != f->doc.id &&
+        mu_fold_world_rank(&f->doc, ret_item->id) >= 0)
         ret_item->record.joining = false; /* it has joined */
     return true;
 }
@@ -756,12 +773,12 @@ const struct mu_fold_world *mu_fold_world(const struct mu_fold *f)
 
 const struct mu_fold_world *mu_fold_doc(const struct mu_fold *f)
 {
-    return f->has_doc && f->broken.code == 0 ? &f->doc : NULL;
+    return mu_fold_has(f, JOB_DOC) ? &f->doc : NULL;
 }
 
 int64_t mu_fold_doc_mod(const struct mu_fold *f)
 {
-    return f->has_doc ? f->doc_mod : 0;
+    return mu_fold_has(f, JOB_DOC) ? f->seen[JOB_DOC].mod : 0;
 }
 
 int64_t mu_fold_rank(const struct mu_fold *f)

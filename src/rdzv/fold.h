@@ -44,7 +44,11 @@
  * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If our own
  * lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that we stay in
  * our world), and for a lease's time no record that is missing counts as gone. A document that is missing is put back as it
- * was by a member that holds it, lowest rank first; a leader makes no first round while a record says that there is one. */
+ * was by a member that holds it, lowest rank first; a leader makes no first round while a record says that there is one.
+ *
+ * **Foreign values.** What is in one of these keys and is not ours is told, and counts as missing: members put the document back,
+ * the leader's place is taken, a job is not closed by it, the leader puts records back. Whoever replaces it names its revision.
+ * What a newer version of muster wrote is refused and stays. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 
@@ -145,7 +149,7 @@ enum mu_fold_tell {
 #undef X
 };
 
-enum mu_fold_compare_kind { MU_FOLD_ABSENT, MU_FOLD_CREATE, MU_FOLD_MOD };
+enum mu_fold_compare_kind { MU_FOLD_ABSENT, MU_FOLD_MOD };
 
 struct mu_fold_compare {
     enum mu_fold_compare_kind kind;

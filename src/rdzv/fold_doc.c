@@ -172,6 +172,16 @@ static json_t *parse(struct mu_slice bytes, const char *what, int *ret_rc, struc
     return json;
 }
 
+bool mu_fold_is_newer(struct mu_slice bytes)
+{
+    int rc = 0;
+    json_t *json = parse(bytes, "", &rc, NULL);
+    bool newer = json == NULL ? rc == MUSTER_ENOMEM : json_integer_value(json_object_get(json, "v")) > MU_FOLD_VERSION;
+
+    json_decref(json);
+    return newer;
+}
+
 static bool get_int(const json_t *json, int64_t min, int64_t max, int64_t *ret_number)
 {
     if (!json_is_integer(json) || json_integer_value(json) < min || json_integer_value(json) > max)

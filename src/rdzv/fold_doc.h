@@ -86,6 +86,9 @@ int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, stru
 int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_error *reterr);
 int mu_fold_master_read(struct mu_slice bytes, struct mu_fold_master *ret_master, struct muster_error *reterr);
 
+/* Of what could not be read: a value of a newer version of muster; or there is no memory to tell. It is not ours to replace. */
+bool mu_fold_is_newer(struct mu_slice bytes);
+
 /* Zeroed memory is empty; done() leaves it so. */
 void mu_fold_world_done(struct mu_fold_world *world);
 int mu_fold_world_copy(const struct mu_fold_world *from, struct mu_fold_world *ret_to); /* of one that was read */

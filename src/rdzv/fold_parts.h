@@ -12,6 +12,7 @@ struct entry { /* of nodes/ */
     uint64_t id;
     uint64_t under; /* the lease in the key: several of one node differ in it */
     int64_t create;
+    int64_t overwritten; /* the revision of what somebody else wrote over it; 0: nobody did */
     struct mu_fold_record record;
 };
 
@@ -20,7 +21,17 @@ struct view {
     uint64_t load_id; /* 0: no load is under way */
 };
 
-enum written { RECORD, CROWN, CLOSED_MARK, RESTORED, WORLD, NEWS };
+/* A key of job/, as it was last seen. What is FOREIGN none of us wrote: it counts as missing, and is replaced. What is NEWER a
+ * newer version of muster may have written: it is refused, and stays. */
+enum job_key { JOB_DOC, JOB_NEWS, JOB_LEADER, JOB_CLOSED, JOB_KEYS };
+enum key_value { KEY_NONE, KEY_OURS, KEY_FOREIGN, KEY_NEWER };
+
+struct key_seen {
+    enum key_value value;
+    int64_t mod, lease;
+};
+
+enum written { RECORD, CROWN, CLOSED_MARK, RESTORED, RECORD_BACK, WORLD, NEWS };
 
 struct mu_fold {
     struct mu_rdzv_settings settings;
@@ -34,17 +45,17 @@ struct mu_fold {
     uint64_t first_until_ms;
     bool active; /* something was asked of us: job/ is looked at */
     struct view job, nodes;
-    bool has_doc, has_news, has_leader, has_closed;
+    struct key_seen seen[JOB_KEYS];
     struct mu_fold_world doc;
     struct mu_fold_news news;
-    int64_t doc_mod, doc_lease, news_mod, news_lease, closed_lease;
     uint64_t leader;
-    int64_t leader_create, leader_lease;
-    uint64_t doc_since;         /* which one */
-    uint64_t doc_since_ms;      /* when we first saw it */
-    uint64_t news_since_ms;     /* when they came */
-    struct muster_error broken; /* the document cannot be read; code 0: it can */
-    struct entry **entries;     /* sorted by id, then by lease; the leader's only */
+    uint64_t doc_since;                        /* which one */
+    uint64_t doc_since_ms;                     /* when we first saw it */
+    uint64_t news_since_ms;                    /* when they came */
+    struct muster_error newer;                 /* why the document is NEWER */
+    struct muster_error foreign, told_foreign; /* what was found; code 0: nothing that is to be told */
+    uint64_t back_id, back_under;              /* the record that is put back */
+    struct entry **entries;                    /* sorted by id, then by lease; the leader's only */
     size_t entries_count, entries_room;
     bool *gone; /* by rank of the document; the leader's. Who is gone once stays gone */
     /* Our own part. */
@@ -54,6 +65,8 @@ struct mu_fold {
     bool record_written; /* under this lease; then this was it: */
     bool written_joining;
     uint64_t written_world;
+    int64_t record_mod;         /* its revision */
+    bool checks_record;         /* it is time to look whether somebody has overwritten it */
     struct mu_fold_world world; /* MEMBER: ours */
     int64_t rank;
     bool *lost;
@@ -111,14 +124,18 @@ void mu_fold_distrust(struct view *view);
 bool mu_fold_is_spare(const struct mu_fold *f);
 
 /* fold_view.c */
+extern const char *const mu_fold_key_names[JOB_KEYS];
+bool mu_fold_has(const struct mu_fold *f, enum job_key key); /* and it is ours */
+void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then);
 void mu_fold_begin_grace(struct mu_fold *f, uint64_t now_ms);
 void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out);
 void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out);
 
 /* fold_write.c */
-void mu_fold_compare(struct mu_fold *f, enum mu_fold_compare_kind kind, const char *key, int64_t revision);
 void mu_fold_put(struct mu_fold *f, const char *key, const struct mu_buf *value, int64_t lease);
-void mu_fold_compare_doc(struct mu_fold *f);
+void mu_fold_compare(struct mu_fold *f, enum mu_fold_compare_kind kind, const char *key, int64_t revision);
+void mu_fold_compare_key(struct mu_fold *f, enum job_key key);
+void mu_fold_name_record(struct mu_fold *f, uint64_t id, uint64_t lease);
 void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *out);
 bool mu_fold_is_encoded(struct mu_fold *f, int rc, uint64_t now_ms);
 int64_t mu_fold_need_job_lease(struct mu_fold *f, struct mu_fold_effects *out);
@@ -129,6 +146,8 @@ void mu_fold_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *o
 void mu_leader_forget(struct mu_fold *f);
 bool mu_leader_parse_key(struct mu_slice key, uint64_t *ret_id, uint64_t *ret_under);
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
+bool mu_leader_put_back(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
+void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 bool mu_leader_renew_gone(struct mu_fold *f);
 void mu_leader_fold(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
 void mu_leader_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);

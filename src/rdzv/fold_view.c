@@ -1,21 +1,66 @@
 /* One node of an etcd-v3 rendezvous, see fold.h: what is in etcd below job/, as far as we know. */
 #include "rdzv/fold_parts.h"
 
+#define SHOWN_MAX 32 /* bytes of a foreign value */
+
+const char *const mu_fold_key_names[JOB_KEYS] = { "job/doc", "job/news", "job/folder", "job/closed" };
+
+bool mu_fold_has(const struct mu_fold *f, enum job_key key)
+{
+    return f->seen[key].value == KEY_OURS;
+}
+
+/* Told once, when the events have been taken in. */
+void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then)
+{
+    int len = (int)(kv->value.len < SHOWN_MAX ? kv->value.len : SHOWN_MAX);
+
+    if (f->foreign.code == 0)
+        (void)mu_fail(&f->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.*s; %s", kv->value.len,
+                      len, kv->value.len > 0 ? kv->value.data : "", kv->value.len > SHOWN_MAX ? "..." : "",
+                      (int)kv->key.len, kv->key.data, then);
+}
+
+/* What a read of the value (0 or below) makes of it. */
+static void set_seen(struct mu_fold *f, enum job_key key, int rc, const struct mu_fold_kv *kv)
+{
+    static const char *const then[JOB_KEYS] = { "members put the document back", "the leader writes it anew",
+                                                "a new leader is found", "the job stays open" };
+    struct key_seen *seen = &f->seen[key];
+
+    if (rc < 0 && mu_fold_is_newer(kv->value))
+        seen->value = KEY_NEWER;
+    else
+        seen->value = rc < 0 ? KEY_FOREIGN : KEY_OURS;
+    if (seen->value == KEY_FOREIGN && seen->mod != kv->mod)
+        mu_fold_see_foreign(f, kv, then[key]);
+    seen->mod = kv->mod;
+    seen->lease = kv->lease;
+}
+
+void mu_fold_begin_grace(struct mu_fold *f, uint64_t now_ms)
+{
+    if (now_ms + f->lease_ms > f->grace_until_ms)
+        f->grace_until_ms = now_ms + f->lease_ms;
+}
+
 static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
 {
-    uint64_t before = f->has_doc ? f->doc.id : 0;
+    uint64_t before = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0;
+    bool is_new = kv->mod != f->seen[JOB_DOC].mod;
+    struct muster_error why;
     int rc = 0;
 
-    if (kv->mod != f->doc_mod || f->doc.id == 0 || !mu_slice_equal(kv->value, mu_buf_slice(&f->doc.bytes))) {
-        f->broken = (struct muster_error){ 0 };
-        rc = mu_fold_world_read(kv->value, &f->doc, &f->broken);
-    }
+    if (is_new || f->doc.id == 0 || !mu_slice_equal(kv->value, mu_buf_slice(&f->doc.bytes)))
+        rc = mu_fold_world_read(kv->value, &f->doc, &why);
     if (rc == MUSTER_ENOMEM)
         return false;
-    f->has_doc = true;
-    f->doc_mod = kv->mod;
-    f->doc_lease = kv->lease;
-    if (f->broken.code != 0 || f->doc.id == before)
+    set_seen(f, JOB_DOC, rc, kv);
+    if (f->seen[JOB_DOC].value == KEY_FOREIGN && is_new)
+        mu_fold_begin_grace(f, now_ms);
+    if (f->seen[JOB_DOC].value == KEY_NEWER)
+        (void)mu_fail(&f->newer, MUSTER_ERDZV_STATE, "a newer version of muster wrote job/doc: %.200s", why.text);
+    if (rc < 0 || f->doc.id == before)
         return true;
     if (f->doc.id != f->doc_since) {
         f->doc_since = f->doc.id;
@@ -25,61 +70,58 @@ static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
     if (mu_leader_renew_gone(f))
         return true;
     mu_fold_world_done(&f->doc);
-    f->has_doc = false;
+    f->seen[JOB_DOC].value = KEY_NONE;
     return false;
-}
-
-void mu_fold_begin_grace(struct mu_fold *f, uint64_t now_ms)
-{
-    if (now_ms + f->lease_ms > f->grace_until_ms)
-        f->grace_until_ms = now_ms + f->lease_ms;
 }
 
 static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
 {
-    bool grace = f->has_news && f->news.grace, again = f->has_news && f->news_mod == kv->mod;
+    bool had = mu_fold_has(f, JOB_NEWS), grace = had && f->news.grace, again = had && f->seen[JOB_NEWS].mod == kv->mod;
     int rc = mu_fold_news_read(kv->value, &f->news, NULL);
 
     if (rc == MUSTER_ENOMEM)
         return false;
-    f->has_news = rc == 0; /* what is no news is overwritten by the next */
-    f->news_mod = kv->mod;
-    f->news_lease = kv->lease;
+    set_seen(f, JOB_NEWS, rc, kv);
     if (!again)
         f->news_since_ms = now_ms;
-    if (f->has_news && f->news.grace && !grace)
+    if (rc < 0)
+        return true;
+    if (f->news.grace && !grace)
         mu_fold_begin_grace(f, now_ms);
-    for (size_t i = 0; f->has_news && f->gone != NULL && f->news.world == f->doc.id && i < f->news.gone_count; i++)
+    for (size_t i = 0; f->gone != NULL && f->news.world == f->doc.id && i < f->news.gone_count; i++)
         if (f->news.gone[i] < f->doc.count)
             f->gone[f->news.gone[i]] = true;
     return true;
 }
 
+/* A newer leader's mark is somebody's, who is not us; it goes with its lease. */
 static bool apply_leader(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     int rc = mu_fold_mark_read(kv->value, &f->leader, NULL);
 
     if (rc == MUSTER_ENOMEM)
         return false;
+    set_seen(f, JOB_LEADER, rc, kv);
     if (rc < 0)
-        f->leader = 0; /* somebody's, who is not us; it goes with its lease */
-    f->has_leader = true;
-    f->leader_create = kv->create;
-    f->leader_lease = kv->lease;
+        f->leader = 0;
     return true;
 }
 
-/* Whoever holds it has time to put it back. */
-static void doc_vanished(struct mu_fold *f, uint64_t now_ms)
+/* Also when a newer version says so. */
+static bool apply_closed(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
-    f->has_doc = false;
-    f->broken = (struct muster_error){ 0 };
-    mu_fold_begin_grace(f, now_ms);
+    uint64_t who;
+    int rc = mu_fold_mark_read(kv->value, &who, NULL);
+
+    if (rc == MUSTER_ENOMEM)
+        return false;
+    set_seen(f, JOB_CLOSED, rc < 0 && mu_fold_is_newer(kv->value) ? 0 : rc, kv);
+    return true;
 }
 
-static bool is_key(const struct mu_fold_kv *kv, const char *name)
+static bool is_key(const struct mu_fold_kv *kv, enum job_key key)
 {
-    return mu_slice_equal(kv->key, mu_slice_str(name));
+    return mu_slice_equal(kv->key, mu_slice_str(mu_fold_key_names[key]));
 }
 
 /* False: no memory. */
@@ -87,23 +129,20 @@ static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
 {
     if (kv->mod > f->job_mod)
         f->job_mod = kv->mod;
-    if (is_key(kv, "job/doc")) {
-        if (!kv->deleted)
-            return apply_doc(f, kv, now_ms);
-        doc_vanished(f, now_ms);
-    } else if (is_key(kv, "job/news")) {
-        if (!kv->deleted)
-            return apply_news(f, kv, now_ms);
-        f->has_news = false;
-    } else if (is_key(kv, "job/folder")) {
-        if (!kv->deleted)
-            return apply_leader(f, kv);
-        f->has_leader = false;
-    } else if (is_key(kv, "job/closed")) {
-        f->has_closed = !kv->deleted;
-        f->closed_lease = kv->lease;
-    }
-    return true;
+    for (enum job_key key = 0; kv->deleted && key < JOB_KEYS; key++)
+        if (is_key(kv, key))
+            f->seen[key].value = KEY_NONE;
+    if (kv->deleted && is_key(kv, JOB_DOC))
+        mu_fold_begin_grace(f, now_ms); /* whoever holds it has time to put it back */
+    if (kv->deleted)
+        return true;
+    if (is_key(kv, JOB_DOC))
+        return apply_doc(f, kv, now_ms);
+    if (is_key(kv, JOB_NEWS))
+        return apply_news(f, kv, now_ms);
+    if (is_key(kv, JOB_LEADER))
+        return apply_leader(f, kv);
+    return !is_key(kv, JOB_CLOSED) || apply_closed(f, kv);
 }
 
 void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
@@ -115,18 +154,20 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, str
         return;
     view->load_id = 0;
     if (event->scope == MU_FOLD_JOB) {
-        bool had_news = f->has_news, had_doc = f->has_doc;
+        bool had_doc = mu_fold_has(f, JOB_DOC);
+        enum key_value news = f->seen[JOB_NEWS].value;
 
-        f->has_doc = f->has_leader = f->has_closed = f->has_news = false;
+        for (enum job_key key = 0; key < JOB_KEYS; key++)
+            f->seen[key].value = KEY_NONE;
         f->job_mod = f->awaited_mod = 0;
         f->loads++;
         for (size_t i = 0; whole && i < event->count; i++) {
-            if (is_key(&event->kvs[i], "job/news"))
-                f->has_news = had_news; /* grace is a matter of whether it was there before */
+            if (is_key(&event->kvs[i], JOB_NEWS))
+                f->seen[JOB_NEWS].value = news; /* grace is a matter of whether it was there before */
             whole = apply_job(f, &event->kvs[i], event->now_ms);
         }
-        if (had_doc && !f->has_doc && whole)
-            doc_vanished(f, event->now_ms);
+        if (had_doc && !mu_fold_has(f, JOB_DOC) && whole)
+            mu_fold_begin_grace(f, event->now_ms);
     } else {
         mu_leader_forget(f);
         for (size_t i = 0; whole && i < event->count; i++)

@@ -18,12 +18,18 @@ void mu_fold_put(struct mu_fold *f, const char *key, const struct mu_buf *value,
     f->write.puts[f->write.puts_count++] = (struct mu_fold_put){ mu_slice_str(key), mu_buf_slice(value), lease };
 }
 
-void mu_fold_compare_doc(struct mu_fold *f)
+/* It is still what was seen. */
+void mu_fold_compare_key(struct mu_fold *f, enum job_key key)
 {
-    if (f->has_doc)
-        mu_fold_compare(f, MU_FOLD_MOD, "job/doc", f->doc_mod);
-    else
-        mu_fold_compare(f, MU_FOLD_ABSENT, "job/doc", 0);
+    bool there = f->seen[key].value != KEY_NONE;
+
+    mu_fold_compare(f, there ? MU_FOLD_MOD : MU_FOLD_ABSENT, mu_fold_key_names[key], there ? f->seen[key].mod : 0);
+}
+
+/* What is in it is not ours: nobody leads. */
+static bool is_place_empty(const struct mu_fold *f)
+{
+    return f->seen[JOB_LEADER].value == KEY_NONE || f->seen[JOB_LEADER].value == KEY_FOREIGN;
 }
 
 void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *out)
@@ -57,14 +63,35 @@ static bool wants_record(const struct mu_fold *f)
     if (!f->record_written)
         return true;
     if (f->phase == MU_FOLD_MEMBER) /* whoever folds shall know that there is a world to be put back */
-        return f->job.loaded && !f->has_doc && f->written_joining;
+        return f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->written_joining;
     return !f->written_joining || f->written_world != f->left_world;
+}
+
+/* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is written. */
+static void check_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    f->checks_record = false;
+    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->record, &f->value), now_ms))
+        return;
+    mu_fold_name_record(f, f->id, (uint64_t)f->lease);
+    mu_fold_compare(f, MU_FOLD_MOD, f->key, f->record_mod);
+    f->write.else_puts[0] = (struct mu_fold_put){ mu_slice_str(f->key), mu_buf_slice(&f->value), f->lease };
+    f->write.else_count = 1;
+    f->write.repeatable = true;
+    mu_fold_send(f, RECORD, out);
+}
+
+/* Its key, into f->key. */
+void mu_fold_name_record(struct mu_fold *f, uint64_t id, uint64_t lease)
+{
+    char text[MU_FOLD_ID_TEXT_MAX], under[MU_FOLD_ID_TEXT_MAX];
+
+    (void)snprintf(f->key, sizeof f->key, "nodes/%s/%s", mu_fold_id_text(id, text), mu_fold_id_text(lease, under));
 }
 
 /* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
 static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
-    char id[MU_FOLD_ID_TEXT_MAX], under[MU_FOLD_ID_TEXT_MAX];
     int rc;
 
     f->record.seq++;
@@ -75,11 +102,10 @@ static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
         rc = mu_fold_mark_write(f->id, &f->mark);
     if (!mu_fold_is_encoded(f, rc, now_ms))
         return;
-    (void)snprintf(f->key, sizeof f->key, "nodes/%s/%s", mu_fold_id_text(f->id, id),
-                   mu_fold_id_text((uint64_t)f->lease, under));
+    mu_fold_name_record(f, f->id, (uint64_t)f->lease);
     f->write.repeatable = true;
     mu_fold_put(f, f->key, &f->value, f->lease);
-    if (!f->job.loaded || !f->has_leader) {
+    if (!f->job.loaded || f->seen[JOB_LEADER].value == KEY_NONE) {
         mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
         mu_fold_put(f, "job/folder", &f->mark, f->lease);
         f->write.else_puts[0] = f->write.puts[0];
@@ -94,15 +120,16 @@ static void write_crown(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effec
 {
     if (!mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
         return;
-    mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
+    mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_put(f, "job/folder", &f->mark, f->lease);
     mu_fold_send(f, CROWN, out);
 }
 
 int64_t mu_fold_job_lease(const struct mu_fold *f)
 {
-    int64_t leases[4] = { f->has_doc ? f->doc_lease : 0, f->has_news ? f->news_lease : 0,
-                          f->has_closed ? f->closed_lease : 0, f->granted_job };
+    int64_t leases[4] = { mu_fold_has(f, JOB_DOC) ? f->seen[JOB_DOC].lease : 0,
+                          mu_fold_has(f, JOB_NEWS) ? f->seen[JOB_NEWS].lease : 0,
+                          mu_fold_has(f, JOB_CLOSED) ? f->seen[JOB_CLOSED].lease : 0, f->granted_job };
 
     for (size_t i = 0; i < 4; i++)
         if (leases[i] != 0 && leases[i] != f->dead_job)
@@ -128,7 +155,7 @@ static void write_closed(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
 
     if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
         return;
-    mu_fold_compare(f, MU_FOLD_ABSENT, "job/closed", 0);
+    mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/closed", &f->mark, lease);
     mu_fold_send(f, CLOSED_MARK, out);
 }
@@ -151,7 +178,7 @@ static void write_restored(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
     mu_fold_news_done(&news);
     if (!mu_fold_is_encoded(f, rc, now_ms))
         return;
-    mu_fold_compare(f, MU_FOLD_ABSENT, "job/doc", 0);
+    mu_fold_compare_key(f, JOB_DOC);
     mu_fold_put(f, "job/doc", &f->world.bytes, lease);
     mu_fold_put(f, "job/news", &f->value, lease);
     mu_fold_send(f, RESTORED, out);
@@ -191,8 +218,8 @@ static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t
 
 static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
-    bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !f->has_doc && f->lease != 0;
-    bool crowns = mu_fold_is_present(f) && f->job.loaded && !f->has_leader && f->lease != 0 && f->record_written;
+    bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->lease != 0;
+    bool crowns = mu_fold_is_present(f) && f->job.loaded && is_place_empty(f) && f->lease != 0 && f->record_written;
     bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS, now_ms);
     bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS, now_ms);
 
@@ -204,6 +231,10 @@ static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
     }
     if (!f->job.loaded)
         return;
+    if (f->checks_record && f->phase == MU_FOLD_JOINING && f->lease != 0) {
+        check_record(f, now_ms, out);
+        return;
+    }
     if (f->job_mod < f->awaited_mod) {
         if (!mu_fold_is_due(f, now_ms, f->awaited_until_ms))
             return;
@@ -211,13 +242,13 @@ static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
         mu_fold_load(f, &f->job, MU_FOLD_JOB, out);
         return;
     }
-    if (!f->has_closed && (f->closing || (f->told_closed && f->phase == MU_FOLD_MEMBER)))
+    if (!mu_fold_has(f, JOB_CLOSED) && (f->closing || (f->told_closed && f->phase == MU_FOLD_MEMBER)))
         write_closed(f, now_ms, out);
     else if (my_restore)
         write_restored(f, now_ms, out);
     else if (my_crown)
         write_crown(f, now_ms, out);
-    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores)
+    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores && !mu_leader_put_back(f, now_ms, out))
         mu_leader_fold(f, now_ms, out);
 }
 
@@ -231,6 +262,7 @@ static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effec
         return;
     f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
     (void)mu_fold_is_due(f, now_ms, f->look_at_ms);
+    f->checks_record = !mu_fold_is_leader(f); /* which sees it */
     effect = mu_fold_emit(out, MU_FOLD_DO_LOOK_AROUND);
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)

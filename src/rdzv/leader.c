@@ -55,7 +55,16 @@ static bool make_room(struct mu_fold *f)
     return true;
 }
 
-/* False: no memory. What is no record of a node is skipped: nobody waits for whoever wrote it. */
+static void remove_entry(struct mu_fold *f, size_t at)
+{
+    free(f->entries[at]);
+    f->entries_count--;
+    memmove(f->entries + at, f->entries + at + 1, (f->entries_count - at) * sizeof *f->entries);
+}
+
+/* False: no memory. What is no record of a node, or not under the lease in its key, is skipped: nobody would ever see its end.
+ * Where it was written over a record, that record counts, and is put back. One that was overwritten while nobody led is not
+ * known: its node counts as gone, and joins anew. */
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     uint64_t id = 0, under = 0;
@@ -69,17 +78,19 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
     at = lower_bound(f, id, under);
     there = at < f->entries_count && f->entries[at]->id == id && f->entries[at]->under == under;
     if (!kv->deleted)
-        rc = mu_fold_record_read(kv->value, &record, NULL);
+        rc = (uint64_t)kv->lease != under ? MUSTER_ERDZV_STATE : mu_fold_record_read(kv->value, &record, NULL);
     if (rc == MUSTER_ENOMEM)
         return false; /* it is there all the same */
-    if (kv->deleted || rc < 0) {
-        if (!there)
-            return true;
-        free(f->entries[at]);
-        f->entries_count--;
-        memmove(f->entries + at, f->entries + at + 1, (f->entries_count - at) * sizeof *f->entries);
-        return true;
+    if (rc < 0 && id == f->id && under == (uint64_t)f->lease)
+        f->record_written = false; /* our own is written anew */
+    else if (rc < 0 && there) {
+        f->entries[at]->overwritten = kv->mod;
+        mu_fold_see_foreign(f, kv, "putting the node's record back");
     }
+    if (kv->deleted && there)
+        remove_entry(f, at);
+    if (kv->deleted || rc < 0)
+        return true;
     if (!there) {
         struct entry *entry;
 
@@ -94,6 +105,38 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
     }
     *f->entries[at] = (struct entry){ .id = id, .under = under, .create = kv->create, .record = record };
     return true;
+}
+
+/* False: there is nothing to put back. */
+bool mu_leader_put_back(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+{
+    size_t at = 0;
+
+    while (at < f->entries_count && f->entries[at]->overwritten == 0)
+        at++;
+    if (at == f->entries_count)
+        return false;
+    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->entries[at]->record, &f->value), now_ms))
+        return true;
+    f->back_id = f->entries[at]->id;
+    f->back_under = f->entries[at]->under;
+    mu_fold_name_record(f, f->back_id, f->back_under);
+    mu_fold_compare(f, MU_FOLD_MOD, f->key, f->entries[at]->overwritten);
+    mu_fold_put(f, f->key, &f->value, (int64_t)f->back_under);
+    mu_fold_send(f, RECORD_BACK, out);
+    return true;
+}
+
+/* It is there again, or its node has written another one; or that node is gone. */
+void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone)
+{
+    size_t at = lower_bound(f, f->back_id, f->back_under);
+
+    if (at == f->entries_count || f->entries[at]->id != f->back_id || f->entries[at]->under != f->back_under)
+        return;
+    f->entries[at]->overwritten = 0;
+    if (lease_gone)
+        remove_entry(f, at);
 }
 
 /* The newest of a node's records: those of older leases are still there for a while. *ret_next: the next node's. */
@@ -124,7 +167,7 @@ bool mu_leader_renew_gone(struct mu_fold *f)
         return false;
     free(f->gone);
     f->gone = gone;
-    for (size_t i = 0; f->has_news && f->news.world == f->doc.id && i < f->news.gone_count; i++)
+    for (size_t i = 0; mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id && i < f->news.gone_count; i++)
         if (f->news.gone[i] < f->doc.count)
             f->gone[f->news.gone[i]] = true;
     return true;
@@ -165,11 +208,11 @@ static void judge_members(struct mu_fold *f, uint64_t now_ms, struct folded *fol
 {
     bool grace = !mu_fold_is_due(f, now_ms, f->grace_until_ms);
 
-    for (size_t i = 0; f->has_doc && i < f->doc.count; i++) {
+    for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++) {
         const struct entry *entry = find_node(f, f->doc.members[i].id);
 
-        if (entry == NULL)
-            f->gone[i] |= !grace;
+        if (entry == NULL) /* we know of ourselves, whatever has become of our record */
+            f->gone[i] |= !grace && (f->doc.members[i].id != f->id || f->world.id != f->doc.id);
         else
             f->gone[i] |= entry->record.joining == (entry->record.world == f->doc.id);
         folded->in += !f->gone[i];
@@ -244,7 +287,7 @@ static void leave_out(const struct mu_fold *f, struct folded *folded)
     int64_t nodes_min = folded->nodes_min, nodes_max = folded->nodes_max;
     size_t kept = let_in(folded, nodes_min, nodes_max), count = 0;
 
-    while (f->has_doc && mark_wanting(folded, (int64_t)(folded->in + kept)))
+    while (mu_fold_has(f, JOB_DOC) && mark_wanting(folded, (int64_t)(folded->in + kept)))
         kept = let_in(folded, nodes_min, nodes_max);
     if (folded->in + kept == 0) {
         for (size_t i = 0; i < folded->count; i++)
@@ -265,7 +308,7 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
 {
     for (size_t at = 0; at < f->entries_count;) {
         const struct entry *entry = newest(f, at, &at);
-        int64_t rank = f->has_doc ? mu_fold_world_rank(&f->doc, entry->id) : -1;
+        int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_world_rank(&f->doc, entry->id) : -1;
         bool in = rank >= 0 && !f->gone[rank];
 
         folded->holders += !entry->record.joining;
@@ -286,9 +329,10 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t
 {
     int64_t count = (int64_t)folded->count;
 
-    bool awaits_doc = !f->has_doc && (folded->holders > 0 || !mu_fold_is_due(f, now_ms, f->grace_until_ms));
+    bool awaits_doc =
+        !mu_fold_has(f, JOB_DOC) && (folded->holders > 0 || !mu_fold_is_due(f, now_ms, f->grace_until_ms));
 
-    if (f->has_closed || folded->in > 0 || awaits_doc || count < folded->nodes_min ||
+    if (mu_fold_has(f, JOB_CLOSED) || folded->in > 0 || awaits_doc || count < folded->nodes_min ||
         folded->nodes_min > folded->nodes_max) {
         f->call_since_ms = UINT64_MAX;
         return false;
@@ -298,7 +342,7 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t
     if (count >= folded->nodes_max)
         return true;
     /* Nobody is in the last world any more: who is not back is gone. */
-    if (f->has_doc && folded->back > 0 &&
+    if (mu_fold_has(f, JOB_DOC) && folded->back > 0 &&
         (folded->back == f->doc.count || mu_fold_is_due(f, now_ms, f->call_since_ms + f->settings.lost_node_wait_ms)))
         return true;
     return mu_fold_is_due(f, now_ms, f->call_since_ms + f->settings.last_call_ms);
@@ -306,9 +350,10 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t
 
 static int encode_world(struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
 {
-    struct mu_fold_world world = { .round = f->has_doc ? f->doc.round + 1 : 0,
-                                   .hold_ms =
-                                       f->has_doc ? mu_rules_hold_ms(f->doc.hold_ms, now_ms - f->doc_since_ms) : 0 };
+    struct mu_fold_world world = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round + 1 : 0,
+                                   .hold_ms = mu_fold_has(f, JOB_DOC)
+                                                  ? mu_rules_hold_ms(f->doc.hold_ms, now_ms - f->doc_since_ms)
+                                                  : 0 };
     size_t count = folded->count < (size_t)folded->nodes_max ? folded->count : (size_t)folded->nodes_max;
     int rc;
 
@@ -356,9 +401,9 @@ static void write_world(struct mu_fold *f, const struct folded *folded, uint64_t
     }
     if (!mu_fold_is_encoded(f, rc, now_ms))
         return;
-    mu_fold_compare(f, MU_FOLD_CREATE, "job/folder", f->leader_create);
-    mu_fold_compare_doc(f);
-    mu_fold_compare(f, MU_FOLD_ABSENT, "job/closed", 0);
+    mu_fold_compare_key(f, JOB_LEADER);
+    mu_fold_compare_key(f, JOB_DOC);
+    mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/doc", &f->value, lease);
     mu_fold_send(f, WORLD, out);
 }
@@ -367,7 +412,7 @@ static void write_world(struct mu_fold *f, const struct folded *folded, uint64_t
 static struct mu_fold_news make_news(const struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
 {
     bool full = (int64_t)folded->in >= folded->nodes_max;
-    struct mu_fold_news news = { .world = f->has_doc ? f->doc.id : 0,
+    struct mu_fold_news news = { .world = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0,
                                  .spares = (int64_t)folded->out,
                                  .apart = (int64_t)folded->apart,
                                  .last_call_ms = -1 };
@@ -395,7 +440,7 @@ enum urgency { NOTHING, NUMBERS, URGENT };
 static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_news *news)
 {
     const struct mu_fold_news *old = &f->news;
-    bool same = f->has_news && old->world == news->world;
+    bool same = mu_fold_has(f, JOB_NEWS) && old->world == news->world;
     bool nothing = news->gone_count == 0 && news->waiting == 0 && news->spares == 0 && news->joined == 0;
 
     if (!same)
@@ -410,7 +455,7 @@ static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_n
 
 static void write_news(struct mu_fold *f, const struct folded *folded, uint64_t now_ms, struct mu_fold_effects *out)
 {
-    uint32_t *gone = calloc((f->has_doc ? f->doc.count : 0) + 1, sizeof *gone);
+    uint32_t *gone = calloc((mu_fold_has(f, JOB_DOC) ? f->doc.count : 0) + 1, sizeof *gone);
     struct mu_fold_news news;
     enum urgency urgency = NOTHING;
     int64_t lease = 0;
@@ -419,10 +464,10 @@ static void write_news(struct mu_fold *f, const struct folded *folded, uint64_t 
     if (gone != NULL) {
         news = make_news(f, folded, now_ms);
         news.gone = gone;
-        for (size_t i = 0; f->has_doc && i < f->doc.count; i++)
+        for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++)
             if (f->gone[i])
                 gone[news.gone_count++] = (uint32_t)i;
-        if (f->has_news && f->news.grace && f->news.world == news.world)
+        if (mu_fold_has(f, JOB_NEWS) && f->news.grace && f->news.world == news.world)
             news.grace = now_ms < f->grace_until_ms;
         urgency = compare_news(f, &news);
         rc = mu_fold_news_write(&news, &f->value);
@@ -433,8 +478,8 @@ static void write_news(struct mu_fold *f, const struct folded *folded, uint64_t 
     lease = mu_fold_need_job_lease(f, out);
     if (lease == 0 || !mu_fold_is_encoded(f, rc, now_ms))
         return;
-    mu_fold_compare(f, MU_FOLD_CREATE, "job/folder", f->leader_create);
-    mu_fold_compare_doc(f);
+    mu_fold_compare_key(f, JOB_LEADER);
+    mu_fold_compare_key(f, JOB_DOC);
     mu_fold_put(f, "job/news", &f->value, lease);
     f->news_at_ms = now_ms + MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * folded->count;
     mu_fold_send(f, NEWS, out);
@@ -444,7 +489,7 @@ void mu_leader_fold(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *
 {
     struct folded folded = { .nodes_min = 1, .nodes_max = INT64_MAX };
 
-    if (f->has_doc && f->broken.code != 0)
+    if (f->seen[JOB_DOC].value == KEY_NEWER)
         return;
     folded.candidates = calloc(f->entries_count + 1, sizeof *folded.candidates);
     if (folded.candidates == NULL) {
@@ -468,9 +513,9 @@ void mu_leader_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects 
     if (leader && !f->was_leader) {
         if (f->doc.id != 0 && !mu_leader_renew_gone(f))
             return;
-        if (f->leader_create != f->call_leader)
+        if (f->seen[JOB_LEADER].mod != f->call_leader)
             f->call_since_ms = UINT64_MAX;
-        f->call_leader = f->leader_create;
+        f->call_leader = f->seen[JOB_LEADER].mod;
         f->keep_at_ms = now_ms;
         f->news_at_ms = 0;
         mu_fold_distrust(&f->nodes);

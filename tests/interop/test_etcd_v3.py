@@ -381,6 +381,42 @@ def test_other_limits_disturb_nobody_and_are_said(etcds, nodes):
     calm(made, since)
 
 
+def scribble(member, key, value):
+    """A stranger writes there, under no lease."""
+    call(member, "/v3/kv/put", key=base64.b64encode(f"/muster/job/{key}".encode()).decode(),
+         value=base64.b64encode(value.encode()).decode())
+
+
+def test_a_strangers_values_disturb_nobody(etcds, nodes):
+    cluster = etcds(1)
+    made = group(nodes, cluster, 3, "2:3")
+    since = counts(made)
+    doc = keys(cluster[0])["/muster/job/job/doc"]
+    for value in ("garbage", "", "{}"):
+        scribble(cluster[0], "job/doc", value)
+        until(lambda: keys(cluster[0]).get("/muster/job/job/doc") == doc, LIMIT, "members put the document back")
+    scribble(cluster[0], "job/news", "garbage")
+    scribble(cluster[0], "job/closed", "garbage")
+    scribble(cluster[0], "job/folder", "garbage")
+    until(lambda: '"node"' in keys(cluster[0])["/muster/job/job/folder"], LIMIT, "somebody leads again")
+    record = next(key for key in keys(cluster[0], "/muster/job/nodes/"))
+    scribble(cluster[0], record.removeprefix("/muster/job/"), "garbage")
+    until(lambda: '"want"' in keys(cluster[0])[record], LIMIT, "the leader puts a record back")
+    time.sleep(2 * LEASE)
+    calm(made, since)
+    assert any("somebody wrote 7 bytes ('garbage') to job/doc" in line for node in made for line in node.stderr)
+    made[0].leave()
+    for node in made[1:]:
+        node.told("peers_lost")
+
+
+def test_a_document_of_a_newer_version_is_refused_by_name_and_stays(etcds, waiters):
+    cluster = etcds(1)
+    scribble(cluster[0], "job/doc", '{"v": 2}')
+    assert "a newer version of muster wrote job/doc" in said(waiters(cluster, "1"), "newer version")
+    assert keys(cluster[0])["/muster/job/job/doc"] == '{"v": 2}'
+
+
 @pytest.fixture
 def waiters(joins):
     """waiters(cluster, "3", id) is one more node for people."""

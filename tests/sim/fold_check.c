@@ -30,12 +30,21 @@ static bool find_record(uint64_t id, struct mu_fold_record *ret_record)
     for (size_t i = 0; i < s->keys_count; i++) {
         if (strncmp(s->keys[i].name, prefix, strlen(prefix)) != 0)
             continue;
+        if (s->on[F_STRANGER] && s->keys[i].lease == 0)
+            continue;
         SIM_EXPECT(mu_fold_record_read(mu_buf_slice(&s->keys[i].value), &record, NULL) == 0, "a record that is none");
         if (!found || record.seq > ret_record->seq)
             *ret_record = record;
         found = true;
     }
     return found;
+}
+
+bool check_has_record(const struct node *node)
+{
+    struct mu_fold_record record;
+
+    return find_record(node->id, &record);
 }
 
 void check_key_gone(const struct key *key)
@@ -47,6 +56,8 @@ void check_key_gone(const struct key *key)
     if (strncmp(key->name, "nodes/", 6) != 0 || !mu_fold_id_parse(mu_slice(key->name + 6, 16), &id))
         return;
     node = node_by_id(id);
+    if (s->on[F_STRANGER] && key->lease == 0)
+        return;
     SIM_EXPECT(mu_fold_record_read(mu_buf_slice(&key->value), &gone, NULL) == 0, "a record that is none");
     if (node == NULL || (find_record(id, &left) && left.seq >= gone.seq)) /* an older one says what was before */
         return;
@@ -89,11 +100,23 @@ static void check_next(const struct key *before, const struct mu_fold_world *now
     mu_fold_world_done(&last);
 }
 
+static bool is_closed(void)
+{
+    const struct key *key = etcd_get("job/closed");
+    uint64_t who;
+
+    return key != NULL && mu_fold_mark_read(mu_buf_slice(&key->value), &who, NULL) == 0;
+}
+
 void check_put(const struct key *before, const struct key *key)
 {
     struct mu_fold_world world = { .id = 0 };
     struct world *known;
 
+    if (s->scribbles)
+        return;
+    if (before != NULL && before->lease == 0 && s->on[F_STRANGER])
+        before = NULL; /* what the stranger wrote counts as missing */
     if (strcmp(key->name, "job/closed") == 0) {
         SIM_EXPECT(s->close_asked, "closed, and nobody asked for it");
         s->closed_ever = true;
@@ -102,7 +125,7 @@ void check_put(const struct key *before, const struct key *key)
         return;
     SIM_EXPECT(mu_fold_world_read(mu_buf_slice(&key->value), &world, NULL) == 0, "a document that is none");
     known = find_world(world.id);
-    SIM_EXPECT(etcd_get("job/closed") == NULL || known != NULL, "a round begins after the job was closed");
+    SIM_EXPECT(!is_closed() || known != NULL, "a round begins after the job was closed");
     if (before != NULL)
         check_next(before, &world);
     if (known == NULL) {

@@ -122,6 +122,22 @@ static void put_key(struct mu_slice name, struct mu_slice value, int64_t lease)
     note_change(key, false);
 }
 
+void etcd_scribble(const char *name, const char *value)
+{
+    struct key *key = find_key(mu_slice_str(name)), before = { .lease = 0 };
+
+    s->revision++;
+    if (key != NULL)
+        copy_key(&before, key);
+    s->scribbles = true;
+    put_key(mu_slice_str(name), mu_slice_str(value), 0);
+    s->scribbles = false;
+    if (key != NULL)
+        check_key_gone(&before);
+    mu_buf_done(&before.value);
+    pump_all();
+}
+
 static void delete_key(struct key *key)
 {
     struct key last = *key;
@@ -303,8 +319,6 @@ static bool compare_holds(const struct mu_fold_compare *compare)
     switch (compare->kind) {
     case MU_FOLD_ABSENT:
         return key == NULL;
-    case MU_FOLD_CREATE:
-        return key != NULL && key->create == compare->revision;
     case MU_FOLD_MOD:
         return key != NULL && key->mod == compare->revision;
     }

@@ -45,7 +45,8 @@ enum {
     X(FAIL, "fail")       /* workers fail: a member joins anew */                                                      \
     X(SPARES, "spares")   /* there are more nodes than the maximum */                                                  \
     X(LIMITS, "limits")   /* nodes have different limits, which may exclude each other */                              \
-    X(CLOSE, "close")
+    X(CLOSE, "close")                                                                                                  \
+    X(STRANGER, "stranger") /* somebody writes nonsense to the job's keys; only if wished for */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -128,6 +129,7 @@ struct sim {
     } leases[KEYS_MAX];
     size_t leases_count;
     uint64_t proposals, wrong_lease_writes;
+    bool scribbles; /* what is put is the stranger's */
     /* nodes */
     struct node nodes[NODES_MAX];
     unsigned nodes_count, slots;
@@ -169,12 +171,14 @@ void etcd_renew(void); /* all streams are opened anew, and what they would go on
 void etcd_revoke(int64_t lease);
 void etcd_node_gone(struct node *node); /* the process is gone: its watches and requests, too */
 const struct key *etcd_get(const char *name);
+void etcd_scribble(const char *name, const char *value); /* a stranger does, under no lease */
 
 /* fold_check.c */
 void check_joined(struct node *node);
 void check_lost(struct node *node);
 void check_put(const struct key *before, const struct key *now); /* of job/doc, when etcd carries it out */
 void check_closed(void);
+bool check_has_record(const struct node *node); /* that nobody has overwritten */
 void check_key_gone(const struct key *key);
 void check_reset(void);
 

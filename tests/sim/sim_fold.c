@@ -524,6 +524,33 @@ static void strike(enum fault fault)
     }
 }
 
+/* The mark of a closed job stays: nobody could tell that it was there. */
+static void scribble(const char *name)
+{
+    static const char *const nonsense[] = { "garbage", "", "[1, 2]", "{}", "{\"v\": 1}" };
+    uint64_t who;
+    const struct key *key = etcd_get(name);
+    bool closed =
+        strcmp(name, "job/closed") == 0 && key != NULL && mu_fold_mark_read(mu_buf_slice(&key->value), &who, NULL) == 0;
+
+    if (s->up && !closed)
+        etcd_scribble(name, nonsense[below(sizeof nonsense / sizeof nonsense[0])]);
+}
+
+static const char *const job_keys[] = { "job/doc", "job/news", "job/folder", "job/closed" };
+
+static void some_scribbling(void)
+{
+    char name[MU_FOLD_KEY_MAX];
+
+    if (chance(70) || s->keys_count == 0) {
+        scribble(job_keys[below(4)]);
+        return;
+    }
+    (void)snprintf(name, sizeof name, "%s", s->keys[below(s->keys_count)].name);
+    scribble(name);
+}
+
 static void storm(void *arg)
 {
     static const enum fault acts[] = { F_KILL,   F_PAUSE, F_CUT,  F_OUTAGE, F_WIPE, F_COMPACT,
@@ -537,6 +564,8 @@ static void storm(void *arg)
     etcd_tick();
     if (s->on[fault])
         strike(fault);
+    if (s->on[F_STRANGER] && chance(40))
+        some_scribbling();
     node = chance(5) ? pick_alive() : NULL;
     if (node != NULL)
         ask_later(node, MU_FOLD_ON_LOOK, 0);
@@ -590,6 +619,8 @@ static const char *is_settled(void)
     }
     if (alive == 0 || alive < min)
         return NULL;
+    if (key != NULL && s->on[F_STRANGER] && key->lease == 0)
+        key = NULL;
     if (key == NULL && count_odd() > 0)
         return NULL; /* the first round again */
     if (key == NULL || mu_fold_world_read(mu_buf_slice(&key->value), &doc, NULL) < 0)
@@ -625,15 +656,23 @@ static void settle(void)
     }
 }
 
+/* They may be let in at any time. */
+static bool somebody_waits(void)
+{
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].alive && s->nodes[i].owner != OWNER_RUNNING && s->nodes[i].owner != OWNER_ENDED &&
+            !is_odd(&s->nodes[i]))
+            return true;
+    return false;
+}
+
 /* A node comes whose limits contradict the members', or which wants more nodes than there are: nobody is disturbed. */
 static void odd_one_comes(size_t world_count)
 {
     struct mu_rdzv_settings settings = base;
 
-    for (unsigned i = 0; i < s->nodes_count; i++)
-        if (s->nodes[i].alive && s->nodes[i].owner != OWNER_RUNNING && s->nodes[i].owner != OWNER_ENDED &&
-            !is_odd(&s->nodes[i]))
-            return; /* they may be let in at any time */
+    if (somebody_waits())
+        return;
     settings.nodes_min = (int64_t)world_count + 2 + (int64_t)below(4);
     settings.nodes_max = settings.nodes_min + (int64_t)below(4);
     sim_trace("last act: a node comes that wants %" PRId64 " to %" PRId64, settings.nodes_min, settings.nodes_max);
@@ -702,6 +741,30 @@ static void last_act(void)
     settle();
 }
 
+/* Somebody overwrites the keys of a round that runs: nobody is disturbed. */
+static void stranger_comes(void)
+{
+    if (s->closed_ever || is_settled() != NULL)
+        return;
+    run_until(s->now_us + 30 * SECOND);
+    if (is_settled() != NULL || somebody_waits())
+        return;
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && !check_has_record(&s->nodes[i]))
+            return; /* overwritten while nobody led: it counts as gone when the next one leads */
+        s->nodes[i].tells = 0;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        scribble(job_keys[i]);
+        run_until(s->now_us + below(2 * SECOND));
+    }
+    run_until(s->now_us + 5 * s->lease_ms * MS);
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].world == 0 || s->nodes[i].tells == 0,
+                   "node %u was disturbed by a stranger", s->nodes[i].index);
+    settle();
+}
+
 static void everybody_goes(void)
 {
     for (unsigned i = 0; i < s->nodes_count; i++) {
@@ -714,6 +777,9 @@ static void everybody_goes(void)
     }
     run_until(s->now_us + (s->job_lease_ms + 4 * s->lease_ms + 10000) * MS);
     etcd_tick();
+    for (size_t i = s->keys_count; s->on[F_STRANGER] && i-- > 0;)
+        if (s->keys[i].lease == 0)
+            s->keys_count--, mu_buf_done(&s->keys[i].value), s->keys[i] = s->keys[s->keys_count];
     SIM_EXPECT(s->keys_count == 0, "%zu keys are left behind, one is %s", s->keys_count, s->keys[0].name);
 }
 
@@ -764,8 +830,9 @@ static void run_seed(uint64_t seed)
     s->lease_ms = 2000 + below(9) * 1000;
     s->job_lease_ms = 6 * s->lease_ms + 20000;
     percent = (unsigned)below(70);
-    for (int i = 0; i < FAULTS_COUNT; i++)
+    for (int i = 0; i < F_STRANGER; i++)
         s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
+    s->on[F_STRANGER] = faults_wanted[F_STRANGER];
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_max = 1 + (int64_t)below(8);
     base.nodes_min = 1 + (int64_t)below((uint64_t)base.nodes_max);
@@ -791,6 +858,8 @@ static void run_seed(uint64_t seed)
     if (!s->up)
         etcd_up();
     settle();
+    if (s->on[F_STRANGER])
+        stranger_comes();
     last_act();
     everybody_goes();
     clean_up();
@@ -833,7 +902,7 @@ static double seconds(void)
 static int usage(void)
 {
     (void)fprintf(stderr, "usage: muster-sim-fold [--seed N] [--seeds N] [--time SECONDS] [--crowd N] [--faults LIST] "
-                          "[--trace]\n");
+                          "[--more stranger] [--trace]\n");
     return 2;
 }
 
@@ -841,7 +910,6 @@ static bool take_faults(const char *list)
 {
     char copy[512];
 
-    faults_given = true;
     (void)snprintf(copy, sizeof copy, "%s", list);
     for (char *save = NULL, *name = strtok_r(copy, ", ", &save); name != NULL; name = strtok_r(NULL, ", ", &save)) {
         bool known = strcmp(name, "none") == 0;
@@ -886,8 +954,9 @@ int main(int argc, char **argv)
             limit = strtod(value, NULL);
         else if (strcmp(argv[i - 1], "--crowd") == 0)
             crowd = (unsigned)strtoul(value, NULL, 0);
-        else if (strcmp(argv[i - 1], "--faults") != 0 || !take_faults(value))
+        else if ((strcmp(argv[i - 1], "--faults") != 0 && strcmp(argv[i - 1], "--more") != 0) || !take_faults(value))
             return usage();
+        faults_given |= strcmp(argv[i - 1], "--faults") == 0;
     }
     if (limit > 0 && !given) {
         struct timespec now;

@@ -88,7 +88,7 @@ static void say_put(struct scene *s, const struct mu_fold_put *put)
 
 static void say_write(struct scene *s, const struct mu_fold_write *write)
 {
-    static const char *const kinds[] = { "absent", "create", "mod" };
+    static const char *const kinds[] = { "absent", "mod" };
     char text[64];
 
     say(s, "write");
@@ -224,6 +224,14 @@ static const char *failed(struct scene *s, uint64_t id)
     struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
 
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = id, .error = &error });
+}
+
+static const char *lease_gone(struct scene *s, uint64_t id)
+{
+    const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no such lease" };
+
+    return step(
+        s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = id, .error = &error, .lease_gone = true });
 }
 
 /* ---- What is in etcd ---- */
@@ -552,8 +560,8 @@ static void a_wait_that_lasts_looks_around_and_a_timeout_names_who_came(void **s
 
     join_beside_a_leader(s);
     assert_string_equal(passes(s, MU_WAITERS_FIRST_MS - 1), "");
-    assert_string_equal(passes(s, 1), "look around");
-    assert_string_equal(passes(s, 1), "");
+    assert_string_equal(passes(s, 1), "look around, write [ record mod 6] else record");
+    assert_string_equal(wrote(s, true, 6), "");
     add_record(s, OTHER, 4, 1, true, 0);
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
     add_record(s, OTHER, 4, 1, true, 0);
@@ -655,15 +663,6 @@ static void a_refusal_is_final(void **state)
                         "failed EINVAL, drop lease");
 }
 
-static void a_document_that_is_none_is_a_failure(void **state)
-{
-    struct scene *s = *state;
-
-    join_beside_a_leader(s);
-    assert_int_equal(mu_buf_assign(add(s, "job/doc", 1, 20, JOB_LEASE), mu_slice_str("{}")), 0);
-    assert_string_equal(changed(s, MU_FOLD_JOB), "failed ERDZV_STATE, drop lease");
-}
-
 /* What may come later must not come over what is newer: it dies with its lease. */
 static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
 {
@@ -688,7 +687,7 @@ static void the_maximum_completes_a_round_at_once(void **state)
     add_both(s);
     add_record(s, THIRD, 5, 1, true, 0);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
-    assert_string_equal(granted(s, 900), "write [ job/folder create 6, job/doc absent, job/closed absent] job/doc");
+    assert_string_equal(granted(s, 900), "write [ job/folder mod 6, job/doc absent, job/closed absent] job/doc");
     /* By the revisions that created their records. */
     assert_non_null(strstr(s->doc, "[[\"0000000000000033\",\"host\",1,1],[\"0000000000000011\",\"host\",1,1],"
                                    "[\"0000000000000022\",\"host\",1,1]]"));
@@ -703,7 +702,7 @@ static void the_minimum_waits_for_the_last_call(void **state)
     join_as_leader(s);
     add_both(s);
     (void)loaded(s, MU_FOLD_NODES);
-    assert_string_equal(granted(s, 900), "write [ job/folder create 6, job/doc absent] job/news(gone; waiting 0)");
+    assert_string_equal(granted(s, 900), "write [ job/folder mod 6, job/doc absent] job/news(gone; waiting 0)");
     (void)news_are_there(s, 0, 30, NULL, 0, 0);
     assert_null(strstr(passes(s, 29000), "job/doc absent,"));
     (void)news_are_there(s, 0, 31, NULL, 0, 0);
@@ -759,6 +758,7 @@ static void a_leader_of_a_new_place_begins_a_last_call_of_its_own(void **state)
     s->now_ms += 20000;
     add_leader(s, OTHER, 40, 22);
     (void)changed(s, MU_FOLD_JOB);
+    (void)wrote(s, true, 41); /* it has looked at its record */
     add_leader(s, ME, 50, 11);
     assert_non_null(strstr(changed(s, MU_FOLD_JOB), "leader, load nodes"));
     add_both(s);
@@ -775,7 +775,7 @@ static void a_record_that_is_gone_is_news_at_once(void **state)
     add_both(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), "");
     assert_string_equal(deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 40),
-                        "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 0)");
+                        "write [ job/folder mod 6, job/doc mod 20] job/news(gone 0; waiting 0)");
 }
 
 static void a_record_that_says_so_has_left(void **state)
@@ -786,7 +786,7 @@ static void a_record_that_says_so_has_left(void **state)
     add_record(s, ME, 6, 1, true, 0);
     add_record(s, OTHER, 7, 2, true, 7);
     assert_string_equal(loaded(s, MU_FOLD_NODES),
-                        "write [ job/folder create 6, job/doc mod 20] job/news(gone 0; waiting 1)");
+                        "write [ job/folder mod 6, job/doc mod 20] job/news(gone 0; waiting 1)");
 }
 
 /* Of round 7, which OTHER and we are in (or were), and who comes: each with these limits. */
@@ -997,7 +997,7 @@ static void nobody_starts_anew_while_somebody_is_in(void **state)
     (void)news_are_there(s, 7, 23, (const uint32_t[]){ 1 }, 1, 2);
     add_record(s, OTHER, 7, 2, true, 7); /* now everybody is out, and back: no last call */
     assert_string_equal(changed(s, MU_FOLD_NODES),
-                        "write [ job/folder create 22, job/doc mod 20, job/closed absent] job/doc");
+                        "write [ job/folder mod 22, job/doc mod 20, job/closed absent] job/doc");
     /* Members of the last round come first, in their order. */
     assert_non_null(strstr(s->doc, "[[\"0000000000000022\",\"host\",1,1],[\"0000000000000011\",\"host\",1,1],"
                                    "[\"0000000000000033\",\"host\",1,1]]"));
@@ -1182,7 +1182,7 @@ static void after_that_nobody_is_gone_for_a_lease(void **state)
     be_leader_again(s);
     assert_string_equal(loaded(s, MU_FOLD_NODES), ""); /* OTHER's is missing */
     assert_string_equal(passes(s, LEASE_MS - 1), "");
-    assert_string_equal(passes(s, 1), "write [ job/folder create 50, job/doc mod 20] job/news(gone 0; waiting 0)");
+    assert_string_equal(passes(s, 1), "write [ job/folder mod 50, job/doc mod 20] job/news(gone 0; waiting 0)");
 }
 
 static void a_document_that_is_missing_is_put_back(void **state)
@@ -1381,6 +1381,197 @@ static void a_name_that_is_too_long_is_refused(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* ---- What none of us wrote ---- */
+
+static const char *somebody_writes(struct scene *s, const char *key, int64_t mod, const char *value)
+{
+    assert_int_equal(mu_buf_assign(add(s, key, 1, mod, 0), mu_slice_str(value)), 0);
+    return changed(s, strncmp(key, "job/", 4) == 0 ? MU_FOLD_JOB : MU_FOLD_NODES);
+}
+
+static void what_is_no_document_is_waited_out(void **state)
+{
+    static const char *const bad[] = { "garbage", "", "{}", "{\"v\": 1}", "{\"v\": 0}", "[2]" };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct scene *s = *state;
+
+        join_beside_a_leader(s);
+        assert_string_equal(somebody_writes(s, "job/doc", 20, bad[i]), "foreign");
+        assert_string_equal(passes(s, LEASE_MS), "look around, write [ record mod 6] else record");
+        assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_JOINING);
+        add_doc(s, 7, 21, us, 2);
+        assert_string_equal(changed(s, MU_FOLD_JOB), "joined");
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+static void a_leader_makes_a_world_in_place_of_what_is_no_document(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_leader(s);
+    assert_string_equal(somebody_writes(s, "job/doc", 20, "garbage"), "foreign");
+    add_both(s);
+    add_record(s, THIRD, 8, 1, true, 0);
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
+    (void)granted(s, 900);
+    (void)wrote(s, true, 30); /* news */
+    add_news(s, 0, 30, NULL, 0, 0);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_non_null(
+        strstr(passes(s, LEASE_MS), "write [ job/folder mod 6, job/doc mod 20, job/closed absent] job/doc"));
+}
+
+static void a_document_of_a_newer_version_is_refused_by_name(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_leader(s);
+    assert_string_equal(somebody_writes(s, "job/doc", 20, "{\"v\": 2}"), "failed ERDZV_STATE, drop lease");
+}
+
+static void a_member_puts_its_document_back_over_what_is_none(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/doc", 30, "garbage"), "foreign, write record(stay 7)");
+    assert_string_equal(wrote(s, true, 31), "");
+    assert_string_equal(passes(s, MU_FOLD_RESTORE_MS * 2), "grant job");
+    assert_string_equal(granted(s, 900), "write [ job/doc mod 30] job/doc job/news(gone; waiting 0; grace)");
+    (void)wrote(s, true, 32);
+    add_doc(s, 7, 32, us, 2);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+}
+
+static void news_that_are_none_are_skipped_and_told_once(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/news", 30, "garbage"), "foreign");
+    assert_string_equal(somebody_writes(s, "job/news", 30, "garbage"), "");
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+}
+
+static void a_leaders_place_that_holds_no_mark_is_empty(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/folder", 30, "garbage"), "foreign");
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 2), "write [ job/folder mod 30] job/folder");
+}
+
+static void a_leader_whose_mark_is_overwritten_leads_no_more(void **state)
+{
+    struct scene *s = *state;
+
+    fold_round(s, us);
+    (void)kept(s, true);
+    assert_string_equal(somebody_writes(s, "job/folder", 30, "garbage"), "foreign, unwatch nodes");
+    assert_false(mu_fold_is_leader(s->fold));
+}
+
+static void the_place_of_a_newer_leader_is_not_empty(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/folder", 30, "{\"v\": 2}"), "");
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MAX_MS), "");
+}
+
+static void a_mark_of_the_end_that_is_none_ends_nothing(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_leader(s);
+    assert_string_equal(somebody_writes(s, "job/closed", 20, "garbage"), "foreign");
+    add_both(s);
+    add_record(s, THIRD, 8, 1, true, 0);
+    (void)loaded(s, MU_FOLD_NODES);
+    assert_string_equal(granted(s, 900), "write [ job/folder mod 6, job/doc absent, job/closed mod 20] job/doc");
+}
+
+static void a_mark_of_the_end_of_a_newer_version_counts(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/closed", 20, "{\"v\": 2}"), "closed");
+}
+
+static void closing_replaces_a_mark_that_is_none(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    assert_string_equal(somebody_writes(s, "job/closed", 20, "garbage"), "foreign");
+    assert_string_equal(asked(s, MU_FOLD_ON_CLOSE), "write [ job/closed mod 20] job/closed");
+}
+
+static void fold_two_records(struct scene *s)
+{
+    fold_round(s, us);
+    (void)kept(s, true);
+    add_record(s, ME, 6, 2, false, 7);
+    add_record(s, OTHER, 7, 1, false, 7);
+    (void)loaded(s, MU_FOLD_NODES);
+    assert_string_equal(somebody_writes(s, "nodes/0000000000000022/0000000000000007", 40, "garbage"),
+                        "foreign, write [ record mod 40] record(stay 7)");
+}
+
+static void a_record_that_is_overwritten_is_put_back_by_the_leader(void **state)
+{
+    struct scene *s = *state;
+
+    fold_two_records(s);
+    assert_string_equal(wrote(s, true, 41), "");
+}
+
+static void a_node_that_waits_puts_its_own_record_back(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_leader(s);
+    assert_string_equal(passes(s, MU_WAITERS_FIRST_MS), "look around, write [ record mod 6] else record");
+    assert_string_equal(wrote(s, false, 30), ""); /* it was overwritten */
+    assert_string_equal(passes(s, 60000), "look around, write [ record mod 30] else record");
+    assert_string_equal(failed(s, s->write_id), "drop lease, backend_down"); /* it is in doubt */
+}
+
+static void a_record_whose_lease_is_over_is_not_put_back(void **state)
+{
+    struct scene *s = *state;
+
+    fold_two_records(s);
+    assert_string_equal(lease_gone(s, s->write_id), "unwatch nodes");
+    add_leader(s, ME, 6, 11);
+    add_doc(s, 7, 20, us, 2);
+    (void)passes(s, MU_FOLD_RETRY_MAX_MS);
+    (void)loaded(s, MU_FOLD_JOB);
+    add_record(s, ME, 6, 2, false, 7);
+    assert_string_equal(loaded(s, MU_FOLD_NODES),
+                        "write [ job/folder mod 6, job/doc mod 20] job/news(gone 0; waiting 0)");
+}
+
+/* Nobody would ever see its end. */
+static void a_record_that_is_not_under_its_lease_is_none(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_leader(s);
+    add_both(s);
+    add_record(s, THIRD, 8, 1, true, 0);
+    s->kvs[2].lease = 0;
+    assert_string_equal(loaded(s, MU_FOLD_NODES), "grant job");
+    assert_string_equal(granted(s, 900), "write [ job/folder mod 6, job/doc absent] job/news(gone; waiting 0)");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1401,7 +1592,6 @@ int main(void)
         TEST(the_time_for_the_first_answer_ends_with_it),
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
         TEST(a_refusal_is_final),
-        TEST(a_document_that_is_none_is_a_failure),
         TEST(a_record_in_doubt_is_given_up_with_its_lease),
         TEST(the_maximum_completes_a_round_at_once),
         TEST(the_minimum_waits_for_the_last_call),
@@ -1438,6 +1628,21 @@ int main(void)
         TEST(memory_that_is_missing_once_is_asked_for_again),
         TEST(missing_memory_is_nobody_s_death),
         TEST(a_name_that_is_too_long_is_refused),
+        TEST(what_is_no_document_is_waited_out),
+        TEST(a_leader_makes_a_world_in_place_of_what_is_no_document),
+        TEST(a_document_of_a_newer_version_is_refused_by_name),
+        TEST(a_member_puts_its_document_back_over_what_is_none),
+        TEST(news_that_are_none_are_skipped_and_told_once),
+        TEST(a_leaders_place_that_holds_no_mark_is_empty),
+        TEST(a_leader_whose_mark_is_overwritten_leads_no_more),
+        TEST(the_place_of_a_newer_leader_is_not_empty),
+        TEST(a_mark_of_the_end_that_is_none_ends_nothing),
+        TEST(a_mark_of_the_end_of_a_newer_version_counts),
+        TEST(closing_replaces_a_mark_that_is_none),
+        TEST(a_record_that_is_overwritten_is_put_back_by_the_leader),
+        TEST(a_node_that_waits_puts_its_own_record_back),
+        TEST(a_record_whose_lease_is_over_is_not_put_back),
+        TEST(a_record_that_is_not_under_its_lease_is_none),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
