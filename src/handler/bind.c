@@ -170,6 +170,12 @@ static bool is_localhost(const char *name)
            (len >= sizeof suffix && strcasecmp(name + len - (sizeof suffix - 1), suffix) == 0);
 }
 
+/* Other nodes were not told loopback, and of all interfaces they use one. */
+bool mu_bind_is_needed(const struct mu_bind_plan *plan, const union mu_addr *addr)
+{
+    return !mu_addr_is_loopback(addr) && plan->reason != MU_BIND_INTERFACES;
+}
+
 bool mu_bind_is_universal(const char *host)
 {
     union mu_addr addr;

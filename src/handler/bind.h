@@ -4,11 +4,11 @@
  *
  *   the user says where (option `bind`)          there, and loopback
  *   some of the addresses are this machine's     those, and loopback
- *   it is a name, and only loopback here         every interface: Debian maps a machine's own name to 127.0.1.1, and the
- *                                                other nodes resolve that name to an address of some interface
+ *   it is a name, and only loopback here         every interface: Debian maps a machine's own name to 127.0.1.1, and
+ *                                                the other nodes resolve that name to an address of some interface
  *   0.0.0.0 or ::                                every address: that is what they mean
- *   none of the addresses is this machine's      every address: something in front of it (NAT, a Service) sends what comes
- *                                                there on to an address that is not known here */
+ *   none of the addresses is this machine's      every address: something in front of it (NAT, a Service) sends what
+ *                                                comes there on to an address that is not known here */
 #ifndef MU_HANDLER_BIND_H
 #define MU_HANDLER_BIND_H
 
@@ -66,6 +66,8 @@ struct mu_bind_plan {
 };
 
 void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *ret_plan);
+/* Whether a server of that plan that cannot listen on `addr`, one of its addresses, is of no use. */
+bool mu_bind_is_needed(const struct mu_bind_plan *plan, const union mu_addr *addr);
 
 /* It means the same on every machine: an address, or localhost. Other names may be resolved differently elsewhere. */
 bool mu_bind_is_universal(const char *host);

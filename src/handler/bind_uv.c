@@ -1,5 +1,6 @@
-/* Where to listen for a host: known at once, or by way of the resolver, and then by the plan of bind.c. A host that cannot be
- * resolved has no address that is this machine's: it is not looked up again, for a server must not wait for names. */
+/* Where to listen for a host: known at once, or by way of the resolver, and then by the plan of bind.c. A host that
+ * cannot be resolved has no address that is this machine's: it is not looked up again, for a server must not wait for
+ * names. */
 #include "handler/bind_uv.h"
 
 #include "handler/local_addresses.h"

@@ -295,7 +295,7 @@ static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     effect->id = ++boot->id;
     effect->wait_ms = left_ms(boot, now_ms);
     if (effect->type == MU_BOOT_DO_GET)
-        effect->wait_ms = patience_ms(boot, now_ms);
+        effect->wait_ms = at_most(MU_BOOT_GET_MS, patience_ms(boot, now_ms));
     else if (effect->type == MU_BOOT_DO_CHECK_SELF || effect->type == MU_BOOT_DO_REACH)
         effect->wait_ms = at_most(MU_BOOT_CHECK_MS, effect->wait_ms);
     boot->retry_ms = UINT64_MAX;
@@ -507,7 +507,8 @@ static void publish(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     go(boot, MU_BOOT_PUBLISHING_ADDR, now_ms, out);
 }
 
-/* The user's port is taken: perhaps by the store of the last round, in a process of this machine that has not heard yet. */
+/* The user's port is taken: perhaps by the store of the last round, in a process of this machine that has not heard
+ * yet. */
 static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
 {
     bool is_first = boot->last.code == 0;
@@ -782,4 +783,18 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
 uint64_t mu_boot_deadline_ms(const struct mu_boot *boot)
 {
     return at_most(boot->deadline_ms, boot->retry_ms);
+}
+
+enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store)
+{
+    assert(type == MU_BOOT_DO_OPEN_STORE || type == MU_BOOT_DO_KEEP_STORE || type == MU_BOOT_DO_FREE_PORT);
+    if (type == MU_BOOT_DO_FREE_PORT)
+        return agents_store ? MU_BOOT_OPEN_AGENTS : MU_BOOT_FIND_PORT;
+    return type == MU_BOOT_DO_KEEP_STORE && has_store ? MU_BOOT_RENEW : MU_BOOT_OPEN_WORKERS;
+}
+
+int mu_boot_told_code(int code)
+{
+    assert(code < 0);
+    return muster_error_is_rdzv(code) ? code : MUSTER_ERDZV_CONNECTION;
 }

@@ -1,7 +1,7 @@
-/* Where the workers of a round meet: rank 0 opens a store for them (or only finds a free port) and publishes address and
- * port under the round's keys in the rendezvous store; everybody else reads them there. Pure; one machine for a
- * handler's life, started anew for every round it has joined. In a round without PyTorch members the keys bear its tag: where
- * the store has lost its data a number comes again, and nobody may take the pair of the other round for his own.
+/* Where the workers of a round meet: rank 0 opens a store for them (or only finds a free port) and publishes address
+ * and port under the round's keys in the rendezvous store; everybody else reads them there. Pure; one machine for a
+ * handler's life, started anew for every round it has joined. In a round without PyTorch members the keys bear its tag:
+ * where the store has lost its data a number comes again, and nobody may take the pair of the other round for his own.
  *
  *   rank 0:  OPENING --listening--> CHECKING itself --> PUBLISHING_ADDR --> PUBLISHING_PORT --> DONE
  *            (a free port only: no check)
@@ -16,10 +16,11 @@
  *   keeps the first pair it saw for ever: one listener from then on, with a fresh table every round.
  * - Without an agent's store, and with PyTorch before 2.4: an address and a free port; worker 0 will listen there.
  * - With PyTorch 2.5 the workers meet in the rendezvous store, if it is a TCPStore: DONE at once, nothing is published.
- * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is what rank 0
- *   publishes. On another node they come before what rank 0 has published: REACHING sees to it that a store is there.
- * - A rank 0 of PyTorch before 2.4 publishes later, in a step of its agent's, which needs ours: DONE with an empty address and
- *   port 0. */
+ * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is
+ *   what rank 0 publishes. On another node they come before what rank 0 has published: REACHING sees to it that a store
+ *   is there.
+ * - A rank 0 of PyTorch before 2.4 publishes later, in a step of its agent's, which needs ours: DONE with an empty
+ *   address and port 0. */
 #ifndef MU_HANDLER_BOOT_H
 #define MU_HANDLER_BOOT_H
 
@@ -34,9 +35,11 @@
 #define MU_BOOT_ROUNDS_MAX 8       /* so many rounds back */
 #define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
 #define MU_BOOT_CHECK_MS 5000      /* for one connection to the workers' store */
-#define MU_BOOT_PORT_WAIT_MS 5000  /* for the user's port, which another process may be about to give up */
-#define MU_BOOT_ADDR_MAX 256       /* with its NUL; as in struct muster_store_info */
-#define MU_BOOT_NODE_MAX 320       /* longer texts of rank 0 are cut */
+/* A wait that is no longer wanted holds its connection until its time is up: let that be soon, and ask again. */
+#define MU_BOOT_GET_MS 2000
+#define MU_BOOT_PORT_WAIT_MS 5000 /* for the user's port, which another process may be about to give up */
+#define MU_BOOT_ADDR_MAX 256      /* with its NUL; as in struct muster_store_info */
+#define MU_BOOT_NODE_MAX 320      /* longer texts of rank 0 are cut */
 
 #define MU_BOOT_STATES(X)                                                                                              \
     X(IDLE, "idle")                                                                                                    \
@@ -99,14 +102,14 @@ struct mu_boot_event { /* borrows what it points to */
 };
 
 enum mu_boot_effect_type {
-    /* Of these three, port: the user's; 0: any free one. */
-    MU_BOOT_DO_OPEN_STORE, /* addr, port: listen for it (bind.h), with a fresh table. Answer: LISTENING */
-    MU_BOOT_DO_KEEP_STORE, /* addr, port: the listener that is there gets a fresh table; none: open one. The same answer */
-    MU_BOOT_DO_FREE_PORT, /* see that the port is free by binding and closing. addr: where others come. The same answer */
+    /* These three are answered by LISTENING or LISTEN_FAILED. port: the user's; 0: any free one. */
+    MU_BOOT_DO_OPEN_STORE,  /* addr, port: listen for it (bind.h), with a fresh table */
+    MU_BOOT_DO_KEEP_STORE,  /* addr, port: the listener that is there gets a fresh table; none: open one */
+    MU_BOOT_DO_FREE_PORT,   /* addr: where others come. See that the port is free by binding and closing */
     MU_BOOT_DO_CLOSE_STORE, /* the listener that is there, or being opened; no answer */
-    MU_BOOT_DO_CHECK_SELF, /* addr, port, wait_ms: listen for it as well, connect to ourselves there and hang up. CHECKED or
-                             * REQUEST_FAILED */
-    MU_BOOT_DO_REACH,      /* addr, port, wait_ms: connect to the store there and hang up. CHECKED or REQUEST_FAILED */
+    /* CHECKED or REQUEST_FAILED: */
+    MU_BOOT_DO_CHECK_SELF, /* addr, port, wait_ms: listen for it as well, connect to ourselves there and hang up */
+    MU_BOOT_DO_REACH,      /* addr, port, wait_ms: connect to the store there and hang up */
     MU_BOOT_DO_GET,        /* key, wait_ms: GOT, MISSING or REQUEST_FAILED */
     MU_BOOT_DO_CHECK,      /* key, wait_ms: FOUND (does not wait for the key) or REQUEST_FAILED */
     MU_BOOT_DO_SET,        /* key, value, wait_ms: SET or REQUEST_FAILED */
@@ -211,5 +214,17 @@ uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted
 struct mu_bind mu_boot_bind(const struct mu_boot *boot); /* as the config has it; the texts are the machine's */
 
 const char *mu_boot_state_text(enum mu_boot_state state);
+
+/* How to carry out OPEN_STORE, KEEP_STORE or FREE_PORT. */
+enum mu_boot_listening {
+    MU_BOOT_OPEN_WORKERS, /* a store for the workers; agents use it, too */
+    MU_BOOT_OPEN_AGENTS,  /* a store for the agents alone, and a free port for worker 0 */
+    MU_BOOT_RENEW,        /* the workers' store that is there */
+    MU_BOOT_FIND_PORT,    /* nobody listens here: worker 0 will */
+};
+/* `agents_store`: rank 0 has one in any case. `has_store`: the workers' is there. */
+enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store);
+
+int mu_boot_told_code(int code); /* of a FAIL, as the owner of a rendezvous is told it */
 
 #endif

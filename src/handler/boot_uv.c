@@ -1,6 +1,7 @@
-/* Drives the boot machine. Happy path: a round is started, its effects are performed one by one, and what comes of them goes
- * back to the machine, until it says that it is done. An effect that fails at once is answered when the step is over; one that
- * fails later, when it does. What is under way when the round is stopped may still be answered: the machine drops it. */
+/* Drives the boot machine. Happy path: a round is started, its effects are performed one by one, and what comes of them
+ * goes back to the machine, until it says that it is done. An effect that fails at once is answered when the step is
+ * over; one that fails later, when it does. What is under way when the round is stopped may still be answered: the
+ * machine drops it. */
 #include "handler/boot_uv.h"
 
 #include "base/buf.h"
@@ -16,9 +17,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-/* A wait that is no longer wanted holds its connection until its time is up: let that be soon. The machine asks again. */
-#define GET_SLICE_MS 2000
 
 /* A request to the kv; lives until it is answered, wanted or not. */
 struct order {
@@ -111,16 +109,12 @@ static void ask_kv(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
     boot->config.kv->ops->submit(boot->config.kv, &order->request);
 }
 
-static void request(struct mu_boot_uv *boot, const struct mu_boot_effect *from)
+static void request(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
-    struct mu_boot_effect effect = *from;
-
-    if (effect.type == MU_BOOT_DO_GET && effect.wait_ms > GET_SLICE_MS)
-        effect.wait_ms = GET_SLICE_MS;
     if (boot->config.kv != NULL)
-        ask_kv(boot, &effect);
+        ask_kv(boot, effect);
     else
-        boot->config.ops->request(boot->config.ctx, &effect);
+        boot->config.ops->request(boot->config.ctx, effect);
 }
 
 /* ---- Stores ---- */
@@ -216,14 +210,18 @@ static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *eff
 {
     struct muster_error error = { 0 };
     uint16_t port = effect->port;
-    int rc;
+    int rc = 0;
 
-    if (effect->type == MU_BOOT_DO_FREE_PORT && !boot->config.agents_store) { /* nobody listens here: worker 0 will */
+    switch (mu_boot_listening(effect->type, boot->config.agents_store, boot->workers != NULL)) {
+    case MU_BOOT_FIND_PORT:
         rc = find_port(&port, &error);
-    } else if (effect->type == MU_BOOT_DO_KEEP_STORE && boot->workers != NULL) {
+        break;
+    case MU_BOOT_RENEW:
         rc = mu_server_renew(boot->workers, &error);
         port = mu_addr_port(mu_server_address(boot->workers));
-    } else {
+        break;
+    case MU_BOOT_OPEN_WORKERS:
+    case MU_BOOT_OPEN_AGENTS:
         find_place(boot, effect);
         return;
     }
@@ -287,8 +285,9 @@ static void connect_to_store(struct mu_boot_uv *boot)
             boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = place->id, .error = &error });
 }
 
-/* Another address than the one for which the store was opened: it may have to listen there, too. Every address means those
- * of all interfaces, for it cannot be had where a single one is taken already. What fails here is found by connecting. */
+/* Another address than the one for which the store was opened: it may have to listen there, too. Every address means
+ * those of all interfaces, for it cannot be had where a single one is taken already. What fails here is found by
+ * connecting. */
 static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan, struct muster_error *reterr)
 {
     union mu_addr addrs[MU_BIND_INTERFACES_MAX];
@@ -303,7 +302,7 @@ static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan,
         if (!mu_addr_parse(host, 0, &addrs[0]))
             continue;
         rc = mu_server_listen_also(boot->workers, &addrs[0], reterr);
-        if (mu_addr_is_loopback(&addrs[0]) || plan->reason == MU_BIND_INTERFACES)
+        if (!mu_bind_is_needed(plan, &addrs[0]))
             rc = 0;
     }
     for (size_t i = 0; i < count; i++)
@@ -405,8 +404,7 @@ static void tell_failed(struct mu_boot_uv *boot, const struct muster_error *erro
 {
     struct muster_error told = *error;
 
-    if (!muster_error_is_rdzv(told.code))
-        told.code = MUSTER_ERDZV_CONNECTION;
+    told.code = mu_boot_told_code(error->code);
     boot->config.ops->on_failed(boot->config.ctx, &told);
 }
 
@@ -527,7 +525,8 @@ bool mu_boot_uv_is_on(const struct mu_boot_uv *boot)
     return mu_boot_deadline_ms(&boot->machine) != UINT64_MAX;
 }
 
-/* Workers look MASTER_ADDR up, and not every machine knows the name localhost: a resolver may ask far away for it, in vain. */
+/* Workers look MASTER_ADDR up, and not every machine knows the name localhost: a resolver may ask far away for it, in
+ * vain. */
 static bool knows_localhost(void)
 {
     FILE *file = fopen("/etc/hosts", "re");

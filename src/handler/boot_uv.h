@@ -1,6 +1,6 @@
-/* Drives the boot machine (boot.h) on a libuv loop, for the handlers whose rounds end with it: opens and closes the stores of
- * the workers and the agents, connects to ourselves, keeps the time, and hands the requests for the round's keys to whoever
- * has them. A member of its handler, which it never outlives. */
+/* Drives the boot machine (boot.h) on a libuv loop, for the handlers whose rounds end with it: opens and closes the
+ * stores of the workers and the agents, connects to ourselves, keeps the time, and hands the requests for the round's
+ * keys to whoever has them. A member of its handler, which it never outlives. */
 #ifndef MU_HANDLER_BOOT_UV_H
 #define MU_HANDLER_BOOT_UV_H
 
@@ -17,8 +17,8 @@ struct mu_boot_uv_ops {
     /* The round can begin, and its workers meet there. Everything may be called from here, and from on_failed. */
     void (*on_done)(void *ctx, const struct muster_store_info *bootstrap);
     void (*on_failed)(void *ctx, const struct muster_error *error); /* of the kind muster_error_is_rdzv() */
-    /* GET, CHECK or SET; what `effect` points to is borrowed until this returns. To be answered once, at any time, also from
-     * inside, with mu_boot_uv_answer(). NULL if there is a kv. */
+    /* GET, CHECK or SET; what `effect` points to is borrowed until this returns. To be answered once, at any time, also
+     * from inside, with mu_boot_uv_answer(). NULL if there is a kv. */
     void (*request)(void *ctx, const struct mu_boot_effect *effect);
 };
 
@@ -65,8 +65,8 @@ void mu_boot_uv_done(struct mu_boot_uv *boot); /* zeroed memory is fine */
 
 /* From here on it is the loop's, and has to be closed. */
 void mu_boot_uv_open(struct mu_boot_uv *boot, uv_loop_t *loop, const struct mu_boot_uv_config *config);
-/* Nothing is told any more, from this call on. Requests to the kv are waited for: closing that ends them. `closed` comes from
- * the loop; then the memory is the handler's again. */
+/* Nothing is told any more, from this call on. Requests to the kv are waited for: closing that ends them. `closed`
+ * comes from the loop; then the memory is the handler's again. */
 void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx));
 
 /* A round was joined; ends what was under way for another one. */

@@ -1,7 +1,7 @@
 /* Who is in a static group, as rank 0 sees it, and the texts that rank 0 and the other nodes exchange. Pure.
  *
- * A node of ours announces itself before it is counted, so that rank 0 knows which connection is whose. Nodes of PyTorch, and
- * blocking calls of this library, are counted without a name. */
+ * A node of ours announces itself before it is counted, so that rank 0 knows which connection is whose. Nodes of
+ * PyTorch, and blocking calls of this library, are counted without a name. */
 #ifndef MU_HANDLER_ROSTER_H
 #define MU_HANDLER_ROSTER_H
 

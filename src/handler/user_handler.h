@@ -9,17 +9,15 @@
  *    +--leave: LEFT---------------------------------+
  *
  * - Asking again and again is all that a handler's interface has for news of a round. Nothing else is asked at
- * intervals,
- *   and only while we are in a round.
+ *   intervals, and only while we are in a round.
  * - A leave while next_rendezvous() is under way calls shutdown() beside it, from another thread: that makes it return.
- * A
- *   leave at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic rendezvous does.
+ *   A leave at another time calls nothing: shutdown() would close the job for the others, as PyTorch's dynamic
+ *   rendezvous does.
  * - Freed while in a round, the job is over: shutdown() is called, as PyTorch's launcher does. Freed while out of one,
- * it is
- *   not: an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
- * - Before all that, calls of the round's store that are still under way have to return: the handler may own it. - A
- * call that something else waits for, and that has not returned for 5 s, is named once. - What has not returned end_ms
- * after the leave that interrupts a join, or after the free, is abandoned. */
+ *   it is not: an agent that never came in, or that left, closes nothing. Then, where the handler is ours, free().
+ * - Before all that, calls of the round's store that are still under way have to return: the handler may own it.
+ * - A call that something else waits for, and that has not returned for 5 s, is named once.
+ * - What has not returned end_ms after the leave that interrupts a join, or after the free, is abandoned. */
 #ifndef MU_HANDLER_USER_HANDLER_H
 #define MU_HANDLER_USER_HANDLER_H
 

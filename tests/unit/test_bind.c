@@ -219,6 +219,20 @@ static void the_first_bound_address_is_one_for_others(void **state)
     }
 }
 
+static void an_address_that_others_were_told_is_needed(void **state)
+{
+    struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
+    union mu_addr loopback, other;
+
+    (void)state;
+    assert_true(mu_addr_parse("127.0.0.1", 0, &loopback));
+    assert_true(mu_addr_parse("192.0.2.1", 0, &other));
+    assert_true(mu_bind_is_needed(&plan, &other));
+    assert_false(mu_bind_is_needed(&plan, &loopback));
+    plan.reason = MU_BIND_INTERFACES; /* one of them is used */
+    assert_false(mu_bind_is_needed(&plan, &other));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +242,7 @@ int main(void)
         cmocka_unit_test(options_of_a_rendezvous_say_it),
         cmocka_unit_test(what_is_bound_covers_addresses),
         cmocka_unit_test(the_first_bound_address_is_one_for_others),
+        cmocka_unit_test(an_address_that_others_were_told_is_needed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

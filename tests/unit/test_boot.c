@@ -218,7 +218,7 @@ static void rounds_of_our_own_kind_get_a_new_store_each(void **state)
     publishes(s, T0, 4711);
     assert_string_equal(start(s, T0, ours(1, 0)), "close, open");
     publishes(s, T0, 4712);
-    assert_string_equal(start(s, T0, ours(2, 1)), "close, get " K(2, "ADDR") " 60000");
+    assert_string_equal(start(s, T0, ours(2, 1)), "close, get " K(2, "ADDR") " 2000");
     assert_string_equal(start(s, T0, ours(3, 0)), "open");
 }
 
@@ -232,7 +232,7 @@ static void with_a_stock_member_one_listener_stays_for_good(void **state)
     publishes(s, T0, 4711);
     assert_string_equal(start(s, T0, ours(2, 0)), "keep");
     publishes(s, T0, 4711);
-    assert_string_equal(start(s, T0, ours(3, 1)), "get " K(3, "ADDR") " 60000");
+    assert_string_equal(start(s, T0, ours(3, 1)), "get " K(3, "ADDR") " 2000");
     assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "");
 }
 
@@ -486,8 +486,8 @@ static void the_others_read_address_and_port(void **state)
 {
     struct scene *s = *state;
 
-    assert_string_equal(start(s, T0, ours(3, 2)), "get " K(3, "ADDR") " 60000");
-    assert_string_equal(got(s, T0 + 10, "10.0.0.1"), "get " K(3, "PORT") " 59990");
+    assert_string_equal(start(s, T0, ours(3, 2)), "get " K(3, "ADDR") " 2000");
+    assert_string_equal(got(s, T0 + 10, "10.0.0.1"), "get " K(3, "PORT") " 2000");
     assert_string_equal(got(s, T0 + 20, "4711"), "done '10.0.0.1' 4711");
 }
 
@@ -556,7 +556,7 @@ static void a_stock_rank_0_that_publishes_is_taken_at_its_word(void **state)
     struct scene *s = *state;
 
     assert_string_equal(start(s, T0, mixed(3, 1, false, "p_2_0")), "get " K(3, "ADDR") " 1000");
-    assert_string_equal(got(s, T0, "p"), "get " K(3, "PORT") " 60000");
+    assert_string_equal(got(s, T0, "p"), "get " K(3, "PORT") " 2000");
     assert_string_equal(got(s, T0, "5"), "done 'p' 5");
 }
 
@@ -582,7 +582,7 @@ static void an_earlier_pair_that_vanishes_is_not_the_end(void **state)
     assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 2000), "check " K(0, "PORT"));
     assert_string_equal(found(s, T0 + 2000, true), "get " K(0, "ADDR") " 1000");
     (void)got(s, T0 + 2000, "p");
-    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 3000), "get " K(2, "ADDR") " 57000");
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 3000), "get " K(2, "ADDR") " 2000");
 }
 
 static void without_an_earlier_pair_this_rounds_is_waited_for(void **state)
@@ -590,7 +590,7 @@ static void without_an_earlier_pair_this_rounds_is_waited_for(void **state)
     struct scene *s = *state;
 
     (void)start(s, T0, mixed(0, 1, false, "p_2_0"));
-    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 1000), "get " K(0, "ADDR") " 59000");
+    assert_string_equal(plain(s, MU_BOOT_ON_MISSING, T0 + 1000), "get " K(0, "ADDR") " 2000");
     assert_string_equal(plain(s, MU_BOOT_ON_TIME, DEADLINE), "fail ERDZV_TIMEOUT: bootstrap of round 0: rank 0 (p_2_0) "
                                                              "has not published MASTER_ADDR within 60.0 s");
 }
@@ -607,7 +607,7 @@ static void not_more_than_the_last_rounds_are_looked_at(void **state)
         (void)found(s, T0 + 1000, false);
     }
     assert_int_equal(looked, MU_BOOT_ROUNDS_MAX);
-    assert_string_equal(s->trace, "get " K(100, "ADDR") " 59000");
+    assert_string_equal(s->trace, "get " K(100, "ADDR") " 2000");
 }
 
 static void rounds_that_had_another_rank_0_are_passed_over(void **state)
@@ -635,7 +635,7 @@ static void an_old_stock_rank_0_publishes_later(void **state)
     assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
     old = mixed(4, 1, true, "a_1_1");
     old.old_dialect = true;
-    assert_string_equal(start(s, T0, old), "get " K(4, "ADDR") " 60000"); /* one of us does it at once */
+    assert_string_equal(start(s, T0, old), "get " K(4, "ADDR") " 2000"); /* one of us does it at once */
 }
 
 static void a_rank_0_that_moves_under_a_stock_member_is_warned_of(void **state)
@@ -679,7 +679,7 @@ static void answers_to_other_requests_are_dropped(void **state)
     assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "");
     assert_string_equal(found(s, T0, true), "");
     assert_string_equal(listening(s, T0, 1), "");
-    assert_string_equal(got(s, T0, "a"), "get " K(3, "PORT") " 60000");
+    assert_string_equal(got(s, T0, "a"), "get " K(3, "PORT") " 2000");
     assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "");
     assert_string_equal(got(s, T0, "1"), "");
     assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
@@ -900,6 +900,31 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+static void a_store_is_opened_renewed_or_left_to_worker_0(void **state)
+{
+    static const struct {
+        enum mu_boot_effect_type type;
+        bool agents_store, has_store;
+        enum mu_boot_listening how;
+    } rows[] = {
+        { MU_BOOT_DO_OPEN_STORE, false, false, MU_BOOT_OPEN_WORKERS },
+        { MU_BOOT_DO_OPEN_STORE, true, true, MU_BOOT_OPEN_WORKERS },
+        { MU_BOOT_DO_KEEP_STORE, false, false, MU_BOOT_OPEN_WORKERS },
+        { MU_BOOT_DO_KEEP_STORE, false, true, MU_BOOT_RENEW },
+        { MU_BOOT_DO_KEEP_STORE, true, true, MU_BOOT_RENEW },
+        { MU_BOOT_DO_FREE_PORT, false, false, MU_BOOT_FIND_PORT },
+        { MU_BOOT_DO_FREE_PORT, false, true, MU_BOOT_FIND_PORT },
+        { MU_BOOT_DO_FREE_PORT, true, false, MU_BOOT_OPEN_AGENTS },
+        { MU_BOOT_DO_FREE_PORT, true, true, MU_BOOT_OPEN_AGENTS },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_int_equal(mu_boot_listening(rows[i].type, rows[i].agents_store, rows[i].has_store), rows[i].how);
+    assert_int_equal(mu_boot_told_code(MUSTER_ESYSTEM), MUSTER_ERDZV_CONNECTION);
+    assert_int_equal(mu_boot_told_code(MUSTER_ERDZV_TIMEOUT), MUSTER_ERDZV_TIMEOUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -940,6 +965,7 @@ int main(void)
         cmocka_unit_test(localhost_is_known_by_a_line_of_etc_hosts),
         SCENE(names_of_any_length_are_cut_or_refused),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_store_is_opened_renewed_or_left_to_worker_0),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
