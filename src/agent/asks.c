@@ -84,6 +84,19 @@ void mu_asks_value(struct mu_asks *asks, struct mu_ask_slot *slot, struct mu_sli
     slot->ask.value = mu_slice(slot->value, value.len);
 }
 
+void mu_asks_look(struct mu_asks *asks, struct mu_ask_slot *slot)
+{
+    assert(slot->ask.kind == MU_ASK_COMPARE_SET);
+    slot->ask.expected = mu_slice_str(MU_ASK_NOTHING);
+    mu_asks_value(asks, slot, mu_slice_str(MU_ASK_NOTHING));
+}
+
+bool mu_answer_is_there(const struct mu_answer *answer)
+{
+    return answer->error == NULL && answer->value.len > 0 &&
+           !mu_slice_equal(answer->value, mu_slice_str(MU_ASK_NOTHING));
+}
+
 bool mu_asks_has(const struct mu_asks *asks, unsigned what)
 {
     for (size_t i = 0; i < MU_ASKS_MAX; i++) {

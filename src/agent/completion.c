@@ -62,6 +62,7 @@ void mu_completion_free(struct mu_completion *f)
         return;
     mu_asks_done(&f->asks);
     free(f->vanished);
+    mu_buf_done(&f->replaced);
     free(f->run_id);
     free(f->prefix);
     free(f->job_prefix);
@@ -101,6 +102,13 @@ void mu_completion_warn(struct mu_completion *f, const char *what, const struct 
 {
     (void)snprintf(f->warning, sizeof f->warning, "%s: %.600s; going on without", what, error->text);
     mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->warning;
+}
+
+void mu_completion_warn_foreign(struct mu_completion *f, const char *what, const char *key, struct mu_slice value,
+                                const char *next, struct mu_completion_effects *out)
+{
+    mu_foreign_say(f->foreign_text, what, key, value, next);
+    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
 }
 
 /* ---- Kinds of rounds ---- */
@@ -166,7 +174,7 @@ static void start_round(struct mu_completion *f, const struct mu_completion_star
     f->foreign_count = f->marked_count = f->vanished_count = 0;
     f->undone = f->removed = f->closed = f->told_failed = f->said_failed = f->said_heard = f->told_lost = f->noted =
         false;
-    f->second_look = f->full = f->missing = f->uncounted = f->fins = f->down = false;
+    f->second_look = f->full = f->missing = f->uncounted = f->overwritten = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->text[0] = '\0';
     f->gone = (struct mu_vanished){ .count = 0 };
@@ -303,28 +311,33 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
         mu_completion_counted(f, answer, event->now_ms, out);
         break;
     case LAST_GET:
-        if (answer->error == NULL)
+        if (answer->error == NULL && mu_completion_is_private(f) &&
+            !mu_slice_equal(answer->value, mu_slice_str(ALL_DONE))) {
+            if (!mu_slice_equal(answer->value, mu_slice_str(LOOK_AGAIN)))
+                mu_completion_warn_foreign(f, "the end of the round", slot.key, answer->value, "ignoring it", out);
+            mu_completion_doubt(f, event->now_ms); /* the marks decide */
+        } else if (answer->error == NULL)
             mu_completion_end_all_done(f, out);
         else
             mu_completion_end_over(f, "this node's workers have succeeded; the exit barrier is broken", out);
         break;
     case BUDGET_LOOK:
-        mu_completion_take_budget(f, answer, out);
+        mu_completion_take_budget(f, &slot, answer, out);
         break;
     case VERDICT_SET:
-        mu_completion_verdict_written(f, answer, out);
+        mu_completion_verdict_written(f, &slot, answer, out);
         break;
     case LAST_SET:
         mu_completion_end_written(f, out);
         break;
     case VERDICT_LOOK:
-        mu_completion_take_verdict(f, answer, out);
+        mu_completion_take_verdict(f, &slot, answer, out);
         break;
     case CLOSED_COUNT:
         f->closed_count = answer->error == NULL ? answer->number : -1;
         break;
     case CHECK_MARK:
-        mu_completion_marked(f, &slot, answer);
+        mu_completion_marked(f, &slot, answer, out);
         break;
     case STOCK_COUNT:
         f->stock_count = answer->error == NULL ? answer->number : 0;
@@ -333,7 +346,7 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
         f->our_count = answer->error == NULL ? answer->number : 0;
         break;
     case FAILED_GET:
-        mu_completion_take_failed(f, answer, out);
+        mu_completion_take_failed(f, &slot, answer, out);
         break;
     case HEARD_GET:
         if (answer->error == NULL)
@@ -344,13 +357,14 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
             mu_completion_set_bit(f->heard, slot.index);
         break;
     case NOTE_LOOK:
-        mu_completion_take_note(f, &slot, answer);
+        mu_completion_take_note(f, &slot, answer, out);
         break;
     case PROBE:
         if (f->down && f->state == MU_COMPLETION_WAITING && f->scan_ms > event->now_ms + MU_COMPLETION_PROBE_MS)
             f->scan_ms = event->now_ms + MU_COMPLETION_PROBE_MS; /* it answers us, and not the rendezvous: look again */
         break;
     case NOTE_SET:
+    case LOOK_SET:
     case HEARD_SET:
     case FAILED_SET:
     case BARRIER_113:

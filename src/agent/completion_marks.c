@@ -41,10 +41,13 @@ void mu_completion_sweep_on(struct mu_completion *f)
 
         if (!is_wanted(f, f->cursor))
             continue;
-        slot = mu_completion_is_old(f)
-                   ? mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor)
-                   : mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MU_ROUND_DONE_KEY, f->own_prefix,
-                                 f->cursor);
+        if (mu_completion_is_old(f))
+            slot = mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor);
+        else
+            slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, CHECK_MARK, f->cursor, MU_ROUND_DONE_KEY, f->own_prefix,
+                               f->cursor);
+        if (!mu_completion_is_old(f))
+            mu_asks_look(&f->asks, slot);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
         if (f->state == MU_COMPLETION_ACCOUNTING) {
             slot = mu_asks_add(&f->asks, MU_ASK_CHECK, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor);
@@ -57,11 +60,13 @@ void mu_completion_sweep_on(struct mu_completion *f)
 void mu_completion_set_mark(struct mu_completion *f)
 {
     struct mu_ask_slot *slot;
+    char text[MU_VANISHED_NOTE_MAX];
 
     if (mu_asks_has(&f->asks, MARK_SET))
         return;
     slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MU_ROUND_DONE_KEY, f->own_prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
+    mu_vanished_write_mark(text, f->start.rank, f->node);
+    mu_asks_value(&f->asks, slot, mu_slice_str(text));
 }
 
 static void set_mark_113(struct mu_completion *f)
@@ -143,6 +148,18 @@ static bool has_unmarked(const struct mu_completion *f)
     return false;
 }
 
+/* Somebody has overwritten a mark, and the node whose mark it was may be done: it waits for this key. */
+static void ask_to_mark_again(struct mu_completion *f)
+{
+    struct mu_ask_slot *slot;
+
+    if (!f->overwritten || !mu_completion_is_private(f))
+        return;
+    f->overwritten = false;
+    slot = mu_asks_add(&f->asks, MU_ASK_SET, LOOK_SET, -1, "%slast", f->own_prefix);
+    mu_asks_value(&f->asks, slot, mu_slice_str(LOOK_AGAIN));
+}
+
 void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
 {
     if (!is_sweep_through(f))
@@ -160,6 +177,7 @@ void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_com
         mu_completion_be_last(f, now_ms, out);
     } else if (f->full) {
         f->scan_ms = now_ms + (f->uncounted ? MU_COMPLETION_SCAN_MS : MU_COMPLETION_SCAN_SLOW_MS);
+        ask_to_mark_again(f);
     }
 }
 
@@ -302,10 +320,16 @@ void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, stru
 
 /* ---- Answers ---- */
 
-void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
+void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                          struct mu_completion_effects *out)
 {
-    bool found = answer->error == NULL && answer->found;
+    bool old = mu_completion_is_old(f); /* a key that is there is a mark */
+    bool found = answer->error == NULL && (old ? answer->found : mu_vanished_is_mark(answer->value, slot->index));
 
+    if (!old && !found && mu_answer_is_there(answer)) {
+        f->overwritten = true;
+        mu_completion_warn_foreign(f, "a done mark", slot->key, answer->value, "ignoring it", out);
+    }
     f->missing |= !found;
     if (found && !mu_completion_bit(f->marked, slot->index)) {
         mu_completion_set_bit(f->marked, slot->index);

@@ -43,7 +43,7 @@ static void write_failed(struct mu_completion *f, struct mu_slice text)
 void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event)
 {
     const char *text = event->text == NULL ? "a worker has failed" : event->text;
-    struct mu_verdict failure = { .rank = event->rank };
+    struct mu_verdict failure = { .round = f->start.round, .tag = f->start.tag, .rank = event->rank };
     int len;
 
     if (f->state != MU_COMPLETION_WATCHING || f->closed || f->said_failed)
@@ -69,13 +69,18 @@ void mu_completion_end_listening(struct mu_completion *f)
         write_failed(f, mu_slice_str(UNTOLD));
 }
 
-void mu_completion_take_failed(struct mu_completion *f, const struct mu_answer *answer,
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                struct mu_completion_effects *out)
 {
     struct mu_verdict failure;
 
-    if (answer->error != NULL || mu_verdict_read(answer->value, &failure, NULL) < 0 || failure.succeeded)
+    if (answer->error != NULL || mu_slice_equal(answer->value, mu_slice_str(UNTOLD)))
         return;
+    if (!mu_verdict_read(answer->value, &failure) || failure.succeeded || failure.rank < 0 ||
+        failure.round != f->start.round || failure.tag != f->start.tag) {
+        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "ignoring it", out);
+        return;
+    }
     mu_completion_say_heard(f); /* also if we are done: we are there */
     if (f->state != MU_COMPLETION_WATCHING)
         return;
@@ -101,9 +106,8 @@ void mu_completion_read_notes(struct mu_completion *f)
         member->note = MU_NOTE_ASKED;
         slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, MU_ROUND_LEFT_KEY, f->own_prefix,
                            member->rank);
-        slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+        mu_asks_look(&f->asks, slot);
         slot->once = true;
-        mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
     }
 }
 
@@ -116,9 +120,14 @@ void mu_completion_forget_notes(struct mu_completion *f)
             f->gone.members[i].note = MU_NOTE_UNREAD;
 }
 
-void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                             struct mu_completion_effects *out)
 {
-    mu_vanished_read_note(&f->gone.members[slot->index], answer->error == NULL ? answer->value : mu_slice("", 0));
+    struct mu_vanished_member *member = &f->gone.members[slot->index];
+
+    mu_vanished_read_note(member, answer->error == NULL ? answer->value : mu_slice("", 0));
+    if (member->note == MU_NOTE_NONE && mu_answer_is_there(answer))
+        mu_completion_warn_foreign(f, "a note", slot->key, answer->value, "ignoring it", out);
 }
 
 bool mu_completion_are_notes_read(const struct mu_completion *f)

@@ -4,6 +4,8 @@
 #define MU_AGENT_COMPLETION_PARTS_H
 
 #include "agent/completion.h"
+#include "base/buf.h"
+#include "rdzv/foreign.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,8 +17,9 @@
 #define LAST "%storchelastic/agent/terminal_state/last_member"
 #define FAILED_KEY "%sfailed"
 #define HEARD "%sheard/%" PRId64
+#define ALL_DONE "<val_ignored>"      /* in the key of the last; PyTorch's has the same */
+#define LOOK_AGAIN "look"             /* ... or: set your marks again, one of them was overwritten */
 #define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
-#define NOTHING "?"                   /* what a look at a verdict or a note gets where there is none */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
@@ -27,6 +30,7 @@ enum what {
     MEMBERS_ADD,  /* PyTorch's barrier */
     LAST_GET,     /* the last has come */
     LAST_SET,     /* ... and is us */
+    LOOK_SET,     /* a mark is to be set again */
     BARRIER_113,  /* a mark of 1.13 */
     FIN_SET,      /* 1.13: we have seen all marks */
     FIN_113,      /* ... and so have they */
@@ -84,7 +88,8 @@ struct mu_completion {
     int64_t cursor, stock_count, our_count;
     int64_t barrier_cursor; /* through those of 1.13 */
     uint64_t look_again_ms, scan_ms;
-    bool uncounted; /* nobody knows whether we are in the counter */
+    bool overwritten; /* one of the marks was */
+    bool uncounted;   /* nobody knows whether we are in the counter */
 
     /* A closed job. */
     bool judging_closed;
@@ -100,7 +105,8 @@ struct mu_completion {
     uint64_t away_ms;           /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
     uint64_t gone_ms;           /* since when its host refuses connections; UINT64_MAX: it does not */
     char verdict_text[MU_VERDICT_TEXT_MAX];
-    char text[TEXT_MAX], warning[TEXT_MAX];
+    struct mu_buf replaced; /* what is none in the verdict's key; empty: nothing is there */
+    char text[TEXT_MAX], warning[TEXT_MAX], foreign_text[MU_FOREIGN_TEXT_MAX];
 };
 
 /* completion.c */
@@ -109,6 +115,9 @@ bool mu_completion_bit(const uint8_t *bits, int64_t rank);
 const char *mu_completion_who(struct mu_completion *f);
 void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error,
                         struct mu_completion_effects *out);
+/* A value of another kind in a key; `next`: what is done about it. */
+void mu_completion_warn_foreign(struct mu_completion *f, const char *what, const char *key, struct mu_slice value,
+                                const char *next, struct mu_completion_effects *out);
 bool mu_completion_is_tracked(const struct mu_completion *f); /* we hear of its members, and it can be closed */
 bool mu_completion_is_private(const struct mu_completion *f); /* nobody of PyTorch looks: all keys are ours */
 bool mu_completion_is_old(const struct mu_completion *f);     /* the keys are those of 1.13 */
@@ -132,12 +141,12 @@ void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end 
 void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
 void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out);
 void mu_completion_begin_judging_closed(struct mu_completion *f);
-void mu_completion_take_verdict(struct mu_completion *f, const struct mu_answer *answer,
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                 struct mu_completion_effects *out);
-void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *answer,
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                struct mu_completion_effects *out);
-void mu_completion_verdict_written(struct mu_completion *f, const struct mu_answer *answer,
-                                   struct mu_completion_effects *out);
+void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
+                                   const struct mu_answer *answer, struct mu_completion_effects *out);
 void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out);
 
 /* completion_notes.c */
@@ -146,11 +155,12 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
 void mu_completion_listen(struct mu_completion *f);
 void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event);
 void mu_completion_end_listening(struct mu_completion *f);
-void mu_completion_take_failed(struct mu_completion *f, const struct mu_answer *answer,
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                struct mu_completion_effects *out);
 void mu_completion_read_notes(struct mu_completion *f);
 void mu_completion_forget_notes(struct mu_completion *f);
-void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                             struct mu_completion_effects *out);
 bool mu_completion_are_notes_read(const struct mu_completion *f);
 void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completion_event *event);
 void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out);
@@ -176,7 +186,8 @@ void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_
                                  struct mu_completion_effects *out);
 void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
 void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                          struct mu_completion_effects *out);
 void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer, uint64_t now_ms,
                            struct mu_completion_effects *out);
 

@@ -73,7 +73,7 @@ void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects 
     f->state = MU_COMPLETION_FREEING;
     slot = mu_completion_is_private(f) ? mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, "%slast", f->own_prefix)
                                        : mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
-    mu_asks_value(&f->asks, slot, mu_slice_str("<val_ignored>"));
+    mu_asks_value(&f->asks, slot, mu_slice_str(ALL_DONE));
 }
 
 /* The rendezvous says no more than that its store is away: is somebody there, and when does it answer again? */
@@ -96,6 +96,7 @@ static void write_verdict(struct mu_completion *f)
 {
     struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->job_prefix);
 
+    slot->ask.expected = mu_buf_slice(&f->replaced);
     mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
 }
 
@@ -104,20 +105,23 @@ static void look_at_budget(struct mu_completion *f)
 {
     struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", f->job_prefix);
 
-    slot->ask.expected = mu_slice_str(NOTHING);
-    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+    mu_asks_look(&f->asks, slot);
 }
 
 /* With f->text as the cause, if there is one. */
 void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
                                 struct mu_completion_effects *out)
 {
-    struct mu_verdict verdict = { .succeeded = how == MU_COMPLETION_END_ALL_DONE, .rank = f->start.rank };
+    struct mu_verdict verdict = { .succeeded = how == MU_COMPLETION_END_ALL_DONE,
+                                  .round = f->start.round,
+                                  .tag = f->start.tag,
+                                  .rank = f->start.rank };
     int len;
 
     mu_completion_be_idle(f, MU_COMPLETION_VERDICT);
     f->end = how;
     f->has_verdict = false;
+    f->replaced.len = 0;
     f->deadline_ms = now_ms + MU_COMPLETION_CLOSE_MS;
     mu_line_copy(verdict.node, sizeof verdict.node, mu_slice_str(f->host));
     mu_line_copy(verdict.cause, sizeof verdict.cause, mu_slice_str(cause));
@@ -147,8 +151,7 @@ static void look_at_verdict(struct mu_completion *f)
     if (!f->start.has_store || mu_asks_has(&f->asks, VERDICT_LOOK))
         return;
     slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
-    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
-    mu_asks_value(&f->asks, slot, mu_slice_str(NOTHING));
+    mu_asks_look(&f->asks, slot);
 }
 
 static void tell_failed(struct mu_completion *f, struct mu_completion_effects *out)
@@ -186,13 +189,21 @@ void mu_completion_begin_judging_closed(struct mu_completion *f)
         (void)mu_asks_add(&f->asks, MU_ASK_ADD, CLOSED_COUNT, -1, MEMBERS, f->prefix);
 }
 
-void mu_completion_take_verdict(struct mu_completion *f, const struct mu_answer *answer,
+/* Whether the value is a verdict that can be believed, which is in f->verdict then. */
+static bool read_verdict(struct mu_completion *f, struct mu_slice value)
+{
+    return mu_verdict_read(value, &f->verdict) &&
+           mu_verdict_is_credible(&f->verdict, f->start.round, f->start.tag, f->start.world_size);
+}
+
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                 struct mu_completion_effects *out)
 {
     f->seen = NONE;
-    if (answer->error == NULL && !mu_slice_equal(answer->value, mu_slice_str(NOTHING)) &&
-        mu_verdict_read(answer->value, &f->verdict, NULL) == 0)
+    if (mu_answer_is_there(answer) && read_verdict(f, answer->value))
         f->seen = f->verdict.succeeded ? SUCCEEDED : FAILED;
+    else if (mu_answer_is_there(answer))
+        mu_completion_warn_foreign(f, "the verdict", slot->key, answer->value, "ignoring it", out);
     if (f->seen == FAILED) {
         name_verdict(f);
         if (mu_completion_is_done(f))
@@ -204,13 +215,15 @@ void mu_completion_take_verdict(struct mu_completion *f, const struct mu_answer 
     }
 }
 
-void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *answer,
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                struct mu_completion_effects *out)
 {
     struct mu_restart_budget found;
-    bool over = answer->error == NULL && mu_restart_budget_read(answer->value, &found) &&
-                (found.round != f->start.round || found.tag != f->start.tag);
+    bool readable = answer->error == NULL && mu_restart_budget_read(answer->value, &found);
+    bool over = readable && (found.round != f->start.round || found.tag != f->start.tag);
 
+    if (!readable && mu_answer_is_there(answer))
+        mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it", out);
     if (over && f->end == MU_COMPLETION_END_ALL_DONE)
         mu_completion_end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
     else if (over)
@@ -219,14 +232,21 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_answer *
         write_verdict(f);
 }
 
-/* There is a verdict: ours, or that of somebody who came before. */
-void mu_completion_verdict_written(struct mu_completion *f, const struct mu_answer *answer,
-                                   struct mu_completion_effects *out)
+/* There is a verdict: ours, or that of somebody who came before. What is none is replaced by ours. */
+void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
+                                   const struct mu_answer *answer, struct mu_completion_effects *out)
 {
+    bool credible = answer->error == NULL && read_verdict(f, answer->value);
+
     if (answer->error != NULL)
         mu_completion_warn(f, "write the verdict", answer->error, out);
-    if (answer->error == NULL && f->end == MU_COMPLETION_END_ALL_DONE &&
-        mu_verdict_read(answer->value, &f->verdict, NULL) == 0 && !f->verdict.succeeded) {
+    if (mu_answer_is_there(answer) && !credible && !mu_slice_equal(answer->value, mu_buf_slice(&f->replaced)) &&
+        mu_buf_assign(&f->replaced, answer->value) == 0) {
+        mu_completion_warn_foreign(f, "the verdict", slot->key, answer->value, "replacing it", out);
+        write_verdict(f);
+        return;
+    }
+    if (credible && f->end == MU_COMPLETION_END_ALL_DONE && !f->verdict.succeeded) {
         name_verdict(f);
         mu_completion_end_over(f, f->text, out);
         return;

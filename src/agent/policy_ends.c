@@ -190,9 +190,8 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
 {
     struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->job_prefix);
 
-    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
+    mu_asks_look(&p->asks, slot);
     slot->once = true;
-    mu_asks_value(&p->asks, slot, mu_slice_str(NOTHING));
     mu_policy_enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
 }
 
@@ -263,10 +262,14 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
                         struct mu_policy_effects *out)
 {
     struct mu_verdict verdict;
-    bool known = answer != NULL && answer->error == NULL && mu_verdict_read(answer->value, &verdict, NULL) == 0;
+    bool there = answer != NULL && mu_answer_is_there(answer);
+    bool known = there && mu_verdict_read(answer->value, &verdict) &&
+                 mu_verdict_is_credible(&verdict, p->joined.round, p->joined.tag, 0);
 
     p->in = false;
     mu_asks_drop(&p->asks);
+    if (there && !known)
+        mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it", out);
     if (known && verdict.succeeded)
         add_reason(&p->outcome.error, "the job has succeeded", "");
     else if (known)

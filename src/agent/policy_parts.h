@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define NOTHING "?" /* what a look at a verdict gets where there is none */
 #define REMOVED_WHY "the others had gone on without this node"
 enum { TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
 

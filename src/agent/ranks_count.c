@@ -8,8 +8,7 @@ void mu_ranks_look_at_budget(struct mu_ranks *r)
 {
     struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
 
-    slot->ask.expected = mu_slice_str(NOTHING); /* a missing key answers that, and stays missing */
-    mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
+    mu_asks_look(&r->asks, slot);
     r->state = MU_RANKS_COUNTING;
 }
 
@@ -92,15 +91,15 @@ static void settle(struct mu_ranks *r)
     r->state = MU_RANKS_SETTLING;
     mu_round_own_prefix(r->last_prefix, r->prefix_room, r->run_id, r->last.round, r->last.tag);
     for (size_t i = 0; i < missing->count; i++) {
-        struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_CHECK, MISSING_DONE, (int64_t)i, MU_ROUND_DONE_KEY,
-                                               r->last_prefix, missing->members[i].rank);
+        struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_DONE, (int64_t)i,
+                                               MU_ROUND_DONE_KEY, r->last_prefix, missing->members[i].rank);
 
+        mu_asks_look(&r->asks, slot);
         slot->once = true;
         slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_NOTE, (int64_t)i, MU_ROUND_LEFT_KEY, r->last_prefix,
                            missing->members[i].rank);
         slot->once = true;
-        slot->ask.expected = mu_slice_str(NOTHING);
-        mu_asks_value(&r->asks, slot, mu_slice_str(NOTHING));
+        mu_asks_look(&r->asks, slot);
     }
 }
 
@@ -116,7 +115,8 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
 
     /* A key that is missing answers what was expected of it, or nothing. */
     if (value.len == 0 ||
-        (mu_slice_equal(value, fixing ? mu_slice(r->budget.data, r->budget.len) : mu_slice_str(NOTHING)) && !is_wanted))
+        (mu_slice_equal(value, fixing ? mu_slice(r->budget.data, r->budget.len) : mu_slice_str(MU_ASK_NOTHING)) &&
+         !is_wanted))
         value.len = 0;
     if (value.len > 0 && readable && fixing && found.round == r->start.round && found.tag == r->start.tag) {
         r->result.count = found.count;

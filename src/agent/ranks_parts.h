@@ -17,7 +17,6 @@
 #define INFO_113 "torchelastic/role_info%" PRId64
 #define ASSIGNED_OURS "ranks/%" PRId64
 #define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
-#define NOTHING "?" /* what a look at the budget gets where there is none */
 enum {
     VALUE_EXTRA = 128, /* of a value, beside the role and what is settled */
     VALUE_MAX = 16384, /* of others' values */

@@ -1,6 +1,7 @@
 /* Who has vanished from a round, and in which words. See vanished.h. */
 #include "agent/vanished.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,6 +70,19 @@ void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice te
         skip = strlen(kinds[i].start);
     }
     mu_line_copy(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
+}
+
+void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], int64_t rank, const char *node)
+{
+    (void)snprintf(text, MU_VANISHED_NOTE_MAX, "done %" PRId64 " %s", rank, node);
+}
+
+bool mu_vanished_is_mark(struct mu_slice text, int64_t rank)
+{
+    char start[MU_VANISHED_NOTE_MAX];
+
+    mu_vanished_write_mark(start, rank, "");
+    return starts_with(text, start);
 }
 
 /* ---- Words ---- */

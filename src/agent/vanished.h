@@ -52,6 +52,10 @@ void mu_line_copy(char *to, size_t room, struct mu_slice from);
 void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *name, bool ours, bool waits);
 void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
 
+/* The text of a done mark, which names the rank that it stands under: anything else there is none. */
+void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], int64_t rank, const char *node);
+bool mu_vanished_is_mark(struct mu_slice text, int64_t rank);
+
 /* The text of a note; `text` has room for MU_VANISHED_NOTE_MAX bytes. */
 void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *why); /* LEFT, AGAIN or LOST */
 /* What was found under a member's rank; nothing that we could read is no note. */

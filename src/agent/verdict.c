@@ -3,8 +3,10 @@
 
 #include "agent/vanished.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- The verdict ---- */
@@ -19,32 +21,47 @@ static json_t *json_text(const char *text)
 
 int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX])
 {
-    json_t *json =
-        json_pack("{s:s, s:o, s:I, s:o}", "verdict", verdict->succeeded ? "succeeded" : "failed", "node",
-                  json_text(verdict->node), "rank", (json_int_t)verdict->rank, "cause", json_text(verdict->cause));
-    size_t len = json == NULL ? 0 : json_dumpb(json, text, MU_VERDICT_TEXT_MAX, JSON_ENSURE_ASCII);
+    char tag[17];
+    json_t *json;
+    size_t len;
 
+    (void)snprintf(tag, sizeof tag, "%016" PRIx64, verdict->tag);
+    json = json_pack("{s:s, s:I, s:s, s:o, s:I, s:o}", "verdict", verdict->succeeded ? "succeeded" : "failed", "round",
+                     (json_int_t)verdict->round, "tag", tag, "node", json_text(verdict->node), "rank",
+                     (json_int_t)verdict->rank, "cause", json_text(verdict->cause));
+    len = json == NULL ? 0 : json_dumpb(json, text, MU_VERDICT_TEXT_MAX, JSON_ENSURE_ASCII);
     json_decref(json);
     return len == 0 || len >= MU_VERDICT_TEXT_MAX ? MUSTER_ENOMEM : (int)len;
 }
 
-int mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict, struct muster_error *reterr)
+bool mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict)
 {
     json_t *json = text.len > MU_VERDICT_TEXT_MAX ? NULL : json_loadb(text.data, text.len, 0, NULL);
     const char *verdict = json_string_value(json_object_get(json, "verdict"));
+    const char *tag = json_string_value(json_object_get(json, "tag"));
     const char *node = json_string_value(json_object_get(json, "node"));
     const char *cause = json_string_value(json_object_get(json, "cause"));
-    const json_t *rank = json_object_get(json, "rank");
+    const json_t *round = json_object_get(json, "round"), *rank = json_object_get(json, "rank");
     bool succeeded = verdict != NULL && strcmp(verdict, "succeeded") == 0;
-    bool good = succeeded || (verdict != NULL && strcmp(verdict, "failed") == 0);
+    bool good = (succeeded || (verdict != NULL && strcmp(verdict, "failed") == 0)) && json_is_integer(round) &&
+                json_is_integer(rank) && tag != NULL && strlen(tag) == 16 && strspn(tag, "0123456789abcdef") == 16 &&
+                node != NULL && cause != NULL;
 
     if (good) {
-        *ret_verdict = (struct mu_verdict){ .succeeded = succeeded, .rank = -1 };
-        if (json_is_integer(rank))
-            ret_verdict->rank = json_integer_value(rank);
-        mu_line_copy(ret_verdict->node, sizeof ret_verdict->node, mu_slice_str(node == NULL ? "" : node));
-        mu_line_copy(ret_verdict->cause, sizeof ret_verdict->cause, mu_slice_str(cause == NULL ? "" : cause));
+        *ret_verdict = (struct mu_verdict){ .succeeded = succeeded,
+                                            .round = json_integer_value(round),
+                                            .tag = strtoull(tag, NULL, 16),
+                                            .rank = json_integer_value(rank) };
+        mu_line_copy(ret_verdict->node, sizeof ret_verdict->node, mu_slice_str(node));
+        mu_line_copy(ret_verdict->cause, sizeof ret_verdict->cause, mu_slice_str(cause));
     }
     json_decref(json);
-    return good ? 0 : mu_fail(reterr, MUSTER_EPROTOCOL, "this is no verdict (%zu bytes)", text.len);
+    return good;
+}
+
+bool mu_verdict_is_credible(const struct mu_verdict *verdict, int64_t round, uint64_t tag, int64_t world_size)
+{
+    if (verdict->rank < 0 || verdict->round < round)
+        return false;
+    return verdict->round > round || world_size == 0 || (verdict->tag == tag && verdict->rank < world_size);
 }

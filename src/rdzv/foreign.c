@@ -14,7 +14,6 @@ void mu_foreign_say(char text[static MU_FOREIGN_TEXT_MAX], const char *what, con
     for (size_t i = 0; i < len; i++)
         shown[i] = value.data[i] >= ' ' && value.data[i] < 0x7f ? value.data[i] : '?';
     shown[len] = '\0';
-    (void)snprintf(text, MU_FOREIGN_TEXT_MAX,
-                   "%s in '%.200s' was overwritten by something else (%zu byte%s: '%s%s'); %s", what, key, value.len,
-                   value.len == 1 ? "" : "s", shown, value.len > SHOWN_MAX ? "..." : "", next);
+    (void)snprintf(text, MU_FOREIGN_TEXT_MAX, "somebody has overwritten %s in '%.200s' (%zu byte%s: '%s%s'); %s", what,
+                   key, value.len, value.len == 1 ? "" : "s", shown, value.len > SHOWN_MAX ? "..." : "", next);
 }

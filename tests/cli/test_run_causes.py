@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from serving import until
 from test_run import agent_of, end_all, kill_agent, kill_both, one
 
 
@@ -89,3 +90,52 @@ def test_without_restarts_left_a_failure_ends_the_job_as_soon_as_the_others_have
     workers[1].fail()
     assert [agent.end() for agent in agents] == [1, 1, 1]
     assert all("no restart charged" not in agent.err for agent in agents)
+
+
+GARBAGE = "garbage"
+FORGED = '{"verdict": "failed", "node": "node7", "rank": 0, "cause": "forged by a stranger"}'
+
+
+def keys(server, part):
+    """Of the job, with that in them."""
+    return [key for key in server.call("list").out.decode().split() if key.startswith("muster.job/") and part in key]
+
+
+@pytest.mark.parametrize("value", [GARBAGE, FORGED, "?", ""])
+@pytest.mark.parametrize("key", ["budget", "verdict"])
+def test_a_foreign_value_in_a_key_of_the_job_is_not_the_end(scene, serve, key, value):
+    """The job restarts once, and succeeds; what was there is told, and never as a fact."""
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=2") for _ in range(2)]
+    first = scene.world(2)
+    server.call("set", f"muster.job/{key}", value)
+    first[0].fail()
+    second = scene.world(2, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "1"
+    server.call("set", f"muster.job/{key}", value)
+    end_all(second)
+    assert [agent.end() for agent in agents] == [0, 0]
+    said = "".join(agent.err for agent in agents)
+    assert "forged by a stranger;" not in said and "the job has failed" not in said
+    if value in (GARBAGE, FORGED):
+        what = "the restart budget" if key == "budget" else "the verdict"
+        assert f"somebody has overwritten {what} in 'muster.job/{key}' ({len(value)} bytes: " in said
+
+
+@pytest.mark.parametrize("value", [GARBAGE, FORGED])
+@pytest.mark.parametrize("part", ["done/0", "done/1", "done_count", "last", "left/0", "left/1", "heard/0", "failed"])
+def test_a_foreign_value_in_a_key_of_the_round_is_not_the_end(scene, serve, part, value):
+    """One node is done, and waits for the other, which is not."""
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=0") for _ in range(2)]
+    workers = scene.world(2)
+    [own] = keys(server, "/MASTER_ADDR")
+    server.call("set", own.replace("MASTER_ADDR", part), value)
+    workers[0].succeed()
+    done = agent_of(scene, workers[0])
+    until(lambda: keys(server, "/done/0"), what="a done mark")
+    server.call("set", own.replace("MASTER_ADDR", part), value)
+    assert workers[1].alive and done.process.poll() is None
+    workers[1].succeed()
+    assert [agent.end() for agent in agents] == [0, 0]
+    assert all("forged by a stranger;" not in agent.err and "the job has failed" not in agent.err for agent in agents)

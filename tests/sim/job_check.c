@@ -285,7 +285,7 @@ static bool verdict(struct mu_verdict *ret_verdict)
 
     if (!kv_find("muster." RUN_ID "/verdict", &text, NULL))
         return false;
-    EXPECT("G4", mu_verdict_read(text, ret_verdict, NULL) == 0, "the verdict is none: %.*s", (int)text.len, text.data);
+    EXPECT("G4", mu_verdict_read(text, ret_verdict), "the verdict is none: %.*s", (int)text.len, text.data);
     return true;
 }
 

@@ -627,8 +627,10 @@ static void a_failure_on_another_node_ends_the_round_here_for_free_and_is_said(v
 
     run(s);
     assert_string_equal(peer_failed(s), STOP); /* neither told to others nor paid for */
-    assert_string_equal(s->told, "note again: a worker failed on n7 (rank 2), 'a worker failed on n7 (rank 2); "
-                                 "restarting the group', step 7 ok, decision HEALTHY 1");
+    assert_string_equal(
+        s->told,
+        "note again: a worker failed on n7 (rank 2), 'a worker failed on n7 (rank 2); restarting the group', step 7 "
+        "ok, decision HEALTHY 1");
     assert_string_equal(peer_failed(s), "");
     assert_string_equal(waiting(s, 0), "");
     assert_string_equal(stopped(s), "join");
@@ -833,8 +835,10 @@ static void no_new_round_beside_what_cannot_be_killed(void **state)
         "leave");
     (void)simple(s, MU_POLICY_ON_LEFT);
     assert_string_equal(s->trace, "end error rc 1");
-    assert_string_equal(s->outcome.error.text, "stop the workers of role 'default' (state FAILED): 1 process of the "
-                                               "workers cannot be killed: 42 (python, state D)");
+    assert_string_equal(
+        s->outcome.error.text,
+        "stop the workers of role 'default' (state FAILED): 1 process of the workers cannot be killed: 42 (python, "
+        "state D)");
     configure(s, 1); /* success stays success */
     run(s);
     (void)exited(s, 0, true);
@@ -1047,8 +1051,9 @@ static void a_budget_that_is_none_is_put_back(void **state)
     run(s);
     (void)exited(s, 1, false);
     assert_string_equal(value(s, "garbage"), "cas muster.job/budget=1 0.00000000000000ab me");
-    assert_non_null(strstr(s->told, "'the restart budget in 'muster.job/budget' was overwritten by something else (7 "
-                                    "bytes: 'garbage'); putting it back'"));
+    assert_non_null(strstr(
+        s->told,
+        "'somebody has overwritten the restart budget in 'muster.job/budget' (7 bytes: 'garbage'); putting it back'"));
     assert_string_equal(value(s, PAID(1, 0) " me"), "");
     assert_string_equal(stopped(s), "join");
 }
@@ -1264,7 +1269,9 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
     (void)simple(s, MU_POLICY_ON_RUN);
     assert_string_equal(fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed"), "cas muster.job/verdict=?");
     assert_string_equal(
-        value(s, "{\"verdict\": \"failed\", \"node\": \"n7\", \"rank\": 2, \"cause\": \"exit code 3\"}"),
+        value(s,
+              "{\"verdict\": \"failed\", \"round\": 0, \"tag\": \"00000000000000ab\", \"node\": \"n7\", \"rank\": 2, "
+              "\"cause\": \"exit code 3\"}"),
         "end error rc 1");
     assert_string_equal(s->outcome.error.text, "closed: the job has failed: exit code 3");
     configure(s, 1);
@@ -1306,16 +1313,18 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)peer_failed(s);
     (void)stopped(s);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
-    assert_string_equal(value(s, "{\"verdict\":\"failed\",\"node\":\"n7\",\"rank\":0,"
-                                 "\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
-                        "end error rc 1");
+    assert_string_equal(
+        value(s, "{\"verdict\":\"failed\",\"round\":9,\"tag\":\"00000000000000ab\","
+                 "\"node\":\"n7\",\"rank\":0,\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
+        "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the job was closed: the job has failed: no restarts left");
     configure(s, 1); /* the others have gone on without it, and are done */
     run(s);
     (void)peer_failed(s);
     (void)stopped(s);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
-    assert_string_equal(value(s, "{\"verdict\":\"succeeded\",\"node\":\"n7\",\"rank\":0,\"cause\":\"\"}"),
+    assert_string_equal(value(s, "{\"verdict\":\"succeeded\",\"round\":9,\"tag\":\"00000000000000ab\","
+                                 "\"node\":\"n7\",\"rank\":0,\"cause\":\"\"}"),
                         "end graceful exit rc 0");
     configure(s, 1); /* a round has followed: then it is one */
     run(s);
