@@ -84,7 +84,8 @@ unsigned mu_asks_free(const struct mu_asks *asks);
 struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
                                 const char *key_format, ...) __attribute__((format(printf, 5, 6)));
 void mu_asks_value(struct mu_asks *asks, struct mu_ask_slot *slot, struct mu_slice value); /* copies; must fit */
-/* Makes a COMPARE_SET that changes nothing: a key that is missing answers MU_ASK_NOTHING, or nothing, and stays missing. */
+/* Makes a COMPARE_SET that changes nothing: a key that is missing answers MU_ASK_NOTHING, or nothing, and stays
+ * missing. */
 #define MU_ASK_NOTHING "?"
 void mu_asks_look(struct mu_asks *asks, struct mu_ask_slot *slot);
 bool mu_answer_is_there(const struct mu_answer *answer); /* to a look: there is a value */

@@ -209,8 +209,8 @@ static void note_host(struct mu_completion *f, const struct mu_ask *ask, const s
     f->away_ms = timed_out && now_ms > ask->timeout_ms ? now_ms - ask->timeout_ms : now_ms;
 }
 
-/* When there is nothing more to be expected of a store that is away. A PyTorch host goes as soon as it may; else it is a
- * store that stands alone and may be started again, or one of us: if that is a member, we hear of its end. */
+/* When there is nothing more to be expected of a store that is away. A PyTorch host goes as soon as it may; else it is
+ * a store that stands alone and may be started again, or one of us: if that is a member, we hear of its end. */
 static uint64_t away_until_ms(const struct mu_completion *f)
 {
     bool closing = is_closing(f) && f->end == MU_COMPLETION_END_ALL_DONE;

@@ -10,33 +10,35 @@
  *      |                                    +--removed, or the verdict is there: ENDED (OVER)
  *      |                                    +--the limit: ENDED (TIMEOUT)
  *      |                                    +--the store is silent or refuses connections: ENDED (AWAY)
- *      +--fail: ACCOUNTING, is everybody there? then VERDICT failed, CLOSING --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
+ *      +--fail: ACCOUNTING --a member was lost: tells LOST; all have answered--> VERDICT failed, CLOSING
+ *      |        --> ENDED (FAILED); the round is over for the job: ENDED (OUTDATED)
  *      +--closed by somebody: what is the verdict? failed: tells JOB_FAILED
  *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
  *      +--nodes want to join: tells WAITING, unless a member is lost
  *
- * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back end
- *   without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
- * - Nobody but us in the round: the marks decide. Who is counted last looks at all of them, and then writes the verdict,
- *   closes, and only then lets the others go. If it dies in between, or the counter is not right, whoever finds all marks
- *   set does it instead; all look now and then, and soon after the store was away, and set their own again first: a store
- *   may have lost it.
- * - With a PyTorch member the last is the one that makes the counter of its barrier the world's size (1.13: who has seen
- *   the key of everybody), or who finds that those who have no mark are gone, and were done.
+ * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back
+ *   end without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
+ * - Nobody but us in the round: the marks decide. Who is counted last looks at all of them, and then writes the
+ *   verdict, closes, and only then lets the others go. If it dies in between, or the counter is not right, whoever
+ *   finds all marks set does it instead; all look now and then, and soon after the store was away, and set their own
+ *   again first: a store may have lost it.
+ * - With a PyTorch member the last is the one that makes the counter of its barrier the world's size (1.13: who has
+ *   seen the key of everybody), or who finds that those who have no mark are gone, and were done.
  * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
  *   it, says how many are; 1.13 has a key for each.
- * - A member that is lost while the store is away is lost at once: nobody can say whether it was done. (Asking a silent store
- *   takes seconds, and leads to the same.)
- * - Whose worker fails says so at once, while the rest of its workers is being stopped: the others, who would hear of it only
- *   when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint: who does not
- *   hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another reason writes
- *   something that says nothing, so that no wait of its own is left in the store.
- * - Who leaves the round on purpose, for good or for the next one, leaves a note that says why (vanished.h). Who finds a
- *   member missing reads it, and says the same. Nodes that want to join wait until it is known whether those who vanished at
- *   the same time were done: if not, the round has ended for another reason than them.
- * - Who is killed cannot leave one. While we watch a round, somebody else keeps the note that says so (mu_completion_will()).
- * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is none
- *   and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
+ * - A member that is lost while the store is away is lost at once: nobody can say whether it was done. (Asking a silent
+ *   store takes seconds, and leads to the same.)
+ * - Whose worker fails says so at once, while the rest of its workers is being stopped: the others, who would hear of
+ *   it only when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint:
+ *   who does not hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another
+ *   reason writes something that says nothing, so that no wait of its own is left in the store.
+ * - Who leaves the round on purpose, for good or for the next one, leaves a note that says why (vanished.h). Who finds
+ *   a member missing reads it, and says the same. Nodes that want to join wait until it is known whether those who
+ *   vanished at the same time were done: if not, the round has ended for another reason than them.
+ * - Who is killed cannot leave one. While we watch a round, somebody else keeps the note that says so
+ *   (mu_completion_will()).
+ * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is
+ *   none and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
  * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
  *   job's, we were removed, and do not know it yet.
  * - All are done, and the process in which the store was refuses connections: there is nothing left to close. Who waits
@@ -162,7 +164,8 @@ const char *mu_completion_end_text(enum mu_completion_end end);
 enum mu_completion_effect_type {
     MU_COMPLETION_DO_ASK,   /* ask */
     MU_COMPLETION_DO_CLOSE, /* the handler's close(); CLOSED or CLOSE_FAILED */
-    /* text: who is really lost, or has left; once a round, while WATCHING. While ACCOUNTING: who was lost without an answer */
+    /* text: who is really lost, or has left; once a round, while WATCHING. While ACCOUNTING: who was lost without an
+     * answer */
     MU_COMPLETION_DO_LOST,
     MU_COMPLETION_DO_WAITING,     /* number, text, as they came; only while WATCHING */
     MU_COMPLETION_DO_JOB_FAILED,  /* text: the verdict of others, or that they vanished; once, only while WATCHING */
@@ -207,8 +210,8 @@ uint64_t mu_completion_deadline_ms(const struct mu_completion *completion); /* w
 enum mu_completion_state mu_completion_state(const struct mu_completion *completion);
 
 #define MU_COMPLETION_KILLED "its agent was killed"
-/* The note that is to be written for us if we are killed now. False: none; nobody would miss us, or we have said ourselves what
- * becomes of us: that we are done, or leave, or have failed. Also if `key` is too long. */
+/* The note that is to be written for us if we are killed now. False: none; nobody would miss us, or we have said
+ * ourselves what becomes of us: that we are done, or leave, or have failed. Also if `key` is too long. */
 bool mu_completion_will(const struct mu_completion *completion, char *key, size_t key_room,
                         char text[static MU_VANISHED_NOTE_MAX]);
 

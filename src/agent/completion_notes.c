@@ -58,8 +58,8 @@ void mu_completion_tell_others(struct mu_completion *f, const struct mu_completi
         mu_completion_write_note(f, &(struct mu_completion_event){ .again = true, .text = text });
 }
 
-/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. A node that
- * is done sees no other round. */
+/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. A node
+ * that is done sees no other round. */
 void mu_completion_end_listening(struct mu_completion *f)
 {
     bool waits = f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed;

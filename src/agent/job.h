@@ -1,16 +1,16 @@
-/* An agent's part in its job: the machines of policy.h, ranks.h, completion.h and key_gc.h, and what goes from one to another. Pure: what
- * happened comes in, what is to be done goes out, one thing after the other.
+/* An agent's part in its job: the machines of policy.h, ranks.h, completion.h and key_gc.h, and what goes from one to
+ * another. Pure: what happened comes in, what is to be done goes out, one thing after the other.
  *
  *   mu_job_step(job, event);                       from the loop, never while effects are being carried out
  *   while (mu_job_next(job, now_ms, &effect))      ... until there are no more
- *       carry it out;                              which may mu_job_tell() and mu_job_refuse(): heard when its turn comes
+ *       carry it out;                              which may mu_job_tell() and mu_job_refuse(): heard in turn
  *
  * What comes from the rendezvous goes to
  *   policy                   JOINED, LEFT, FAILED of JOIN, LEAVE and the membership
  *   completion               PEERS_LOST and WAITING, of which it tells the policy what is really so; FAILED of CLOSE
  *   completion, then policy  REMOVED, CLOSED, BACKEND_DOWN, BACKEND_UP
- * All effects of one step of a machine are carried out before the next one is taken; what a machine has to say to the policy
- * meanwhile waits. */
+ * All effects of one step of a machine are carried out before the next one is taken; what a machine has to say to the
+ * policy meanwhile waits. */
 #ifndef MU_AGENT_JOB_H
 #define MU_AGENT_JOB_H
 

@@ -3,7 +3,7 @@
  * the processes, and the machines of ranks.h and completion.h is said by effects.
  *
  *   IDLE --run--> JOINING --joined--> ASSIGNING --assigned--> STARTING --started--> RUNNING
- *                   ^ |failed             |lost, waiting,         |                    | a worker failed, lost, waiting,
+ *                   ^ |failed             |lost, waiting,         |                    | worker failed, lost, waiting,
  *                   | v                   |removed                |failed              | removed, job failed, signal,
  *                   | ASKING why closed   v                       v                    v all workers succeeded
  *                   +--------------------JOINING               STOPPING <--------------+
@@ -11,31 +11,31 @@
  *                   +---lost, waiting, removed, restarts left-----+--> CHARGING (is a restart left?) --no--> FAILING
  *                                                                 +--success--> FINISHING (the others)        |
  *                                                                 +--error, signal--> LEAVING                 v
- *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED               LINGERING
- *                                                                            FAILING --the round was over--> JOINING
+ *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED            LINGERING
+ *                                                                            FAILING --the round was over, a node was lost--> JOINING
  *
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
  *   Events of an earlier round are dropped.
  * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
- * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free, also if
- *   they made a worker fail: that is settled when the next round forms (settlement.h). Until then it is a claim. A round
- *   that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of it. So it
- *   is the store that says whether a round is paid for: while it is silent, nothing is decided. Only where its process is
- *   gone, and nothing is left as far as we know, there is nothing to wait for.
+ * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free, also
+ *   if they made a worker fail: that is settled when the next round forms (settlement.h). Until then it is a claim. A
+ *   round that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of
+ *   it. So it is the store that says whether a round is paid for: while it is silent, nothing is decided. Only where
+ *   its process is gone, and nothing is left as far as we know, there is nothing to wait for.
  * - A worker's failure is told to the others at once, beside the stop; theirs ends the round here as well, for free.
  * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
- * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change nothing. A
- *   SIGINT more than a second after the first SIGINT, and a SIGQUIT that is not the first signal, end the grace: the workers
- *   are killed. `muster join` goes by the same rule (proc/signals.h).
- * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member of the round, that
- *   member is lost; a restart that was about to be counted there is free then.
+ * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change
+ *   nothing. A SIGINT more than a second after the first SIGINT, and a SIGQUIT that is not the first signal, end the
+ *   grace: the workers are killed. `muster join` goes by the same rule (proc/signals.h).
+ * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member of the round,
+ *   that member is lost; a restart that was about to be counted there is free then.
  * - Who is done and ends because the store is away serves the workers of others until they have gone.
  * - Nothing local closes the job: an error or a signal leaves.
  * - Done is done: workers that have succeeded are never run again.
  * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
  *
- * job.h connects it with the other machines. All effects of a step are carried out before the next step.
- * Keys, with M as in rdzv/round_keys.h: M budget, M verdict. */
+ * job.h connects it with the other machines. All effects of a step are carried out before the next step. Keys, with M
+ * as in rdzv/round_keys.h: M budget, M verdict. */
 #ifndef MU_AGENT_POLICY_H
 #define MU_AGENT_POLICY_H
 
@@ -152,33 +152,33 @@ struct mu_policy_event { /* borrows what it points to */
 
 /* ---- Effects ---- */
 
-#define MU_POLICY_EFFECTS(X)                                                                                                                 \
-    X(JOIN, "join")     /* the handler's; an old round is left by it */                                                                      \
-    X(LEAVE, "leave")   /* the handler's */                                                                                                  \
-    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                                                \
-    X(ASSIGN_STOP, "stop assigning")                                                                                                         \
-    X(WATCH, "watch") /* start the completion machine: watch */                                                                              \
-    X(WATCH_STOP, "stop watching")                                                                                                           \
-    X(LISTEN, "listen")       /* the completion machine's LISTEN */                                                                          \
-    X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */                                  \
-    X(NOTE, "note")           /* the completion machine's NOTE: ok: we come again; text: why we leave the round */                           \
-    X(FINISH, "finish")       /* the completion machine's DONE */                                                                            \
-    X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text */                                                                      \
-    X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */                                 \
-    X(STOP_WORKERS,                                                                                                                          \
-      "stop") /* signal, grace_ms, ok: to be restarted, as far as we know; then SIGKILL; STOPPED, once, however often it is said. While    \
-                                     stopping: this signal as well, and the sooner of both ends. While starting: no    \
-                                     STARTED comes any more. All have ended: only what they left behind is stopped */ \
-    X(KILL_WORKERS, "kill") /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */                               \
-    X(LINGER, "linger")     /* ALONE when, or as soon as, no other node is connected to the stores we serve */                               \
-    X(ASK, "ask")           /* ask */                                                                                                        \
-    X(STATE, "state")       /* state: the group's, from now on */                                                                            \
-    X(RECORD, "record")     /* record, duration_ms (-1: none), error (NULL: it worked) */                                                    \
-    X(STEP, "step")         /* step, ok, duration_ms: mu_metrics_step() */                                                                   \
-    X(DECISION, "decision") /* state, number: restarts left: mu_metrics_decision() */                                                        \
-    X(FINAL, "final")       /* ok, number: restarts left: mu_metrics_put_final() */                                                          \
-    X(SAY, "say")           /* level, text: one line */                                                                                      \
-    X(END, "end")           /* outcome: nothing follows */
+/* STOP_WORKERS: signal, grace_ms, ok: to be restarted, as far as we know; then SIGKILL; STOPPED, once, however often it
+ * is said. While stopping: this signal as well, and the sooner of both ends. While starting: no STARTED comes any more.
+ * All have ended: only what they left behind is stopped. */
+#define MU_POLICY_EFFECTS(X)                                                                                           \
+    X(JOIN, "join")     /* the handler's; an old round is left by it */                                                \
+    X(LEAVE, "leave")   /* the handler's */                                                                            \
+    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                          \
+    X(ASSIGN_STOP, "stop assigning")                                                                                   \
+    X(WATCH, "watch") /* start the completion machine: watch */                                                        \
+    X(WATCH_STOP, "stop watching")                                                                                     \
+    X(LISTEN, "listen")       /* the completion machine's LISTEN */                                                    \
+    X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */            \
+    X(NOTE, "note")           /* the completion machine's NOTE: ok: we come again; text: why we leave the round */     \
+    X(FINISH, "finish")       /* the completion machine's DONE */                                                      \
+    X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text */                                                \
+    X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */           \
+    X(STOP_WORKERS, "stop")   /* below */                                                                              \
+    X(KILL_WORKERS, "kill")   /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */       \
+    X(LINGER, "linger")       /* ALONE when, or as soon as, no other node is connected to the stores we serve */       \
+    X(ASK, "ask")             /* ask */                                                                                \
+    X(STATE, "state")         /* state: the group's, from now on */                                                    \
+    X(RECORD, "record")       /* record, duration_ms (-1: none), error (NULL: it worked) */                            \
+    X(STEP, "step")           /* step, ok, duration_ms: mu_metrics_step() */                                           \
+    X(DECISION, "decision")   /* state, number: restarts left: mu_metrics_decision() */                                \
+    X(FINAL, "final")         /* ok, number: restarts left: mu_metrics_put_final() */                                  \
+    X(SAY, "say")             /* level, text: one line */                                                              \
+    X(END, "end")             /* outcome: nothing follows */
 
 enum mu_policy_effect_type {
 #define X(name, text) MU_POLICY_DO_##name,
@@ -266,8 +266,8 @@ struct mu_policy; /* opaque */
 int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_policy, struct muster_error *reterr);
 void mu_policy_free(struct mu_policy *policy);
 
-/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. Effects are to be carried out in their
- * order. */
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. Effects are to be carried out in
+ * their order. */
 void mu_policy_step(struct mu_policy *policy, const struct mu_policy_event *event, struct mu_policy_effects *out);
 uint64_t mu_policy_deadline_ms(const struct mu_policy *policy); /* when TIME is wanted; UINT64_MAX: never */
 

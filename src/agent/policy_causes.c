@@ -26,7 +26,8 @@ static void claim(struct mu_policy *p)
     mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
 }
 
-/* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to say. */
+/* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to
+ * say. */
 void mu_policy_charge(struct mu_policy *p, uint64_t now_ms)
 {
     struct mu_restart_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
@@ -140,8 +141,8 @@ static void membership_changed(struct mu_policy *p, const char *why, uint64_t no
     mu_policy_regroup(p, SIGTERM, now_ms, out);
 }
 
-/* A member was lost: that ends the round, and not what our worker made of it. What we have claimed is settled when the next
- * round forms; if the store went with the member, the claim has gone, too. */
+/* A member was lost: that ends the round, and not what our worker made of it. What we have claimed is settled when the
+ * next round forms; if the store went with the member, the claim has gone, too. */
 static void be_free(struct mu_policy *p, const char *why, struct mu_policy_effects *out)
 {
     uncharge(p);

@@ -112,7 +112,8 @@ void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
     mu_policy_enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
 }
 
-/* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it. */
+/* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it.
+ */
 static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     mu_policy_say(p, out, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
@@ -195,7 +196,8 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
     mu_policy_enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
 }
 
-/* A member of the round that has failed for good is no spare, also if it looks like one by the time the job is closed. */
+/* A member of the round that has failed for good is no spare, also if it looks like one by the time the job is closed.
+ */
 static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);

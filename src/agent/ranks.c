@@ -147,7 +147,8 @@ void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out)
     end(r, MU_RANKS_FAILED);
 }
 
-/* Nodes of a static rendezvous do not see each other's versions: they may have waited for keys that the others do not have. */
+/* Nodes of a static rendezvous do not see each other's versions: they may have waited for keys that the others do not
+ * have. */
 static const char *advice(const struct mu_ranks *r)
 {
     if (r->start.round >= 0)

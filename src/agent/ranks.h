@@ -2,9 +2,9 @@
  * other agents. Pure; one machine for an agent's life, started anew for every round.
  *
  * Nobody but us in the round, and there are rounds and a store: by keys of our own.
- *   rank 0:  GATHERING all role infos --> COUNTING: what does the budget say? --> FIXING the count --> ASSIGNING --> DONE
- *                                            |a failure was claimed, and members are missing    ^
- *                                            +--> SETTLING: were they lost? --------------------+
+ *   rank 0:  GATHERING all role infos --> COUNTING: what is the budget? --> FIXING the count --> ASSIGNING --> DONE
+ *                                            |a failure is claimed, members miss  ^
+ *                                            +--> SETTLING: were they lost? ------+
  *   others:  tell our role info --> AWAITING our ranks and the count --> DONE
  *            --the store was away, and they do not come--> AGAIN: another round is needed
  * Else by those of PyTorch's agents, and each agent counts its own restarts:
@@ -13,8 +13,9 @@
  *   1.13:         GATHERING all --> AGREEING (.FIN; rank 0 awaits all) --> MEETING --> DONE
  * Any of these, at the deadline or after an error that trying again does not mend: FAILED.
  *
- * - The count is the job's: rank 0 takes what the budget says (or what a member knows better, if the store was lost), puts
- *   its round there, and tells everybody with their ranks: there is no other way to learn it, so there is one count.
+ * - The count is the job's: rank 0 takes what the budget says (or what a member knows better, if the store was lost),
+ *   puts its round there, and tells everybody with their ranks: there is no other way to learn it, so there is one
+ *   count.
  * - Global ranks are counted over the agents in the order of their group ranks, role ranks over those of the same role.
  * - A claimed failure is charged here, or not: the rule is in settlement.h.
  * - A budget that is none (a stranger wrote to its key) is told, and put back as far as the members know it.

@@ -6,11 +6,11 @@
 
 #define MU_ROUND_COUNT_MAX 1000000000
 
-/* The budget is the job's, in one key, M budget, that is only ever changed by COMPARE_SET: the round that goes on, and the
- * restarts up to it. Rank 0 of a round puts its round there before any worker starts; a round that a worker's failure
- * ended is claimed by the first of its members to write one restart more, and its name behind it; rank 0 of the next round
- * settles whether that is charged (settlement.h). Where another round is found, the own one is over for the job, and costs
- * nothing. */
+/* The budget is the job's, in one key, M budget, that is only ever changed by COMPARE_SET: the round that goes on, and
+ * the restarts up to it. Rank 0 of a round puts its round there before any worker starts; a round that a worker's
+ * failure ended is claimed by the first of its members to write one restart more, and its name behind it; rank 0 of the
+ * next round settles whether that is charged (settlement.h). Where another round is found, the own one is over for the
+ * job, and costs nothing. */
 struct mu_restart_budget {
     int64_t count, round;
     uint64_t tag;

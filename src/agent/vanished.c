@@ -112,7 +112,8 @@ bool mu_vanished_any_lost(const struct mu_vanished *v)
     return false;
 }
 
-/* Its own; or the one that the rendezvous knows, which says nothing of PyTorch's: they may as well have left. Empty: not known. */
+/* Its own; or the one that the rendezvous knows, which says nothing of PyTorch's: they may as well have left. Empty:
+ * not known. */
 static const char *cause_of(const struct mu_vanished *v, const struct mu_vanished_member *member)
 {
     if (member->note == MU_NOTE_LOST)

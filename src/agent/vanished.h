@@ -1,11 +1,11 @@
-/* Who has vanished from a round, and in which words that is told: "node9 left (SIGTERM)", "lost node9: no heartbeat for 15 s",
- * "lost node9: its agent was killed". Pure; a part of completion.h's machine.
+/* Who has vanished from a round, and in which words that is told: "node9 left (SIGTERM)", "lost node9: no heartbeat for
+ * 15 s", "lost node9: its agent was killed". Pure; a part of completion.h's machine.
  *
- * A member that goes on purpose leaves a note in the job's store first, under its rank (T left/<rank>, see rdzv/round_keys.h): that
- * it leaves, and why; or that it comes again, in the next round, and what made it. A member that vanishes without a note is
- * lost, unless the rendezvous says that it waits for the next round. The note of a member whose agent was killed is written by its
- * keeper (proc/will.h): that member is lost too, and the note says how. PyTorch's leave no notes: of them no more is said than
- * that they are gone. */
+ * A member that goes on purpose leaves a note in the job's store first, under its rank (T left/<rank>, see
+ * rdzv/round_keys.h): that it leaves, and why; or that it comes again, in the next round, and what made it. A member
+ * that vanishes without a note is lost, unless the rendezvous says that it waits for the next round. The note of a
+ * member whose agent was killed is written by its keeper (proc/will.h): that member is lost too, and the note says how.
+ * PyTorch's leave no notes: of them no more is said than that they are gone. */
 #ifndef MU_AGENT_VANISHED_H
 #define MU_AGENT_VANISHED_H
 
