@@ -1,22 +1,14 @@
 /* Requests to the job's store: what is under way, and what is asked again. See asks.h. */
 #include "agent/asks.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-const char *mu_ask_kind_text(enum mu_ask_kind kind)
-{
-    switch (kind) {
-#define X(name, text)                                                                                                  \
-    case MU_ASK_##name:                                                                                                \
-        return text;
-        MU_ASK_KINDS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_ask_kind_text, enum mu_ask_kind, MU_ASK_KINDS)
 
 int mu_asks_init(struct mu_asks *asks, size_t prefix_max, size_t value_max, struct muster_error *reterr)
 {

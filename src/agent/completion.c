@@ -1,31 +1,13 @@
 /* How a round ends, and how the job does: what is heard, and which part acts on it. See the diagram in completion.h. */
 #include "agent/completion_parts.h"
 
+#include "base/texts.h"
+
 #include <stdlib.h>
 
-const char *mu_completion_state_text(enum mu_completion_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_COMPLETION_##name:                                                                                         \
-        return text;
-        MU_COMPLETION_STATES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_completion_state_text, enum mu_completion_state, MU_COMPLETION_STATES)
 
-const char *mu_completion_end_text(enum mu_completion_end end)
-{
-    switch (end) {
-#define X(name, text)                                                                                                  \
-    case MU_COMPLETION_END_##name:                                                                                     \
-        return text;
-        MU_COMPLETION_ENDS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_completion_end_text, enum mu_completion_end, MU_COMPLETION_ENDS)
 
 /* ---- Making one ---- */
 

@@ -1,29 +1,11 @@
 /* The states of a group of workers, and which may follow which. */
 #include "agent/group_states.h"
 
-const char *mu_group_state_name(enum mu_group_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_GROUP_##name:                                                                                              \
-        return text;
-        MU_GROUP_STATES(X)
-#undef X
-    }
-    return "?";
-}
+#include "base/texts.h"
 
-const char *mu_worker_end_name(enum mu_worker_end end)
-{
-    switch (end) {
-#define X(name, text)                                                                                                  \
-    case MU_WORKER_##name:                                                                                             \
-        return text;
-        MU_WORKER_ENDS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_group_state_name, enum mu_group_state, MU_GROUP_STATES)
+
+MU_DEFINE_TEXTS(mu_worker_end_name, enum mu_worker_end, MU_WORKER_ENDS)
 
 #define BIT(state) (1U << MU_GROUP_##state)
 

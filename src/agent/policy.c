@@ -1,56 +1,18 @@
 /* An agent's life: what is heard, and which part of it acts on that. See the diagram in policy.h. */
 #include "agent/policy_parts.h"
 
+#include "base/texts.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 
-const char *mu_policy_phase_text(enum mu_policy_phase phase)
-{
-    switch (phase) {
-#define X(name, text)                                                                                                  \
-    case MU_POLICY_##name:                                                                                             \
-        return text;
-        MU_POLICY_PHASES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_policy_phase_text, enum mu_policy_phase, MU_POLICY_PHASES)
 
-const char *mu_policy_event_text(enum mu_policy_event_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_POLICY_ON_##name:                                                                                          \
-        return text;
-        MU_POLICY_EVENTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_policy_event_text, enum mu_policy_event_type, MU_POLICY_EVENTS)
 
-const char *mu_policy_effect_text(enum mu_policy_effect_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_POLICY_DO_##name:                                                                                          \
-        return text;
-        MU_POLICY_EFFECTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_policy_effect_text, enum mu_policy_effect_type, MU_POLICY_EFFECTS)
 
-const char *mu_policy_outcome_text(enum mu_policy_outcome_kind kind)
-{
-    switch (kind) {
-#define X(name, text)                                                                                                  \
-    case MU_POLICY_OUTCOME_##name:                                                                                     \
-        return text;
-        MU_POLICY_OUTCOMES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_policy_outcome_text, enum mu_policy_outcome_kind, MU_POLICY_OUTCOMES)
 
 /* ---- Making one ---- */
 

@@ -1,17 +1,9 @@
 /* Who is which rank. See the diagram in ranks.h. */
 #include "agent/ranks_parts.h"
 
-const char *mu_ranks_state_text(enum mu_ranks_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_RANKS_##name:                                                                                              \
-        return text;
-        MU_RANKS_STATES(X)
-#undef X
-    }
-    return "?";
-}
+#include "base/texts.h"
+
+MU_DEFINE_TEXTS(mu_ranks_state_text, enum mu_ranks_state, MU_RANKS_STATES)
 
 /* ---- Making one ---- */
 

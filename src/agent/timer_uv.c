@@ -7,6 +7,8 @@
  * demand. */
 #include "agent/timer_uv.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,17 +49,7 @@ struct mu_watchdog {
     void *closed_ctx;
 };
 
-const char *mu_watchdog_event_name(enum mu_watchdog_event_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_WATCHDOG_##name:                                                                                           \
-        return text;
-        MU_WATCHDOG_EVENTS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_watchdog_event_name, enum mu_watchdog_event_type, MU_WATCHDOG_EVENTS)
 
 static void tell(struct mu_watchdog *w, enum mu_watchdog_event_type type, const struct mu_timer *timer,
                  const struct muster_error *error)

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/texts.h"
 #include "cli/cli.h"
 #include "events/record.h"
 
@@ -20,17 +21,7 @@ enum {
 
 /* ---- Errors ---- */
 
-const char *mu_run_kind_name(enum mu_run_kind kind)
-{
-    switch (kind) {
-#define X(name, text)                                                                                                  \
-    case MU_RUN_##name:                                                                                                \
-        return text;
-        MU_RUN_KINDS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_run_kind_name, enum mu_run_kind, MU_RUN_KINDS)
 
 static const char *errno_kind(int errnum)
 {

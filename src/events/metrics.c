@@ -2,6 +2,7 @@
  * taken away it is not called any more. */
 #include "events/metrics.h"
 
+#include "base/texts.h"
 #include "events/json.h"
 
 #include <assert.h>
@@ -83,17 +84,7 @@ void mu_metric_put(int64_t value, const char *format, ...)
     va_end(args);
 }
 
-static const char *step_name(enum mu_metrics_step step)
-{
-    switch (step) {
-#define X(name, text)                                                                                                  \
-    case MU_METRICS_##name:                                                                                            \
-        return text;
-        MU_METRICS_STEPS(X)
-#undef X
-    }
-    return "unknown";
-}
+static MU_DEFINE_TEXTS(step_name, enum mu_metrics_step, MU_METRICS_STEPS)
 
 void mu_metrics_step(enum mu_metrics_step step, bool succeeded, int64_t duration_ms)
 {

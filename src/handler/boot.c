@@ -1,6 +1,7 @@
 /* Where the workers of a round meet. See the diagram in boot.h. */
 #include "handler/boot.h"
 
+#include "base/texts.h"
 #include "rdzv/round_keys.h"
 #include "store/net.h"
 
@@ -11,17 +12,7 @@
 
 enum { KEY_EXTRA = MU_ROUND_PREFIX_EXTRA + 16, RANK0_SHOWN_MAX = 128 };
 
-const char *mu_boot_state_text(enum mu_boot_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_BOOT_##name:                                                                                               \
-        return text;
-        MU_BOOT_STATES(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_boot_state_text, enum mu_boot_state, MU_BOOT_STATES)
 
 /* NULL stays NULL. False: no memory. */
 static bool copy(const char *text, char **ret_copy)

@@ -1,6 +1,7 @@
 /* The public calls of a blocking handler, over its own table of functions, which may be shorter than ours; and the
  * address at which the workers of a round meet. */
 #include "base/clock.h"
+#include "base/texts.h"
 #include "handler/handler.h"
 #include "handler/retry.h"
 #include "store/listen.h"
@@ -109,17 +110,7 @@ void muster_rdzv_free(struct muster_rdzv *rdzv)
         rdzv->ops->free(rdzv);
 }
 
-const char *muster_rdzv_event_name(enum muster_rdzv_event_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MUSTER_RDZV_##name:                                                                                           \
-        return text;
-        MUSTER_RDZV_EVENTS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(muster_rdzv_event_name, enum muster_rdzv_event_type, MUSTER_RDZV_EVENTS)
 
 /* ---- Where the workers of a round meet ---- */
 

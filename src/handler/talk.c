@@ -1,6 +1,8 @@
 /* The conversation between a handler and its owner. */
 #include "handler/talk.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <inttypes.h>
 
@@ -464,14 +466,4 @@ void mu_talk_step(struct mu_talk *t, const struct mu_talk_event *event, struct m
     check(t);
 }
 
-const char *mu_talk_state_text(enum mu_talk_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_TALK_##name:                                                                                               \
-        return text;
-        MU_TALK_STATES(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_talk_state_text, enum mu_talk_state, MU_TALK_STATES)

@@ -1,6 +1,8 @@
 /* Which call of a user's blocking handler is made next. See user_handler.h. */
 #include "handler/user_handler.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <inttypes.h>
 
@@ -9,17 +11,7 @@ enum {
     SLICE_SHORT_MS = 10, /* ... and this long if others wait */
 };
 
-const char *mu_user_handler_call_text(enum mu_user_handler_call call)
-{
-    switch (call) {
-#define X(name, text)                                                                                                  \
-    case MU_USER_HANDLER_##name:                                                                                       \
-        return text;
-        MU_USER_HANDLER_CALLS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_user_handler_call_text, enum mu_user_handler_call, MU_USER_HANDLER_CALLS)
 
 void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned)
 {

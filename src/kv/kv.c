@@ -1,19 +1,11 @@
 /* What the drivers of all back ends share: names of requests, and how a request begins and ends. */
 #include "kv/kv.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 
-const char *mu_kv_kind_text(enum mu_kv_kind kind)
-{
-    switch (kind) {
-#define X(name, text)                                                                                                  \
-    case MU_KV_##name:                                                                                                 \
-        return text;
-        MU_KV_KINDS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_kv_kind_text, enum mu_kv_kind, MU_KV_KINDS)
 
 void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms)
 {

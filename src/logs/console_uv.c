@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/texts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -93,17 +94,7 @@ struct mu_console {
     char name[MU_CONSOLE_LABEL_MAX];
 };
 
-const char *mu_console_way_name(enum mu_console_way way)
-{
-    switch (way) {
-#define X(name, text)                                                                                                  \
-    case MU_CONSOLE_##name:                                                                                            \
-        return text;
-        MU_CONSOLE_WAYS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_console_way_name, enum mu_console_way, MU_CONSOLE_WAYS)
 
 /* ---- Saying what was lost */
 

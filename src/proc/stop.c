@@ -2,6 +2,8 @@
  * list it was given and decides by that; nothing is remembered about single processes. */
 #include "proc/stop.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
@@ -314,14 +316,4 @@ uint64_t mu_stop_deadline_ms(const struct mu_stop *stop)
     return stop->state == MU_STOP_IDLE || stop->state == MU_STOP_DONE ? UINT64_MAX : deadline_ms;
 }
 
-const char *mu_stop_state_name(enum mu_stop_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_STOP_##name:                                                                                               \
-        return text;
-        MU_STOP_STATES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_stop_state_name, enum mu_stop_state, MU_STOP_STATES)

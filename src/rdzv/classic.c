@@ -3,6 +3,8 @@
  * is entered later. */
 #include "rdzv/classic_parts.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,17 +14,7 @@
 
 /* ---- Texts ---- */
 
-const char *mu_classic_state_text(enum mu_classic_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_CLASSIC_IN_##name:                                                                                         \
-        return text;
-        MU_CLASSIC_STATES(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_classic_state_text, enum mu_classic_state, MU_CLASSIC_STATES)
 
 const char *mu_classic_tell_text(enum mu_classic_tell tell)
 {

@@ -2,6 +2,8 @@
  * writes ", " and ": " as Python does. */
 #include "rdzv/classic_doc.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,17 +14,7 @@
 #define VERSION_DIGITS_MAX 18
 #define NOTICE_VERSION 1
 
-const char *mu_classic_status_text(enum mu_classic_status status)
-{
-    switch (status) {
-#define X(name, text)                                                                                                  \
-    case MU_CLASSIC_##name:                                                                                            \
-        return text;
-        MU_CLASSIC_STATUSES(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_classic_status_text, enum mu_classic_status, MU_CLASSIC_STATUSES)
 
 /* ---- Reading ---- */
 

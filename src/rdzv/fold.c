@@ -4,6 +4,7 @@
  * way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
 #include "rdzv/fold_parts.h"
 
+#include "base/texts.h"
 #include "rdzv/timeout_text.h"
 
 #include <assert.h>
@@ -13,53 +14,13 @@
 
 /* ---- Texts ---- */
 
-const char *mu_fold_event_text(enum mu_fold_event_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_FOLD_ON_##name:                                                                                            \
-        return text;
-        MU_FOLD_EVENTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_fold_event_text, enum mu_fold_event_type, MU_FOLD_EVENTS)
 
-const char *mu_fold_effect_text(enum mu_fold_effect_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_FOLD_DO_##name:                                                                                            \
-        return text;
-        MU_FOLD_EFFECTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_fold_effect_text, enum mu_fold_effect_type, MU_FOLD_EFFECTS)
 
-const char *mu_fold_tell_text(enum mu_fold_tell tell)
-{
-    switch (tell) {
-#define X(name, text)                                                                                                  \
-    case MU_FOLD_TELL_##name:                                                                                          \
-        return text;
-        MU_FOLD_TELLS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_fold_tell_text, enum mu_fold_tell, MU_FOLD_TELLS)
 
-const char *mu_fold_phase_text(enum mu_fold_phase phase)
-{
-    switch (phase) {
-#define X(name, text)                                                                                                  \
-    case MU_FOLD_##name:                                                                                               \
-        return text;
-        MU_FOLD_PHASES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_fold_phase_text, enum mu_fold_phase, MU_FOLD_PHASES)
 
 /* ---- Helpers ---- */
 

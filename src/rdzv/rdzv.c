@@ -10,59 +10,21 @@
  * rules do not mind. A document that is gone is written again by a member that holds it. */
 #include "rdzv/rdzv_parts.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Names ---- */
 
-const char *mu_rdzv_event_text(enum mu_rdzv_event_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_RDZV_##name:                                                                                               \
-        return text;
-        MU_RDZV_EVENTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_rdzv_event_text, enum mu_rdzv_event_type, MU_RDZV_EVENTS)
 
-const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type type)
-{
-    switch (type) {
-#define X(name, text)                                                                                                  \
-    case MU_RDZV_DO_##name:                                                                                            \
-        return text;
-        MU_RDZV_EFFECTS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_rdzv_effect_text, enum mu_rdzv_effect_type, MU_RDZV_EFFECTS)
 
-const char *mu_rdzv_tell_text(enum mu_rdzv_tell tell)
-{
-    switch (tell) {
-#define X(name, text)                                                                                                  \
-    case MU_RDZV_TELL_##name:                                                                                          \
-        return text;
-        MU_RDZV_TELLS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_rdzv_tell_text, enum mu_rdzv_tell, MU_RDZV_TELLS)
 
-const char *mu_rdzv_phase_text(enum mu_rdzv_phase phase)
-{
-    switch (phase) {
-#define X(name, text)                                                                                                  \
-    case MU_RDZV_PHASE_##name:                                                                                         \
-        return text;
-        MU_RDZV_PHASES(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_rdzv_phase_text, enum mu_rdzv_phase, MU_RDZV_PHASES)
 
 /* ---- Life ---- */
 

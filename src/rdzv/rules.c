@@ -1,19 +1,11 @@
 #include "rdzv/rules.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
-const char *mu_rdzv_action_text(enum mu_rdzv_action action)
-{
-    switch (action) {
-#define X(name, text)                                                                                                  \
-    case MU_RDZV_##name:                                                                                               \
-        return text;
-        MU_RDZV_ACTIONS(X)
-#undef X
-    }
-    return "?";
-}
+MU_DEFINE_TEXTS(mu_rdzv_action_text, enum mu_rdzv_action, MU_RDZV_ACTIONS)
 
 bool mu_rdzv_action_writes(enum mu_rdzv_action action)
 {

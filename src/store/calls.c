@@ -7,6 +7,7 @@
 #include "store/calls.h"
 
 #include "base/error.h"
+#include "base/texts.h"
 #include "store/greeting.h"
 #include "store/requests.h"
 
@@ -34,17 +35,7 @@ struct mu_slot {
     bool canceling;
 };
 
-const char *mu_call_name(enum mu_call_kind kind)
-{
-    switch (kind) {
-#define X(name, text)                                                                                                  \
-    case MU_CALL_##name:                                                                                               \
-        return text;
-        MU_CALL_KINDS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_call_name, enum mu_call_kind, MU_CALL_KINDS)
 
 void mu_calls_init(struct mu_calls *calls, bool raw_keys)
 {

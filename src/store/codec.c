@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/texts.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -29,17 +30,7 @@ const char *mu_op_name(enum mu_op op)
     return "unknown";
 }
 
-const char *mu_dialect_name(enum mu_dialect dialect)
-{
-    switch (dialect) {
-#define X(name, text)                                                                                                  \
-    case MU_DIALECT_##name:                                                                                            \
-        return text;
-        MU_DIALECTS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_dialect_name, enum mu_dialect, MU_DIALECTS)
 
 bool mu_dialect_parse(const char *text, enum mu_dialect *ret_dialect)
 {

@@ -2,23 +2,14 @@
 #include "store/dial.h"
 
 #include "base/error.h"
+#include "base/texts.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-const char *mu_dial_state_name(enum mu_dial_state state)
-{
-    switch (state) {
-#define X(name, text)                                                                                                  \
-    case MU_DIAL_##name:                                                                                               \
-        return text;
-        MU_DIAL_STATES(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_dial_state_name, enum mu_dial_state, MU_DIAL_STATES)
 
 void mu_dial_init(struct mu_dial *dial, const char *host, uint16_t port, uint64_t now_ms, uint64_t timeout_ms,
                   uint64_t seed)
