@@ -113,8 +113,8 @@ def text_of(path):
 
 
 def has_function(path, name):
-    """Is it defined there? What is static, or returns what it likes, begins its line."""
-    return re.search(rf"^[a-z][\w \*]*[ \*]{name}\(", text_of(path), re.MULTILINE) is not None
+    """Is it defined there? Its line begins with its type, or with the macro of base/texts.h."""
+    return re.search(rf"^([a-z][\w \*]*[ \*]{name}\(|MU_DEFINE_TEXTS\({name},)", text_of(path), re.MULTILINE) is not None
 
 
 def has_test(path, name):
