@@ -1,5 +1,17 @@
-/* A store that fails, or has lost the document: who is lost with it, how long it is waited for, and who puts the document
- * back. */
+/* A store that fails, or has lost the document.
+ *
+ * A store that is away is asked again, at delays that grow up to half a keep-alive interval, and nobody is judged.
+ * If it comes back without the document, a member that holds the document of its round puts it back; a node that
+ * had left that round leaves it once more. If no node holds one, numbers of rounds may come again. So no node joins
+ * the same members under the same number twice, and the keys of a round carry a tag made of its members
+ * (round_keys.h).
+ *
+ * If the store's host is a member, it is lost with the store: at once when connections are refused, after the death age
+ * and store_lost_ms when there is silence. Nodes that join wait store_lost_ms for such a store, and then fail with an
+ * error that names the host; a node without a place in the round waits MU_RDZV_SURPLUS_MS. A muster host says who it is
+ * under a key of its own. PyTorch does not say who hosts: a PyTorch member counts as the host only if it has the
+ * endpoint's own name, and for spares if nobody else says that it hosts. A store that stands alone is tried without
+ * limit by members. */
 #include "rdzv/rdzv_parts.h"
 
 #include <assert.h>

@@ -1,5 +1,15 @@
-/* Turns and the bell: hints that keep nodes out of each other's way and tell them when to read. The compare-and-set decides;
- * a turn or a ring that is lost costs time and nothing else. */
+/* Turns and the bell: hints that keep nodes out of each other's way and tell them when to read. The compare-and-set
+ * decides; a turn or a ring that is lost costs time and nothing else.
+ *
+ * A turn is a number from a counter in the store. A node waits until the turn before its own is over, then writes: in a
+ * crowd each node writes once, and no write is lost.
+ *
+ * Every ring makes all nodes read the whole document, so N rings for N nodes would cost N^3 bytes. mu_rdzv_rings()
+ * compares what is written with what was there, and rings only when all nodes have something to do: a round ends (its
+ * first member leaves, the first node wants in, a dead one is taken out, it is closed), its last member leaves and so
+ * opens the next round, or that one is complete. To regroup, a node reads the document four times, whatever N: when the
+ * round ends, with its turn to leave, with its turn to join, and when the round is complete. A heartbeat that falls due
+ * meanwhile waits, for those writes carry one. PyTorch does not ring: what it does is found by the slow read. */
 #include "rdzv/rdzv_parts.h"
 
 #include <assert.h>

@@ -6,7 +6,13 @@
  *    ^  ^                    |  count<min after a removal: no deadline                       |
  *    |  +--------------------+                                                               |
  *    +-------------------- last participant leaves or dies: round r+1 -----------------------+
- *  closed: a flag on top of every state, never taken back */
+ *  closed: a flag on top of every state, never taken back
+ *
+ * Where we differ from PyTorch on purpose:
+ *  - A node that waits for a place in a full round becomes a spare. PyTorch's members would restart for it for ever.
+ *  - A spare that sees more participants than its own maximum stays a spare.
+ *  - A participant without a heartbeat can die.
+ *  - A last call whose deadline is missing is waited for; PyTorch crashes. */
 #ifndef MU_RDZV_RULES_H
 #define MU_RDZV_RULES_H
 
