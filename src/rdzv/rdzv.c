@@ -92,12 +92,40 @@ void mu_rdzv_free(struct mu_rdzv *r)
 
 /* ---- What is asked ---- */
 
+#define FROM(phase) (1U << MU_RDZV_PHASE_##phase)
+
+/* From which phases each of them is entered. */
+static const unsigned entered_from[] = {
+    [MU_RDZV_PHASE_IDLE] = FROM(IDLE) | FROM(EXITING) | FROM(JOINING) | FROM(SETTLING) | FROM(MEMBER) | FROM(LEAVING),
+    [MU_RDZV_PHASE_EXITING] = FROM(IDLE) | FROM(MEMBER) | FROM(EXITING) | FROM(JOINING) | FROM(SETTLING),
+    [MU_RDZV_PHASE_JOINING] = FROM(EXITING) | FROM(JOINING) | FROM(SETTLING),
+    [MU_RDZV_PHASE_SETTLING] = FROM(EXITING) | FROM(JOINING),
+    [MU_RDZV_PHASE_MEMBER] = FROM(EXITING) | FROM(JOINING) | FROM(SETTLING),
+    [MU_RDZV_PHASE_LEAVING] =
+        FROM(IDLE) | FROM(EXITING) | FROM(JOINING) | FROM(SETTLING) | FROM(MEMBER) | FROM(LEAVING),
+};
+
 void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase)
 {
+    assert((entered_from[phase] & 1U << r->phase) != 0);
     r->phase = phase;
-    if (phase == MU_RDZV_PHASE_IDLE) {
-        r->park_id = 0;
+    switch (phase) {
+    case MU_RDZV_PHASE_IDLE:
+        mu_rdzv_set_bell(r, BELL_NONE);
         r->held_back = false;
+        break;
+    case MU_RDZV_PHASE_SETTLING:
+        assert(r->main_id != 0 && r->main_type == MU_RDZV_DO_SETTLE);
+        break;
+    case MU_RDZV_PHASE_MEMBER:
+        assert(r->world_valid && r->world.round == r->sights.doc.round && r->copy == COPY_STORED);
+        break;
+    case MU_RDZV_PHASE_LEAVING:
+        assert(r->maybe_in || is_writing(r));
+        break;
+    case MU_RDZV_PHASE_EXITING:
+    case MU_RDZV_PHASE_JOINING:
+        break;
     }
 }
 
@@ -295,13 +323,31 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
         else if (turn)
             mu_rdzv_hold_turn(r, event->now_ms); /* it is only a hint: go on without */
         else
-            r->park_later = true;
+            mu_rdzv_set_bell(r, BELL_LATER);
         break;
     }
 }
 
+/* What holds between two steps. */
+static void check(const struct mu_rdzv *r)
+{
+    assert(r->phase != MU_RDZV_PHASE_MEMBER || r->world_valid);
+    assert(r->phase != MU_RDZV_PHASE_SETTLING || (r->main_id != 0 && r->main_type == MU_RDZV_DO_SETTLE));
+    assert((r->bell_state == BELL_PARKED) == (r->park_id != 0));
+    assert((r->turn_id != 0) == (r->turn_state == TURN_TAKING || r->turn_state == TURN_WAITING));
+    assert(r->turn_state != TURN_NONE || r->turn == 0);
+    assert(!r->told_down || is_away(r));
+    assert(!is_away(r) || !is_active(r) || r->retry_at_ms != 0 || r->main_id != 0); /* it is asked again */
+    assert(r->value != VALUE_GONE || !r->has_token);
+    assert(r->lost_count <= r->world.count && r->told_lost <= r->world.count);
+    assert(r->doc.participants <= r->doc.count && r->doc.waiting <= r->doc.count && r->doc.spares <= r->doc.count);
+}
+
 void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
+    assert(event->type != MU_RDZV_REQUEST_FAILED || event->error != NULL);
+    assert(!event->written || event->found);
+    check(r);
     out->count = 0;
     r->removed_count = 0;
     mu_rdzv_note_pause(r, event);
@@ -337,8 +383,7 @@ void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct m
         break;
     }
     mu_rdzv_pump(r, event->now_ms, out);
-    assert(r->phase != MU_RDZV_PHASE_MEMBER || r->world_valid);
-    assert(r->phase != MU_RDZV_PHASE_SETTLING || r->main_id != 0);
+    check(r);
 }
 
 /* ---- Questions ---- */

@@ -57,17 +57,16 @@ void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_
 
 /* ---- A store that is lost ---- */
 
-/* The store goes with a node that is, or was, one of the job: we saw it in the document. It may have left before it ended. */
+/* The store goes with another node that is, or was, one of the job. */
 static bool host_is_member(const struct mu_rdzv *r)
 {
-    return r->host_state == HOST_NODE && r->host_was_seen && !mu_node_equal(&r->host, &r->me);
+    return r->host_state == HOST_MEMBER && !mu_node_equal(&r->host, &r->me);
 }
 
 void mu_rdzv_look_for_host(struct mu_rdzv *r)
 {
-    r->host_was_seen =
-        r->host_was_seen || (r->host_state == HOST_NODE &&
-                             (mu_rdzv_in_world(r, &r->host) || mu_doc_find(&r->sights.doc, &r->host) != NULL));
+    if (r->host_state == HOST_NODE && (mu_rdzv_in_world(r, &r->host) || mu_doc_find(&r->sights.doc, &r->host) != NULL))
+        r->host_state = HOST_MEMBER;
 }
 
 /* We want to join, and the round is complete and full without us. Where the document is missing, there is no such round. */
@@ -351,15 +350,18 @@ void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, co
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host)
 {
     char *name = host != NULL ? mu_rdzv_copy_name(host->name) : NULL;
-    bool same = host != NULL && r->host_state == HOST_NODE && mu_node_equal(&r->host, host);
+    bool known = r->host_state == HOST_NODE || r->host_state == HOST_MEMBER;
+    bool same = host != NULL && known && mu_node_equal(&r->host, host);
 
     free(r->host_name);
     r->host_name = name;
-    r->host_state = name != NULL ? HOST_NODE : host == NULL ? HOST_OUTSIDE : HOST_UNKNOWN;
-    if (r->host_state != HOST_NODE)
+    if (name == NULL) {
+        r->host_state = host == NULL ? HOST_OUTSIDE : HOST_UNKNOWN;
         return;
+    }
+    if (!same)
+        r->host_state = HOST_NODE;
     r->host = *host;
     r->host.name.data = r->host_name;
-    r->host_was_seen = r->host_was_seen && same;
     mu_rdzv_look_for_host(r);
 }

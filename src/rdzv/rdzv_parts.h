@@ -40,11 +40,16 @@ enum value_state {
     VALUE_REFUSED  /* a document that is not for us: of another layout, or with another node of our identity */
 };
 
+/* In whose process the store is. */
 enum host_state {
     HOST_UNKNOWN,
-    HOST_NODE,
+    HOST_NODE,   /* a node that we have not seen in the document */
+    HOST_MEMBER, /* a node that we have; it may have left before it ended */
     HOST_OUTSIDE /* a store that stands alone, or a PyTorch node that is not known */
 };
+
+/* NONE --park--> PARKED --it rings--> RUNG --document seen--> NONE; LATER until then where it failed or rings for nothing. */
+enum bell_state { BELL_NONE, BELL_PARKED, BELL_RUNG, BELL_LATER };
 
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
 
@@ -96,9 +101,8 @@ struct mu_rdzv {
     uint64_t last_id, main_id, park_id, turn_id;
     enum mu_rdzv_effect_type main_type;
     uint64_t main_sent_ms;
+    enum bell_state bell_state;
     int64_t park_bell;
-    bool park_later; /* it failed, or rings for nothing: with the next look */
-    bool rung;
     unsigned idle_rings; /* in a row, that brought nothing new */
     struct plan plan;    /* of the write under way */
     char digest[MU_RDZV_DIGEST_MAX];
@@ -144,8 +148,7 @@ struct mu_rdzv {
     struct mu_node *lost;
     size_t lost_count;
     enum host_state host_state; /* what was said last of who hosts the store */
-    struct mu_node host;        /* HOST_NODE */
-    bool host_was_seen;         /* ... in the document */
+    struct mu_node host;        /* HOST_NODE, HOST_MEMBER */
     char *host_name;
 
     /* Heartbeats. */
@@ -249,6 +252,7 @@ void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms);
 uint64_t mu_rdzv_turns_before(const struct mu_rdzv *r);
 bool mu_rdzv_needs_turn(const struct mu_rdzv *r, enum mu_rdzv_action action);
 bool mu_rdzv_rings(const struct mu_rdzv *r);
+void mu_rdzv_set_bell(struct mu_rdzv *r, enum bell_state state);
 void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token);
 void mu_rdzv_back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
 void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);

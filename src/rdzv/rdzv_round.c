@@ -182,8 +182,8 @@ void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
         become_member(r, now_ms, out);
         return;
     }
-    mu_rdzv_become(r, MU_RDZV_PHASE_SETTLING);
     effect = request(r, MU_RDZV_DO_SETTLE, now_ms, out);
+    mu_rdzv_become(r, MU_RDZV_PHASE_SETTLING);
     effect->round = r->sights.doc.round;
     effect->bytes = mu_slice_str(r->digest);
 }

@@ -99,9 +99,12 @@ int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, c
         return rc;
     r->copy = from;
     note_deadline(r, fresh, event->now_ms);
-    r->park_later = r->idle_rings >= MU_RDZV_IDLE_RINGS_MAX;
-    if (r->park_later)
+    if (r->idle_rings >= MU_RDZV_IDLE_RINGS_MAX) {
         r->idle_rings = 0;
+        mu_rdzv_set_bell(r, BELL_LATER);
+    } else if (r->bell_state != BELL_PARKED) {
+        mu_rdzv_set_bell(r, BELL_NONE);
+    }
     rc = mu_rdzv_refresh_view(r);
     if (rc < 0)
         return rc;

@@ -118,11 +118,13 @@ void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *ou
         r->retry_at_ms = 0;
         (void)request(r, MU_RDZV_DO_READ, now_ms, out);
     }
-    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && r->copy != COPY_NONE && !is_away(r) &&
-        (r->park_id == 0 || r->park_bell != r->bell) && !r->park_later && r->main_id == 0) {
+    if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && (r->copy != COPY_NONE || r->value == VALUE_FOREIGN) &&
+        !is_away(r) && (r->bell_state == BELL_NONE || (r->bell_state == BELL_PARKED && r->park_bell != r->bell)) &&
+        r->main_id == 0) {
         struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_PARK);
 
         effect->id = r->park_id = ++r->last_id;
         effect->bell = r->park_bell = r->bell;
+        mu_rdzv_set_bell(r, BELL_PARKED);
     }
 }

@@ -142,6 +142,14 @@ bool mu_rdzv_rings(const struct mu_rdzv *r)
 
 /* ---- Being rung ---- */
 
+void mu_rdzv_set_bell(struct mu_rdzv *r, enum bell_state state)
+{
+    if (state != BELL_PARKED)
+        r->park_id = 0; /* an answer that still comes is dropped */
+    r->bell_state = state;
+    assert((state == BELL_PARKED) == (r->park_id != 0));
+}
+
 /* A bell that has been tampered with may ring all the time. */
 void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token)
 {
@@ -149,9 +157,10 @@ void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token)
 
     if (!same)
         r->idle_rings = 0;
-    else if (r->rung)
+    else if (r->bell_state == BELL_RUNG)
         r->idle_rings++;
-    r->rung = false;
+    if (r->bell_state == BELL_RUNG)
+        mu_rdzv_set_bell(r, BELL_LATER); /* until the document is seen */
 }
 
 /* As long as the user says, or else growing, and by more where there are more to get out of the way of. Never so long that
@@ -209,8 +218,7 @@ static bool reads_with_turn(const struct mu_rdzv *r)
 
 void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    r->rung = true;
-    r->park_later = true; /* what rang is in the document that is read next */
+    mu_rdzv_set_bell(r, BELL_RUNG); /* what rang is in the document that is read next */
     if (reads_with_turn(r) && r->turn_state == TURN_NONE)
         mu_rdzv_take_turn(r, out);
     else if (!reads_with_turn(r) || r->turn_state == TURN_HELD)

@@ -253,6 +253,7 @@ void mu_rules_remove_dead(struct mu_doc *doc, const struct mu_rdzv_settings *set
         mu_doc_drop(doc, &dead[i], MU_DOC_PARTICIPANT | MU_DOC_WAITING | MU_DOC_SPARE | MU_DOC_HEARTBEAT);
     if (doc->participants < before)
         remove_epilogue(doc, settings);
+    assert(doc->participants <= before);
 }
 
 uint64_t mu_rules_hold_ms(uint64_t before_ms, uint64_t lasted_ms)

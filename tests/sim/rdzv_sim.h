@@ -237,6 +237,7 @@ struct sim {
     unsigned nodes_count, ids_count, births;
     uint64_t last_write_us[IDS_MAX]; /* when the heartbeat of each identity last changed */
     uint64_t forged_us;              /* when a stranger last wrote a document */
+    uint64_t spoilt_us[2];           /* and something else: the last time, and the time before */
     uint64_t too_many_us;            /* when a round was last full while one of PyTorch's stood in the wait list */
     struct world_seen *worlds;
     size_t worlds_len, worlds_room;

@@ -541,6 +541,10 @@ void store_meddle(void)
     TELL("store: a stranger writes to it");
     if (forges)
         w.forged_us = w.now_us;
+    if (spoils) {
+        w.spoilt_us[1] = w.spoilt_us[0];
+        w.spoilt_us[0] = w.now_us;
+    }
     if (forges || spoils) {
         replace(forges ? forged() : chance(20) ? NULL : foreign());
         end_incarnation();
