@@ -1,10 +1,10 @@
-/* The classic etcd rendezvous on a loop: how the requests of its machine (rdzv/classic.h: phases, leases, members) are made of
- * etcd's v2 keys, and who its nodes are. The rest is the shell's (shell_uv.h).
+/* The classic etcd rendezvous on a loop: how the requests of its machine (rdzv/classic.h: phases, leases, members) are
+ * made of etcd's v2 keys, and who its nodes are. The rest is the shell's (shell_uv.h).
  *
- * Happy path: join -> the machine reads, writes and watches etcd's keys until it tells JOINED -> the boot machine publishes an
- * address and a free port in the round's store, or reads them there -> the owner is told JOINED. A failure of the boot leaves the
- * round and is told as FAILED. Each request is answered: where etcd does not, or there is no memory, with an error; then the
- * machine tries again. */
+ * Happy path: join -> the machine reads, writes and watches etcd's keys until it tells JOINED -> the boot machine
+ * publishes an address and a free port in the round's store, or reads them there -> the owner is told JOINED. A
+ * failure of the boot leaves the round and is told as FAILED. Each request is answered: where etcd does not, or there
+ * is no memory, with an error; then the machine tries again. */
 #include "handler/etcd_params.h"
 #include "handler/shell_uv.h"
 #include "kv/etcd_store_uv.h"

@@ -1,8 +1,9 @@
 /* PyTorch's etcd-v2 rendezvous: a dynamic rendezvous whose document is in etcd.
  *
- * Happy path: the document is read once, so that a node that cannot reach etcd learns so in read_timeout and not in join_timeout.
- * What is asked meanwhile waits (talk.h). No etcd there, or one that does not let us in, is told as the failure of what was
- * asked; the next request tries again. Once it runs, the document machine waits for an etcd that is away. */
+ * Happy path: the document is read once, so that a node that cannot reach etcd learns so in read_timeout and not in
+ * join_timeout. What is asked meanwhile waits (talk.h). No etcd there, or one that does not let us in, is told as the
+ * failure of what was asked; the next request tries again. Once it runs, the document machine waits for an etcd that
+ * is away. */
 #include "kv/kv_etcd_v2_uv.h"
 
 #include "handler/dynamic_uv.h"

@@ -1,5 +1,5 @@
-/* The etcd-v3 handler: what its machine (rdzv/fold.h) wants from etcd, as etcd's ranges, transactions, watches and leases; and their
- * answers, as the machine's events. */
+/* The etcd-v3 handler: what its machine (rdzv/fold.h) wants from etcd, as etcd's ranges, transactions, watches and
+ * leases; and their answers, as the machine's events. */
 #include "handler/etcd_v3_parts_uv.h"
 
 #include <assert.h>
@@ -364,8 +364,8 @@ static void perform_write(struct mu_v3 *v, const struct mu_fold_effect *effect)
     mu_etcd3_call(v->etcd, &order->call);
 }
 
-/* One transaction. The mark is put only if the document is still the one that we know: so a mark that arrives late is not put
- * after the round has begun, and what takes the mark away then leaves none behind. */
+/* One transaction. The mark is put only if the document is still the one that we know: so a mark that arrives late is
+ * not put after the round has begun, and what takes the mark away then leaves none behind. */
 static void perform_look(struct mu_v3 *v, const struct mu_fold_effect *effect)
 {
     struct order *order = v->looking_around ? NULL : new_order(v, effect);

@@ -1,10 +1,12 @@
-/* The rendezvous `etcd-v3`: who its nodes are, where its rounds meet, and its parameters. How the requests of its machine
- * (rdzv/fold.h: members and rounds) are made of etcd's is in etcd_v3_requests_uv.c; the rest is the shell's (shell_uv.h).
+/* The rendezvous `etcd-v3`: who its nodes are, where its rounds meet, and its parameters. How the requests of its
+ * machine (rdzv/fold.h: members and rounds) are made of etcd's is in etcd_v3_requests_uv.c; the rest is the shell's
+ * (shell_uv.h).
  *
- * Happy path: join -> the fold machine takes a lease, writes this node's record, and watches until the document has us and it
- * tells JOINED -> the boot machine opens the round's store and publishes it (job/master), or waits for it -> the owner is
- * told JOINED. A failure of the boot leaves the round and is told as FAILED. When etcd is away, the client and the machine try
- * again; nothing is told but that it is away. Freeing the handler ends its lease, and with it all keys of this node. */
+ * Happy path: join -> the fold machine takes a lease, writes this node's record, and watches until the document has us
+ * and it tells JOINED -> the boot machine opens the round's store and publishes it (job/master), or waits for it ->
+ * the owner is told JOINED. A failure of the boot leaves the round and is told as FAILED. When etcd is away, the
+ * client and the machine try again; nothing is told but that it is away. Freeing the handler ends its lease, and with
+ * it all keys of this node. */
 #include "base/log.h"
 #include "handler/etcd_v3_parts_uv.h"
 #include "store/server_uv.h"

@@ -1,5 +1,6 @@
-/* How long a request to etcd may last before it is made again, elsewhere or anew. A third of a lease, and twice as long after each
- * request that got no answer in time: an etcd with too much to do is not helped by asking again. Pure. */
+/* How long a request to etcd may last before it is made again, elsewhere or anew. A third of a lease, and twice as
+ * long after each request that got no answer in time: an etcd with too much to do is not helped by asking again.
+ * Pure. */
 #ifndef MU_HANDLER_PATIENCE_H
 #define MU_HANDLER_PATIENCE_H
 
@@ -15,8 +16,8 @@ struct mu_patience {
 };
 
 void mu_patience_init(struct mu_patience *patience, uint64_t lease_ms);
-/* A member has to notice within a lease's time that etcd is away. A node that has never heard of etcd waits no longer than its join
- * does. */
+/* A member has to notice within a lease's time that etcd is away. A node that has never heard of etcd waits no longer
+ * than its join does. */
 uint64_t mu_patience_ms(const struct mu_patience *patience, const struct mu_fold *fold, uint64_t now_ms);
 void mu_patience_learn(struct mu_patience *patience, int rc); /* what became of a request */
 

@@ -1,6 +1,7 @@
-/* What a handler does around its pure machines, on a libuv loop: the part in the rendezvous (rdzv/part.h), the boot (boot.h) and
- * the conversation with the owner (talk.h). The shell keeps the time, hands requests to the back end and its answers to the
- * machine, tells the owner what talk wants told, and takes itself apart in the end. It decides nothing.
+/* What a handler does around its pure machines, on a libuv loop: the part in the rendezvous (rdzv/part.h), the boot
+ * (boot.h) and the conversation with the owner (talk.h). The shell keeps the time, hands requests to the back end and
+ * its answers to the machine, tells the owner what talk wants told, and takes itself apart in the end. It decides
+ * nothing.
  *
  *   owner --join, leave, close, look--> talk --ask--> part --request--> the handler's back end
  *   owner <------ tell ---------------- talk <--tell- part <--answer-------------+
@@ -8,11 +9,11 @@
  *                                        v |
  *                                        boot
  *
- * The owner's calls do nothing but step talk. The part is asked from the loop. Within one step of the part, requests are made
- * before anything is told; what is asked of it because of that is asked in a later turn of the loop.
+ * The owner's calls do nothing but step talk. The part is asked from the loop. Within one step of the part, requests
+ * are made before anything is told; what is asked of it because of that is asked in a later turn of the loop.
  *
- * A handler has the shell as its first member. It says how a request is made, and what the owner is told beside what all handlers
- * tell: who the nodes are. */
+ * A handler has the shell as its first member. It says how a request is made, and what the owner is told beside what
+ * all handlers tell: who the nodes are. */
 #ifndef MU_HANDLER_SHELL_UV_H
 #define MU_HANDLER_SHELL_UV_H
 
@@ -35,8 +36,8 @@ struct mu_shell_ops { /* a constant */
     void (*own)(struct mu_shell *shell, const void *effect);           /* a tell of this machine's alone. NULL: none */
     void (*start_boot)(struct mu_shell *shell);                        /* ends with mu_boot_uv_start() */
     void (*boot_request)(struct mu_shell *shell, const struct mu_boot_effect *effect); /* NULL if the boot has a kv */
-    /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say(). `news`: what
-     * the part told; NULL: that was before. NULL: nothing is added. */
+    /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say().
+     * `news`: what the part told; NULL: that was before. NULL: nothing is added. */
     void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news);
     void (*heard)(struct mu_shell *shell, const struct mu_part_news *news); /* before talk hears of it. May be NULL */
     void (*waits)(struct mu_shell *shell, bool waits); /* the owner waits for a round, or no longer. May be NULL */
@@ -80,7 +81,8 @@ struct mu_shell {
     void *freed_ctx;
 };
 
-/* Fills in zeroed memory; what the handler owns it has filled in before: handler, run_id, me, nodes_min, nodes_max, part, boot. */
+/* Fills in zeroed memory; what the handler owns it has filled in before: handler, run_id, me, nodes_min, nodes_max,
+ * part, boot. */
 void mu_shell_init(struct mu_shell *shell, uv_loop_t *loop, const struct mu_shell_ops *ops, uint64_t join_ms,
                    muster_rdzv_listener *listener, void *ctx);
 /* From here on it is the loop's, and has to be closed. `kv`: where the boot's keys are; NULL: see boot_request. */
@@ -92,8 +94,8 @@ void mu_shell_not_found(struct mu_shell *shell, const struct muster_error *error
 
 /* Lets the part hear an event of its own: an answer, mostly. Its time is filled in. */
 void mu_shell_feed(struct mu_shell *shell, const void *event);
-/* From inside of `request`: its answer is there at once, or it found no memory. `answer` is called with the same when the step is
- * over. Without an id nobody waits for it. */
+/* From inside of `request`: its answer is there at once, or it found no memory. `answer` is called with the same when
+ * the step is over. Without an id nobody waits for it. */
 void mu_shell_answer_late(struct mu_shell *shell, uint64_t id, unsigned how);
 void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside of a step */
 
@@ -119,8 +121,8 @@ void mu_shell_leave(struct muster_handler *handler);
 void mu_shell_ask_to_close(struct muster_handler *handler);
 void mu_shell_look(struct muster_handler *handler);
 
-/* The end: nothing is told from here on. What is the loop's beside the shell's own is held, and dropped when it is closed; then the
- * handler is destroyed, and `done` is called. */
+/* The end: nothing is told from here on. What is the loop's beside the shell's own is held, and dropped when it is
+ * closed; then the handler is destroyed, and `done` is called. */
 void mu_shell_close(struct mu_shell *shell, void (*done)(void *ctx), void *ctx);
 void mu_shell_hold(struct mu_shell *shell);
 void mu_shell_drop(void *shell);

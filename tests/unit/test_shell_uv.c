@@ -161,8 +161,7 @@ static void answer_boot(const char *value)
 
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
-    assert_true((news == NULL) == (event->type == MUSTER_RDZV_JOINED || shell->talk.waiting > 0 ||
-                                   (event->type == MUSTER_RDZV_WAITING && news == NULL)));
+    assert_true(news != NULL || event->type == MUSTER_RDZV_JOINED || event->type == MUSTER_RDZV_WAITING);
     mu_shell_say(shell, event);
 }
 
@@ -208,6 +207,21 @@ static const struct mu_shell_ops ops = {
     .last = on_last,
     .destroy = on_destroy,
 };
+
+static void on_heard(struct mu_shell *shell, const struct mu_part_news *news)
+{
+    (void)shell;
+    assert_int_equal(news->tell, MU_PART_TELL_PROGRESS);
+    note("heard");
+}
+
+static void on_waits(struct mu_shell *shell, bool waits)
+{
+    (void)shell;
+    note(waits ? "waits" : "waits no longer");
+}
+
+static struct mu_shell_ops listening; /* the same, with these two */
 
 static struct mu_shell_ops finding; /* the same, with a back end to be found */
 
@@ -265,6 +279,16 @@ static int start(void **state)
 {
     (void)state;
     open_shell(&ops, &scene);
+    return 0;
+}
+
+static int start_listening(void **state)
+{
+    (void)state;
+    listening = ops;
+    listening.heard = on_heard;
+    listening.waits = on_waits;
+    open_shell(&listening, &scene);
     return 0;
 }
 
@@ -462,6 +486,19 @@ static void without_a_back_end_what_is_asked_fails_and_the_next_ask_looks_again(
     assert_string_equal(trace(), "find, look");
 }
 
+static void the_handler_hears_what_the_machine_tells_and_whether_the_owner_waits(void **state)
+{
+    (void)state;
+    mu_shell_join(handler());
+    turn();
+    assert_string_equal(trace(), "waits, join");
+    mu_shell_tell_progress(&scene.shell);
+    assert_string_equal(trace(), "heard, told progress");
+    mu_shell_leave(handler());
+    turn();
+    assert_string_equal(trace(), "waits no longer, leave");
+}
+
 int main(void)
 {
 #define SCENE(scene) cmocka_unit_test_setup_teardown(scene, start, end)
@@ -477,6 +514,8 @@ int main(void)
         SCENE(a_foreign_value_is_nothing_for_the_owner),
         SCENE(nothing_is_told_after_the_owner_has_freed_it),
         SCENE(it_goes_when_all_that_it_holds_is_dropped),
+        cmocka_unit_test_setup_teardown(the_handler_hears_what_the_machine_tells_and_whether_the_owner_waits,
+                                        start_listening, end),
         cmocka_unit_test_setup_teardown(without_a_back_end_what_is_asked_fails_and_the_next_ask_looks_again,
                                         start_without_back_end, end),
     };
