@@ -136,9 +136,45 @@ void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t 
     effect->number = mu_policy_remaining_restarts(p);
 }
 
+/* What must hold in a phase. */
+static bool is_sound(const struct mu_policy *p)
+{
+    bool decided = p->outcome.kind != MU_POLICY_OUTCOME_NONE, gone = p->workers == NONE;
+
+    switch (p->phase) {
+    case MU_POLICY_IDLE:
+        return gone && !decided && p->membership == NO_MEMBER;
+    case MU_POLICY_JOINING:
+        return gone && !decided && p->leftovers == 0 && p->fate == UNDECIDED && p->membership == MAY_BE_MEMBER;
+    case MU_POLICY_ASSIGNING:
+        return gone && !decided && p->membership == MAY_BE_MEMBER;
+    case MU_POLICY_STARTING:
+        return p->workers == STARTING && !decided && p->membership == MAY_BE_MEMBER;
+    case MU_POLICY_RUNNING:
+        return p->workers == UP && !decided && p->membership == MAY_BE_MEMBER;
+    case MU_POLICY_STOPPING:
+        return p->fate != UNDECIDED && decided == (p->fate == END);
+    case MU_POLICY_CHARGING:
+        return gone && !decided && p->fate == BUDGET && p->shared;
+    case MU_POLICY_FINISHING:
+        return gone && !decided && p->fate == DONE;
+    case MU_POLICY_FAILING:
+        return gone && !decided && p->fate == BUDGET && p->charge == USED_UP;
+    case MU_POLICY_LEAVING:
+        return gone && decided && p->membership == IS_LEAVING;
+    case MU_POLICY_ASKING:
+    case MU_POLICY_SERVING:
+    case MU_POLICY_LINGERING:
+    case MU_POLICY_ENDED:
+        return gone && decided;
+    }
+    return false;
+}
+
 void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms)
 {
     p->phase = phase;
+    assert(is_sound(p));
     p->deadline_ms = deadline_ms;
 }
 
@@ -277,7 +313,7 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
         return;
     }
     mu_policy_stop(p, SIGKILL, 0, now_ms, out);
-    if (p->in)
+    if (p->membership != NO_MEMBER)
         mu_policy_say_leave(p, now_ms, out);
     p->deadline_ms = now_ms + MU_POLICY_LEAVE_MS;
 }
@@ -349,8 +385,8 @@ static void take(struct mu_policy *p, const struct mu_policy_event *event, struc
     case MU_POLICY_ON_LEFT:
         if (p->phase == MU_POLICY_LEAVING)
             mu_policy_left(p, event->now_ms, out);
-        else if (p->leave_until_ms != 0)
-            p->in = false;
+        else if (p->membership == IS_LEAVING)
+            p->membership = NO_MEMBER;
         break;
     case MU_POLICY_ON_FAILED:
         mu_policy_on_failed(p, event, out);
@@ -417,6 +453,7 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
 {
     struct mu_ask ask;
 
+    assert(is_sound(p));
     out->count = 0;
     p->lines_count = 0;
     if (p->phase == MU_POLICY_ENDED)
@@ -426,9 +463,8 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
     mu_policy_proceed(p, event->now_ms, out);
     while (mu_asks_emit(&p->asks, event->now_ms, UINT64_MAX, &ask))
         mu_policy_emit(out, MU_POLICY_DO_ASK)->ask = ask;
-    assert(p->phase != MU_POLICY_JOINING || p->workers == NONE);
-    assert((p->phase == MU_POLICY_STARTING || p->phase == MU_POLICY_RUNNING) ==
-           (p->workers == STARTING || p->workers == UP));
+    assert(is_sound(p) && p->count >= 0 && p->known >= 0);
+    assert(mu_policy_has_workers(p) == (p->workers == STARTING || p->workers == UP));
     assert(!mu_group_state_is_running(p->state) || p->workers == UP || p->workers == STOPPING);
 }
 

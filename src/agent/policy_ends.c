@@ -80,19 +80,21 @@ void mu_policy_note(struct mu_policy *p, bool again, const char *why, struct mu_
 
 void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    if (p->leave_until_ms != 0)
+    if (p->membership == IS_LEAVING)
         return;
+    assert(p->membership == MAY_BE_MEMBER);
     if (!p->noted)
         mu_policy_note(p, false, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
     (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
     (void)mu_policy_emit(out, MU_POLICY_DO_LEAVE);
+    p->membership = IS_LEAVING;
     p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
 }
 
 void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     be_stopped(p, out);
-    if (!p->in) {
+    if (p->membership == NO_MEMBER) {
         mu_policy_end(p, now_ms, out);
         return;
     }
@@ -126,7 +128,7 @@ static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects
 
 void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    p->in = false;
+    p->membership = NO_MEMBER;
     if (p->serve)
         serve(p, now_ms, out);
     else
@@ -236,7 +238,7 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
         mu_policy_say(p, out, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
         p->outcome.error = *error;
-        p->in = false;
+        p->membership = NO_MEMBER;
         mu_policy_end(p, now_ms, out);
         return;
     }
@@ -268,7 +270,7 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
     bool known = there && mu_verdict_read(answer->value, &verdict) &&
                  mu_verdict_is_credible(&verdict, p->joined.round, p->joined.tag, 0);
 
-    p->in = false;
+    p->membership = NO_MEMBER;
     mu_asks_drop(&p->asks);
     if (there && !known)
         mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it", out);
@@ -292,8 +294,8 @@ static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
 {
     if (p->phase == MU_POLICY_LEAVING)
         mu_policy_left(p, now_ms, out);
-    else if (p->phase == MU_POLICY_STOPPING && p->leave_until_ms != 0)
-        p->in = false;
+    else if (p->phase == MU_POLICY_STOPPING && p->membership == IS_LEAVING)
+        p->membership = NO_MEMBER;
 }
 
 static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,

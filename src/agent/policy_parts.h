@@ -16,6 +16,12 @@ enum { TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
 
 enum what { BUDGET_SET, VERDICT_LOOK, VERDICT_GET };
 
+enum membership {
+    NO_MEMBER,
+    MAY_BE_MEMBER, /* JOIN was said */
+    IS_LEAVING,    /* LEAVE was said */
+};
+
 enum workers { NONE, STARTING, UP, STOPPING };
 
 /* What follows when the workers are gone. */
@@ -45,9 +51,9 @@ struct mu_policy {
 
     /* The rendezvous. */
     struct mu_policy_joined joined;
-    bool in;                 /* we may be a member of something */
-    bool noted;              /* ... whose others can read why we leave it for good */
-    uint64_t leave_until_ms; /* LEAVE was said; 0: it was not */
+    enum membership membership;
+    bool noted;              /* the others can read why we leave the round for good */
+    uint64_t leave_until_ms; /* IS_LEAVING: so long it may take */
     bool closed;             /* no round can follow */
     bool down;               /* the store is away */
     uint64_t down_ms;        /* ... since then */

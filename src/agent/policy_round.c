@@ -12,8 +12,7 @@ void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
     p->charge = UNCHARGED;
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
-    p->in = true;
-    p->leave_until_ms = 0;
+    p->membership = MAY_BE_MEMBER;
     p->join_ms = p->initialize_ms = now_ms;
     mu_policy_enter(p, MU_POLICY_JOINING, UINT64_MAX);
     (void)mu_policy_emit(out, MU_POLICY_DO_JOIN);

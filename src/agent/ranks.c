@@ -98,6 +98,48 @@ void mu_ranks_free(struct mu_ranks *r)
     free(r);
 }
 
+bool mu_ranks_is_private(const struct mu_ranks *r)
+{
+    return r->start.round >= 0 && r->start.all_ours && r->start.has_store;
+}
+
+/* ---- States ---- */
+
+void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state)
+{
+    bool rank_0 = r->start.rank == 0, own = mu_ranks_is_private(r);
+
+    r->state = state;
+    switch (state) {
+    case MU_RANKS_IDLE:
+    case MU_RANKS_DONE:
+    case MU_RANKS_FAILED:
+        break;
+    case MU_RANKS_GATHERING:
+        assert(rank_0 || (!own && r->start.old_dialect));
+        break;
+    case MU_RANKS_COUNTING:
+    case MU_RANKS_FIXING:
+        assert(rank_0 && own);
+        break;
+    case MU_RANKS_SETTLING:
+        assert(rank_0 && own && r->found.charged && r->last.missing.count > 0);
+        break;
+    case MU_RANKS_ASSIGNING:
+        assert(rank_0 && (own || !r->start.old_dialect));
+        break;
+    case MU_RANKS_AWAITING:
+        assert(!rank_0 && (own || !r->start.old_dialect));
+        break;
+    case MU_RANKS_AGREEING:
+        assert(!own && r->start.old_dialect);
+        break;
+    case MU_RANKS_MEETING:
+        assert(r->start.needs_master);
+        break;
+    }
+}
+
 /* ---- The ends ---- */
 
 struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type)
@@ -109,7 +151,7 @@ struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_rank
 
 static void end(struct mu_ranks *r, enum mu_ranks_state state)
 {
-    r->state = state;
+    mu_ranks_enter(r, state);
     r->deadline_ms = r->again_ms = UINT64_MAX;
     mu_asks_drop(&r->asks);
     forget_infos(r);
@@ -290,14 +332,9 @@ static int take_info(struct mu_ranks *r, int64_t rank, const char *role, int64_t
 
 /* ---- Asking, a window at a time ---- */
 
-static bool is_private(const struct mu_ranks *r) /* nobody of PyTorch looks: the keys are ours, and so is the count */
-{
-    return r->start.round >= 0 && r->start.all_ours && r->start.has_store;
-}
-
 static void ask_info(struct mu_ranks *r, int64_t rank)
 {
-    if (is_private(r))
+    if (mu_ranks_is_private(r))
         (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_OURS, r->own_prefix, rank);
     else if (r->start.old_dialect)
         (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_113, r->prefix, rank);
@@ -310,13 +347,14 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
     const struct info *info = &r->infos[rank]; /* NOLINTNEXTLINE(clang-analyzer-core*): there once all are read */
     struct role *role = &r->roles[info->role];
     struct mu_ask_slot *slot =
-        is_private(r) ? mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank)
-                      : mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
+        mu_ranks_is_private(r)
+            ? mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank)
+            : mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
     char text[VALUE_EXTRA + SETTLED_JSON_MAX];
     int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, r->next_base,
                        r->result.world_size, role->next, role->workers);
 
-    if (is_private(r))
+    if (mu_ranks_is_private(r))
         len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64 "%s", r->result.count, r->settled_json);
     len += snprintf(text + len, sizeof text - (size_t)len, "]");
     assert(len > 0 && (size_t)len < sizeof text);
@@ -361,7 +399,7 @@ void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out)
         succeed(r, out);
         return;
     }
-    r->state = MU_RANKS_MEETING;
+    mu_ranks_enter(r, MU_RANKS_MEETING);
     (void)mu_asks_add(&r->asks, MU_ASK_GET, ADDR_GET, 0, "%s" MUSTER_KEY_MASTER_ADDR, r->prefix);
     (void)mu_asks_add(&r->asks, MU_ASK_GET, PORT_GET, 0, "%s" MUSTER_KEY_MASTER_PORT, r->prefix);
 }
@@ -372,7 +410,7 @@ static void agree(struct mu_ranks *r)
         mu_asks_add(&r->asks, MU_ASK_SET, FIN_SET, r->start.rank, "%s" INFO_113 ".FIN", r->prefix, r->start.rank);
 
     mu_asks_value(&r->asks, slot, mu_slice_str("FIN"));
-    r->state = MU_RANKS_AGREEING;
+    mu_ranks_enter(r, MU_RANKS_AGREEING);
     r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
 }
 
@@ -380,12 +418,12 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     ask_on(r);
     if (r->state == MU_RANKS_GATHERING && is_through(r)) {
-        if (is_private(r)) {
+        if (mu_ranks_is_private(r)) {
             mu_ranks_look_at_budget(r);
         } else if (r->start.old_dialect) {
             agree(r);
         } else {
-            r->state = MU_RANKS_ASSIGNING;
+            mu_ranks_enter(r, MU_RANKS_ASSIGNING);
             r->cursor = r->next_base = 0;
         }
         ask_on(r);
@@ -402,18 +440,18 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 static void tell_info(struct mu_ranks *r)
 {
     struct mu_ask_slot *slot =
-        is_private(r)
+        mu_ranks_is_private(r)
             ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_OURS, r->own_prefix, r->start.rank)
         : r->start.old_dialect
             ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_113, r->prefix, r->start.rank)
             : mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_2X, r->prefix, r->start.rank);
     char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX]; /* JSON makes at most six bytes of one */
     char last[MU_SETTLEMENT_JSON_MAX];
-    size_t last_len = is_private(r) ? mu_settlement_write(&r->last, last) : 0;
+    size_t last_len = mu_ranks_is_private(r) ? mu_settlement_write(&r->last, last) : 0;
     int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64,
                        r->role_json, r->start.rank, r->size);
 
-    if (is_private(r))
+    if (mu_ranks_is_private(r))
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"count\": %" PRId64, r->known);
     if (last_len > 0)
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"last\": %.*s", (int)last_len, last);
@@ -432,8 +470,8 @@ static void gather(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     int64_t world = r->start.world_size;
 
-    r->state = MU_RANKS_GATHERING;
-    if (is_private(r) || !r->start.old_dialect) {
+    mu_ranks_enter(r, MU_RANKS_GATHERING);
+    if (mu_ranks_is_private(r) || !r->start.old_dialect) {
         r->infos = calloc((size_t)world, sizeof *r->infos);
         if (r->infos == NULL) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
@@ -455,7 +493,7 @@ static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
     }
     tell_info(r);
     if (!r->start.old_dialect && r->start.rank != 0) {
-        r->state = MU_RANKS_AWAITING;
+        mu_ranks_enter(r, MU_RANKS_AWAITING);
         (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, "%s" ASSIGNED, r->prefix, r->start.rank);
     } else {
         gather(r, out);
@@ -473,10 +511,10 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
     } else if (rank == 0) {
         gather(r, out);
     } else if (r->identical) {
-        r->state = MU_RANKS_AWAITING;
+        mu_ranks_enter(r, MU_RANKS_AWAITING);
         (void)mu_asks_add(&r->asks, MU_ASK_GET, COUNT_GET, rank, "%scount", r->own_prefix);
     } else {
-        r->state = MU_RANKS_AWAITING;
+        mu_ranks_enter(r, MU_RANKS_AWAITING);
         tell_info(r);
         (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank);
     }
@@ -498,7 +536,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     r->settled = r->has_found = false;
     r->settled_json[0] = r->wanted[0] = '\0';
     r->budget.len = 0;
-    r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = is_private(r) };
+    r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = mu_ranks_is_private(r) };
     mu_round_stock_prefix(r->prefix, r->prefix_room, r->run_id, start->round);
     mu_round_own_prefix(r->own_prefix, r->prefix_room, r->run_id, start->round, start->tag);
     if (start->world_size > MU_RANKS_WORLD_MAX) {
@@ -508,7 +546,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
         (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
                       start->world_size);
         mu_ranks_fail(r, out);
-    } else if (is_private(r)) {
+    } else if (mu_ranks_is_private(r)) {
         exchange_privately(r, out);
     } else {
         exchange(r, out);
@@ -549,8 +587,8 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
     int64_t size = 0, count = 0;
     const char *complaint = read_info(json, slot->index, &role, &size, &count);
 
-    r->known = complaint == NULL && is_private(r) && count > r->known ? count : r->known;
-    if (complaint == NULL && is_private(r))
+    r->known = complaint == NULL && mu_ranks_is_private(r) && count > r->known ? count : r->known;
+    if (complaint == NULL && mu_ranks_is_private(r))
         mu_settlement_add(&r->last, json_object_get(json, "last"));
     if (complaint != NULL)
         wrong(r, slot, complaint, out);
@@ -563,7 +601,7 @@ static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, st
                           struct mu_ranks_effects *out)
 {
     json_t *json = load(value);
-    const char *complaint = read_assigned(json, is_private(r), r->size, &r->result);
+    const char *complaint = read_assigned(json, mu_ranks_is_private(r), r->size, &r->result);
 
     json_decref(json);
     if (complaint != NULL)
@@ -603,8 +641,8 @@ static void doubt(struct mu_ranks *r, const struct mu_answer *answer, uint64_t n
 {
     const struct mu_ask_slot *slot = mu_asks_find(&r->asks, answer->id);
 
-    if (slot == NULL || r->state != MU_RANKS_AWAITING || !is_private(r) || answer->error->code == MUSTER_ETIMEOUT ||
-        (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
+    if (slot == NULL || r->state != MU_RANKS_AWAITING || !mu_ranks_is_private(r) ||
+        answer->error->code == MUSTER_ETIMEOUT || (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
         return;
     r->again_ms = now_ms + MU_RANKS_AGAIN_MS;
     if (!r->identical && !mu_asks_has(&r->asks, INFO_SET))
@@ -666,10 +704,16 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
 
 /* ---- Driving ---- */
 
+static bool is_active(const struct mu_ranks *r)
+{
+    return r->state != MU_RANKS_IDLE && r->state != MU_RANKS_DONE && r->state != MU_RANKS_FAILED;
+}
+
 void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
 {
     struct mu_ask ask;
 
+    assert(is_active(r) || r->asks.count == 0);
     out->count = 0;
     switch (event->type) {
     case MU_RANKS_ON_START:
@@ -694,6 +738,7 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
     }
     while (mu_asks_emit(&r->asks, event->now_ms, r->deadline_ms, &ask))
         mu_ranks_emit(out, MU_RANKS_DO_ASK)->ask = ask;
+    assert(is_active(r) == (r->deadline_ms != UINT64_MAX) && (is_active(r) || r->asks.count == 0));
 }
 
 uint64_t mu_ranks_deadline_ms(const struct mu_ranks *r)

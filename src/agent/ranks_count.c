@@ -9,7 +9,7 @@ void mu_ranks_look_at_budget(struct mu_ranks *r)
     struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
 
     mu_asks_look(&r->asks, slot);
-    r->state = MU_RANKS_COUNTING;
+    mu_ranks_enter(r, MU_RANKS_COUNTING);
 }
 
 /* ", \"lost ...\"", for behind the assigned ranks. What is no text for JSON is not told to the others. */
@@ -44,7 +44,7 @@ void mu_ranks_fix_count(struct mu_ranks *r)
     }
     mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
     slot->ask.expected = mu_slice(r->budget.data, r->budget.len);
-    r->state = MU_RANKS_FIXING;
+    mu_ranks_enter(r, MU_RANKS_FIXING);
 }
 
 /* ---- Answers ---- */
@@ -59,7 +59,7 @@ static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
         mu_ranks_meet(r, out);
         return;
     }
-    r->state = MU_RANKS_ASSIGNING;
+    mu_ranks_enter(r, MU_RANKS_ASSIGNING);
     r->cursor = r->next_base = 0;
     if (!r->identical)
         return;
@@ -88,7 +88,7 @@ static void settle(struct mu_ranks *r)
         mu_ranks_fix_count(r);
         return;
     }
-    r->state = MU_RANKS_SETTLING;
+    mu_ranks_enter(r, MU_RANKS_SETTLING);
     mu_round_own_prefix(r->last_prefix, r->prefix_room, r->run_id, r->last.round, r->last.tag);
     for (size_t i = 0; i < missing->count; i++) {
         struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_DONE, (int64_t)i,

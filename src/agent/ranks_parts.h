@@ -82,6 +82,9 @@ struct mu_ranks {
 };
 
 /* ranks.c */
+bool mu_ranks_is_private(
+    const struct mu_ranks *r); /* nobody of PyTorch looks: the keys are ours, and so is the count */
+void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state);
 struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type);
 void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out);
 void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out);
