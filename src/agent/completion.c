@@ -125,6 +125,56 @@ void mu_completion_set_bit(uint8_t *bits, int64_t rank)
     bits[rank / 8] |= (uint8_t)(1U << (rank % 8));
 }
 
+/* ---- States ---- */
+
+static bool is_closing(const struct mu_completion *f)
+{
+    return f->state == MU_COMPLETION_VERDICT || f->state == MU_COMPLETION_CLOSING || f->state == MU_COMPLETION_FREEING;
+}
+
+static bool is_over(const struct mu_completion *f)
+{
+    return f->state == MU_COMPLETION_IDLE || f->state == MU_COMPLETION_ENDED;
+}
+
+/* What must hold in a state. */
+static bool is_sound(const struct mu_completion *f)
+{
+    if (is_over(f)) /* nothing is under way but what a node says when it stops to listen */
+        return !f->sweeping && !f->judging_closed && f->deadline_ms == UINT64_MAX;
+    if (is_closing(f) && (f->sweeping || f->deadline_ms == UINT64_MAX))
+        return false;
+    if (f->state == MU_COMPLETION_ACCOUNTING)
+        return mu_completion_is_private(f) && f->vanished != NULL && f->start.world_size > 1;
+    return f->start.rank >= 0 && f->start.rank < f->start.world_size && f->marked_count <= f->start.world_size &&
+           f->vanished_count <= f->start.world_size;
+}
+
+void mu_completion_enter(struct mu_completion *f, enum mu_completion_state state)
+{
+    switch (state) {
+    case MU_COMPLETION_IDLE:
+    case MU_COMPLETION_WATCHING:
+    case MU_COMPLETION_ENDED:
+        break;
+    case MU_COMPLETION_ACCOUNTING:
+    case MU_COMPLETION_MARKING:
+        assert(f->state == MU_COMPLETION_WATCHING);
+        break;
+    case MU_COMPLETION_WAITING:
+        assert(f->state == MU_COMPLETION_MARKING);
+        break;
+    case MU_COMPLETION_VERDICT:
+        assert(!is_over(f) && !is_closing(f));
+        break;
+    case MU_COMPLETION_CLOSING:
+    case MU_COMPLETION_FREEING:
+        assert(is_closing(f) && f->state < state);
+        break;
+    }
+    f->state = state;
+}
+
 /* ---- Events ---- */
 
 static int reserve(struct mu_completion *f, int64_t world_size)
@@ -166,11 +216,6 @@ static void start_round(struct mu_completion *f, const struct mu_completion_star
 }
 
 /* ---- A host that has gone ---- */
-
-static bool is_closing(const struct mu_completion *f)
-{
-    return f->state == MU_COMPLETION_VERDICT || f->state == MU_COMPLETION_CLOSING || f->state == MU_COMPLETION_FREEING;
-}
 
 /* Answers say that the store is there, or that nobody listens. Silence about a key that is waited for says nothing, and
  * neither does a SET, which a store does not answer. */
@@ -428,6 +473,7 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
 {
     struct mu_ask ask;
 
+    assert(is_sound(f));
     out->count = 0;
     take(f, event, out);
     mu_completion_sweep_on(f);
@@ -440,6 +486,7 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
     mu_completion_tell_waiting(f, out);
     while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
         mu_completion_emit(out, MU_COMPLETION_DO_ASK)->ask = ask;
+    assert(is_sound(f));
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)

@@ -69,7 +69,7 @@ void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_e
         mu_completion_fail(f, event->now_ms, out);
         return;
     }
-    f->state = MU_COMPLETION_ACCOUNTING;
+    mu_completion_enter(f, MU_COMPLETION_ACCOUNTING);
     f->deadline_ms = event->now_ms + f->loss_ms;
     f->account_cursor = 0;
     f->told_lost = false; /* what was told before may have been somebody who left */

@@ -219,7 +219,7 @@ void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_e
 void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_t now_ms,
                                  struct mu_completion_effects *out)
 {
-    f->state = MU_COMPLETION_WAITING;
+    mu_completion_enter(f, MU_COMPLETION_WAITING);
     f->deadline_ms = f->wait_until_ms;
     if (f->undone) {
         mu_completion_end_behind(f, out);
@@ -274,7 +274,7 @@ void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_c
     f->gone_ms = UINT64_MAX; /* what a wait has met while the workers ran says nothing about now */
     if (f->away_ms != UINT64_MAX)
         f->away_ms = now_ms; /* it has as long as any other */
-    f->state = MU_COMPLETION_MARKING;
+    mu_completion_enter(f, MU_COMPLETION_MARKING);
     if (f->vanished != NULL) {
         mu_completion_set_bit(f->marked, f->start.rank);
         f->marked_count++;

@@ -124,6 +124,7 @@ bool mu_completion_is_old(const struct mu_completion *f);     /* the keys are th
 bool mu_completion_has_marks(const struct mu_completion *f);  /* ours, beside what PyTorch writes */
 bool mu_completion_is_done(const struct mu_completion *f);
 void mu_completion_set_bit(uint8_t *bits, int64_t rank);
+void mu_completion_enter(struct mu_completion *f, enum mu_completion_state state);
 
 /* completion_verdict.c */
 void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state);

@@ -10,7 +10,7 @@ static void name_verdict(struct mu_completion *f)
 
 void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state)
 {
-    f->state = state;
+    mu_completion_enter(f, state);
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     f->sweeping = f->judging_closed = false;
     mu_asks_drop(&f->asks);
@@ -70,7 +70,7 @@ void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects 
         mu_completion_end_written(f, out);
         return;
     }
-    f->state = MU_COMPLETION_FREEING;
+    mu_completion_enter(f, MU_COMPLETION_FREEING);
     slot = mu_completion_is_private(f) ? mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, "%slast", f->own_prefix)
                                        : mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
     mu_asks_value(&f->asks, slot, mu_slice_str(ALL_DONE));
@@ -86,7 +86,7 @@ void mu_completion_probe(struct mu_completion *f)
 
 static void close_job(struct mu_completion *f, struct mu_completion_effects *out)
 {
-    f->state = MU_COMPLETION_CLOSING;
+    mu_completion_enter(f, MU_COMPLETION_CLOSING);
     (void)mu_completion_emit(out, MU_COMPLETION_DO_CLOSE);
     if (f->down)
         mu_completion_probe(f);
