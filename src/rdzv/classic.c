@@ -123,7 +123,8 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
 /* Once nobody takes himself back, and nothing is put back: see mu_classic_puts_back(). */
 static void join_if_wanted(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
-    if (!m->join_next || m->quitting || mu_classic_puts_back(m) || (mu_classic_is_writing(m) && !answered))
+    if (!m->join_next || mu_classic_is_quitting(m) || mu_classic_puts_back(m) ||
+        (mu_classic_is_writing(m) && !answered))
         return;
     m->join_next = false;
     mu_classic_withdraw(&m->main, out);
@@ -175,14 +176,13 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
     } else if (m->close_state != CLOSE_NONE && m->close.id == 0 && now >= m->close.due_ms) {
         mu_classic_close_read(m, out);
     }
-    if (m->quitting && now >= m->quit_deadline_ms) {
+    if (mu_classic_is_quitting(m) && now >= m->quit_deadline_ms) {
         mu_classic_break_quit_off(m, out);
         return;
     }
-    if (m->joining && !m->quitting && now >= m->join_deadline_ms) {
-        m->timed_out = true;
+    if (m->joining && !mu_classic_is_quitting(m) && now >= m->join_deadline_ms) {
         mu_classic_set_timeout_error(m);
-        mu_classic_begin_quit(m, THEN_FAILED, false, out);
+        mu_classic_begin_quit(m, QUIT_TIMED_OUT, false, out);
     }
     if (m->main.id == 0 && now >= m->main.due_ms)
         mu_classic_enter(m, out);
@@ -194,9 +194,9 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
 
 static void on_ask_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    assert(m->quitting || !m->joining);
+    assert(mu_classic_is_quitting(m) || !m->joining);
     m->join_next = true;
-    if (!m->quitting && !mu_classic_is_writing(m))
+    if (!mu_classic_is_quitting(m) && !mu_classic_is_writing(m))
         mu_classic_withdraw(&m->main, out); /* nothing is told of the old group any more */
     join_if_wanted(m, false, out);
 }
@@ -210,8 +210,22 @@ static void on_ask_close(struct mu_classic *m, struct mu_classic_effects *out)
     mu_classic_close_read(m, out);
 }
 
+static void check(const struct mu_classic *m)
+{
+    assert(m->world.version < 0 || (m->world.count > 0 && m->world.rank < (int64_t)m->world.count && m->marks != NULL));
+    assert(m->world.version < 0 || !mu_classic_is_in(m)); /* a member is a participant no more */
+    assert(m->rank_lease.id == 0 || m->keep_alive != KEEP_NONE);
+    assert(m->job_lease.id == 0 || m->job_leased);
+    assert((m->close.id == 0 && m->close.due_ms == NEVER) || m->close_state != CLOSE_NONE);
+    assert(m->main.id == 0 || m->main.due_ms == NEVER);
+    assert(m->state != MU_CLASSIC_IN_IDLE || (!m->joining && !mu_classic_is_quitting(m)));
+    assert(!m->last_caller || m->joining);
+}
+
 void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    assert(event->now_ms >= m->now_ms);
+    check(m);
     out->count = 0;
     m->now_ms = event->now_ms;
     switch (event->type) {
@@ -220,7 +234,7 @@ void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event,
         break;
     case MU_CLASSIC_ON_LEAVE:
         m->join_next = false;
-        mu_classic_begin_quit(m, THEN_LEFT, false, out);
+        mu_classic_begin_quit(m, QUIT_LEAVE, false, out);
         break;
     case MU_CLASSIC_ON_CLOSE:
         on_ask_close(m, out);
@@ -237,6 +251,7 @@ void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event,
         break;
     }
     mu_classic_drive_notices(m, out);
+    check(m);
 }
 
 uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
@@ -250,7 +265,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
     if (m->close_state != CLOSE_NONE)
         when = mu_classic_sooner(when, m->close.id == 0 ? mu_classic_sooner(m->close.due_ms, mu_classic_close_end_ms(m))
                                                         : mu_classic_close_end_ms(m));
-    if (m->quitting)
+    if (mu_classic_is_quitting(m))
         return mu_classic_sooner(when, m->quit_deadline_ms);
     if (m->joining)
         when = mu_classic_sooner(when, mu_classic_sooner(m->join_deadline_ms, mu_classic_notices_due_ms(m)));

@@ -20,7 +20,7 @@ static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *
         mu_classic_failed(m, event, MU_CLASSIC_IN_PEERS_READ, out);
         return;
     }
-    m->rank_leased = true;
+    m->keep_alive = KEEP_RENEWED;
     m->renewed_ms = m->now_ms;
     m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
     mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_MARK, out);
@@ -53,7 +53,6 @@ static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects 
     char key[MU_CLASSIC_KEY_MAX];
     bool last = m->doc.keep_alives + 1 == m->doc.participants;
 
-    m->confirms = true;
     own_key(m, key);
     mu_classic_put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value),
                        last ? 0 : MU_CLASSIC_FROZEN_TTL_S, MU_CLASSIC_IN_CONFIRM_READ);
@@ -73,10 +72,10 @@ static size_t count_confirmed(const struct mu_classic *m)
 static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
 {
     size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;
-    bool confirmed = count == 1 && m->confirms;
+    bool confirmed = count == 1 && m->confirmation != CONFIRMED_NOT;
     bool has_place = (int64_t)m->doc.participants > m->rank && (count == 0 || confirmed);
 
-    if (has_place && confirmed && m->confirms_unsurely)
+    if (has_place && confirmed && m->confirmation == CONFIRMED_UNSURELY)
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_SELF, out);
     else if (has_place && confirmed && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->in_version))
         mu_classic_go(m, MU_CLASSIC_IN_STORE_DIR, out);
@@ -94,7 +93,7 @@ static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event 
     } else if (event->code != 0) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
     } else {
-        m->confirms_unsurely = false;
+        m->confirmation = CONFIRMED;
         judge_confirmations(m, out);
     }
 }
@@ -110,9 +109,9 @@ static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event 
 static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     /* One before that had no answer may have been carried out just now. */
-    m->confirms_unsurely = event->code != 0 && (m->confirms_unsurely || event->unsure);
-    if (event->code != 0 && !m->confirms_unsurely)
-        m->confirms = false;
+    m->confirmation = event->code == 0                                         ? CONFIRMED
+                      : m->confirmation == CONFIRMED_UNSURELY || event->unsure ? CONFIRMED_UNSURELY
+                                                                               : CONFIRMED_NOT;
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
     else if (event->code != 0)
@@ -201,8 +200,9 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
     }
     for (size_t i = 0; i < m->world.count; i++)
         m->world.all_ours &= m->marks[i] != NULL;
-    m->joining = m->in = m->last_caller = false;
-    m->quitting = m->timed_out = false; /* it was about to be too late */
+    m->joining = m->last_caller = false;
+    mu_classic_set_place(m, PLACE_NONE);
+    m->quit = QUIT_NOT; /* it was about to be too late */
     m->old_version = -1;
     m->joined_ms = m->now_ms;
     m->last_error.code = 0;

@@ -354,14 +354,14 @@ void mu_classic_on_job_lease(struct mu_classic *m, const struct mu_classic_event
 
 void mu_classic_stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->rank_leased = m->put_back = false;
+    m->keep_alive = KEEP_NONE;
     mu_classic_withdraw(&m->rank_lease, out);
 }
 
 /* It might come behind our deletion. */
 bool mu_classic_puts_back(const struct mu_classic *m)
 {
-    return m->rank_lease.id != 0 && m->put_back;
+    return m->rank_lease.id != 0 && m->keep_alive == KEEP_PUT_BACK;
 }
 
 void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
@@ -371,7 +371,7 @@ void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
 
     mu_classic_put_rank_key(request);
     request->timeout_ms = RANK_EVERY_MS / 2; /* another server has to be asked before the key is gone */
-    if (!m->put_back) {
+    if (m->keep_alive != KEEP_PUT_BACK) {
         request->has_value = false;
         request->refresh = request->must_exist = true;
     }
@@ -380,7 +380,9 @@ void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
 /* Who is about to leave, or to join anew, does not put back what it would have to delete. */
 bool mu_classic_renews_rank(const struct mu_classic *m)
 {
-    return m->rank_leased && m->rank_lease.id == 0 && !((m->quitting || m->join_next) && m->put_back);
+    bool ends = mu_classic_is_quitting(m) || m->join_next;
+
+    return m->keep_alive != KEEP_NONE && m->rank_lease.id == 0 && !(ends && m->keep_alive == KEEP_PUT_BACK);
 }
 
 static bool is_over(enum mu_classic_state state)
@@ -399,12 +401,13 @@ void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_even
         mu_classic_stop_rank_lease(m, out);
         m->key_written = false; /* what will be there may be another's */
     } else if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        m->lapsed = m->put_back = true;
+        m->lapsed = true;
+        m->keep_alive = KEEP_PUT_BACK;
         m->rank_lease.due_ms = m->now_ms;
         if (mu_classic_renews_rank(m))
             mu_classic_renew_rank(m, out);
     } else if (event->code == 0) {
-        m->put_back = false;
+        m->keep_alive = KEEP_RENEWED;
         m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
     } else if (m->now_ms < m->renewed_ms + MU_CLASSIC_RANK_TTL_S * 1000) {
         m->rank_lease.due_ms = m->now_ms + LEASE_RETRY_MS;

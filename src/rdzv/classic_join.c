@@ -40,7 +40,9 @@ static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *e
 /* Whatever we were in is no more. */
 void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->in = m->last_caller = false;
+    m->last_caller = false;
+    if (m->place == PLACE_OURS)
+        mu_classic_set_place(m, PLACE_NONE);
     m->announced = -1;
     if (!mu_classic_is_there(m, MU_CLASSIC_CLOSED, m->key_version))
         m->key_written = false; /* of a version that is over */
@@ -78,7 +80,7 @@ static void join_final(struct mu_classic *m, struct mu_classic_effects *out)
 static void on_looked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        m->maybe_in = false;
+        mu_classic_set_place(m, PLACE_NONE);
         mu_classic_set_doc_value(m, DOC_OURS);
         mu_classic_go(m, MU_CLASSIC_IN_CREATE, out);
         return;
@@ -87,20 +89,20 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
         return;
     mu_classic_tell_progress(m, out);
     if (m->doc.version != m->in_version || m->doc.status == MU_CLASSIC_FINAL)
-        m->maybe_in = false;
+        mu_classic_set_place(m, PLACE_NONE);
     switch (m->doc.status) {
     case MU_CLASSIC_CLOSED:
         is_closed(m, out);
         break;
     case MU_CLASSIC_JOINABLE:
-        if (m->maybe_in)
+        if (m->place == PLACE_MAYBE)
             mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
         else
             mu_classic_go(
                 m, (int64_t)m->doc.participants < m->nodes_max ? MU_CLASSIC_IN_JOIN : MU_CLASSIC_IN_LOOK_WATCH, out);
         break;
     case MU_CLASSIC_FROZEN:
-        mu_classic_go(m, m->maybe_in ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
+        mu_classic_go(m, m->place == PLACE_MAYBE ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
         break;
     case MU_CLASSIC_SETUP:
         mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
@@ -115,7 +117,7 @@ static void on_dropped(struct mu_classic *m, const struct mu_classic_event *even
 {
     if (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE) {
         if (event->code == 0)
-            m->maybe_in = false;
+            mu_classic_set_place(m, PLACE_NONE);
         m->announced = event->code == MU_CLASSIC_CODE_COMPARE ? m->announced : -1;
         mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
     } else {
@@ -275,14 +277,14 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     }
     m->in_version = m->doc.version;
     if (event->code != 0) {
-        m->maybe_in = event->code < 0 && event->unsure;
+        mu_classic_set_place(m, event->code < 0 && event->unsure ? PLACE_MAYBE : PLACE_NONE);
         mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
         return;
     }
     m->rank = (int64_t)m->doc.participants;
-    m->in = true;
+    mu_classic_set_place(m, PLACE_OURS);
     m->in_index = event->modified;
-    m->confirms = m->confirms_unsurely = false;
+    m->confirmation = CONFIRMED_NOT;
     m->key_written = false; /* of an older group: it is left to its TTL */
     m->announced = -1;
     if (mu_classic_take_written(m, event) < 0) {

@@ -17,24 +17,24 @@ static bool has_name(const struct mu_classic *m)
 
 static bool waits(const struct mu_classic *m)
 {
-    return m->joining && !m->quitting && has_name(m);
+    return m->joining && !mu_classic_is_quitting(m) && has_name(m);
 }
 
 /* Participants that are named have a place of their own. */
 static bool has_place(const struct mu_classic *m)
 {
-    return m->in && m->rank < MU_WAITERS_NAMES_MAX;
+    return mu_classic_is_in(m) && m->rank < MU_WAITERS_NAMES_MAX;
 }
 
 static bool wants_notice(const struct mu_classic *m)
 {
-    return waits(m) && (has_place(m) || (m->notices_known && !m->alike));
+    return waits(m) && (has_place(m) || m->notices_seen == NOTICES_NONE_ALIKE);
 }
 
 void mu_classic_begin_notices(struct mu_classic *m)
 {
     m->look_at_ms = m->notice_at_ms = m->now_ms + mu_waiters_next_ms(0, m->join_ms);
-    m->notices_known = m->alike = false;
+    m->notices_seen = NOTICES_UNREAD;
     m->crowd = (struct mu_waiters){ .any_limits = true };
     m->crowd_version = -1;
 }
@@ -61,7 +61,7 @@ static void own_notice_key(const struct mu_classic *m, char key[static MU_CLASSI
 {
     size_t used;
 
-    if (m->notice_key[0] != '\0' && !m->in && m->announced < 0) {
+    if (m->notice_key[0] != '\0' && !mu_classic_is_in(m) && m->announced < 0) {
         (void)snprintf(key, MU_CLASSIC_KEY_MAX, "%s", m->notice_key);
         return;
     }
@@ -89,8 +89,8 @@ static void write_notice(struct mu_classic *m, const char *key, struct mu_classi
     struct mu_classic_request *request;
 
     m->notice_at_ms = m->now_ms + NOTICE_EVERY_MS;
-    m->self_notice.version = m->in ? m->in_version : -1;
-    m->self_notice.rank = m->in ? m->rank : -1;
+    m->self_notice.version = mu_classic_is_in(m) ? m->in_version : -1;
+    m->self_notice.rank = mu_classic_is_in(m) ? m->rank : -1;
     if (mu_classic_notice_write(&m->self_notice, &m->notice.value) < 0)
         return; /* no memory, or a name that JSON cannot have */
     (void)snprintf(m->notice_key, sizeof m->notice_key, "%s", key);
@@ -121,7 +121,7 @@ static void read_notices(struct mu_classic *m, struct mu_classic_effects *out)
 
 static bool is_notice_old(const struct mu_classic *m)
 {
-    return m->notice_key[0] != '\0' && m->in && m->self_notice.version != m->in_version;
+    return m->notice_key[0] != '\0' && mu_classic_is_in(m) && m->self_notice.version != m->in_version;
 }
 
 void mu_classic_drive_notices(struct mu_classic *m, struct mu_classic_effects *out)
@@ -204,14 +204,15 @@ static void sort_notices(struct mu_classic *m, const struct mu_classic_event *ev
         all->joined[m->rank].version = m->in_version;
         all->joined[m->rank].rank = m->rank;
     }
-    m->alike = false;
+    m->notices_seen = NOTICES_NONE_ALIKE;
     for (size_t i = 0; i < event->nodes_count; i++) {
         struct mu_slice key = event->nodes[i].key;
         bool ours = key.len > len && memcmp(key.data, prefix, len) == 0;
 
         if (!mu_classic_notice_read(event->nodes[i].value, &notice) || notice.id == m->self_notice.id)
             continue;
-        m->alike |= ours && notice.nodes_min == m->nodes_min && notice.nodes_max == m->nodes_max;
+        if (ours && notice.nodes_min == m->nodes_min && notice.nodes_max == m->nodes_max)
+            m->notices_seen = NOTICES_ALIKE;
         if (ours)
             sort_in(m, &notice, all);
         else
@@ -234,7 +235,6 @@ static void see_notices(struct mu_classic *m, const struct mu_classic_event *eve
         all->items[all->count++] = item_of(m, &all->rest[i], true);
     for (size_t i = 0; i < all->others_count; i++)
         all->items[all->count++] = item_of(m, &all->others[i], false);
-    m->notices_known = true;
     if (mu_waiters_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
         mu_classic_tell_progress(m, out);
     m->crowd_version = m->doc.version;
@@ -265,7 +265,7 @@ void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_e
 /* Of those who have joined, the ones that we know by name: from the notices, unless the document has moved on since. */
 const struct mu_node *mu_classic_known_nodes(const struct mu_classic *m, size_t *ret_count)
 {
-    bool in = m->in && m->doc.version == m->in_version;
+    bool in = mu_classic_is_in(m) && m->doc.version == m->in_version;
 
     if (m->crowd_version == m->doc.version && m->crowd.count > 0 && m->crowd.count <= m->doc.participants) {
         *ret_count = m->crowd.count;
@@ -278,14 +278,14 @@ const struct mu_node *mu_classic_known_nodes(const struct mu_classic *m, size_t 
 void mu_classic_set_timeout_error(struct mu_classic *m)
 {
     struct mu_timeout_text came = { .waited_ms = m->join_ms,
-                                    .joined = m->in ? (int64_t)m->doc.participants : 0,
+                                    .joined = mu_classic_is_in(m) ? (int64_t)m->doc.participants : 0,
                                     .nodes_min = m->nodes_min,
                                     .nodes_max = m->nodes_max };
     char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
     const char *then = mu_waiters_note(&m->crowd, note) != NULL ? "; " : "";
 
     came.nodes = mu_classic_known_nodes(m, &came.nodes_count);
-    if (!m->in)
+    if (!mu_classic_is_in(m))
         came.nodes_count = 0;
     if (came.nodes_count == MU_WAITERS_NAMES_MAX)
         came.nodes_count = m->doc.participants; /* so many more are counted */

@@ -33,7 +33,16 @@ struct mu_classic_track {
     struct mu_buf value;
 };
 
-enum quit_then { THEN_LEFT, THEN_FAILED };
+/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: none to taking ourselves out. */
+enum place { PLACE_NONE, PLACE_MAYBE, PLACE_OURS, PLACE_LEAVING };
+/* Whether our key was put into its document. */
+enum confirmation { CONFIRMED_NOT, CONFIRMED_UNSURELY, CONFIRMED };
+/* What is taken back, and why: the owner asked for it, the join has failed, or its time is up. */
+enum quit { QUIT_NOT, QUIT_LEAVE, QUIT_GIVE_UP, QUIT_TIMED_OUT };
+/* Our keep-alive: it is renewed; or it has expired, and is put back. */
+enum keep_alive { KEEP_NONE, KEEP_RENEWED, KEEP_PUT_BACK };
+/* The notices of others, since this join began. ALIKE: another node has said that it was started like us. */
+enum notices_seen { NOTICES_UNREAD, NOTICES_NONE_ALIKE, NOTICES_ALIKE };
 enum doc_value { DOC_OURS, DOC_FOREIGN, DOC_OTHER_LAYOUT };
 enum close_state { CLOSE_NONE, CLOSE_READ, CLOSE_WRITE };
 enum notice_request { NOTICE_WRITE, NOTICE_DELETE, NOTICES_READ };
@@ -85,12 +94,10 @@ struct mu_classic {
     uint64_t join_since_ms, join_deadline_ms;
     struct muster_error last_error; /* of a request that is tried again; code 0: none */
     /* What may have to be taken back. */
-    bool in;           /* a participant of in_version as `rank` */
-    bool maybe_in;     /* the same; but there was no answer to that join, or to leaving it */
+    enum place place;  /* in in_version as `rank`; mu_classic_set_place() */
     bool key_written;  /* our keep-alive of key_version, as key_rank; or it is being written */
     uint64_t in_index; /* of that joining */
-    bool confirms;     /* our key was put into its document, or may have been */
-    bool confirms_unsurely;
+    enum confirmation confirmation;
     int64_t in_version, rank, key_version, key_rank;
     uint64_t announced_ms;
     int64_t announced;                      /* the version that was told that we wait; -1: none */
@@ -119,12 +126,13 @@ struct mu_classic {
     uint64_t old_gone_ms; /* since when none of its keep-alives is there */
     /* Leases. */
     struct mu_classic_track job_lease, rank_lease;
-    bool job_leased, rank_leased, put_back;
+    bool job_leased;
+    enum keep_alive keep_alive;
     uint64_t renewed_ms; /* when our keep-alive was there for sure */
     bool refused;        /* its last renewal was, by etcd */
     /* Leaving, or giving up. */
-    bool quitting, join_next, timed_out;
-    enum quit_then quit_then;
+    enum quit quit;
+    bool join_next;
     uint64_t quit_deadline_ms;
     struct muster_error error;
     /* Closing and looking. */
@@ -141,8 +149,7 @@ struct mu_classic {
     char notice_key[MU_CLASSIC_KEY_MAX]; /* where ours is, or may be; "": nowhere */
     uint64_t notice_at_ms;               /* when it is to be written, or renewed */
     uint64_t look_at_ms;                 /* when the notices are to be read */
-    bool notices_known;                  /* they were read since this join began */
-    bool alike;                          /* another node has said that it was started like us */
+    enum notices_seen notices_seen;
     struct mu_waiters crowd;
     int64_t crowd_version; /* whose participants it names */
     /* The server. */
@@ -159,6 +166,16 @@ struct mu_classic_phase {
 };
 
 enum { MU_CLASSIC_PHASES_COUNT = MU_CLASSIC_IN_QUIT_DROP + 1 };
+
+static inline bool mu_classic_is_in(const struct mu_classic *m)
+{
+    return m->place == PLACE_OURS || m->place == PLACE_LEAVING;
+}
+
+static inline bool mu_classic_is_quitting(const struct mu_classic *m)
+{
+    return m->quit != QUIT_NOT;
+}
 
 /* classic.c */
 const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state);
@@ -251,10 +268,11 @@ void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struc
 
 /* classic_quit.c */
 extern const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT];
+void mu_classic_set_place(struct mu_classic *m, enum place place);
 bool mu_classic_is_writing(const struct mu_classic *m);
 void mu_classic_break_quit_off(struct mu_classic *m, struct mu_classic_effects *out);
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out);
-void mu_classic_begin_quit(struct mu_classic *m, enum quit_then then, bool answered, struct mu_classic_effects *out);
+void mu_classic_begin_quit(struct mu_classic *m, enum quit how, bool answered, struct mu_classic_effects *out);
 void mu_classic_give_up(struct mu_classic *m, struct mu_classic_effects *out);
 
 /* classic_close.c */

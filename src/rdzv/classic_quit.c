@@ -1,6 +1,15 @@
 /* The classic etcd rendezvous: leaving, or giving up a join, takes back what can be taken back. */
 #include "rdzv/classic_parts.h"
 
+#include <assert.h>
+
+void mu_classic_set_place(struct mu_classic *m, enum place place)
+{
+    assert(place == PLACE_NONE || m->in_version >= 0);
+    assert(place != PLACE_LEAVING || mu_classic_is_in(m));
+    m->place = place;
+}
+
 bool mu_classic_is_writing(const struct mu_classic *m)
 {
     return m->main.id != 0 && m->main.writes;
@@ -9,14 +18,18 @@ bool mu_classic_is_writing(const struct mu_classic *m)
 static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
 {
     struct mu_classic_effect *effect;
+    enum quit how = m->quit;
 
+    assert(how != QUIT_NOT);
     mu_classic_withdraw(&m->main, out);
-    m->in = m->maybe_in = m->key_written = m->joining = m->quitting = m->timed_out = m->last_caller = false;
+    mu_classic_set_place(m, PLACE_NONE);
+    m->quit = QUIT_NOT;
+    m->key_written = m->joining = m->last_caller = false;
     m->announced = m->unsure_version = -1;
     m->old_version = -1;
     m->state = MU_CLASSIC_IN_IDLE;
     m->last_error.code = 0;
-    if (m->quit_then == THEN_LEFT) {
+    if (how == QUIT_LEAVE) {
         (void)mu_classic_tell(m, MU_CLASSIC_TELL_LEFT, out);
         mu_classic_forget_group(m);
     } else {
@@ -34,20 +47,21 @@ static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
 void mu_classic_break_quit_off(struct mu_classic *m, struct mu_classic_effects *out)
 {
     bool joins = m->main.id != 0 && m->state == MU_CLASSIC_IN_JOIN; /* it may have been done, or may yet be */
-    bool maybe_in = m->in || m->maybe_in || joins;
+    bool maybe_in = m->place != PLACE_NONE || joins;
 
     if (joins)
         m->in_version = m->doc.version;
     mu_classic_stop_rank_lease(m, out);
     finish_quit(m, out);
-    m->maybe_in = maybe_in;
+    if (maybe_in && m->place == PLACE_NONE)
+        mu_classic_set_place(m, PLACE_MAYBE);
 }
 
 static void quit_next(struct mu_classic *m, struct mu_classic_effects *out)
 {
     if (m->key_written)
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_KEY, out);
-    else if (m->in || m->maybe_in || m->announced >= 0)
+    else if (m->place != PLACE_NONE || m->announced >= 0)
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_READ, out);
     else
         finish_quit(m, out);
@@ -63,31 +77,32 @@ static bool is_quit_state(enum mu_classic_state state)
  * waits for what is read as well: it may yet get in. */
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
-    bool awaited = m->main.writes || (!m->main.watches && m->quit_then == THEN_FAILED);
+    bool awaited = m->main.writes || (!m->main.watches && m->quit != QUIT_LEAVE);
 
-    if (!m->quitting || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) || mu_classic_puts_back(m))
+    if (!mu_classic_is_quitting(m) || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) ||
+        mu_classic_puts_back(m))
         return;
     mu_classic_withdraw(&m->main, out);
     mu_classic_stop_rank_lease(m, out);
     quit_next(m, out);
 }
 
-void mu_classic_begin_quit(struct mu_classic *m, enum quit_then then, bool answered, struct mu_classic_effects *out)
+void mu_classic_begin_quit(struct mu_classic *m, enum quit how, bool answered, struct mu_classic_effects *out)
 {
-    uint64_t until_ms = m->now_ms + (then == THEN_LEFT ? MU_CLASSIC_QUIT_MS : MU_CLASSIC_GIVE_UP_MS);
+    uint64_t until_ms = m->now_ms + (how == QUIT_LEAVE ? MU_CLASSIC_QUIT_MS : MU_CLASSIC_GIVE_UP_MS);
 
-    if (!m->quitting || then == THEN_LEFT) { /* who leaves does not hear why it would not have got in */
-        m->quit_then = then;
-        m->quit_deadline_ms = m->quitting && m->quit_deadline_ms < until_ms ? m->quit_deadline_ms : until_ms;
+    if (!mu_classic_is_quitting(m) || how == QUIT_LEAVE) { /* who leaves does not hear why it would not have got in */
+        if (!mu_classic_is_quitting(m) || until_ms < m->quit_deadline_ms)
+            m->quit_deadline_ms = until_ms;
+        m->quit = how;
     }
-    m->quitting = true;
     mu_classic_quit_if_possible(m, answered, out);
 }
 
 /* The join ends with m->error. */
 void mu_classic_give_up(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    mu_classic_begin_quit(m, THEN_FAILED, true, out);
+    mu_classic_begin_quit(m, QUIT_GIVE_UP, true, out);
 }
 
 static void on_quit_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -114,10 +129,10 @@ static void enter_quit_write(struct mu_classic *m, struct mu_classic_effects *ou
 
 static void quit_judge(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    bool takes_part = (m->in || m->maybe_in) && m->doc.version == m->in_version;
+    bool takes_part = m->place != PLACE_NONE && m->doc.version == m->in_version;
 
     if (takes_part && m->doc.status == MU_CLASSIC_JOINABLE) {
-        bool last = m->in && !m->maybe_in && m->rank + 1 == (int64_t)m->doc.participants;
+        bool last = m->place == PLACE_OURS && m->rank + 1 == (int64_t)m->doc.participants;
 
         mu_classic_go(m, last ? MU_CLASSIC_IN_QUIT_WRITE : MU_CLASSIC_IN_QUIT_DROP, out);
     } else if (takes_part && m->doc.status == MU_CLASSIC_FROZEN) {
@@ -148,8 +163,8 @@ static void on_quit_written(struct mu_classic *m, const struct mu_classic_event 
     if (event->code == MU_CLASSIC_CODE_COMPARE) {
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_QUIT_READ);
     } else if (event->code < 0 || event->code >= 300) {
-        if (m->in)
-            m->maybe_in = true; /* the last participant may be another one by now */
+        if (mu_classic_is_in(m))
+            mu_classic_set_place(m, PLACE_LEAVING); /* the last participant may be another one by now */
         else if (event->unsure)
             m->announced = -1; /* rather one too many than one too few */
         mu_classic_pause(m, MU_CLASSIC_IN_QUIT_READ, QUIT_RETRY_MS);

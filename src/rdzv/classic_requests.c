@@ -47,7 +47,7 @@ struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classi
     va_start(args, format);
     (void)vsnprintf(track->key + used, sizeof track->key - used, format, args); /* new() has left room */
     va_end(args);
-    if (track == &m->main && m->joining && !m->quitting) /* its owner does not wait for much longer */
+    if (track == &m->main && m->joining && !mu_classic_is_quitting(m)) /* its owner does not wait for much longer */
         timeout_ms = mu_classic_sooner(timeout_ms, mu_classic_until(m, m->join_deadline_ms) + DEADLINE_SLACK_MS);
     else if (track == &m->close)
         timeout_ms = mu_classic_sooner(timeout_ms, mu_classic_until(m, m->close_deadline_ms) + DEADLINE_SLACK_MS);
@@ -136,7 +136,7 @@ void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *even
                        struct mu_classic_effects *out)
 {
     mu_classic_set_error(m, &m->last_error, event);
-    if (m->quitting && m->timed_out)
+    if (m->quit == QUIT_TIMED_OUT)
         mu_classic_set_timeout_error(m); /* that is why */
     if (!mu_classic_is_final(m, event)) {
         after_error(m, again);
@@ -192,7 +192,7 @@ int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t ind
     mu_classic_set_doc_value(m, value);
     m->index = index;
     m->idle_events = 0;
-    if (m->joining && !m->quitting)
+    if (m->joining && !mu_classic_is_quitting(m))
         m->last_error.code = 0;
     return 0;
 }

@@ -104,7 +104,7 @@ void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *
     effect->lease_take = f->lease_take;
     f->lease_take = 0;
     f->lease = 0;
-    f->record_written = false;
+    f->record_is = RECORD_MISSING;
     f->marked_lease = 0; /* the mark goes with it */
     f->may_be_marked = false;
 }
@@ -457,7 +457,7 @@ static void on_leased(struct mu_fold *f, const struct mu_fold_event *event, stru
         return;
     assert(event->lease != 0);
     f->lease = event->lease;
-    f->record_written = false;
+    f->record_is = RECORD_MISSING;
     if (f->lease_was_lost)
         mu_fold_begin_grace(f, event->now_ms);
     f->lease_was_lost = false;
@@ -494,7 +494,7 @@ static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event, 
     }
     f->lease_take = 0;
     f->lease = 0;
-    f->record_written = false;
+    f->record_is = RECORD_MISSING;
     if (event->final)
         refused(f, event->error, out);
 }
@@ -506,7 +506,9 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event, struc
     f->write_id = 0;
     mu_fold_is_heard(f, out);
     if (f->writing == RECORD) {
-        f->record_written = f->lease_take != 0 && f->lease_take == f->write_take;
+        f->record_is = f->lease_take == 0 || f->lease_take != f->write_take ? RECORD_MISSING
+                       : f->record.joining                                  ? RECORD_JOINS
+                                                                            : RECORD_STAYS;
         if (event->held ? f->write.puts_count > 0 : f->write.else_count > 0)
             f->record_mod = event->revision;
         return;
@@ -698,16 +700,27 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event, struct 
     }
 }
 
+static void check(const struct mu_fold *f)
+{
+    assert((f->phase == MU_FOLD_MEMBER) == (f->world.id != 0));
+    assert(f->world.id == 0 || (f->rank >= 0 && (size_t)f->rank < f->world.count && f->lost != NULL));
+    assert(f->lease == 0 || f->lease_take != 0);
+    assert(f->record_is == RECORD_MISSING || f->lease != 0);
+    assert((f->phase != MU_FOLD_IDLE && f->phase != MU_FOLD_LEAVING) || f->lease_take == 0);
+    assert(!mu_fold_has(f, JOB_DOC) || f->doc.id != 0);
+    assert(f->entries_count == 0 || f->was_leader);
+    assert(!f->job.loaded || f->job.load_id == 0);
+}
+
 void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
 {
+    check(f);
     out->count = 0;
     handle(f, event, out);
     f->wake_ms = UINT64_MAX;
     observe(f, event->now_ms, out);
     mu_fold_drive(f, event->now_ms, out);
-    assert((f->phase == MU_FOLD_MEMBER) == (f->world.id != 0));
-    assert(f->lease == 0 || f->lease_take != 0);
-    assert(f->phase != MU_FOLD_IDLE || f->lease_take == 0);
+    check(f);
 }
 
 uint64_t mu_fold_deadline_ms(const struct mu_fold *f)

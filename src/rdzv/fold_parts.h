@@ -31,6 +31,8 @@ struct key_seen {
     int64_t mod, lease;
 };
 
+/* Our record in etcd, as it was last written. */
+enum record_state { RECORD_MISSING, RECORD_JOINS, RECORD_STAYS };
 enum written { RECORD, CROWN, CLOSED_MARK, RESTORED, RECORD_BACK, WORLD, NEWS };
 
 struct mu_fold {
@@ -62,8 +64,7 @@ struct mu_fold {
     uint64_t lease_take; /* the id of TAKE_LEASE; 0: there is none, and none is being taken */
     int64_t lease;       /* 0: not (yet) */
     bool lease_was_lost;
-    bool record_written; /* under this lease; then this was it: */
-    bool written_joining;
+    enum record_state record_is; /* under this lease; if there is one, it names this world: */
     uint64_t written_world;
     int64_t record_mod;         /* its revision */
     bool checks_record;         /* it is time to look whether somebody has overwritten it */

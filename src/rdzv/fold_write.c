@@ -60,11 +60,11 @@ static bool wants_record(const struct mu_fold *f)
 {
     if (!mu_fold_is_present(f) || f->lease == 0)
         return false;
-    if (!f->record_written)
+    if (f->record_is == RECORD_MISSING)
         return true;
     if (f->phase == MU_FOLD_MEMBER) /* whoever folds shall know that there is a world to be put back */
-        return f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->written_joining;
-    return !f->written_joining || f->written_world != f->left_world;
+        return f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->record_is == RECORD_JOINS;
+    return f->record_is != RECORD_JOINS || f->written_world != f->left_world;
 }
 
 /* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is written. */
@@ -111,7 +111,6 @@ static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
         f->write.else_puts[0] = f->write.puts[0];
         f->write.else_count = 1;
     }
-    f->written_joining = f->record.joining;
     f->written_world = f->record.world;
     mu_fold_send(f, RECORD, out);
 }
@@ -219,7 +218,8 @@ static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t
 static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->lease != 0;
-    bool crowns = mu_fold_is_present(f) && f->job.loaded && is_place_empty(f) && f->lease != 0 && f->record_written;
+    bool crowns =
+        mu_fold_is_present(f) && f->job.loaded && is_place_empty(f) && f->lease != 0 && f->record_is != RECORD_MISSING;
     bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS, now_ms);
     bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS, now_ms);
 

@@ -82,7 +82,7 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
     if (rc == MUSTER_ENOMEM)
         return false; /* it is there all the same */
     if (rc < 0 && id == f->id && under == (uint64_t)f->lease)
-        f->record_written = false; /* our own is written anew */
+        f->record_is = RECORD_MISSING; /* our own is written anew */
     else if (rc < 0 && there) {
         f->entries[at]->overwritten = kv->mod;
         mu_fold_see_foreign(f, kv, "putting the node's record back");
