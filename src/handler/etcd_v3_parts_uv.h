@@ -30,8 +30,8 @@ struct mu_v3 {
     uint64_t loads[2];                 /* the newest load of each: an older one says nothing any more */
     struct mu_etcd3_lease *lease;
     uint64_t lease_take;
-    bool looking_around; /* the answer is not there yet */
-    struct mu_kv *kv;    /* of an agent; NULL: none */
+    bool looking_around;  /* the answer is not there yet */
+    struct mu_kv *kvs[2]; /* of an agent, and of its user; NULL: none */
 };
 
 static inline struct mu_v3 *mu_v3_of(struct mu_shell *shell)

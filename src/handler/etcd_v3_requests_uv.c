@@ -56,6 +56,13 @@ static void waiting_key(const struct mu_v3 *v, char ret_key[static WAITING_KEY_M
     (void)snprintf(ret_key, WAITING_KEY_MAX, WAITING_PREFIX "%.*s", (int)strlen(run_id) - 1, run_id);
 }
 
+static void tell_kvs(struct mu_v3 *v, const struct mu_slice *changed)
+{
+    for (size_t i = 0; i < 2; i++)
+        if (v->kvs[i] != NULL)
+            mu_kv_job_changed(v->kvs[i], changed);
+}
+
 /* What of job/ is ours and not the fold machine's. */
 static void note_kv(struct mu_v3 *v, const struct mu_fold_kv *kv)
 {
@@ -63,10 +70,10 @@ static void note_kv(struct mu_v3 *v, const struct mu_fold_kv *kv)
 
     if (mu_slice_equal(kv->key, mu_slice_str("job/master"))) {
         mu_meeting_see(&v->meeting, kv);
-    } else if (v->kv != NULL && kv->key.len > sizeof kept - 1 && memcmp(kv->key.data, kept, sizeof kept - 1) == 0) {
+    } else if (kv->key.len > sizeof kept - 1 && memcmp(kv->key.data, kept, sizeof kept - 1) == 0) {
         struct mu_slice key = mu_slice(kv->key.data + sizeof kept - 1, kv->key.len - (sizeof kept - 1));
 
-        mu_kv_job_changed(v->kv, &key);
+        tell_kvs(v, &key);
     }
 }
 
@@ -76,8 +83,7 @@ static void feed_kvs(struct mu_v3 *v, struct mu_fold_event event, struct mu_fold
     if (event.scope == MU_FOLD_JOB) {
         if (event.type == MU_FOLD_ON_LOADED) {
             v->meeting.has_master = false;
-            if (v->kv != NULL)
-                mu_kv_job_changed(v->kv, NULL);
+            tell_kvs(v, NULL);
         }
         for (size_t i = 0; i < event.count; i++)
             note_kv(v, &kvs[i]);

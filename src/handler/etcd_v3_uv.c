@@ -80,8 +80,9 @@ static void meet_agents(struct mu_v3 *v)
     const struct mu_fold_master *master = &v->meeting.master;
     bool here = mu_fold_rank(v->fold) == 0 && mu_boot_uv_agents_store(&v->shell.boot) != NULL;
 
-    if (v->kv != NULL && mu_meeting_is_known(&v->meeting, v->fold))
-        mu_kv_job_meet(v->kv, here ? "127.0.0.1" : master->addr, master->agents_port);
+    for (size_t i = 0; i < 2 && mu_meeting_is_known(&v->meeting, v->fold); i++)
+        if (v->kvs[i] != NULL)
+            mu_kv_job_meet(v->kvs[i], here ? "127.0.0.1" : master->addr, master->agents_port);
 }
 
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
@@ -248,9 +249,11 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
 {
     struct mu_v3 *v = (struct mu_v3 *)handler;
 
-    if (v->kv != NULL)
-        mu_kv_job_detach(v->kv); /* and it is not heard of again */
-    v->kv = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        if (v->kvs[i] != NULL)
+            mu_kv_job_detach(v->kvs[i]); /* and it is not heard of again */
+        v->kvs[i] = NULL;
+    }
     mu_v3_close_watches(v);
     if (v->lease != NULL) {
         mu_shell_hold(&v->shell);
@@ -294,9 +297,11 @@ static int64_t job_lease(void *ctx)
     return mu_fold_job_lease(((struct mu_v3 *)ctx)->fold);
 }
 
-static void on_kv_closing(void *ctx)
+static void on_kv_closing(struct mu_kv *kv, void *ctx)
 {
-    ((struct mu_v3 *)ctx)->kv = NULL;
+    struct mu_v3 *v = ctx;
+
+    v->kvs[kv == v->kvs[1]] = NULL;
 }
 
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
@@ -310,16 +315,17 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
                                        .lease = job_lease,
                                        .on_closing = on_kv_closing,
                                        .ctx = v };
+    struct mu_kv **kv = &v->kvs[v->kvs[0] != NULL];
     int rc;
 
-    assert(v->kv == NULL);
+    assert(*kv == NULL);
     (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", v->prefix);
     (void)snprintf(marks, sizeof marks, "%sdone/", v->prefix);
-    rc = mu_kv_job_start(v->shell.loop, &config, &v->kv, reterr);
+    rc = mu_kv_job_start(v->shell.loop, &config, kv, reterr);
     if (rc < 0)
         return rc;
     meet_agents(v);
-    *ret_kv = v->kv;
+    *ret_kv = *kv;
     return 0;
 }
 

@@ -421,7 +421,7 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     job->closed = closed;
     job->closed_ctx = ctx;
     if (!job->detached) /* else the one that it is for may be gone */
-        job->config.on_closing(job->config.ctx);
+        job->config.on_closing(kv, job->config.ctx);
     close_round(job);
     for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
         struct asked *asked = MU_LIST_ITEM(at, struct asked, link);

@@ -14,8 +14,9 @@ struct mu_kv_job_config {
     const char *prefix; /* in etcd: "/muster/<run id>/job/kv/" */
     const char *marks;  /* of done marks and notes: "/muster/<run id>/done/", which nobody watches; copied, too */
     struct mu_etcd3 *etcd;
-    int64_t (*lease)(void *ctx);   /* of the job; 0: not known at the moment */
-    void (*on_closing)(void *ctx); /* once, unless it was detached: nothing below may be called any more */
+    int64_t (*lease)(void *ctx); /* of the job; 0: not known at the moment */
+    /* Once, unless it was detached: nothing below may be called any more. */
+    void (*on_closing)(struct mu_kv *kv, void *ctx);
     void *ctx;
 };
 

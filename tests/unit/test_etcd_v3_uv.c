@@ -3,6 +3,7 @@
 #include "base/base64.h"
 #include "etcd_scene.h"
 #include "handler/handler.h"
+#include "kv/kv.h"
 #include "rdzv/fold_doc.h"
 
 #define OTHER UINT64_C(0x22)
@@ -286,6 +287,32 @@ static void an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over
     assert_non_null(strstr(scene.why.text, "etcd could not be used within 1 s"));
 }
 
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    *(bool *)ctx = true;
+}
+
+/* As an agent does whose user asks for keys of the group's store. */
+static void an_agent_and_its_user_have_a_store_each(void **state)
+{
+    struct mu_kv *kv[3] = { NULL };
+    bool closed[3] = { false };
+    int (*open_kv)(struct muster_handler * handler, struct mu_kv * *ret_kv, struct muster_error * reterr);
+
+    (void)state;
+    start_handler(1, 1, "lease=1000");
+    open_kv = mu_handler_ops(scene.handler)->open_kv;
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(open_kv(scene.handler, &kv[i], NULL), 0);
+    kv[0]->ops->close(kv[0], on_kv_closed, &closed[0]);
+    UNTIL(closed[0]);
+    assert_int_equal(open_kv(scene.handler, &kv[2], NULL), 0);
+    for (size_t i = 1; i < 3; i++)
+        kv[i]->ops->close(kv[i], on_kv_closed, &closed[i]);
+    UNTIL(closed[1] && closed[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +322,7 @@ int main(void)
         TEST(a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away),
         TEST(an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both),
         TEST(an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over),
+        TEST(an_agent_and_its_user_have_a_store_each),
     };
 
     return run_with_curl("etcd_v3_uv", tests, COUNT(tests));

@@ -25,8 +25,9 @@ static int64_t job_lease(void *ctx)
     return ((struct scene *)ctx)->lease;
 }
 
-static void on_closing(void *ctx)
+static void on_closing(struct mu_kv *kv, void *ctx)
 {
+    (void)kv;
     ((struct scene *)ctx)->closings++;
 }
 
