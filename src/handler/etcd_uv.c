@@ -45,32 +45,17 @@ struct shown { /* a node, with room for its name */
     char name[NAME_MAX_BYTES];
 };
 
-/* "NAME_PID_LOCAL-ID", from behind. */
-static bool parse_mark(const char *mark, struct shown *shown)
-{
-    const char *id = strrchr(mark, '_'), *pid;
-    size_t len;
-
-    if (id == NULL || id == mark)
-        return false;
-    for (pid = id - 1; pid > mark && *pid != '_'; pid--)
-        continue;
-    len = (size_t)(pid - mark);
-    if (pid == mark || len >= sizeof shown->name)
-        return false;
-    memcpy(shown->name, mark, len);
-    shown->name[len] = '\0';
-    shown->node.pid = strtoll(pid + 1, NULL, 10);
-    shown->node.local_id = strtoll(id + 1, NULL, 10);
-    return true;
-}
-
 static void show(const struct mu_classic_world *world, size_t rank, struct shown *shown)
 {
-    if (world->marks[rank] == NULL || !parse_mark(world->marks[rank], shown)) {
+    struct mu_node node;
+
+    if (world->marks[rank] == NULL || !mu_node_read(mu_slice_str(world->marks[rank]), &node)) {
         (void)snprintf(shown->name, sizeof shown->name, "PyTorch's rank %zu", rank);
-        shown->node.pid = shown->node.local_id = -1;
+        node.pid = node.local_id = -1;
+    } else {
+        (void)snprintf(shown->name, sizeof shown->name, "%.*s", (int)node.name.len, node.name.data);
     }
+    shown->node = (struct muster_node){ shown->name, node.pid, node.local_id };
 }
 
 /* With the nodes of those ranks; ranks NULL: all of them. */

@@ -178,7 +178,7 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
         mu_classic_failed(m, event, MU_CLASSIC_IN_MARKS_READ, out);
         return;
     }
-    if (own != NULL && !mu_classic_mark_read(own->value, &other)) {
+    if (own != NULL && !mu_node_read(own->value, &other)) {
         mu_classic_put_mark_back(m, own->value, out);
         return;
     }
@@ -195,7 +195,7 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
         int64_t rank = mu_classic_rank_of(m, event->nodes[i].key, "muster", m->in_version);
 
         if (rank >= 0 && rank < (int64_t)m->world.count && m->marks[rank] == NULL &&
-            event->nodes[i].value.len < MU_CLASSIC_NODE_MAX && mu_classic_mark_read(event->nodes[i].value, &other))
+            event->nodes[i].value.len < MU_CLASSIC_NODE_MAX && mu_node_read(event->nodes[i].value, &other))
             m->marks[rank] = strndup(event->nodes[i].value.data, event->nodes[i].value.len);
     }
     for (size_t i = 0; i < m->world.count; i++)

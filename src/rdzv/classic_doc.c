@@ -308,34 +308,6 @@ int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out)
 
 /* ---- Notices ---- */
 
-/* The number behind the last '_' of `text`, which is cut off. False: there is none. */
-static bool cut_number(struct mu_slice *text, int64_t *ret_number)
-{
-    char digits[20];
-    size_t at = text->len, len;
-
-    while (at > 0 && text->data[at - 1] != '_')
-        at--;
-    len = text->len - at;
-    if (at < 2 || len == 0 || len > VERSION_DIGITS_MAX)
-        return false;
-    memcpy(digits, text->data + at, len);
-    digits[len] = '\0';
-    text->len = at - 1;
-    *ret_number = strtoll(digits, NULL, 10);
-    return strspn(digits, "0123456789") == len;
-}
-
-bool mu_classic_mark_read(struct mu_slice mark, struct mu_node *ret_node)
-{
-    struct mu_node node = { .name = mark };
-
-    if (!cut_number(&node.name, &node.local_id) || !cut_number(&node.name, &node.pid))
-        return false;
-    *ret_node = node;
-    return true;
-}
-
 int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out)
 {
     char id[24];

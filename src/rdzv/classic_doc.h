@@ -71,9 +71,6 @@ struct mu_classic_notice {
     int64_t version, rank; /* that it has joined; -1: none so far */
 };
 
-/* "NAME_PID_LOCAL-ID": what a node says that it is. False: it is none, and *ret_node is as it was. The name is in `mark`. */
-bool mu_classic_mark_read(struct mu_slice mark, struct mu_node *ret_node);
-
 int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_buf *out); /* in place of what is there */
 bool mu_classic_notice_read(struct mu_slice text, struct mu_classic_notice *ret_notice); /* false: it is none */
 

@@ -146,7 +146,7 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
     } else if (event->code != 0 && may_be_marked_yet(m)) {
         m->mark_index = event->index;
         mu_classic_go(m, MU_CLASSIC_IN_MARK_WATCH, out);
-    } else if (event->code == 0 && !mu_classic_mark_read(event->value, &other)) {
+    } else if (event->code == 0 && !mu_node_read(event->value, &other)) {
         mu_classic_put_mark_back(m, event->value, out);
     } else {
         m->verify = false;

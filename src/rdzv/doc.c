@@ -21,6 +21,8 @@ enum {
 
 /* ---- Nodes ---- */
 
+#define NUMBER_DIGITS_MAX 18
+
 bool mu_node_equal(const struct mu_node *a, const struct mu_node *b)
 {
     return a->pid == b->pid && a->local_id == b->local_id && mu_slice_equal(a->name, b->name);
@@ -60,6 +62,34 @@ const char *mu_node_text(const struct mu_node *node, char text[static MU_NODE_TE
     (void)snprintf(text + len, MU_NODE_TEXT_MAX - len, "%s_%" PRId64 "_%" PRId64, cut ? cut_mark : "", node->pid,
                    node->local_id);
     return text;
+}
+
+/* The number behind the last '_', which is taken off. */
+static bool cut_number(struct mu_slice *text, int64_t *ret_number)
+{
+    char digits[NUMBER_DIGITS_MAX + 1];
+    size_t at = text->len, len;
+
+    while (at > 0 && text->data[at - 1] != '_')
+        at--;
+    len = text->len - at;
+    if (at < 2 || len == 0 || len > NUMBER_DIGITS_MAX)
+        return false;
+    memcpy(digits, text->data + at, len);
+    digits[len] = '\0';
+    text->len = at - 1;
+    *ret_number = strtoll(digits, NULL, 10);
+    return strspn(digits, "0123456789") == len;
+}
+
+bool mu_node_read(struct mu_slice text, struct mu_node *ret_node)
+{
+    struct mu_node node = { .name = text };
+
+    if (!cut_number(&node.name, &node.local_id) || !cut_number(&node.name, &node.pid))
+        return false;
+    *ret_node = node;
+    return true;
 }
 
 int64_t mu_node_local_id(unsigned version, uint32_t random)

@@ -24,6 +24,8 @@ struct mu_node {
 bool mu_node_equal(const struct mu_node *a, const struct mu_node *b);
 int mu_node_compare(const struct mu_node *a, const struct mu_node *b);
 const char *mu_node_text(const struct mu_node *node, char text[static MU_NODE_TEXT_MAX]); /* "name_pid_local_id" */
+/* The same read. False: it is no node's, and *ret_node is as it was. The name is in `text`. */
+bool mu_node_read(struct mu_slice text, struct mu_node *ret_node);
 
 /* Our own kind: 0x4D000000 | version << 20 | 20 random bits. To PyTorch it is an integer. */
 #define MU_NODE_VERSION 1u

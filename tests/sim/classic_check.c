@@ -214,7 +214,7 @@ bool is_another_s_rank(const struct node *node)
     (void)snprintf(key, sizeof key, JOB "/muster/v_%" PRId64 "/rank_%" PRId64, node->version, node->rank);
     name_of(node, name, sizeof name);
     mark = etcd_value(key);
-    return !node->is_stock && mark != NULL && mu_classic_mark_read(mu_slice_str(mark), &other) &&
+    return !node->is_stock && mark != NULL && mu_node_read(mu_slice_str(mark), &other) &&
            strcmp(mark, name) != 0;
 }
 

@@ -65,6 +65,23 @@ static void a_node_is_named_by_all_of_its_parts(void **state)
     assert_string_equal(text + 272, "..._-9223372036854775808_-9223372036854775808");
 }
 
+static void a_node_is_read_from_its_text(void **state)
+{
+    static const char *const bad[] = { "",      "a",      "a_1",
+                                       "_1_2",  "a_1_",   "a__2",
+                                       "a_x_2", "a_1_-2", "a_1_1234567890123456789" };
+    struct mu_node read = node("before", 1, 2);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_false(mu_node_read(mu_slice_str(bad[i]), &read));
+    assert_int_equal(read.local_id, 2);
+    assert_true(mu_node_read(mu_slice_str("a_b.c_42_7"), &read));
+    assert_true(mu_slice_equal(read.name, mu_slice_str("a_b.c")));
+    assert_int_equal(read.pid, 42);
+    assert_int_equal(read.local_id, 7);
+}
+
 static void a_name_cannot_break_a_line(void **state)
 {
     char text[MU_NODE_TEXT_MAX];
@@ -335,6 +352,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_are_ordered_by_name_then_pid_then_local_id),
         cmocka_unit_test(a_node_is_named_by_all_of_its_parts),
+        cmocka_unit_test(a_node_is_read_from_its_text),
         cmocka_unit_test(a_name_cannot_break_a_line),
         cmocka_unit_test(our_own_kind_is_known_by_its_local_id),
         cmocka_unit_test(a_fresh_document_has_nobody_in_it),
