@@ -4,8 +4,8 @@
 #include "handler/dynamic_uv.h"
 
 #include "base/log.h"
+#include "handler/dynamic.h"
 #include "rdzv/pickle.h"
-#include "rdzv/round_keys.h"
 #include "store/net.h"
 #include "store/server_uv.h"
 
@@ -18,9 +18,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define PARK_TIMEOUT_MS 300000 /* then the bell is parked anew */
-#define PROGRESS_NODES_MAX 64  /* shown to a user who waits */
-#define WAITING_NAMED_MAX 16   /* of those who want to join, are named */
+#define PROGRESS_NODES_MAX 64 /* shown to a user who waits */
+#define WAITING_NAMED_MAX 16  /* of those who want to join, are named */
 
 enum asker { FOR_RDZV, FOR_NOBODY, FOR_HOST, FOR_BOARD };
 
@@ -72,60 +71,38 @@ static void tell_members(struct mu_dynamic *d, struct muster_rdzv_event *event, 
     tell_nodes(d, event, nodes, count);
 }
 
-/* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us or by
- * another. One that is in it is lost because the store that it hosts is gone. */
 static void tell_lost(struct mu_dynamic *d, struct muster_rdzv_event *event)
 {
-    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
     struct mu_rdzv_nodes lost = mu_rdzv_lost(d->rdzv);
     struct mu_node *nodes = calloc(lost.count + 1, sizeof *nodes);
-    size_t gone = 0, waiting = 0;
-    bool hosts = false; /* one of them, the store */
-    char cause[64];
+    char cause[MU_DYNAMIC_CAUSE_MAX];
+    size_t waiting = 0;
 
-    for (size_t i = 0; nodes != NULL && i < lost.count; i++) {
-        hosts |= mu_doc_has(doc, &lost.items[i], MU_DOC_PARTICIPANT);
-        if (mu_doc_has(doc, &lost.items[i], MU_DOC_WAITING))
-            nodes[lost.count - ++waiting] = lost.items[i];
-        else
-            nodes[gone++] = lost.items[i];
-    }
-    (void)snprintf(cause, sizeof cause, "no heartbeat for %llu s",
-                   (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
-    event->cause = !hosts                           ? cause
-                   : mu_rdzv_store_refuses(d->rdzv) ? "the store that it hosts refuses connections"
-                                                    : "the store that it hosts does not answer";
+    if (nodes != NULL)
+        event->cause = mu_dynamic_sort_lost(mu_rdzv_doc(d->rdzv), lost, mu_rdzv_death_age_ms(&d->config.settings),
+                                            mu_rdzv_store_refuses(d->rdzv), nodes, &waiting, cause);
     event->count = (int64_t)waiting;
     tell_nodes(d, event, nodes != NULL ? nodes : lost.items, lost.count);
     free(nodes);
 }
 
-/* PyTorch's agents, if there are any, use the keys of 1.13. */
-static bool is_old(const struct mu_rdzv_world *world)
-{
-    return world->dialect.habits == MU_HABITS_1_13;
-}
-
-/* A node that was killed and started again is a new one; what is left of the old one has to die first. */
+/* What is left of an earlier process has to die first. */
 static void note_ghost(struct mu_dynamic *d)
 {
     const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
-    const struct mu_node *me = mu_rdzv_me(d->rdzv);
     char text[MU_NODE_TEXT_MAX];
 
     for (size_t i = 0; !d->ghost_told && i < doc->count; i++) {
         const struct mu_node *node = &doc->members[i].node;
 
-        if (!mu_slice_equal(node->name, me->name) || !mu_node_is_ours(node) || node->pid > INT32_MAX ||
-            node->pid == me->pid || kill((pid_t)node->pid, 0) == 0 || errno != ESRCH)
+        if (!mu_dynamic_may_be_ghost(node, &d->shell.me) || kill((pid_t)node->pid, 0) == 0 || errno != ESRCH)
             continue;
         d->ghost_told = true;
-        mu_log(
-            MUSTER_LOG_INFO,
-            "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after %llu s "
-            "without a heartbeat",
-            d->run_id, mu_node_text(node, text),
-            (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
+        mu_log(MUSTER_LOG_INFO,
+               "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after "
+               "%llu s without a heartbeat",
+               d->run_id, mu_node_text(node, text),
+               (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
     }
 }
 
@@ -149,7 +126,7 @@ static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event
 
     (void)news;
     if (event->type == MUSTER_RDZV_JOINED) {
-        event->old_dialect = is_old(world);
+        event->old_dialect = mu_dynamic_is_old(world);
         tell_nodes(d, event, world->members, world->count);
     } else if (event->type == MUSTER_RDZV_WAITING) {
         tell_members(d, event, MU_DOC_WAITING, WAITING_NAMED_MAX);
@@ -220,55 +197,18 @@ static void answer_rdzv(struct order *order)
         beat_board(dynamic_of(order->base.shell));
 }
 
-/* "NAME_PID_LOCAL-ID" */
-static bool parse_node(struct mu_slice text, struct mu_node *ret_node)
-{
-    int64_t numbers[2] = { 0, 0 };
-
-    for (size_t i = 2; i-- > 0;) {
-        int64_t scale = 1;
-        size_t digits = 0;
-
-        while (text.len > 0 && text.data[text.len - 1] >= '0' && text.data[text.len - 1] <= '9' && digits < 18) {
-            numbers[i] += (text.data[text.len - 1] - '0') * scale;
-            scale *= 10;
-            text.len--;
-            digits++;
-        }
-        if (digits == 0 || text.len == 0 || text.data[text.len - 1] != '_')
-            return false;
-        text.len--;
-    }
-    *ret_node = (struct mu_node){ text, numbers[0], numbers[1] };
-    return text.len > 0;
-}
-
-/* PyTorch does not say who hosts the store. If a member of it has the endpoint's own name, it is the one. */
-static bool find_stock_host(const struct mu_dynamic *d, struct mu_node *ret_node)
-{
-    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
-
-    for (size_t i = 0; d->store_host != NULL && i < doc->count; i++) {
-        const struct mu_node *node = &doc->members[i].node;
-
-        if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0 && !mu_node_is_ours(node) &&
-            mu_slice_equal(node->name, mu_slice_str(d->store_host))) {
-            *ret_node = *node;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* `host`: the node that says it hosts the store; empty: none does. */
 static void take_host(struct mu_dynamic *d, struct mu_slice host)
 {
-    struct mu_node node = { .pid = 0 };
+    struct mu_node said;
+    const struct mu_node *node = &said;
 
-    if (host.len > 0 && !parse_node(host, &node))
+    if (host.len == 0)
+        node = mu_dynamic_stock_host(mu_rdzv_doc(d->rdzv), d->store_host);
+    else if (!mu_node_read(host, &said))
         return;
-    d->host_known = host.len > 0 || find_stock_host(d, &node);
-    mu_shell_feed(&d->shell, &(struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = d->host_known ? &node : NULL });
+    d->host_known = node != NULL;
+    mu_shell_feed(&d->shell, &(struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = node });
 }
 
 static void answer_host(struct order *order)
@@ -372,22 +312,12 @@ static enum mu_kv_kind kind_of(enum mu_rdzv_effect_type type)
     return MU_KV_READ; /* a tell is no request */
 }
 
-static uint64_t timeout_of(const struct mu_dynamic *d, const struct mu_rdzv_effect *effect)
-{
-    uint64_t most_ms = 2 * d->config.settings.heartbeat_ms; /* a silent store is to be noticed before others miss us */
-
-    if (effect->type == MU_RDZV_DO_PARK)
-        return PARK_TIMEOUT_MS;
-    if (effect->type == MU_RDZV_DO_TURN_WAIT)
-        return effect->wait_ms;
-    return most_ms < d->config.request_timeout_ms ? most_ms : d->config.request_timeout_ms;
-}
-
 static void dynamic_request(struct mu_shell *shell, const void *wanted)
 {
     const struct mu_rdzv_effect *effect = wanted;
     struct mu_dynamic *d = dynamic_of(shell);
-    struct order *order = new_order(d, kind_of(effect->type), effect->id, timeout_of(d, effect));
+    uint64_t timeout_ms = mu_dynamic_timeout_ms(effect, &d->config.settings, d->config.request_timeout_ms);
+    struct order *order = new_order(d, kind_of(effect->type), effect->id, timeout_ms);
 
     if (order == NULL || mu_buf_append(&order->value, effect->bytes.data, effect->bytes.len, SIZE_MAX) < 0 ||
         mu_buf_append(&order->token, effect->token.data, effect->token.len, SIZE_MAX) < 0) {
@@ -455,7 +385,6 @@ static void write_board(struct mu_dynamic *d, const struct mu_notice_board_text 
 static void beat_board(struct mu_dynamic *d)
 {
     struct mu_notice_board_text text;
-
     uint64_t now_ms = uv_now(d->shell.loop);
 
     if (d->shell.freeing || !mu_talk_is_joining(&d->shell.talk) || d->board_asked ||
@@ -484,40 +413,19 @@ static bool shares_store(const struct mu_dynamic *d)
     return d->config.use_agent_store && d->store_addr != NULL;
 }
 
-/* PyTorch 2.5 lets its workers meet in the rendezvous store, and so must ours. */
-static bool meets_in_rdzv_store(const struct mu_dynamic *d, const struct mu_rdzv_world *world)
-{
-    return shares_store(d) && !world->all_ours && world->dialect.habits == MU_HABITS_2_5;
-}
-
 static void dynamic_start_boot(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
-    const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
-    const struct mu_node *rank0 = &world->members[0];
-    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0_text[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = {
-        .round = world->round,
-        .rank = world->rank,
-        .tag = mu_round_tag(world->members, world->count),
-        .all_ours = world->all_ours,
-        .rank0_ours = mu_node_is_ours(rank0),
-        .old_dialect = is_old(world),
-        .rank0 = mu_slice_str(mu_node_text(rank0, rank0_text)),
-        .own_addr = own_addr,
-    };
+    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
+    struct mu_boot_start start = mu_dynamic_boot_start(
+        mu_rdzv_world(d->rdzv), shell->me.name, shares_store(d) ? d->store_addr : NULL, d->place.store_port, rank0);
 
     ask_for_host(d);
-    for (size_t i = 0; i < world->count; i++)
-        start.elsewhere |= !mu_slice_equal(world->members[i].name, shell->me.name);
+    start.own_addr = own_addr;
     if (d->kv->ops->local_address != NULL && !d->kv->ops->local_address(d->kv, own_addr, sizeof own_addr))
         own_addr[0] = '\0';
     if (d->place.accepted_on != NULL && d->place.accepted_on(d, accepted_on, sizeof accepted_on))
         start.accepted_on = accepted_on;
-    if (meets_in_rdzv_store(d, world)) {
-        start.met_at = d->store_addr;
-        start.met_port = d->place.store_port;
-    }
     mu_boot_uv_start(&shell->boot, &start);
 }
 

@@ -1,0 +1,90 @@
+/* What a dynamic handler makes of the document and of a round. */
+#include "handler/dynamic.h"
+
+#include "rdzv/round_keys.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_rdzv_settings *settings,
+                               uint64_t request_timeout_ms)
+{
+    uint64_t most_ms = 2 * settings->heartbeat_ms; /* a silent store is to be noticed before others miss us */
+
+    if (effect->type == MU_RDZV_DO_PARK)
+        return MU_DYNAMIC_PARK_MS;
+    if (effect->type == MU_RDZV_DO_TURN_WAIT)
+        return effect->wait_ms;
+    return most_ms < request_timeout_ms ? most_ms : request_timeout_ms;
+}
+
+const struct mu_node *mu_dynamic_stock_host(const struct mu_doc *doc, const char *store_host)
+{
+    for (size_t i = 0; store_host != NULL && i < doc->count; i++) {
+        const struct mu_node *node = &doc->members[i].node;
+
+        if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0 && !mu_node_is_ours(node) &&
+            mu_slice_equal(node->name, mu_slice_str(store_host)))
+            return node;
+    }
+    return NULL;
+}
+
+bool mu_dynamic_may_be_ghost(const struct mu_node *node, const struct mu_node *me)
+{
+    return mu_slice_equal(node->name, me->name) && mu_node_is_ours(node) && node->pid > 0 && node->pid <= INT32_MAX &&
+           node->pid != me->pid;
+}
+
+/* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us or by
+ * another. One that is in it is lost because the store that it hosts is gone. */
+const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
+                                 bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
+                                 char cause[static MU_DYNAMIC_CAUSE_MAX])
+{
+    size_t gone = 0, waiting = 0;
+    bool hosts = false; /* one of them, the store */
+
+    for (size_t i = 0; i < lost.count; i++) {
+        hosts |= mu_doc_has(doc, &lost.items[i], MU_DOC_PARTICIPANT);
+        if (mu_doc_has(doc, &lost.items[i], MU_DOC_WAITING))
+            nodes[lost.count - ++waiting] = lost.items[i];
+        else
+            nodes[gone++] = lost.items[i];
+    }
+    assert(gone + waiting == lost.count);
+    *ret_waiting = waiting;
+    (void)snprintf(cause, MU_DYNAMIC_CAUSE_MAX, "no heartbeat for %" PRIu64 " s", death_age_ms / 1000);
+    if (!hosts)
+        return cause;
+    return store_refuses ? "the store that it hosts refuses connections" : "the store that it hosts does not answer";
+}
+
+bool mu_dynamic_is_old(const struct mu_rdzv_world *world)
+{
+    return world->dialect.habits == MU_HABITS_1_13;
+}
+
+struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, struct mu_slice own_name,
+                                           const char *store_addr, uint16_t store_port,
+                                           char rank0[static MU_NODE_TEXT_MAX])
+{
+    struct mu_boot_start start = {
+        .round = world->round,
+        .rank = world->rank,
+        .tag = mu_round_tag(world->members, world->count),
+        .all_ours = world->all_ours,
+        .rank0_ours = mu_node_is_ours(&world->members[0]),
+        .old_dialect = mu_dynamic_is_old(world),
+        .rank0 = mu_slice_str(mu_node_text(&world->members[0], rank0)),
+    };
+
+    for (size_t i = 0; i < world->count; i++)
+        start.elsewhere |= !mu_slice_equal(world->members[i].name, own_name);
+    if (!world->all_ours && world->dialect.habits == MU_HABITS_2_5) {
+        start.met_at = store_addr; /* PyTorch 2.5 lets its workers meet there, and so must ours */
+        start.met_port = store_port;
+    }
+    return start;
+}

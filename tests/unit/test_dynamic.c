@@ -1,0 +1,149 @@
+/* What a dynamic handler makes of the document and of a round. */
+#include "handler/dynamic.h"
+#include "pure.h"
+
+static struct mu_doc doc;
+
+static struct mu_node node(const char *name, int64_t pid, bool ours)
+{
+    return (struct mu_node){ mu_slice_str(name), pid, ours ? mu_node_local_id(MU_NODE_VERSION, (uint32_t)pid) : 0 };
+}
+
+static int start(void **state)
+{
+    (void)state;
+    mu_doc_init(&doc, (struct mu_hash_seed){ 1, 2 }, MU_DOC_DIALECT_2_X);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    mu_doc_done(&doc);
+    return 0;
+}
+
+static void enter(struct mu_node who, unsigned in)
+{
+    assert_non_null(mu_doc_enter(&doc, &who, in));
+}
+
+static void a_silent_store_is_noticed_before_others_miss_us(void **state)
+{
+    static const struct {
+        struct mu_rdzv_effect effect;
+        uint64_t ms;
+    } rows[] = {
+        { { .type = MU_RDZV_DO_READ }, 10000 },
+        { { .type = MU_RDZV_DO_PARK, .wait_ms = 1 }, MU_DYNAMIC_PARK_MS },
+        { { .type = MU_RDZV_DO_TURN_WAIT, .wait_ms = 70 }, 70 },
+    };
+    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
+
+    (void)state;
+    settings.heartbeat_ms = 5000;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_int_equal(mu_dynamic_timeout_ms(&rows[i].effect, &settings, 60000), rows[i].ms);
+    assert_int_equal(mu_dynamic_timeout_ms(&rows[0].effect, &settings, 3000), 3000);
+}
+
+static void a_member_of_pytorch_with_the_endpoints_name_hosts_the_store(void **state)
+{
+    (void)state;
+    enter(node("host", 1, true), MU_DOC_PARTICIPANT); /* ours say so themselves */
+    enter(node("host", 2, false), MU_DOC_WAITING);
+    enter(node("other", 3, false), MU_DOC_PARTICIPANT);
+    assert_null(mu_dynamic_stock_host(&doc, "host"));
+    enter(node("host", 4, false), MU_DOC_PARTICIPANT);
+    assert_int_equal(mu_dynamic_stock_host(&doc, "host")->pid, 4);
+    assert_null(mu_dynamic_stock_host(&doc, NULL));
+}
+
+static void an_earlier_process_of_this_host_may_be_a_ghost(void **state)
+{
+    const struct mu_node me = node("me", 10, true);
+    const struct {
+        struct mu_node node;
+        bool may;
+    } rows[] = {
+        { node("me", 9, true), true },
+        { node("me", 10, true), false },
+        { node("you", 9, true), false },
+        { node("me", 9, false), false },
+        { node("me", 0, true), false }, /* it would be our process group */
+        { node("me", INT64_C(1) << 32, true), false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_int_equal(mu_dynamic_may_be_ghost(&rows[i].node, &me), rows[i].may);
+}
+
+static void of_the_lost_those_who_wait_come_last(void **state)
+{
+    struct mu_node lost[] = { node("a", 1, true), node("b", 2, true), node("c", 3, true) }, sorted[3];
+    char cause[MU_DYNAMIC_CAUSE_MAX];
+    size_t waiting = 9;
+
+    (void)state;
+    enter(lost[0], MU_DOC_WAITING);
+    assert_string_equal(
+        mu_dynamic_sort_lost(&doc, (struct mu_rdzv_nodes){ lost, 3 }, 15000, true, sorted, &waiting, cause),
+        "no heartbeat for 15 s");
+    assert_int_equal(waiting, 1);
+    assert_true(mu_node_equal(&sorted[0], &lost[1]) && mu_node_equal(&sorted[1], &lost[2]));
+    assert_true(mu_node_equal(&sorted[2], &lost[0]));
+}
+
+static void a_lost_node_that_is_still_listed_hosts_the_store(void **state)
+{
+    struct mu_node lost[] = { node("a", 1, true) }, sorted[1];
+    struct mu_rdzv_nodes all = { lost, 1 };
+    char cause[MU_DYNAMIC_CAUSE_MAX];
+    size_t waiting;
+
+    (void)state;
+    enter(lost[0], MU_DOC_PARTICIPANT);
+    assert_string_equal(mu_dynamic_sort_lost(&doc, all, 15000, true, sorted, &waiting, cause),
+                        "the store that it hosts refuses connections");
+    assert_string_equal(mu_dynamic_sort_lost(&doc, all, 15000, false, sorted, &waiting, cause),
+                        "the store that it hosts does not answer");
+}
+
+static void workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5(void **state)
+{
+    struct mu_node members[] = { node("me", 1, true), node("you", 2, false) };
+    struct mu_rdzv_world world = {
+        .round = 3, .rank = 0, .members = members, .count = 2, .dialect = MU_DOC_DIALECT_2_X
+    };
+    char rank0[MU_NODE_TEXT_MAX];
+    struct mu_boot_start start = mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0);
+
+    (void)state;
+    assert_null(start.met_at);
+    assert_true(start.elsewhere && start.rank0_ours && !start.old_dialect);
+    assert_memory_equal(start.rank0.data, "me_1_", 5);
+    world.dialect.habits = MU_HABITS_2_5;
+    start = mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0);
+    assert_string_equal(start.met_at, "store");
+    assert_int_equal(start.met_port, 7);
+    world.all_ours = true;
+    assert_null(mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0).met_at);
+    world.count = 1;
+    assert_false(mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0).elsewhere);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+        TEST(a_silent_store_is_noticed_before_others_miss_us),
+        TEST(a_member_of_pytorch_with_the_endpoints_name_hosts_the_store),
+        TEST(an_earlier_process_of_this_host_may_be_a_ghost),
+        TEST(of_the_lost_those_who_wait_come_last),
+        TEST(a_lost_node_that_is_still_listed_hosts_the_store),
+        TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
