@@ -203,6 +203,29 @@ static void await(struct order *order)
     kv.waiting = order;
 }
 
+/* ---- A stranger ---- */
+
+/* Writes something to one of the keys that say how a round or the job ends. */
+void kv_meddle(void)
+{
+    static const char *const parts[] = { "/budget", "/verdict", "/done/", "/left/", "/heard/", "/last", "/failed" };
+    static const char *const values[] = { "garbage", "?", "7", "{\"verdict\": \"failed\", \"cause\": \"forged\"}" };
+    size_t first = kv.count == 0 ? 0 : (size_t)below(kv.count);
+
+    for (size_t i = 0; kv.up && i < kv.count; i++) {
+        const char *name = kv.keys[(first + i) % kv.count].name;
+
+        for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++) {
+            if (strstr(name, parts[j]) == NULL || strncmp(name, "muster.", 7) != 0)
+                continue;
+            TELL("a stranger writes to '%s'", name);
+            set(name, mu_slice_str(values[below(sizeof values / sizeof values[0])]));
+            wake(name);
+            return;
+        }
+    }
+}
+
 /* ---- Requests ---- */
 
 static void add(struct order *order)

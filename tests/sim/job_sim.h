@@ -200,6 +200,7 @@ void kv_begin(void);
 void kv_end(void);
 void kv_sync(void); /* with what the store has become */
 void kv_ask(struct agent *agent, enum mu_job_who who, const struct mu_ask *ask);
+void kv_meddle(void); /* a stranger writes something */
 bool kv_find(const char *key, struct mu_slice *ret_value, uint64_t *ret_born_us);
 
 /* job_proc.c: what they do arrives at the policy from the loop */

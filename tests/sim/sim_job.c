@@ -208,6 +208,8 @@ static void mishap(void)
     push(w.now_us + below(1 + w.storm_us / 10), EV_MISHAP, 0, 0, NULL);
     if ((w.on[F_STRANGER] || w.on[F_FORGER]) && chance(50))
         store_meddle();
+    if (w.on[F_STRANGER] && chance(50))
+        kv_meddle();
     if (!w.on[kind])
         return;
     if (kind == F_OUTAGE || kind == F_WIPE) {
