@@ -124,11 +124,27 @@ static void carry_out_all(struct mu_filethread *t)
         carry_out(t, job);
 }
 
-static void hand_over(struct mu_filethread *t)
+/* Called with the lock. */
+static bool start(struct mu_filethread *t)
 {
     if (t->state == NOT_STARTED && !t->config.at_once && mu_thread_start(&t->thread, serve, t) == 0)
         t->state = SERVING;
-    if (t->state == SERVING)
+    return t->state == SERVING;
+}
+
+bool mu_filethread_start(struct mu_filethread *t)
+{
+    bool is_there;
+
+    (void)pthread_mutex_lock(&t->lock);
+    is_there = start(t);
+    (void)pthread_mutex_unlock(&t->lock);
+    return is_there;
+}
+
+static void hand_over(struct mu_filethread *t)
+{
+    if (start(t))
         (void)pthread_cond_broadcast(&t->changed);
     else
         carry_out_all(t);

@@ -38,6 +38,8 @@ struct mu_filethread_config {
 };
 
 struct mu_filethread *mu_filethread_new(const struct mu_filethread_config *config); /* NULL: no memory */
+/* Now, and not with the first job. False: no thread can be started. For jobs that may block for ever. */
+bool mu_filethread_start(struct mu_filethread *thread);
 /* Never fails: where no thread can be started, jobs are run at once. */
 void mu_filethread_submit(struct mu_filethread *thread, struct mu_file_job *job);
 void mu_filethread_cancel(struct mu_file_job *job); /* submitted, and `done` was not called */

@@ -713,6 +713,8 @@ static int make_parts(struct blocking *b, const char *local_addr, struct muster_
     if (b->backend == NULL || b->run_id == NULL || b->call == NULL || b->beside_call == NULL || b->thread == NULL ||
         b->beside == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
+    if (!mu_filethread_start(b->thread) || !mu_filethread_start(b->beside)) /* the user's calls may block for ever */
+        return mu_fail(reterr, MUSTER_ESYSTEM, "cannot start the threads of the rendezvous handler '%s'", b->backend);
     if (strlen(b->run_id) > MU_RDZV_RUN_ID_MAX)
         return mu_fail(reterr, MUSTER_ELIMIT,
                        "the run id of the rendezvous handler '%s' has %zu bytes; at most %d are possible", b->backend,

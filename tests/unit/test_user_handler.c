@@ -1,8 +1,11 @@
 /* Which call of a blocking handler comes next: a scene is a list of what happens, and what comes of each. */
 #include "handler/user_handler.h"
+#include "handler/user_handler_uv.h"
 #include "pure.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <uv.h>
 
 enum { LOOK_MS = 100, END_MS = 1000 };
 
@@ -428,6 +431,46 @@ static void a_get_lets_others_have_their_turn(void **state)
     assert_int_equal(mu_user_handler_slice_ms(false, 2, 5000), 5000);
 }
 
+static const char *say_name(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return "mine";
+}
+
+static void ignore(void *ctx, const struct muster_rdzv_event *event)
+{
+    (void)ctx;
+    (void)event;
+}
+
+/* Else they would block the agent's loop. */
+static void without_threads_there_are_no_calls(void **state)
+{
+    static const struct muster_rdzv_ops ops = { .size = sizeof ops, .get_backend = say_name, .get_run_id = say_name };
+    struct muster_rdzv rdzv = { .ops = &ops };
+    const struct mu_driving driving = MU_DRIVING_DEFAULT;
+    struct muster_handler *handler = NULL;
+    struct muster_error error = { 0 };
+    pthread_attr_t usual, huge;
+    uv_loop_t loop;
+    int rc;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pthread_getattr_default_np(&usual), 0);
+    assert_int_equal(pthread_attr_init(&huge), 0);
+    assert_int_equal(pthread_attr_setstacksize(&huge, (size_t)1 << 46), 0); /* there is no room for it */
+    assert_int_equal(pthread_setattr_default_np(&huge), 0);
+    rc = mu_user_handler_start(&loop, &rdzv, false, &driving, NULL, ignore, NULL, &handler, &error);
+    assert_int_equal(pthread_setattr_default_np(&usual), 0);
+    assert_int_equal(rc, MUSTER_ESYSTEM);
+    assert_string_equal(error.text, "cannot start the threads of the rendezvous handler 'mine'");
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    (void)pthread_attr_destroy(&usual);
+    (void)pthread_attr_destroy(&huge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,6 +492,7 @@ int main(void)
         cmocka_unit_test(a_call_that_a_join_waits_for_is_named_once),
         cmocka_unit_test(what_a_call_returns_decides),
         cmocka_unit_test(a_get_lets_others_have_their_turn),
+        cmocka_unit_test(without_threads_there_are_no_calls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
