@@ -1,24 +1,17 @@
-/* The back end of the c10d rendezvous, on the store's client.
+/* The back end of the c10d rendezvous, on the store's client: what each request does, step by step.
  *
- * Happy path: a request becomes a `work` of up to three calls at once on one connection; when all of them are answered it
- * takes its next step or is finished. Short calls share the main connection. Nothing may follow a WAIT on a connection, so
- * the bell has one of its own, and the other waits of each owner have a few; they are opened when first needed.
- * Failures: a call that fails ends its work once the others have answered. A connection that is lost is dialled anew by
- * the next request that needs it: one try at each address, so that whoever asks learns soon, and from `gone` whether the
- * other end said no. A main connection on which nothing has been answered for SILENT_MS is given up with all others: a
- * new one works as soon as the network does, the old one only when its retransmission comes around.
+ * Happy path: a request becomes a `work` of up to three calls at once on one connection (kv_c10d_conns_uv.c). When all
+ * of them are answered it takes its next step or is finished. Failures: a call that fails ends its work once the others
+ * have answered.
  *
- * Anybody may have written anything to the counters of the bell and the turns. A server closes the connection of an ADD to
- * what is no number. So they are read by COMPARE_SET where that will do, and set to a number anew where they have none: one
- * above all that we know of. Both are hints, so it does not matter that others may know of higher ones. */
-#include "kv/kv_c10d_uv.h"
+ * Anybody may have written anything to the counters of the bell and the turns. A server closes the connection of an ADD
+ * to what is no number. So they are read by COMPARE_SET where that will do, and set to a number anew where they have
+ * none: one above all that we know of. Both are hints, so it does not matter that others may know of higher ones. */
+#include "kv/kv_c10d_parts_uv.h"
 
 #include "base/base64.h"
 #include "base/log.h"
-#include "base/rng.h"
-#include "kv/later_uv.h"
 #include "rdzv/pickle.h"
-#include "store/client_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -29,89 +22,23 @@
 #define TURNS_OPEN_MAX (1 << 20)       /* taken and not over; more are not believed */
 
 enum {
-    OWNERS_MAX = 3, /* the rendezvous, its agent, and the user of that */
-    WAITS_MAX = 4,  /* connections for one owner's waits; more waits at once queue up on them */
-    CALLS_MAX = 3,  /* of a request, at once */
     RINGS_KEPT = 64,
     TURNS_KEPT = 64,
     WORLDS_KEPT = 8,
-    DIAL_AGAIN_MS = 2000,
-    SILENT_MS = 2000,
     AFTER_WAIT_MS = 2000, /* for the call that follows a wait, whose time may be up */
     SUFFIX_MAX = 40,      /* of a key of ours, "world/9223372036854775807" and its NUL included */
-    COUNTER_TEXT_MAX = 20,
 };
 
 static const char no_document[] = "Y2FuaW1hZGFt"; /* PyTorch's marker, so that reads never have to wait */
 
 static const char no_host[] = "?"; /* expected and wanted: reads a key that may be missing, without a wait */
 
-struct driver;
-
-struct conn {
-    struct driver *driver;
-    struct mu_client *client; /* NULL: not opened yet, or given up */
-    size_t calls;             /* under way on it, or on those before it */
-    const void *owner;        /* of those calls, where it is one for waits */
-    bool silent;              /* a call ran out of time, and nothing was answered since */
-    uint64_t silent_since_ms;
-};
-
-struct work;
-
-struct one_call {
-    struct mu_call call;
-    struct work *work;
-    struct conn *conn;
-    struct mu_client *client;
-    struct muster_slice key;
-    char *key_text; /* room for a key of ours */
-};
-
-struct work { /* a request under way */
-    struct mu_list link;
-    struct driver *driver;
-    struct mu_kv_request *request;
-    struct one_call calls[CALLS_MAX];
-    unsigned count, pending; /* of this step's calls; of those still to be answered */
-    unsigned step;
-    bool gone;
-    struct muster_error error; /* the first of this step's; code 0: none */
-    struct mu_buf text;        /* WRITE: the document as it goes on the wire */
-    char counters[2][COUNTER_TEXT_MAX];
-    char keys[];
-};
-
-struct driver {
-    struct mu_kv kv;
-    uv_loop_t *loop;
-    struct mu_kv_c10d_config config;
-    char *host, *document_key, *prefix, *host_node;
-    size_t key_room;
-    struct mu_rng rng;
-    struct conn main, bell, waits[OWNERS_MAX * WAITS_MAX];
-    struct mu_list works;
-    enum mu_dialect dialect; /* found on the main connection; UNKNOWN: not yet */
-    bool told_ready;
-    struct work *parked;    /* the last PARK, while it is under way */
-    int64_t rings, turn;    /* the last counters that were known */
-    bool doubts_turns;      /* their counters may be none */
-    struct mu_later later;  /* requests that are answered */
-    struct mu_call publish; /* of `host` */
-    char *publish_key;
-    size_t clients; /* not yet given back by the loop */
-    bool closing, later_closed;
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
-};
-
-static void begin(struct work *work);
-static void proceed(struct work *work);
+static void begin(struct mu_c10d_work *work);
 
 /* ---- Requests ---- */
 
 /* Answers a request whose rc and error are set, from the loop. */
-static void answer_later(struct driver *driver, struct mu_kv_request *request)
+static void answer_later(struct mu_c10d *driver, struct mu_kv_request *request)
 {
     mu_later_push(&driver->later, &request->link);
 }
@@ -123,13 +50,13 @@ static void set_error(struct mu_kv_request *request, const struct muster_error *
     request->gone = gone;
 }
 
-static void free_answers(struct work *work)
+static void free_answers(struct mu_c10d_work *work)
 {
     for (unsigned i = 0; i < CALLS_MAX; i++)
         muster_bytes_done(&work->calls[i].call.bytes);
 }
 
-static void free_work(struct work *work)
+static void free_work(struct mu_c10d_work *work)
 {
     mu_list_remove(&work->link);
     free_answers(work);
@@ -145,7 +72,7 @@ static void drop_answer(struct mu_kv_request *request)
 }
 
 /* The work is over; work->error says how. */
-static void finish(struct work *work)
+static void finish(struct mu_c10d_work *work)
 {
     struct mu_kv_request *request = work->request;
 
@@ -161,9 +88,9 @@ static void finish(struct work *work)
     request->done(request);
 }
 
-static struct work *new_work(struct driver *driver, struct mu_kv_request *request)
+static struct mu_c10d_work *new_work(struct mu_c10d *driver, struct mu_kv_request *request)
 {
-    struct work *work = calloc(1, sizeof *work + CALLS_MAX * driver->key_room);
+    struct mu_c10d_work *work = calloc(1, sizeof *work + CALLS_MAX * driver->key_room);
 
     if (work == NULL)
         return NULL;
@@ -177,174 +104,10 @@ static struct work *new_work(struct driver *driver, struct mu_kv_request *reques
     return work;
 }
 
-/* ---- Connections ---- */
-
-static void free_if_over(struct driver *driver)
-{
-    if (!driver->closing || driver->clients > 0 || !driver->later_closed)
-        return;
-    driver->on_closed(&driver->kv, driver->closed_ctx);
-    free(driver->host);
-    free(driver->document_key);
-    free(driver->prefix);
-    free(driver->host_node);
-    free(driver->publish_key);
-    free(driver);
-}
-
-static void on_client_closed(struct mu_client *client, void *ctx)
-{
-    struct driver *driver = ctx;
-
-    (void)client;
-    driver->clients--;
-    free_if_over(driver);
-}
-
-static void close_conn(struct conn *conn)
-{
-    struct mu_client *client = conn->client;
-
-    conn->client = NULL;
-    conn->silent = false;
-    if (client != NULL)
-        mu_client_close(client, on_client_closed, conn->driver);
-}
-
-static void close_conns(struct driver *driver)
-{
-    close_conn(&driver->main);
-    close_conn(&driver->bell);
-    for (size_t i = 0; i < OWNERS_MAX * WAITS_MAX; i++)
-        close_conn(&driver->waits[i]);
-}
-
-static void on_client_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
-{
-    struct conn *conn = ctx;
-    struct driver *driver = conn->driver;
-
-    if (conn != &driver->main)
-        return;
-    if (error == NULL)
-        driver->dialect = mu_client_dialect(client);
-    if (driver->told_ready)
-        return;
-    driver->told_ready = true;
-    if (driver->config.on_ready != NULL)
-        driver->config.on_ready(&driver->kv, error, driver->config.ctx);
-}
-
-static int dial(struct conn *conn, uint64_t timeout_ms, struct muster_error *reterr)
-{
-    struct driver *driver = conn->driver;
-    struct mu_client_config config = {
-        .host = driver->host,
-        .port = driver->config.port,
-        .dialect = driver->config.dialect,
-        .connect_timeout_ms = driver->config.read_timeout_ms,
-        .seed = mu_rng_next(&driver->rng),
-    };
-    int rc;
-
-    if (conn != &driver->main && config.dialect == MU_DIALECT_UNKNOWN)
-        config.dialect = driver->dialect;
-    if (driver->told_ready) {
-        /* Shorter than the request, so that it fails with all that was tried. */
-        config.connect_timeout_ms = timeout_ms < DIAL_AGAIN_MS ? timeout_ms - timeout_ms / 4 : DIAL_AGAIN_MS;
-        config.rounds_max = 1;
-    }
-    rc = mu_client_start(driver->loop, &config, on_client_ready, NULL, conn, &conn->client, reterr);
-    if (rc == 0)
-        driver->clients++;
-    return rc;
-}
-
-/* Makes sure that there is a connection, or will be. */
-static int ensure(struct conn *conn, uint64_t timeout_ms, struct muster_error *reterr)
-{
-    if (conn->client != NULL && mu_client_is_lost(conn->client))
-        close_conn(conn);
-    return conn->client != NULL ? 0 : dial(conn, timeout_ms, reterr);
-}
-
-/* For a wait of that owner: an idle connection, an open one if there is one; or the owner's least busy one. */
-static struct conn *conn_for_wait(struct driver *driver, const void *owner)
-{
-    struct conn *idle = NULL, *least = NULL;
-    size_t busy = 0;
-
-    for (size_t i = 0; i < OWNERS_MAX * WAITS_MAX; i++) {
-        struct conn *conn = &driver->waits[i];
-
-        if (conn->calls == 0 && (idle == NULL || (idle->client == NULL && conn->client != NULL)))
-            idle = conn;
-        busy += conn->calls > 0 && conn->owner == owner;
-        if (conn->calls > 0 && conn->owner == owner && (least == NULL || conn->calls < least->calls))
-            least = conn;
-    }
-    if (busy < WAITS_MAX && idle != NULL)
-        least = idle;
-    assert(least != NULL); /* there are no more owners than OWNERS_MAX */
-    least->owner = owner;
-    return least;
-}
-
 /* ---- Calls ---- */
 
-static bool is_wait(enum mu_call_kind kind)
-{
-    return kind == MU_CALL_WAIT || kind == MU_CALL_GET;
-}
-
-/* Hears from each call whether the other end still answers; if not, gives up every connection. */
-static void judge_silence(const struct one_call *one)
-{
-    struct conn *conn = one->conn;
-    struct driver *driver = conn->driver;
-
-    if (one->client != conn->client || conn != &driver->main || is_wait(one->call.kind) || driver->closing)
-        return;
-    if (one->call.rc == 0 && one->call.kind != MU_CALL_SET) /* which is not answered */
-        conn->silent = false;
-    if (one->call.rc != MUSTER_ETIMEOUT || mu_client_dialect(conn->client) == MU_DIALECT_UNKNOWN)
-        return;
-    if (!conn->silent)
-        conn->silent_since_ms = one->call.start_ms;
-    conn->silent = true;
-    if (uv_now(driver->loop) - conn->silent_since_ms < SILENT_MS)
-        return;
-    close_conns(driver);
-}
-
-static void take_error(struct work *work, const struct one_call *one)
-{
-    struct driver *driver = work->driver;
-
-    if (one->call.rc >= 0 || work->error.code != 0)
-        return;
-    work->error = one->call.error;
-    if (one->call.rc == MUSTER_ECANCELED && !driver->closing)
-        (void)mu_fail(&work->error, MUSTER_ELOST, "the connection to %s was given up: the store does not answer",
-                      driver->host);
-    work->gone = !driver->closing && mu_client_refused(one->client);
-}
-
-static void on_call_done(struct mu_call *call)
-{
-    struct one_call *one = call->ctx;
-    struct work *work = one->work;
-
-    one->conn->calls--;
-    work->pending--;
-    take_error(work, one);
-    judge_silence(one);
-    if (work->pending == 0)
-        proceed(work);
-}
-
 /* The time that is left for the request. */
-static uint64_t time_left(const struct work *work, uint64_t least_ms)
+static uint64_t time_left(const struct mu_c10d_work *work, uint64_t least_ms)
 {
     const struct mu_kv_request *request = work->request;
     uint64_t took_ms = uv_now(work->driver->loop) - request->started_ms;
@@ -354,9 +117,9 @@ static uint64_t time_left(const struct work *work, uint64_t least_ms)
 }
 
 /* The next call's key, of those under our prefix: "bell/12"; a negative number: "bell". */
-static struct muster_slice side_key(struct work *work, const char *name, int64_t number)
+static struct muster_slice side_key(struct mu_c10d_work *work, const char *name, int64_t number)
 {
-    struct driver *driver = work->driver;
+    struct mu_c10d *driver = work->driver;
     char *text = work->calls[work->count].key_text;
     int len = number < 0 ? snprintf(text, driver->key_room, "%s%s", driver->prefix, name)
                          : snprintf(text, driver->key_room, "%s%s/%" PRId64, driver->prefix, name, number);
@@ -366,9 +129,9 @@ static struct muster_slice side_key(struct work *work, const char *name, int64_t
 }
 
 /* Adds a call to this step. */
-static void add(struct work *work, struct mu_call call)
+static void add(struct mu_c10d_work *work, struct mu_call call)
 {
-    struct one_call *one = &work->calls[work->count];
+    struct mu_c10d_call *one = &work->calls[work->count];
 
     assert(work->count < CALLS_MAX);
     one->key = call.key;
@@ -377,29 +140,7 @@ static void add(struct work *work, struct mu_call call)
         one->call.keys = &one->key;
         one->call.count = 1;
     }
-    one->call.done = on_call_done;
-    one->call.ctx = one;
     work->count++;
-}
-
-/* Makes the calls that were added. */
-static int make_calls(struct work *work, struct conn *conn, uint64_t timeout_ms)
-{
-    int rc;
-
-    if (work->driver->closing)
-        return mu_fail(&work->error, MUSTER_ECANCELED, "the store was closed");
-    rc = ensure(conn, timeout_ms, &work->error);
-    if (rc < 0)
-        return rc;
-    work->pending = work->count;
-    for (unsigned i = 0; i < work->count; i++) {
-        work->calls[i].conn = conn;
-        work->calls[i].client = conn->client;
-        conn->calls++;
-        mu_client_call(conn->client, &work->calls[i].call, timeout_ms);
-    }
-    return 0;
 }
 
 /* ---- Documents ---- */
@@ -414,13 +155,13 @@ static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice
     return bytes->len == slice.len && (slice.len == 0 || memcmp(bytes->data, slice.data, slice.len) == 0);
 }
 
-static int no_memory(struct work *work)
+static int no_memory(struct mu_c10d_work *work)
 {
     return mu_fail(&work->error, MUSTER_ENOMEM, "no memory for a document");
 }
 
 /* What the store has becomes the answer: no document, or one with its text as token. Takes `text`. */
-static int give_document(struct work *work, struct muster_bytes *text)
+static int give_document(struct mu_c10d_work *work, struct muster_bytes *text)
 {
     struct mu_kv_request *request = work->request;
     struct mu_buf bytes = { 0 };
@@ -449,7 +190,7 @@ static int give_document(struct work *work, struct muster_bytes *text)
     return 0;
 }
 
-static struct muster_slice expected(const struct work *work)
+static struct muster_slice expected(const struct mu_c10d_work *work)
 {
     const struct mu_kv_request *request = work->request;
 
@@ -458,13 +199,13 @@ static struct muster_slice expected(const struct work *work)
     return (struct muster_slice){ no_document, sizeof no_document - 1 };
 }
 
-static void add_compare_set(struct work *work, struct muster_slice key, struct muster_slice value,
+static void add_compare_set(struct mu_c10d_work *work, struct muster_slice key, struct muster_slice value,
                             struct muster_slice desired)
 {
     add(work, (struct mu_call){ .kind = MU_CALL_COMPARE_SET, .key = key, .value = value, .desired = desired });
 }
 
-static int begin_write(struct work *work)
+static int begin_write(struct mu_c10d_work *work)
 {
     struct muster_slice value = work->request->value;
 
@@ -478,7 +219,7 @@ static int begin_write(struct work *work)
 }
 
 /* The answers of compare_set: ours, if it was done; what we expected, if there is no such key; else what is there. */
-static int end_write(struct work *work, bool *ret_again)
+static int end_write(struct mu_c10d_work *work, bool *ret_again)
 {
     struct muster_bytes *now = &work->calls[0].call.bytes;
     struct muster_slice ours = { work->text.data, work->text.len }, wanted = expected(work);
@@ -501,18 +242,18 @@ static int end_write(struct work *work, bool *ret_again)
 
 /* ---- What each request does, step by step ---- */
 
-static void add_add(struct work *work, struct muster_slice key, int64_t number)
+static void add_add(struct mu_c10d_work *work, struct muster_slice key, int64_t number)
 {
     add(work, (struct mu_call){ .kind = MU_CALL_ADD, .key = key, .number = number });
 }
 
-static void add_plain(struct work *work, enum mu_call_kind kind, struct muster_slice key)
+static void add_plain(struct mu_c10d_work *work, enum mu_call_kind kind, struct muster_slice key)
 {
     add(work, (struct mu_call){ .kind = kind, .key = key, .value = work->request->value });
 }
 
 /* Sets name/NUMBER and takes away the one that nobody waits for any more. */
-static void add_mark(struct work *work, const char *name, int64_t number, int64_t kept)
+static void add_mark(struct mu_c10d_work *work, const char *name, int64_t number, int64_t kept)
 {
     add(work, (struct mu_call){ .kind = MU_CALL_SET, .key = side_key(work, name, number), .value = muster_str("1") });
     if (number > kept)
@@ -520,7 +261,7 @@ static void add_mark(struct work *work, const char *name, int64_t number, int64_
 }
 
 /* A counter, without adding to it: a server would refuse to add to what is none. */
-static void add_read(struct work *work, const char *name)
+static void add_read(struct mu_c10d_work *work, const char *name)
 {
     add_compare_set(work, side_key(work, name, -1), muster_str(""), muster_str("0"));
 }
@@ -539,7 +280,7 @@ static bool read_counter(const struct muster_bytes *text, int64_t *ret_number)
 }
 
 /* Sets a counter that was none. */
-static void add_repair(struct work *work, const char *name, int64_t number)
+static void add_repair(struct mu_c10d_work *work, const char *name, int64_t number)
 {
     char *text = work->counters[work->count];
 
@@ -549,13 +290,13 @@ static void add_repair(struct work *work, const char *name, int64_t number)
     add(work, (struct mu_call){ .kind = MU_CALL_SET, .key = side_key(work, name, -1), .value = muster_str(text) });
 }
 
-static void add_take(struct work *work)
+static void add_take(struct mu_c10d_work *work)
 {
     add_add(work, side_key(work, "turn", -1), 1);
     add_read(work, "turns_done");
 }
 
-static void add_first_step(struct work *work)
+static void add_first_step(struct mu_c10d_work *work)
 {
     const struct mu_kv_request *request = work->request;
     struct muster_slice document = muster_str(work->driver->document_key);
@@ -617,29 +358,29 @@ static void add_first_step(struct work *work)
     }
 }
 
-static struct conn *conn_for(struct work *work)
+static struct mu_c10d_conn *conn_for(struct mu_c10d_work *work)
 {
-    struct driver *driver = work->driver;
+    struct mu_c10d *driver = work->driver;
 
     switch (work->request->kind) {
     case MU_KV_PARK:
         return &driver->bell;
     case MU_KV_TURN_WAIT:
     case MU_KV_GET:
-        return conn_for_wait(driver, work->request->owner);
+        return mu_c10d_conn_for_wait(driver, work->request->owner);
     default:
         return &driver->main;
     }
 }
 
-static void begin(struct work *work)
+static void begin(struct mu_c10d_work *work)
 {
     struct mu_kv_request *request = work->request;
     int rc = request->kind == MU_KV_WRITE ? begin_write(work) : 0;
 
     if (rc == 0) {
         add_first_step(work);
-        rc = make_calls(work, conn_for(work), request->timeout_ms);
+        rc = mu_c10d_make_calls(work, conn_for(work), request->timeout_ms);
     }
     if (rc < 0) { /* inside of the asker's call: the answer has to wait */
         set_error(request, &work->error, false);
@@ -650,15 +391,15 @@ static void begin(struct work *work)
     }
 }
 
-static void move_bytes(struct mu_kv_request *request, struct one_call *one)
+static void move_bytes(struct mu_kv_request *request, struct mu_c10d_call *one)
 {
     request->bytes = one->call.bytes;
     one->call.bytes = (struct muster_bytes){ 0 };
 }
 
-static void take_read(struct work *work)
+static void take_read(struct mu_c10d_work *work)
 {
-    struct driver *driver = work->driver;
+    struct mu_c10d *driver = work->driver;
     bool counts = read_counter(&work->calls[0].call.bytes, &driver->rings);
 
     if (!counts)
@@ -676,9 +417,9 @@ static bool are_turns(int64_t turn, int64_t done)
 }
 
 /* The first step of a TURN_TAKE that doubts the counters: are they any? */
-static void check_turns(struct work *work)
+static void check_turns(struct mu_c10d_work *work)
 {
-    struct driver *driver = work->driver;
+    struct mu_c10d *driver = work->driver;
     int64_t turn = 0, done = 0;
     bool counts = read_counter(&work->calls[0].call.bytes, &turn) && read_counter(&work->calls[1].call.bytes, &done) &&
                   are_turns(turn, done);
@@ -695,9 +436,9 @@ static void check_turns(struct work *work)
 }
 
 /* Without a number it is our turn at once. */
-static void take_turn(struct work *work)
+static void take_turn(struct mu_c10d_work *work)
 {
-    struct driver *driver = work->driver;
+    struct mu_c10d *driver = work->driver;
     bool repaired = work->calls[0].call.kind == MU_CALL_SET;
     int64_t turn = work->calls[repaired ? 2 : 0].call.result, done = turn - 1;
     bool counts = (repaired || read_counter(&work->calls[1].call.bytes, &done)) && turn > 0 && are_turns(turn, done);
@@ -709,10 +450,10 @@ static void take_turn(struct work *work)
 }
 
 /* Every call of a step is answered. Adds those of the next step, or fills in the answer. */
-static void take_answers(struct work *work)
+static void take_answers(struct mu_c10d_work *work)
 {
     struct mu_kv_request *request = work->request;
-    struct one_call *calls = work->calls;
+    struct mu_c10d_call *calls = work->calls;
     int64_t number = calls[0].call.result;
     bool again = false;
 
@@ -775,7 +516,7 @@ static void take_answers(struct work *work)
     }
 }
 
-static void proceed(struct work *work)
+void mu_c10d_proceed(struct mu_c10d_work *work)
 {
     bool waited = work->request->kind == MU_KV_TURN_WAIT && work->step == 0;
 
@@ -788,14 +529,14 @@ static void proceed(struct work *work)
     take_answers(work);
     work->step++;
     if (work->error.code == 0 && work->count > 0)
-        (void)make_calls(work, &work->driver->main, time_left(work, waited ? AFTER_WAIT_MS : 1));
+        (void)mu_c10d_make_calls(work, &work->driver->main, time_left(work, waited ? AFTER_WAIT_MS : 1));
     if (work->pending == 0)
         finish(work);
 }
 
 /* ---- From outside ---- */
 
-static void call_off(struct work *work, const char *why)
+static void call_off(struct mu_c10d_work *work, const char *why)
 {
     (void)mu_fail(&work->error, MUSTER_ECANCELED, "%s", why);
     mu_client_expire(work->calls[0].client, &work->calls[0].call);
@@ -803,21 +544,21 @@ static void call_off(struct work *work, const char *why)
 
 static void end_waits(struct mu_kv *kv, const void *owner)
 {
-    struct driver *driver = (struct driver *)kv;
+    struct mu_c10d *driver = (struct mu_c10d *)kv;
 
     for (struct mu_list *link = driver->works.next; link != &driver->works; link = link->next) {
-        struct work *work = MU_LIST_ITEM(link, struct work, link);
+        struct mu_c10d_work *work = MU_LIST_ITEM(link, struct mu_c10d_work, link);
 
-        if (work->request->owner == owner && is_wait(work->calls[0].call.kind))
+        if (work->request->owner == owner && mu_c10d_is_wait(work->calls[0].call.kind))
             call_off(work, "its owner does not want it any more");
     }
 }
 
 static void submit(struct mu_kv *kv, struct mu_kv_request *request)
 {
-    struct driver *driver = (struct driver *)kv;
+    struct mu_c10d *driver = (struct mu_c10d *)kv;
     struct muster_error error;
-    struct work *work;
+    struct mu_c10d_work *work;
 
     assert(!driver->closing);
     mu_kv_begin(request, uv_now(driver->loop));
@@ -833,29 +574,42 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     answer_later(driver, request);
 }
 
+void mu_c10d_free_if_over(struct mu_c10d *driver)
+{
+    if (!driver->closing || driver->clients > 0 || !driver->later_closed)
+        return;
+    driver->on_closed(&driver->kv, driver->closed_ctx);
+    free(driver->host);
+    free(driver->document_key);
+    free(driver->prefix);
+    free(driver->host_node);
+    free(driver->publish_key);
+    free(driver);
+}
+
 static void on_later_closed(void *ctx)
 {
-    struct driver *driver = ctx;
+    struct mu_c10d *driver = ctx;
 
     driver->later_closed = true;
-    free_if_over(driver);
+    mu_c10d_free_if_over(driver);
 }
 
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
-    struct driver *driver = (struct driver *)kv;
+    struct mu_c10d *driver = (struct mu_c10d *)kv;
 
     assert(!driver->closing);
     driver->closing = true;
     driver->on_closed = closed;
     driver->closed_ctx = ctx;
-    close_conns(driver);
+    mu_c10d_close_conns(driver);
     mu_later_close(&driver->later, on_later_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
 {
-    const struct driver *driver = (const struct driver *)kv;
+    const struct mu_c10d *driver = (const struct mu_c10d *)kv;
     union mu_addr addr;
 
     return driver->main.client != NULL && mu_client_local_address(driver->main.client, &addr) &&
@@ -864,7 +618,7 @@ static bool local_address(const struct mu_kv *kv, char *text, size_t room)
 
 static bool lone_set(const struct mu_kv *kv, struct mu_slice key, struct mu_slice value, struct mu_kv_lone *ret_lone)
 {
-    const struct driver *driver = (const struct driver *)kv;
+    const struct mu_c10d *driver = (const struct mu_c10d *)kv;
     union mu_addr addr;
 
     *ret_lone = (struct mu_kv_lone){ .address_len = 0 };
@@ -893,7 +647,7 @@ static void on_published(struct mu_call *call)
     (void)call; /* if the connection did not last so long, whoever needs it finds out */
 }
 
-static void publish_host(struct driver *driver)
+static void publish_host(struct mu_c10d *driver)
 {
     driver->publish = (struct mu_call){ .kind = MU_CALL_SET,
                                         .key = muster_str(driver->publish_key),
@@ -902,7 +656,7 @@ static void publish_host(struct driver *driver)
     mu_client_call(driver->main.client, &driver->publish, driver->config.read_timeout_ms);
 }
 
-static int set_up(struct driver *driver, const struct mu_kv_c10d_config *config)
+static int set_up(struct mu_c10d *driver, const struct mu_kv_c10d_config *config)
 {
     driver->host = strdup(config->host);
     driver->host_node = config->host_node == NULL ? NULL : strdup(config->host_node);
@@ -922,7 +676,7 @@ static int set_up(struct driver *driver, const struct mu_kv_c10d_config *config)
 int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, struct mu_kv **ret_kv,
                      struct muster_error *reterr)
 {
-    struct driver *driver;
+    struct mu_c10d *driver;
     int rc;
 
     assert(config->read_timeout_ms > 0);
@@ -943,7 +697,7 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
     if (rc < 0)
         (void)mu_fail(reterr, rc, "no memory for a rendezvous back end");
     else
-        rc = dial(&driver->main, config->read_timeout_ms, reterr);
+        rc = mu_c10d_dial(&driver->main, config->read_timeout_ms, reterr);
     if (rc < 0) {
         free(driver->host);
         free(driver->document_key);
