@@ -5,9 +5,48 @@
 #include "rdzv/fold.h"
 #include "rdzv/rdzv.h"
 
+/* What is the same for each machine but for its names; `wall` puts the wall clock into its event. */
+#define PART(name, NAME, text, wall)                                                                                   \
+    static void name##_step(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,         \
+                            const struct mu_part_sink *to)                                                             \
+    {                                                                                                                  \
+        struct mu_##name##_event event = { .type = (enum mu_##name##_event_type)type };                                \
+        struct mu_##name##_effects effects;                                                                            \
+                                                                                                                       \
+        if (own != NULL)                                                                                               \
+            event = *(const struct mu_##name##_event *)own;                                                            \
+        event.now_ms = now.now_ms;                                                                                     \
+        wall;                                                                                                          \
+        mu_##name##_step(part, &event, &effects);                                                                      \
+        for (unsigned i = 0; i < effects.count; i++)                                                                   \
+            if (effects.items[i].type != NAME##_DO_TELL)                                                               \
+                to->request(to->ctx, &effects.items[i]);                                                               \
+        for (unsigned i = 0; i < effects.count; i++) {                                                                 \
+            if (effects.items[i].type != NAME##_DO_TELL)                                                               \
+                continue;                                                                                              \
+            if ((unsigned)effects.items[i].tell < MU_PART_TELLS_COUNT)                                                 \
+                name##_tell(part, &effects.items[i], to);                                                              \
+            else if (to->own != NULL)                                                                                  \
+                to->own(to->ctx, &effects.items[i]);                                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    static uint64_t name##_deadline_ms(const void *part)                                                               \
+    {                                                                                                                  \
+        return mu_##name##_deadline_ms(part);                                                                          \
+    }                                                                                                                  \
+                                                                                                                       \
+    static const char *name##_phase(const void *part)                                                                  \
+    {                                                                                                                  \
+        return text(part);                                                                                             \
+    }                                                                                                                  \
+                                                                                                                       \
+    const struct mu_part_ops mu_##name##_part = { #name,        name##_step,     name##_deadline_ms,                   \
+                                                  name##_world, name##_progress, name##_phase }
+
 /* ---- One shared document: rdzv.h ---- */
 
-static void tell_rdzv(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *effect, const struct mu_part_sink *to)
+static void rdzv_tell(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *effect, const struct mu_part_sink *to)
 {
     const struct mu_doc *doc = mu_rdzv_doc(rdzv);
     bool can_fail = effect->tell == MU_RDZV_TELL_FAILED || effect->tell == MU_RDZV_TELL_LOOKED ||
@@ -28,35 +67,6 @@ static void tell_rdzv(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *e
         news.closed = doc->closed;
     }
     to->tell(to->ctx, &news);
-}
-
-static void step_rdzv(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,
-                      const struct mu_part_sink *to)
-{
-    struct mu_rdzv_event event = { .type = (enum mu_rdzv_event_type)type };
-    struct mu_rdzv_effects effects;
-
-    if (own != NULL)
-        event = *(const struct mu_rdzv_event *)own;
-    event.now_ms = now.now_ms;
-    event.wall_us = now.wall_us;
-    mu_rdzv_step(part, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type != MU_RDZV_DO_TELL)
-            to->request(to->ctx, &effects.items[i]);
-    for (unsigned i = 0; i < effects.count; i++) {
-        if (effects.items[i].type != MU_RDZV_DO_TELL)
-            continue;
-        if ((unsigned)effects.items[i].tell < MU_PART_TELLS_COUNT)
-            tell_rdzv(part, &effects.items[i], to);
-        else if (to->own != NULL)
-            to->own(to->ctx, &effects.items[i]);
-    }
-}
-
-static uint64_t rdzv_deadline_ms(const void *part)
-{
-    return mu_rdzv_deadline_ms(part);
 }
 
 static bool rdzv_world(const void *part, struct mu_part_world *ret_world)
@@ -83,19 +93,15 @@ static struct mu_part_progress rdzv_progress(const void *part)
     };
 }
 
-static const char *rdzv_phase(const void *part)
-{
-    return mu_rdzv_phase_text(mu_rdzv_phase(part));
-}
-
-const struct mu_part_ops mu_rdzv_part = {
-    "document", step_rdzv, rdzv_deadline_ms, rdzv_world, rdzv_progress, rdzv_phase
-};
+#define RDZV_PHASE(part) mu_rdzv_phase_text(mu_rdzv_phase(part))
+PART(rdzv, MU_RDZV, RDZV_PHASE, event.wall_us = now.wall_us);
 
 /* ---- etcd's v2 keys: classic.h ---- */
 
-static void tell_classic(const struct mu_classic_effect *effect, const struct mu_part_sink *to)
+static void classic_tell(const struct mu_classic *classic, const struct mu_classic_effect *effect,
+                         const struct mu_part_sink *to)
 {
+    (void)classic;
     to->tell(to->ctx, &(struct mu_part_news){ .tell = (enum mu_part_tell)effect->tell,
                                               .asked = (enum mu_part_event_type)effect->asked,
                                               .round = effect->round,
@@ -105,29 +111,6 @@ static void tell_classic(const struct mu_classic_effect *effect, const struct mu
                                               .give_up_in_ms = UINT64_MAX,
                                               .ranks = effect->ranks,
                                               .ranks_count = effect->ranks_count });
-}
-
-static void step_classic(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,
-                         const struct mu_part_sink *to)
-{
-    struct mu_classic_event event = { .type = (enum mu_classic_event_type)type };
-    struct mu_classic_effects effects;
-
-    if (own != NULL)
-        event = *(const struct mu_classic_event *)own;
-    event.now_ms = now.now_ms;
-    mu_classic_step(part, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type != MU_CLASSIC_DO_TELL)
-            to->request(to->ctx, &effects.items[i]);
-    for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type == MU_CLASSIC_DO_TELL)
-            tell_classic(&effects.items[i], to);
-}
-
-static uint64_t classic_deadline_ms(const void *part)
-{
-    return mu_classic_deadline_ms(part);
 }
 
 static bool classic_world(const void *part, struct mu_part_world *ret_world)
@@ -152,18 +135,14 @@ static struct mu_part_progress classic_progress(const void *part)
     };
 }
 
-static const char *classic_phase(const void *part)
-{
-    return mu_classic_state_text(mu_classic_state(part));
-}
-
-const struct mu_part_ops mu_classic_part = { "classic",     step_classic,     classic_deadline_ms,
-                                             classic_world, classic_progress, classic_phase };
+#define CLASSIC_PHASE(part) mu_classic_state_text(mu_classic_state(part))
+PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us);
 
 /* ---- etcd v3: fold.h ---- */
 
-static void tell_fold(const struct mu_fold_effect *effect, const struct mu_part_sink *to)
+static void fold_tell(const struct mu_fold *fold, const struct mu_fold_effect *effect, const struct mu_part_sink *to)
 {
+    (void)fold;
     to->tell(to->ctx, &(struct mu_part_news){ .tell = (enum mu_part_tell)effect->tell,
                                               .asked = (enum mu_part_event_type)effect->asked,
                                               .round = effect->round,
@@ -172,34 +151,6 @@ static void tell_fold(const struct mu_fold_effect *effect, const struct mu_part_
                                               .who = effect->who,
                                               .error = effect->error,
                                               .give_up_in_ms = UINT64_MAX });
-}
-
-static void step_fold(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,
-                      const struct mu_part_sink *to)
-{
-    struct mu_fold_event event = { .type = (enum mu_fold_event_type)type };
-    struct mu_fold_effects effects;
-
-    if (own != NULL)
-        event = *(const struct mu_fold_event *)own;
-    event.now_ms = now.now_ms;
-    mu_fold_step(part, &event, &effects);
-    for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type != MU_FOLD_DO_TELL)
-            to->request(to->ctx, &effects.items[i]);
-    for (unsigned i = 0; i < effects.count; i++) {
-        if (effects.items[i].type != MU_FOLD_DO_TELL)
-            continue;
-        if ((unsigned)effects.items[i].tell < MU_PART_TELLS_COUNT)
-            tell_fold(&effects.items[i], to);
-        else if (to->own != NULL)
-            to->own(to->ctx, &effects.items[i]);
-    }
-}
-
-static uint64_t fold_deadline_ms(const void *part)
-{
-    return mu_fold_deadline_ms(part);
 }
 
 static bool fold_world(const void *part, struct mu_part_world *ret_world)
@@ -220,9 +171,5 @@ static struct mu_part_progress fold_progress(const void *part)
                                       seen.deadline_ms };
 }
 
-static const char *fold_phase(const void *part)
-{
-    return mu_fold_phase_text(mu_fold_phase(part));
-}
-
-const struct mu_part_ops mu_fold_part = { "fold", step_fold, fold_deadline_ms, fold_world, fold_progress, fold_phase };
+#define FOLD_PHASE(part) mu_fold_phase_text(mu_fold_phase(part))
+PART(fold, MU_FOLD, FOLD_PHASE, (void)now.wall_us);
