@@ -2,7 +2,8 @@
  * uses every service of its host: answers come by timer, except that `leave` goes through a pipe. It is not linked with
  * libmuster.
  *
- * Options: delay_ms (of an answer; 0); misbehave: a wrong that is done on purpose, see below. */
+ * Options: delay_ms (of an answer; 0); misbehave: a wrong that is done on purpose, see below; change: what happens to
+ * the first round ("waiting", "peers_lost", "removed") once the file `when` is there. */
 #include <muster.h>
 
 #include <fcntl.h>
@@ -20,6 +21,8 @@ struct solo {
     int pipe[2];
     int64_t delay_ms, round;
     bool closed, forgets, tells_early;
+    enum muster_rdzv_event_type change; /* JOINED: none */
+    char when[256];
     enum muster_rdzv_event_type answer;
 };
 
@@ -33,6 +36,7 @@ static void tell(struct solo *solo, enum muster_rdzv_event_type type)
         .type = type,
         .round = solo->round,
         .closed = solo->closed,
+        .count = type == MUSTER_RDZV_WAITING,
         .request = (enum muster_rdzv_request)0x5A5A5A5A
     };
 
@@ -45,12 +49,27 @@ static void tell(struct solo *solo, enum muster_rdzv_event_type type)
     solo->listener(solo->listener_ctx, &event);
 }
 
+/* The timer is free while there is nothing to answer. */
+static void on_look(void *arg)
+{
+    struct solo *solo = arg;
+
+    solo->host->timer_stop(solo->host->ctx, solo->timer);
+    solo->timer = NULL;
+    if (access(solo->when, F_OK) == 0)
+        tell(solo, solo->change);
+    else
+        solo->timer = solo->host->timer_start(solo->host->ctx, 10, on_look, solo);
+}
+
 static void on_timer(void *arg)
 {
     struct solo *solo = arg;
 
     solo->host->timer_stop(solo->host->ctx, solo->timer);
     solo->timer = NULL;
+    if (solo->answer == MUSTER_RDZV_JOINED && solo->round == 0 && solo->change != MUSTER_RDZV_JOINED)
+        solo->timer = solo->host->timer_start(solo->host->ctx, 10, on_look, solo);
     tell(solo, solo->answer);
 }
 
@@ -125,6 +144,26 @@ static void solo_free(struct muster_handler *handler, void (*done)(void *ctx), v
     done(ctx);
 }
 
+static void read_change(struct solo *solo, const struct muster_rdzv_params *params)
+{
+    static const struct {
+        const char *name;
+        enum muster_rdzv_event_type type;
+    } rows[] = { { "waiting", MUSTER_RDZV_WAITING },
+                 { "peers_lost", MUSTER_RDZV_PEERS_LOST },
+                 { "removed", MUSTER_RDZV_REMOVED } };
+    struct muster_value change, when;
+
+    solo->change = MUSTER_RDZV_JOINED;
+    if (!solo->host->params_get(params, "change", &change) || !solo->host->params_get(params, "when", &when))
+        return;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(rows[i].name, change.text) == 0)
+            solo->change = rows[i].type;
+    }
+    (void)strncpy(solo->when, when.text, sizeof solo->when - 1);
+}
+
 static bool misbehaves(const struct muster_host *host, const struct muster_rdzv_params *params, const char *how)
 {
     struct muster_value value;
@@ -181,6 +220,7 @@ static int solo_create(const struct muster_host *host, const struct muster_rdzv_
     solo->listener_ctx = listener_ctx;
     solo->watch = host->fd_watch(host->ctx, solo->pipe[0], MUSTER_FD_READABLE, on_readable, solo);
     solo->round = -1;
+    read_change(solo, params);
     solo->forgets = misbehaves(host, params, "forget");
     solo->tells_early = misbehaves(host, params, "tell in calls");
     if (misbehaves(host, params, "tell in create"))

@@ -880,34 +880,54 @@ static void a_c10d_handler_given_in_the_spec_runs_under_an_agent(void **state)
     close_hall(&hall);
 }
 
-/* Of a shared object. It has no store, and no address for the workers: one node can do without. */
-static void an_event_driven_handler_runs_under_an_agent(void **state)
+/* A node with a handler of a shared object. It has no store, and no address for the workers: one node can do without. */
+static void run_solo(const char *name, const char *script, const char *change)
 {
     struct muster_rdzv_registry *registry = NULL;
     struct muster_rdzv_params *params = NULL;
     struct muster_error error = { 0 };
     struct muster_worker_spec spec;
     struct node node;
-    char command[512], directory[128];
+    char command[1024], directory[128], options[400];
 
-    (void)state;
     (void)snprintf(directory, sizeof directory, "%s/plugins", scratch);
-    (void)snprintf(command, sizeof command, "mkdir -m 700 %s && cp " PLUGINS "/plugin_solo.so %s && chmod 500 %s/*.so",
-                   directory, directory, directory);
+    (void)snprintf(command, sizeof command,
+                   "test -d %s || { mkdir -m 700 %s && cp " PLUGINS "/plugin_solo.so %s && chmod 500 %s/*.so; }",
+                   directory, directory, directory, directory);
     assert_int_equal(system(command), 0);
     assert_int_equal(muster_rdzv_registry_new(&registry, NULL), 0);
     if (muster_rdzv_registry_load(registry, directory, &error) < 0)
         fail_msg("%s", error.text);
     assert_int_equal(muster_rdzv_params_new("solo", "", "job", 1, 1, NULL, &params, NULL), 0);
-    spec = make_spec(&node, "solo",
-                     "test \"$MASTER_PORT\" -gt 0 && test \"$TORCHELASTIC_USE_AGENT_STORE\" = False &&"
-                     "exit $((TORCHELASTIC_RESTART_COUNT < 1))");
+    spec = make_spec(&node, name, script);
+    (void)snprintf(options, sizeof options, "change=%s,when=%s/first", change, node.dir);
+    if (change[0] != '\0')
+        assert_int_equal(muster_rdzv_params_set_options(params, options, NULL), 0);
     spec.rdzv = params;
     spec.registry = registry;
     start(&node, &spec);
     end_well(&node);
     muster_rdzv_params_free(params);
     muster_rdzv_registry_free(registry);
+}
+
+static void an_event_driven_handler_runs_under_an_agent(void **state)
+{
+    (void)state;
+    run_solo("solo",
+             "test \"$MASTER_PORT\" -gt 0 && test \"$TORCHELASTIC_USE_AGENT_STORE\" = False &&"
+             "exit $((TORCHELASTIC_RESTART_COUNT < 1))",
+             "");
+}
+
+/* A node wants in, one is lost, this one is removed: the workers are stopped, and run again in the next round. */
+static void an_event_driven_handler_regroups_under_an_agent(void **state)
+{
+    static const char *const changes[] = { "waiting", "peers_lost", "removed" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++)
+        run_solo(changes[i], "test -e first && exit 0; touch first; sleep 1000 & wait", changes[i]);
 }
 
 /* ---- The group's store and spec ---- */
@@ -1442,6 +1462,7 @@ int main(void)
         cmocka_unit_test(a_static_handler_given_in_the_spec_runs_under_an_agent),
         cmocka_unit_test(a_c10d_handler_given_in_the_spec_runs_under_an_agent),
         cmocka_unit_test(an_event_driven_handler_runs_under_an_agent),
+        cmocka_unit_test(an_event_driven_handler_regroups_under_an_agent),
         cmocka_unit_test(a_handler_may_say_itself_where_workers_meet),
         cmocka_unit_test(the_groups_store_is_the_one_of_the_round),
         cmocka_unit_test(the_groups_store_is_there_on_a_back_end_of_ones_own),
