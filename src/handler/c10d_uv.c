@@ -1,8 +1,8 @@
 /* The c10d rendezvous: gets its store as host.h says, and then is a dynamic rendezvous on it.
  *
  * Happy path: begin -> what the machine of host.h wants is done here, and what comes of it is told to the machine ->
- * USE: the dynamic rendezvous runs on the connection. Requests that come meanwhile wait (talk.h). Failures: FAIL is told
- * as the failure of every request that waits. The next request begins anew. */
+ * USE: the dynamic rendezvous runs on the connection. Requests that come meanwhile wait (talk.h).
+ * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/dynamic_uv.h"

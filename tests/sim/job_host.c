@@ -1,8 +1,8 @@
 /* How a node gets its store: the program's own machine (host.h), with names, ports and connections that the seed makes
  * up.
  *
- * The store is where host_slot says, or stands alone. Nodes on the host's machine find its port taken: by the host, or by
- * something else until the host is there. What goes wrong, beside the faults of the store:
+ * The store is where host_slot says, or stands alone. Nodes on the machine of its host find its port taken: by the
+ * host, or by something else until the host is there. What goes wrong, beside the faults of the store:
  *   - names cannot be resolved for a while, or lead elsewhere (T_NAME)
  *   - the host's port is taken for a while (T_TAKEN)
  *   - the store takes a connection, and answers nothing (T_MUTE)
