@@ -136,26 +136,12 @@ static void tell_down(struct mu_shell *s, struct muster_rdzv_event *event, struc
     mu_shell_say(s, event);
 }
 
-/* As the owner knows it. */
-static enum muster_rdzv_event_type told_as(enum mu_part_tell tell)
-{
-    static const enum muster_rdzv_event_type types[] = {
-        [MU_PART_TELL_JOINED] = MUSTER_RDZV_JOINED,
-        [MU_PART_TELL_WAITING] = MUSTER_RDZV_WAITING,
-        [MU_PART_TELL_LOST] = MUSTER_RDZV_PEERS_LOST,
-        [MU_PART_TELL_REMOVED] = MUSTER_RDZV_REMOVED,
-        [MU_PART_TELL_CLOSED] = MUSTER_RDZV_CLOSED,
-        [MU_PART_TELL_LEFT] = MUSTER_RDZV_LEFT,
-        [MU_PART_TELL_FAILED] = MUSTER_RDZV_FAILED,
-        [MU_PART_TELL_LOOKED] = MUSTER_RDZV_LOOKED,
-        [MU_PART_TELL_BACKEND_DOWN] = MUSTER_RDZV_BACKEND_DOWN,
-        [MU_PART_TELL_BACKEND_UP] = MUSTER_RDZV_BACKEND_UP,
-        [MU_PART_TELL_PROGRESS] = MUSTER_RDZV_PROGRESS,
-    };
-
-    assert(tell < sizeof types / sizeof types[0]);
-    return types[tell];
-}
+/* What machines tell, and what owners are told, are the same list. */
+_Static_assert((int)MU_PART_TELL_JOINED == (int)MUSTER_RDZV_JOINED &&
+                   (int)MU_PART_TELL_LOST == (int)MUSTER_RDZV_PEERS_LOST &&
+                   (int)MU_PART_TELL_LOOKED == (int)MUSTER_RDZV_LOOKED &&
+                   (int)MU_PART_TELL_PROGRESS == (int)MUSTER_RDZV_PROGRESS,
+               "");
 
 static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
 {
@@ -177,7 +163,7 @@ static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
 static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
 {
     struct muster_error error = effect->error != NULL ? *effect->error : (struct muster_error){ 0 };
-    struct muster_rdzv_event event = { .type = told_as(effect->tell),
+    struct muster_rdzv_event event = { .type = (enum muster_rdzv_event_type)effect->tell,
                                        .round = effect->round,
                                        .count = effect->count,
                                        .error = effect->error != NULL ? &error : NULL };
