@@ -266,15 +266,8 @@ static void driver_shutdown(struct muster_agent *p)
 
 static int copy_value(struct muster_slice value, struct muster_bytes *ret_copy)
 {
-    char *data = malloc(value.len + 1);
-
-    if (data == NULL)
-        return MUSTER_ENOMEM;
-    if (value.len > 0)
-        memcpy(data, value.data, value.len);
-    data[value.len] = '\0';
-    *ret_copy = (struct muster_bytes){ data, value.len };
-    return 0; /* cppcheck-suppress memleak ; ret_copy has it */
+    *ret_copy = (struct muster_bytes){ mu_slice_copy(mu_slice(value.data, value.len)), value.len };
+    return ret_copy->data == NULL ? MUSTER_ENOMEM : 0;
 }
 
 /* With the lock. */

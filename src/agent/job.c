@@ -1,6 +1,8 @@
 /* An agent's part in its job: from one machine to another. See job.h. */
 #include "agent/job.h"
 
+#include "base/buf.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -183,11 +185,10 @@ static int keep_members(struct members *to, const struct mu_node *members, size_
     if (to->nodes == NULL || (members == NULL && count > 0))
         return MUSTER_ENOMEM;
     for (size_t i = 0; i < count; i++) {
-        char *name = malloc(members[i].name.len + 1);
+        char *name = mu_slice_copy(members[i].name);
 
         if (name == NULL)
             return MUSTER_ENOMEM;
-        memcpy(name, members[i].name.data, members[i].name.len);
         to->nodes[i] = members[i];
         to->nodes[i].name.data = name;
         to->count++;

@@ -95,3 +95,15 @@ void mu_buf_done(struct mu_buf *buf)
     free(buf->data);
     *buf = (struct mu_buf){ 0 };
 }
+
+char *mu_slice_copy(struct mu_slice bytes)
+{
+    char *copy = malloc(bytes.len + 1);
+
+    if (copy == NULL)
+        return NULL;
+    if (bytes.len > 0)
+        memcpy(copy, bytes.data, bytes.len);
+    copy[bytes.len] = '\0';
+    return copy;
+}

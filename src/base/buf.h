@@ -33,6 +33,9 @@ static inline struct mu_slice mu_buf_slice(const struct mu_buf *buf)
     return mu_slice(buf->data, buf->len);
 }
 
+/* A copy for free(), with a NUL behind; NULL: no memory. */
+char *mu_slice_copy(struct mu_slice bytes);
+
 /* Little-endian integers, wherever they stand. */
 static inline uint32_t mu_get_u32(const void *from)
 {

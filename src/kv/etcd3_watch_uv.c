@@ -392,15 +392,13 @@ int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix
                          struct muster_error *reterr)
 {
     struct mu_etcd3_watch *watch = calloc(1, sizeof *watch);
-    char *own = watch == NULL ? NULL : malloc(key.len + 1);
+    char *own = watch == NULL ? NULL : mu_slice_copy(key);
     struct mu_etcd3_request request = { .kind = MU_ETCD3_WATCH };
 
     if (own == NULL) {
         free(watch);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a watch");
     }
-    if (key.len > 0)
-        memcpy(own, key.data, key.len);
     watch->etcd = etcd;
     watch->ops = ops;
     watch->ctx = ctx;

@@ -179,15 +179,12 @@ static void fail_text(struct job *job, int rc, const char *text)
 /* The bytes become the request's. */
 static void give_bytes(struct job *job, const char *data, size_t len)
 {
-    char *copy = malloc(len + 1);
+    char *copy = mu_slice_copy(mu_slice(data, len));
 
     if (copy == NULL) {
         fail_text(job, MUSTER_ENOMEM, "no memory for the value");
         return;
     }
-    if (len > 0)
-        memcpy(copy, data, len);
-    copy[len] = '\0';
     job->request->bytes = (struct muster_bytes){ copy, len };
     done(job);
 }

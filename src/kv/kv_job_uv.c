@@ -100,16 +100,11 @@ static struct mu_slice job_key(const struct job *job, struct muster_slice key)
 
 static int give(struct mu_kv_request *request, struct mu_slice bytes)
 {
-    char *copy = malloc(bytes.len + 1);
-
-    if (copy == NULL)
-        return mu_fail(&request->error, MUSTER_ENOMEM, "an answer of etcd's");
-    if (bytes.len > 0)
-        memcpy(copy, bytes.data, bytes.len);
-    copy[bytes.len] = '\0';
-    request->bytes.data = copy;
-    request->bytes.len = bytes.len;
-    return 0;
+    request->bytes = (struct muster_bytes){ mu_slice_copy(bytes), bytes.len };
+    if (request->bytes.data != NULL)
+        return 0;
+    request->bytes.len = 0;
+    return mu_fail(&request->error, MUSTER_ENOMEM, "no memory for an answer of etcd");
 }
 
 /* The value that the answer has read; data NULL: there is none. */

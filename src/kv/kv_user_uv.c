@@ -245,15 +245,10 @@ static void free_job(struct job *job)
 
 static int copy_bytes(struct muster_bytes *to, const struct muster_bytes *from)
 {
-    char *data = malloc(from->len + 1);
-
-    if (data == NULL)
-        return MUSTER_ENOMEM;
-    if (from->len > 0)
-        memcpy(data, from->data, from->len);
-    data[from->len] = '\0';
-    *to = (struct muster_bytes){ .data = data, .len = from->len };
-    return 0;
+    *to = (struct muster_bytes){ .data = mu_slice_copy(mu_slice(from->data, from->len)), .len = from->len };
+    if (to->data == NULL)
+        to->len = 0;
+    return to->data == NULL ? MUSTER_ENOMEM : 0;
 }
 
 /* The token for the next watch. Without memory for it there is none: the watch then returns at once or late, and reads

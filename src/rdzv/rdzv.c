@@ -28,26 +28,13 @@ MU_DEFINE_TEXTS(mu_rdzv_phase_text, enum mu_rdzv_phase, MU_RDZV_PHASES)
 
 /* ---- Life ---- */
 
-/* Names may hold any byte; ours are terminated all the same. */
-char *mu_rdzv_copy_name(struct mu_slice name)
-{
-    char *copy = malloc(name.len + 1);
-
-    if (copy == NULL)
-        return NULL;
-    if (name.len > 0)
-        memcpy(copy, name.data, name.len);
-    copy[name.len] = '\0';
-    return copy;
-}
-
 int mu_rdzv_new(const struct mu_rdzv_config *config, struct mu_rdzv **ret_rdzv, struct muster_error *reterr)
 {
     struct mu_rdzv *r = calloc(1, sizeof *r);
 
     if (r == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    r->name = mu_rdzv_copy_name(config->me.name);
+    r->name = mu_slice_copy(config->me.name);
     r->endpoint = config->endpoint != NULL ? strdup(config->endpoint) : NULL;
     if (r->name == NULL || (config->endpoint != NULL && r->endpoint == NULL)) {
         mu_rdzv_free(r);

@@ -349,7 +349,7 @@ void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, co
 
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host)
 {
-    char *name = host != NULL ? mu_rdzv_copy_name(host->name) : NULL;
+    char *name = host != NULL ? mu_slice_copy(host->name) : NULL;
     bool known = r->host_state == HOST_NODE || r->host_state == HOST_MEMBER;
     bool same = host != NULL && known && mu_node_equal(&r->host, host);
 

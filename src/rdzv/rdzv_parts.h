@@ -237,7 +237,6 @@ static inline bool is_active(const struct mu_rdzv *r)
 }
 
 /* rdzv.c */
-char *mu_rdzv_copy_name(struct mu_slice name);
 void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase);
 void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out);

@@ -236,15 +236,8 @@ static void pump(struct mu_calls *calls)
 
 static int keep_bytes(struct muster_bytes *ret_bytes, struct mu_slice bytes)
 {
-    char *data = malloc(bytes.len + 1);
-
-    if (data == NULL)
-        return MUSTER_ENOMEM;
-    if (bytes.len > 0)
-        memcpy(data, bytes.data, bytes.len);
-    data[bytes.len] = '\0';
-    *ret_bytes = (struct muster_bytes){ .data = data, .len = bytes.len };
-    return 0;
+    *ret_bytes = (struct muster_bytes){ .data = mu_slice_copy(bytes), .len = bytes.len };
+    return ret_bytes->data == NULL ? MUSTER_ENOMEM : 0;
 }
 
 static int keep_found(struct mu_call *call, struct mu_slice bytes)
