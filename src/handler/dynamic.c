@@ -37,8 +37,8 @@ bool mu_dynamic_may_be_ghost(const struct mu_node *node, const struct mu_node *m
            node->pid != me->pid;
 }
 
-/* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us or by
- * another. One that is in it is lost because the store that it hosts is gone. */
+/* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us
+ * or by another. One that is in it is lost because the store that it hosts is gone. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
                                  bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
                                  char cause[static MU_DYNAMIC_CAUSE_MAX])

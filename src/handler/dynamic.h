@@ -15,20 +15,20 @@ uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct
 /* PyTorch does not say who hosts the store. A member of PyTorch's that has the endpoint's own name does. NULL: none. */
 const struct mu_node *mu_dynamic_stock_host(const struct mu_doc *doc, const char *store_host);
 
-/* A node that was killed and started again is a new one. Whether `node` may be what is left of our predecessor, if its process
- * is gone. */
+/* A node that was killed and started again is a new one. Whether `node` may be what is left of our predecessor, if
+ * its process is gone. */
 bool mu_dynamic_may_be_ghost(const struct mu_node *node, const struct mu_node *me);
 
-/* Puts the lost into `nodes`, those that wait for the next round last; so many are *ret_waiting. Returns how the others were
- * lost: `cause`, or a constant. */
+/* Puts the lost into `nodes`, those that wait for the next round last; so many are *ret_waiting. Returns how the
+ * others were lost: `cause`, or a constant. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
                                  bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
                                  char cause[static MU_DYNAMIC_CAUSE_MAX]);
 
 bool mu_dynamic_is_old(const struct mu_rdzv_world *world); /* PyTorch's agents, if any, use the keys of 1.13 */
 
-/* What the boot is told of the round; `rank0` is room for a text of it. `store_addr`: where workers reach the rendezvous store,
- * which agents share with them; NULL: they do not. */
+/* What the boot is told of the round; `rank0` is room for a text of it. `store_addr`: where workers reach the
+ * rendezvous store, which agents share with them; NULL: they do not. */
 struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, struct mu_slice own_name,
                                            const char *store_addr, uint16_t store_port,
                                            char rank0[static MU_NODE_TEXT_MAX]);

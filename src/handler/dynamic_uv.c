@@ -1,6 +1,6 @@
-/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the document machine's
- * requests are made of the back end, what the owner is told of the nodes, who hosts the store, and the notice board of those who
- * wait for a round. */
+/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the
+ * document machine's requests are made of the back end, what the owner is told of the nodes, who hosts the store,
+ * and the notice board of those who wait for a round. */
 #include "handler/dynamic_uv.h"
 
 #include "base/log.h"

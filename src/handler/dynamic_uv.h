@@ -1,5 +1,5 @@
-/* The dynamic rendezvous: one document in a back end (rdzv.h). A handler whose back end has to be found first has it as its
- * first member, and a table that says how that is done: c10d_uv.c, etcd_v2_uv.c. */
+/* The dynamic rendezvous: one document in a back end (rdzv.h). A handler whose back end has to be found first has
+ * it as its first member, and a table that says how that is done: c10d_uv.c, etcd_v2_uv.c. */
 #ifndef MU_HANDLER_DYNAMIC_UV_H
 #define MU_HANDLER_DYNAMIC_UV_H
 
@@ -48,8 +48,8 @@ struct mu_dynamic {
 int mu_dynamic_config_from_params(const char *backend, const struct muster_rdzv_params *params,
                                   struct mu_dynamic_config *ret_config, struct muster_error *reterr);
 
-/* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails, with finder->done(). The finder
- * begins by itself, from the loop. */
+/* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails, with finder->done().
+ * The finder begins by itself, from the loop. */
 int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_finder_ops *finder,
                     const struct mu_dynamic_config *config, muster_rdzv_listener *listener, void *ctx,
                     struct muster_handler **ret_handler, struct muster_error *reterr);

@@ -1,5 +1,10 @@
-/* The event-driven handlers of this library, on a libuv loop that the caller runs. See struct muster_handler_ops for what
- * they are asked and struct muster_rdzv_event for what they tell. */
+/* The event-driven handlers of this library, on a libuv loop that the caller runs. struct muster_handler_ops
+ * (muster.h) is what their owner asks, struct muster_rdzv_event what it is told; talk.h says when.
+ *
+ *   c10d_uv.c, etcd_v2_uv.c   find a back end; then a dynamic rendezvous on it (dynamic_uv.c)
+ *   etcd_uv.c, etcd_v3_uv.c   machines of their own
+ *   static_uv.c               fixed ranks; no machine looks for members
+ *   user_handler_uv.c, plugin_uv.c   somebody else's handlers */
 #ifndef MU_HANDLER_HANDLER_H
 #define MU_HANDLER_HANDLER_H
 
@@ -16,8 +21,8 @@ struct mu_kv;
 /* What agents need of a handler beside its public table. */
 struct mu_handler_ops {
     bool hides_members; /* it cannot tell of members that are lost, and cannot be closed: a user's blocking handler */
-    /* A connection to the group's plain store, on the handler's loop; the caller closes it. Keys are whole, as in a TCPStore.
-     * NULL: the handler's `endpoint` says where a TCPStore is, or there is no store. */
+    /* A connection to the group's plain store, on the handler's loop; the caller closes it. Keys are whole, as in a
+     * TCPStore. NULL: the handler's `endpoint` says where a TCPStore is, or there is no store. */
     int (*open_kv)(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr);
     bool (*has_kv)(const struct muster_handler *handler); /* open_kv works in this round; NULL: in every round */
     /* The handler's own connection to that store, where agents can share it (`owner` in kv.h): it lasts as long as the
@@ -35,8 +40,8 @@ static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_ha
     return ((const struct mu_handler *)handler)->ops;
 }
 
-/* Makes a handler on `loop` by its parameters. Used by blocking_rdzv_uv.c (one thread and loop a handler), by `muster join`
- * and by the agent. Nothing is told before this has returned. */
+/* Makes a handler on `loop` by its parameters. Used by blocking_rdzv_uv.c (one thread and loop a handler), by
+ * `muster join` and by the agent. Nothing is told before this has returned. */
 typedef int mu_handler_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
@@ -50,66 +55,68 @@ mu_handler_start mu_etcd_v3_start; /* etcd_v3_uv.c: rounds in etcd, by leases, w
 /* How a blocking handler is driven. */
 struct mu_driving {
     uint64_t look_ms; /* between two calls of num_nodes_waiting(), while in a round; above 0 */
-    uint64_t end_ms;  /* so long calls have to return in the end; above 0 */
-    /* Out: a blocking handler that is taken, and that the caller has to free after the one that was started. NULL: none. */
+    uint64_t end_ms;  /* how long calls have to return when the handler is freed; above 0 */
+    /* Out: a blocking handler that the started one uses. The caller frees it after the started one. NULL: none. */
     struct muster_rdzv *made;
 };
 #define MU_DRIVING_DEFAULT ((struct mu_driving){ .look_ms = 100, .end_ms = 30000 })
 
-/* The one that params->backend names: built in, of a shared object that was loaded into the registry, or what the creator that
- * was registered makes. MUSTER_EINVAL for an unknown name. */
+/* Starts the handler that params->backend names: one of ours, one of a shared object, or what a registered creator
+ * makes. MUSTER_EINVAL: nobody knows the name. */
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
                              const struct muster_rdzv_params *params, struct mu_driving *driving,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
 
-/* user_handler_list.c: an event-driven handler made of a blocking one: of our own, one more of its kind; else one that makes its calls. `take`:
- * it is ours, also if this fails, and is freed with it, or by the caller (driving->made). */
+/* user_handler_list.c: an event-driven handler for a blocking one. For one of our own kinds, another of that kind
+ * is started; else its calls are made on a thread. `take`: `rdzv` is ours, also if this fails; it is freed with the
+ * handler, or by the caller (driving->made). */
 int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
                            const char *local_addr, muster_rdzv_listener *listener, void *ctx,
                            struct muster_handler **ret_handler, struct muster_error *reterr);
-/* rdzv.c: muster_rdzv_next_rendezvous(), which is not tried again once it is `unwanted`; NULL: it always is. */
+/* rdzv_api.c: muster_rdzv_next_rendezvous(), but it does not try again once *unwanted is true. NULL: it always
+ * tries. */
 int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, struct muster_rdzv_info *ret_info,
                         struct muster_error *reterr);
-/* An object that a user has given to an agent serves one agent at a time. MUSTER_EINVAL: it serves another one. */
+/* A user's object serves one agent at a time. MUSTER_EINVAL: it serves another one already. */
 int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
-void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is still in it: if it is claimed, it stays so for ever */
+void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is stuck in it: it is never released */
 
-/* name.c: what has failed, as a verb before "rendezvous". */
+/* node_name.c: the request as a verb before "rendezvous", for errors. */
 const char *mu_handler_request_text(enum muster_rdzv_request request);
 
 #define MU_HANDLER_NAME_MAX 256
-/* name.c: what this node is called: `local_addr`, or (NULL) this machine's name, which is put into `hostname`. */
+/* node_name.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX]);
 
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
 
-/* option_table.c: which options each back end of this library has. */
-/* MUSTER_EINVAL if `backend` does not know it; *reterr names it and the nearest one. */
+/* option_table.c: the options of our back ends. MUSTER_EINVAL: `backend` does not have it; *reterr names the
+ * nearest one. */
 int mu_rdzv_check_option(const char *backend, const char *key, struct muster_error *reterr);
 bool mu_rdzv_knows_option(const char *backend, const char *key); /* false also for back ends that are not ours */
-/* The same as mu_rdzv_check_option() for all options that are there. */
+/* mu_rdzv_check_option() for every option in `params`. */
 int mu_rdzv_check_options(const char *backend, const struct muster_rdzv_params *params, struct muster_error *reterr);
 
-/* params.c: the keys of all options, one after the other; NULL: there are no more. */
+/* params.c: the key of option number `index`; NULL: there are no more. */
 const char *mu_rdzv_params_key(const struct muster_rdzv_params *params, size_t index);
 /* Sets every option that `from` has. */
 int mu_rdzv_params_add_all(struct muster_rdzv_params *params, const struct muster_rdzv_params *from,
                            struct muster_error *reterr);
 
-/* Timeouts and limits by the parameters' options, checked: specs of join_timeout and so on. */
+/* settings.c: timeouts and limits from the options (join_timeout, last_call_timeout, ...), checked. */
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
                                  struct muster_error *reterr);
 int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr);
 /* The option `key`, whole seconds from `least` to `most`; `fallback` if there is no such option. */
 int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const char *key, int64_t fallback,
                                 int64_t least, int64_t most, uint64_t *ret_seconds, struct muster_error *reterr);
-/* The option `read_timeout`: for the first answer of a back end. */
+/* The option `read_timeout`: how long a back end has for its first answer. */
 int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, uint64_t *ret_ms,
                                      struct muster_error *reterr);
-/* The option `dialect`: the version of PyTorch in whose form the first writer of a document writes, and whose agents are
- * expected; "2.x" if there is no such option. The option `use_agent_store`; if there is none, what that version does. */
+/* The option `dialect`: which version of PyTorch is expected, and in whose form a first document is written; "2.x"
+ * without it. The option `use_agent_store`; without it, what that version does. */
 int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,
                                 bool *ret_use_agent_store, struct muster_error *reterr);
 
@@ -122,8 +129,8 @@ const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_
 int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host[static MU_RDZV_HOST_MAX],
                            int *ret_port, struct muster_error *reterr);
 
-/* "key=value,key=value": calls `on_option` for each, blanks around both taken away. What it returns, if not 0, ends the
- * parsing and is returned. */
+/* "key=value,key=value": calls `on_option` for each, without blanks around key and value, until it returns
+ * something else than 0, which is returned. */
 typedef int mu_rdzv_on_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr);
 int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr);
 
@@ -148,10 +155,10 @@ struct mu_dynamic_config {
     uint64_t patience_ms; /* of that one, when it is closed */
 };
 
-/* Whether a node may be called that (NULL: it has no name of its own); MUSTER_EINVAL says why not. */
+/* MUSTER_EINVAL: a node cannot have that name. NULL, no name of its own, is fine. */
 int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr);
 
-/* The handler owns `kv` from here on, also if this fails (it is then closed by the caller's loop). */
+/* On a back end that is there: a user's. Takes `kv`; if this fails, `kv` is closed on the caller's loop. */
 int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                      struct muster_error *reterr);
@@ -164,8 +171,8 @@ muster_rdzv_creator mu_rdzv_etcd_v3_create; /* no context */
 
 int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_params *params,
                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
-/* One more handler of its kind, on another loop, while it stays idle itself; it must outlive that one. MUSTER_EINVAL: it is in a
- * round. */
+/* Starts one more handler of the same kind on another loop. `rdzv` stays idle meanwhile, and must outlive that handler.
+ * MUSTER_EINVAL: it is in a round. */
 bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv);
 int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
                                 muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
@@ -176,7 +183,7 @@ struct muster_rdzv *mu_rdzv_etcd_inner(struct muster_rdzv *rdzv);
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
 int mu_rdzv_static_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener,
                               void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
-/* With a store of which each round is given a view. It is taken, also on failure; NULL: none. */
+/* With a store; each round gets a view of it. Takes `store`, also on failure; NULL: none. */
 int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_params *params,
                               struct muster_store *store, struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 

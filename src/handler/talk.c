@@ -238,8 +238,8 @@ static void on_left(struct mu_talk *t, const struct mu_part_news *news, struct m
         become(t, MU_TALK_IDLE);
 }
 
-/* The join, or the membership of a round: one that the owner was not told of belongs to the join. Where the owner wants to
- * leave, it hears of that alone. */
+/* The join has failed, or the membership of a round. A round that the owner was not told of belongs to the join. An
+ * owner that wants to leave hears of that alone. */
 static void on_membership_failed(struct mu_talk *t, const struct muster_error *error, struct mu_talk_effects *out)
 {
     if (t->state == MU_TALK_JOINING || t->state == MU_TALK_BOOTING) {

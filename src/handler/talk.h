@@ -1,8 +1,8 @@
 /* The conversation between a handler and its owner, together with the boot of a round. Pure: events in, effects out.
  *
- * A handler has three parts beside this one. The machine (rdzv.h, classic.h or fold.h) finds the members of a round. The boot
- * (boot.h) agrees on where the workers of that round meet. A back end that has to be found first (c10d, etcd-v2) comes before
- * both. This machine decides what each of them is asked, and what the owner is told:
+ * A handler has three parts beside this one. The machine (rdzv.h, classic.h or fold.h) finds the members of a round.
+ * The boot (boot.h) agrees on where the workers of that round meet. A back end that has to be found first (c10d,
+ * etcd-v2) comes before both. This machine decides what each of them is asked, and what the owner is told:
  *
  *                                +------------------- lost, removed --------------------+
  *                                v                                                      |
@@ -24,19 +24,20 @@
  *
  * What holds:
  *  - Each JOIN has one answer: JOINED, FAILED, or, where the owner has asked to LEAVE since, what that brings.
- *  - Nothing is told of a round that was not told as joined, nor of one that the owner has left or replaced by the next JOIN.
- *    What a machine says of it meanwhile is dropped.
+ *  - Nothing is told of a round that was not told as joined, nor of one that the owner has left or replaced by the next
+ *    JOIN. What a machine says of it meanwhile is dropped.
  *  - A round that is lost while it boots is not told. The next one is joined instead, until the join's deadline.
  *  - A node whose boot has failed leaves the round before the owner hears of it, so that it is in nobody's way.
  *  - The machine is never asked to JOIN while it is joining or leaving.
- *  - Nothing is told, and the machine is not asked, from inside of the owner's call: see TURN. The boot is stopped at once.
+ *  - Nothing is told, and the machine is not asked, from inside of the owner's call: see TURN. The boot is stopped at
+ *    once.
  *
- * This machine has no timer. Each wait ends by somebody else's: JOINING and LEAVING by the machine's, BOOTING by the boot's,
- * SEEKING by that of what looks for the back end.
+ * This machine has no timer. Each wait has its deadline elsewhere: JOINING and LEAVING in the machine, BOOTING in the
+ * boot, SEEKING in what looks for the back end.
  *
  * What the handlers do differently, and why:
- *  - etcd-v3 and the classic etcd rendezvous have no back end to be found: their machines wait for etcd themselves. They begin
- *    with IDLE. So does a dynamic rendezvous on a user's back end.
+ *  - etcd-v3 and the classic etcd rendezvous have no back end to find: their machines wait for etcd themselves. They
+ *    begin with IDLE. So does a dynamic rendezvous on a user's back end.
  *  - Only the document machine fails to leave (FAILED, LEAVE): it has to write. The others let a lease end.
  *  - A dynamic handler shows others that it waits (notice_board.h) for as long as mu_talk_is_joining(). */
 #ifndef MU_HANDLER_TALK_H
@@ -125,8 +126,8 @@ struct mu_talk {
 /* `finds_back_end`: FIND comes first. Zeroed memory is not enough. */
 void mu_talk_init(struct mu_talk *talk, uint64_t join_ms, bool finds_back_end);
 
-/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. The effects are to be performed in order;
- * the owner, when told, may ask from inside. */
+/* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. The effects are to be performed in
+ * order; the owner, when told, may ask from inside. */
 void mu_talk_step(struct mu_talk *talk, const struct mu_talk_event *event, struct mu_talk_effects *out);
 
 bool mu_talk_is_due(const struct mu_talk *talk);     /* TURN is wanted, from the loop; asked after every step */

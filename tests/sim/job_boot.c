@@ -1,12 +1,12 @@
-/* Between a complete round and an agent that is told of it: the program's own conversation and boot machines (talk.h, boot.h),
- * wired as the handler wires them. Rank 0 listens, connects to itself and publishes; the others read. The store is found
- * after a moment.
+/* Between a complete round and an agent that is told of it: the program's own conversation and boot machines
+ * (talk.h, boot.h), wired as the handler wires them. Rank 0 listens, connects to itself and publishes; the others
+ * read. The store is found after a moment.
  *
- * An address names the node that it belongs to, and no port is given out twice: so a pair says who opened it, and for which
- * round. What must hold:
+ * An address names the node that it belongs to, and no port is given out twice: so a pair says who opened it, and
+ * for which round. What must hold:
  *
- *   G1  all who are told of a round are told the same pair; it is rank 0's, opened for this very round, and while rank 0 is in
- *       the round it still listens there; the same of all who start workers, also where data were lost
+ *   G1  all who are told of a round are told the same pair; it is rank 0's, opened for this very round, and while
+ *       rank 0 is in the round it still listens there; the same of all who start workers, also where data were lost
  *   M   a boot ends within its limit; it fails only where something was in its way, and never if it began in calm */
 #include "job_sim.h"
 
@@ -170,8 +170,8 @@ static void check_answers(const struct agent *a, const struct pair *now, unsigne
     }
 }
 
-/* Also where data were lost: the keys of a pair bear the round's number and its tag, and no node joins the same round twice. Only
- * PyTorch's names have no tag; what counts there is with what workers are started. */
+/* Also where data were lost: the keys of a pair bear the round's number and its tag, and no node joins the same
+ * round twice. Only PyTorch's names have no tag; what counts there is with what workers are started. */
 static void check_told(const struct agent *a, const struct pair *now, unsigned rank0)
 {
     if (job.wiped_us != 0 && job.on[T_MIXED])
