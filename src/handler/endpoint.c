@@ -27,8 +27,8 @@ static struct mu_slice trim(struct mu_slice text)
 /* ---- Endpoints ---- */
 
 /* A letter, digit or underscore of any script. Beyond ASCII this is as near as one gets without tables: everything but
- * the C1 controls, the spaces, and the blocks that hold separators, marks and noncharacters only. A resolver has the last
- * word on a host name anyway. */
+ * the C1 controls, the spaces, and the blocks that hold separators, marks and noncharacters only. A resolver has the
+ * last word on a host name anyway. */
 static bool is_word(uint32_t point)
 {
     if (point < 0x80)

@@ -18,8 +18,8 @@ struct mu_etcd_place { /* texts are the parameters' */
     bool old_dialect; /* PyTorch members are 1.13 to 2.3 */
 };
 
-/* With an endpoint "etcd://...": what the URL says, and what it leaves open from the parameters. *ret_own is the caller's;
- * NULL: the parameters are good as they are. */
+/* With an endpoint "etcd://...": what the URL says, and what it leaves open from the parameters. *ret_own is the
+ * caller's; NULL: the parameters are good as they are. */
 int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
                            struct muster_error *reterr);
 

@@ -1,5 +1,6 @@
-/* Does this machine own an address? Names are never compared: they lie. Binding alone is not enough, because a kernel may
- * allow it for addresses that the machine does not have yet (ip_nonlocal_bind, as high availability set-ups use it). */
+/* Does this machine own an address? Names are never compared: they lie. Binding alone is not enough, because a kernel
+ * may allow it for addresses that the machine does not have yet (ip_nonlocal_bind, as high availability set-ups use
+ * it). */
 #include "handler/local_addresses.h"
 
 #include <ifaddrs.h>

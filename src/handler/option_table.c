@@ -1,7 +1,7 @@
 /* The options of --rdzv-conf: which back end knows which key. This is the one place to add a key. Pure.
  *
- * A key that a back end does not know is an error, and the nearest key that it knows is suggested. Other people's back ends
- * check their options themselves. */
+ * A key that a back end does not know is an error, and the nearest key that it knows is suggested. Other people's back
+ * ends check their options themselves. */
 #include "base/secret.h"
 #include "handler/handler.h"
 
@@ -111,8 +111,8 @@ static unsigned smaller(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* How many characters have to be added, left out, replaced or swapped with their neighbour to make one of the other. Case
- * does not count, and "-" is "_". */
+/* How many characters have to be added, left out, replaced or swapped with their neighbour to make one of the other.
+ * Case does not count, and "-" is "_". */
 static unsigned distance(const char *a, const char *b)
 {
     unsigned rows[3][COMPARED_MAX + 1];

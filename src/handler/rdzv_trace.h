@@ -1,6 +1,6 @@
-/* What a rendezvous does, told as PyTorch tells it: the same operation, state and message, so that a reader of both launchers'
- * events finds the same story. Each step is an event for the record and, with the same words, a line of the log at debug level.
- * While nobody wants either, nothing is put together. Any thread. */
+/* What a rendezvous does, told as PyTorch tells it: the same operation, state and message, so that a reader of both
+ * launchers' events finds the same story. Each step is an event for the record and, with the same words, a line of the
+ * log at debug level. While nobody wants either, nothing is put together. Any thread. */
 #ifndef MU_HANDLER_RDZV_TRACE_H
 #define MU_HANDLER_RDZV_TRACE_H
 
@@ -82,8 +82,8 @@ enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action); /* 
 const char *mu_rdzv_trace_text(const struct mu_teller *who, const struct mu_rdzv_trace *story,
                                char ret_text[static MU_RDZV_TRACE_TEXT_MAX]);
 
-/* For a machine with phases, at debug level: what it does now, when that has changed. At most so many lines at once, and so many a
- * second after that. Zeroed memory is ready for use. */
+/* For a machine with phases, at debug level: what it does now, when that has changed. At most so many lines at once,
+ * and so many a second after that. Zeroed memory is ready for use. */
 #define MU_RDZV_TRACE_PHASES_BURST 50
 #define MU_RDZV_TRACE_PHASES_S 10
 

@@ -1,5 +1,6 @@
-/* When a handler's next_rendezvous() is called again that said "not yet": MUSTER_ERETRY after a pause, MUSTER_ERETRY_NOW at once.
- * Pure. PyTorch's classic etcd rendezvous has two exceptions for this; here any handler of a user's own may say it. */
+/* When a handler's next_rendezvous() is called again that said "not yet": MUSTER_ERETRY after a pause,
+ * MUSTER_ERETRY_NOW at once. Pure. PyTorch's classic etcd rendezvous has two exceptions for this; here any handler of a
+ * user's own may say it. */
 #ifndef MU_HANDLER_RETRY_H
 #define MU_HANDLER_RETRY_H
 
@@ -14,8 +15,8 @@ struct mu_retry {     /* zeroed memory: nothing was said yet */
     unsigned at_once; /* in a row */
 };
 
-/* What follows this code of a call: the pause before the next one; -1: it is the result; -2: it would be tried again, but the
- * time is up. */
+/* What follows this code of a call: the pause before the next one; -1: it is the result; -2: it would be tried again,
+ * but the time is up. */
 int64_t mu_retry_pause_ms(struct mu_retry *retry, int code, int64_t now_ms);
 
 #endif

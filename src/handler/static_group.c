@@ -19,28 +19,6 @@ enum {
 /* What the owner is told, in this order if several are due. */
 enum { DUE_PROGRESS = 1, DUE_FAILED = 2, DUE_LOOKED = 4, DUE_CLOSED = 8, DUE_LEFT = 16 };
 
-const char *mu_static_state_name(enum mu_static_state state)
-{
-    static const char *const names[] = {
-#define X(name) #name,
-        MU_STATIC_STATES(X)
-#undef X
-    };
-
-    return names[state];
-}
-
-const char *mu_static_event_name(enum mu_static_event_type type)
-{
-    static const char *const names[] = {
-#define X(name) #name,
-        MU_STATIC_EVENTS(X)
-#undef X
-    };
-
-    return names[type];
-}
-
 /* ---- States ---- */
 
 #define IN(state) (1U << MU_STATIC_##state)

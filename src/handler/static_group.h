@@ -52,7 +52,6 @@ enum mu_static_state {
     MU_STATIC_STATES(X)
 #undef X
 };
-const char *mu_static_state_name(enum mu_static_state state);
 
 #define MU_STATIC_EVENTS(X)                                                                                            \
     X(JOIN) /* these five by the owner; after FREE it asks for nothing more */                                         \
@@ -78,7 +77,6 @@ enum mu_static_event_type {
     MU_STATIC_EVENTS(X)
 #undef X
 };
-const char *mu_static_event_name(enum mu_static_event_type type);
 
 struct mu_static_event {
     enum mu_static_event_type type;

@@ -5,6 +5,18 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+static const char *const state_names[] = {
+#define X(name) #name,
+    MU_STATIC_STATES(X)
+#undef X
+};
+
+static const char *const event_names[] = {
+#define X(name) #name,
+    MU_STATIC_EVENTS(X)
+#undef X
+};
+
 enum { WORLD = 2, TIMEOUT_MS = 10000, START_MS = 1000 };
 
 struct scene {
@@ -108,7 +120,7 @@ static enum mu_static_event_type type_of(const char *word)
     size_t len = strcspn(word, "=!");
 
     for (int type = 0; type <= MU_STATIC_ON_CLOSED; type++) {
-        const char *name = mu_static_event_name((enum mu_static_event_type)type);
+        const char *name = event_names[type];
 
         if (strlen(name) == len && strncmp(name, word, len) == 0)
             return (enum mu_static_event_type)type;
@@ -149,7 +161,7 @@ static const char *step(struct scene *s, const char *word)
         s->now_ms += (uint64_t)event.number;
     event.now_ms = s->now_ms;
     mu_static_step(&s->m, &event, &out);
-    (void)snprintf(s->text, sizeof s->text, "%s", mu_static_state_name(s->m.state));
+    (void)snprintf(s->text, sizeof s->text, "%s", state_names[s->m.state]);
     for (size_t i = 0; i < out.count; i++)
         add_effect(s, &out.items[i]);
     if (mu_static_wants_turn(&s->m))
@@ -368,8 +380,7 @@ static void expect(const struct situation *situation, const char *event, const c
 
     begin(&s, situation->rank);
     play(&s, situation->path);
-    (void)snprintf(s.text, sizeof s.text, "%s%s", mu_static_state_name(s.m.state),
-                   mu_static_wants_turn(&s.m) ? " +turn" : "");
+    (void)snprintf(s.text, sizeof s.text, "%s%s", state_names[s.m.state], mu_static_wants_turn(&s.m) ? " +turn" : "");
     if (strcmp(s.text, situation->state) != 0)
         fail_msg("'%s' leads to %s instead of %s", situation->path, s.text, situation->state);
     (void)step(&s, event);
@@ -401,14 +412,14 @@ static void every_event_in_every_state(void **state)
             if (listed || (is_freed(at->state) && type <= MU_STATIC_ON_FREE))
                 continue;
             if (type == MU_STATIC_ON_LOOK || type == MU_STATIC_ON_CLOSE) /* answered at the next turn */
-                expect(at, mu_static_event_name((enum mu_static_event_type)type), turn);
+                expect(at, event_names[type], turn);
             else if (type == MU_STATIC_ON_LEAVE)
                 expect(at, "LEAVE", turn);
             else
-                expect(at, mu_static_event_name((enum mu_static_event_type)type), at->state);
+                expect(at, event_names[type], at->state);
         }
         for (int s = 0; s <= MU_STATIC_FREED; s++) {
-            const char *name = mu_static_state_name((enum mu_static_state)s);
+            const char *name = state_names[s];
 
             if (strncmp(at->state, name, strlen(name)) == 0)
                 seen |= 1U << s;
