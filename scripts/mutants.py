@@ -12,7 +12,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 600
 CC = os.environ.get("CC", "cc")
-FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-w", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests/sim'}"]
+FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-w",
+         *(f"-I{ROOT / folder}" for folder in ("src", "include", "tests/sim"))]
 
 
 def compile_to(target, source):
@@ -21,8 +22,9 @@ def compile_to(target, source):
 
 
 class Hunt:
-    """`machine`: the sources that mutants change; `others`: the simulator's. The rest of src/rdzv is linked to them. A mutant is (name, (what is replaced, by what), ..., options): each text must
-    be in the machine's sources exactly once; options are the simulator's."""
+    """`machine`: the sources that mutants change; `others`: the simulator's; the rest of src/rdzv is linked to them.
+    A mutant is (name, (what is replaced, by what), ..., options): each text must be in the machine's sources exactly
+    once; options are the simulator's."""
 
     def __init__(self, machine, others, mutants, seeds):
         self.name = pathlib.Path(sys.argv[0]).name

@@ -1,6 +1,6 @@
-/* The classic etcd rendezvous, see classic.h: its steps. classic_parts.h says which file has which states. Each state has one
- * function that makes its request, from what is known, and one that takes the answer and says where to go. A pause is a state that
- * is entered later. */
+/* The classic etcd rendezvous, see classic.h: its steps. classic_parts.h says which file has which states. Each state
+ * has one function that makes its request, from what is known, and one that takes the answer and says where to go. A
+ * pause is a state that is entered later. */
 #include "rdzv/classic_parts.h"
 
 #include "base/texts.h"

@@ -1,45 +1,49 @@
-/* One node's part in the classic etcd rendezvous (etcd's v2 keys, PyTorch's `etcd` back end): the phases that lead from no
- * document to a final one, keep-alives, and what happens to a group that is there. Pure: events and the time come in,
- * requests go out.
+/* One node's part in the classic etcd rendezvous (etcd's v2 keys, PyTorch's `etcd` back end): the phases that lead from
+ * no document to a final one, keep-alives, and what happens to a group that is there. Pure: events and the time come
+ * in, requests go out.
  *
  *   IDLE --join--> PREPARE --> LOOK --none--> CREATE, COUNT, OPEN --+
- *                               ^ |--joinable----------------------- + --> JOIN --> LAST CALL or WAIT FOR PEERS --frozen-->
- *                               | |--setup, frozen--> watch          |            CONFIRM --> WAIT FOR FINAL --> MEMBER
- *                               | +--final--> ANNOUNCE, WAIT TO FREE (delete it when a keep-alive is missing)
- *                               +------ whatever no longer fits ------+
+ *                              ^ |--joinable------------------------ + --> JOIN --> LAST CALL or WAIT FOR PEERS
+ *                              | |--setup, frozen--> watch            |      --frozen--> CONFIRM --> WAIT FOR FINAL
+ *                              | +--final--> ANNOUNCE, WAIT TO FREE   |      --> MEMBER
+ *                              |     (delete it when a keep-alive is missing)
+ *                              +------ whatever no longer fits -------+
  *   join and leave take back what can be taken back first: QUIT.
  *
- * At most one request of the phases is under way, beside one each for the two leases, for a close and for a look; an answer
- * to another id is dropped. Whatever happens, mu_classic_deadline_ms() says when time must pass next.
+ * At most one request of the phases is under way, beside one each for the two leases, for a close and for a look; an
+ * answer to another id is dropped. Whatever happens, mu_classic_deadline_ms() says when time must pass next.
  *
- * With P the prefix, J = P/run_<run id>, R = J/rdzv (all of them as etcd has them: a key that is recorded in a document must
- * equal the one that etcd lists):
- *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the store of the round)
+ * With P the prefix, J = P/run_<run id>, R = J/rdzv (all of them as etcd has them: a key that is recorded in a document
+ * must equal the one that etcd lists):
+ *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the round's store)
  *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
  *   J/muster/nodes/<number>: ours alone; written before a node joins. Gone, if the server has lost everything since.
  *   P/muster/waiting/<hash of J>_<place>: ours alone; the notice of a node that waits, for people. See below.
  *
- * Who waits. The documents count nodes and do not name them. So a node that has waited for a while leaves a notice, which expires
- * unless it is renewed, and is deleted when the wait ends. Nodes of all jobs below P leave theirs in one directory, which is read
- * once before each line that tells of the wait. It stays small, however many nodes wait: the first MU_WAITERS_NAMES_MAX
- * participants of a document have a notice each, for they are named; all others share one key for each --nnodes, and leave a
- * notice there only if nobody else has said that it was started like them. Notices decide nothing: one that cannot be
- * written or read is missed by people alone, and PyTorch's nodes are counted without a name.
+ * Who waits. The documents count nodes and do not name them. So a node that has waited for a while leaves a notice,
+ * which expires unless it is renewed, and is deleted when the wait ends. Nodes of all jobs below P leave theirs in one
+ * directory, which is read once before each line that tells of the wait. It stays small, however many nodes wait: the
+ * first MU_WAITERS_NAMES_MAX participants of a document have a notice each, for they are named; all others share one
+ * key for each --nnodes, and leave a notice there only if nobody else has said that it was started like them. Notices
+ * decide nothing: one that cannot be written or read is missed by people alone, and PyTorch's nodes are counted without
+ * a name.
  *
  * What is better than the original, with the same keys and documents:
- *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other removes the
- *    document, and everybody begins anew. A waiting node takes its announcement back. A member deletes its keep-alive.
+ *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other
+ *    removes the document, and everybody begins anew. A waiting node takes its announcement back. A member deletes its
+ *    keep-alive.
  *  - A write whose answer was lost is not simply repeated: a node never joins twice.
- *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its keep-alive
- *    and then the document. With a PyTorch member among us the announcement has to stand until it has been seen.
- *  - Their last call is over when all of them are back, or gone for a second: any of them ends it. Nobody else does, and
- *    not while more nodes are known to wait. Who is still stopping keeps its keep-alive, so that it is waited for; if the
- *    others go on all the same, it is told.
+ *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its
+ *    keep-alive and then the document. With a PyTorch member among us the announcement has to stand until it has been
+ *    seen.
+ *  - Their last call is over when all of them are back, or gone for a second: any of them ends it. Nobody else does,
+ *    and not while more nodes are known to wait. Who is still stopping keeps its keep-alive, so that it is waited for;
+ *    if the others go on all the same, it is told.
  *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
- *  - A value in one of these keys that none of us wrote is not the end: members put their document back, others wait for that,
- *    and see classic_foreign.c. A document with a status that we do not know is refused, and stays as it is.
- *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others have
- *    had the time to put theirs back. */
+ *  - A value in one of these keys that none of us wrote is not the end: members put their document back, others wait
+ *    for that, and see classic_foreign.c. A document with a status that we do not know is refused, and stays as it is.
+ *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others
+ *    have had the time to put theirs back. */
 #ifndef MU_RDZV_CLASSIC_H
 #define MU_RDZV_CLASSIC_H
 
@@ -259,7 +263,8 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
                    struct muster_error *reterr);
 void mu_classic_free(struct mu_classic *m);
 
-/* Same state, same event, same effects, always. `out` is overwritten. Without memory for a step, it is tried again later. */
+/* Same state, same event, same effects, always. `out` is overwritten. Without memory for a step, it is tried again
+ * later. */
 void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
 uint64_t mu_classic_deadline_ms(const struct mu_classic *m); /* when TIME is wanted; UINT64_MAX: never */
 

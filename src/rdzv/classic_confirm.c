@@ -67,8 +67,9 @@ static size_t count_confirmed(const struct mu_classic *m)
     return mu_classic_doc_count_keep_alive(&m->doc, key);
 }
 
-/* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is there
- * without our doing, or twice. Where we do not know whether it is our doing, we look whether everything was lost. */
+/* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is
+ * there without our doing, or twice. Where we do not know whether it is our doing, we look whether everything was
+ * lost. */
 static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
 {
     size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;

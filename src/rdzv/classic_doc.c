@@ -1,5 +1,5 @@
-/* The document of the classic etcd rendezvous: reading, and writing what comes next. jansson keeps the order of fields and
- * writes ", " and ": " as Python does. */
+/* The document of the classic etcd rendezvous: reading, and writing what comes next. jansson keeps the order of fields
+ * and writes ", " and ": " as Python does. */
 #include "rdzv/classic_doc.h"
 
 #include "base/texts.h"

@@ -1,10 +1,11 @@
 /* The classic etcd rendezvous: values in its keys that none of us wrote. They are told, and the job goes on:
- *   the document     A member puts the document of its group back. A node that joins waits for that; then it deletes what is there,
- *                    and begins anew. A document with a status that we do not know is left alone: who joins is refused.
- *   the counter      goes on from the highest version of which there is a directory
+ *   the document     A member puts the document of its group back. A node that joins waits for that; then it deletes
+ *                    what is there, and begins anew. A document with a status that we do not know is left alone: a
+ *                    node that joins is refused.
+ *   the counter      It goes on from the highest version of which there is a directory.
  *   a mark           Its node puts it back when it sees it; to others that rank is one without a name.
  *   a keep-alive     Its value means nothing.
- *   a notice         is skipped (classic_notices.c). */
+ *   a notice         It is skipped (classic_notices.c). */
 #include "rdzv/classic_parts.h"
 
 #include <assert.h>

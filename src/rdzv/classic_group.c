@@ -130,9 +130,9 @@ static bool may_be_marked_yet(struct mu_classic *m)
     return m->now_ms < marked_until_ms(m);
 }
 
-/* A server that has lost everything counts from 1 again: a group of the same number and size may be another one, with one
- * in our place who has a mark of its own, or PyTorch, which has none. Or it is ours, and whoever put it back is about to
- * write the marks. */
+/* A server that has lost everything counts from 1 again: a group of the same number and size may be another one, with
+ * one in our place who has a mark of its own, or PyTorch, which has none. Or it is ours, and whoever put it back is
+ * about to write the marks. */
 static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     struct mu_node other;
@@ -201,8 +201,8 @@ static void is_removed(struct mu_classic *m, struct mu_classic_effects *out)
     (void)mu_classic_tell(m, MU_CLASSIC_TELL_REMOVED, out);
 }
 
-/* Our group's document is gone, or is another's. Our keep-alive stays until we join anew or leave: so long the others wait
- * for us, up to the end of their last call. */
+/* Our group's document is gone, or is another's. Our keep-alive stays until we join anew or leave: so long the others
+ * wait for us, up to the end of their last call. */
 static void group_over(struct mu_classic *m, const bool *missing, struct mu_classic_effects *out)
 {
     size_t me = (size_t)m->world.rank, count = 0;

@@ -1,4 +1,5 @@
-/* The classic etcd rendezvous: joining, from no document to a frozen one, and waiting for a group that is there to end. */
+/* The classic etcd rendezvous: joining, from no document to a frozen one, and waiting for a group that is there to
+ * end. */
 #include "rdzv/classic_parts.h"
 #include "rdzv/rules.h"
 
@@ -408,7 +409,8 @@ static bool is_last_group_gone(const struct mu_classic *m, const struct mu_class
     return true;
 }
 
-/* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for more. */
+/* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for
+ * more. */
 static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
@@ -497,7 +499,8 @@ static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
     mu_classic_watch(m, true, mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
 }
 
-/* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says which. */
+/* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says
+ * which. */
 static size_t count_missing(const struct mu_classic *m, const struct mu_classic_event *event, int64_t version,
                             bool *missing)
 {

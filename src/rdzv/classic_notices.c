@@ -1,4 +1,5 @@
-/* The classic etcd rendezvous: the notices of nodes that wait, for people; and the names in its messages. See classic.h. */
+/* The classic etcd rendezvous: the notices of nodes that wait, for people; and the names in its messages. See
+ * classic.h. */
 #include "rdzv/classic_parts.h"
 
 #include "rdzv/timeout_text.h"

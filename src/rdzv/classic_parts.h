@@ -33,7 +33,8 @@ struct mu_classic_track {
     struct mu_buf value;
 };
 
-/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: none to taking ourselves out. */
+/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: none to taking
+ * ourselves out. */
 enum place { PLACE_NONE, PLACE_MAYBE, PLACE_OURS, PLACE_LEAVING };
 /* Whether our key was put into its document. */
 enum confirmation { CONFIRMED_NOT, CONFIRMED_UNSURELY, CONFIRMED };

@@ -1,5 +1,5 @@
-/* The classic etcd rendezvous: the directories and the counter that a join needs, and a group that is put back after the server has
- * lost everything. */
+/* The classic etcd rendezvous: the directories and the counter that a join needs, and a group that is put back after
+ * the server has lost everything. */
 #include "rdzv/classic_parts.h"
 
 #include <inttypes.h>
@@ -95,8 +95,8 @@ static bool found_own_doc(const struct mu_classic *m, const struct mu_classic_ev
     return event->modified > m->put_index && mu_slice_equal(event->value, mu_buf_slice(&m->group_raw));
 }
 
-/* The marks come behind the document, and only if that is ours: where another one was there first, they would say of another
- * group of the same number that it is this one. */
+/* The marks come behind the document, and only if that is ours: where another one was there first, they would say of
+ * another group of the same number that it is this one. */
 static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (m->step == PUT_STORE)

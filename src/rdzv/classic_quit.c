@@ -73,8 +73,8 @@ static bool is_quit_state(enum mu_classic_state state)
            state == MU_CLASSIC_IN_QUIT_DROP;
 }
 
-/* What is under way and may change something is waited for: one has to know what is to be taken back. Who does not leave
- * waits for what is read as well: it may yet get in. */
+/* What is under way and may change something is waited for: one has to know what is to be taken back. Who does not
+ * leave waits for what is read as well: it may yet get in. */
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
     bool awaited = m->main.writes || (!m->main.watches && m->quit != QUIT_LEAVE);

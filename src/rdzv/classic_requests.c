@@ -231,8 +231,8 @@ bool mu_classic_is_there(const struct mu_classic *m, enum mu_classic_status stat
     return m->doc.status == status && m->doc.version == version;
 }
 
-/* Since we last read the document the server has lost everything: it counts from 1 again, and what it is asked goes through
- * a majority, so that it is none that lags behind. */
+/* Since we last read the document the server has lost everything: it counts from 1 again, and what it is asked goes
+ * through a majority, so that it is none that lags behind. */
 bool mu_classic_counts_anew(const struct mu_classic *m, const struct mu_classic_event *event)
 {
     return event->index != 0 && event->index < m->index;
@@ -249,7 +249,8 @@ void mu_classic_get_doc(struct mu_classic *m, struct mu_classic_effects *out)
     (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
-/* Only if the document is still what we know. etcd compares with no empty value: so what is foreign is told by its index. */
+/* Only if the document is still what we know. etcd compares with no empty value: so what is foreign is told by its
+ * index. */
 static void if_unchanged(const struct mu_classic *m, struct mu_classic_request *request)
 {
     request->has_prev_value = !mu_classic_is_foreign(m);
@@ -330,9 +331,10 @@ int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, cons
 
 /* ---- Watches ---- */
 
-/* A connection that ends may have been that of a server that has lost everything since. Made again, a watch from the index
- * that we know would wait there for what will not come for a long time: what is there is read first. But not by who waits
- * for a group to end: it leaves it to the members to put their group back, and would be faster than they with a new one. */
+/* A connection that ends may have been that of a server that has lost everything since. Made again, a watch from the
+ * index that we know would wait there for what will not come for a long time: what is there is read first. But not by
+ * who waits for a group to end: it leaves it to the members to put their group back, and would be faster than they with
+ * a new one. */
 void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, struct mu_classic_effects *out)
 {
     struct mu_classic_request *request =

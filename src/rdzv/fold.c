@@ -1,7 +1,7 @@
 /* See fold.h. After every event the whole state is looked at: observe() tells what it means for us, drive() makes the
  * requests that are missing. So no event has to think of what follows from it, and a request that failed is made again
- * because what it was for is still not so. At most one load of each scope, one lease, one write and one keep-alive are under
- * way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
+ * because what it was for is still not so. At most one load of each scope, one lease, one write and one keep-alive are
+ * under way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
 #include "rdzv/fold_parts.h"
 
 #include "base/texts.h"

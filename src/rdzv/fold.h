@@ -9,46 +9,48 @@
  *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
  * and, below /muster//, where no job is:
  *   waiting/<run id>      the record of a leader that waits for a round, under its own lease, for people (waiters.h)
- * Everything is under a lease: a node's own, or the job's, which the leader keeps alive; when nobody is left, all of it goes.
+ * Everything is under a lease: a node's own, or the job's, which the leader keeps alive; when nobody is left, all of it
+ * goes.
  *
- * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node, the
- * leader, watches the records and folds all that it has seen into one write: the world of a round when it is complete, and
- * the news about it. The leader is whoever created job/folder first, a matter of revisions; the key goes with its lease,
- * and then whoever comes first is the next. Being the leader is only a role: each of its writes is a transaction that holds
- * only if job/folder is still the one that it created AND the document is still the revision it was folded from AND the job
- * is not closed. So there is one chain of worlds, whatever a leader believes that was paused or cut off, and a lease is never
- * trusted to exclude anybody. Everybody else watches job/ alone: a change costs a message a node, not a message for each pair
- * of nodes.
+ * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node,
+ * the leader, watches the records and folds all that it has seen into one write: the world of a round when it is
+ * complete, and the news about it. The leader is whoever created job/folder first, a matter of revisions; the key goes
+ * with its lease, and then whoever comes first is the next. Being the leader is only a role: each of its writes is a
+ * transaction that holds only if job/folder is still the one that it created AND the document is still the revision it
+ * was folded from AND the job is not closed. So there is one chain of worlds, whatever a leader believes that was
+ * paused or cut off, and a lease is never trusted to exclude anybody. Everybody else watches job/ alone: a change costs
+ * a message a node, not a message for each pair of nodes.
  *
- * **Rounds** are those of the dynamic rendezvous. The next world is made when nobody is in the old one any more and there are
- * max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and at least one is
- * back). A member is in a world until its record says that it left it, or its record is gone: an event of etcd's, no clock.
- * Nodes that could be let in are `waiting` (told after a hold-down), those for whom there is no place are spares. Members of
- * the last round come first, in their old order; then everybody by the revision that created its record. In that order a
- * newcomer is left out, as a spare, whose limits contradict those of the nodes before it, or who wants more nodes than there
- * are: nobody can end a round in which it cannot be.
+ * **Rounds** are those of the dynamic rendezvous. The next world is made when nobody is in the old one any more and
+ * there are max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and
+ * at least one is back). A member is in a world until its record says that it left it, or its record is gone: an event
+ * of etcd's, no clock. Nodes that could be let in are `waiting` (told after a hold-down), those for whom there is no
+ * place are spares. Members of the last round come first, in their old order; then everybody by the revision that
+ * created its record. In that order a newcomer is left out, as a spare, whose limits contradict those of the nodes
+ * before it, or who wants more nodes than there are: nobody can end a round in which it cannot be.
  *
  *   IDLE --join--> JOINING --the document has us--> MEMBER --join--> JOINING ...
  *     ^               |                                |  \
  *     +----LEAVING <--+---------- leave ---------------+   +--in the news as gone, or another document--> removed: IDLE
  *
- * **Identity.** Worlds have random identities; numbers of rounds are for people. A node never enters a world that it has left,
- * and whoever holds another world than the document's was removed: so also when etcd has lost its data and somebody puts
- * something old back, no two sets of members believe in one world.
+ * **Identity.** Worlds have random identities; numbers of rounds are for people. A node never enters a world that it
+ * has left, and whoever holds another world than the document's was removed: so also when etcd has lost its data and
+ * somebody puts something old back, no two sets of members believe in one world.
  *
- * **Doubt.** An answer that was lost leaves a write in doubt: it may still happen. Writes of the job's keys are harmless then,
- * for each names the revision it replaces: the keys are read again, and what is to be done is decided anew. A record in doubt
- * could come back over a newer one: so a record is given up with its lease, whose id is in its key, and the next one is
- * written under a new lease.
+ * **Doubt.** An answer that was lost leaves a write in doubt: it may still happen. Writes of the job's keys are
+ * harmless then, for each names the revision it replaces: the keys are read again, and what is to be done is decided
+ * anew. A record in doubt could come back over a newer one: so a record is given up with its lease, whose id is in its
+ * key, and the next one is written under a new lease.
  *
- * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If our own
- * lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that we stay in
- * our world), and for a lease's time no record that is missing counts as gone. A document that is missing is put back as it
- * was by a member that holds it, lowest rank first; a leader makes no first round while a record says that there is one.
+ * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If
+ * our own lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that
+ * we stay in our world), and for a lease's time no record that is missing counts as gone. A document that is missing is
+ * put back as it was by a member that holds it, lowest rank first; a leader makes no first round while a record says
+ * that there is one.
  *
- * **Foreign values.** What is in one of these keys and is not ours is told, and counts as missing: members put the document back,
- * the leader's place is taken, a job is not closed by it, the leader puts records back. Whoever replaces it names its revision.
- * What a newer version of muster wrote is refused and stays. */
+ * **Foreign values.** What is in one of these keys and is not ours is told, and counts as missing: members put the
+ * document back, the leader's place is taken, a job is not closed by it, the leader puts records back. Whoever replaces
+ * it names its revision. What a newer version of muster wrote is refused and stays. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 
@@ -119,19 +121,19 @@ struct mu_fold_event { /* borrows what it points to */
 /* ---- Effects ---- */
 
 #define MU_FOLD_EFFECTS(X)                                                                                             \
-    X(LOAD, "load")             /* scope: read it, and watch it from there on; replaces an earlier watch of it */      \
-    X(UNWATCH, "unwatch")       /* scope: no more changes */                                                           \
-    X(TAKE_LEASE, "take lease") /* and keep it alive, until DROP_LEASE or LEASE_LOST */                                \
-    X(DROP_LEASE, "drop lease") /* `lease_take`: end the one of that TAKE_LEASE; id 0: no answer is wanted */          \
-    X(GRANT_JOB, "grant job")   /* a lease for the job; not kept alive by itself */                                    \
-    X(KEEP_JOB, "keep job")     /* lease */                                                                            \
-    X(LOOK_AROUND,                                                                                                     \
-      "look around")    /* read some of nodes/ and waiting/ (not our own); value: our mark, put there first,    \
-                                   under `lease`, if the document is still the same; empty: none. May go unanswered */      \
-    X(UNMARK, "unmark") /* take our mark away */                                                                       \
-    X(WRITE, "write")   /* write */                                                                                    \
+    X(LOAD, "load")               /* scope: read it, and watch it from there on; replaces an earlier watch of it */    \
+    X(UNWATCH, "unwatch")         /* scope: no more changes */                                                         \
+    X(TAKE_LEASE, "take lease")   /* and keep it alive, until DROP_LEASE or LEASE_LOST */                              \
+    X(DROP_LEASE, "drop lease")   /* `lease_take`: end the one of that TAKE_LEASE; id 0: no answer is wanted */        \
+    X(GRANT_JOB, "grant job")     /* a lease for the job; not kept alive by itself */                                  \
+    X(KEEP_JOB, "keep job")       /* lease */                                                                          \
+    X(LOOK_AROUND, "look around") /* see below */                                                                      \
+    X(UNMARK, "unmark")           /* take our mark away */                                                             \
+    X(WRITE, "write")             /* write */                                                                          \
     X(TELL, "tell")
 
+/* LOOK_AROUND reads some of nodes/ and waiting/ (not our own). `value` is our mark: it is put there first, under
+ * `lease`, if the document is still the same; empty: none. It may go unanswered. */
 enum mu_fold_effect_type {
 #define X(name, text) MU_FOLD_DO_##name,
     MU_FOLD_EFFECTS(X)
@@ -229,8 +231,8 @@ void mu_fold_free(struct mu_fold *fold);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_fold_step(struct mu_fold *fold, const struct mu_fold_event *event, struct mu_fold_effects *out);
 uint64_t mu_fold_deadline_ms(const struct mu_fold *fold); /* when TIME is wanted; UINT64_MAX: never */
-/* When a join ends if etcd has not been heard until then: a request that lasts longer would only delay that. UINT64_MAX: it
- * was heard, or nobody joins. */
+/* When a join ends if etcd has not been heard until then: a request that lasts longer would only delay that.
+ * UINT64_MAX: it was heard, or nobody joins. */
 uint64_t mu_fold_first_until_ms(const struct mu_fold *fold);
 
 /* Borrowed until the next step. */

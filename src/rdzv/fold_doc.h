@@ -1,5 +1,5 @@
-/* What the nodes of an etcd-v3 rendezvous write into etcd, as JSON: each value has a version "v", is read within limits, and
- * may hold members that we do not know, which are skipped. Pure.
+/* What the nodes of an etcd-v3 rendezvous write into etcd, as JSON: each value has a version "v", is read within
+ * limits, and may hold members that we do not know, which are skipped. Pure.
  *
  *   record  what a node wants, written by that node alone
  *   world   a round: its members in the order of their ranks. Written once, never changed
@@ -78,15 +78,16 @@ int mu_fold_news_write(const struct mu_fold_news *news, struct mu_buf *out);
 int mu_fold_mark_write(uint64_t node, struct mu_buf *out);
 int mu_fold_master_write(const struct mu_fold_master *master, struct mu_buf *out);
 
-/* 0; MUSTER_ENOMEM; MUSTER_ERDZV_STATE, naming the member that is wrong. On failure nothing is to be freed, and what was
- * there is as it was. Worlds and news replace what *ret_... holds. */
+/* 0; MUSTER_ENOMEM; MUSTER_ERDZV_STATE, naming the member that is wrong. On failure nothing is to be freed, and what
+ * was there is as it was. Worlds and news replace what *ret_... holds. */
 int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record, struct muster_error *reterr);
 int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, struct muster_error *reterr);
 int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, struct muster_error *reterr);
 int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_error *reterr);
 int mu_fold_master_read(struct mu_slice bytes, struct mu_fold_master *ret_master, struct muster_error *reterr);
 
-/* Of what could not be read: a value of a newer version of muster; or there is no memory to tell. It is not ours to replace. */
+/* Of what could not be read: a value of a newer version of muster; or there is no memory to tell. It is not ours to
+ * replace. */
 bool mu_fold_is_newer(struct mu_slice bytes);
 
 /* Zeroed memory is empty; done() leaves it so. */

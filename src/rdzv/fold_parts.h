@@ -21,8 +21,8 @@ struct view {
     uint64_t load_id; /* 0: no load is under way */
 };
 
-/* A key of job/, as it was last seen. What is FOREIGN none of us wrote: it counts as missing, and is replaced. What is NEWER a
- * newer version of muster may have written: it is refused, and stays. */
+/* A key of job/, as it was last seen. What is FOREIGN none of us wrote: it counts as missing, and is replaced. What is
+ * NEWER a newer version of muster may have written: it is refused, and stays. */
 enum job_key { JOB_DOC, JOB_NEWS, JOB_LEADER, JOB_CLOSED, JOB_KEYS };
 enum key_value { KEY_NONE, KEY_OURS, KEY_FOREIGN, KEY_NEWER };
 

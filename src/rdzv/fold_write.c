@@ -1,5 +1,5 @@
-/* One node of an etcd-v3 rendezvous, see fold.h: what it asks of etcd, and what it writes there for itself: its record, the leader's
- * place, the mark of a closed job, a document that was lost. */
+/* One node of an etcd-v3 rendezvous, see fold.h: what it asks of etcd, and what it writes there for itself: its record,
+ * the leader's place, the mark of a closed job, a document that was lost. */
 #include "rdzv/fold_parts.h"
 
 #include <assert.h>
@@ -67,7 +67,8 @@ static bool wants_record(const struct mu_fold *f)
     return f->record_is != RECORD_JOINS || f->written_world != f->left_world;
 }
 
-/* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is written. */
+/* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is
+ * written. */
 static void check_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     f->checks_record = false;

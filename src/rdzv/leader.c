@@ -1,5 +1,5 @@
-/* The leader of an etcd-v3 rendezvous, see fold.h: it watches the records of all nodes and writes worlds and news. Nothing here
- * happens on a node that does not lead. */
+/* The leader of an etcd-v3 rendezvous, see fold.h: it watches the records of all nodes and writes worlds and news.
+ * Nothing here happens on a node that does not lead. */
 #include "rdzv/fold_parts.h"
 
 #include <stdio.h>
@@ -62,9 +62,9 @@ static void remove_entry(struct mu_fold *f, size_t at)
     memmove(f->entries + at, f->entries + at + 1, (f->entries_count - at) * sizeof *f->entries);
 }
 
-/* False: no memory. What is no record of a node, or not under the lease in its key, is skipped: nobody would ever see its end.
- * Where it was written over a record, that record counts, and is put back. One that was overwritten while nobody led is not
- * known: its node counts as gone, and joins anew. */
+/* False: no memory. What is no record of a node, or not under the lease in its key, is skipped: nobody would ever see
+ * its end. Where it was written over a record, that record counts, and is put back. One that was overwritten while
+ * nobody led is not known: its node counts as gone, and joins anew. */
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     uint64_t id = 0, under = 0;
@@ -242,8 +242,8 @@ static bool has_place(const struct folded *folded, const struct mu_fold_record *
     return record->nodes_max >= folded->nodes_max || (int64_t)(folded->in + kept) < record->nodes_max;
 }
 
-/* In the order of their claims, the newcomers that go together with whoever is in or back, and with each other. How many
- * are candidates then. */
+/* In the order of their claims, the newcomers that go together with whoever is in or back, and with each other. How
+ * many are candidates then. */
 static size_t let_in(struct folded *folded, int64_t nodes_min, int64_t nodes_max)
 {
     size_t kept = folded->back;
@@ -279,9 +279,9 @@ static bool mark_wanting(struct folded *folded, int64_t nodes)
     return any;
 }
 
-/* Nobody's limits may end a round that others have, or keep them from the next: whoever is in or back comes first, and a
- * newcomer is left out if its limits contradict theirs, or if it wants more nodes than there are. For the first round, and
- * when nobody else is there, it is waited for more. */
+/* Nobody's limits may end a round that others have, or keep them from the next: whoever is in or back comes first, and
+ * a newcomer is left out if its limits contradict theirs, or if it wants more nodes than there are. For the first
+ * round, and when nobody else is there, it is waited for more. */
 static void leave_out(const struct mu_fold *f, struct folded *folded)
 {
     int64_t nodes_min = folded->nodes_min, nodes_max = folded->nodes_max;

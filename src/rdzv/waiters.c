@@ -9,8 +9,8 @@ enum { NAME_SHOWN_MAX = 64, ID_SHOWN_MAX = 64 }; /* bytes of what others chose *
 
 /* ---- When ---- */
 
-/* A second before each line that tells of the wait, and before its end, and once before all of these: what this look leaves
- * behind, others see in the next one. */
+/* A second before each line that tells of the wait, and before its end, and once before all of these: what this look
+ * leaves behind, others see in the next one. */
 uint64_t mu_waiters_next_ms(uint64_t waited_ms, uint64_t join_ms)
 {
     static const uint64_t first[] = { MU_WAITERS_FIRST_MS, 4000, 9000, 19000, 39000, 59000 };

@@ -1,9 +1,10 @@
-/* The crowd: who waits for a round, as a node that waits as well knows it. For people; nothing is decided by it. Pure. The two
- * back ends whose documents carry no names use it, etcd-v3 and etcd; how etcd fills it is told in classic.h.
+/* The crowd: who waits for a round, as a node that waits as well knows it. For people; nothing is decided by it. Pure.
+ * The two back ends whose documents carry no names use it, etcd-v3 and etcd; how etcd fills it is told in classic.h.
  *
- * On etcd-v3, only the leader watches the records of nodes/. Everybody else reads some of them now and then, once its wait has lasted for
- * a while, and always before the wait is told. The leader leaves a mark beside all jobs meanwhile, by which nodes that wait at the
- * same etcd for another rendezvous learn of it; a round that forms at once has neither. */
+ * On etcd-v3, only the leader watches the records of nodes/. Everybody else reads some of them now and then, once its
+ * wait has lasted for a while, and always before the wait is told. The leader leaves a mark beside all jobs meanwhile,
+ * by which nodes that wait at the same etcd for another rendezvous learn of it; a round that forms at once has
+ * neither. */
 #ifndef MU_RDZV_WAITERS_H
 #define MU_RDZV_WAITERS_H
 
@@ -29,9 +30,8 @@ struct mu_waiters {                             /* zeroed memory is empty */
     char names[MU_WAITERS_NAMES_MAX][MU_FOLD_NAME_MAX + 1];
     size_t count;
     bool any_limits; /* the back end lets nodes in whatever their --nnodes is */
-    char apart
-        [MU_WAITERS_CLAUSES_SIZE]; /* whose --nnodes contradicts ours, or, with `any_limits`, is another; "": nobody's */
-    char others[MU_WAITERS_CLAUSES_SIZE]; /* who waits for another rendezvous; "": nobody */
+    /* "": nobody. `apart`: whose --nnodes contradicts ours, or, with `any_limits`, is another. */
+    char apart[MU_WAITERS_CLAUSES_SIZE], others[MU_WAITERS_CLAUSES_SIZE]; /* others: who waits for another rendezvous */
 };
 
 /* When a wait that has lasted for `waited_ms`, and ends after `join_ms`, looks around next. */

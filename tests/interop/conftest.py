@@ -202,7 +202,7 @@ def etcds(tmp_path):
 
 @pytest.fixture
 def joins():
-    """joins("etcd", endpoint, "3", run_id, conf) is one more `muster join`, whose lines for people are read with rdzv_nodes.said()."""
+    """joins("etcd", endpoint, "3", run_id, conf) is one more `muster join`; rdzv_nodes.said() reads its lines for people."""
     harness.need_program()
     made = []
 

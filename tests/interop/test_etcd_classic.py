@@ -271,7 +271,8 @@ def test_a_wait_says_who_came_and_how_many_are_missing(etcds):
 @pytest.fixture
 def waiters(joins):
     """waiters(server, "3", id) is one more node for people."""
-    return lambda server, nnodes, run_id="job", conf=f"timeout={LIMIT}": joins("etcd", server.endpoint, nnodes, run_id, conf)
+    return lambda server, nnodes, run_id="job", conf=f"timeout={LIMIT}": joins("etcd", server.endpoint, nnodes, run_id,
+                                                                               conf)
 
 
 def notices(server):

@@ -1,17 +1,17 @@
-/* What must hold in every run of the classic rendezvous, whatever happens. The server's side of it is looked at: who wrote
- * which participant, keep-alive and announcement.
+/* What must hold in every run of the classic rendezvous, whatever happens. The server's side of it is looked at: who
+ * wrote which participant, keep-alive and announcement.
  *
  *  - Who replaces or deletes the document has seen it as it was.
  *  - A node takes part once in a document. Who takes a participant or an announcement out takes its own out.
  *  - Who joins a version has that rank in its final document, in which all have confirmed; no rank is given twice.
- *  - There are no more notices than there are places for them, and ranks that are named. In the calm all of ours that wait
- *    together for more nodes know each other by name; where nobody waits, no notice is left.
+ *  - There are no more notices than there are places for them, and ranks that are named. In the calm all of ours that
+ *    wait together for more nodes know each other by name; where nobody waits, no notice is left.
  *  - Of a node that has ended nothing is left: no participant of a round that can still be left, no keep-alive, no
  *    announcement. Unless it could not reach the server while it took that back, or its time for it was over.
  *
- * Where the server has lost everything, numbers come again: a node may take a participant that is there for itself, and one
- * of them at most gets that rank (who wrote the mark). Then only the first and the third are asked for; and likewise where a
- * stranger overwrites documents. */
+ * Where the server has lost everything, numbers come again: a node may take a participant that is there for itself, and
+ * one of them at most gets that rank (who wrote the mark). Then only the first and the third are asked for; and
+ * likewise where a stranger overwrites documents. */
 #include "classic_sim.h"
 
 #include <inttypes.h>
@@ -218,8 +218,8 @@ bool is_another_s_rank(const struct node *node)
            strcmp(mark, name) != 0;
 }
 
-/* Where everything is lost, PyTorch takes another group for its own; but nobody of ours has a rank that PyTorch has by right,
- * or another one of ours. */
+/* Where everything is lost, PyTorch takes another group for its own; but nobody of ours has a rank that PyTorch has by
+ * right, or another one of ours. */
 static void check_twins(const struct node *node, const struct world *world)
 {
     for (unsigned i = 0; i < w.nodes_count; i++) {

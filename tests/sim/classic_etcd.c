@@ -1,4 +1,5 @@
-/* A simulated etcd, version 2 of its keys API: conditions, TTLs, directories, watches with an index and a history that ends. */
+/* A simulated etcd, version 2 of its keys API: conditions, TTLs, directories, watches with an index and a history that
+ * ends. */
 #include "classic_sim.h"
 
 #include <string.h>

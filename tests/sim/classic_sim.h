@@ -1,6 +1,6 @@
-/* The classic etcd rendezvous in a storm: many machines (and members that do as PyTorch does), one simulated etcd, virtual
- * time. classic_etcd.c: the server; classic_stock.c: PyTorch's side; classic_check.c: what must always hold; sim_classic.c:
- * everything else. */
+/* The classic etcd rendezvous in a storm: many machines (and members that do as PyTorch does), one simulated etcd,
+ * virtual time. classic_etcd.c: the server; classic_stock.c: PyTorch's side; classic_check.c: what must always hold;
+ * sim_classic.c: everything else. */
 #ifndef CLASSIC_SIM_H
 #define CLASSIC_SIM_H
 

@@ -1,6 +1,6 @@
-/* A member that does as PyTorch's classic handler and agent do, step by step, faults included: it joins twice when an answer
- * was lost, its lease ends with the first error, it looks for waiting nodes now and then, and its workers fail some time
- * after another member's. */
+/* A member that does as PyTorch's classic handler and agent do, step by step, faults included: it joins twice when an
+ * answer was lost, its lease ends with the first error, it looks for waiting nodes now and then, and its workers fail
+ * some time after another member's. */
 #include "classic_sim.h"
 
 #include <string.h>

@@ -1,8 +1,9 @@
-/* etcd as a client sees it: one store with revisions, transactions that are carried out in one instant, leases, watches.
+/* etcd as a client sees it: one store with revisions, transactions that are carried out in one instant, leases,
+ * watches.
  *
- * A request goes on its way, arrives (unless the node is cut off or etcd is down), is carried out, and its answer goes back.
- * What can happen to it on the way is the seed's. The client under the machine (repeating, resuming, keeping a lease alive)
- * is played here as well. */
+ * A request goes on its way, arrives (unless the node is cut off or etcd is down), is carried out, and its answer goes
+ * back. What can happen to it on the way is the seed's. The client under the machine (repeating, resuming, keeping a
+ * lease alive) is played here as well. */
 #include "fold_sim.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The etcd-v3 rendezvous in a storm: what the parts of the simulator share. One process, one thread, virtual time, one seed.
+/* The etcd-v3 rendezvous in a storm: what the parts of the simulator share. One process, one thread, virtual time, one
+ * seed.
  *
  *   sim_fold.c    what the seed decides, the nodes and their owners, the storm, the calm, the command line
  *   fold_etcd.c   etcd: revisions, transactions, leases, watches, compaction; how it fails

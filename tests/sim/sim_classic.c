@@ -6,15 +6,15 @@
  *     --faults LIST                              these faults and no others; "none"
  *     --more LIST                                these beside those that the seed chooses
  *
- * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
- * is followed by calm, in which everybody who is still alive must find together and stay so.
+ * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A
+ * storm is followed by calm, in which everybody who is still alive must find together and stay so.
  *
- * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as many as
- * may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all, that is still
- * so STABLE_MS later. Where the server loses things: a group is put back without a round, and nobody who was cut off takes
- * another group of its number for its own. Where a stranger overwrites the document of a group, its members put it back without a
- * round. Who takes long to stop is waited for, up to the end of a last call, and hears when
- * the others go on. */
+ * What must hold, always: see classic_check.c; and a closed document stays closed. In the calm: all who live (or as
+ * many as may) are members of one final document that lists nobody else, within CALM_MS; where there is room for all,
+ * that is still so STABLE_MS later. Where the server loses things: a group is put back without a round, and nobody who
+ * was cut off takes another group of its number for its own. Where a stranger overwrites the document of a group, its
+ * members put it back without a round. Who takes long to stop is waited for, up to the end of a last call, and hears
+ * when the others go on. */
 #include "classic_sim.h"
 
 #include <getopt.h>
@@ -196,7 +196,8 @@ static uint64_t travel_ms(void)
     return 1 + below(w.on[F_SLOW] && !w.calm && chance(10) ? 3000 : 10);
 }
 
-/* A watch that is not made again ends with its connection. Not every one: if there was no time left, it was lost as well. */
+/* A watch that is not made again ends with its connection. Not every one: if there was no time left, it was lost as
+ * well. */
 int lost_code(const struct request *request, int code)
 {
     return request->once && request->id % 2 == 0 && code != MUSTER_ETIMEOUT ? MUSTER_ECANCELED : code;
@@ -879,8 +880,8 @@ static void tell_all(void)
                           w.nodes[i].is_stock ? "" : mu_classic_state_text(mu_classic_state(w.nodes[i].classic)));
 }
 
-/* PyTorch's lease ends with the first error, and a member never hears that the others went on without it: its user has to
- * notice, and to start it again. */
+/* PyTorch's lease ends with the first error, and a member never hears that the others went on without it: its user has
+ * to notice, and to start it again. */
 static void wake_forgotten(void)
 {
     for (unsigned i = 0; i < w.nodes_count; i++) {
@@ -1011,8 +1012,8 @@ static bool has_twin(const struct node *node)
     return false;
 }
 
-/* While one member is cut off, everything is lost and the others come to a group of the same number and size, with another
- * one in its place: it does not take that for its own. */
+/* While one member is cut off, everything is lost and the others come to a group of the same number and size, with
+ * another one in its place: it does not take that for its own. */
 static void check_same_number(void)
 {
     struct node *away = &w.nodes[below(w.nodes_count)];
@@ -1064,8 +1065,8 @@ static bool is_anybody_beyond(int64_t version)
     return false;
 }
 
-/* Workers of one member fail, and those of another take long to stop: the others wait for it, up to the end of their last
- * call; and if they go on all the same, it hears that. */
+/* Workers of one member fail, and those of another take long to stop: the others wait for it, up to the end of their
+ * last call; and if they go on all the same, it hears that. */
 static void check_stopping(void)
 {
     struct node *slow = some_member(NULL), *hasty = some_member(slow);
@@ -1228,8 +1229,8 @@ int main(int argc, char **argv)
     for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
         run_seed(first + done, trace);
     printf(
-        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was there, "
-        "%llu that went on while somebody stopped)\n",
+        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was "
+        "there, %llu that went on while somebody stopped)\n",
         (unsigned long long)done, (unsigned long long)first, (unsigned long long)rounds_total,
         (unsigned long long)steps_total, (unsigned long long)same_numbers_total, (unsigned long long)stops_total);
     free(heap);

@@ -1,5 +1,5 @@
-/* The etcd-v3 rendezvous in a storm: many machines, one etcd, virtual time. See fold_sim.h for the parts and fold_check.c for
- * what must hold.
+/* The etcd-v3 rendezvous in a storm: many machines, one etcd, virtual time. See fold_sim.h for the parts and
+ * fold_check.c for what must hold.
  *
  *     muster-sim-fold --seeds N [--seed FIRST]     N seeds, one after the other
  *     muster-sim-fold --time SECONDS               fresh seeds for so long; prints job-lives per second
@@ -8,9 +8,9 @@
  *
  *     --faults LIST                                these faults and no others; "none"
  *
- * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A storm
- * is followed by calm, in which everybody who is still alive must find together; then one more thing happens, alone, and must
- * be told in time; at last everybody goes, and nothing may be left in etcd. */
+ * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A
+ * storm is followed by calm, in which everybody who is still alive must find together; then one more thing happens,
+ * alone, and must be told in time; at last everybody goes, and nothing may be left in etcd. */
 #include "fold_sim.h"
 
 #include <stdarg.h>
@@ -424,7 +424,8 @@ static struct mu_rdzv_settings pick_settings(void)
 {
     struct mu_rdzv_settings settings = base;
 
-    /* Not for the first round, where whoever comes first says what is right; and never enough of them for one of their own. */
+    /* Not for the first round, where whoever comes first says what is right; and never enough of them for one of their
+     * own. */
     if (s->on[F_LIMITS] && s->worlds_count > 0 && count_odd() < ODD_MAX && chance(20)) {
         settings.nodes_min = settings.nodes_max = base.nodes_max + ODD_MAX + 1 + (int64_t)below(4);
     } else if (s->on[F_LIMITS] && chance(30)) {
