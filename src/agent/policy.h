@@ -12,7 +12,7 @@
  *                                                                 +--success--> FINISHING (the others)        |
  *                                                                 +--error, signal--> LEAVING                 v
  *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED            LINGERING
- *                                                                            FAILING --outdated, a node was lost--> JOINING
+ *                                                          FAILING --outdated, a node was lost--> JOINING
  *
  * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
  *   Events of an earlier round are dropped.

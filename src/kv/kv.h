@@ -87,8 +87,8 @@ struct mu_kv_ops {
     void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
     /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes. */
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
-    /* Requests of this owner that wait for something are done with MUSTER_ECANCELED, from the loop. No owner's waits hold
-     * up another owner's requests. NULL: it has one owner. */
+    /* Requests of this owner that wait for something are done with MUSTER_ECANCELED, from the loop. No owner's waits
+     * hold up another owner's requests. NULL: it has one owner. */
     void (*end_waits)(struct mu_kv *kv, const void *owner);
     /* Our address as the store's host sees us, numeric; false: not known. May be NULL. */
     bool (*local_address)(const struct mu_kv *kv, char *text, size_t room);

@@ -1,22 +1,22 @@
 /* The back end of PyTorch's etcd-v2 rendezvous.
  *
- * Happy path: READ is a get, WRITE a put on condition, PARK a long poll; what concerns the plain store is handed on to it, and
- * turns to kv/etcd2_turns_uv.c.
- * Failures: a write that lost is followed by a get, so that its asker learns who won. A document that is gone (its time was
- * up, or somebody deleted it) is told as there being none: its members put it back. A write whose answer was lost is an
- * error: the asker reads. There is no host that could be `gone`.
+ * Happy path: READ is a get, WRITE a put on condition, PARK a long poll; what concerns the plain store is handed on to
+ * it, and turns to kv/etcd2_turns_uv.c. Failures: a write that lost is followed by a get, so that its asker learns who
+ * won. A document that is gone (its time was up, or somebody deleted it) is told as there being none: its members put
+ * it back. A write whose answer was lost is an error: the asker reads. There is no host that could be `gone`.
  *
- * A get goes through etcd's log, so that no member that is cut off from the others answers it. One that follows an event
- * need not: it is enough that its answer is newer than the event.
+ * A get goes through etcd's log, so that no member that is cut off from the others answers it. One that follows an
+ * event need not: it is enough that its answer is newer than the event.
  *
- * A watched key is sent, as a whole, to everybody who watches it whenever it is written. Small documents are watched all the
- * same, for PyTorch's members ring no bell; members of a large one, and whoever waits for its turn, watch a bell of our own.
+ * A watched key is sent, as a whole, to everybody who watches it whenever it is written. Small documents are watched
+ * all the same, for PyTorch's members ring no bell; members of a large one, and whoever waits for its turn, watch a
+ * bell of our own.
  *
  * The store outlives its jobs, so that a job of a name that was used before would find the addresses of the other one.
- * Whoever is about to create a document therefore first takes away what that name has in the store from before: everything
- * that was there when a read said that there was no document. Only who has never seen a document does so,
- * and if there is something to take away it waits a moment first: a job that runs, and whose document somebody deleted, has
- * members who put it back. */
+ * Whoever is about to create a document therefore first takes away what that name has in the store from before:
+ * everything that was there when a read said that there was no document. Only who has never seen a document does so,
+ * and if there is something to take away it waits a moment first: a job that runs, and whose document somebody deleted,
+ * has members who put it back. */
 #include "kv/kv_etcd_v2_uv.h"
 
 #include "base/base64.h"

@@ -1,8 +1,8 @@
-/* The back end of PyTorch's etcd-v2 rendezvous: the document in one key of etcd's version 2 API, the plain store as PyTorch's
- * EtcdStore.
+/* The back end of PyTorch's etcd-v2 rendezvous: the document in one key of etcd's version 2 API, the plain store as
+ * PyTorch's EtcdStore.
  *
- *   /torch/elastic/rendezvous/RUN_ID   the document, base64, with a time to live that every write renews; its modifiedIndex
- *                                      is the token
+ *   /torch/elastic/rendezvous/RUN_ID   the document, base64, with a time to live that every write renews; its
+ *                                      modifiedIndex is the token
  *   /torch/elastic/store/              the store; base64 names and values, shared by all jobs
  *
  * The bell is a watch of the document: whoever writes it rings, PyTorch's members, too. Its counter is etcd's index. */

@@ -29,11 +29,12 @@ void mu_liveness_done(struct mu_liveness *sights);
 int mu_liveness_see(struct mu_liveness *sights, struct mu_doc *fresh, uint64_t sent_ms, uint64_t now_ms,
                     uint64_t gap_ms);
 
-/* The store did not answer a request, so the others may not have reached it either: every span of silence begins anew. */
+/* The store did not answer a request, so the others may not have reached it either: every span of silence begins
+ * anew. */
 void mu_liveness_interrupt(struct mu_liveness *sights, uint64_t now_ms);
 
-/* Who has been silent for `age_ms` while we looked; never `me`. Fills `ret_dead`, which has room for doc.count; the names
- * are those of sights->doc. */
+/* Who has been silent for `age_ms` while we looked; never `me`. Fills `ret_dead`, which has room for doc.count; the
+ * names are those of sights->doc. */
 size_t mu_liveness_dead(const struct mu_liveness *sights, const struct mu_node *me, uint64_t age_ms,
                         struct mu_node *ret_dead);
 

@@ -38,7 +38,8 @@ static int digit_of(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* As it was before encode(), except that control characters stay encoded: people see it. A text that has no room is cut. */
+/* As it was before encode(), except that control characters stay encoded: people see it. A text that has no room is
+ * cut. */
 static void decode(struct mu_slice word, char *out, size_t room)
 {
     size_t len = 0;

@@ -2,10 +2,10 @@
  * endpoint learn of others that will never come to them: because they have another rendezvous id, or another --nnodes.
  * A hint for people; nothing is decided by it, and PyTorch's nodes know nothing of it. Pure.
  *
- * A line stands for all nodes with one id and one --nnodes: "ID MIN MAX NAME BEAT", words percent-encoded. A node that has
- * waited for a while puts its line last, by compare-and-set, and again at every beat; when its wait ends it takes it away.
- * A line that has not changed since this node first looked may be of a node that was killed, and is not believed. The board has
- * MU_NOTICE_BOARD_LINES_MAX lines; the one that is last to change stays longest. */
+ * A line stands for all nodes with one id and one --nnodes: "ID MIN MAX NAME BEAT", words percent-encoded. A node that
+ * has waited for a while puts its line last, by compare-and-set, and again at every beat; when its wait ends it takes
+ * it away. A line that has not changed since this node first looked may be of a node that was killed, and is not
+ * believed. The board has MU_NOTICE_BOARD_LINES_MAX lines; the one that is last to change stays longest. */
 #ifndef MU_RDZV_NOTICE_BOARD_H
 #define MU_RDZV_NOTICE_BOARD_H
 
@@ -40,7 +40,8 @@ void mu_notice_board_begin(struct mu_notice_board *board, const char *run_id, co
 bool mu_notice_board_is_due(const struct mu_notice_board *board, uint64_t now_ms);
 /* What is to be written if the board still holds `board->now`. */
 void mu_notice_board_post(struct mu_notice_board *board, uint64_t now_ms, struct mu_notice_board_text *ret_text);
-/* The board's new contents as a compare-and-set told them, and what it was to write. True: mu_notice_board_note() may differ. */
+/* The board's new contents as a compare-and-set told them, and what it was to write. True: mu_notice_board_note() may
+ * differ. */
 bool mu_notice_board_see(struct mu_notice_board *board, struct mu_slice text,
                          const struct mu_notice_board_text *wanted);
 /* The wait is over. True: the board without our line is to be written, if it still holds `board->now`. */

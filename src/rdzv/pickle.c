@@ -123,8 +123,8 @@ static bool any_heartbeat(const struct decoder *d)
     return d->containers[d->fields[ATTRIBUTE_LAST_HEARTBEATS].index].holds != HOLDS_NOTHING;
 }
 
-/* What nothing in the document tells is taken to be as it is expected, if that goes with the rest of it; otherwise as in the
- * newest version that the rest goes with. */
+/* What nothing in the document tells is taken to be as it is expected, if that goes with the rest of it; otherwise as
+ * in the newest version that the rest goes with. */
 static struct mu_doc_dialect dialect_of(const struct decoder *d, const struct mu_doc *doc,
                                         struct mu_doc_dialect expected)
 {

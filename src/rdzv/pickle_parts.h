@@ -234,8 +234,8 @@ bool mu_pickle_refuse_memory(struct decoder *d);
 /* Up to the state, whose fields are then checked. */
 bool mu_pickle_run(struct decoder *d);
 
-/* Microseconds since 1970, and Python's ten bytes. Times that Python has no date for are written as the first or last that it
- * has. */
+/* Microseconds since 1970, and Python's ten bytes. Times that Python has no date for are written as the first or last
+ * that it has. */
 bool mu_pickle_time_get(const uint8_t bytes[static TIME_LEN], int64_t *ret_us);
 void mu_pickle_time_put(uint8_t bytes[static TIME_LEN], int64_t us);
 

@@ -1,9 +1,9 @@
-/* Reading a pickle is a stack machine without recursion. What it can hold is so narrow that nothing in it can contain itself: a
- * tuple is only ever the arguments of one of the five calls below and is judged when it is packed; a dict is, from its
- * first key on, the attributes of a node, the attributes of the state, or a map from nodes to ranks or to times; a set
- * or list has nodes in it. Nodes, dicts, sets and lists are positions in arrays, so that the memo shares them as Python
- * does. All entries of all maps and sets stand in one array in the order they came, each with the container it belongs
- * to; the fields of the state pick theirs at the end. */
+/* Reading a pickle is a stack machine without recursion. What it can hold is so narrow that nothing in it can contain
+ * itself: a tuple is only ever the arguments of one of the five calls below and is judged when it is packed; a dict is,
+ * from its first key on, the attributes of a node, the attributes of the state, or a map from nodes to ranks or to
+ * times; a set or list has nodes in it. Nodes, dicts, sets and lists are positions in arrays, so that the memo shares
+ * them as Python does. All entries of all maps and sets stand in one array in the order they came, each with the
+ * container it belongs to; the fields of the state pick theirs at the end. */
 #include "rdzv/pickle_parts.h"
 
 #include "base/utf8.h"

@@ -5,9 +5,9 @@
  * round complete; the digest of that document is settled, and the owner told. As a member: heartbeats, and whoever is
  * missing, waiting or closing is told.
  *
- * A lost write brings the winner's document, on which the rules are asked again; the next write waits a random moment. A
- * failed request is tried again after a growing delay: whether a failed write took place shows in the next read, and the
- * rules do not mind. A document that is gone is written again by a member that holds it. */
+ * A lost write brings the winner's document, on which the rules are asked again; the next write waits a random moment.
+ * A failed request is tried again after a growing delay: whether a failed write took place shows in the next read, and
+ * the rules do not mind. A document that is gone is written again by a member that holds it. */
 #include "rdzv/rdzv_parts.h"
 
 #include "base/texts.h"

@@ -1,6 +1,6 @@
-/* One node's part in a dynamic rendezvous: keeps its copy of the document, does what is asked of it (join, leave, close)
- * by the rules, keeps itself alive, judges who is dead, and tells what happened. Pure: events and the time come in,
- * effects go out.
+/* One node's part in a dynamic rendezvous: keeps its copy of the document, does what is asked of it (join, leave,
+ * close) by the rules, keeps itself alive, judges who is dead, and tells what happened. Pure: events and the time come
+ * in, effects go out.
  *
  *   IDLE --join--> LEAVING the old round --> JOINING --complete, and me in it--> settling --> MEMBER
  *     ^               (turn, write)          (turn, write, wait)                                |
@@ -10,22 +10,24 @@
  * At most one read or write, one park and one turn request are under way; an answer to another id is dropped. Whatever
  * happens, mu_rdzv_deadline_ms() says when time must pass next.
  *
- * What is believed: a document that can be read, whoever wrote it, with its round, members and heartbeats. One of a lower
- * round, or one without us, takes us out of our round. Who may write to the store is the store's matter. A value that is no
- * document is logged and replaced, by compare-and-set: at once by a node that is in the complete round of its copy; by any
- * other after a keep-alive interval, in which members may do so. A document of another layout is refused and left alone.
+ * What is believed: a document that can be read, whoever wrote it, with its round, members and heartbeats. One of a
+ * lower round, or one without us, takes us out of our round. Who may write to the store is the store's matter. A value
+ * that is no document is logged and replaced, by compare-and-set: at once by a node that is in the complete round of
+ * its copy; by any other after a keep-alive interval, in which members may do so. A document of another layout is
+ * refused and left alone.
  *
  * What is better than the original, with the same document:
- *  - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
- *    saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
+ * - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
+ *   saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
  *  - Times that we write are the document's own: those of the PyTorch members if there are any.
- *  - A bell tells all nodes at once that a round ends, that the next one is open, and that it is complete; turns keep a crowd
- *    from overwriting each other. Both are hints. Regrouping costs a node a few reads of the document, whatever their number.
- *  - A store that is away judges nobody, and is waited for. If a member hosts it, that member is lost with it: at once when
- *    connections are refused, after the death age and store_lost_ms when there is silence. Who joins waits for store_lost_ms,
- *    and for MU_RDZV_SURPLUS_MS where it has no place in the round.
- *  - Rank and world are those of the complete document as written, and of nobody else's idea of it: the first member that
- *    sees the complete document puts down its digest, and whoever saw another one does not start but joins anew. */
+ * - A bell tells all nodes at once that a round ends, that the next one is open, and that it is complete; turns keep a
+ *   crowd from overwriting each other. Both are hints. Regrouping costs a node a few reads of the document, whatever
+ *   their number.
+ * - A store that is away judges nobody, and is waited for. If a member hosts it, that member is lost with it: at once
+ *   when connections are refused, after the death age and store_lost_ms when there is silence. Who joins waits for
+ *   store_lost_ms, and for MU_RDZV_SURPLUS_MS where it has no place in the round.
+ * - Rank and world are those of the complete document as written, and of nobody else's idea of it: the first member
+ *   that sees the complete document puts down its digest, and whoever saw another one does not start but joins anew. */
 #ifndef MU_RDZV_RDZV_H
 #define MU_RDZV_RDZV_H
 
@@ -124,8 +126,8 @@ enum mu_rdzv_effect_type {
 #undef X
 };
 
-/* LOOKED: mu_rdzv_doc(), at most a second old. LEFT also answers STOP. BACKEND_DOWN is also told of the first request that is
- * refused. Errors are mu_rdzv_error(). */
+/* LOOKED: mu_rdzv_doc(), at most a second old. LEFT also answers STOP. BACKEND_DOWN is also told of the first request
+ * that is refused. Errors are mu_rdzv_error(). */
 #define MU_RDZV_TELLS(X)                                                                                               \
     MU_PART_TELLS(X)                                                                                                   \
     X(PLANNED, "planned") /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                          \

@@ -27,8 +27,8 @@ void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_m
     assert(value != VALUE_GONE || !r->has_token); /* there is nothing that a write could replace */
 }
 
-/* The document is not for us, and is left as it is. The owner's requests fail at once; a member bears it for as long as it
- * would bear a silent peer. */
+/* The document is not for us, and is left as it is. The owner's requests fail at once; a member bears it for as long as
+ * it would bear a silent peer. */
 void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     mu_rdzv_set_value(r, VALUE_REFUSED, now_ms);
@@ -69,7 +69,8 @@ void mu_rdzv_look_for_host(struct mu_rdzv *r)
         r->host_state = HOST_MEMBER;
 }
 
-/* We want to join, and the round is complete and full without us. Where the document is missing, there is no such round. */
+/* We want to join, and the round is complete and full without us. Where the document is missing, there is no such
+ * round. */
 static bool is_surplus(const struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
@@ -79,8 +80,8 @@ static bool is_surplus(const struct mu_rdzv *r)
            (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
 }
 
-/* When the store is lost for good; NEVER: it is waited for without a limit. A PyTorch node does not say that it hosts the
- * store; where one is in the round and no node of ours hosts it, a PyTorch node does. */
+/* When the store is lost for good; NEVER: it is waited for without a limit. A PyTorch node does not say that it hosts
+ * the store; where one is in the round and no node of ours hosts it, a PyTorch node does. */
 static uint64_t store_lost_ms(const struct mu_rdzv *r)
 {
     bool with_stock = r->host_state == HOST_OUTSIDE && r->copy != COPY_NONE && !r->all_ours;
@@ -238,8 +239,8 @@ void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 
 /* ---- A document that is gone, or was overwritten ---- */
 
-/* We were in the complete round of our copy, and it may still go on. After a deletion only members put it back; a foreign value
- * is also replaced by a node that is about to leave that round, so that the others learn of it. */
+/* We were in the complete round of our copy, and it may still go on. After a deletion only members put it back; a
+ * foreign value is also replaced by a node that is about to leave that round, so that the others learn of it. */
 static bool holds_round(const struct mu_rdzv *r)
 {
     const struct mu_doc *last = &r->sights.doc;
@@ -250,8 +251,8 @@ static bool holds_round(const struct mu_rdzv *r)
            (r->phase == MU_RDZV_PHASE_MEMBER || (leaving && r->value == VALUE_FOREIGN));
 }
 
-/* Our copy may have older heartbeats than those that were lost, and nodes that did not see the document gone would take that
- * for silence. So each is a little later than it was: a change, which begins their judgement anew. */
+/* Our copy may have older heartbeats than those that were lost, and nodes that did not see the document gone would take
+ * that for silence. So each is a little later than it was: a change, which begins their judgement anew. */
 static void renew_heartbeats(struct mu_doc *doc)
 {
     for (size_t i = 0; i < doc->count; i++)
@@ -278,8 +279,8 @@ static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
     mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
 }
 
-/* Others may hold the document: members look as often as we do. Where it is gone, there are such members if we saw their
- * round; where it was overwritten, there may always be some. */
+/* Others may hold the document: members look as often as we do. Where it is gone, there are such members if we saw
+ * their round; where it was overwritten, there may always be some. */
 static bool others_may_restore(const struct mu_rdzv *r, uint64_t now_ms)
 {
     const struct mu_doc *last = &r->sights.doc;

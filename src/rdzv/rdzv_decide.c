@@ -1,4 +1,5 @@
-/* What follows from the document as it was just seen: the rules are asked, and their actions gathered into one write. */
+/* What follows from the document as it was just seen: the rules are asked, and their actions gathered into one
+ * write. */
 #include "rdzv/rdzv_parts.h"
 
 #include <assert.h>
@@ -41,8 +42,8 @@ uint64_t mu_rdzv_effective_deadline_ms(const struct mu_rdzv *r)
     return r->spare ? NEVER : r->deadline_ms;
 }
 
-/* When to write a heartbeat. A node that waits for its turn, or whose round is ending, writes itself into the document soon
- * all the same; until then a heartbeat would only get into the way of those who leave and join. */
+/* When to write a heartbeat. A node that waits for its turn, or whose round is ending, writes itself into the document
+ * soon all the same; until then a heartbeat would only get into the way of those who leave and join. */
 uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r)
 {
     bool ends = r->phase == MU_RDZV_PHASE_MEMBER && r->lost_count > 0 && r->dead_count == 0;

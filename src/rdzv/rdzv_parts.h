@@ -48,7 +48,8 @@ enum host_state {
     HOST_OUTSIDE /* a store that stands alone, or a PyTorch node that is not known */
 };
 
-/* NONE --park--> PARKED --it rings--> RUNG --document seen--> NONE; LATER until then where it failed or rings for nothing. */
+/* NONE --park--> PARKED --it rings--> RUNG --document seen--> NONE; LATER until then where it failed or rings for
+ * nothing. */
 enum bell_state { BELL_NONE, BELL_PARKED, BELL_RUNG, BELL_LATER };
 
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };

@@ -34,10 +34,10 @@ void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     tell(out, MU_RDZV_TELL_LOST)->round = r->world.round;
 }
 
-/* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted. It counts
- * none if it hears from us that the round is over before its own workers have failed of that, and then they never meet ours.
- * So everybody's get a moment to fail: who wants to leave a whole round waits for others to leave it, and who sees one
- * leave waits for its own workers. */
+/* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted.
+ * It counts none if it hears from us that the round is over before its own workers have failed of that, and then they
+ * never meet ours. So everybody's get a moment to fail: who wants to leave a whole round waits for others to leave it,
+ * and who sees one leave waits for its own workers. */
 bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
 {
     return r->shares_store && r->world_valid && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
@@ -60,8 +60,9 @@ static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGES
     (void)snprintf(digest, MU_RDZV_DIGEST_MAX, "%zu-%016llx", doc->participants, (unsigned long long)sum);
 }
 
-/* A complete round without some of its ranks or with too few of them, one that others saw with more or fewer members, or one that
- * was over for us already: it is over before it began for us. We leave it, which the others notice, and join the next one. */
+/* A complete round without some of its ranks or with too few of them, one that others saw with more or fewer members,
+ * or one that was over for us already: it is over before it began for us. We leave it, which the others notice, and
+ * join the next one. */
 static void leave_broken_round(struct mu_rdzv *r)
 {
     r->exit_round = r->sights.doc.round;
@@ -119,8 +120,9 @@ static int enter_world(struct mu_rdzv *r)
     return 0;
 }
 
-/* A store that has lost its data gets back the document that some member held: we may be in it again, although we had left. And
- * where nobody held one, the numbers of rounds may come again. A round is joined once, or its keys would be those of two. */
+/* A store that has lost its data gets back the document that some member held: we may be in it again, although we had
+ * left. And where nobody held one, the numbers of rounds may come again. A round is joined once, or its keys would be
+ * those of two. */
 static bool was_joined_before(const struct mu_rdzv *r, int64_t round)
 {
     for (size_t i = 0; i < PAST_MAX && i < r->past_count; i++) {

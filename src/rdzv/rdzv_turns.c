@@ -88,8 +88,9 @@ bool mu_rdzv_needs_turn(const struct mu_rdzv *r, enum mu_rdzv_action action)
     }
 }
 
-/* Each ring makes every node read the whole document. So a write is rung only if all of them have something to do because
- * of it; of the writes that tell all of them the same, the first one is rung. Everything else is found by the slow read. */
+/* Each ring makes every node read the whole document. So a write is rung only if all of them have something to do
+ * because of it; of the writes that tell all of them the same, the first one is rung. Everything else is found by the
+ * slow read. */
 
 /* ---- Ringing ---- */
 
@@ -163,8 +164,8 @@ void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token)
         mu_rdzv_set_bell(r, BELL_LATER); /* until the document is seen */
 }
 
-/* As long as the user says, or else growing, and by more where there are more to get out of the way of. Never so long that
- * heartbeats would be missed. */
+/* As long as the user says, or else growing, and by more where there are more to get out of the way of. Never so long
+ * that heartbeats would be missed. */
 static uint64_t back_off_below_ms(const struct mu_rdzv *r)
 {
     uint64_t most = mu_rdzv_death_age_ms(&r->settings) / 4 + 1;

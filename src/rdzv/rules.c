@@ -80,8 +80,8 @@ enum mu_rdzv_action mu_rules_join(const struct mu_doc *doc, const struct mu_node
     if (doc->complete) {
         if (count < settings->nodes_max && !waiting)
             return MU_RDZV_ADD_TO_WAIT_LIST;
-        /* Also from the wait list, where PyTorch would stay: there it would make members of a full round start anew, for
-         * ever and for nothing. */
+        /* Also from the wait list, where PyTorch would stay: there it would make members of a full round start anew,
+         * for ever and for nothing. */
         if (count >= settings->nodes_max && doc->dialect.spares)
             return MU_RDZV_ADD_TO_REDUNDANCY_LIST;
     } else if (!participant) {

@@ -100,8 +100,9 @@ int mu_rules_apply(struct mu_doc *doc, const struct mu_node *me, const struct mu
 void mu_rules_remove_dead(struct mu_doc *doc, const struct mu_rdzv_settings *settings, const struct mu_node *dead,
                           size_t count);
 
-/* The hold-down: how long members of the next round do not hear of waiting nodes, after a round that lasted for `lasted_ms` and
- * had a hold-down of `before_ms`. Twice as long each time, so that nodes that come and go cannot keep a group from working. */
+/* The hold-down: how long members of the next round do not hear of waiting nodes, after a round that lasted for
+ * `lasted_ms` and had a hold-down of `before_ms`. Twice as long each time, so that nodes that come and go cannot keep a
+ * group from working. */
 uint64_t mu_rules_hold_ms(uint64_t before_ms, uint64_t lasted_ms);
 
 /* Whether the participants of a complete document have the ranks 0..n-1, each once, in node order. */

@@ -1,14 +1,14 @@
 /* What must hold of a job:
  *
- *   G1  who starts workers in a round does so with the ranks that follow from the members and their sizes, so that together
+ *   G1  workers of a round are started with the ranks that follow from the members and their sizes, so that together
  *       they are 0..n-1, and with the round's one restart count
- *   G2  nothing of an old round's workers is there when a node joins, or starts new ones; of a node that was removed they
- *       are killed at once
+ *   G2  nothing of an old round's workers is there when a node joins, or starts new ones; those of a node that was
+ *       removed are killed at once
  *   G3  a lost member that was not done makes the others regroup, in bounded time; one that was done never does
- *   G4  the document is closed with a verdict in the store: success when all members of a round are done, failure when the
- *       budget is used up
- *   B   a round that a worker's failure ended costs one restart, once, and none if a member was lost before that failure;
- *       the job fails when none is left, and not before; a round that was over for the job by then costs nothing
+ *   G4  the document is closed with a verdict in the store: success when all members of a round are done, failure when
+ *       the budget is used up
+ *   B   a round that a worker's failure ended costs one restart, once, and none if a member was lost before that
+ *       failure; the job fails when none is left, and not before; a round that was already over costs nothing
  *   T   a worker's failure ends the round for all at once, however long it takes its own agent to stop the others
  *   S   a group's state follows from the one before, and from what its agent is about
  *   G5  no process is left when an agent ends, whatever made it end; but for those that cannot be killed, who are named
@@ -114,8 +114,8 @@ void check_boot_failed(struct agent *a)
     c.stirred = true;
 }
 
-/* All who run workers in a round do so with one restart count. (A member of a round that was restored, after it was lost with
- * its store, may be in it for a second time.) */
+/* All who run workers in a round do so with one restart count. (A member of a round that was restored, after it was
+ * lost with its store, may be in it for a second time.) */
 static void check_count(const struct agent *a)
 {
     for (unsigned i = 0; i < w.nodes_count; i++) {
@@ -571,9 +571,9 @@ void check_each_second(void)
     }
 }
 
-/* Those who are not done and have no reason of their own to end are enough for a round: then the job ends for all of them
- * in the same way. Unless its store has forgotten the job, or who was done gives up waiting: also without knowing it, because
- * its process was stopped for longer than it waits. */
+/* Those who are not done and have no reason of their own to end are enough for a round: then the job ends for all of
+ * them in the same way. Unless its store has forgotten the job, or who was done gives up waiting: also without knowing
+ * it, because its process was stopped for longer than it waits. */
 void check_calm(void)
 {
     int64_t undone = 0;

@@ -1,6 +1,6 @@
-/* The plain keys of the store, as c10d has them: get waits, compare-and-set answers what is there now and, where nothing
- * is, what was expected. They go and come back with the document's store. Each request is answered once; on an agent's
- * connection none overtakes another one, but for gets, which have their own. */
+/* The plain keys of the store, as c10d has them: get waits, compare-and-set answers what is there now and, where
+ * nothing is, what was expected. They go and come back with the document's store. Each request is answered once; on an
+ * agent's connection none overtakes another one, but for gets, which have their own. */
 #include "job_sim.h"
 
 struct key {

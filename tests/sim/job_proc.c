@@ -1,8 +1,8 @@
-/* The processes of an agent, and how they are stopped: by the program's own machine of proc/stop.h, with the list of who is
- * there that its driver would make.
+/* The processes of an agent, and how they are stopped: by the program's own machine of proc/stop.h, with the list of
+ * who is there that its driver would make.
  *
- * Workers run for a while and exit, or fail; they die of signals at once, slowly, or of no other one than SIGKILL. Around
- * them there may be
+ * Workers run for a while and exit, or fail; they die of signals at once, slowly, or of no other one than SIGKILL.
+ * Around them there may be
  *   - children in their group, who stay when they are gone, or go a moment later
  *   - detached ones, and detached ones of these: the agent sees them only when their parent is dead, or does not die
  *   - a manager of shared memory, which goes two seconds after its worker
@@ -130,8 +130,8 @@ static uint64_t to_die_us(const struct proc *proc)
     return other_trouble(T_DYING) ? other_below(4 * SECOND) : other_below(30 * MS);
 }
 
-/* How long workers take to die is drawn for all of them, alive or not, when they are told to, and once more when their grace
- * would be over: the stories hang on how often. */
+/* How long workers take to die is drawn for all of them, alive or not, when they are told to, and once more when their
+ * grace would be over: the stories hang on how often. */
 static void draw_deaths(struct processes *procs, int signal)
 {
     for (unsigned i = 0; i < procs->count; i++) {

@@ -1,5 +1,5 @@
-/* Whole jobs in a storm: what the parts of this simulator share. It stands on the rendezvous' simulator (rdzv_sim.h: the
- * clock, the store's document, the nodes) and puts an agent on top of every node.
+/* Whole jobs in a storm: what the parts of this simulator share. It stands on the rendezvous' simulator (rdzv_sim.h:
+ * the clock, the store's document, the nodes) and puts an agent on top of every node.
  *
  *   sim_job.c     what the seed decides, the storm, the healing, the command line
  *   job_agent.c   an agent: the program's own machines, wired as the program wires them

@@ -1,5 +1,5 @@
-/* What must hold. The store sees every write, and each node's answers pass through here, so that what a machine does can
- * be held against what it can know; and against what is so.
+/* What must hold. The store sees every write, and each node's answers pass through here, so that what a machine does
+ * can be held against what it can know; and against what is so.
  *
  *   I1  the ranks of a completed round are 0..n-1, in the order of the nodes
  *   I2  who joins a round is told the same members and its own place among them

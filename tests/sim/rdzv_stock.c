@@ -1,7 +1,7 @@
 /* A node as PyTorch behaves, written from its description and sharing nothing with our rules: it polls once a second,
  * compares wall clocks, writes again at once when it lost, takes its world from its own cleaned copy, and tells nobody
- * anything. Above it an agent: looks for waiting nodes, and joins again when a peer of its world is gone, as its workers
- * would fail then. */
+ * anything. Above it an agent: looks for waiting nodes, and joins again when a peer of its world is gone, as its
+ * workers would fail then. */
 #include "rdzv_sim.h"
 
 #define CACHE_US SECOND

@@ -1229,8 +1229,8 @@ int main(int argc, char **argv)
     for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
         run_seed(first + done, trace);
     printf(
-        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that was "
-        "there, %llu that went on while somebody stopped)\n",
+        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that "
+        "was there, %llu that went on while somebody stopped)\n",
         (unsigned long long)done, (unsigned long long)first, (unsigned long long)rounds_total,
         (unsigned long long)steps_total, (unsigned long long)same_numbers_total, (unsigned long long)stops_total);
     free(heap);

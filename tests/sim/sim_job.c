@@ -1,5 +1,5 @@
-/* Whole jobs in a storm: agents and their workers on top of the rendezvous, in virtual time. See job_sim.h for the parts
- * and job_check.c for what must hold.
+/* Whole jobs in a storm: agents and their workers on top of the rendezvous, in virtual time. See job_sim.h for the
+ * parts and job_check.c for what must hold.
  *
  *     muster-sim-job --seeds N [--seed FIRST]     N seeds, one after the other
  *     muster-sim-job --time SECONDS               fresh seeds for so long
@@ -598,10 +598,10 @@ static double seconds(void)
 
 static int usage(void)
 {
-    (void)fputs(
-        "usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS | --stories] [--nodes N] [--faults LIST] [--trace]\n"
-        "faults:",
-        stderr);
+    (void)fputs("usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS | --stories] [--nodes N] [--faults LIST] "
+                "[--trace]\n"
+                "faults:",
+                stderr);
     for (unsigned i = 0; i < FAULTS_COUNT; i++)
         (void)fprintf(stderr, " %s", fault_names[i]);
     for (unsigned i = 0; i < TROUBLES_COUNT; i++)

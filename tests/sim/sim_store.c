@@ -4,9 +4,9 @@
  *     muster-sim-store --seconds N            fresh seeds for so long; prints how many runs a second
  *     muster-sim-store --seed N [--trace]     one seed, told line by line
  *
- * A seed decides everything: how many clients there are, which dialects they speak, how the network cuts, delays, stalls
- * and breaks, what is called when and with how much patience, who dies, and which allocations fail. After a storm the
- * network heals, and everybody must be able to work again.
+ * A seed decides everything: how many clients there are, which dialects they speak, how the network cuts, delays,
+ * stalls and breaks, what is called when and with how much patience, who dies, and which allocations fail. After a
+ * storm the network heals, and everybody must be able to work again.
  *
  * What must hold, at every step:
  *   - a call ends exactly once, not after its deadline, and nothing is ever out of step on a connection;

@@ -880,7 +880,8 @@ static void a_c10d_handler_given_in_the_spec_runs_under_an_agent(void **state)
     close_hall(&hall);
 }
 
-/* A node with a handler of a shared object. It has no store, and no address for the workers: one node can do without. */
+/* A node with a handler of a shared object. It has no store, and no address for the workers: one node can do
+ * without. */
 static void run_solo(const char *name, const char *script, const char *change)
 {
     struct muster_rdzv_registry *registry = NULL;
