@@ -131,8 +131,8 @@ def test_a_foreign_value_in_a_key_of_the_round_is_not_the_end(scene, serve, part
     workers = scene.world(2)
     [own] = keys(server, "/MASTER_ADDR")
     server.call("set", own.replace("MASTER_ADDR", part), value)
-    workers[0].succeed()
     done = agent_of(scene, workers[0])
+    workers[0].succeed()
     until(lambda: keys(server, "/done/0"), what="a done mark")
     server.call("set", own.replace("MASTER_ADDR", part), value)
     assert workers[1].alive and done.process.poll() is None
