@@ -440,7 +440,7 @@ static void take_turn(struct mu_c10d_work *work)
 {
     struct mu_c10d *driver = work->driver;
     bool repaired = work->calls[0].call.kind == MU_CALL_SET;
-    int64_t turn = work->calls[repaired ? 2 : 0].call.result, done = turn - 1;
+    int64_t turn = work->calls[repaired ? 2 : 0].call.result, done = turn > 0 ? turn - 1 : 0;
     bool counts = (repaired || read_counter(&work->calls[1].call.bytes, &done)) && turn > 0 && are_turns(turn, done);
 
     driver->doubts_turns = !counts;
