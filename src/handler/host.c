@@ -29,7 +29,7 @@ static struct mu_host_effect *add(struct mu_host_effects *out, enum mu_host_effe
 static void set_state(struct mu_host *h, enum mu_host_state state)
 {
     static const unsigned before[] = {
-        /* from which states each is entered */
+    /* from which states each is entered */
 #define FROM(name) 1U << MU_HOST_##name
         [MU_HOST_IDLE] = FROM(RESOLVING) | FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(FOUND) | FROM(IDLE),
         [MU_HOST_RESOLVING] = FROM(IDLE) | FROM(PAUSING),

@@ -109,19 +109,19 @@ enum {
 };
 
 static const struct mu_slice class_modules[] = {
-#define X(name, module, class) [CLASS_##name] = { (module), sizeof(module) - 1 },
+#define X(name, module, class) { (module), sizeof(module) - 1 },
     CLASSES(X)
 #undef X
 };
 
 static const struct mu_slice class_names[] = {
-#define X(name, module, class) [CLASS_##name] = { (class), sizeof(class) - 1 },
+#define X(name, module, class) { (class), sizeof(class) - 1 },
     CLASSES(X)
 #undef X
 };
 
 static const struct mu_slice attribute_names[] = {
-#define X(name, text) [ATTRIBUTE_##name] = { (text), sizeof(text) - 1 },
+#define X(name, text) { (text), sizeof(text) - 1 },
     ATTRIBUTES(X)
 #undef X
 };

@@ -214,8 +214,7 @@ bool is_another_s_rank(const struct node *node)
     (void)snprintf(key, sizeof key, JOB "/muster/v_%" PRId64 "/rank_%" PRId64, node->version, node->rank);
     name_of(node, name, sizeof name);
     mark = etcd_value(key);
-    return !node->is_stock && mark != NULL && mu_node_read(mu_slice_str(mark), &other) &&
-           strcmp(mark, name) != 0;
+    return !node->is_stock && mark != NULL && mu_node_read(mu_slice_str(mark), &other) && strcmp(mark, name) != 0;
 }
 
 /* Where everything is lost, PyTorch takes another group for its own; but nobody of ours has a rank that PyTorch has by
