@@ -40,7 +40,8 @@ struct c10d {
     struct mu_kv_request ask;         /* for hosted_by */
     char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct mu_server *server;
-    void (*alone)(void *ctx); /* is told when nobody else is connected any more */
+    struct mu_server_watch *watch; /* of the document */
+    void (*alone)(void *ctx);      /* is told when nobody else is connected any more */
     void *alone_ctx;
 };
 
@@ -64,6 +65,8 @@ static void close_server(struct c10d *c)
     struct mu_server *server = c->server;
 
     c->server = NULL;
+    if (c->watch != NULL)
+        mu_server_unwatch(server, c->watch);
     mu_shell_hold(shell_of(c));
     mu_server_close(server, on_server_closed, c);
 }
@@ -188,6 +191,29 @@ static void record_hosting(const struct c10d *c)
                        (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
 }
 
+/* No node writes that. Each one that reads it says what it found; only the host knows from whom it came. */
+static void on_document(void *ctx, struct mu_slice value)
+{
+    const struct c10d *c = ctx;
+    const union mu_addr *from = mu_server_writer_address(c->server);
+    char text[MU_ADDR_TEXT_MAX];
+
+    if (from != NULL && !mu_kv_c10d_may_be_document(value))
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s has overwritten the document with something else (%zu bytes)",
+               c->dynamic.run_id, mu_addr_format(from, text), value.len);
+}
+
+static void watch_document(struct c10d *c)
+{
+    char key[MU_KV_RUN_ID_MAX + 32];
+    int len = snprintf(key, sizeof key, "/torch.rendezvous.%s", c->dynamic.run_id);
+    struct muster_error error;
+
+    if (len < 0 || (size_t)len >= sizeof key ||
+        mu_server_watch(c->server, mu_slice(key, (size_t)len), on_document, c, &c->watch, &error) < 0)
+        c->watch = NULL; /* no memory: one line less in the log */
+}
+
 static void listen_for_nodes(struct c10d *c)
 {
     const struct mu_bind bind = mu_boot_bind(&shell_of(c)->boot.machine);
@@ -207,6 +233,7 @@ static void listen_for_nodes(struct c10d *c)
     (void)mu_node_text(&shell_of(c)->me, c->hosted_by);
     say_where(c, &plan);
     record_hosting(c);
+    watch_document(c);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND });
 }
 

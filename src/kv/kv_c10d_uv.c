@@ -150,6 +150,13 @@ static bool is_marker(const struct muster_bytes *bytes)
     return bytes->len == sizeof no_document - 1 && memcmp(bytes->data, no_document, bytes->len) == 0;
 }
 
+bool mu_kv_c10d_may_be_document(struct mu_slice text)
+{
+    const struct muster_bytes bytes = { .data = (char *)text.data, .len = text.len };
+
+    return is_marker(&bytes) || (text.len > 2 && memcmp(text.data, "gA", 2) == 0);
+}
+
 static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice)
 {
     return bytes->len == slice.len && (slice.len == 0 || memcmp(bytes->data, slice.data, slice.len) == 0);

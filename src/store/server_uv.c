@@ -340,6 +340,11 @@ uint64_t mu_server_writer(const struct mu_server *server)
     return server->current == NULL ? 0 : server->current->number;
 }
 
+const union mu_addr *mu_server_writer_address(const struct mu_server *server)
+{
+    return server->current == NULL ? NULL : &server->current->addr;
+}
+
 void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_t connection), void *ctx)
 {
     server->gone = gone;

@@ -57,6 +57,7 @@ int mu_server_compare_set(struct mu_server *server, struct mu_slice key, struct 
                           struct mu_slice value, struct muster_error *reterr);
 /* Within a callback of a watch: the number of the connection that has changed the value; 0: none has. */
 uint64_t mu_server_writer(const struct mu_server *server);
+const union mu_addr *mu_server_writer_address(const struct mu_server *server); /* NULL: none has */
 /* `gone` whenever a connection has ended, with its number. NULL: nobody wants to know. Never after
  * mu_server_close(). */
 void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_t connection), void *ctx);

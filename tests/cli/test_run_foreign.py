@@ -2,6 +2,7 @@
 
 import base64
 import pickle
+import re
 
 import pytest
 
@@ -86,6 +87,8 @@ def test_a_document_that_is_overwritten_is_put_back_and_workers_run_on(nodes, sc
     assert "somebody has overwritten the document: what is stored under 'torch.rendezvous.job' is not base64 (7 bytes); " \
         "putting it back" in told, told
     assert "restarting the group" not in told
+    wrote = re.findall(r"rendezvous 'job': 127\.0\.0\.1:\d+ has overwritten the document with something else \((\d+) bytes\)", told)
+    assert not nodes.hosts or {"7", "0", str(1 << 20)} <= set(wrote), told  # only the host knows from where it came
 
 
 def test_counters_that_are_overwritten_change_nothing(nodes, scene):
