@@ -84,10 +84,10 @@ def test_a_document_that_is_overwritten_is_put_back_and_workers_run_on(nodes, sc
         assert all(worker.alive for worker in workers), what
     succeed(workers, agents)
     told = "".join(agent.err for agent in agents)
-    assert "somebody has overwritten the document: what is stored under 'torch.rendezvous.job' is not base64 (7 bytes); " \
-        "putting it back" in told, told
+    assert "somebody has overwritten the document: what is stored under 'torch.rendezvous.job' is not base64 (7 bytes)" \
+        "; putting it back" in told, told
     assert "restarting the group" not in told
-    wrote = re.findall(r"rendezvous 'job': 127\.0\.0\.1:\d+ has overwritten the document with something else \((\d+) bytes\)", told)
+    wrote = re.findall(r"'job': 127\.0\.0\.1:\d+ has overwritten the document with something else \((\d+) bytes\)", told)
     assert not nodes.hosts or {"7", "0", str(1 << 20)} <= set(wrote), told  # only the host knows from where it came
 
 
