@@ -24,7 +24,8 @@ import urllib.request
 
 import pytest
 
-from run_scene import ACTOR, DEATH_AGE, REGROUP, children, default_signals, free_port, freezer, is_alive, stat
+from run_scene import (ACTOR, DEATH_AGE, OTHER_LAYOUT, REGROUP, children, default_signals, free_port, freezer, is_alive,
+                       stat)
 from serving import LIMIT, MUSTER, environment, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -1749,7 +1750,7 @@ def test_a_shutdown_that_fails_is_recorded_and_leaves_a_success_what_it_is(scene
     server = serve()
     agent = scene.node(server.endpoint, "--nnodes=1", f"--event-log-handler=file:{path}", conf="close_timeout=1")
     [worker] = scene.world(1)
-    server.call("set", "torch.rendezvous.job", "nonsense")  # it cannot be marked closed any more
+    server.call("set", "torch.rendezvous.job", OTHER_LAYOUT.decode())  # it cannot be marked closed any more
     worker.succeed()
     assert agent.end() == 0
     failed = [event for event in all_events(path) if event.get("node_state") == "FAILED"][-1]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from run_scene import free_port
+from run_scene import OTHER_LAYOUT, free_port
 from serving import run, until
 
 DOCUMENT = "torch.rendezvous.job"
@@ -138,12 +138,9 @@ def test_a_document_that_is_overwritten_while_nodes_regroup_does_not_end_the_job
 
 
 def test_a_document_of_another_layout_is_left_alone(scene, serve):
-    """A whole pickle of PyTorch's state that has a field of which nobody here has heard."""
     store = Store(serve().endpoint)
-    state = b"ctorch.distributed.elastic.rendezvous.dynamic_rendezvous\n_RendezvousState\n)\x81}\x8c\x05novelK\x07sb"
-    text = base64.b64encode(b"\x80\x04" + state + b".")
-    store.put(DOCUMENT, text)
+    store.put(DOCUMENT, OTHER_LAYOUT)
     agent = scene.node(store.endpoint, "--nnodes=2")
     assert agent.end() == 1
     assert "'job'" in agent.err.splitlines()[-1]
-    assert store.call("get", DOCUMENT).out == text
+    assert store.call("get", DOCUMENT).out == OTHER_LAYOUT
