@@ -69,13 +69,13 @@ void mu_rdzv_look_for_host(struct mu_rdzv *r)
         r->host_state = HOST_MEMBER;
 }
 
-/* We want to join, and the round is complete and full without us. Where the document is missing, there is no such
- * round. */
+/* We want to join, and the round is complete and full without us. Where the document is gone or was
+ * overwritten, there may be no such round any more. */
 static bool is_surplus(const struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
 
-    return is_joining(r) && r->copy == COPY_STORED && r->value != VALUE_GONE && doc->complete &&
+    return is_joining(r) && r->copy == COPY_STORED && r->value == VALUE_FINE && doc->complete &&
            !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT) &&
            (r->spare || (int64_t)doc->participants >= r->settings.nodes_max);
 }
@@ -251,6 +251,16 @@ static bool holds_round(const struct mu_rdzv *r)
            (r->phase == MU_RDZV_PHASE_MEMBER || (leaving && r->value == VALUE_FOREIGN));
 }
 
+/* A copy from before a pause of ours may be of a round that the others have left. They have most of the interval to put
+ * theirs back first. */
+static bool may_put_back(const struct mu_rdzv *r, uint64_t now_ms)
+{
+    uint64_t interval_ms = r->settings.keep_alive_ms;
+
+    return holds_round(r) && (r->value != VALUE_FOREIGN || now_ms - r->sights.seen_ms <= interval_ms ||
+                              now_ms - r->value_since_ms >= interval_ms / 10 * 9);
+}
+
 /* Our copy may have older heartbeats than those that were lost, and nodes that did not see the document gone would take
  * that for silence. So each is a little later than it was: a change, which begins their judgement anew. */
 static void renew_heartbeats(struct mu_doc *doc)
@@ -308,7 +318,7 @@ static void begin_anew(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
 static void restore(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     r->sights.any = false; /* nobody is judged by what was before */
-    if (holds_round(r))
+    if (may_put_back(r, event->now_ms))
         put_back(r, event, out);
     else if (others_may_restore(r, event->now_ms))
         r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
@@ -338,7 +348,7 @@ void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, co
     first = r->value != VALUE_FOREIGN;
     mu_rdzv_set_value(r, VALUE_FOREIGN, event->now_ms);
     (void)mu_fail(&r->error, MUSTER_ERDZV_STATE, "somebody has overwritten the document: %s; %s", error->text,
-                  holds_round(r) ? "putting it back" : "waiting for its members to put it back");
+                  may_put_back(r, event->now_ms) ? "putting it back" : "waiting for its members to put it back");
     if (first)
         tell(out, MU_RDZV_TELL_FOREIGN);
     if (r->looking) {

@@ -2324,6 +2324,23 @@ static void what_is_put_back_has_new_heartbeats_of_all(void **unused)
     assert_int_equal(mu_doc_find(mu_rdzv_doc(s->r), &c)->heartbeat_us, 2000001);
 }
 
+/* The others may have gone on without us: it is theirs, if they are there. */
+static void a_member_that_has_paused_is_the_last_to_put_it_back(void **unused)
+{
+    struct scene *s = START(2, 2, PLAIN);
+    uint64_t since_ms = 0;
+
+    (void)unused;
+    be_member(s, "0 complete a=0@ b=1@");
+    T(pass(s, 2 * INTERVAL_MS), "read");
+    since_ms = s->now_ms;
+    T(state(s, "garbage"), "foreign value, not ours");
+    while (strcmp(wake(s), "read") == 0 && state(s, "garbage")[0] == '\0')
+        assert_true(s->now_ms < since_ms + INTERVAL_MS);
+    T(s->trace.text, "write 0 complete a=0 b=1");
+    assert_in_range(s->now_ms - since_ms, INTERVAL_MS / 2, INTERVAL_MS);
+}
+
 static void what_the_back_end_cannot_decode_is_replaced_too(void **unused)
 {
     struct muster_error error = { .code = MUSTER_ERDZV_STATE, .text = "not base64" };
@@ -2770,6 +2787,17 @@ static void who_has_seen_the_store_empty_is_no_spare_of_what_was_there(void **un
     T(is_gone(s), "backend_down");
     T(wake(s), "read");
     T(state(s, NULL), "backend_up"); /* its members may put the document back */
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(keep_failing(s, true, 10 * MU_RDZV_SURPLUS_MS), "read");
+
+    s = START(2, 2, PLAIN); /* or overwritten */
+    T(ask(s, MU_RDZV_JOIN), "read");
+    (void)state(s, "0 complete S=0@ c=1@");
+    (void)written(s);
+    T(host_is(s, '\0'), "");
+    T(wake(s), "read");
+    T(state(s, "garbage"), "foreign value, not ours");
     T(wake(s), "read");
     T(is_gone(s), "backend_down");
     T(keep_failing(s, true, 10 * MU_RDZV_SURPLUS_MS), "read");
@@ -3638,6 +3666,7 @@ int main(void)
         SCENE(a_member_bears_a_document_of_another_layout_for_the_death_age),
         SCENE(a_member_replaces_what_a_stranger_wrote),
         SCENE(what_is_put_back_has_new_heartbeats_of_all),
+        SCENE(a_member_that_has_paused_is_the_last_to_put_it_back),
         SCENE(what_the_back_end_cannot_decode_is_replaced_too),
         SCENE(nobody_is_judged_by_what_was_before_it_was_overwritten),
         SCENE(a_joiner_leaves_a_foreign_value_to_the_members_first),
