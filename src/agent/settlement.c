@@ -20,7 +20,7 @@ size_t mu_settlement_write(const struct mu_settlement *s, char text[static MU_SE
     json_t *missing, *json;
     size_t len;
 
-    if (!s->known || (s->missing.count == 0 && s->failure[0] == '\0'))
+    if (!s->known)
         return 0;
     missing = json_array();
     for (size_t i = 0; i < s->missing.count; i++)

@@ -17,7 +17,8 @@
  *     says how a member was lost. A note that says "again" was written when the round ended: what came later is not the
  *     cause.
  *   - A store that does not answer has no goodbye: nothing is charged. A store that has lost the budget has not lost
- *     the claim, which the role infos tell as well.
+ *     the claim, which the role infos tell as well. A member that has claimed a failure may miss the round in which it
+ *     is settled, so every role info names its last round: a claim of an older one is not charged again.
  *   - If no member of the failed round is in the new one (spares have all its places), nobody knows who is missing, and
  *     the restart is charged. So it is with identical workers, who tell no role infos, if rank 0 was not in that round.
  *   - With a PyTorch member in the round each agent counts its own failures, as PyTorch does. Nothing is settled.
@@ -45,7 +46,8 @@ struct mu_settlement {
     struct mu_vanished missing;              /* its members that are not in the new round */
 };
 
-/* As JSON, for a role info. Returns the length; 0: there is nothing to tell, or no memory for it. */
+/* As JSON, for a role info. A round that nothing is said against is told, too: what was claimed before it is settled.
+ * Returns the length; 0: nothing is known, or there is no memory for it. */
 size_t mu_settlement_write(const struct mu_settlement *settlement, char text[static MU_SETTLEMENT_JSON_MAX]);
 /* What another member tells, in addition to what is known. Anything else that is found there is ignored. */
 void mu_settlement_add(struct mu_settlement *settlement, const json_t *json);

@@ -681,6 +681,8 @@ static const struct story {
       "who is below one that cannot be killed does not live on with it" },
     { 0x6afb21dad279e, "outage,leftovers,boot",
       "short outages between the reads of one node do not make it take another for lost" },
+    { 0x6afb64287517e, "slow,outage,wipe,fail,boot",
+      "who missed the round in which its claim was settled does not have it charged again" },
 };
 
 struct options {

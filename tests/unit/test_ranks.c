@@ -883,6 +883,60 @@ static void a_claim_outlives_the_store_that_had_it(void **state)
     assert_string_equal(value(s, "?"), "compare and set muster.job/budget=4 3.00000000000000ab");
 }
 
+/* What is known of the round before by rank 0 and by the other member, and what comes of it if the store has forgotten
+ * the budget. */
+struct memory {
+    int64_t round, count; /* -1: it was in none */
+    bool claims;
+};
+
+static struct mu_ranks_start start_with(int64_t rank, struct memory memory)
+{
+    struct mu_ranks_start round = ours(3, rank, 2);
+
+    round.count_min = memory.count;
+    round.last = (struct mu_settlement){ .known = memory.round >= 0, .round = memory.round, .tag = 0xcd };
+    if (memory.claims)
+        (void)snprintf(round.last.failure, sizeof round.last.failure, "rank 12's failure on n3");
+    return round;
+}
+
+/* A member that has claimed a failure may miss the round in which it is settled. Who was in that one tells of it. */
+static void a_claim_that_was_settled_is_not_charged_again(void **state)
+{
+    static const struct {
+        struct memory rank_0, other;
+        const char *budget; /* what is wanted for it */
+    } cases[] = {
+        { { 1, 4, true }, { -1, 0, false }, "=5 3." }, /* nobody has settled it */
+        { { 1, 4, true }, { 1, 4, false }, "=5 3." },
+        { { 1, 4, true }, { 1, 4, true }, "=5 3." },  /* one round costs one restart */
+        { { 1, 4, true }, { 2, 5, false }, "=5 3." }, /* it was charged */
+        { { 1, 4, true }, { 2, 4, false }, "=4 3." }, /* it was not */
+        { { 1, 4, true }, { 2, 5, true }, "=6 3." },  /* it was, and another one follows */
+        { { 2, 5, false }, { 1, 4, true }, "=5 3." },
+        { { 2, 4, false }, { 1, 4, true }, "=4 3." },
+        { { -1, 0, false }, { 1, 4, true }, "=5 3." },
+    };
+    struct scene *s = *state;
+    char info[1024];
+
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        const char *set = "set " T "role_info/1=";
+        const char *found, *end;
+
+        s->ranks = (mu_ranks_free(s->ranks), make("default", 1));
+        found = start(s, start_with(1, cases[i / 2].other));
+        end = strstr(found, ", get " T);
+        assert_true(strncmp(found, set, strlen(set)) == 0 && end != NULL);
+        (void)snprintf(info, sizeof info, "%.*s", (int)(end - found - (ptrdiff_t)strlen(set)), found + strlen(set));
+        s->ranks = (mu_ranks_free(s->ranks), make("default", 1));
+        (void)start(s, start_with(0, cases[i / 2].rank_0));
+        assert_string_equal(value(s, info), LOOK);
+        assert_non_null(strstr(value(s, i % 2 == 0 ? "?" : "garbage"), cases[i / 2].budget));
+    }
+}
+
 /* Whatever the sizes, the roles and the order of answers: the same result for all, and one count. */
 static void any_world_is_ranked_as_it_should_be(void **state)
 {
@@ -942,6 +996,7 @@ int main(void)
         SCENE(a_new_rank_0_hears_from_the_others_who_is_missing),
         SCENE(only_the_claimed_round_is_settled),
         SCENE(a_claim_outlives_the_store_that_had_it),
+        SCENE(a_claim_that_was_settled_is_not_charged_again),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
         cmocka_unit_test(with_a_pytorch_member_everything_is_written_as_it_writes_it),

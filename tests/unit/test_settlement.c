@@ -68,12 +68,22 @@ static void the_latest_round_counts_and_the_first_failure(void **state)
 
 static void there_may_be_nothing_to_tell(void **state)
 {
-    struct mu_settlement none = { .known = false }, calm = of_round(3, "", NULL);
+    struct mu_settlement none = { .known = false };
     char text[MU_SETTLEMENT_JSON_MAX];
 
     (void)state;
     assert_int_equal(mu_settlement_write(&none, text), 0);
-    assert_int_equal(mu_settlement_write(&calm, text), 0);
+}
+
+static void a_round_without_failure_or_loss_ends_the_claim_of_an_older_one(void **state)
+{
+    struct mu_settlement to = of_round(2, "old", "node8"), calm = of_round(3, "", NULL);
+
+    (void)state;
+    tell(&calm, &to);
+    assert_int_equal(to.round, 3);
+    assert_string_equal(to.failure, "");
+    assert_int_equal(to.missing.count, 0);
 }
 
 static void the_longest_names_fit(void **state)
@@ -161,6 +171,7 @@ int main(void)
         cmocka_unit_test(what_one_member_tells_another_knows),
         cmocka_unit_test(the_latest_round_counts_and_the_first_failure),
         cmocka_unit_test(there_may_be_nothing_to_tell),
+        cmocka_unit_test(a_round_without_failure_or_loss_ends_the_claim_of_an_older_one),
         cmocka_unit_test(the_longest_names_fit),
         cmocka_unit_test(anything_else_is_ignored),
         cmocka_unit_test(only_who_said_nothing_was_lost),
