@@ -48,10 +48,8 @@ static void finish(struct turn_work *work, int rc, const struct muster_error *er
 {
     struct mu_kv_request *request = work->request;
 
-    if (rc < 0 && request != NULL) {
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
-    }
+    if (rc < 0 && request != NULL)
+        mu_kv_fail(request, rc, error);
     free(work);
     if (request != NULL)
         request->done(request);
@@ -65,9 +63,7 @@ static int rc_of(const struct mu_etcd2_call *call)
 
 static uint64_t time_left(const struct turn_work *work)
 {
-    uint64_t took_ms = uv_now(work->turns->loop) - work->request->started_ms;
-
-    return work->request->timeout_ms > took_ms ? work->request->timeout_ms - took_ms : 0;
+    return mu_kv_left_ms(work->request, uv_now(work->turns->loop));
 }
 
 static void get(struct turn_work *work, const char *key, uint64_t timeout_ms, mu_etcd2_done *done)
@@ -178,8 +174,7 @@ static void answer_waiting(struct mu_etcd2_turns *turns, int rc, const struct mu
     turns->waiting = NULL;
     (void)uv_timer_stop(&turns->timer);
     if (rc < 0) {
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+        mu_kv_fail(request, rc, error);
     } else {
         request->found = true;
         request->done_count = request->number;

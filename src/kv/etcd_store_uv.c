@@ -30,10 +30,7 @@ struct driver {
     struct mu_rng rng;
     struct mu_list jobs;
     struct mu_later later; /* requests that could not be begun */
-    bool closing;
-    unsigned parts_left; /* to be closed: client and `later` */
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
+    unsigned parts_left;   /* to be closed: client and `later` */
 };
 
 struct job {
@@ -115,12 +112,9 @@ static int place(const struct driver *driver, struct mu_slice key, struct mu_buf
 
 static void free_if_over(struct driver *driver)
 {
-    mu_kv_closed *closed = driver->on_closed;
-    void *ctx = driver->closed_ctx;
-
     if (driver->parts_left > 0 || !mu_list_empty(&driver->jobs))
         return;
-    closed(&driver->kv, ctx);
+    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     free(driver->dir);
     free(driver->root);
     free(driver->round_prefix);
@@ -143,7 +137,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
     mu_list_remove(&job->link);
     free_job(job);
-    if (driver->closing)
+    if (driver->kv.closing)
         free_if_over(driver);
 }
 
@@ -408,7 +402,7 @@ static void on_called(struct mu_etcd2_call *call)
     call->answer = (struct mu_etcd2_answer){ 0 };
     job->answer = &answer;
     job->busy = false;
-    if (job->driver->closing)
+    if (job->driver->kv.closing)
         fail_text(job, MUSTER_ECANCELED, "the store is being closed");
     else if (job->step == WATCH && mu_etcd2_is_away(call->rc))
         next(job, READ);
@@ -521,7 +515,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct job *job = NULL;
     int rc;
 
-    assert(!driver->closing);
+    assert(!kv->closing);
     mu_kv_begin(request, uv_now(driver->loop));
     if (!is_known(request->kind)) {
         rc = mu_fail(&request->error, MUSTER_ENOTSUP, "%s: an etcd store has no such thing",
@@ -560,10 +554,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct driver *driver = (struct driver *)kv;
 
-    assert(!driver->closing);
-    driver->closing = true;
-    driver->on_closed = closed;
-    driver->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     for (struct mu_list *link = driver->jobs.next; link != &driver->jobs; link = link->next) {
         struct job *job = MU_LIST_ITEM(link, struct job, link);
 

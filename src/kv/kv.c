@@ -19,9 +19,34 @@ void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms)
     mu_list_init(&request->link);
 }
 
+void mu_kv_fail(struct mu_kv_request *request, int rc, const struct muster_error *error)
+{
+    assert(rc < 0);
+    muster_bytes_done(&request->bytes);
+    muster_bytes_done(&request->state_token);
+    request->found = request->foreign = request->written = false;
+    request->error = *error;
+    request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+}
+
+uint64_t mu_kv_left_ms(const struct mu_kv_request *request, uint64_t now_ms)
+{
+    uint64_t took_ms = now_ms - request->started_ms;
+
+    return request->timeout_ms > took_ms ? request->timeout_ms - took_ms : 0;
+}
+
 void mu_kv_tell(struct mu_list *link)
 {
     struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);
 
     request->done(request);
+}
+
+void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
+{
+    assert(!kv->closing);
+    kv->closing = true;
+    kv->on_closed = closed;
+    kv->closed_ctx = ctx;
 }

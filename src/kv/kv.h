@@ -68,6 +68,10 @@ struct mu_kv_request {
 
 /* For drivers: a request that was asked now, and has no answer yet. */
 void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms);
+/* For drivers: it failed with rc, for the reason in `error`; what it has of an answer is freed. */
+void mu_kv_fail(struct mu_kv_request *request, int rc, const struct muster_error *error);
+/* For drivers: of its timeout; 0: nothing is left. */
+uint64_t mu_kv_left_ms(const struct mu_kv_request *request, uint64_t now_ms);
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */
 void mu_kv_tell(struct mu_list *link);
 
@@ -99,6 +103,12 @@ struct mu_kv_ops {
 
 struct mu_kv { /* first member of every driver's own */
     const struct mu_kv_ops *ops;
+    bool closing;
+    mu_kv_closed *on_closed;
+    void *closed_ctx;
 };
+
+/* For drivers: `close` was called. */
+void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
 
 #endif

@@ -123,7 +123,7 @@ static void judge_silence(const struct mu_c10d_call *one)
     struct mu_c10d_conn *conn = one->conn;
     struct mu_c10d *driver = conn->driver;
 
-    if (one->client != conn->client || conn != &driver->main || mu_c10d_is_wait(one->call.kind) || driver->closing)
+    if (one->client != conn->client || conn != &driver->main || mu_c10d_is_wait(one->call.kind) || driver->kv.closing)
         return;
     if (one->call.rc == 0 && one->call.kind != MU_CALL_SET) /* which is not answered */
         conn->silent = false;
@@ -144,10 +144,10 @@ static void take_error(struct mu_c10d_work *work, const struct mu_c10d_call *one
     if (one->call.rc >= 0 || work->error.code != 0)
         return;
     work->error = one->call.error;
-    if (one->call.rc == MUSTER_ECANCELED && !driver->closing)
+    if (one->call.rc == MUSTER_ECANCELED && !driver->kv.closing)
         (void)mu_fail(&work->error, MUSTER_ELOST, "the connection to %s was given up: the store does not answer",
                       driver->host);
-    work->gone = !driver->closing && mu_client_refused(one->client);
+    work->gone = !driver->kv.closing && mu_client_refused(one->client);
 }
 
 static void on_call_done(struct mu_call *call)
@@ -168,7 +168,7 @@ int mu_c10d_make_calls(struct mu_c10d_work *work, struct mu_c10d_conn *conn, uin
 {
     int rc;
 
-    if (work->driver->closing)
+    if (work->driver->kv.closing)
         return mu_fail(&work->error, MUSTER_ECANCELED, "the store was closed");
     rc = ensure(conn, timeout_ms, &work->error);
     if (rc < 0)

@@ -68,9 +68,7 @@ struct mu_c10d {
     struct mu_call publish;      /* of `host` */
     char *publish_key;
     size_t clients; /* not yet given back by the loop */
-    bool closing, later_closed;
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
+    bool later_closed;
 };
 
 static inline bool mu_c10d_is_wait(enum mu_call_kind kind)

@@ -37,17 +37,10 @@ static void begin(struct mu_c10d_work *work);
 
 /* ---- Requests ---- */
 
-/* Answers a request whose rc and error are set, from the loop. */
-static void answer_later(struct mu_c10d *driver, struct mu_kv_request *request)
+static void fail_later(struct mu_c10d *driver, struct mu_kv_request *request, const struct muster_error *error)
 {
+    mu_kv_fail(request, error->code, error);
     mu_later_push(&driver->later, &request->link);
-}
-
-static void set_error(struct mu_kv_request *request, const struct muster_error *error, bool gone)
-{
-    request->error = *error;
-    request->rc = mu_wrap(&request->error, error->code, "%s", mu_kv_kind_text(request->kind));
-    request->gone = gone;
 }
 
 static void free_answers(struct mu_c10d_work *work)
@@ -64,13 +57,6 @@ static void free_work(struct mu_c10d_work *work)
     free(work);
 }
 
-static void drop_answer(struct mu_kv_request *request)
-{
-    muster_bytes_done(&request->bytes);
-    muster_bytes_done(&request->state_token);
-    request->found = request->foreign = request->written = false;
-}
-
 /* The work is over; work->error says how. */
 static void finish(struct mu_c10d_work *work)
 {
@@ -81,8 +67,8 @@ static void finish(struct mu_c10d_work *work)
     if (work->error.code != 0) {
         if (request->kind == MU_KV_TURN_TAKE || request->kind == MU_KV_TURN_GIVE)
             work->driver->doubts_turns = true;
-        drop_answer(request);
-        set_error(request, &work->error, work->gone);
+        mu_kv_fail(request, work->error.code, &work->error);
+        request->gone = work->gone;
     }
     free_work(work);
     request->done(request);
@@ -109,9 +95,7 @@ static struct mu_c10d_work *new_work(struct mu_c10d *driver, struct mu_kv_reques
 /* The time that is left for the request. */
 static uint64_t time_left(const struct mu_c10d_work *work, uint64_t least_ms)
 {
-    const struct mu_kv_request *request = work->request;
-    uint64_t took_ms = uv_now(work->driver->loop) - request->started_ms;
-    uint64_t left_ms = request->timeout_ms > took_ms ? request->timeout_ms - took_ms : 0;
+    uint64_t left_ms = mu_kv_left_ms(work->request, uv_now(work->driver->loop));
 
     return left_ms > least_ms ? left_ms : least_ms;
 }
@@ -390,8 +374,7 @@ static void begin(struct mu_c10d_work *work)
         rc = mu_c10d_make_calls(work, conn_for(work), request->timeout_ms);
     }
     if (rc < 0) { /* inside of the asker's call: the answer has to wait */
-        set_error(request, &work->error, false);
-        answer_later(work->driver, request);
+        fail_later(work->driver, request, &work->error);
         free_work(work);
     } else if (request->kind == MU_KV_PARK) {
         work->driver->parked = work;
@@ -567,7 +550,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     struct mu_c10d_work *work;
 
-    assert(!driver->closing);
+    assert(!kv->closing);
     mu_kv_begin(request, uv_now(driver->loop));
     if (request->kind == MU_KV_PARK && driver->parked != NULL)
         call_off(driver->parked, "another one took its place");
@@ -577,15 +560,14 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
         return;
     }
     (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
-    set_error(request, &error, false);
-    answer_later(driver, request);
+    fail_later(driver, request, &error);
 }
 
 void mu_c10d_free_if_over(struct mu_c10d *driver)
 {
-    if (!driver->closing || driver->clients > 0 || !driver->later_closed)
+    if (!driver->kv.closing || driver->clients > 0 || !driver->later_closed)
         return;
-    driver->on_closed(&driver->kv, driver->closed_ctx);
+    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     free(driver->host);
     free(driver->document_key);
     free(driver->prefix);
@@ -606,10 +588,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct mu_c10d *driver = (struct mu_c10d *)kv;
 
-    assert(!driver->closing);
-    driver->closing = true;
-    driver->on_closed = closed;
-    driver->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     mu_c10d_close_conns(driver);
     mu_later_close(&driver->later, on_later_closed, driver);
 }

@@ -94,19 +94,14 @@ struct driver {
     size_t size;    /* of the newest document, as it goes on the wire */
     struct mu_etcd2_call make_store;
     unsigned parts; /* not yet closed: client, turns, store, `later` */
-    bool closing;
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
 };
 
 /* ---- Answers ---- */
 
 static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
 {
-    if (error != NULL) {
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, error->code, "%s", mu_kv_kind_text(request->kind));
-    }
+    if (error != NULL)
+        mu_kv_fail(request, error->code, error);
     mu_later_push(&driver->later, &request->link);
 }
 
@@ -114,13 +109,8 @@ static void finish(struct work *work, int rc, const struct muster_error *error)
 {
     struct mu_kv_request *request = work->request;
 
-    if (rc < 0) {
-        muster_bytes_done(&request->bytes);
-        muster_bytes_done(&request->state_token);
-        request->found = request->foreign = request->written = false;
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
-    }
+    if (rc < 0)
+        mu_kv_fail(request, rc, error);
     mu_buf_done(&work->text);
     free(work);
     request->done(request);
@@ -176,9 +166,9 @@ static void note_document(struct driver *driver, uint64_t index, size_t size)
 
 static uint64_t time_left(const struct work *work)
 {
-    uint64_t took_ms = uv_now(work->driver->loop) - work->request->started_ms;
+    uint64_t left_ms = mu_kv_left_ms(work->request, uv_now(work->driver->loop));
 
-    return work->request->timeout_ms > took_ms ? work->request->timeout_ms - took_ms : 1;
+    return left_ms > 0 ? left_ms : 1;
 }
 
 static void get_document(struct work *work, uint64_t timeout_ms);
@@ -190,7 +180,7 @@ static void on_read(struct mu_etcd2_call *call)
     struct muster_error error = call->error;
     int rc = call->rc;
 
-    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !work->driver->closing) {
+    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !work->driver->kv.closing) {
         mu_etcd2_answer_done(&call->answer);
         work->at_least = 0;
         get_document(work, time_left(work));
@@ -249,7 +239,7 @@ static void on_written(struct mu_etcd2_call *call)
     }
     mu_etcd2_answer_done(&call->answer);
     if (rc == 0 && (code == MU_ETCD2_COMPARE_FAILED || code == MU_ETCD2_EXISTS)) {
-        if (!work->driver->closing)
+        if (!work->driver->kv.closing)
             get_document(work, time_left(work));
         else
             finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
@@ -309,7 +299,7 @@ static void end_clearing(struct clearing *clearing)
                clearing->deleted, MU_KV_ETCD_V2_STORE);
     mu_etcd2_answer_done(&clearing->found);
     free(clearing);
-    if (work->driver->closing)
+    if (work->driver->kv.closing)
         finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
     else
         put_document(work, 0);
@@ -390,7 +380,7 @@ static void go_on(struct clearing *clearing)
 {
     struct driver *driver = clearing->work->driver;
 
-    while (!driver->closing && clearing->next < clearing->found.nodes_count && clearing->pending < DELETES_MAX) {
+    while (!driver->kv.closing && clearing->next < clearing->found.nodes_count && clearing->pending < DELETES_MAX) {
         const struct mu_etcd2_node *node = &clearing->found.nodes[clearing->next++];
 
         if (is_from_before(clearing, node))
@@ -440,7 +430,7 @@ static void on_listed(struct mu_etcd2_call *call)
                call->error.text);
     for (size_t i = 0; i < clearing->found.nodes_count && !any; i++)
         any = is_from_before(clearing, &clearing->found.nodes[i]);
-    if (any && !clearing->work->driver->closing)
+    if (any && !clearing->work->driver->kv.closing)
         wait_for_members(clearing);
     else
         end_clearing(clearing);
@@ -503,18 +493,14 @@ static void answer_parked(struct driver *driver, int rc, const struct muster_err
     struct mu_kv_request *request = driver->parked;
 
     driver->parked = NULL;
-    if (rc < 0) {
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
-    }
+    if (rc < 0)
+        mu_kv_fail(request, rc, error);
     request->done(request);
 }
 
 static uint64_t parked_left(const struct driver *driver)
 {
-    uint64_t took_ms = uv_now(driver->loop) - driver->parked->started_ms;
-
-    return driver->parked->timeout_ms > took_ms ? driver->parked->timeout_ms - took_ms : 0;
+    return mu_kv_left_ms(driver->parked, uv_now(driver->loop));
 }
 
 /* What is newer than an event that was missed, nobody can say: the next read goes through etcd's log. */
@@ -535,7 +521,8 @@ static void on_rung(struct mu_etcd2_call *call)
     free(watch);
     if (dropped || driver->parked == NULL)
         return;
-    if (!driver->closing && ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left(driver) > 0))) {
+    if (!driver->kv.closing &&
+        ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left(driver) > 0))) {
         watch_for(driver, driver->known, parked_left(driver)); /* that was known already; or an older one's time */
         return;
     }
@@ -651,7 +638,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     int rc = 0;
 
-    assert(!driver->closing);
+    assert(!kv->closing);
     mu_kv_begin(request, uv_now(driver->loop));
     switch (request->kind) {
     case MU_KV_PARK:
@@ -701,7 +688,7 @@ static void part_closed(struct driver *driver)
 {
     if (--driver->parts > 0)
         return;
-    driver->on_closed(&driver->kv, driver->closed_ctx);
+    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     free_driver(driver);
 }
 
@@ -720,10 +707,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct driver *driver = (struct driver *)kv;
 
-    assert(!driver->closing);
-    driver->closing = true;
-    driver->on_closed = closed;
-    driver->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     mu_etcd2_turns_close(&driver->turns, on_part_closed, driver);
     mu_etcd2_close(driver->etcd, on_part_closed, driver);
     driver->store->ops->close(driver->store, on_store_closed, driver);

@@ -27,9 +27,7 @@ struct job {
     struct mu_later refused; /* requests that are answered */
     uv_timer_t timer;        /* of GETs that wait */
     size_t parts;            /* still to be closed */
-    bool closing, detached;
-    mu_kv_closed *closed;
-    void *closed_ctx;
+    bool detached;
 };
 
 /* A request of the job's. */
@@ -289,9 +287,9 @@ static void part_gone(void *ctx)
     struct job *job = ctx;
 
     assert(job->parts > 0);
-    if (--job->parts > 0 || !job->closing)
+    if (--job->parts > 0 || !job->kv.closing)
         return;
-    job->closed(&job->kv, job->closed_ctx);
+    job->kv.on_closed(&job->kv, job->kv.closed_ctx);
     free_job(job);
 }
 
@@ -328,7 +326,7 @@ static void job_submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct job *job = (struct job *)kv;
     struct mu_slice key = job_key(job, request->key);
 
-    assert(!job->closing);
+    assert(!kv->closing);
     mu_kv_begin(request, uv_now(job->loop));
     if (key.data != NULL)
         submit_job(job, request, key);
@@ -346,10 +344,10 @@ static void end_waits(struct job *job)
         struct mu_kv_request *request = asked->request;
 
         at = at->next;
-        if (asked->under_way || (!job->closing && uv_now(job->loop) < asked->until_ms))
+        if (asked->under_way || (!job->kv.closing && uv_now(job->loop) < asked->until_ms))
             continue;
-        end(asked, job->closing ? mu_fail(&request->error, MUSTER_ECANCELED, "the store was closed")
-                                : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+        end(asked, job->kv.closing ? mu_fail(&request->error, MUSTER_ECANCELED, "the store was closed")
+                                   : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
         at = job->asked.next;
     }
 }
@@ -366,7 +364,7 @@ static void arm(struct job *job)
 {
     uint64_t now_ms = uv_now(job->loop), when_ms = UINT64_MAX;
 
-    if (job->closing)
+    if (job->kv.closing)
         return;
     for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
         const struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
@@ -411,10 +409,7 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct job *job = (struct job *)kv;
 
-    assert(!job->closing);
-    job->closing = true;
-    job->closed = closed;
-    job->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     if (!job->detached) /* else the one that it is for may be gone */
         job->config.on_closing(kv, job->config.ctx);
     close_round(job);

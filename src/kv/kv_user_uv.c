@@ -75,12 +75,9 @@ struct driver {
     struct mu_list later;      /* requests that are answered, without a call */
     struct muster_bytes token; /* of the last document that we have seen */
     struct job *parked;
-    bool closing;
     uint64_t patience_ms; /* for calls under way, when closing; 0: without a limit */
     uv_timer_t patience;
     unsigned handles;
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
     /* Under lock: */
     bool left_behind; /* threads that have not come back do without the loop */
     unsigned owners;  /* the loop, and each of those; the last one frees this */
@@ -271,8 +268,7 @@ static void answer(struct driver *driver, struct job *job)
     else if (asked->rc == 0 && (asked->kind == MU_KV_READ || asked->kind == MU_KV_WRITE))
         remember_token(driver, asked);
     if (request != NULL && asked->rc < 0) {
-        request->error = asked->error;
-        request->rc = mu_wrap(&request->error, asked->rc, "%s", mu_kv_kind_text(asked->kind));
+        mu_kv_fail(request, asked->rc, &asked->error);
     } else if (request != NULL) {
         request->found = asked->found;
         request->written = asked->written;
@@ -314,7 +310,7 @@ static void on_handle_closed(uv_handle_t *handle)
 
     if (--driver->handles > 0)
         return;
-    driver->on_closed(&driver->kv, driver->closed_ctx);
+    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     disown(driver);
 }
 
@@ -407,7 +403,7 @@ static void on_wake(uv_async_t *async)
     struct driver *driver = async->data;
 
     turn(driver);
-    if (driver->closing)
+    if (driver->kv.closing)
         close_if_over(driver);
 }
 
@@ -416,10 +412,8 @@ static void on_wake(uv_async_t *async)
 /* Answers a request without a call; rc below 0: `error` says why. */
 static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
 {
-    if (error != NULL) {
-        request->error = *error;
-        request->rc = mu_wrap(&request->error, error->code, "%s", mu_kv_kind_text(request->kind));
-    }
+    if (error != NULL)
+        mu_kv_fail(request, error->code, error);
     mu_list_push(&driver->later, &request->link);
     (void)uv_async_send(&driver->wake);
 }
@@ -552,7 +546,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     struct muster_error error;
     int rc = 0;
 
-    assert(!driver->closing);
+    assert(!kv->closing);
     mu_kv_begin(request, uv_now(driver->loop));
     switch (request->kind) {
     case MU_KV_RING: /* watchers see the new token */
@@ -586,10 +580,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct driver *driver = (struct driver *)kv;
 
-    assert(!driver->closing);
-    driver->closing = true;
-    driver->on_closed = closed;
-    driver->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     (void)pthread_mutex_lock(&driver->lock);
     for (unsigned i = 0; i < LANES_COUNT; i++) {
         driver->lanes[i].stop = true;
