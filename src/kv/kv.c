@@ -1,7 +1,9 @@
-/* What the drivers of all back ends share: names of requests, and how a request begins and ends. */
+/* What the drivers of all back ends share: names of requests, how a request begins and ends, documents in base64. */
 #include "kv/kv.h"
 
+#include "base/base64.h"
 #include "base/texts.h"
+#include "rdzv/pickle.h"
 
 #include <assert.h>
 
@@ -34,6 +36,41 @@ uint64_t mu_kv_left_ms(const struct mu_kv_request *request, uint64_t now_ms)
     uint64_t took_ms = now_ms - request->started_ms;
 
     return request->timeout_ms > took_ms ? request->timeout_ms - took_ms : 0;
+}
+
+int mu_kv_encode_document(const struct mu_kv_request *request, struct mu_buf *text, struct muster_error *reterr)
+{
+    struct muster_slice value = request->value;
+
+    if (value.len > MU_PICKLE_BYTES_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "a document of %zu bytes is too long", value.len);
+    if (mu_base64_encode(mu_slice(value.data, value.len), text, SIZE_MAX) < 0)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
+    return 0;
+}
+
+int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct mu_slice text,
+                        struct muster_error *reterr)
+{
+    struct mu_buf bytes = { 0 };
+    int rc = mu_base64_decode(text, &bytes, MU_PICKLE_BYTES_MAX);
+
+    if (rc == 0)
+        rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
+    if (rc < 0)
+        mu_buf_done(&bytes);
+    if (rc == MUSTER_ENOMEM)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
+    request->found = true;
+    request->foreign = rc < 0;
+    if (rc == 0)
+        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
+    else
+        (void)mu_fail(&request->error, MUSTER_ERDZV_STATE,
+                      rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
+                                          : "what is stored under '%s' is not base64 (%zu bytes)",
+                      key, text.len);
+    return 0;
 }
 
 void mu_kv_tell(struct mu_list *link)

@@ -72,6 +72,11 @@ void mu_kv_begin(struct mu_kv_request *request, uint64_t now_ms);
 void mu_kv_fail(struct mu_kv_request *request, int rc, const struct muster_error *error);
 /* For drivers: of its timeout; 0: nothing is left. */
 uint64_t mu_kv_left_ms(const struct mu_kv_request *request, uint64_t now_ms);
+/* For drivers: WRITE's document as it goes on the wire, base64. */
+int mu_kv_encode_document(const struct mu_kv_request *request, struct mu_buf *text, struct muster_error *reterr);
+/* For drivers: what is stored under `key` becomes the answer, but for its token: a document, or something foreign. */
+int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct mu_slice text,
+                        struct muster_error *reterr);
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */
 void mu_kv_tell(struct mu_list *link);
 

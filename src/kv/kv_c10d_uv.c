@@ -9,9 +9,7 @@
  * none: one above all that we know of. Both are hints, so it does not matter that others may know of higher ones. */
 #include "kv/kv_c10d_parts_uv.h"
 
-#include "base/base64.h"
 #include "base/log.h"
-#include "rdzv/pickle.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -146,39 +144,15 @@ static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice
     return bytes->len == slice.len && (slice.len == 0 || memcmp(bytes->data, slice.data, slice.len) == 0);
 }
 
-static int no_memory(struct mu_c10d_work *work)
-{
-    return mu_fail(&work->error, MUSTER_ENOMEM, "no memory for a document");
-}
-
 /* What the store has becomes the answer: no document, or one with its text as token. Takes `text`. */
-static int give_document(struct mu_c10d_work *work, struct muster_bytes *text)
+static void give_document(struct mu_c10d_work *work, struct muster_bytes *text)
 {
-    struct mu_kv_request *request = work->request;
-    struct mu_buf bytes = { 0 };
-    int rc;
+    struct mu_slice slice = mu_slice(text->data, text->len);
 
-    if (is_marker(text))
-        return 0;
-    rc = mu_base64_decode(mu_slice(text->data, text->len), &bytes, MU_PICKLE_BYTES_MAX);
-    if (rc == 0)
-        rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
-    if (rc < 0)
-        mu_buf_done(&bytes);
-    if (rc == MUSTER_ENOMEM)
-        return no_memory(work);
-    request->found = true;
-    request->foreign = rc < 0;
-    if (rc == 0)
-        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
-    else
-        (void)mu_fail(&request->error, MUSTER_ERDZV_STATE,
-                      rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
-                                          : "what is stored under '%s' is not base64 (%zu bytes)",
-                      work->driver->document_key, text->len);
-    request->state_token = *text;
+    if (is_marker(text) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
+        return;
+    work->request->state_token = *text;
     *text = (struct muster_bytes){ 0 };
-    return 0;
 }
 
 static struct muster_slice expected(const struct mu_c10d_work *work)
@@ -198,37 +172,33 @@ static void add_compare_set(struct mu_c10d_work *work, struct muster_slice key, 
 
 static int begin_write(struct mu_c10d_work *work)
 {
-    struct muster_slice value = work->request->value;
+    int rc = mu_kv_encode_document(work->request, &work->text, &work->error);
 
-    if (value.len > MU_PICKLE_BYTES_MAX)
-        return mu_fail(&work->error, MUSTER_ELIMIT, "a document of %zu bytes is too long", value.len);
-    if (mu_base64_encode(mu_slice(value.data, value.len), &work->text, SIZE_MAX) < 0)
-        return no_memory(work);
-    add_compare_set(work, muster_str(work->driver->document_key), expected(work),
-                    (struct muster_slice){ work->text.data, work->text.len });
-    return 0;
+    if (rc == 0)
+        add_compare_set(work, muster_str(work->driver->document_key), expected(work),
+                        (struct muster_slice){ work->text.data, work->text.len });
+    return rc;
 }
 
-/* The answers of compare_set: ours, if it was done; what we expected, if there is no such key; else what is there. */
-static int end_write(struct mu_c10d_work *work, bool *ret_again)
+/* The answers of compare_set: ours, if it was done; what we expected, if there is no such key; else what is there.
+ * True: it has to be done again, for a key that is not there. */
+static bool end_write(struct mu_c10d_work *work)
 {
     struct muster_bytes *now = &work->calls[0].call.bytes;
     struct muster_slice ours = { work->text.data, work->text.len }, wanted = expected(work);
     bool created = work->step == 1; /* by that time we expected nothing */
 
-    *ret_again = false;
     if (is_slice(now, ours)) {
         work->request->written = work->request->found = true;
         work->request->state_token = *now;
         *now = (struct muster_bytes){ 0 };
-        return 0;
+        return false;
     }
-    if (is_slice(now, wanted) && !created) {
-        /* The store has lost the key. For a write that wants there to be none, that is as good as the marker. */
-        *ret_again = is_marker(now);
-        return 0;
-    }
-    return give_document(work, now);
+    /* The store has lost the key. For a write that wants there to be none, that is as good as the marker. */
+    if (is_slice(now, wanted) && !created)
+        return is_marker(now);
+    give_document(work, now);
+    return false;
 }
 
 /* ---- What each request does, step by step ---- */
@@ -395,7 +365,7 @@ static void take_read(struct mu_c10d_work *work)
     if (!counts)
         driver->rings += 2 * RINGS_KEPT;
     work->request->number = driver->rings;
-    (void)give_document(work, &work->calls[1].call.bytes);
+    give_document(work, &work->calls[1].call.bytes);
     free_answers(work);
     if (!counts && work->error.code == 0)
         add_repair(work, "bell", driver->rings);
@@ -445,7 +415,6 @@ static void take_answers(struct mu_c10d_work *work)
     struct mu_kv_request *request = work->request;
     struct mu_c10d_call *calls = work->calls;
     int64_t number = calls[0].call.result;
-    bool again = false;
 
     work->count = 0;
     switch (request->kind) {
@@ -454,12 +423,11 @@ static void take_answers(struct mu_c10d_work *work)
             take_read(work);
         break;
     case MU_KV_WRITE:
-        (void)end_write(work, &again);
-        if (again)
-            muster_bytes_done(&calls[0].call.bytes);
-        if (again)
-            add_compare_set(work, muster_str(work->driver->document_key), muster_str(""),
-                            (struct muster_slice){ work->text.data, work->text.len });
+        if (!end_write(work))
+            break;
+        muster_bytes_done(&calls[0].call.bytes);
+        add_compare_set(work, muster_str(work->driver->document_key), muster_str(""),
+                        (struct muster_slice){ work->text.data, work->text.len });
         break;
     case MU_KV_RING:
         if (work->step == 0 && number > 0 && number <= COUNTER_MAX)

@@ -25,7 +25,6 @@
 #include "kv/etcd2_uv.h"
 #include "kv/etcd_store_uv.h"
 #include "kv/later_uv.h"
-#include "rdzv/pickle.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -131,31 +130,11 @@ static int give_token(struct mu_kv_request *request, uint64_t index)
 
 static int give_document(struct work *work, const struct mu_etcd2_node *node, struct muster_error *reterr)
 {
-    struct mu_kv_request *request = work->request;
-    struct mu_buf bytes = { 0 };
-    int rc;
-
     if (node->dir)
         return mu_fail(reterr, MUSTER_ERDZV_STATE, "'%s' is a directory", work->driver->key);
-    rc = mu_base64_decode(node->value, &bytes, MU_PICKLE_BYTES_MAX);
-    if (rc == 0)
-        rc = mu_buf_append(&bytes, "", 1, SIZE_MAX);
-    if (rc < 0)
-        mu_buf_done(&bytes);
-    if (rc == MUSTER_ENOMEM || give_token(request, node->modified) < 0) {
-        mu_buf_done(&bytes);
+    if (give_token(work->request, node->modified) < 0)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
-    }
-    request->found = true;
-    request->foreign = rc < 0;
-    if (rc == 0)
-        request->bytes = (struct muster_bytes){ .data = bytes.data, .len = bytes.len - 1 };
-    else
-        (void)mu_fail(&request->error, MUSTER_ERDZV_STATE,
-                      rc == MUSTER_ELIMIT ? "what is stored under '%s' is too long for a document (%zu bytes)"
-                                          : "what is stored under '%s' is not base64 (%zu bytes)",
-                      work->driver->key, node->value.len);
-    return 0;
+    return mu_kv_give_document(work->request, work->driver->key, node->value, reterr);
 }
 
 static void note_document(struct driver *driver, uint64_t index, size_t size)
@@ -464,11 +443,10 @@ static int write_document(struct work *work, struct muster_error *reterr)
     struct driver *driver = work->driver;
     struct mu_kv_request *request = work->request;
     uint64_t index = 0;
+    int rc = mu_kv_encode_document(request, &work->text, reterr);
 
-    if (request->value.len > MU_PICKLE_BYTES_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "a document of %zu bytes is too long", request->value.len);
-    if (mu_base64_encode(mu_slice(request->value.data, request->value.len), &work->text, SIZE_MAX) < 0)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
+    if (rc < 0)
+        return rc;
     if (read_token(request, &index) < 0) /* no index: what it is for is not there any more */
         get_document(work, request->timeout_ms);
     else if (index == 0 && driver->absent_index > 0 && !driver->seen)
