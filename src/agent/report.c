@@ -6,11 +6,13 @@
 #include "proc/signals.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { BORDER_MAX = 60, TIME_TEXT_MAX = 96 };
+enum { BORDER_MAX = 60 };
 
 #define NOT_AVAILABLE "<N/A>"
 #define ERROR_CLASS "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -46,23 +48,33 @@ static void put_bytes(struct text *t, const char *bytes, size_t len)
         t->rc = mu_buf_append(t->out, bytes, len, MU_REPORT_BYTES_MAX);
 }
 
-static void put(struct text *t, const char *text)
+static void put(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *t, const char *format, ...)
 {
-    put_bytes(t, text, strlen(text));
+    va_list args;
+    char *text;
+    int len;
+
+    va_start(args, format);
+    len = vasprintf(&text, format, args);
+    va_end(args);
+    if (len < 0) {
+        t->rc = MUSTER_ENOMEM;
+        return;
+    }
+    put_bytes(t, text, (size_t)len);
+    free(text);
 }
 
 /* Control characters and bytes that are not UTF-8 are written as \xNN, so that a terminal does not act on them. */
 static void put_visible_character(struct text *t, const char *bytes, size_t len)
 {
     uint32_t point = len > 0 ? mu_utf8_point(bytes, len) : (unsigned char)bytes[0];
-    char escape[8];
 
-    if (len > 0 && point >= ' ' && !(point >= 0x7f && point < 0xa0)) {
+    if (len > 0 && point >= ' ' && !(point >= 0x7f && point < 0xa0))
         put_bytes(t, bytes, len);
-        return;
-    }
-    (void)snprintf(escape, sizeof escape, "\\x%02x", (unsigned)point & 0xff);
-    put(t, escape);
+    else
+        put(t, "\\x%02x", (unsigned)point & 0xff);
 }
 
 /* Keeps line ends, and puts the margin after each of them. */
@@ -78,17 +90,9 @@ static void put_visible(struct text *t, const char *text, const char *margin)
         else
             put_visible_character(t, text, len);
         if (*text == '\n')
-            put(t, margin);
+            put(t, "%s", margin);
         text += len > 0 ? len : 1;
     }
-}
-
-static void put_int(struct text *t, int64_t value)
-{
-    char digits[32];
-
-    (void)snprintf(digits, sizeof digits, "%lld", (long long)value);
-    put(t, digits);
 }
 
 static void put_repeated(struct text *t, char c, size_t count)
@@ -133,18 +137,12 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count)
 /* Without an error file: how it died, or where to read about tracebacks. */
 static void put_message(struct text *t, const struct mu_failure *f)
 {
-    if (has_message(f)) {
+    if (has_message(f))
         put_visible(t, f->error->traceback, "");
-    } else if (f->exit_code < 0) {
-        put(t, "Signal ");
-        put_int(t, -(int64_t)f->exit_code);
-        put(t, " (");
-        put(t, mu_report_signal_name(-f->exit_code));
-        put(t, ") received by PID ");
-        put_int(t, f->pid);
-    } else {
+    else if (f->exit_code < 0)
+        put(t, "Signal %d (%s) received by PID %ld", -f->exit_code, mu_report_signal_name(-f->exit_code), (long)f->pid);
+    else
         put(t, NO_TRACEBACK);
-    }
 }
 
 bool mu_failures_have_traits(const struct mu_failure *failures, size_t count)
@@ -195,55 +193,37 @@ static size_t widest(size_t width, struct mu_slice lines)
 
 static void put_time(struct text *t, int64_t time_s)
 {
-    char text[TIME_TEXT_MAX];
     time_t time = (time_t)time_s;
     struct tm parts;
 
     if (localtime_r(&time, &parts) == NULL)
-        (void)snprintf(text, sizeof text, NOT_AVAILABLE);
+        put(t, NOT_AVAILABLE);
     else
-        (void)snprintf(text, sizeof text, "%04d-%02d-%02d_%02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1,
-                       parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-    put(t, text);
+        put(t, "%04d-%02d-%02d_%02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
+            parts.tm_min, parts.tm_sec);
 }
 
 static void put_exit_code(struct text *t, const struct mu_report *report, const struct mu_failure *f)
 {
     const char *name = f->exit_code < 0 ? mu_report_signal_name(-f->exit_code) : NOT_AVAILABLE;
 
-    put(t, "\n  exitcode  : ");
-    put_int(t, f->exit_code);
-    put(t, " (pid: ");
-    put_int(t, f->pid);
-    put(t, ")");
-    if (!report->signal_names)
-        return;
-    put(t, " ");
-    if (strcmp(name, NOT_AVAILABLE) != 0) {
-        put(t, " (");
-        put(t, name);
-        put(t, ")");
-    }
+    put(t, "\n  exitcode  : %d (pid: %ld)", f->exit_code, (long)f->pid);
+    if (report->signal_names)
+        put(t, " ");
+    if (report->signal_names && strcmp(name, NOT_AVAILABLE) != 0)
+        put(t, " (%s)", name);
 }
 
 static void put_failure(struct text *t, const struct mu_report *report, size_t index)
 {
     const struct mu_failure *f = &report->failures[index];
 
-    put(t, "[");
-    put_int(t, (int64_t)index);
-    put(t, "]:\n  time      : ");
+    put(t, "[%zu]:\n  time      : ", index);
     put_time(t, mu_failure_time_s(f));
-    put(t, "\n  host      : ");
-    put(t, report->host);
-    put(t, "\n  rank      : ");
-    put_int(t, f->rank);
-    put(t, " (local_rank: ");
-    put_int(t, f->local_rank);
-    put(t, ")");
+    put(t, "\n  host      : %s", report->host);
+    put(t, "\n  rank      : %" PRId64 " (local_rank: %" PRId64 ")", f->rank, f->local_rank);
     put_exit_code(t, report, f);
-    put(t, "\n  error_file: ");
-    put(t, has_file(f) ? f->error_path : NOT_AVAILABLE);
+    put(t, "\n  error_file: %s", has_file(f) ? f->error_path : NOT_AVAILABLE);
     put(t, "\n  traceback : ");
     if (has_file(f) && f->error->structured)
         put_visible(t, f->error->traceback, "  "); /* Python indents after the last line end as well */
@@ -284,8 +264,7 @@ int mu_report_write_box(const struct mu_report *report, struct mu_buf *out)
         s.width = BORDER_MAX;
     put(&t, ERROR_CLASS);
     put_repeated(&t, '=', s.width);
-    put(&t, report->job);
-    put(&t, " FAILED\n");
+    put(&t, "%s FAILED\n", report->job);
     put_repeated(&t, '-', s.width);
     put(&t, "Failures:\n");
     if (report->count == 1)
@@ -382,16 +361,12 @@ static void put_last_words(struct text *t, const struct mu_failure *f)
 
 static void put_how(struct text *t, const struct mu_failure *f)
 {
-    if (f->exit_code >= 0) {
-        put(t, "exit code ");
-        put_int(t, f->exit_code);
-    } else if (strcmp(mu_report_signal_name(-f->exit_code), NOT_AVAILABLE) == 0) {
-        put(t, "killed by signal ");
-        put_int(t, -(int64_t)f->exit_code);
-    } else {
-        put(t, "killed by ");
-        put(t, mu_report_signal_name(-f->exit_code));
-    }
+    if (f->exit_code >= 0)
+        put(t, "exit code %d", f->exit_code);
+    else if (strcmp(mu_report_signal_name(-f->exit_code), NOT_AVAILABLE) == 0)
+        put(t, "killed by signal %d", -f->exit_code);
+    else
+        put(t, "killed by %s", mu_report_signal_name(-f->exit_code));
     if (f->out_of_memory)
         put(t, " (out of memory)");
 }
@@ -412,28 +387,22 @@ static void put_problems(struct text *t, const struct mu_report *report)
         put_flat(t, mu_slice_str(error->problem));
         put(t, "\n");
     }
-    if (kept_back > 0) {
-        put(t, "error files of ");
-        put_int(t, (int64_t)kept_back);
-        put(t, " more workers are not used\n");
-    }
+    if (kept_back > 0)
+        put(t, "error files of %zu more workers are not used\n", kept_back);
 }
 
 int mu_failure_write_line(const struct mu_failure *f, const char *host, struct mu_buf *out)
 {
     struct text t = { .out = out };
 
-    put(&t, "rank ");
-    put_int(&t, f->rank);
-    put(&t, " on ");
+    put(&t, "rank %" PRId64 " on ", f->rank);
     put_flat(&t, mu_slice_str(host));
-    put(&t, " (local rank ");
-    put_int(&t, f->local_rank);
-    put(&t, f->id != NULL ? ", id " : ", pid ");
+    put(&t, " (local rank %" PRId64 ", ", f->local_rank);
+    put(&t, f->id != NULL ? "id " : "pid ");
     if (f->id != NULL)
         put_flat(&t, mu_slice_str(f->id));
     else
-        put_int(&t, f->pid);
+        put(&t, "%ld", (long)f->pid);
     put(&t, ") failed: ");
     put_how(&t, f);
     put_last_words(&t, f);
