@@ -23,54 +23,30 @@ static void add_event(struct mu_words *w, const struct mu_policy_event *event)
 }
 
 /* What is to be done, if it is worth a word. */
+static const char *const worth_a_word[] = {
+    [MU_POLICY_DO_JOIN] = "join the rendezvous",
+    [MU_POLICY_DO_LEAVE] = "leave the rendezvous",
+    [MU_POLICY_DO_ASSIGN] = "assign ranks",
+    [MU_POLICY_DO_START_WORKERS] = "start workers",
+    [MU_POLICY_DO_STOP_WORKERS] = "stop workers with ",
+    [MU_POLICY_DO_KILL_WORKERS] = "kill workers",
+    [MU_POLICY_DO_FINISH] = "enter the exit barrier",
+    [MU_POLICY_DO_FAIL_JOB] = "close the job as failed",
+    [MU_POLICY_DO_END] = "end: ",
+};
+
 static bool add_effect(struct mu_words *w, const struct mu_policy_effect *effect)
 {
-    switch (effect->type) {
-    case MU_POLICY_DO_JOIN:
-        mu_words_add(w, "; join the rendezvous");
-        return true;
-    case MU_POLICY_DO_LEAVE:
-        mu_words_add(w, "; leave the rendezvous");
-        return true;
-    case MU_POLICY_DO_ASSIGN:
-        mu_words_add(w, "; assign ranks");
-        return true;
-    case MU_POLICY_DO_START_WORKERS:
-        mu_words_add(w, "; start workers");
-        return true;
-    case MU_POLICY_DO_STOP_WORKERS:
-        mu_words_add(w, "; stop workers with %s, kill them after %" PRIu64 " ms", mu_report_signal_name(effect->signal),
-                     effect->grace_ms);
-        return true;
-    case MU_POLICY_DO_KILL_WORKERS:
-        mu_words_add(w, "; kill workers");
-        return true;
-    case MU_POLICY_DO_FINISH:
-        mu_words_add(w, "; enter the exit barrier");
-        return true;
-    case MU_POLICY_DO_FAIL_JOB:
-        mu_words_add(w, "; close the job as failed");
-        return true;
-    case MU_POLICY_DO_END:
-        mu_words_add(w, "; end: %s", mu_policy_outcome_text(effect->outcome->kind));
-        return true;
-    case MU_POLICY_DO_ASSIGN_STOP:
-    case MU_POLICY_DO_WATCH:
-    case MU_POLICY_DO_WATCH_STOP:
-    case MU_POLICY_DO_LISTEN:
-    case MU_POLICY_DO_TELL_FAILED:
-    case MU_POLICY_DO_NOTE:
-    case MU_POLICY_DO_LINGER:
-    case MU_POLICY_DO_ASK:
-    case MU_POLICY_DO_STATE:
-    case MU_POLICY_DO_RECORD:
-    case MU_POLICY_DO_STEP:
-    case MU_POLICY_DO_DECISION:
-    case MU_POLICY_DO_FINAL:
-    case MU_POLICY_DO_SAY:
-        break;
-    }
-    return false;
+    size_t type = effect->type;
+
+    if (type >= sizeof worth_a_word / sizeof worth_a_word[0] || worth_a_word[type] == NULL)
+        return false;
+    mu_words_add(w, "; %s", worth_a_word[type]);
+    if (type == MU_POLICY_DO_STOP_WORKERS)
+        mu_words_add(w, "%s, kill them after %" PRIu64 " ms", mu_report_signal_name(effect->signal), effect->grace_ms);
+    if (type == MU_POLICY_DO_END)
+        mu_words_add(w, "%s", mu_policy_outcome_text(effect->outcome->kind));
+    return true;
 }
 
 bool mu_trace_say(const struct mu_trace *trace, char ret_line[static MU_TRACE_LINE_MAX])
