@@ -385,32 +385,25 @@ int mu_errfile_write_copy(const struct mu_errfile *file, int exit_code, struct m
 
 int mu_errfile_write_own(const char *kind, const char *text, int64_t now_s, struct mu_buf *out)
 {
-    struct mu_buf message = { 0 };
-    char time_text[32];
-    int rc = mu_json_raw(&message, kind);
+    char *trace;
+    int len = asprintf(&trace, "%s: %s\n", kind, text), rc;
 
-    (void)snprintf(time_text, sizeof time_text, "%lld", (long long)now_s);
+    if (len < 0)
+        return MUSTER_ENOMEM;
+    rc = mu_json_raw(out, "{\"message\": {\"message\": ");
     if (rc == 0)
-        rc = mu_json_raw(&message, ": ");
-    if (rc == 0)
-        rc = mu_json_raw(&message, text);
-    if (rc == 0)
-        rc = mu_json_raw(out, "{\"message\": {\"message\": ");
-    if (rc == 0)
-        rc = mu_json_text(out, mu_buf_slice(&message));
+        rc = mu_json_text(out, mu_slice(trace, (size_t)len - 1));
     if (rc == 0)
         rc = mu_json_raw(out, ", \"extraInfo\": {\"py_callstack\": ");
     if (rc == 0)
-        rc = mu_json_raw(&message, "\n");
+        rc = mu_json_text(out, mu_slice(trace, (size_t)len));
     if (rc == 0)
-        rc = mu_json_text(out, mu_buf_slice(&message));
+        rc = mu_json_raw(out, ", \"timestamp\": \"");
     if (rc == 0)
-        rc = mu_json_raw(out, ", \"timestamp\": ");
+        rc = mu_json_int(out, now_s);
     if (rc == 0)
-        rc = mu_json_text(out, mu_slice_str(time_text));
-    if (rc == 0)
-        rc = mu_json_raw(out, "}}}");
-    mu_buf_done(&message);
+        rc = mu_json_raw(out, "\"}}}");
+    free(trace);
     return rc;
 }
 
