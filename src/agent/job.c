@@ -342,129 +342,78 @@ static void hear_waiting(struct mu_job *j, const struct mu_job_event *event, uin
 
 /* ---- Hearing ---- */
 
+/* What the rendezvous tells: to completion first, then to the policy. */
+static const struct route {
+    bool to_completion, to_policy;
+    enum mu_completion_event_type completion;
+    enum mu_policy_event_type policy;
+} routes[] = {
+    [MUSTER_RDZV_JOINED] = { false, true, 0, MU_POLICY_ON_JOINED },
+    [MUSTER_RDZV_PEERS_LOST] = { true, false, MU_COMPLETION_ON_LOST, 0 },
+    [MUSTER_RDZV_WAITING] = { true, false, MU_COMPLETION_ON_WAITING, 0 },
+    [MUSTER_RDZV_REMOVED] = { true, true, MU_COMPLETION_ON_REMOVED, MU_POLICY_ON_REMOVED },
+    [MUSTER_RDZV_CLOSED] = { true, true, MU_COMPLETION_ON_CLOSED, MU_POLICY_ON_CLOSED },
+    [MUSTER_RDZV_LEFT] = { false, true, 0, MU_POLICY_ON_LEFT },
+    [MUSTER_RDZV_FAILED] = { true, true, MU_COMPLETION_ON_CLOSE_FAILED, MU_POLICY_ON_FAILED }, /* one of them: plan() */
+    [MUSTER_RDZV_BACKEND_DOWN] = { true, true, MU_COMPLETION_ON_BACKEND_DOWN, MU_POLICY_ON_BACKEND_DOWN },
+    [MUSTER_RDZV_BACKEND_UP] = { true, true, MU_COMPLETION_ON_BACKEND_UP, MU_POLICY_ON_BACKEND_UP },
+    [MUSTER_RDZV_LOOKED] = { 0 },
+    [MUSTER_RDZV_PROGRESS] = { 0 },
+};
+
+static void add_stage(struct mu_job *j, bool goes, enum mu_job_who who)
+{
+    if (goes)
+        j->stages[j->stages_count++] = who;
+}
+
 /* To whom it goes, in this order. */
 static void plan(struct mu_job *j, const struct mu_job_event *event)
 {
-    j->stages_count = j->stage = 0;
-    switch (event->type) {
-    case MU_JOB_ON_ANSWER:
-        j->stages[j->stages_count++] = event->who;
-        break;
-    case MU_JOB_ON_TIME:
-        j->stages[j->stages_count++] = MU_JOB_RANKS;
-        j->stages[j->stages_count++] = MU_JOB_COMPLETION;
-        j->stages[j->stages_count++] = MU_JOB_POLICY;
-        break;
-    case MU_JOB_ON_TOLD:
-        j->stages[j->stages_count++] = MU_JOB_POLICY;
-        break;
-    case MU_JOB_ON_RDZV:
-        switch (event->rdzv) {
-        case MUSTER_RDZV_PEERS_LOST:
-        case MUSTER_RDZV_WAITING:
-            j->stages[j->stages_count++] = MU_JOB_COMPLETION;
-            break;
-        case MUSTER_RDZV_FAILED:
-            if (event->request == MUSTER_RDZV_REQUEST_CLOSE)
-                j->stages[j->stages_count++] = MU_JOB_COMPLETION;
-            else if (event->request != MUSTER_RDZV_REQUEST_LOOK) /* an agent never looks */
-                j->stages[j->stages_count++] = MU_JOB_POLICY;
-            break;
-        case MUSTER_RDZV_REMOVED:
-        case MUSTER_RDZV_CLOSED:
-        case MUSTER_RDZV_BACKEND_DOWN:
-        case MUSTER_RDZV_BACKEND_UP:
-            j->stages[j->stages_count++] = MU_JOB_COMPLETION;
-            j->stages[j->stages_count++] = MU_JOB_POLICY;
-            break;
-        case MUSTER_RDZV_JOINED:
-        case MUSTER_RDZV_LEFT:
-            j->stages[j->stages_count++] = MU_JOB_POLICY;
-            break;
-        case MUSTER_RDZV_LOOKED:
-        case MUSTER_RDZV_PROGRESS:
-            break;
-        }
-        break;
+    struct route route = { 0 };
+
+    if (event->type == MU_JOB_ON_RDZV && (size_t)event->rdzv < sizeof routes / sizeof routes[0])
+        route = routes[event->rdzv];
+    if (event->type == MU_JOB_ON_RDZV && event->rdzv == MUSTER_RDZV_FAILED) {
+        route.to_completion = event->request == MUSTER_RDZV_REQUEST_CLOSE;
+        route.to_policy = !route.to_completion && event->request != MUSTER_RDZV_REQUEST_LOOK; /* an agent never looks */
     }
+    j->stages_count = j->stage = 0;
+    add_stage(j, event->type == MU_JOB_ON_ANSWER, event->who);
+    add_stage(j, event->type == MU_JOB_ON_TIME, MU_JOB_RANKS);
+    add_stage(j, event->type == MU_JOB_ON_TIME || route.to_completion, MU_JOB_COMPLETION);
+    add_stage(j, event->type == MU_JOB_ON_TIME || event->type == MU_JOB_ON_TOLD || route.to_policy, MU_JOB_POLICY);
 }
 
 static void completion_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_completion_event told = { .round = -1, .error = event->error, .away_ms = event->away_ms };
+    struct mu_completion_event told = { .type = routes[event->rdzv].completion,
+                                        .round = event->rdzv == MUSTER_RDZV_REMOVED ? event->round : -1,
+                                        .error = event->error,
+                                        .away_ms = event->away_ms };
 
-    switch (event->rdzv) {
-    case MUSTER_RDZV_PEERS_LOST:
+    if (event->rdzv == MUSTER_RDZV_PEERS_LOST)
         hear_lost(j, event, now_ms);
-        return;
-    case MUSTER_RDZV_WAITING:
+    else if (event->rdzv == MUSTER_RDZV_WAITING)
         hear_waiting(j, event, now_ms);
-        return;
-    case MUSTER_RDZV_REMOVED:
-        told.type = MU_COMPLETION_ON_REMOVED;
-        told.round = event->round;
-        break;
-    case MUSTER_RDZV_CLOSED:
-        told.type = MU_COMPLETION_ON_CLOSED;
-        break;
-    case MUSTER_RDZV_FAILED:
-        told.type = MU_COMPLETION_ON_CLOSE_FAILED;
-        break;
-    case MUSTER_RDZV_BACKEND_DOWN:
-        told.type = MU_COMPLETION_ON_BACKEND_DOWN;
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
-        told.type = MU_COMPLETION_ON_BACKEND_UP;
-        break;
-    case MUSTER_RDZV_JOINED:
-    case MUSTER_RDZV_LEFT:
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_PROGRESS:
-        assert(false);
-        return;
-    }
-    step_completion(j, told, now_ms);
+    else
+        step_completion(j, told, now_ms);
 }
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    struct mu_policy_event told = { .round = event->round,
+    struct mu_policy_event told = { .type = routes[event->rdzv].policy,
+                                    .round = event->round,
                                     .request = event->request,
                                     .error = event->error,
                                     .away_ms = event->away_ms,
                                     .give_up_in_ms = event->give_up_in_ms,
                                     .number = event->count };
 
-    switch (event->rdzv) {
-    case MUSTER_RDZV_JOINED:
+    if (event->rdzv == MUSTER_RDZV_JOINED)
         hear_joined(j, event, now_ms);
-        return;
-    case MUSTER_RDZV_REMOVED:
-        told.type = MU_POLICY_ON_REMOVED;
-        break;
-    case MUSTER_RDZV_CLOSED:
-        told.type = MU_POLICY_ON_CLOSED;
-        break;
-    case MUSTER_RDZV_LEFT:
-        told.type = MU_POLICY_ON_LEFT;
-        break;
-    case MUSTER_RDZV_FAILED:
-        told.type = MU_POLICY_ON_FAILED;
-        break;
-    case MUSTER_RDZV_BACKEND_DOWN:
-        told.type = MU_POLICY_ON_BACKEND_DOWN;
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
-        told.type = MU_POLICY_ON_BACKEND_UP;
-        break;
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_PROGRESS:
-        assert(false);
-        return;
-    }
-    step_policy(j, told, now_ms);
+    else
+        step_policy(j, told, now_ms);
 }
 
 static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given, uint64_t now_ms)
@@ -636,65 +585,61 @@ static bool take_key_gc(const struct mu_ask *ask, struct mu_job_effect *out)
     return true;
 }
 
+static void begin_assigning(struct mu_job *j, const struct mu_ranks_start *assign, uint64_t now_ms)
+{
+    struct mu_key_gc_round round = {
+        .round = assign->round, .tag = assign->tag, .rank = assign->rank, .world_size = assign->world_size
+    };
+
+    if (assign->all_ours && assign->has_store && assign->round >= 0)
+        step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_JOINED, .round = &round }, now_ms);
+    step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = assign }, now_ms);
+}
+
 static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect, uint64_t now_ms,
                         struct mu_job_effect *out)
 {
+    struct mu_completion_event told = {
+        .round = -1, .start = effect->watch, .rank = effect->number, .again = effect->ok, .text = effect->text
+    };
+
+    *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };
     switch (effect->type) {
     case MU_POLICY_DO_ASSIGN:
-        if (effect->assign->all_ours && effect->assign->has_store && effect->assign->round >= 0)
-            step_key_gc(j,
-                        (struct mu_key_gc_event){
-                            .type = MU_KEY_GC_ON_JOINED,
-                            .round = &(struct mu_key_gc_round){ .round = effect->assign->round,
-                                                                .tag = effect->assign->tag,
-                                                                .rank = effect->assign->rank,
-                                                                .world_size = effect->assign->world_size } },
-                        now_ms);
-        step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = effect->assign }, now_ms);
+        begin_assigning(j, effect->assign, now_ms);
         return false;
     case MU_POLICY_DO_ASSIGN_STOP:
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP }, now_ms);
         return false;
     case MU_POLICY_DO_WATCH:
-        step_completion(
-            j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .round = -1, .start = effect->watch },
-            now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_START;
+        break;
     case MU_POLICY_DO_WATCH_STOP:
-        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_STOP, .round = -1 }, now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_STOP;
+        break;
     case MU_POLICY_DO_LISTEN:
-        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_LISTEN, .round = -1 }, now_ms);
         step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_LISTEN;
+        break;
     case MU_POLICY_DO_TELL_FAILED:
-        step_completion(
-            j,
-            (struct mu_completion_event){
-                .type = MU_COMPLETION_ON_WORKER_FAILED, .round = -1, .rank = effect->number, .text = effect->text },
-            now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_WORKER_FAILED;
+        break;
     case MU_POLICY_DO_NOTE:
-        step_completion(j,
-                        (struct mu_completion_event){
-                            .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = effect->ok, .text = effect->text },
-                        now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_NOTE;
+        break;
     case MU_POLICY_DO_FINISH:
-        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_DONE, .round = -1 }, now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_DONE;
+        break;
     case MU_POLICY_DO_FAIL_JOB:
-        step_completion(
-            j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = effect->text },
-            now_ms);
-        return false;
+        told.type = MU_COMPLETION_ON_FAIL;
+        break;
     case MU_POLICY_DO_ASK:
         *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_POLICY, .ask = effect->ask };
         return true;
     case MU_POLICY_DO_END:
         j->ended = true;
         j->queue_count = j->refused_count = 0;
-        break;
+        return true;
     case MU_POLICY_DO_JOIN:
     case MU_POLICY_DO_LEAVE:
     case MU_POLICY_DO_START_WORKERS:
@@ -707,10 +652,10 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
     case MU_POLICY_DO_DECISION:
     case MU_POLICY_DO_FINAL:
     case MU_POLICY_DO_SAY:
-        break;
+        return true;
     }
-    *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };
-    return true;
+    step_completion(j, told, now_ms);
+    return false;
 }
 
 bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_effect)
