@@ -246,29 +246,18 @@ static void begin_round(struct mu_job *j, const struct mu_ranks_result *assigned
 /* The round's keys are made of its members: who does not know them all has no part in it. */
 static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
-    const struct mu_job_joined *from = event->joined;
     bool known = keep_members(&j->members, event->nodes, event->nodes_count) == 0;
+    struct mu_policy_joined joined = *event->joined;
     struct muster_error error = { 0 };
-    struct mu_policy_joined joined = {
-        .round = from->round,
-        .tag = known ? mu_round_tag(event->nodes, event->nodes_count) : 0,
-        .rank = from->rank,
-        .world_size = from->world_size,
-        .all_ours = from->all_ours,
-        .old_dialect = from->old_dialect,
-        .has_store = from->has_store,
-        .needs_master = from->needs_master,
-        .serves = from->serves,
-        .serves_workers = from->serves_workers,
-        .last = &j->last,
-    };
 
-    j->round = from->round;
+    joined.tag = known ? mu_round_tag(event->nodes, event->nodes_count) : 0;
+    joined.last = &j->last;
+    j->round = joined.round;
     j->tag = joined.tag;
     find_missing(j);
     if (!known) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
-                      from->round);
+                      joined.round);
         step_policy(
             j,
             (struct mu_policy_event){
@@ -276,7 +265,7 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
             now_ms);
         return;
     }
-    step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = from->round, .joined = &joined },
+    step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .round = joined.round, .joined = &joined },
                 now_ms);
 }
 

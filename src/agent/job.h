@@ -22,12 +22,6 @@
 
 enum mu_job_who { MU_JOB_POLICY, MU_JOB_RANKS, MU_JOB_COMPLETION, MU_JOB_KEY_GC };
 
-struct mu_job_joined {
-    int64_t round; /* -1: the back end has no rounds */
-    int64_t rank, world_size;
-    bool all_ours, old_dialect, has_store, needs_master, serves, serves_workers; /* as in struct mu_policy_joined */
-};
-
 enum mu_job_event_type {
     MU_JOB_ON_RDZV,   /* rdzv: what the handler tells; round, joined, nodes, count, error */
     MU_JOB_ON_ANSWER, /* who, answer: of ASK */
@@ -39,7 +33,7 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
     enum mu_job_event_type type;
     enum muster_rdzv_event_type rdzv;
     int64_t round;
-    const struct mu_job_joined *joined;
+    const struct mu_policy_joined *joined; /* without tag and last, which the job knows */
     const struct mu_node
         *nodes; /* JOINED: the members by rank; PEERS_LOST, WAITING: who. NULL: there was no memory for them */
     enum muster_rdzv_request request; /* FAILED */
