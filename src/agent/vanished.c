@@ -1,6 +1,8 @@
 /* Who has vanished from a round, and in which words. See vanished.h. */
 #include "agent/vanished.h"
 
+#include "base/words.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,18 +89,6 @@ bool mu_vanished_is_mark(struct mu_slice text, int64_t rank)
 
 /* ---- Words ---- */
 
-struct words {
-    char *text;
-    size_t room, used;
-};
-
-static void put(struct words *w, const char *first, const char *second)
-{
-    int len = w->used >= w->room ? 0 : snprintf(w->text + w->used, w->room - w->used, "%s%s", first, second);
-
-    w->used += len > 0 ? (size_t)len : 0;
-}
-
 static bool is_lost(const struct mu_vanished_member *member)
 {
     return !member->done && !member->waits && member->note != MU_NOTE_LEFT && member->note != MU_NOTE_AGAIN;
@@ -122,17 +112,17 @@ static const char *cause_of(const struct mu_vanished *v, const struct mu_vanishe
 }
 
 /* "lost node8, node9: no heartbeat for 15 s": all with the same cause as the one at `first`. */
-static void put_lost(const struct mu_vanished *v, size_t first, struct words *w)
+static void put_lost(const struct mu_vanished *v, size_t first, struct mu_words *w)
 {
     const char *cause = cause_of(v, &v->members[first]);
 
     for (size_t i = first; i < v->count; i++) {
         if (!is_lost(&v->members[i]) || strcmp(cause_of(v, &v->members[i]), cause) != 0)
             continue;
-        put(w, i > first ? ", " : w->used > 0 ? "; lost " : "lost ", v->members[i].name);
+        mu_words_add(w, "%s%s", i > first ? ", " : w->len > 0 ? "; lost " : "lost ", v->members[i].name);
     }
     if (cause[0] != '\0')
-        put(w, ": ", cause);
+        mu_words_add(w, ": %s", cause);
 }
 
 /* Whether one before it is lost by the same cause: then it was named with that one. */
@@ -145,38 +135,35 @@ static bool is_named(const struct mu_vanished *v, size_t index)
 }
 
 /* Those of whom nothing is known come last. */
-static void put_all_lost(const struct mu_vanished *v, bool with_cause, struct words *w)
+static void put_all_lost(const struct mu_vanished *v, bool with_cause, struct mu_words *w)
 {
     for (size_t i = 0; i < v->count; i++)
         if (is_lost(&v->members[i]) && (cause_of(v, &v->members[i])[0] != '\0') == with_cause && !is_named(v, i))
             put_lost(v, i, w);
 }
 
-static void put_left(const struct mu_vanished *v, struct words *w)
+static void put_left(const struct mu_vanished *v, struct mu_words *w)
 {
     for (size_t i = 0; i < v->count; i++) {
         const struct mu_vanished_member *member = &v->members[i];
 
-        if (member->done || member->note != MU_NOTE_LEFT)
-            continue;
-        put(w, w->used > 0 ? ", " : "", member->name);
-        put(w, " left (", member->why);
-        put(w, ")", "");
+        if (!member->done && member->note == MU_NOTE_LEFT)
+            mu_words_add(w, "%s%s left (%s)", w->len > 0 ? ", " : "", member->name, member->why);
     }
 }
 
 /* Nobody has gone for good: what ended the round for the first of them. */
-static void put_again(const struct mu_vanished *v, struct words *w)
+static void put_again(const struct mu_vanished *v, struct mu_words *w)
 {
     for (size_t i = 0; i < v->count; i++) {
         if (v->members[i].note == MU_NOTE_AGAIN && v->members[i].why[0] != '\0') {
-            put(w, v->members[i].why, "");
+            mu_words_add(w, "%s", v->members[i].why);
             return;
         }
     }
     for (size_t i = 0; i < v->count; i++) {
         if (!v->members[i].done) {
-            put(w, v->members[i].name, " waits for the next round");
+            mu_words_add(w, "%s waits for the next round", v->members[i].name);
             return;
         }
     }
@@ -184,18 +171,16 @@ static void put_again(const struct mu_vanished *v, struct words *w)
 
 void mu_vanished_say(const struct mu_vanished *v, char *text, size_t room)
 {
-    struct words w = { .text = text, .room = room };
-    char more[48];
+    struct mu_words w = { .text = text, .room = room };
 
     text[0] = '\0';
     put_left(v, &w);
     put_all_lost(v, true, &w);
     put_all_lost(v, false, &w);
-    (void)snprintf(more, sizeof more, " (and %zu more)", v->unnamed);
-    if (v->unnamed > 0 && w.used > 0)
-        put(&w, more, "");
-    if (w.used == 0)
+    if (v->unnamed > 0 && w.len > 0)
+        mu_words_add(&w, " (and %zu more)", v->unnamed);
+    if (w.len == 0)
         put_again(v, &w);
-    if (w.used == 0)
-        put(&w, "lost a node", "");
+    if (w.len == 0)
+        mu_words_add(&w, "lost a node");
 }
