@@ -1,5 +1,4 @@
-/* The classic etcd rendezvous for callers that block: blocking calls for its event-driven handler, an etcd store for
- * each round, and extra data. */
+/* The classic etcd rendezvous for callers that block: blocking_rdzv_uv.c with an etcd store, and extra data. */
 #include "base/clock.h"
 #include "handler/etcd_params.h"
 #include "kv/blocking_etcd_store_uv.h"
@@ -8,186 +7,51 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 
-#define ROUND_PREFIX "torch.rendezvous.%s.%" PRId64
 #define WATCH_MS 20000     /* then it is asked anew */
 #define STORE_AGAIN_MS 100 /* after a lost write of extra data */
 #define EXTRA_DATA_MAX (1u << 20)
 
-struct blocking {
-    struct muster_rdzv base;
-    struct muster_rdzv *inner;
-    char *run_id;
-    char root[MU_CLASSIC_KEY_MAX];
-    struct mu_etcd_sync *sync; /* the store's */
-    struct muster_store *store;
-    struct muster_store *view; /* of the last round */
-    pthread_mutex_t lock;
-};
-
-static const struct muster_rdzv_ops blocking_ops;
-
-static struct blocking *of(struct muster_rdzv *rdzv)
+/* *ret_place borrows from the parameters; root: of the keys in etcd. */
+static int find_place(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
+                      char root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
 {
-    return (struct blocking *)rdzv;
-}
+    char prefix[MU_CLASSIC_KEY_MAX];
+    int rc = mu_etcd_params_read(params, ret_place, reterr);
 
-/* ---- The calls ---- */
-
-static const char *get_backend(const struct muster_rdzv *rdzv)
-{
-    (void)rdzv;
-    return "etcd";
-}
-
-static const char *get_run_id(const struct muster_rdzv *rdzv)
-{
-    return ((const struct blocking *)rdzv)->run_id;
-}
-
-static bool shares_store(const struct muster_rdzv *rdzv)
-{
-    (void)rdzv;
-    return false;
-}
-
-static int open_view(struct blocking *b, int64_t round, struct muster_error *reterr)
-{
-    char *prefix;
-    int rc;
-
-    if (asprintf(&prefix, ROUND_PREFIX, b->run_id, round) < 0)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of round %" PRId64, round);
-    rc = muster_store_prefix_new(muster_str(prefix), b->store, &b->view, reterr);
-    free(prefix);
-    return rc;
-}
-
-static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
-{
-    struct blocking *b = of(rdzv);
-    struct muster_rdzv_info info;
-    int rc;
-
-    (void)pthread_mutex_lock(&b->lock);
-    muster_store_free(b->view);
-    b->view = NULL;
-    rc = muster_rdzv_next_rendezvous(b->inner, &info, reterr);
-    if (rc == 0)
-        rc = open_view(b, info.round, reterr);
-    if (rc == 0) {
-        info.store = b->view;
-        *ret_info = info;
-    }
-    (void)pthread_mutex_unlock(&b->lock);
-    return rc;
-}
-
-static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
-{
-    return muster_rdzv_is_closed(of(rdzv)->inner, ret_closed, reterr);
-}
-
-static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
-{
-    return muster_rdzv_set_closed(of(rdzv)->inner, reterr);
-}
-
-static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
-{
-    return muster_rdzv_num_nodes_waiting(of(rdzv)->inner, ret_count, reterr);
-}
-
-static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
-{
-    return muster_rdzv_shutdown(of(rdzv)->inner, ret_closed, reterr);
-}
-
-static void free_blocking(struct muster_rdzv *rdzv)
-{
-    struct blocking *b = of(rdzv);
-
-    muster_store_free(b->view);
-    muster_rdzv_free(b->inner);
-    muster_store_free(b->store); /* ends the sync, too */
-    (void)pthread_mutex_destroy(&b->lock);
-    free(b->run_id);
-    free(b);
-}
-
-static const struct muster_rdzv_ops blocking_ops = {
-    .size = sizeof blocking_ops,
-    .get_backend = get_backend,
-    .get_run_id = get_run_id,
-    .use_agent_store = shares_store,
-    .next_rendezvous = next_rendezvous,
-    .is_closed = is_closed,
-    .set_closed = set_closed,
-    .num_nodes_waiting = num_nodes_waiting,
-    .shutdown = shut_down,
-    .free = free_blocking,
-};
-
-struct muster_rdzv *mu_rdzv_etcd_inner(struct muster_rdzv *rdzv)
-{
-    return rdzv->ops == &blocking_ops ? of(rdzv)->inner : NULL;
+    return rc < 0 ? rc : mu_classic_keys(ret_place->prefix, ret_place->run_id, prefix, root, reterr);
 }
 
 /* ---- New ---- */
 
-static int open_store(struct blocking *b, const struct mu_etcd_place *place, struct muster_error *reterr)
+static int open_store(const struct muster_rdzv_params *params, struct muster_store **ret_store,
+                      struct muster_error *reterr)
 {
-    struct mu_http_config http = { .endpoints = place->endpoints,
-                                   .protocol = place->protocol,
-                                   .ca_file = place->cacert,
-                                   .cert_file = place->cert,
-                                   .key_file = place->key };
-    struct mu_kv_etcd_store_config config = { .http = &http, .root = b->root, .run_id = b->run_id };
-    int rc;
+    struct muster_etcd_config etcd = { .size = sizeof etcd };
+    char root[MU_CLASSIC_KEY_MAX];
+    struct mu_etcd_place place;
+    int rc = find_place(params, &place, root, reterr);
 
-    if (getrandom(&http.seed, sizeof http.seed, 0) < 0)
-        http.seed = (uint64_t)mu_clock_ms();
-    config.seed = http.seed;
-    rc = mu_etcd_sync_start(&config, &b->sync, reterr);
-    if (rc == 0)
-        rc = mu_etcd_sync_store(b->sync, MUSTER_STORE_TIMEOUT_MS, &b->store, reterr);
-    return rc;
+    if (rc < 0)
+        return rc;
+    etcd.endpoints = place.endpoints;
+    etcd.protocol = place.protocol;
+    etcd.cacert = place.cacert;
+    etcd.cert = place.cert;
+    etcd.key = place.key;
+    return mu_etcd_store_open(&etcd, (struct mu_kv_etcd_store_config){ .root = root, .run_id = place.run_id },
+                              MUSTER_STORE_TIMEOUT_MS, ret_store, reterr);
 }
 
 static int create(const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    struct blocking *b = calloc(1, sizeof *b);
-    char prefix[MU_CLASSIC_KEY_MAX];
-    struct mu_etcd_place place;
-    int rc;
+    struct muster_store *store = NULL;
+    int rc = open_store(params, &store, reterr);
 
-    if (b == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    b->base.ops = &blocking_ops;
-    (void)pthread_mutex_init(&b->lock, NULL);
-    rc = mu_etcd_params_read(params, &place, reterr);
-    if (rc == 0)
-        rc = mu_classic_keys(place.prefix, place.run_id, prefix, b->root, reterr);
-    if (rc == 0) {
-        b->run_id = strdup(place.run_id);
-        if (b->run_id == NULL)
-            rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    }
-    if (rc == 0)
-        rc = open_store(b, &place, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_blocking_new(mu_etcd_start, params, &b->inner, reterr);
-    if (rc < 0) {
-        free_blocking(&b->base);
-        return rc;
-    }
-    *ret_rdzv = &b->base;
-    return 0;
+    return rc < 0 ? rc : mu_rdzv_blocking_new_with("etcd", mu_etcd_start, params, store, ret_rdzv, reterr);
 }
 
 int muster_rdzv_etcd_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
@@ -255,7 +119,7 @@ int muster_rdzv_etcd_new(const struct muster_etcd_config *given, const char *pre
 /* ---- Extra data ---- */
 
 struct extra {
-    struct blocking *b;
+    struct muster_store *store;
     char path[MU_CLASSIC_KEY_MAX];
     int64_t until_ms;
     struct mu_etcd2_call call; /* of the last step; its answer is to be freed */
@@ -264,11 +128,18 @@ struct extra {
 static int extra_init(struct extra *extra, struct muster_rdzv *rdzv, int64_t round, int64_t timeout_ms,
                       struct muster_error *reterr)
 {
-    if (rdzv->ops != &blocking_ops)
+    const struct muster_rdzv_params *params = mu_rdzv_blocking_params(rdzv, mu_etcd_start, &extra->store);
+    char root[MU_CLASSIC_KEY_MAX];
+    struct mu_etcd_place place;
+    int rc;
+
+    if (params == NULL)
         return mu_fail(reterr, MUSTER_EINVAL, "extra data: the handler is not one of the etcd back end");
-    extra->b = of(rdzv);
+    rc = find_place(params, &place, root, reterr);
+    if (rc < 0)
+        return rc;
     extra->until_ms = mu_clock_in_ms(timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms);
-    (void)snprintf(extra->path, sizeof extra->path, "%.2048s/rdzv/v_%" PRId64 "/extra_data", extra->b->root, round);
+    (void)snprintf(extra->path, sizeof extra->path, "%.2048s/rdzv/v_%" PRId64 "/extra_data", root, round);
     extra->call = (struct mu_etcd2_call){ .rc = 0 };
     return 0;
 }
@@ -286,7 +157,7 @@ static int extra_call(struct extra *extra, struct mu_etcd2_request request, int 
     if (request.kind == MU_ETCD2_WATCH && left > WATCH_MS)
         left = WATCH_MS;
     extra->call = (struct mu_etcd2_call){ .request = request, .timeout_ms = (uint64_t)left };
-    rc = mu_etcd_sync_call(extra->b->sync, &extra->call);
+    rc = mu_etcd_store_call(extra->store, &extra->call);
     if (request.kind == MU_ETCD2_WATCH && mu_etcd2_is_away(rc))
         rc = 0; /* it is read again, for as long as there is time */
     else if (rc < 0 && reterr != NULL)

@@ -83,22 +83,20 @@ int mu_blocking_store_error(int rc)
 int mu_blocking_find_store(const struct muster_rdzv_params *params, char ret_host[static MU_RDZV_HOST_MAX],
                            uint16_t *ret_port, int64_t *ret_timeout_ms, struct muster_error *reterr)
 {
-    int64_t timeout_s = 0;
+    uint64_t timeout_s = 0;
     int port = 0, rc;
 
     rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, ret_host, &port, reterr);
     if (rc == 0)
-        rc = muster_rdzv_params_get_as_int(params, "read_timeout", READ_TIMEOUT_S, &timeout_s, reterr);
+        rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, READ_TIMEOUT_S_MAX, &timeout_s,
+                                         reterr);
     if (rc < 0)
         return rc;
-    if (timeout_s < 1 || timeout_s > READ_TIMEOUT_S_MAX)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'read_timeout': %" PRId64 " s is not in 1..%" PRId64, timeout_s,
-                       READ_TIMEOUT_S_MAX);
     if (port == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 nobody knows where the store is",
                        muster_rdzv_params_endpoint(params));
     *ret_port = (uint16_t)port;
-    *ret_timeout_ms = timeout_s * 1000;
+    *ret_timeout_ms = (int64_t)timeout_s * 1000;
     return 0;
 }
 

@@ -525,10 +525,9 @@ static int start_thread(struct blocking *b, struct muster_rdzv **ret_rdzv, struc
     return 0;
 }
 
-int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_params *params,
+int mu_rdzv_blocking_new_with(const char *backend, mu_handler_start *start, const struct muster_rdzv_params *params,
                               struct muster_store *store, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    const char *backend = muster_rdzv_params_backend(params);
     struct blocking *b = NULL;
     int rc = new_blocking(backend, muster_rdzv_params_run_id(params), &b, reterr);
 
@@ -561,7 +560,7 @@ int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_
 int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_params *params,
                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    return mu_rdzv_blocking_new_with(start, params, NULL, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new_with(muster_rdzv_params_backend(params), start, params, NULL, ret_rdzv, reterr);
 }
 
 int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
@@ -730,6 +729,17 @@ static int start_by_params(struct blocking *b, uv_loop_t *loop, muster_rdzv_list
 bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv)
 {
     return rdzv->ops == &blocking_ops;
+}
+
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, mu_handler_start *start,
+                                                         struct muster_store **ret_store)
+{
+    const struct blocking *b = (const struct blocking *)rdzv;
+
+    if (!mu_rdzv_is_blocking(rdzv) || b->start != start)
+        return NULL;
+    *ret_store = b->user_store;
+    return b->params;
 }
 
 int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,

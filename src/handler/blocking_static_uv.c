@@ -141,12 +141,21 @@ static const struct muster_rdzv_ops blocking_ops = {
     .free = free_blocking,
 };
 
-static int new_blocking(const struct mu_static_place *place, struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
+/* Takes `place`, also on failure. `rc`: what came of reading it. */
+static int new_blocking(int rc, struct mu_static_place *place, struct muster_rdzv **ret_rdzv,
+                        struct muster_error *reterr)
 {
-    struct blocking *b = calloc(1, sizeof *b);
+    struct blocking *b = NULL;
 
-    if (b == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    if (rc == 0) {
+        b = calloc(1, sizeof *b);
+        if (b == NULL)
+            rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    }
+    if (b == NULL) {
+        mu_static_place_done(place);
+        return mu_wrap(reterr, rc, "make a static rendezvous");
+    }
     b->base.ops = &blocking_ops;
     b->place = *place;
     (void)pthread_mutex_init(&b->lock, NULL);
@@ -161,29 +170,16 @@ int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_
     struct mu_static_place place = { .run_id = NULL };
     int rc = mu_static_place_init(&place, master_addr, master_port, rank, world_size, timeout_ms, run_id, reterr);
 
-    if (rc == 0)
-        rc = new_blocking(&place, ret_rdzv, reterr);
-    if (rc < 0) {
-        mu_static_place_done(&place);
-        return mu_wrap(reterr, rc, "make a static rendezvous");
-    }
-    return 0;
+    return new_blocking(rc, &place, ret_rdzv, reterr);
 }
 
 int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                               struct muster_error *reterr)
 {
     struct mu_static_place place = { .run_id = NULL };
-    int rc = mu_static_place_from_params(params, &place, reterr);
 
     (void)ctx;
-    if (rc == 0)
-        rc = new_blocking(&place, ret_rdzv, reterr);
-    if (rc < 0) {
-        mu_static_place_done(&place);
-        return mu_wrap(reterr, rc, "make a static rendezvous");
-    }
-    return 0;
+    return new_blocking(mu_static_place_from_params(params, &place, reterr), &place, ret_rdzv, reterr);
 }
 
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv)

@@ -236,5 +236,6 @@ int mu_rdzv_etcd_v2_create(void *ctx, const struct muster_rdzv_params *params, s
     free_texts(&e);
     if (rc < 0)
         return mu_wrap(reterr, rc, "rendezvous etcd-v2");
-    return mu_rdzv_blocking_new_with(mu_etcd_v2_start, params, store, ret_rdzv, reterr);
+    return mu_rdzv_blocking_new_with(muster_rdzv_params_backend(params), mu_etcd_v2_start, params, store, ret_rdzv,
+                                     reterr);
 }

@@ -177,14 +177,15 @@ bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv);
 int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
                                 muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                                 struct muster_error *reterr);
-/* blocking_etcd_uv.c: the blocking handler within a classic etcd one; NULL: there is none. */
-struct muster_rdzv *mu_rdzv_etcd_inner(struct muster_rdzv *rdzv);
+/* What it was made of, if that was with `start`; else NULL. *ret_store is lent. */
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, mu_handler_start *start,
+                                                         struct muster_store **ret_store);
 /* static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
 int mu_rdzv_static_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener,
                               void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);
-/* With a store; each round gets a view of it. Takes `store`, also on failure; NULL: none. */
-int mu_rdzv_blocking_new_with(mu_handler_start *start, const struct muster_rdzv_params *params,
+/* With a name, and a store of which each round gets a view. Takes `store`, also on failure; NULL: none. */
+int mu_rdzv_blocking_new_with(const char *backend, mu_handler_start *start, const struct muster_rdzv_params *params,
                               struct muster_store *store, struct muster_rdzv **ret_rdzv, struct muster_error *reterr);
 
 #endif

@@ -1,5 +1,6 @@
 /* Parameters of a rendezvous: back end, endpoint, run id, limits, and options by name whose values are text, integer,
  * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
+#include "base/number.h"
 #include "base/secret.h"
 #include "handler/handler.h"
 
@@ -411,40 +412,6 @@ int muster_rdzv_params_get_as_bool(const struct muster_rdzv_params *params, cons
     return 0;
 }
 
-static const char *skip_blanks(const char *text)
-{
-    while (*text == ' ' || (*text >= '\t' && *text <= '\r'))
-        text++;
-    return text;
-}
-
-/* Python's int(): blanks around, a sign, decimal digits with single underscores between them. */
-static bool text_as_int(const char *text, int64_t *ret_value)
-{
-    bool negative, overflow = false;
-    int64_t value = 0;
-
-    text = skip_blanks(text);
-    negative = *text == '-';
-    if (*text == '-' || *text == '+')
-        text++;
-    for (;;) {
-        if (*text < '0' || *text > '9')
-            return false;
-        overflow = overflow || __builtin_mul_overflow(value, 10, &value) ||
-                   __builtin_sub_overflow(value, *text - '0', &value); /* downwards: there is one more below 0 */
-        text++;
-        if (*text == '_')
-            text++;
-        else if (*text < '0' || *text > '9')
-            break;
-    }
-    if (*skip_blanks(text) != '\0' || overflow || (!negative && value == INT64_MIN))
-        return false;
-    *ret_value = negative ? value : -value;
-    return true;
-}
-
 static bool float_as_int(double number, int64_t *ret_value)
 {
     const double limit = 9223372036854775808.0; /* 2^63 */
@@ -459,7 +426,7 @@ static bool as_int(const struct muster_value *value, int64_t *ret_value)
 {
     switch (value->kind) {
     case MUSTER_VALUE_TEXT:
-        return text_as_int(value->text, ret_value);
+        return mu_number_int(value->text, ret_value);
     case MUSTER_VALUE_INT:
         *ret_value = value->integer;
         return true;

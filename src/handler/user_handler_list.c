@@ -75,30 +75,20 @@ void mu_rdzv_keep(const struct muster_rdzv *rdzv)
     (void)pthread_mutex_unlock(&claims_lock);
 }
 
-/* ---- Driving ---- */
-
-/* Those of this library know how to make one more of their kind that tells by itself. 0: *ret_handler. */
-static int start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
-                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
-                      struct muster_error *reterr)
-{
-    struct muster_rdzv *inner = mu_rdzv_etcd_inner(rdzv);
-
-    if (mu_rdzv_is_static(rdzv))
-        return mu_rdzv_static_start_twin(loop, rdzv, listener, ctx, ret_handler, reterr);
-    return mu_rdzv_blocking_start_twin(loop, inner != NULL ? inner : rdzv, driving, listener, ctx, ret_handler, reterr);
-}
+/* ---- Driving: those of this library make one more of their kind, that tells by itself ---- */
 
 int mu_handler_start_given(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool take, struct mu_driving *driving,
                            const char *local_addr, muster_rdzv_listener *listener, void *ctx,
                            struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    bool is_ours = mu_rdzv_is_static(rdzv) || mu_rdzv_is_blocking(rdzv) || mu_rdzv_etcd_inner(rdzv) != NULL;
     int rc;
 
-    if (!is_ours)
+    if (mu_rdzv_is_static(rdzv))
+        rc = mu_rdzv_static_start_twin(loop, rdzv, listener, ctx, ret_handler, reterr);
+    else if (mu_rdzv_is_blocking(rdzv))
+        rc = mu_rdzv_blocking_start_twin(loop, rdzv, driving, listener, ctx, ret_handler, reterr);
+    else
         return mu_user_handler_start(loop, rdzv, take, driving, local_addr, listener, ctx, ret_handler, reterr);
-    rc = start_twin(loop, rdzv, driving, listener, ctx, ret_handler, reterr);
     if (take && rc < 0)
         muster_rdzv_free(rdzv);
     else if (take)

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-struct mu_etcd_sync {
+struct etcd_store {
+    struct muster_store base;
     struct mu_loop_thread thread;
     struct mu_kv *kv;
     struct mu_etcd2 *etcd;
@@ -18,7 +19,7 @@ struct mu_etcd_sync {
 
 struct posted {
     struct mu_posted base;
-    struct mu_etcd_sync *sync;
+    struct etcd_store *store;
     struct mu_kv_request *request; /* one of both */
     struct mu_etcd2_call *call;
 };
@@ -46,12 +47,12 @@ static void on_etcd_closed(void *ctx)
 
 static void close_there(struct mu_loop_thread *thread)
 {
-    struct mu_etcd_sync *sync = (struct mu_etcd_sync *)thread;
+    struct etcd_store *store = MU_LIST_ITEM(thread, struct etcd_store, thread);
 
-    if (sync->kv != NULL)
-        sync->kv->ops->close(sync->kv, on_kv_closed, NULL);
-    if (sync->etcd != NULL)
-        mu_etcd2_close(sync->etcd, on_etcd_closed, NULL);
+    if (store->kv != NULL)
+        store->kv->ops->close(store->kv, on_kv_closed, NULL);
+    if (store->etcd != NULL)
+        mu_etcd2_close(store->etcd, on_etcd_closed, NULL);
 }
 
 static void begin(struct mu_posted *base)
@@ -59,87 +60,39 @@ static void begin(struct mu_posted *base)
     struct posted *posted = (struct posted *)base;
 
     if (posted->request != NULL)
-        posted->sync->kv->ops->submit(posted->sync->kv, posted->request);
+        posted->store->kv->ops->submit(posted->store->kv, posted->request);
     else
-        mu_etcd2_call(posted->sync->etcd, posted->call);
+        mu_etcd2_call(posted->store->etcd, posted->call);
 }
 
-int mu_etcd_sync_kv(struct mu_etcd_sync *sync, struct mu_kv_request *request)
+int mu_etcd_store_call(struct muster_store *store, struct mu_etcd2_call *call)
 {
-    struct posted posted = { .base = { .begin = begin }, .sync = sync, .request = request };
-
-    request->done = on_kv_done;
-    /* cppcheck-suppress autoVariables ; it is answered before we return */
-    request->ctx = &posted.base;
-    mu_loop_thread_call(&sync->thread, &posted.base);
-    return request->rc;
-}
-
-int mu_etcd_sync_call(struct mu_etcd_sync *sync, struct mu_etcd2_call *call)
-{
-    struct posted posted = { .base = { .begin = begin }, .sync = sync, .call = call };
+    struct etcd_store *s = (struct etcd_store *)store;
+    struct posted posted = { .base = { .begin = begin }, .store = s, .call = call };
 
     call->done = on_call_done;
     /* cppcheck-suppress autoVariables ; it is answered before we return */
     call->ctx = &posted.base;
-    mu_loop_thread_call(&sync->thread, &posted.base);
+    mu_loop_thread_call(&s->thread, &posted.base);
     return call->rc;
-}
-
-void mu_etcd_sync_stop(struct mu_etcd_sync *sync)
-{
-    if (sync == NULL)
-        return;
-    (void)mu_loop_thread_stop(&sync->thread, close_there, -1, NULL);
-    mu_loop_thread_done(&sync->thread);
-    free(sync);
-}
-
-int mu_etcd_sync_start(const struct mu_kv_etcd_store_config *config, struct mu_etcd_sync **ret_sync,
-                       struct muster_error *reterr)
-{
-    struct mu_etcd_sync *sync = calloc(1, sizeof *sync);
-    int rc;
-
-    if (sync == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
-    rc = mu_loop_thread_open(&sync->thread, "an etcd store", reterr);
-    if (rc < 0) {
-        free(sync);
-        return rc;
-    }
-    rc = mu_kv_etcd_store_start(&sync->thread.loop, config, &sync->kv, reterr);
-    if (rc == 0)
-        rc = mu_etcd2_start(&sync->thread.loop, config->http, &sync->etcd, reterr);
-    if (rc == 0)
-        rc = mu_loop_thread_start(&sync->thread, "an etcd store", reterr);
-    if (rc < 0) {
-        close_there(&sync->thread);
-        mu_loop_thread_discard(&sync->thread);
-        free(sync);
-        return rc;
-    }
-    *ret_sync = sync;
-    return 0;
 }
 
 /* ---- As a store ---- */
 
-struct etcd_store {
-    struct muster_store base;
-    struct mu_etcd_sync *sync;
-};
-
 static int run(struct muster_store *store, struct mu_kv_request *request, int64_t timeout_ms,
                struct muster_error *reterr)
 {
-    int rc;
+    struct etcd_store *s = (struct etcd_store *)store;
+    struct posted posted = { .base = { .begin = begin }, .store = s, .request = request };
 
     request->timeout_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : 1;
-    rc = mu_etcd_sync_kv(((struct etcd_store *)store)->sync, request);
-    if (rc < 0 && reterr != NULL)
+    request->done = on_kv_done;
+    /* cppcheck-suppress autoVariables ; it is answered before we return */
+    request->ctx = &posted.base;
+    mu_loop_thread_call(&s->thread, &posted.base);
+    if (request->rc < 0 && reterr != NULL)
         *reterr = request->error;
-    return rc;
+    return request->rc;
 }
 
 static int store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
@@ -208,8 +161,11 @@ static int store_wait(struct muster_store *store, const struct muster_slice *key
 
 static void store_free(struct muster_store *store)
 {
-    mu_etcd_sync_stop(((struct etcd_store *)store)->sync);
-    free(store);
+    struct etcd_store *s = (struct etcd_store *)store;
+
+    (void)mu_loop_thread_stop(&s->thread, close_there, -1, NULL);
+    mu_loop_thread_done(&s->thread);
+    free(s);
 }
 
 /* No delete_key, num_keys and compare_set: PyTorch's EtcdStore has none either, and answers the same. */
@@ -224,21 +180,50 @@ static const struct muster_store_ops store_ops = {
     .free = store_free,
 };
 
-int mu_etcd_sync_store(struct mu_etcd_sync *sync, int64_t timeout_ms, struct muster_store **ret_store,
-                       struct muster_error *reterr)
+static int start(struct etcd_store *s, const struct mu_kv_etcd_store_config *config, struct muster_error *reterr)
 {
-    struct etcd_store *store = calloc(1, sizeof *store);
+    int rc = mu_loop_thread_open(&s->thread, "an etcd store", reterr);
+
+    if (rc < 0)
+        return rc;
+    rc = mu_kv_etcd_store_start(&s->thread.loop, config, &s->kv, reterr);
+    if (rc == 0)
+        rc = mu_etcd2_start(&s->thread.loop, config->http, &s->etcd, reterr);
+    if (rc == 0)
+        rc = mu_loop_thread_start(&s->thread, "an etcd store", reterr);
+    if (rc < 0) {
+        close_there(&s->thread);
+        mu_loop_thread_discard(&s->thread);
+    }
+    return rc;
+}
+
+int mu_etcd_store_open(const struct muster_etcd_config *etcd, struct mu_kv_etcd_store_config where, int64_t timeout_ms,
+                       struct muster_store **ret_store, struct muster_error *reterr)
+{
+    struct mu_http_config http = { .endpoints = etcd->endpoints,
+                                   .protocol = etcd->protocol,
+                                   .ca_file = etcd->cacert,
+                                   .cert_file = etcd->cert,
+                                   .key_file = etcd->key };
+    struct etcd_store *s = calloc(1, sizeof *s);
+    int rc;
 
     assert(timeout_ms > 0);
-    if (store == NULL) {
-        mu_etcd_sync_stop(sync);
+    if (s == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
-    }
-    store->base.ops = &store_ops;
-    store->base.timeout_ms = timeout_ms;
-    store->sync = sync;
-    *ret_store = &store->base;
-    return 0;
+    if (getrandom(&http.seed, sizeof http.seed, 0) < 0)
+        http.seed = (uint64_t)mu_clock_ms();
+    where.http = &http;
+    where.seed = http.seed;
+    s->base.ops = &store_ops;
+    s->base.timeout_ms = timeout_ms;
+    rc = start(s, &where, reterr);
+    if (rc < 0)
+        free(s);
+    else
+        *ret_store = &s->base;
+    return rc;
 }
 
 int mu_etcd_config_whole(const struct muster_etcd_config *given, struct muster_etcd_config *ret_whole,
@@ -260,9 +245,7 @@ int muster_store_etcd_new(const struct muster_etcd_config *given, const char *pr
                           struct muster_store **ret_store, struct muster_error *reterr)
 {
     struct muster_etcd_config etcd = { .size = 0 };
-    struct mu_http_config http = { .seed = 0 };
-    struct mu_kv_etcd_store_config config = { .http = &http };
-    struct mu_etcd_sync *sync = NULL;
+    struct mu_kv_etcd_store_config where = { .dir = "" };
     char dir[MU_CLASSIC_KEY_MAX];
     int rc = mu_etcd_config_whole(given, &etcd, reterr);
 
@@ -273,17 +256,8 @@ int muster_store_etcd_new(const struct muster_etcd_config *given, const char *pr
                        (long long)timeout_ms);
     if (!mu_classic_key_clean(prefix, dir, sizeof dir))
         return mu_fail(reterr, MUSTER_EINVAL, "open an etcd store: its prefix is too long");
-    http.endpoints = etcd.endpoints;
-    http.protocol = etcd.protocol;
-    http.ca_file = etcd.cacert;
-    http.cert_file = etcd.cert;
-    http.key_file = etcd.key;
-    if (getrandom(&http.seed, sizeof http.seed, 0) < 0)
-        http.seed = (uint64_t)mu_clock_ms();
-    config.seed = http.seed;
-    config.dir = strcmp(dir, "/") == 0 ? "" : dir;
-    rc = mu_etcd_sync_start(&config, &sync, reterr);
-    if (rc == 0)
-        rc = mu_etcd_sync_store(sync, timeout_ms == 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms, ret_store, reterr);
+    if (strcmp(dir, "/") != 0)
+        where.dir = dir;
+    rc = mu_etcd_store_open(&etcd, where, timeout_ms == 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms, ret_store, reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "open an etcd store") : 0;
 }
