@@ -50,9 +50,10 @@ int mu_cli_fail(const char *command, const char *format, ...) __attribute__((for
 int mu_cli_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Makes sure that what was printed on stdout got out; says so and returns MU_EXIT_ERROR if not. */
 int mu_cli_flush(const char *command);
+int mu_cli_help(const char *command, const char *help); /* prints it; returns as mu_cli_flush() does */
 
-/* Log lines of this level and above go to stderr. False: there is no such level. */
-bool mu_cli_log(const char *level);
+/* Log lines of this level and above go to stderr. False: there is no such level, which is said as by mu_cli_usage(). */
+bool mu_cli_log(const char *command, const char *level);
 /* Why a command that had begun ends: on a terminal as it is, else in the form of a log line, which names the node.
  * (Errors before a command begins go to mu_cli_fail().) final() waits until it is written; say() drops a line that
  * cannot be written at once: a stopped terminal does not stop us. */

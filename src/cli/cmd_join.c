@@ -106,15 +106,12 @@ int mu_cmd_join(char **argv)
     mu_rdzv_words_init(&asked.words, command);
     if (!asked.help && !mu_options_parse(command, mu_join_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (asked.help) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush(command);
-    }
+    if (asked.help)
+        return mu_cli_help(command, help);
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(asked.log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            asked.log_level);
+    if (!mu_cli_log(command, asked.log_level))
+        return MU_EXIT_USAGE;
     rc = join(&asked.words, &asked.config);
     mu_rdzv_words_done(&asked.words);
     return rc;

@@ -220,13 +220,10 @@ static int run_verb(enum verb verb, char **argv)
     mu_rdzv_words_init(&asked.words, command);
     if (!mu_options_parse(command, mu_rdzv_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (asked.help) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush(command);
-    }
-    if (!mu_cli_log(asked.log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            asked.log_level);
+    if (asked.help)
+        return mu_cli_help(command, help);
+    if (!mu_cli_log(command, asked.log_level))
+        return MU_EXIT_USAGE;
     rc = check(&asked, count);
     if (asked.timeout_ms == 0 && verb != CLOSE)
         asked.timeout_ms = DATA_TIMEOUT_MS;
@@ -245,10 +242,8 @@ int mu_cmd_rdzv(char **argv)
 {
     const char *word = argv[0] == NULL ? "" : argv[0];
 
-    if (strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush("muster rdzv");
-    }
+    if (strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
+        return mu_cli_help("muster rdzv", help);
     mu_signals_unblock_all(); /* it handles none: any of them may end it */
     for (size_t i = 0; i < VERBS; i++) {
         if (strcmp(word, verbs[i].name) == 0)

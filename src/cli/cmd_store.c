@@ -131,15 +131,12 @@ static int serve(char **argv)
 
     if (!mu_options_parse(command, mu_store_options, &asked, argv, &count))
         return MU_EXIT_USAGE;
-    if (asked.help) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush(command);
-    }
+    if (asked.help)
+        return mu_cli_help(command, help);
     if (count > 0)
         return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(asked.log_level))
-        return mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error",
-                            asked.log_level);
+    if (!mu_cli_log(command, asked.log_level))
+        return MU_EXIT_USAGE;
     config->allow = asked.allow.items;
     config->use_listen_fd = asked.listen_fd >= 0;
     config->listen_fd = asked.listen_fd;
@@ -153,10 +150,8 @@ static int serve(char **argv)
 
 int mu_cmd_store(char **argv)
 {
-    if (argv[0] != NULL && strcmp(argv[0], "help") == 0) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush(command);
-    }
+    if (argv[0] != NULL && strcmp(argv[0], "help") == 0)
+        return mu_cli_help(command, help);
     if (argv[0] != NULL && argv[0][0] != '-') {
         mu_signals_unblock_all(); /* it handles none: any of them may end it */
         return mu_cmd_store_client(argv);

@@ -4,6 +4,7 @@
  * usage error before anything is connected; every later error is one line on stderr. */
 #include "base/buf.h"
 #include "cli/cli.h"
+#include "cli/join_text.h"
 #include "store/codec.h"
 #include "store/net.h"
 
@@ -38,44 +39,25 @@ struct command {
 
 /* ---- Words ---- */
 
-/* Printable ASCII as it is, the rest as \xNN, so that no key can disturb a terminal or break a line in two. */
-static bool put_escaped(struct mu_buf *out, const char *data, size_t len)
+static void add_quoted(struct mu_text *out, const char *key)
 {
-    char text[8];
-    int rc = 0;
-
-    for (size_t i = 0; i < len && rc == 0; i++) {
-        unsigned char byte = (unsigned char)data[i];
-        int used = byte == '\\'                 ? snprintf(text, sizeof text, "\\\\")
-                   : byte >= ' ' && byte <= '~' ? snprintf(text, sizeof text, "%c", byte)
-                                                : snprintf(text, sizeof text, "\\x%02x", byte);
-
-        rc = mu_buf_append(out, text, (size_t)used, SIZE_MAX);
-    }
-    return rc == 0;
-}
-
-static void put_quoted(struct mu_buf *out, const char *key)
-{
-    if (mu_buf_append(out, out->len == 0 ? "'" : ", '", out->len == 0 ? 1 : 3, SIZE_MAX) == 0 &&
-        put_escaped(out, key, strlen(key)))
-        (void)mu_buf_append(out, "'", 1, SIZE_MAX);
+    mu_text_add_around(out, out->buf.len == 0 ? "'" : ", '", key, "'");
 }
 
 /* "TEXT 'KEY', 'KEY'" */
-static int fail_with_keys(const struct client *client, const char *text, struct mu_buf *keys)
+static int fail_with_keys(const struct client *client, const char *text, struct mu_text *keys)
 {
-    int rc = mu_cli_fail(client->command, "%s %.*s", text, (int)keys->len, keys->data == NULL ? "" : keys->data);
+    int rc = mu_cli_fail(client->command, "%s %.*s", text, (int)keys->buf.len, keys->buf.len > 0 ? keys->buf.data : "");
 
-    mu_buf_done(keys);
+    mu_text_done(keys);
     return rc;
 }
 
 static int fail_no_key(const struct client *client)
 {
-    struct mu_buf keys = { 0 };
+    struct mu_text keys = { 0 };
 
-    put_quoted(&keys, client->operands[0]);
+    add_quoted(&keys, client->operands[0]);
     return fail_with_keys(client, "no such key:", &keys);
 }
 
@@ -199,17 +181,18 @@ static int run_add(struct client *client)
 
 static int fail_missing(struct client *client, const struct muster_slice *keys)
 {
-    struct mu_buf missing = { 0 };
+    struct mu_text missing = { 0 };
     char text[64];
 
     for (int i = 0; i < client->count; i++) {
         bool exists = false;
 
         if (muster_store_check(client->store, &keys[i], 1, MUSTER_TIMEOUT_DEFAULT, &exists, NULL) == 0 && !exists)
-            put_quoted(&missing, client->operands[i]);
+            add_quoted(&missing, client->operands[i]);
     }
-    for (int i = 0; missing.len == 0 && i < client->count; i++) /* they came just now, or the store does not answer */
-        put_quoted(&missing, client->operands[i]);
+    for (int i = 0; missing.buf.len == 0 && i < client->count;
+         i++) /* they came just now, or the store does not answer */
+        add_quoted(&missing, client->operands[i]);
     (void)snprintf(text, sizeof text, "timed out after %g s; missing:", (double)client->timeout_ms / 1000);
     return fail_with_keys(client, text, &missing);
 }
@@ -255,21 +238,22 @@ static int run_list(struct client *client)
 {
     struct muster_values keys = { 0 };
     struct muster_error error;
-    struct mu_buf line = { 0 };
-    bool complete = true;
+    struct mu_text line = { 0 };
+    bool complete;
 
     if (muster_store_list_keys(client->store, MUSTER_TIMEOUT_DEFAULT, &keys, &error) < 0)
         return fail(client, &error);
     if (keys.count > 0)
         qsort(keys.items, keys.count, sizeof keys.items[0], by_bytes);
-    for (size_t i = 0; i < keys.count && complete; i++) {
-        line.len = 0;
-        complete =
-            put_escaped(&line, keys.items[i].data, keys.items[i].len) && mu_buf_append(&line, "\n", 1, SIZE_MAX) == 0;
-        if (complete)
-            (void)fwrite(line.data, 1, line.len, stdout);
+    for (size_t i = 0; i < keys.count && !line.failed; i++) {
+        line.buf.len = 0;
+        mu_text_add_plain_slice(&line, mu_slice(keys.items[i].data, keys.items[i].len));
+        mu_text_add(&line, "\n");
+        if (!line.failed)
+            (void)fwrite(line.buf.data, 1, line.buf.len, stdout);
     }
-    mu_buf_done(&line);
+    complete = !line.failed;
+    mu_text_done(&line);
     muster_values_done(&keys);
     if (!complete)
         return mu_cli_fail(client->command, "%s", muster_error_text(MUSTER_ENOMEM));

@@ -15,9 +15,8 @@ static const char command[] = "muster join";
 /* "muster join: WHAT 'job'" */
 static void begin_err(struct mu_join *join, const char *what)
 {
-    mu_text_add(&join->err, "%s: %s '", command, what);
-    mu_text_add_plain(&join->err, join->config.about.run_id);
-    mu_text_add(&join->err, "'");
+    mu_text_add(&join->err, "%s: %s ", command, what);
+    mu_text_add_around(&join->err, "'", join->config.about.run_id, "'");
 }
 
 /* A line on stdout, for programs or for people. News of a member is about its round, unless it says otherwise. */
@@ -31,21 +30,6 @@ static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
         mu_join_text_json(&join->out, &join->config.about, &event);
     else
         mu_join_text_people(&join->out, &join->config.about, &event);
-}
-
-/* An error of the handler, with the endpoint if the text does not name it. */
-static void add_error(struct mu_text *out, const struct mu_join_about *about, const struct muster_error *error)
-{
-    const char *text = error != NULL ? error->text : "no reason is known";
-
-    mu_text_add_plain(out, text);
-    if (about->endpoint[0] != '\0' && strstr(text, about->endpoint) == NULL) {
-        mu_text_add(out, " (");
-        mu_text_add_plain(out, about->backend);
-        mu_text_add(out, " at ");
-        mu_text_add_plain(out, about->endpoint);
-        mu_text_add(out, ")");
-    }
 }
 
 /* A terminal always shows the status; elsewhere there is a line now and then. */
@@ -74,7 +58,7 @@ static void backend_down(struct mu_join *join, const struct muster_rdzv_event *t
         return; /* it was said */
     join->is_down = true;
     join->down_ms = now_ms;
-    add_error(&join->warning, &join->config.about, told->error);
+    mu_text_add_error(&join->warning, &join->config.about, told->error);
     mu_text_add(&join->warning, "; trying again\n");
 }
 
@@ -83,9 +67,7 @@ static void backend_up(struct mu_join *join, uint64_t now_ms)
     if (!join->is_down)
         return;
     join->is_down = false;
-    mu_text_add(&join->notice, "connected to ");
-    mu_text_add_plain(&join->notice, join->config.about.endpoint);
-    mu_text_add(&join->notice, " again, after ");
+    mu_text_add_around(&join->notice, "connected to ", join->config.about.endpoint, " again, after ");
     mu_text_add_duration(&join->notice, (int64_t)(now_ms - join->down_ms));
     mu_text_add(&join->notice, "\n");
 }
@@ -138,14 +120,13 @@ static void fail(struct mu_join *join, const struct muster_rdzv_event *told)
 
         closed.type = MUSTER_RDZV_CLOSED;
         tell(join, &closed);
-        mu_text_add(&join->notice, "not needed: rendezvous '");
-        mu_text_add_plain(&join->notice, join->config.about.run_id);
-        mu_text_add(&join->notice, "' was closed while this node was a spare\n");
+        mu_text_add_around(&join->notice, "not needed: rendezvous '", join->config.about.run_id,
+                           "' was closed while this node was a spare\n");
     } else {
         if (join->phase == MU_JOIN_STAYING && join->config.json)
             tell(join, told);
         mu_text_add(&join->err, "%s: %s", command, join->phase == MU_JOIN_STAYING ? "no longer a member: " : "");
-        add_error(&join->err, &join->config.about, told->error);
+        mu_text_add_error(&join->err, &join->config.about, told->error);
         mu_text_add(&join->err, "\n");
     }
     over(join);
@@ -240,7 +221,7 @@ static void staying_told(struct mu_join *join, const struct muster_rdzv_event *t
 static void could_not_leave(struct mu_join *join, const struct muster_error *error)
 {
     mu_text_add(&join->warning, "could not leave in good order: ");
-    add_error(&join->warning, &join->config.about, error);
+    mu_text_add_error(&join->warning, &join->config.about, error);
     mu_text_add(&join->warning, "; the other members, if any, will miss its heartbeats\n");
     over(join);
 }

@@ -33,18 +33,30 @@ void mu_text_add(struct mu_text *text, const char *format, ...)
     va_end(args);
 }
 
-void mu_text_add_plain(struct mu_text *text, const char *bytes)
+void mu_text_add_plain_slice(struct mu_text *text, struct mu_slice bytes)
 {
-    for (; *bytes != '\0'; bytes++) {
-        unsigned char byte = (unsigned char)*bytes;
+    for (size_t i = 0; i < bytes.len; i++) {
+        unsigned char byte = (unsigned char)bytes.data[i];
 
         if (byte == '\\')
             append(text, "\\\\", 2);
         else if (byte >= ' ' && byte <= '~')
-            append(text, bytes, 1);
+            append(text, &byte, 1);
         else
             mu_text_add(text, "\\x%02x", byte);
     }
+}
+
+void mu_text_add_plain(struct mu_text *text, const char *bytes)
+{
+    mu_text_add_plain_slice(text, mu_slice_str(bytes));
+}
+
+void mu_text_add_around(struct mu_text *text, const char *before, const char *plain, const char *after)
+{
+    mu_text_add(text, "%s", before);
+    mu_text_add_plain(text, plain);
+    mu_text_add(text, "%s", after);
 }
 
 void mu_text_add_json(struct mu_text *text, const char *bytes)
@@ -87,6 +99,25 @@ void mu_text_done(struct mu_text *text)
 {
     mu_buf_done(&text->buf);
     text->failed = false;
+}
+
+void mu_text_add_place(struct mu_text *text, const struct mu_join_about *about)
+{
+    mu_text_add_plain(text, about->backend);
+    if (about->endpoint[0] != '\0')
+        mu_text_add_around(text, " at ", about->endpoint, "");
+}
+
+void mu_text_add_error(struct mu_text *text, const struct mu_join_about *about, const struct muster_error *error)
+{
+    const char *reason = error != NULL ? error->text : "no reason is known";
+
+    mu_text_add_plain(text, reason);
+    if (about->endpoint[0] != '\0' && strstr(reason, about->endpoint) == NULL) {
+        mu_text_add(text, " (");
+        mu_text_add_place(text, about);
+        mu_text_add(text, ")");
+    }
 }
 
 /* ---- Nodes ---- */
@@ -148,13 +179,6 @@ static const struct muster_node *own_node(const struct muster_rdzv_event *event)
 
 /* ---- Lines for people ---- */
 
-static void add_job(struct mu_text *out, const struct mu_join_about *about)
-{
-    mu_text_add(out, "'");
-    mu_text_add_plain(out, about->run_id);
-    mu_text_add(out, "'");
-}
-
 static void add_round(struct mu_text *out, int64_t round)
 {
     if (round >= 0)
@@ -168,8 +192,7 @@ static void people_joined(struct mu_text *out, const struct mu_join_about *about
     const struct muster_rdzv_info *info = event->info;
     const struct muster_node *own = own_node(event);
 
-    mu_text_add(out, "joined ");
-    add_job(out, about);
+    mu_text_add_around(out, "joined '", about->run_id, "'");
     mu_text_add(out, " as rank %" PRId64 " of %" PRId64 " (", info->rank, info->world_size);
     mu_text_add_plain(out, about->backend);
     if (info->round >= 0)
@@ -186,9 +209,8 @@ static void people_joined(struct mu_text *out, const struct mu_join_about *about
     if (info->bootstrap.master_addr[0] != '\0') {
         bool is_v6 = strchr(info->bootstrap.master_addr, ':') != NULL;
 
-        mu_text_add(out, "; master: %s", is_v6 ? "[" : "");
-        mu_text_add_plain(out, info->bootstrap.master_addr);
-        mu_text_add(out, "%s:%u", is_v6 ? "]" : "", info->bootstrap.master_port);
+        mu_text_add_around(out, is_v6 ? "; master: [" : "; master: ", info->bootstrap.master_addr, is_v6 ? "]" : "");
+        mu_text_add(out, ":%u", info->bootstrap.master_port);
     }
     mu_text_add(out, "\n");
 }
@@ -223,14 +245,10 @@ void mu_join_text_people(struct mu_text *out, const struct mu_join_about *about,
         people_lost(out, event);
         break;
     case MUSTER_RDZV_CLOSED:
-        mu_text_add(out, "closed: nobody can join ");
-        add_job(out, about);
-        mu_text_add(out, " any more; its members may go on\n");
+        mu_text_add_around(out, "closed: nobody can join '", about->run_id, "' any more; its members may go on\n");
         break;
     case MUSTER_RDZV_LEFT:
-        mu_text_add(out, "left ");
-        add_job(out, about);
-        mu_text_add(out, "\n");
+        mu_text_add_around(out, "left '", about->run_id, "'\n");
         break;
     case MUSTER_RDZV_REMOVED:
     case MUSTER_RDZV_FAILED:
@@ -243,6 +261,12 @@ void mu_join_text_people(struct mu_text *out, const struct mu_join_about *about,
 }
 
 /* ---- Lines for programs ---- */
+
+static void add_member_json(struct mu_text *out, const char *name, const char *value)
+{
+    mu_text_add(out, ", \"%s\": ", name);
+    mu_text_add_json(out, value);
+}
 
 static void add_round_json(struct mu_text *out, int64_t round)
 {
@@ -257,10 +281,8 @@ static void json_joined(struct mu_text *out, const struct mu_join_about *about, 
     const struct muster_rdzv_info *info = event->info;
     const struct muster_node *own = own_node(event);
 
-    mu_text_add(out, ", \"run_id\": ");
-    mu_text_add_json(out, about->run_id);
-    mu_text_add(out, ", \"backend\": ");
-    mu_text_add_json(out, about->backend);
+    add_member_json(out, "run_id", about->run_id);
+    add_member_json(out, "backend", about->backend);
     add_round_json(out, info->round);
     mu_text_add(out, ", \"rank\": %" PRId64 ", \"world_size\": %" PRId64 ", \"node\": ", info->rank, info->world_size);
     if (own != NULL)
@@ -273,8 +295,7 @@ static void json_joined(struct mu_text *out, const struct mu_join_about *about, 
     else
         mu_text_add(out, "null");
     if (info->bootstrap.master_addr[0] != '\0') {
-        mu_text_add(out, ", \"master_addr\": ");
-        mu_text_add_json(out, info->bootstrap.master_addr);
+        add_member_json(out, "master_addr", info->bootstrap.master_addr);
         mu_text_add(out, ", \"master_port\": %u", info->bootstrap.master_port);
     } else {
         mu_text_add(out, ", \"master_addr\": null, \"master_port\": null");
@@ -285,10 +306,8 @@ static void add_error_json(struct mu_text *out, const struct muster_error *error
 {
     if (error == NULL)
         return;
-    mu_text_add(out, ", \"code\": ");
-    mu_text_add_json(out, muster_error_name(error->code));
-    mu_text_add(out, ", \"error\": ");
-    mu_text_add_json(out, error->text);
+    add_member_json(out, "code", muster_error_name(error->code));
+    add_member_json(out, "error", error->text);
 }
 
 void mu_join_text_json(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
@@ -348,13 +367,9 @@ static void add_gathering(struct mu_text *out, const struct mu_join_about *about
     const struct muster_rdzv_progress *progress = wait->progress;
     int64_t missing = progress->min_nodes - progress->joined, room = progress->max_nodes - progress->joined;
 
-    mu_text_add(out, "waiting for rendezvous ");
-    add_job(out, about);
-    mu_text_add(out, ": ");
+    mu_text_add_around(out, "waiting for rendezvous '", about->run_id, "': ");
     if (progress->joined < 0) {
-        mu_text_add(out, "the store at ");
-        mu_text_add_plain(out, about->endpoint);
-        mu_text_add(out, " has not answered yet");
+        mu_text_add_around(out, "the store at ", about->endpoint, " has not answered yet");
         return;
     }
     add_joined(out, wait);
@@ -369,10 +384,8 @@ static void add_gathering(struct mu_text *out, const struct mu_join_about *about
 /* "round 3 is full (4 nodes)"; how many are in it is not known on every back end. */
 static void add_round_without_us(struct mu_text *out, const struct mu_join_wait *wait, const char *how)
 {
-    if (wait->round >= 0)
-        mu_text_add(out, "round %" PRId64 " is %s", wait->round, how);
-    else
-        mu_text_add(out, "the group is %s", how);
+    add_round(out, wait->round);
+    mu_text_add(out, " is %s", how);
     if (wait->progress->joined > 0) {
         mu_text_add(out, " (");
         add_nodes_count(out, wait->progress->joined);
@@ -382,9 +395,7 @@ static void add_round_without_us(struct mu_text *out, const struct mu_join_wait 
 
 static void add_spare(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
 {
-    mu_text_add(out, "waiting for a place in rendezvous ");
-    add_job(out, about);
-    mu_text_add(out, ": ");
+    mu_text_add_around(out, "waiting for a place in rendezvous '", about->run_id, "': ");
     add_round_without_us(out, wait, "full");
     if (wait->progress->spares > 1) {
         mu_text_add(out, "; ");
@@ -395,9 +406,7 @@ static void add_spare(struct mu_text *out, const struct mu_join_about *about, co
 
 static void add_next_round(struct mu_text *out, const struct mu_join_about *about, const struct mu_join_wait *wait)
 {
-    mu_text_add(out, "waiting for the next round of rendezvous ");
-    add_job(out, about);
-    mu_text_add(out, ": ");
+    mu_text_add_around(out, "waiting for the next round of rendezvous '", about->run_id, "': ");
     add_round_without_us(out, wait, "running");
     mu_text_add(out, "; ");
     add_nodes_count(out, wait->progress->waiting);
@@ -426,12 +435,9 @@ void mu_join_text_status(struct mu_text *out, const struct mu_join_about *about,
         add_progress(out, about, wait);
         return;
     }
-    mu_text_add(out, "waiting for rendezvous ");
-    add_job(out, about);
-    if (about->endpoint[0] != '\0') {
-        mu_text_add(out, " at ");
-        mu_text_add_plain(out, about->endpoint);
-    }
+    mu_text_add_around(out, "waiting for rendezvous '", about->run_id, "'");
+    if (about->endpoint[0] != '\0')
+        mu_text_add_around(out, " at ", about->endpoint, "");
     if (wait->down_ms >= 0) {
         mu_text_add(out, ": no connection for ");
         mu_text_add_duration(out, wait->down_ms);

@@ -14,8 +14,11 @@ struct mu_text {
 };
 
 void mu_text_add(struct mu_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Any bytes, as printable ASCII with \xNN for the rest, so that texts from outside cannot disturb a terminal. */
+/* Any bytes, as printable ASCII with \xNN for the rest, so that texts from outside cannot disturb a terminal or break a
+ * line in two. */
 void mu_text_add_plain(struct mu_text *text, const char *bytes);
+void mu_text_add_plain_slice(struct mu_text *text, struct mu_slice bytes);
+void mu_text_add_around(struct mu_text *text, const char *before, const char *plain, const char *after);
 /* Any bytes as a JSON string, in quotes. What is not UTF-8 becomes U+FFFD. */
 void mu_text_add_json(struct mu_text *text, const char *bytes);
 /* "28 s", "10 min 5 s", "2 h 3 min"; begun seconds count. */
@@ -27,6 +30,10 @@ struct mu_join_about { /* borrowed */
     const char *backend, *endpoint, *run_id;
     const char *node; /* this machine's name, for back ends that do not know their members */
 };
+
+void mu_text_add_place(struct mu_text *text, const struct mu_join_about *about); /* "c10d at node1:29400" */
+/* An error of the handler, with the place if the text does not name the endpoint. NULL: not known. */
+void mu_text_add_error(struct mu_text *text, const struct mu_join_about *about, const struct muster_error *error);
 
 /* One line each, with its end. An event that has nothing to say to people adds nothing. */
 void mu_join_text_people(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event);

@@ -66,10 +66,8 @@ int main(int argc, char **argv)
         return mu_cmd_rdzv(argv + 2);
     if (strcmp(command, "store") == 0)
         return mu_cmd_store(argv + 2);
-    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
-        (void)fputs(help, stdout);
-        return mu_cli_flush("muster");
-    }
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0)
+        return mu_cli_help("muster", help);
     if (strcmp(command, "--version") == 0) {
         (void)printf("muster %s\n", muster_version());
         return mu_cli_flush("muster");

@@ -57,6 +57,12 @@ int mu_cli_flush(const char *command)
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
 }
 
+int mu_cli_help(const char *command, const char *help)
+{
+    (void)fputs(help, stdout);
+    return mu_cli_flush(command);
+}
+
 /* Writes to stderr if that can be done at once: a stopped terminal, or a pipe without a reader, must not stop the
  * command. If poll() allows a write, all of it is taken, for it is shorter than PIPE_BUF. */
 static bool write_at_once(const char *text, size_t len)
@@ -179,7 +185,7 @@ static void choose_style(void)
     log_style.colour = mu_log_wants_colour(log_style.terminal, getenv("NO_COLOR"), getenv("TERM"));
 }
 
-bool mu_cli_log(const char *level)
+bool mu_cli_log(const char *command, const char *level)
 {
     static const enum muster_log_level levels[] = {
 #define X(name, number, text) MUSTER_LOG_##name,
@@ -195,6 +201,7 @@ bool mu_cli_log(const char *level)
             return true;
         }
     }
+    (void)mu_cli_usage(command, "option '--log-level': '%s' must be debug, info, notice, warning or error", level);
     return false;
 }
 

@@ -18,25 +18,6 @@ void mu_rdzv_visit_done(struct mu_rdzv_visit *visit)
     mu_text_done(&visit->err);
 }
 
-/* ---- Words ---- */
-
-static void add_id(struct mu_text *text, const struct mu_rdzv_visit *visit)
-{
-    mu_text_add(text, "rendezvous '");
-    mu_text_add_plain(text, visit->config.about.run_id);
-    mu_text_add(text, "'");
-}
-
-/* "c10d at node1:29400" */
-static void add_place(struct mu_text *text, const struct mu_rdzv_visit *visit)
-{
-    mu_text_add_plain(text, visit->config.about.backend);
-    if (visit->config.about.endpoint[0] != '\0') {
-        mu_text_add(text, " at ");
-        mu_text_add_plain(text, visit->config.about.endpoint);
-    }
-}
-
 /* ---- Ends ---- */
 
 static void end(struct mu_rdzv_visit *visit, int exit_code)
@@ -49,34 +30,25 @@ static void end(struct mu_rdzv_visit *visit, int exit_code)
 
 static void be_closed(struct mu_rdzv_visit *visit, const char *what)
 {
-    add_id(&visit->out, visit);
+    mu_text_add_around(&visit->out, "rendezvous '", visit->config.about.run_id, "'");
     mu_text_add(&visit->out, " %s: no node can join or restart; workers that run go on to their end", what);
     end(visit, MU_EXIT_OK);
 }
 
 static void fail(struct mu_rdzv_visit *visit, const struct muster_error *error)
 {
-    const char *text = error != NULL ? error->text : "no reason is known";
-
-    mu_text_add_plain(&visit->err, text);
-    if (visit->config.about.endpoint[0] != '\0' && strstr(text, visit->config.about.endpoint) == NULL) {
-        mu_text_add(&visit->err, " (");
-        add_place(&visit->err, visit);
-        mu_text_add(&visit->err, ")");
-    }
+    mu_text_add_error(&visit->err, &visit->config.about, error);
     end(visit, MU_EXIT_ERROR);
 }
 
 static void time_out(struct mu_rdzv_visit *visit)
 {
     mu_text_add(&visit->err, "no answer from ");
-    add_place(&visit->err, visit);
+    mu_text_add_place(&visit->err, &visit->config.about);
     mu_text_add(&visit->err, " within ");
     mu_text_add_duration(&visit->err, visit->config.timeout_ms);
-    if (visit->cause.code != 0) {
-        mu_text_add(&visit->err, ": ");
-        mu_text_add_plain(&visit->err, visit->cause.text);
-    }
+    if (visit->cause.code != 0)
+        mu_text_add_around(&visit->err, ": ", visit->cause.text, "");
     end(visit, MU_EXIT_ERROR);
 }
 
@@ -87,10 +59,8 @@ static void looked(struct mu_rdzv_visit *visit, const struct muster_rdzv_event *
     if (told->error != NULL) {
         fail(visit, told->error);
     } else if (told->round < 0) {
-        mu_text_add(&visit->err, "there is no ");
-        add_id(&visit->err, visit);
-        mu_text_add(&visit->err, " (");
-        add_place(&visit->err, visit);
+        mu_text_add_around(&visit->err, "there is no rendezvous '", visit->config.about.run_id, "' (");
+        mu_text_add_place(&visit->err, &visit->config.about);
         mu_text_add(&visit->err, ")");
         end(visit, MU_EXIT_ERROR);
     } else {

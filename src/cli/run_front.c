@@ -98,7 +98,7 @@ static void log_start(const struct mu_run_config *config)
 {
     struct mu_text text = { 0 };
 
-    (void)mu_cli_log(muster_log_level_name(config->log_level));
+    (void)mu_cli_log(config->program, muster_log_level_name(config->log_level));
     for (size_t i = 0; i < config->notes_count; i++)
         log_lines(config->notes[i].level, config->notes[i].text, strlen(config->notes[i].text));
     if (config->log_level > MUSTER_LOG_INFO || config->dry_run)
