@@ -268,15 +268,6 @@ int mu_metric_sink_open(const char *name, struct mu_sink **ret_sink, struct must
     return open_sink(&metrics, name, ret_sink, reterr);
 }
 
-/* Whatever is not written when this returns hangs. */
-static void wait_for_lines(struct mu_sink *sink)
-{
-    if (sink->thread == NULL)
-        return;
-    (void)mu_filethread_wait(sink->thread, MU_SINK_QUIET_MS);
-    mu_filethread_turn(sink->thread);
-}
-
 void mu_sink_close(struct mu_sink *sink)
 {
     bool ended;
@@ -285,8 +276,11 @@ void mu_sink_close(struct mu_sink *sink)
         return;
     if (sink->fd >= 0)
         sink->kind->set(NULL);
-    wait_for_lines(sink);
-    while (sink->lines > 0) {
+    if (sink->thread != NULL) {
+        (void)mu_filethread_wait(sink->thread, MU_SINK_QUIET_MS);
+        mu_filethread_turn(sink->thread);
+    }
+    while (sink->lines > 0) { /* they hang */
         lose(sink, silence(sink));
         sink->lines--;
     }
@@ -298,10 +292,4 @@ void mu_sink_close(struct mu_sink *sink)
         (void)close(sink->fd);
     free(sink->path);
     free(sink);
-}
-
-uint64_t mu_sink_lost(struct mu_sink *sink)
-{
-    wait_for_lines(sink);
-    return sink->lost;
 }

@@ -20,7 +20,5 @@ int mu_metric_sink_open(const char *name, struct mu_sink **ret_sink, struct must
 /* Takes it away again, when all is written or nothing has moved for MU_SINK_QUIET_MS; logs how many lines were lost.
  * NULL is fine. */
 void mu_sink_close(struct mu_sink *sink);
-/* Waits in the same way; how many were lost so far. */
-uint64_t mu_sink_lost(struct mu_sink *sink);
 
 #endif

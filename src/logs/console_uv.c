@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "base/texts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -93,8 +92,6 @@ struct mu_console {
     void *ctx;
     char name[MU_CONSOLE_LABEL_MAX];
 };
-
-MU_DEFINE_TEXTS(mu_console_way_name, enum mu_console_way, MU_CONSOLE_WAYS)
 
 /* ---- Saying what was lost */
 

@@ -26,17 +26,12 @@
 #define MU_CONSOLE_PUT_BYTES_MAX 67000         /* prefix and text of one mu_console_put() */
 #define MU_CONSOLE_LABEL_MAX 128
 
-#define MU_CONSOLE_WAYS(X)                                                                                             \
-    X(DIRECT, "direct")   /* never blocks */                                                                           \
-    X(PRIVATE, "private") /* a description of our own */                                                               \
-    X(SOCKET, "socket")   /* MSG_DONTWAIT */                                                                           \
-    X(THREAD, "thread")                                                                                                \
-    X(GONE, "gone") /* nobody there */
-
 enum mu_console_way {
-#define X(name, text) MU_CONSOLE_##name,
-    MU_CONSOLE_WAYS(X)
-#undef X
+    MU_CONSOLE_DIRECT,  /* never blocks */
+    MU_CONSOLE_PRIVATE, /* a description of our own */
+    MU_CONSOLE_SOCKET,  /* MSG_DONTWAIT */
+    MU_CONSOLE_THREAD,
+    MU_CONSOLE_GONE, /* nobody there */
 };
 
 struct mu_console;
@@ -58,7 +53,6 @@ struct mu_console_stats {
 /* After a failure the loop has something to close in its next turn. */
 int mu_console_start(uv_loop_t *loop, const struct mu_console_config *config, struct mu_console **ret_console,
                      struct muster_error *reterr);
-const char *mu_console_way_name(enum mu_console_way way);
 struct mu_console_stats mu_console_stats(const struct mu_console *console);
 
 /* A source of lines. `label` names it when lines are dropped: "standard output of local rank 3"; `where` (NULL:

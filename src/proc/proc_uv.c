@@ -619,24 +619,9 @@ void mu_group_suspend(struct mu_group *group)
         (void)mu_group_signal(group, i, SIGCONT);
 }
 
-size_t mu_group_count(const struct mu_group *group)
-{
-    return group->count;
-}
-
 pid_t mu_group_pid(const struct mu_group *group, uint32_t rank)
 {
     return rank < group->count ? group->workers[rank].pid : 0;
-}
-
-bool mu_group_running(const struct mu_group *group, uint32_t rank)
-{
-    return rank < group->count && !group->workers[rank].told;
-}
-
-bool mu_group_guarded(const struct mu_group *group)
-{
-    return group->guarded;
 }
 
 bool mu_group_owns(const struct mu_group *group, pid_t pid)

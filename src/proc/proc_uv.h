@@ -84,10 +84,7 @@ void mu_group_kill(struct mu_group *group);
 /* Ctrl-Z: stops (SIGSTOP) the groups and then this process; when it is continued, the groups are too. */
 void mu_group_suspend(struct mu_group *group);
 
-size_t mu_group_count(const struct mu_group *group);                /* workers that were started; 0: EMPTY */
-pid_t mu_group_pid(const struct mu_group *group, uint32_t rank);    /* 0: there is none (any more) */
-bool mu_group_running(const struct mu_group *group, uint32_t rank); /* no on_exit yet */
-bool mu_group_guarded(const struct mu_group *group);
+pid_t mu_group_pid(const struct mu_group *group, uint32_t rank); /* 0: there is none (any more) */
 /* Whether `pid` is a worker of this group, or in a worker's process group or session. For file timers. */
 bool mu_group_owns(const struct mu_group *group, pid_t pid);
 int mu_group_signal(struct mu_group *group, uint32_t rank,

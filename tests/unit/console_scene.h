@@ -17,7 +17,8 @@ enum { PATIENCE_MS = 90000 };
 
 enum kind { PIPE, PTY, SOCKET, THREAD };
 
-static const char *const kind_ways[] UNUSED = { "private", "private", "socket", "thread" };
+static const enum mu_console_way kind_ways[] UNUSED = { MU_CONSOLE_PRIVATE, MU_CONSOLE_PRIVATE, MU_CONSOLE_SOCKET,
+                                                        MU_CONSOLE_THREAD };
 
 struct far_end {
     int fd;            /* what the console is given */

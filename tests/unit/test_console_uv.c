@@ -38,7 +38,7 @@ static void start(struct scene *s, enum kind kind)
     far_end_open(&s->far, kind);
     s->flags = fcntl(s->far.fd, F_GETFL);
     start_on(s, s->far.fd, kind == THREAD);
-    assert_string_equal(mu_console_way_name(mu_console_stats(s->console).way), kind_ways[kind]);
+    assert_int_equal(mu_console_stats(s->console).way, kind_ways[kind]);
 }
 
 static void close_console(struct scene *s, uint32_t wait_ms)

@@ -5,8 +5,8 @@
 #include "family.h"
 #include "freezer.h"
 #include "old_kernel.h"
+#include "proc/group_parts_uv.h"
 #include "proc/keeper.h"
-#include "proc/proc_uv.h"
 #include "proc/signals_uv.h"
 #include "pure.h"
 
@@ -81,7 +81,7 @@ static void on_exit_of(void *ctx, const struct mu_exit *exit)
     EXPECT(s->stops == 0);
     EXPECT(s->codes[exit->rank] == 1000); /* once */
     EXPECT(exit->pid == mu_group_pid(s->group, exit->rank));
-    EXPECT(!mu_group_running(s->group, exit->rank));
+    EXPECT(s->group->workers[exit->rank].told);
     EXPECT(exit->wall_ms > 0);
     s->codes[exit->rank] = exit->code;
     (void)snprintf(s->results[exit->rank], sizeof s->results[0], "%.*s%s", (int)exit->result.len, exit->result.data,
@@ -101,7 +101,7 @@ static void on_stopped(void *ctx, const struct mu_stopped *stopped)
     s->stops++;
     s->stopped = *stopped;
     (void)snprintf(s->left, sizeof s->left, "%s", stopped->left);
-    EXPECT(mu_group_count(s->group) == 0);
+    EXPECT(s->group->count == 0);
     uv_stop(&s->loop);
 }
 
@@ -213,7 +213,7 @@ static void workers_run_and_end(struct scene *s)
     add(s, ARGV(WORKER, "exit=3"));
     add(s, ARGV(WORKER, "raise=11"));
     EXPECT(start(s) == 0);
-    EXPECT(mu_group_count(s->group) == 3);
+    EXPECT(s->group->count == 3);
     run_until_exits(s, 3);
     EXPECT(s->codes[0] == 0);
     EXPECT(s->codes[1] == 3);
@@ -270,7 +270,7 @@ static void a_dead_worker_keeps_its_pid_until_the_stop(struct scene *s)
     add(s, ARGV(WORKER, "exit=0"));
     EXPECT(start(s) == 0);
     pid = mu_group_pid(s->group, 0);
-    EXPECT(mu_group_running(s->group, 0));
+    EXPECT(!s->group->workers[0].told);
     EXPECT(mu_group_owns(s->group, pid));
     EXPECT(!mu_group_owns(s->group, getpid()));
     run_until_exits(s, 1);
@@ -342,7 +342,7 @@ static void closed_outputs_are_no_end(struct scene *s)
     await(s, "up", 1);
     (void)uv_run(&s->loop, UV_RUN_NOWAIT);
     EXPECT(s->exits == 0);
-    EXPECT(mu_group_running(s->group, 0));
+    EXPECT(!s->group->workers[0].told);
     (void)stop_and_run(s, SIGTERM, GRACE_MS);
     EXPECT(s->codes[0] == -SIGTERM);
 }
@@ -430,7 +430,7 @@ static void one_that_cannot_be_started_is_said_and_the_rest_can_be_stopped(struc
     EXPECT(mu_group_start(s->group, s->specs, s->count, &errnum, &s->error) == MUSTER_ESYSTEM);
     EXPECT(errnum == ENOENT);
     EXPECT(strcmp(s->error.text, "local rank 1: start '/nowhere/prog': No such file or directory") == 0);
-    EXPECT(mu_group_count(s->group) == 1);
+    EXPECT(s->group->count == 1);
     (void)stop_and_run(s, SIGTERM, GRACE_MS);
     EXPECT(s->exits == 1);
 }
@@ -801,7 +801,7 @@ static int act(const struct play *play, bool guarded)
     EXPECT(!guarded || mu_keeper_run(&startup, "test", &fd, NULL) == 0);
     family_mark(mark, sizeof mark);
     open_scene(&s, play->hang_ms);
-    EXPECT(mu_group_guarded(s.group) == guarded);
+    EXPECT(s.group->guarded == guarded);
     play->scene(&s);
     close_scene(&s);
     return 0;
