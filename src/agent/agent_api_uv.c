@@ -7,6 +7,7 @@
  * A run that cannot be started closes what it has opened, like every other run at its end, and returns the reason. */
 #include "agent/group_store_uv.h"
 #include "agent/spec.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "handler/handler.h"
 #include "proc/keeper.h"
@@ -287,13 +288,11 @@ int muster_agent_worker_ended(struct muster_agent *p, int64_t attempt, int64_t l
                               struct muster_slice value, struct muster_error *reterr)
 {
     struct ended ended = { .exit_code = exit_code };
-    struct timespec now;
     bool running;
 
     if (value.len > 0 && copy_value(value, &ended.value) < 0)
         return mu_fail(reterr, MUSTER_ENOMEM, "a worker's value of %zu bytes: out of memory", value.len);
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    ended.wall_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    ended.wall_ms = mu_wall_us() / 1000;
     (void)pthread_mutex_lock(&p->lock);
     running = runs(p, attempt, local_rank);
     if (running) {

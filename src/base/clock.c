@@ -1,4 +1,4 @@
-/* Monotonic time, waiting on it, and threads that stay out of the way of signals. */
+/* Time, waiting on it, and threads that stay out of the way of signals. */
 #include "base/clock.h"
 
 #include <signal.h>
@@ -17,6 +17,14 @@ int64_t mu_clock_in_ms(int64_t ms)
     int64_t now_ms = mu_clock_ms();
 
     return ms < INT64_MAX - now_ms ? now_ms + ms : INT64_MAX;
+}
+
+int64_t mu_wall_us(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 int mu_cond_init(pthread_cond_t *cond)

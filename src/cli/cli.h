@@ -50,7 +50,10 @@ int mu_cli_fail(const char *command, const char *format, ...) __attribute__((for
 int mu_cli_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Makes sure that what was printed on stdout got out; says so and returns MU_EXIT_ERROR if not. */
 int mu_cli_flush(const char *command);
-int mu_cli_help(const char *command, const char *help); /* prints it; returns as mu_cli_flush() does */
+/* These print, and return as mu_cli_flush() does. The text is freed. */
+struct mu_text;
+int mu_cli_print(const char *command, struct mu_text *text);
+int mu_cli_help(const char *command, const char *help);
 
 /* Log lines of this level and above go to stderr. False: there is no such level, which is said as by mu_cli_usage(). */
 bool mu_cli_log(const char *command, const char *level);

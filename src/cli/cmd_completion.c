@@ -4,7 +4,6 @@
 #include "cli/shell_completion.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 enum { PARTS_MAX = 32 };
 
@@ -57,16 +56,6 @@ static void find_parts(struct parts *parts)
         add(parts, (struct mu_shell_completion_part){ "store", verb, option_at, options, false });
 }
 
-static int print(const char *command, struct mu_text *text)
-{
-    bool failed = text->failed;
-
-    if (text->buf.len > 0)
-        (void)fwrite(text->buf.data, 1, text->buf.len, stdout);
-    mu_text_done(text);
-    return failed ? mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(command);
-}
-
 int mu_cmd_print_completion(const char *command, const char *program, const char *shell)
 {
     struct parts parts = { .count = 0 };
@@ -78,7 +67,7 @@ int mu_cmd_print_completion(const char *command, const char *program, const char
     if (!mu_shell_completion_script(&text, shell, program, parts.items, parts.count))
         return mu_cli_usage(command, "option '--print-completion': '%s' must be one of " MU_SHELL_COMPLETION_SHELLS,
                             shell);
-    return print(command, &text);
+    return mu_cli_print(command, &text);
 }
 
 int mu_cmd_complete(char **argv)
@@ -88,5 +77,5 @@ int mu_cmd_complete(char **argv)
 
     find_parts(&parts);
     mu_shell_completion_offer(&text, parts.items, parts.count, (const char *const *)argv);
-    return print("muster", &text);
+    return mu_cli_print("muster", &text);
 }

@@ -1,5 +1,6 @@
 /* Long options by table, and the lines that go to stderr. */
 #include "cli/cli.h"
+#include "cli/join_text.h"
 #include "cli/log_line.h"
 #include "store/net.h"
 
@@ -55,6 +56,16 @@ int mu_cli_flush(const char *command)
     if (fflush(stdout) == 0 && !ferror(stdout))
         return MU_EXIT_OK;
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
+}
+
+int mu_cli_print(const char *command, struct mu_text *text)
+{
+    bool failed = text->failed;
+
+    if (text->buf.len > 0)
+        (void)fwrite(text->buf.data, 1, text->buf.len, stdout);
+    mu_text_done(text);
+    return failed ? mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(command);
 }
 
 int mu_cli_help(const char *command, const char *help)

@@ -61,20 +61,15 @@ static int note(struct maker *m, enum muster_log_level level, const char *format
 static int note(struct maker *m, enum muster_log_level level, const char *format, ...)
 {
     struct mu_run_config *config = m->config;
-    va_list args, again;
+    va_list args;
     char *text;
     int len;
 
     assert(config->notes_count < MU_RUN_NOTES_MAX);
     va_start(args, format);
-    va_copy(again, args);
-    len = vsnprintf(NULL, 0, format, args);
-    text = len < 0 ? NULL : malloc((size_t)len + 1);
-    if (text != NULL)
-        (void)vsnprintf(text, (size_t)len + 1, format, again);
-    va_end(again);
+    len = vasprintf(&text, format, args);
     va_end(args);
-    if (text == NULL)
+    if (len < 0)
         return mu_run_no_memory(m->problem);
     config->notes[config->notes_count++] = (struct mu_run_note){ .level = level, .text = text };
     return 0;

@@ -25,12 +25,6 @@ static void add_visible(struct mu_text *out, const char *text)
     }
 }
 
-static void write_text(FILE *file, const struct mu_text *text)
-{
-    if (text->buf.len > 0)
-        (void)fwrite(text->buf.data, 1, text->buf.len, file);
-}
-
 static int usage(const char *program, bool is_launch, const struct mu_run_problem *problem)
 {
     struct mu_text text = { 0 };
@@ -39,7 +33,8 @@ static int usage(const char *program, bool is_launch, const struct mu_run_proble
     mu_text_add(&text, "%s: error: ", program);
     add_visible(&text, problem->error.text);
     mu_text_add(&text, "\n");
-    write_text(stderr, &text);
+    if (text.buf.len > 0)
+        (void)fwrite(text.buf.data, 1, text.buf.len, stderr);
     mu_text_done(&text);
     return MU_EXIT_USAGE;
 }
@@ -55,21 +50,12 @@ int mu_run_front_fail(const char *program, const struct mu_run_problem *problem)
     return problem->kind == MU_RUN_USAGE ? MU_EXIT_USAGE : MU_EXIT_ERROR;
 }
 
-static int print(const char *program, struct mu_text *text)
-{
-    bool failed = text->failed;
-
-    write_text(stdout, text);
-    mu_text_done(text);
-    return failed ? mu_cli_fail(program, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(program);
-}
-
 static int help(const char *program, bool is_launch)
 {
     struct mu_text text = { 0 };
 
     mu_run_options_help(&text, program, is_launch);
-    return print(program, &text);
+    return mu_cli_print(program, &text);
 }
 
 static int dry_run(const struct mu_run_config *config)
@@ -77,7 +63,7 @@ static int dry_run(const struct mu_run_config *config)
     struct mu_text text = { 0 };
 
     mu_run_config_text(&text, config);
-    return print(config->program, &text);
+    return mu_cli_print(config->program, &text);
 }
 
 /* One line of the log for each of the text. */

@@ -2,6 +2,8 @@
  * inner metadata among them, are kept as they are there: JSON written as text inside of JSON. */
 #include "events/agent_event.h"
 
+#include "base/clock.h"
+#include "base/texts.h"
 #include "events/json.h"
 #include "events/record.h"
 
@@ -9,17 +11,7 @@
 
 enum { NAME_MAX_BYTES = 64 };
 
-const char *mu_agent_event_state_name(enum mu_agent_event_state state)
-{
-    switch (state) {
-#define X(name)                                                                                                        \
-    case MU_EVENT_##name:                                                                                              \
-        return #name;
-        MU_AGENT_EVENTS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_agent_event_state_name, enum mu_agent_event_state, MU_AGENT_EVENTS)
 
 /* One object being written. After the first failure nothing is added any more. */
 struct writer {
@@ -237,8 +229,11 @@ static enum muster_node_state node_state_of(enum mu_agent_event_state state)
 }
 
 /* Takes the bytes of `json`; an empty one stands for a lack of memory. */
-static void record(struct muster_event_record told, struct mu_buf *json, int rc)
+static void record(const struct mu_event_agent *agent, struct muster_event_record told, struct mu_buf *json, int rc)
 {
+    told.run_id = agent->run_id;
+    told.hostname = agent->hostname;
+    told.local_id = -1;
     if (rc == 0 && mu_buf_append(json, "", 1, MU_JSON_BYTES_MAX + 1) == 0)
         told.json = json->data;
     mu_event_record(told, "%s", told.message);
@@ -256,24 +251,21 @@ void mu_agent_event_record(const struct mu_agent_event *event)
     if (!mu_event_wanted())
         return;
     if (stamped.timestamp_ms == 0)
-        stamped.timestamp_ms = mu_event_now_ms();
+        stamped.timestamp_ms = mu_wall_us() / 1000;
     rc = mu_agent_event_write(&stamped, &json);
     name_of(event, name);
-    record(
-        (struct muster_event_record){
-            .name = name,
-            .run_id = event->agent->run_id,
-            .message = mu_agent_event_state_name(event->state),
-            .hostname = event->agent->hostname,
-            .pid = worker != NULL && worker->pid > 0 ? worker->pid : -1,
-            .local_id = -1,
-            .rank = worker != NULL ? worker->rank : -1,
-            .node_state = node_state_of(event->state),
-            .error = event->raw_error,
-            .timestamp_ms = stamped.timestamp_ms,
-            .source = worker != NULL ? MUSTER_EVENT_WORKER : MUSTER_EVENT_AGENT,
-        },
-        &json, rc);
+    record(event->agent,
+           (struct muster_event_record){
+               .name = name,
+               .message = mu_agent_event_state_name(event->state),
+               .pid = worker != NULL && worker->pid > 0 ? worker->pid : -1,
+               .rank = worker != NULL ? worker->rank : -1,
+               .node_state = node_state_of(event->state),
+               .error = event->raw_error,
+               .timestamp_ms = stamped.timestamp_ms,
+               .source = worker != NULL ? MUSTER_EVENT_WORKER : MUSTER_EVENT_AGENT,
+           },
+           &json, rc);
 }
 
 void mu_timer_event_record(const struct mu_timer_event *event)
@@ -285,20 +277,17 @@ void mu_timer_event_record(const struct mu_timer_event *event)
     if (!mu_event_wanted())
         return;
     if (stamped.timestamp_ms == 0)
-        stamped.timestamp_ms = mu_event_now_ms();
+        stamped.timestamp_ms = mu_wall_us() / 1000;
     rc = mu_timer_event_write(&stamped, &json);
-    record(
-        (struct muster_event_record){
-            .name = event->name,
-            .run_id = event->agent->run_id,
-            .message = event->name,
-            .hostname = event->agent->hostname,
-            .pid = event->has_timer ? event->pid : -1,
-            .local_id = -1,
-            .rank = -1,
-            .node_state = MUSTER_NODE_RUNNING,
-            .timestamp_ms = stamped.timestamp_ms,
-            .source = MUSTER_EVENT_AGENT,
-        },
-        &json, rc);
+    record(event->agent,
+           (struct muster_event_record){
+               .name = event->name,
+               .message = event->name,
+               .pid = event->has_timer ? event->pid : -1,
+               .rank = -1,
+               .node_state = MUSTER_NODE_RUNNING,
+               .timestamp_ms = stamped.timestamp_ms,
+               .source = MUSTER_EVENT_AGENT,
+           },
+           &json, rc);
 }

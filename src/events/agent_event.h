@@ -8,15 +8,15 @@
 
 /* A state is the last word of its event's name and stands in its fields. */
 #define MU_AGENT_EVENTS(X)                                                                                             \
-    X(RENDEZVOUS)          /* agent: it is over, well or not; duration_ms */                                           \
-    X(ASSIGN_WORKER_RANKS) /* agent: the same */                                                                       \
-    X(START)               /* worker: it was started */                                                                \
-    X(SUCCEEDED)           /* worker; agent: it ran, whatever became of its workers */                                 \
-    X(FAILED)              /* worker: exit code, pid, raw_error; agent: it ended with an error, raw_error */           \
-    X(TERMINATED)          /* worker without a failure of its own, of a group that failed */
+    X(RENDEZVOUS, "RENDEZVOUS")                   /* agent: it is over, well or not; duration_ms */                    \
+    X(ASSIGN_WORKER_RANKS, "ASSIGN_WORKER_RANKS") /* agent: the same */                                                \
+    X(START, "START")                             /* worker: it was started */                                         \
+    X(SUCCEEDED, "SUCCEEDED")                     /* worker; agent: it ran, whatever became of its workers */          \
+    X(FAILED, "FAILED")         /* worker: exit code, pid, raw_error; agent: it ended with an error, raw_error */      \
+    X(TERMINATED, "TERMINATED") /* worker without a failure of its own, of a group that failed */
 
 enum mu_agent_event_state {
-#define X(name) MU_EVENT_##name,
+#define X(name, text) MU_EVENT_##name,
     MU_AGENT_EVENTS(X)
 #undef X
 };

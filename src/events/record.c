@@ -2,13 +2,13 @@
  * runs under it: once it is taken away it is not called any more. */
 #include "events/record.h"
 
+#include "base/clock.h"
 #include "events/agent_event.h"
 #include "events/json.h"
 
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <time.h>
 
 enum { MESSAGE_MAX_BYTES = 2048 }; /* an error's text fits, with a step in front of it */
 
@@ -20,17 +20,12 @@ static struct {
 
 const char *muster_node_state_name(enum muster_node_state state)
 {
-    switch (state) {
-    case MUSTER_NODE_INIT:
-        return "INIT";
-    case MUSTER_NODE_RUNNING:
-        return "RUNNING";
-    case MUSTER_NODE_SUCCEEDED:
-        return "SUCCEEDED";
-    case MUSTER_NODE_FAILED:
-        return "FAILED";
-    }
-    return "unknown";
+    static const char *const names[] = { [MUSTER_NODE_INIT] = "INIT",
+                                         [MUSTER_NODE_RUNNING] = "RUNNING",
+                                         [MUSTER_NODE_SUCCEEDED] = "SUCCEEDED",
+                                         [MUSTER_NODE_FAILED] = "FAILED" };
+
+    return (size_t)state < sizeof names / sizeof names[0] ? names[state] : "unknown";
 }
 
 const char *mu_event_error_kind(int code)
@@ -72,14 +67,6 @@ void muster_events_set_sink(muster_events_sink *sink, void *ctx)
     (void)pthread_mutex_unlock(&out.lock);
 }
 
-int64_t mu_event_now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 bool mu_event_wanted(void)
 {
     bool wanted;
@@ -100,7 +87,7 @@ static void hand_over(struct muster_event_record *record, const char *format, va
     record->size = sizeof *record;
     record->message = message;
     if (record->timestamp_ms == 0)
-        record->timestamp_ms = mu_event_now_ms();
+        record->timestamp_ms = mu_wall_us() / 1000;
     if (record->source == MUSTER_EVENT_RENDEZVOUS && mu_rdzv_event_write(record, &json) == 0 &&
         mu_buf_append(&json, "", 1, MU_JSON_BYTES_MAX + 1) == 0)
         record->json = json.data;

@@ -12,7 +12,6 @@ void mu_event_record(struct muster_event_record record, const char *format, ...)
 /* What PyTorch would have raised for an error of this code: "RendezvousTimeoutError". */
 const char *mu_event_error_kind(int code);
 
-bool mu_event_wanted(void);    /* there is a sink at this moment */
-int64_t mu_event_now_ms(void); /* by the wall clock, since 1970 */
+bool mu_event_wanted(void); /* there is a sink at this moment */
 
 #endif

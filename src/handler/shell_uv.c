@@ -1,12 +1,12 @@
 /* What a handler does around its pure machines. */
 #include "handler/shell_uv.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 static void converse(struct mu_shell *s, struct mu_talk_event event);
 static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own);
@@ -355,14 +355,6 @@ static void on_part_own(void *ctx, const void *effect)
         s->ops->own(s, effect);
 }
 
-static int64_t wall_us(void)
-{
-    struct timespec now = { 0 };
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 /* Answers that had to wait until the step that wanted them was over. */
 static void answer_late(struct mu_shell *s)
 {
@@ -382,7 +374,7 @@ static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *o
     const struct mu_part_sink sink = {
         .request = on_part_request, .tell = on_part_tells, .own = on_part_own, .ctx = s
     };
-    struct mu_part_now now = { .now_ms = uv_now(s->loop), .wall_us = wall_us() };
+    struct mu_part_now now = { .now_ms = uv_now(s->loop), .wall_us = mu_wall_us() };
 
     if (s->freeing)
         return;

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
@@ -86,14 +85,6 @@ static int watch(struct mu_group *group, uint32_t rank, int fd, uv_poll_cb on_re
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------ */
 
-static int64_t wall_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Reads what has come of the result; `last`: nothing more will. */
 static void read_result(struct mu_group_worker *w, bool last)
 {
@@ -128,7 +119,7 @@ static void check_worker(struct mu_group_worker *w)
     w->exited = true;
     w->code = info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
     w->dumped = info.si_code == CLD_DUMPED;
-    w->wall_ms = wall_ms();
+    w->wall_ms = mu_wall_us() / 1000;
     read_result(w, true);
     unwatch(&w->death);
 }
