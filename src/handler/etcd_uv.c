@@ -84,7 +84,7 @@ static bool is_old_dialect(const struct etcd *e)
 
 static void tell_progress(struct etcd *e, struct muster_rdzv_event *event)
 {
-    struct mu_classic_progress seen = mu_classic_progress(e->classic);
+    struct mu_part_progress seen = mu_classic_progress(e->classic);
     struct muster_node nodes[MU_WAITERS_NAMES_MAX];
     char note[MU_WAITERS_NOTE_MAX];
 

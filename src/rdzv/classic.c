@@ -289,13 +289,13 @@ const char *mu_classic_root(const struct mu_classic *m)
     return m->root;
 }
 
-struct mu_classic_progress mu_classic_progress(const struct mu_classic *m)
+struct mu_part_progress mu_classic_progress(const struct mu_classic *m)
 {
-    struct mu_classic_progress progress = {
-        .joined = m->doc.status == MU_CLASSIC_SETUP ? 0 : m->doc.participants,
+    struct mu_part_progress progress = {
+        .round = -1,
+        .joined = m->doc.status == MU_CLASSIC_SETUP ? 0 : (int64_t)m->doc.participants,
         .waiting = m->doc.status == MU_CLASSIC_FINAL ? m->doc.waiting : 0,
-        .last_call = m->last_caller,
-        .last_call_until_ms = m->last_call_until_ms,
+        .last_call_until_ms = m->last_caller ? m->last_call_until_ms : NEVER,
         .deadline_ms = m->join_deadline_ms,
     };
 

@@ -243,15 +243,6 @@ struct mu_classic_world {
     bool all_ours;
 };
 
-struct mu_classic_progress {
-    size_t joined;
-    const struct mu_node *nodes; /* of those that have joined, the ones that we know by name; until the next step */
-    size_t nodes_count;
-    int64_t waiting;
-    bool last_call;
-    uint64_t last_call_until_ms, deadline_ms;
-};
-
 /* P and J as etcd has them. MUSTER_EINVAL: too long. */
 int mu_classic_keys(const char *prefix, const char *run_id, char ret_prefix[static MU_CLASSIC_KEY_MAX],
                     char ret_root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr);
@@ -270,7 +261,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m); /* when TIME is wan
 
 enum mu_classic_state mu_classic_state(const struct mu_classic *m);
 const struct mu_classic_world *mu_classic_world(const struct mu_classic *m);
-struct mu_classic_progress mu_classic_progress(const struct mu_classic *m);
+struct mu_part_progress mu_classic_progress(const struct mu_classic *m);
 const struct mu_waiters *mu_classic_crowd(const struct mu_classic *m);
 const char *mu_classic_root(const struct mu_classic *m); /* J, without "/" at its end */
 

@@ -16,8 +16,6 @@
 
 MU_DEFINE_TEXTS(mu_fold_event_text, enum mu_fold_event_type, MU_FOLD_EVENTS)
 
-MU_DEFINE_TEXTS(mu_fold_effect_text, enum mu_fold_effect_type, MU_FOLD_EFFECTS)
-
 MU_DEFINE_TEXTS(mu_fold_tell_text, enum mu_fold_tell, MU_FOLD_TELLS)
 
 MU_DEFINE_TEXTS(mu_fold_phase_text, enum mu_fold_phase, MU_FOLD_PHASES)
@@ -195,9 +193,9 @@ bool mu_fold_is_spare(const struct mu_fold *f)
            (int64_t)members_left(f) >= f->settings.nodes_max;
 }
 
-struct mu_fold_progress mu_fold_progress(const struct mu_fold *f)
+struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
 {
-    struct mu_fold_progress progress = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round : -1,
+    struct mu_part_progress progress = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round : -1,
                                          .spare = mu_fold_is_spare(f),
                                          .last_call_until_ms = UINT64_MAX,
                                          .deadline_ms = f->deadline_ms };
@@ -217,7 +215,7 @@ struct mu_fold_progress mu_fold_progress(const struct mu_fold *f)
 
 static void tell_progress(struct mu_fold *f, struct mu_fold_effects *out)
 {
-    struct mu_fold_progress now = mu_fold_progress(f);
+    struct mu_part_progress now = mu_fold_progress(f);
 
     if (f->has_told && now.round == f->told.round && now.joined == f->told.joined && now.waiting == f->told.waiting &&
         now.spares == f->told.spares && now.apart == f->told.apart && now.spare == f->told.spare &&
@@ -278,7 +276,7 @@ static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
 
 static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
-    struct mu_fold_progress seen;
+    struct mu_part_progress seen;
     char text[MU_TIMEOUT_TEXT_MAX];
 
     if (f->phase != MU_FOLD_JOINING)

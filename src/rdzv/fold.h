@@ -247,19 +247,10 @@ bool mu_fold_is_leader(const struct mu_fold *fold);
 /* Whether that rank of our world was told as lost. */
 bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 
-struct mu_fold_progress {
-    int64_t round, joined, waiting, spares;
-    int64_t apart;               /* of the spares, have limits that do not go together with the others' */
-    bool spare;                  /* we are one */
-    uint64_t last_call_until_ms; /* UINT64_MAX: it has not begun */
-    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none */
-};
-
-struct mu_fold_progress mu_fold_progress(const struct mu_fold *fold);
+struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);
 const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
 
 const char *mu_fold_event_text(enum mu_fold_event_type type);
-const char *mu_fold_effect_text(enum mu_fold_effect_type type);
 const char *mu_fold_tell_text(enum mu_fold_tell tell);
 const char *mu_fold_phase_text(enum mu_fold_phase phase);
 

@@ -77,7 +77,7 @@ struct mu_fold {
     uint64_t joined_ms, deadline_ms, close_deadline_ms;
     uint64_t drop_id; /* LEAVING */
     bool closing, looking, told_closed, told_waiting, was_leader, down;
-    struct mu_fold_progress told;
+    struct mu_part_progress told;
     bool has_told;
     /* Who else waits, while we join. */
     struct mu_waiters crowd;

@@ -36,6 +36,11 @@
         return mu_##name##_deadline_ms(part);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
+    static struct mu_part_progress name##_progress(const void *part)                                                   \
+    {                                                                                                                  \
+        return mu_##name##_progress(part);                                                                             \
+    }                                                                                                                  \
+                                                                                                                       \
     static const char *name##_phase(const void *part)                                                                  \
     {                                                                                                                  \
         return text(part);                                                                                             \
@@ -78,21 +83,6 @@ static bool rdzv_world(const void *part, struct mu_part_world *ret_world)
     return world != NULL;
 }
 
-static struct mu_part_progress rdzv_progress(const void *part)
-{
-    struct mu_rdzv_progress seen = mu_rdzv_progress(part);
-
-    return (struct mu_part_progress){
-        .round = seen.round,
-        .joined = (int64_t)seen.participants,
-        .waiting = (int64_t)seen.waiting,
-        .spares = (int64_t)seen.spares,
-        .spare = seen.me_spare,
-        .last_call_until_ms = seen.last_call && !seen.complete ? seen.last_call_until_ms : UINT64_MAX,
-        .deadline_ms = seen.deadline_ms,
-    };
-}
-
 #define RDZV_PHASE(part) mu_rdzv_phase_text(mu_rdzv_phase(part))
 PART(rdzv, MU_RDZV, RDZV_PHASE, event.wall_us = now.wall_us);
 
@@ -122,19 +112,6 @@ static bool classic_world(const void *part, struct mu_part_world *ret_world)
     return world->version >= 0;
 }
 
-static struct mu_part_progress classic_progress(const void *part)
-{
-    struct mu_classic_progress seen = mu_classic_progress(part);
-
-    return (struct mu_part_progress){
-        .round = -1,
-        .joined = (int64_t)seen.joined,
-        .waiting = seen.waiting,
-        .last_call_until_ms = seen.last_call ? seen.last_call_until_ms : UINT64_MAX,
-        .deadline_ms = seen.deadline_ms,
-    };
-}
-
 #define CLASSIC_PHASE(part) mu_classic_state_text(mu_classic_state(part))
 PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us);
 
@@ -160,15 +137,6 @@ static bool fold_world(const void *part, struct mu_part_world *ret_world)
     if (world != NULL)
         *ret_world = (struct mu_part_world){ world->round, mu_fold_rank(part), world->count, true };
     return world != NULL;
-}
-
-static struct mu_part_progress fold_progress(const void *part)
-{
-    struct mu_fold_progress seen = mu_fold_progress(part);
-
-    return (struct mu_part_progress){ seen.round,      seen.joined, seen.waiting,
-                                      seen.spares,     seen.spare,  seen.last_call_until_ms,
-                                      seen.deadline_ms };
 }
 
 #define FOLD_PHASE(part) mu_fold_phase_text(mu_fold_phase(part))

@@ -66,9 +66,12 @@ struct mu_part_world { /* of the round that we are in */
 struct mu_part_progress { /* of a round that forms */
     int64_t round;        /* -1: not known */
     int64_t joined, waiting, spares;
+    int64_t apart;               /* etcd-v3: of the spares, have limits that do not go together with the others' */
     bool spare;                  /* we are one */
     uint64_t last_call_until_ms; /* UINT64_MAX: it has not begun */
-    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none */
+    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none (a spare) */
+    const struct mu_node *nodes; /* etcd: of those that have joined, the ones known by name; until the next step */
+    size_t nodes_count;
 };
 
 struct mu_part_now {

@@ -215,24 +215,25 @@ void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms)
         (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT, "%s", r->came);
 }
 
-void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+static void say_not_done(struct mu_rdzv *r, const char *what)
 {
     struct muster_error cause = r->error;
 
+    (void)mu_fail(&r->error, is_away(r) ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT, "not %s within %llu s%s%s",
+                  what, (unsigned long long)(r->settings.close_ms / 1000), is_away(r) ? ": " : "",
+                  is_away(r) ? cause.text : "");
+}
+
+void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
     r->closing = false;
-    (void)mu_fail(&r->error, is_away(r) ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT,
-                  "not closed within %llu s%s%s", (unsigned long long)(r->settings.close_ms / 1000),
-                  is_away(r) ? ": " : "", is_away(r) ? cause.text : "");
+    say_not_done(r, "closed");
     tell_failed(out, MU_RDZV_CLOSE);
 }
 
 void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    struct muster_error cause = r->error;
-
-    (void)mu_fail(&r->error, is_away(r) ? MUSTER_ERDZV_CONNECTION : MUSTER_ERDZV_TIMEOUT,
-                  "not out of the document within %llu s%s%s", (unsigned long long)(r->settings.close_ms / 1000),
-                  is_away(r) ? ": " : "", is_away(r) ? cause.text : "");
+    say_not_done(r, "out of the document");
     mu_rdzv_abandon(r, out);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
     tell_failed(out, MU_RDZV_LEAVE);
@@ -380,11 +381,6 @@ enum mu_rdzv_phase mu_rdzv_phase(const struct mu_rdzv *r)
     return r->phase;
 }
 
-const struct mu_node *mu_rdzv_me(const struct mu_rdzv *r)
-{
-    return &r->me;
-}
-
 bool mu_rdzv_doc_exists(const struct mu_rdzv *r)
 {
     return r->has_token && r->value != VALUE_FOREIGN;
@@ -425,21 +421,17 @@ const struct muster_error *mu_rdzv_error(const struct mu_rdzv *r)
     return &r->error;
 }
 
-struct mu_rdzv_progress mu_rdzv_progress(const struct mu_rdzv *r)
+struct mu_part_progress mu_rdzv_progress(const struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->doc;
 
-    return (struct mu_rdzv_progress){
+    return (struct mu_part_progress){
         .round = doc->round,
-        .participants = doc->participants,
-        .waiting = doc->waiting,
-        .spares = doc->spares,
-        .complete = doc->complete,
-        .me_participant = mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT),
-        .me_waiting = mu_doc_has(doc, &r->me, MU_DOC_WAITING),
-        .me_spare = mu_doc_has(doc, &r->me, MU_DOC_SPARE),
-        .last_call = doc->has_deadline,
-        .last_call_until_ms = mu_rdzv_last_call_end_ms(r),
+        .joined = (int64_t)doc->participants,
+        .waiting = (int64_t)doc->waiting,
+        .spares = (int64_t)doc->spares,
+        .spare = mu_doc_has(doc, &r->me, MU_DOC_SPARE),
+        .last_call_until_ms = doc->has_deadline && !doc->complete ? mu_rdzv_last_call_end_ms(r) : NEVER,
         .deadline_ms = mu_rdzv_effective_deadline_ms(r),
     };
 }

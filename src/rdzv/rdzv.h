@@ -203,8 +203,6 @@ struct mu_rdzv_nodes {
     size_t count;
 };
 
-struct mu_rdzv_peer; /* what we know of a node beyond the document */
-
 #define MU_RDZV_PHASES(X)                                                                                              \
     X(IDLE, "idle")       /* not in the document, as far as we can tell */                                             \
     X(EXITING, "exiting") /* joining, still a participant of the old round */                                          \
@@ -230,7 +228,6 @@ uint64_t mu_rdzv_deadline_ms(const struct mu_rdzv *rdzv); /* when TIME is wanted
 
 /* What a tell refers to. Borrowed until the next step. */
 enum mu_rdzv_phase mu_rdzv_phase(const struct mu_rdzv *rdzv);
-const struct mu_node *mu_rdzv_me(const struct mu_rdzv *rdzv);
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *rdzv); /* our copy, without those we think dead */
 bool mu_rdzv_doc_exists(const struct mu_rdzv *rdzv);          /* the store had one when we last read or wrote */
 const struct mu_rdzv_world *mu_rdzv_world(const struct mu_rdzv *rdzv); /* since JOINED; NULL: no member */
@@ -240,16 +237,7 @@ struct mu_rdzv_deeds mu_rdzv_deeds(const struct mu_rdzv *rdzv);        /* PLANNE
 struct mu_rdzv_nodes mu_rdzv_removed(const struct mu_rdzv *rdzv);      /* SYNCED: whom the write removed as dead */
 const struct muster_error *mu_rdzv_error(const struct mu_rdzv *rdzv);  /* FAILED, BACKEND_DOWN, LOOKED */
 
-struct mu_rdzv_progress {
-    int64_t round;
-    size_t participants, waiting, spares;
-    bool complete, me_participant, me_waiting, me_spare;
-    bool last_call;              /* the minimum is there */
-    uint64_t last_call_until_ms; /* when it ends, by our clock */
-    uint64_t deadline_ms;        /* of the join; UINT64_MAX: none (a spare) */
-};
-
-struct mu_rdzv_progress mu_rdzv_progress(const struct mu_rdzv *rdzv);
+struct mu_part_progress mu_rdzv_progress(const struct mu_rdzv *rdzv);
 
 const char *mu_rdzv_event_text(enum mu_rdzv_event_type type);
 const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type type);

@@ -9,25 +9,7 @@ MU_DEFINE_TEXTS(mu_rdzv_action_text, enum mu_rdzv_action, MU_RDZV_ACTIONS)
 
 bool mu_rdzv_action_writes(enum mu_rdzv_action action)
 {
-    switch (action) {
-    case MU_RDZV_KEEP_ALIVE:
-    case MU_RDZV_ADD_TO_PARTICIPANTS:
-    case MU_RDZV_ADD_TO_WAIT_LIST:
-    case MU_RDZV_ADD_TO_REDUNDANCY_LIST:
-    case MU_RDZV_REMOVE_FROM_PARTICIPANTS:
-    case MU_RDZV_REMOVE_FROM_WAIT_LIST:
-    case MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST:
-    case MU_RDZV_MARK_COMPLETE:
-    case MU_RDZV_MARK_CLOSED:
-        return true;
-    case MU_RDZV_SYNC:
-    case MU_RDZV_ERROR_CLOSED:
-    case MU_RDZV_ERROR_TIMEOUT:
-    case MU_RDZV_ERROR_GRACEFUL_EXIT:
-    case MU_RDZV_FINISH:
-        return false;
-    }
-    return false;
+    return action <= MU_RDZV_MARK_CLOSED;
 }
 
 /* ---- What to do ---- */

@@ -48,6 +48,7 @@ static inline uint64_t mu_rdzv_death_age_ms(const struct mu_rdzv_settings *setti
     return settings->keep_alive_ms * settings->keep_alive_attempts;
 }
 
+/* Those that write come first. */
 #define MU_RDZV_ACTIONS(X)                                                                                             \
     X(KEEP_ALIVE, "keep alive")                                                                                        \
     X(ADD_TO_PARTICIPANTS, "add to participants")                                                                      \

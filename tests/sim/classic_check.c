@@ -314,7 +314,7 @@ static bool waits_for_peers(const struct node *node)
 
 static bool names(const struct node *node, const struct node *other)
 {
-    struct mu_classic_progress progress = mu_classic_progress(node->classic);
+    struct mu_part_progress progress = mu_classic_progress(node->classic);
 
     for (size_t i = 0; i < progress.nodes_count; i++)
         if (progress.nodes[i].pid == (int64_t)other->life)

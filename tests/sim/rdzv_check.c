@@ -655,7 +655,7 @@ static void check_asks(struct node *node)
 {
     uint64_t slack = ASK_SLACK_US, since;
 
-    if (mu_rdzv_progress(node->rdzv).me_spare)
+    if (mu_rdzv_progress(node->rdzv).spare)
         node->spare_us = w.now_us;
     since = later(node->asked_us, node->spare_us);
     if (node->paused_until_us + slack > w.now_us)

@@ -1070,7 +1070,7 @@ static void an_announcement_that_may_be_another_s_is_not_taken_back(void **state
 static const char *known(struct scene *s)
 {
     static char text[2048];
-    struct mu_classic_progress progress = mu_classic_progress(s->classic);
+    struct mu_part_progress progress = mu_classic_progress(s->classic);
     char words[MU_WAITERS_NOTE_MAX];
     const char *more = mu_waiters_note(mu_classic_crowd(s->classic), words);
     size_t used = 0;

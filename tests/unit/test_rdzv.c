@@ -623,7 +623,7 @@ static void whoever_was_removed_as_dead_is_recorded(void **unused)
 static void progress_is_told_when_there_is_some(void **unused)
 {
     struct scene *s = START(2, 3, PLAIN);
-    struct mu_rdzv_progress progress;
+    struct mu_part_progress progress;
 
     (void)unused;
     s->shows_progress = true;
@@ -636,9 +636,9 @@ static void progress_is_told_when_there_is_some(void **unused)
     T(state(s, "4 last-call=9 a=0@ b=0@"), "progress");
     progress = mu_rdzv_progress(s->r);
     assert_int_equal(progress.round, 4);
-    assert_int_equal(progress.participants, 2);
-    assert_true(progress.me_participant && !progress.me_waiting && !progress.me_spare && !progress.complete);
-    assert_true(progress.last_call && progress.last_call_until_ms >= s->now_ms + LAST_CALL_MS);
+    assert_int_equal(progress.joined, 2);
+    assert_true(progress.waiting == 0 && progress.spares == 0 && !progress.spare);
+    assert_true(progress.last_call_until_ms >= s->now_ms + LAST_CALL_MS);
     assert_true(progress.last_call_until_ms <= s->now_ms + LAST_CALL_MS + 4);
     assert_true(progress.deadline_ms == START_MS + JOIN_MS);
 }
@@ -1340,7 +1340,7 @@ static void a_spare_waits_without_end_and_exits_in_good_order(void **unused)
     T(ask(s, MU_RDZV_JOIN), "read");
     T(state(s, "0 complete b=0@ c=1@"), "write 0 complete b=0 c=1 a+");
     T(written(s), "");
-    assert_true(mu_rdzv_progress(s->r).me_spare && mu_rdzv_progress(s->r).deadline_ms == UINT64_MAX);
+    assert_true(mu_rdzv_progress(s->r).spare && mu_rdzv_progress(s->r).deadline_ms == UINT64_MAX);
     T(watch(s, 2 * JOIN_MS, "0 complete b=0@ c=1@ a+@"), "");
     T(wake(s), "read");
     T(state(s, "0 complete closed b=0@ c=1@ a+@"), "failed to join: ERDZV_GRACEFUL_EXIT");
@@ -2761,7 +2761,7 @@ static void a_spare_whose_host_has_gone_ends_soon(void **unused)
         T(ask(s, MU_RDZV_JOIN), "read");
         (void)state(s, cases[i].doc);
         (void)written(s);
-        assert_true(mu_rdzv_progress(s->r).me_spare);
+        assert_true(mu_rdzv_progress(s->r).spare);
         T(host_is(s, cases[i].host), "");
         T(watch(s, 2 * JOIN_MS, cases[i].with_us), "");
         T(wake(s), "read");
