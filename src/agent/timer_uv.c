@@ -8,6 +8,7 @@
 #include "agent/timer_uv.h"
 
 #include "base/texts.h"
+#include "base/words.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -160,12 +161,9 @@ static void on_bad(void *ctx, struct mu_slice line, const struct muster_error *e
     struct mu_watchdog *w = ctx;
     struct muster_error told = { 0 };
     char shown[SHOWN_MAX + 1];
-    size_t len = line.len < SHOWN_MAX ? line.len : SHOWN_MAX;
 
-    for (size_t i = 0; i < len; i++)
-        shown[i] = line.data[i] >= ' ' && line.data[i] <= '~' ? line.data[i] : '?';
-    shown[len] = '\0';
-    (void)mu_fail(&told, error->code, "timer request '%s': %s; skipped", shown, error->text);
+    (void)mu_fail(&told, error->code, "timer request '%s': %s; skipped", mu_words_plain(line, shown, sizeof shown),
+                  error->text);
     tell(w, MU_WATCHDOG_BAD_REQUEST, NULL, &told);
 }
 

@@ -18,3 +18,13 @@ void mu_words_add(struct mu_words *words, const char *format, ...)
     if (len > 0)
         words->len += (size_t)len < room ? (size_t)len : room - 1;
 }
+
+const char *mu_words_plain(struct mu_slice bytes, char *text, size_t room)
+{
+    size_t len = bytes.len < room ? bytes.len : room - 1;
+
+    for (size_t i = 0; i < len; i++)
+        text[i] = bytes.data[i] >= ' ' && bytes.data[i] <= '~' ? bytes.data[i] : '?';
+    text[len] = '\0';
+    return text;
+}

@@ -2,7 +2,7 @@
 #ifndef MU_BASE_WORDS_H
 #define MU_BASE_WORDS_H
 
-#include <stddef.h>
+#include "base/slice.h"
 
 struct mu_words {
     char *text;  /* ends with a NUL after the first piece */
@@ -11,5 +11,9 @@ struct mu_words {
 };
 
 void mu_words_add(struct mu_words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* What others chose must not disturb a terminal: of the first bytes of it, as many as have room with a NUL, those that
+ * are no printable ASCII are shown as '?'. */
+const char *mu_words_plain(struct mu_slice bytes, char *text, size_t room);
 
 #endif

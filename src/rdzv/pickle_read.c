@@ -7,6 +7,7 @@
 #include "rdzv/pickle_parts.h"
 
 #include "base/utf8.h"
+#include "base/words.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,22 +29,6 @@ bool mu_pickle_refuse_memory(struct decoder *d)
 {
     d->rc = mu_fail(d->reterr, MUSTER_ENOMEM, "no memory to read a document of %zu bytes", (size_t)(d->end - d->start));
     return false;
-}
-
-/* Foreign text for an error's text: printable, and not much of it. */
-static const char *shown(struct mu_slice text, char out[static SHOWN_MAX + 1])
-{
-    size_t len = text.len < SHOWN_MAX ? text.len : SHOWN_MAX;
-
-    for (size_t i = 0; i < len; i++) {
-        char c = text.data[i];
-
-        out[i] = '?';
-        if (c >= 0x20 && c <= 0x7e)
-            out[i] = c;
-    }
-    out[len] = '\0';
-    return out;
 }
 
 /* Room for one more in a growing array; `items` points to the array's pointer. */
@@ -174,8 +159,9 @@ static bool push_class(struct decoder *d, struct mu_slice module, struct mu_slic
            !(mu_slice_equal(name, class_names[class]) && mu_slice_equal(module, class_modules[class])))
         class ++;
     if (class == CLASSES_COUNT || (class == CLASS_SET && d->protocol != PROTOCOL_SETS_BY_CALL))
-        return mu_pickle_refuse(d, "'%s' of '%s' has no place in a document", shown(name, name_shown),
-                                shown(module, module_shown));
+        return mu_pickle_refuse(d, "'%s' of '%s' has no place in a document",
+                                mu_words_plain(name, name_shown, sizeof name_shown),
+                                mu_words_plain(module, module_shown, sizeof module_shown));
     return push(d, (struct value){ .kind = KIND_CLASS, .class = (enum class) class });
 }
 
@@ -453,7 +439,7 @@ static bool set_attribute(struct decoder *d, struct container *attributes, struc
     while (attribute < ATTRIBUTES_COUNT && !is_attribute(name, attribute))
         attribute++;
     if (attribute == ATTRIBUTES_COUNT)
-        return mu_pickle_refuse(d, "unknown attribute '%s'", shown(name, name_shown));
+        return mu_pickle_refuse(d, "unknown attribute '%s'", mu_words_plain(name, name_shown, sizeof name_shown));
     return attribute < ATTRIBUTES_OF_STATE ? set_of_node(d, attributes, (enum attribute)attribute, value)
                                            : set_of_state(d, attributes, (enum attribute)attribute, value);
 }

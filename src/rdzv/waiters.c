@@ -1,8 +1,9 @@
 /* Who waits for a round, for people. */
 #include "rdzv/waiters.h"
 
+#include "base/words.h"
+
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 enum { NAME_SHOWN_MAX = 64, ID_SHOWN_MAX = 64 }; /* bytes of what others chose */
@@ -52,31 +53,11 @@ static bool go_together(struct limits a, struct limits b)
     return allowed.nodes_min <= allowed.nodes_max;
 }
 
-static void add(char text[static MU_WAITERS_CLAUSES_SIZE], const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void add(char text[static MU_WAITERS_CLAUSES_SIZE], const char *format, ...)
+static void add_limits(struct mu_words *words, struct limits limits)
 {
-    size_t used = strlen(text);
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(text + used, MU_WAITERS_CLAUSES_SIZE - used, format, args);
-    va_end(args);
-}
-
-/* What others chose must not disturb a terminal. */
-static void add_plain(char text[static MU_WAITERS_CLAUSES_SIZE], struct mu_slice bytes, size_t most)
-{
-    for (size_t i = 0; i < bytes.len && i < most; i++)
-        add(text, "%c", bytes.data[i] >= ' ' && bytes.data[i] <= '~' ? bytes.data[i] : '?');
-}
-
-static void add_limits(char text[static MU_WAITERS_CLAUSES_SIZE], struct limits limits)
-{
-    add(text, "--nnodes %" PRId64, limits.nodes_min);
+    mu_words_add(words, "--nnodes %" PRId64, limits.nodes_min);
     if (limits.nodes_max != limits.nodes_min)
-        add(text, ":%" PRId64, limits.nodes_max);
+        mu_words_add(words, ":%" PRId64, limits.nodes_max);
 }
 
 /* One node is named for all that have the same limits. */
@@ -133,6 +114,8 @@ static bool is_apart(const struct mu_waiters *crowd, struct limits ours, struct 
 static void see_apart(struct mu_waiters *crowd, const struct mu_fold_record *own, const struct mu_waiters_item *items,
                       size_t count)
 {
+    struct mu_words words = { crowd->apart, sizeof crowd->apart, 0 };
+    char name[NAME_SHOWN_MAX + 1];
     size_t clauses = 0;
 
     crowd->apart[0] = '\0';
@@ -141,12 +124,11 @@ static void see_apart(struct mu_waiters *crowd, const struct mu_fold_record *own
 
         if (items[i].id == 0 || !is_apart(crowd, limits_of(own), theirs) || is_said(items, i))
             continue;
-        add(crowd->apart, "%s", clauses++ > 0 ? "; " : "");
-        add_plain(crowd->apart, mu_slice_str(items[i].record.name), NAME_SHOWN_MAX);
-        add(crowd->apart, " was started with ");
-        add_limits(crowd->apart, theirs);
-        add(crowd->apart, ", this node with ");
-        add_limits(crowd->apart, limits_of(own));
+        mu_words_add(&words, "%s%s was started with ", clauses++ > 0 ? "; " : "",
+                     mu_words_plain(mu_slice_str(items[i].record.name), name, sizeof name));
+        add_limits(&words, theirs);
+        mu_words_add(&words, ", this node with ");
+        add_limits(&words, limits_of(own));
     }
 }
 
@@ -166,17 +148,17 @@ static bool is_rdzv_said(const struct mu_waiters_item *items, size_t at)
 
 static void see_others(struct mu_waiters *crowd, const struct mu_waiters_item *items, size_t count)
 {
+    struct mu_words words = { crowd->others, sizeof crowd->others, 0 };
+    char name[NAME_SHOWN_MAX + 1], id[ID_SHOWN_MAX + 1];
     size_t clauses = 0;
 
     crowd->others[0] = '\0';
     for (size_t i = 0; i < count && clauses < MU_WAITERS_CLAUSES_MAX; i++) {
         if (items[i].id != 0 || is_rdzv_said(items, i))
             continue;
-        add(crowd->others, "%s", clauses++ > 0 ? "; " : "");
-        add_plain(crowd->others, mu_slice_str(items[i].record.name), NAME_SHOWN_MAX);
-        add(crowd->others, " waits at the same endpoint for rendezvous '");
-        add_plain(crowd->others, items[i].run_id, ID_SHOWN_MAX);
-        add(crowd->others, "'");
+        mu_words_add(&words, "%s%s waits at the same endpoint for rendezvous '%s'", clauses++ > 0 ? "; " : "",
+                     mu_words_plain(mu_slice_str(items[i].record.name), name, sizeof name),
+                     mu_words_plain(items[i].run_id, id, sizeof id));
     }
 }
 

@@ -29,11 +29,26 @@ static void what_does_not_fit_is_cut(void **state)
     assert_int_equal(words.len, 7);
 }
 
+static void what_others_chose_is_plain(void **state)
+{
+    char text[6];
+
+    (void)state;
+    assert_string_equal(mu_words_plain(mu_slice("a \n~\x7f", 5), text, sizeof text), "a ?~?");
+    assert_string_equal(mu_words_plain(mu_slice("\xc3\xa9"
+                                                "12345",
+                                                7),
+                                       text, sizeof text),
+                        "??123");
+    assert_string_equal(mu_words_plain(mu_slice(NULL, 0), text, sizeof text), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_follow_each_other),
         cmocka_unit_test(what_does_not_fit_is_cut),
+        cmocka_unit_test(what_others_chose_is_plain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
