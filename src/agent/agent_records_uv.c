@@ -70,19 +70,6 @@ static void record_worker(struct mu_agent *a, size_t index, enum mu_agent_event_
     mu_buf_done(&raw);
 }
 
-static enum mu_agent_event_state end_state(enum mu_worker_end end)
-{
-    switch (end) {
-    case MU_WORKER_SUCCEEDED:
-        return MU_EVENT_SUCCEEDED;
-    case MU_WORKER_FAILED:
-        return MU_EVENT_FAILED;
-    case MU_WORKER_TERMINATED:
-        break;
-    }
-    return MU_EVENT_TERMINATED;
-}
-
 void mu_agent_record(struct mu_agent *a, const struct mu_policy_effect *effect)
 {
     struct mu_event_agent agent = mu_agent_event_of(a);
@@ -111,7 +98,7 @@ void mu_agent_record(struct mu_agent *a, const struct mu_policy_effect *effect)
     case MU_POLICY_RECORD_WORKERS_END:
         for (size_t i = 0; i < (size_t)a->config.local_world_size; i++)
             if (a->workers[i].started)
-                record_worker(a, i, end_state(mu_worker_end_of(effect->state, a->workers[i].failed)));
+                record_worker(a, i, mu_worker_end_of(effect->state, a->workers[i].failed));
         break;
     }
 }

@@ -5,8 +5,6 @@
 
 MU_DEFINE_TEXTS(mu_group_state_name, enum mu_group_state, MU_GROUP_STATES)
 
-MU_DEFINE_TEXTS(mu_worker_end_name, enum mu_worker_end, MU_WORKER_ENDS)
-
 #define BIT(state) (1U << MU_GROUP_##state)
 
 /* By state: those that may follow it. */
@@ -30,9 +28,9 @@ bool mu_group_state_may_follow(enum mu_group_state from, enum mu_group_state to)
     return from == to || (followers[from] >> to & 1U) != 0;
 }
 
-enum mu_worker_end mu_worker_end_of(enum mu_group_state group, bool has_failure)
+enum mu_agent_event_state mu_worker_end_of(enum mu_group_state group, bool has_failure)
 {
     if (has_failure)
-        return MU_WORKER_FAILED;
-    return group == MU_GROUP_FAILED ? MU_WORKER_TERMINATED : MU_WORKER_SUCCEEDED;
+        return MU_EVENT_FAILED;
+    return group == MU_GROUP_FAILED ? MU_EVENT_TERMINATED : MU_EVENT_SUCCEEDED;
 }

@@ -3,8 +3,7 @@
 #ifndef MU_AGENT_GROUP_STATES_H
 #define MU_AGENT_GROUP_STATES_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "events/agent_event.h"
 
 #define MU_GROUP_STATES(X)                                                                                             \
     X(UNKNOWN, "UNKNOWN")     /* a start or stop was applied only in part: the agent ends with an error */             \
@@ -29,18 +28,6 @@ bool mu_group_state_is_running(enum mu_group_state state); /* HEALTHY, UNHEALTHY
 bool mu_group_state_may_follow(enum mu_group_state from, enum mu_group_state to);
 
 /* What is recorded of one worker in the end. */
-#define MU_WORKER_ENDS(X)                                                                                              \
-    X(SUCCEEDED, "SUCCEEDED")                                                                                          \
-    X(FAILED, "FAILED")                                                                                                \
-    X(TERMINATED, "TERMINATED") /* its group has failed, it has no failure of its own */
-
-enum mu_worker_end {
-#define X(name, text) MU_WORKER_##name,
-    MU_WORKER_ENDS(X)
-#undef X
-};
-
-const char *mu_worker_end_name(enum mu_worker_end end);
-enum mu_worker_end mu_worker_end_of(enum mu_group_state group, bool has_failure);
+enum mu_agent_event_state mu_worker_end_of(enum mu_group_state group, bool has_failure);
 
 #endif

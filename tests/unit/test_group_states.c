@@ -10,9 +10,9 @@ static void states_have_the_names_that_pytorch_gives_them(void **state)
     assert_int_equal(COUNT(names), MU_GROUP_STATES_COUNT);
     for (size_t i = 0; i < COUNT(names); i++)
         assert_string_equal(mu_group_state_name((enum mu_group_state)i), names[i]);
-    assert_string_equal(mu_worker_end_name(MU_WORKER_SUCCEEDED), "SUCCEEDED");
-    assert_string_equal(mu_worker_end_name(MU_WORKER_FAILED), "FAILED");
-    assert_string_equal(mu_worker_end_name(MU_WORKER_TERMINATED), "TERMINATED");
+    assert_string_equal(mu_agent_event_state_name(MU_EVENT_SUCCEEDED), "SUCCEEDED");
+    assert_string_equal(mu_agent_event_state_name(MU_EVENT_FAILED), "FAILED");
+    assert_string_equal(mu_agent_event_state_name(MU_EVENT_TERMINATED), "TERMINATED");
 }
 
 /* Row: from; column: to; in the order of the names above. */
@@ -47,9 +47,9 @@ static void healthy_and_unhealthy_groups_are_running(void **state)
 static void a_worker_of_a_failed_group_without_a_failure_was_terminated(void **state)
 {
     (void)state;
-    assert_int_equal(mu_worker_end_of(MU_GROUP_FAILED, true), MU_WORKER_FAILED);
-    assert_int_equal(mu_worker_end_of(MU_GROUP_FAILED, false), MU_WORKER_TERMINATED);
-    assert_int_equal(mu_worker_end_of(MU_GROUP_SUCCEEDED, false), MU_WORKER_SUCCEEDED);
+    assert_int_equal(mu_worker_end_of(MU_GROUP_FAILED, true), MU_EVENT_FAILED);
+    assert_int_equal(mu_worker_end_of(MU_GROUP_FAILED, false), MU_EVENT_TERMINATED);
+    assert_int_equal(mu_worker_end_of(MU_GROUP_SUCCEEDED, false), MU_EVENT_SUCCEEDED);
 }
 
 int main(void)
