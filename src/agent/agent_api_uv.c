@@ -54,8 +54,8 @@ struct muster_agent {
     struct mu_group_store store;
     /* The loop's. */
     uv_loop_t loop;
-    struct mu_agent *agent; /* NULL: not started, or freed */
-    struct mu_startup startup;
+    struct mu_agent *agent;    /* NULL: not started, or freed */
+    struct mu_startup startup; /* what workers get where no guard was started, as it is when the run begins */
     struct mu_logtree tree;
     struct mu_console *out, *err; /* NULL: nothing is tee'd */
     struct mu_arena attempt;      /* what the workers that are being started get */
@@ -216,11 +216,11 @@ static void release(void *ctx, struct mu_spawn *spec)
 
 /* ---- Workers of a driver's ---- */
 
-/* Ends of workers that nothing waits for: start has failed. */
+/* Ends of workers that nothing waits for: start has failed, or the run is over. */
 static void forget_ends(struct muster_agent *p)
 {
     (void)pthread_mutex_lock(&p->lock);
-    for (size_t i = 0; i < p->group.workers_count; i++) {
+    for (size_t i = 0; i < (size_t)p->spec.given.local_world_size; i++) {
         muster_bytes_done(&p->ended[i].value);
         free(p->ended[i].unhealthy);
         p->ended[i] = (struct ended){ 0 };
@@ -417,14 +417,7 @@ static void on_wake(uv_async_t *wake)
 
 static const char *keep_text(struct mu_arena *arena, struct mu_slice text)
 {
-    char *copy = mu_arena_alloc(arena, text.len + 1);
-
-    if (copy == NULL)
-        return NULL;
-    if (text.len > 0)
-        memcpy(copy, text.data, text.len);
-    copy[text.len] = '\0';
-    return copy;
+    return mu_arena_join(arena, text, mu_slice("", 0)).data;
 }
 
 static bool keep_failures(const struct muster_agent *p, struct result *result, const struct mu_agent_result *from)
@@ -614,53 +607,26 @@ static mode_t read_umask(void)
     return (mode_t)mask;
 }
 
-/* What workers get where no guard was started, as it is now. */
-static void take_startup(struct mu_startup *startup)
-{
-    struct rlimit limit;
-
-    *startup = (struct mu_startup){ .umask = read_umask(), .nofile_soft = RLIM_INFINITY };
-    (void)pthread_sigmask(SIG_SETMASK, NULL, &startup->mask);
-    for (int signal = 1; signal <= 64; signal++) {
-        struct sigaction action;
-
-        if (sigaction(signal, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
-            action.sa_handler == SIG_IGN)
-            startup->ignored |= UINT64_C(1) << (signal - 1);
-    }
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        startup->nofile_soft = limit.rlim_cur;
-}
-
 /* SIGPIPE and SIGXFSZ must not end the program: they are blocked, and a pending one is taken away before they are
  * unblocked. */
-static void make_write_signals(sigset_t *ret_set)
+static void block_write_signals(sigset_t *ret_set, sigset_t *ret_before)
 {
     (void)sigemptyset(ret_set);
     (void)sigaddset(ret_set, SIGPIPE);
     (void)sigaddset(ret_set, SIGXFSZ);
-}
-
-static void block_write_signals(sigset_t *ret_before)
-{
-    sigset_t set;
-
-    make_write_signals(&set);
-    (void)pthread_sigmask(SIG_BLOCK, &set, ret_before);
+    (void)pthread_sigmask(SIG_BLOCK, ret_set, ret_before);
 }
 
 /* Also restores the rest of the mask, from which handled signals were taken. */
-static void unblock_write_signals(const sigset_t *before)
+static void unblock_write_signals(sigset_t *set, const sigset_t *before)
 {
     static const struct timespec at_once;
-    sigset_t set;
 
-    make_write_signals(&set);
     for (int signal = 1; signal < SIGRTMIN; signal++) {
         if (sigismember(before, signal) == 1) /* it was blocked before, so it stays pending for the program */
-            (void)sigdelset(&set, signal);
+            (void)sigdelset(set, signal);
     }
-    while (sigtimedwait(&set, NULL, &at_once) > 0)
+    while (sigtimedwait(set, NULL, &at_once) > 0)
         continue;
     (void)pthread_sigmask(SIG_SETMASK, before, NULL);
 }
@@ -758,7 +724,7 @@ static int begin(struct muster_agent *p, struct muster_error *reterr)
 int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_result, struct muster_error *reterr)
 {
     struct muster_rdzv *handler = p->spec.given.rdzv_handler;
-    sigset_t before;
+    sigset_t write_signals, before;
     int rc = handler != NULL ? mu_rdzv_claim(handler, reterr) : 0;
 
     if (rc < 0)
@@ -769,15 +735,16 @@ int muster_agent_run(struct muster_agent *p, struct muster_run_result **ret_resu
             mu_rdzv_release(handler);
         return mu_wrap(reterr, rc, "run an agent");
     }
-    take_startup(&p->startup);
-    block_write_signals(&before);
+    mu_startup_look(&p->startup);
+    p->startup.umask = read_umask();
+    block_write_signals(&write_signals, &before);
     p->rc = start(p, &p->error);
     if (p->rc < 0)
         close_rest(p);
     (void)uv_run(&p->loop, UV_RUN_DEFAULT);
     rc = uv_loop_close(&p->loop);
     assert(rc == 0);
-    unblock_write_signals(&before);
+    unblock_write_signals(&write_signals, &before);
     mu_arena_done(&p->attempt);
     driver_shutdown(p);
     if (handler != NULL)
@@ -844,10 +811,8 @@ void muster_agent_free(struct muster_agent *p)
     if (p == NULL)
         return;
     assert(p->phase != RUNNING);
-    for (size_t i = 0; p->ended != NULL && i < (size_t)p->spec.given.local_world_size; i++) {
-        muster_bytes_done(&p->ended[i].value);
-        free(p->ended[i].unhealthy);
-    }
+    if (p->ended != NULL)
+        forget_ends(p);
     (void)pthread_mutex_destroy(&p->lock);
     mu_group_store_done(&p->store);
     free(p->workers);

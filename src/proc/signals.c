@@ -133,7 +133,7 @@ enum mu_signal_meaning mu_signals_see(struct mu_signals_seen *seen, int signal, 
     return MU_SIGNAL_REPEAT;
 }
 
-void mu_startup_take(struct mu_startup *startup)
+void mu_startup_look(struct mu_startup *startup)
 {
     struct rlimit limit;
 
@@ -146,10 +146,15 @@ void mu_startup_take(struct mu_startup *startup)
             action.sa_handler == SIG_IGN)
             startup->ignored |= UINT64_C(1) << (signal - 1);
     }
-    startup->umask = umask(0);
-    (void)umask(startup->umask);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
         startup->nofile_soft = limit.rlim_cur;
+}
+
+void mu_startup_take(struct mu_startup *startup)
+{
+    mu_startup_look(startup);
+    startup->umask = umask(0);
+    (void)umask(startup->umask);
 }
 
 bool mu_startup_ignored(const struct mu_startup *startup, int signal)

@@ -58,6 +58,7 @@ struct mu_startup {
 };
 
 void mu_startup_take(struct mu_startup *startup);
+void mu_startup_look(struct mu_startup *startup); /* the same beside other threads, without the umask */
 bool mu_startup_ignored(const struct mu_startup *startup, int signal);
 /* Whether this signal is not handled though it is in a list: SIGHUP, if it was ignored at the start (nohup). SIGINT and
  * SIGQUIT, which a shell's `&` ignores, are handled nevertheless, as torchrun does. `startup` may be NULL: nothing was
