@@ -171,17 +171,9 @@ const char *muster_worker_spec_entry_point(const struct muster_worker_spec *spec
 
 static const char *copy_text(struct mu_arena *arena, const char *text, bool *is_full)
 {
-    size_t len;
-    char *copy;
+    const char *copy = text != NULL ? mu_arena_join(arena, mu_slice_str(text), mu_slice("", 0)).data : NULL;
 
-    if (text == NULL)
-        return NULL;
-    len = strlen(text) + 1;
-    copy = mu_arena_alloc(arena, len);
-    if (copy == NULL)
-        *is_full = true;
-    else
-        memcpy(copy, text, len);
+    *is_full |= text != NULL && copy == NULL;
     return copy;
 }
 
