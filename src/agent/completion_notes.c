@@ -17,6 +17,7 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
     if (!mu_completion_is_missed(f))
         return;
     f->noted = true;
+    f->leaves = !event->again;
     mu_completion_say_heard(f);
     mu_vanished_write_note(text, event->again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, event->text == NULL ? "" : event->text);
     mu_asks_drop_what(&f->asks, NOTE_SET);
@@ -58,11 +59,13 @@ void mu_completion_tell_others(struct mu_completion *f, const struct mu_completi
         mu_completion_write_note(f, &(struct mu_completion_event){ .again = true, .text = text });
 }
 
-/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. A node
- * that is done sees no other round. */
+/* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. But
+ * what ends it ends the others' waits, too, and they hear of no failure until they see us gone. A node that is done, or
+ * leaves for good, sees no other round: its wait ends with its connection. */
 void mu_completion_end_listening(struct mu_completion *f)
 {
-    bool waits = f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed;
+    bool waits =
+        f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed && !f->leaves;
 
     mu_completion_be_idle(f, MU_COMPLETION_IDLE);
     if (waits)

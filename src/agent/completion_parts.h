@@ -75,7 +75,7 @@ struct mu_completion {
     int64_t account_cursor;
     char failure[TEXT_MAX]; /* that fails the job, while ACCOUNTING */
     uint64_t loss_ms;
-    bool noted;              /* that we leave the round */
+    bool noted, leaves;      /* that we leave the round; for good */
     bool said_failed;        /* that a worker of ours has */
     struct mu_vanished gone; /* the first of those who vanished, for people */
     char who[TEXT_MAX];

@@ -683,6 +683,8 @@ static const struct story {
       "short outages between the reads of one node do not make it take another for lost" },
     { 0x6afb64287517e, "slow,outage,wipe,fail,boot",
       "who missed the round in which its claim was settled does not have it charged again" },
+    { 0x6afb6845d1868, "stranger,forger,leave,fail,keeper,late",
+      "who leaves for good does not keep the others from hearing of a failure" },
 };
 
 struct options {

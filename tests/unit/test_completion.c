@@ -953,6 +953,31 @@ static void who_stops_listening_ends_its_wait(void **state)
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
 }
 
+/* The others still want to hear of a failure: they may not see for long that we have left. */
+static void who_leaves_for_good_ends_nobodys_wait(void **state)
+{
+    static const struct {
+        bool noted, again, noted_before; /* before: as one that comes again */
+        const char *told;
+    } cases[] = {
+        { false, false, false, "set " T "failed=-" },
+        { true, true, false, "set " T "failed=-" },
+        { true, false, false, "" },
+        { true, false, true, "" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        (void)start(s, ours(2));
+        (void)simple(s, MU_COMPLETION_ON_LISTEN);
+        if (cases[i].noted_before)
+            (void)noting(s, true, "a node wants to join");
+        if (cases[i].noted)
+            (void)noting(s, cases[i].again, "SIGTERM");
+        assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), cases[i].told);
+    }
+}
+
 static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(void **state)
 {
     struct scene *s = *state;
@@ -1608,6 +1633,7 @@ int main(void)
         SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
         SCENE(who_listens_hears_whose_worker_has_failed),
         SCENE(who_stops_listening_ends_its_wait),
+        SCENE(who_leaves_for_good_ends_nobodys_wait),
         SCENE(nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come),
         SCENE(a_count_is_never_repeated_marks_are_read_instead),
         SCENE(a_store_that_came_back_is_told_again),
