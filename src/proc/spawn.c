@@ -1,6 +1,6 @@
 /* Starting one worker.
  *
- * The parent does beforehand what needs memory or can fail in many ways: it opens files and makes the search path.
+ * The parent does beforehand what needs memory or can fail in many ways: it opens the pipe and makes the search path.
  *
  * A command's child shares our memory until exec, on a stack of its own. Meanwhile our thread waits, with all signals
  * blocked. So the child only makes system calls. It starts in our table of descriptors, and leaves that before it
@@ -46,7 +46,7 @@ enum {
 /* What comes through the pipe: kind, errno, a length, and then that many bytes. */
 enum { KIND_RESULT = 1, KIND_FAILED = 2 };
 
-static const char step_chdir[] = "change to its directory", step_bind[] = "bind it to its CPUs";
+static const char step_bind[] = "bind it to its CPUs";
 
 struct child {
     const struct mu_spawn *spec;
@@ -263,8 +263,6 @@ MU_IN_CHILD static void set_up(struct child *c, const sigset_t *mask)
         give_up(c, errno, "make it a session of its own");
     set_stdio(c);
     close_others(c->pipe_fd);
-    if (c->spec->cwd != NULL && chdir(c->spec->cwd) < 0)
-        give_up(c, errno, step_chdir);
     if (c->startup != NULL) {
         (void)umask(c->startup->umask);
         if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != c->startup->nofile_soft) {
@@ -361,51 +359,6 @@ static int open_pipe(int ends[static 2])
             (void)close(ends[i]);
     }
     return -1;
-}
-
-static int open_stdio(const struct mu_stdio *io, int index)
-{
-    int flags = index == 0 ? O_RDONLY : O_WRONLY;
-
-    switch (io->type) {
-    case MU_STDIO_INHERIT:
-        return -1;
-    case MU_STDIO_FD:
-        return io->fd;
-    case MU_STDIO_FILE:
-        if (index != 0)
-            flags |= O_CREAT | O_TRUNC | O_APPEND;
-        return above_stdio(open(io->path, flags | O_NOCTTY | O_CLOEXEC, 0666));
-    case MU_STDIO_NULL:
-        return above_stdio(open("/dev/null", flags | O_CLOEXEC));
-    }
-    return -1;
-}
-
-static bool is_opened(const struct mu_stdio *io)
-{
-    return io->type == MU_STDIO_FILE || io->type == MU_STDIO_NULL;
-}
-
-static int open_all(struct child *c, int *ret_errno, struct muster_error *reterr)
-{
-    for (int i = 0; i < 3; i++) {
-        const struct mu_stdio *io = &c->spec->io[i];
-
-        c->fds[i] = open_stdio(io, i);
-        if (c->fds[i] < 0 && is_opened(io))
-            return mu_fail_errno(reterr, *ret_errno = errno, "open '%s'",
-                                 io->type == MU_STDIO_FILE ? io->path : "/dev/null");
-    }
-    return 0;
-}
-
-static void close_all(struct child *c)
-{
-    for (int i = 0; i < 3; i++) {
-        if (is_opened(&c->spec->io[i]) && c->fds[i] >= 0)
-            (void)close(c->fds[i]);
-    }
 }
 
 static const char *search_path(const char *const *envp)
@@ -526,8 +479,6 @@ static int say_why(const struct mu_spawn *spec, const char *step, int errnum, st
     char list[LIST_ROOM];
     struct stat there;
 
-    if (strcmp(step, step_chdir) == 0)
-        return mu_fail_errno(reterr, errnum, "start '%s': %s '%s'", program, step, spec->cwd);
     if (strcmp(step, step_bind) == 0)
         return mu_fail_errno(reterr, errnum, "start '%s': bind it to CPUs %s%s", program,
                              mu_cpus_text(&spec->binding->cpus, list, sizeof list),
@@ -609,17 +560,16 @@ int mu_spawn_start(const struct mu_spawn *spec, const struct mu_startup *startup
     struct command command = { .child = { .spec = spec,
                                           .startup = startup,
                                           .envp = spec->envp != NULL ? spec->envp : (const char *const *)environ,
-                                          .parent = getpid(),
-                                          .fds = { -1, -1, -1 } } };
+                                          .parent = getpid() } };
     int errnum = 0, rc;
 
     assert(spec->function != NULL || (spec->argv != NULL && spec->argv[0] != NULL));
-    rc = open_all(&command.child, &errnum, reterr);
-    if (rc == 0 && spec->function != NULL)
+    for (int i = 0; i < 3; i++)
+        command.child.fds[i] = spec->io[i].type == MU_STDIO_FD ? spec->io[i].fd : -1;
+    if (spec->function != NULL)
         rc = start_function(&command.child, ret_spawned, &errnum, reterr);
-    else if (rc == 0)
+    else
         rc = start_command(&command, ret_spawned, &errnum, reterr);
-    close_all(&command.child);
     if (ret_errno != NULL)
         *ret_errno = errnum;
     return rc;

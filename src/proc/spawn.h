@@ -20,17 +20,9 @@
 #define MU_SPAWN_OOM_SCORE 100          /* added to oom_score_adj */
 #define MU_SPAWN_EXIT_SETUP 127         /* a function's child that could not be set up; its result tells why */
 
-enum mu_stdio_type {
-    MU_STDIO_INHERIT,
-    MU_STDIO_FD,   /* fd; stays open on our side */
-    MU_STDIO_FILE, /* path: stdin reads it; stdout and stderr create or empty it and append */
-    MU_STDIO_NULL, /* /dev/null */
-};
-
 struct mu_stdio {
-    enum mu_stdio_type type;
-    int fd;
-    const char *path;
+    enum { MU_STDIO_INHERIT, MU_STDIO_FD } type;
+    int fd; /* stays open on our side */
 };
 
 /* Runs in the child. What it puts into `result` (at most MU_SPAWN_RESULT_MAX) goes back to the parent; what it returns
@@ -40,7 +32,6 @@ typedef int mu_spawn_function(void *ctx, struct mu_buf *result);
 struct mu_spawn {            /* zeroed, then filled in; borrowed */
     const char *const *argv; /* NULL-terminated; argv[0] is the program, looked for in envp's PATH if it has no slash */
     const char *const *envp; /* NULL-terminated; NULL: ours */
-    const char *cwd;         /* NULL: ours */
     struct mu_stdio io[3];
     const struct mu_binding *binding; /* its CPUs and memory; NULL: ours */
     mu_spawn_function *function;      /* instead of a command; argv is ignored */
@@ -53,7 +44,7 @@ struct mu_spawned {
     int result_fd; /* a function's: non-blocking, for mu_result_read(); the caller closes it. Else -1 */
 };
 
-/* `startup` may be NULL: the child gets what we have now. On failure the error names program or file and reason, and
+/* `startup` may be NULL: the child gets what we have now. On failure the error names program and reason, and
  * *ret_errno (may be NULL) is why: ENOENT (no such program), EACCES (may not be executed), ... Nothing is left then. */
 int mu_spawn_start(const struct mu_spawn *spec, const struct mu_startup *startup, struct mu_spawned *ret_spawned,
                    int *ret_errno, struct muster_error *reterr);
