@@ -110,7 +110,7 @@ int mu_agent_make_group(struct mu_agent *agent, struct muster_error *reterr);
 /* `regroup_ms`: since the group before it ended; -1: it is the first. */
 void mu_agent_start_workers(struct mu_agent *agent, int64_t regroup_ms);
 void mu_agent_stop_workers(struct mu_agent *agent, int signal, uint64_t grace_ms, bool is_restart);
-struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *agent, uint32_t local_rank);
+struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *a, uint32_t local_rank);
 /* At the end: everything that the loop has of them is closed. */
 void mu_agent_close_workers(struct mu_agent *agent);
 void mu_agent_forget_workers(struct mu_agent *agent);

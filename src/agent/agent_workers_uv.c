@@ -173,7 +173,7 @@ static bool shares_store(const struct mu_agent *a)
     return (!a->old_dialect || a->info.round < 0) && !a->meets_alone && a->handler->ops->use_agent_store(a->handler);
 }
 
-struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *a, uint32_t index)
+struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *a, uint32_t local_rank)
 {
     const struct mu_ranks_result *assigned = mu_job_assigned(a->job);
     const struct mu_boot_master *given = &a->config.master;
@@ -182,10 +182,10 @@ struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *a, uint32_t 
     uint16_t found_port = own_master ? assigned->master_port : a->info.bootstrap.master_port;
 
     return (struct mu_agent_worker){
-        .local_rank = index,
-        .rank = assigned->base_rank + index,
+        .local_rank = local_rank,
+        .rank = assigned->base_rank + local_rank,
         .group_rank = a->info.rank,
-        .role_rank = assigned->base_role_rank + index,
+        .role_rank = assigned->base_role_rank + local_rank,
         .local_world_size = a->config.local_world_size,
         .world_size = assigned->world_size,
         .group_world_size = a->info.world_size,
@@ -194,7 +194,7 @@ struct mu_agent_worker mu_agent_about_worker(const struct mu_agent *a, uint32_t 
         .master_port = given->port != 0 ? given->port : found_port,
         .restart_count = assigned->count,
         .use_agent_store = shares_store(a),
-        .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, index) : "",
+        .error_file = a->logs != NULL ? mu_logs_error_file(a->logs, local_rank) : "",
         .timer_file = a->watchdog != NULL ? a->timer_file : NULL,
     };
 }

@@ -33,7 +33,7 @@ enum mu_ask_kind {
 #undef X
 };
 
-const char *mu_ask_kind_text(enum mu_ask_kind kind);
+const char *mu_ask_kind_text(enum mu_ask_kind value);
 /* An error of a store that may come back; and a key that was not there in time may still come. */
 bool mu_ask_may_mend(int code);
 

@@ -90,7 +90,7 @@ enum mu_completion_state {
 #undef X
 };
 
-const char *mu_completion_state_text(enum mu_completion_state state);
+const char *mu_completion_state_text(enum mu_completion_state value);
 
 struct mu_completion_start { /* borrowed */
     int64_t round;           /* -1: the back end has no rounds, and tells nothing of its members */
@@ -159,7 +159,7 @@ enum mu_completion_end {
 #undef X
 };
 
-const char *mu_completion_end_text(enum mu_completion_end end);
+const char *mu_completion_end_text(enum mu_completion_end value);
 
 enum mu_completion_effect_type {
     MU_COMPLETION_DO_ASK,   /* ask */
@@ -201,18 +201,18 @@ struct mu_completion; /* opaque */
 
 int mu_completion_new(const struct mu_completion_config *config, struct mu_completion **ret_completion,
                       struct muster_error *reterr);
-void mu_completion_free(struct mu_completion *completion);
+void mu_completion_free(struct mu_completion *f);
 
 /* Same state, same event, same effects, always. `out` is overwritten. */
-void mu_completion_step(struct mu_completion *completion, const struct mu_completion_event *event,
+void mu_completion_step(struct mu_completion *f, const struct mu_completion_event *event,
                         struct mu_completion_effects *out);
-uint64_t mu_completion_deadline_ms(const struct mu_completion *completion); /* when TIME is wanted; UINT64_MAX: never */
-enum mu_completion_state mu_completion_state(const struct mu_completion *completion);
+uint64_t mu_completion_deadline_ms(const struct mu_completion *f); /* when TIME is wanted; UINT64_MAX: never */
+enum mu_completion_state mu_completion_state(const struct mu_completion *f);
 
 #define MU_COMPLETION_KILLED "its agent was killed"
 /* The note that is to be written for us if we are killed now. False: none; nobody would miss us, or we have said
  * ourselves what becomes of us: that we are done, or leave, or have failed. Also if `key` is too long. */
-bool mu_completion_will(const struct mu_completion *completion, char *key, size_t key_room,
+bool mu_completion_will(const struct mu_completion *f, char *key, size_t key_room,
                         char text[static MU_VANISHED_NOTE_MAX]);
 
 #endif

@@ -15,7 +15,7 @@ enum {
 void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LINE_MAX])
 {
     int64_t last = formed->first_worker + formed->local_workers - 1;
-    struct mu_words w = { .text = line, .room = MU_FORMED_LINE_MAX };
+    struct mu_words w = mu_words_into(line, MU_FORMED_LINE_MAX);
 
     assert(formed->local_workers > 0); /* ranks may be what a PyTorch agent has assigned: they are not judged here */
     mu_words_add(&w, "group formed: %" PRId64 " node%s, %" PRId64 " worker%s", formed->nodes,
@@ -54,7 +54,7 @@ static void add_list(struct mu_words *w, const char *name, int64_t first, int64_
 bool mu_formed_say_result(const struct mu_formed *formed, unsigned index, char line[static MU_FORMED_LINE_MAX])
 {
     int64_t count = formed->local_workers;
-    struct mu_words w = { .text = line, .room = MU_FORMED_LINE_MAX };
+    struct mu_words w = mu_words_into(line, MU_FORMED_LINE_MAX);
 
     switch (index) {
     case 0:
@@ -104,7 +104,7 @@ size_t mu_formed_say_members(int64_t round, const struct muster_node *nodes, siz
                              char line[static MU_FORMED_LINE_MAX])
 {
     size_t end = first + MU_FORMED_MEMBERS_A_LINE < count ? first + MU_FORMED_MEMBERS_A_LINE : count;
-    struct mu_words w = { .text = line, .room = MU_FORMED_LINE_MAX };
+    struct mu_words w = mu_words_into(line, MU_FORMED_LINE_MAX);
 
     assert(first < count);
     if (round >= 0)

@@ -22,7 +22,7 @@ enum mu_group_state {
 
 #define MU_GROUP_STATES_COUNT ((size_t)MU_GROUP_FAILED + 1)
 
-const char *mu_group_state_name(enum mu_group_state state);
+const char *mu_group_state_name(enum mu_group_state value);
 bool mu_group_state_is_running(enum mu_group_state state); /* HEALTHY, UNHEALTHY */
 /* A state may always follow itself. */
 bool mu_group_state_may_follow(enum mu_group_state from, enum mu_group_state to);

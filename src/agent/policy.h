@@ -78,7 +78,7 @@ enum mu_policy_phase {
 #undef X
 };
 
-const char *mu_policy_phase_text(enum mu_policy_phase phase);
+const char *mu_policy_phase_text(enum mu_policy_phase value);
 
 /* ---- Events ---- */
 
@@ -119,7 +119,7 @@ enum mu_policy_event_type {
 #undef X
 };
 
-const char *mu_policy_event_text(enum mu_policy_event_type type);
+const char *mu_policy_event_text(enum mu_policy_event_type value);
 
 struct mu_policy_joined {
     int64_t round; /* -1: the back end has no rounds */
@@ -186,7 +186,7 @@ enum mu_policy_effect_type {
 #undef X
 };
 
-const char *mu_policy_effect_text(enum mu_policy_effect_type type);
+const char *mu_policy_effect_text(enum mu_policy_effect_type value);
 
 enum mu_policy_record {
     MU_POLICY_RECORD_RENDEZVOUS,    /* agent's: JOIN to JOINED, or to its failure */
@@ -212,7 +212,7 @@ enum mu_policy_outcome_kind {
 #undef X
 };
 
-const char *mu_policy_outcome_text(enum mu_policy_outcome_kind kind);
+const char *mu_policy_outcome_text(enum mu_policy_outcome_kind value);
 
 struct mu_policy_outcome {
     enum mu_policy_outcome_kind kind;

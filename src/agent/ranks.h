@@ -61,7 +61,7 @@ enum mu_ranks_state {
 #undef X
 };
 
-const char *mu_ranks_state_text(enum mu_ranks_state state);
+const char *mu_ranks_state_text(enum mu_ranks_state value);
 
 struct mu_ranks_start {        /* borrowed */
     int64_t round;             /* -1: the back end has no rounds */

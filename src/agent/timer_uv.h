@@ -27,7 +27,7 @@ enum mu_watchdog_event_type {
 };
 
 /* The texts are the names of PyTorch's timer events: the first four are to be recorded (events/agent_event.h). */
-const char *mu_watchdog_event_name(enum mu_watchdog_event_type type);
+const char *mu_watchdog_event_name(enum mu_watchdog_event_type value);
 
 struct mu_watchdog_config {
     const char *path; /* of the FIFO; copied */

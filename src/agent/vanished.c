@@ -171,7 +171,7 @@ static void put_again(const struct mu_vanished *v, struct mu_words *w)
 
 void mu_vanished_say(const struct mu_vanished *v, char *text, size_t room)
 {
-    struct mu_words w = { .text = text, .room = room };
+    struct mu_words w = mu_words_into(text, room);
 
     text[0] = '\0';
     put_left(v, &w);

@@ -10,6 +10,10 @@ struct mu_words {
     size_t len;
 };
 
+static inline struct mu_words mu_words_into(char *text, size_t room)
+{
+    return (struct mu_words){ .text = text, .room = room };
+}
 void mu_words_add(struct mu_words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* What others chose must not disturb a terminal: of the first bytes of it, as many as have room with a NUL, those that

@@ -28,7 +28,7 @@ enum mu_run_kind {
 #undef X
 };
 
-const char *mu_run_kind_name(enum mu_run_kind kind); /* "ValueError" */
+const char *mu_run_kind_name(enum mu_run_kind value); /* "ValueError" */
 /* The kind of an error that came later: what stands in front of its text on stderr, "RendezvousTimeoutError" for
  * instance. Errors of the system have Python's names: "FileNotFoundError". */
 const char *mu_run_error_kind(const struct muster_error *error);

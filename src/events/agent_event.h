@@ -21,7 +21,7 @@ enum mu_agent_event_state {
 #undef X
 };
 
-const char *mu_agent_event_state_name(enum mu_agent_event_state state); /* "START" */
+const char *mu_agent_event_state_name(enum mu_agent_event_state value); /* "START" */
 
 struct mu_event_agent { /* what all events of an agent say; borrows */
     const char *run_id, *role, *hostname, *rdzv_backend;

@@ -788,7 +788,7 @@ int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_r
     struct muster_rdzv_settings whole;
     struct mu_rdzv_settings settings;
     size_t size = ret_settings->size;
-    struct mu_bind bind;
+    struct mu_bind bind = { 0 };
     int rc;
 
     if (!mu_rdzv_is_blocking(rdzv))

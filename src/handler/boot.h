@@ -213,7 +213,7 @@ uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted
 
 struct mu_bind mu_boot_bind(const struct mu_boot *boot); /* as the config has it; the texts are the machine's */
 
-const char *mu_boot_state_text(enum mu_boot_state state);
+const char *mu_boot_state_text(enum mu_boot_state value);
 
 /* How to carry out OPEN_STORE, KEEP_STORE or FREE_PORT. */
 enum mu_boot_listening {

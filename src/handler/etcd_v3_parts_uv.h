@@ -40,8 +40,8 @@ static inline struct mu_v3 *mu_v3_of(struct mu_shell *shell)
 }
 
 /* etcd_v3_requests_uv.c: what the fold machine wants from etcd. */
-void mu_v3_request(struct mu_shell *shell, const void *effect);
-void mu_v3_answer_late(struct mu_shell *shell, uint64_t id, unsigned how);
+void mu_v3_request(struct mu_shell *shell, const void *wanted);
+void mu_v3_answer_late(struct mu_shell *shell, uint64_t id, unsigned type);
 void mu_v3_close_watches(struct mu_v3 *v);
 /* Writes job/master, by a transaction that holds only if the round still is the job's; answers the boot's `id`. 0 or
  * MUSTER_ENOMEM. */

@@ -125,6 +125,6 @@ void mu_shell_look(struct muster_handler *handler);
  * closed; then the handler is destroyed, and `done` is called. */
 void mu_shell_close(struct mu_shell *shell, void (*done)(void *ctx), void *ctx);
 void mu_shell_hold(struct mu_shell *shell);
-void mu_shell_drop(void *shell);
+void mu_shell_drop(void *ctx);
 
 #endif

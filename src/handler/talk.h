@@ -135,6 +135,6 @@ bool mu_talk_is_joining(const struct mu_talk *talk); /* the back end is there, a
 bool mu_talk_is_booting(const struct mu_talk *talk);
 bool mu_talk_has_back_end(const struct mu_talk *talk);
 
-const char *mu_talk_state_text(enum mu_talk_state state);
+const char *mu_talk_state_text(enum mu_talk_state value);
 
 #endif

@@ -44,7 +44,7 @@ enum mu_user_handler_call {
 #undef X
 };
 
-const char *mu_user_handler_call_text(enum mu_user_handler_call call);
+const char *mu_user_handler_call_text(enum mu_user_handler_call value);
 
 enum mu_user_handler_state {
     MU_USER_HANDLER_OUT,

@@ -35,7 +35,7 @@ enum mu_kv_kind {
 #undef X
 };
 
-const char *mu_kv_kind_text(enum mu_kv_kind kind);
+const char *mu_kv_kind_text(enum mu_kv_kind value);
 
 struct mu_kv_request;
 typedef void mu_kv_done(struct mu_kv_request *request);

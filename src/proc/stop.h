@@ -131,7 +131,7 @@ void mu_stop_step(struct mu_stop *stop, const struct mu_stop_event *event, struc
 /* Whether the next list must contain all processes below this one. */
 bool mu_stop_wants_below(const struct mu_stop *stop, const struct mu_stop_child *child);
 uint64_t mu_stop_deadline_ms(const struct mu_stop *stop); /* when TIME is wanted; UINT64_MAX: never */
-const char *mu_stop_state_name(enum mu_stop_state state);
+const char *mu_stop_state_name(enum mu_stop_state value);
 /* "4711 (python, state D), 4712 (sudo, state S, not permitted) and 3 more" */
 void mu_stop_left_text(const struct mu_stop *stop, char *to, size_t room);
 

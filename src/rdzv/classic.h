@@ -139,7 +139,7 @@ enum mu_classic_state {
 #undef X
 };
 
-const char *mu_classic_state_text(enum mu_classic_state state);
+const char *mu_classic_state_text(enum mu_classic_state value);
 
 /* ---- Events ---- */
 

@@ -27,7 +27,7 @@ enum mu_classic_status {
 #undef X
 };
 
-const char *mu_classic_status_text(enum mu_classic_status status);
+const char *mu_classic_status_text(enum mu_classic_status value);
 
 struct mu_classic_doc { /* zeroed memory is none */
     enum mu_classic_status status;

@@ -250,8 +250,8 @@ bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);
 const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
 
-const char *mu_fold_event_text(enum mu_fold_event_type type);
-const char *mu_fold_tell_text(enum mu_fold_tell tell);
-const char *mu_fold_phase_text(enum mu_fold_phase phase);
+const char *mu_fold_event_text(enum mu_fold_event_type value);
+const char *mu_fold_tell_text(enum mu_fold_tell value);
+const char *mu_fold_phase_text(enum mu_fold_phase value);
 
 #endif

@@ -179,7 +179,7 @@ static bool take_line(struct decoder *d, struct mu_slice *ret_line)
 
 static bool global(struct decoder *d)
 {
-    struct mu_slice module, name;
+    struct mu_slice module = { 0 }, name = { 0 };
 
     return take_line(d, &module) && take_line(d, &name) && push_class(d, module, name);
 }

@@ -239,9 +239,9 @@ const struct muster_error *mu_rdzv_error(const struct mu_rdzv *rdzv);  /* FAILED
 
 struct mu_part_progress mu_rdzv_progress(const struct mu_rdzv *rdzv);
 
-const char *mu_rdzv_event_text(enum mu_rdzv_event_type type);
-const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type type);
-const char *mu_rdzv_tell_text(enum mu_rdzv_tell tell);
-const char *mu_rdzv_phase_text(enum mu_rdzv_phase phase);
+const char *mu_rdzv_event_text(enum mu_rdzv_event_type value);
+const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type value);
+const char *mu_rdzv_tell_text(enum mu_rdzv_tell value);
+const char *mu_rdzv_phase_text(enum mu_rdzv_phase value);
 
 #endif

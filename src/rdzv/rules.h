@@ -71,7 +71,7 @@ enum mu_rdzv_action {
 #undef X
 };
 
-const char *mu_rdzv_action_text(enum mu_rdzv_action action);
+const char *mu_rdzv_action_text(enum mu_rdzv_action value);
 bool mu_rdzv_action_writes(enum mu_rdzv_action action);
 
 /* What a rule may ask about beside the document. */

@@ -10,7 +10,7 @@ enum { NAME_SHOWN_MAX = 64 }; /* bytes of a node's name */
 const char *mu_timeout_text_write(const struct mu_timeout_text *came, char text[static MU_TIMEOUT_TEXT_MAX])
 {
     size_t shown = came->nodes_count < MU_TIMEOUT_TEXT_NAMES_MAX ? came->nodes_count : MU_TIMEOUT_TEXT_NAMES_MAX;
-    struct mu_words words = { text, MU_TIMEOUT_TEXT_MAX, 0 };
+    struct mu_words words = mu_words_into(text, MU_TIMEOUT_TEXT_MAX);
 
     mu_words_add(&words, "timed out after %" PRIu64 " s: %" PRId64 " of %" PRId64, came->waited_ms / 1000, came->joined,
                  came->nodes_min);

@@ -112,7 +112,7 @@ void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why);
 uint64_t mu_calls_deadline_ms(const struct mu_calls *calls); /* when time must pass next; UINT64_MAX: never */
 struct mu_call *mu_calls_pop_finished(struct mu_calls *calls);
 
-const char *mu_call_name(enum mu_call_kind kind);
+const char *mu_call_name(enum mu_call_kind value);
 
 /* All that a new connection has to send to set one key, in one piece, as this connection would:
  * the greeting and the request. Appended to `out`. MUSTER_ELIMIT, MUSTER_ENOMEM. */

@@ -103,7 +103,7 @@ void mu_dial_init(struct mu_dial *dial, const char *host, uint16_t port, uint64_
                   uint64_t seed);
 void mu_dial_step(struct mu_dial *dial, const struct mu_dial_event *event, struct mu_dial_effects *out);
 uint64_t mu_dial_deadline_ms(const struct mu_dial *dial); /* UINT64_MAX once it is over */
-const char *mu_dial_state_name(enum mu_dial_state state);
+const char *mu_dial_state_name(enum mu_dial_state value);
 
 /* Names that need no resolver: numeric addresses and localhost. Returns how many addresses were put there. */
 size_t mu_dial_known(const char *host, uint16_t port, union mu_addr addrs[static MU_DIAL_ADDRS_MAX]);

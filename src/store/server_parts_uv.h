@@ -119,7 +119,7 @@ void mu_conn_free_backlog(struct mu_conn *conn);
 
 /* ---- server_admit_uv.c ---- */
 
-void mu_server_on_connection(uv_stream_t *listener, int status);
+void mu_server_on_connection(uv_stream_t *stream, int status);
 void mu_server_look_if_alone(struct mu_server *server);
 
 #endif

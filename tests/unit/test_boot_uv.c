@@ -121,7 +121,7 @@ static int open_boot(bool use_agent_store, bool agents_store)
 static int start(void **state)
 {
     (void)state;
-    s = (struct scene){ .keys = { .kv = { &keys_ops } } };
+    s = (struct scene){ .keys = { .kv = { .ops = &keys_ops } } };
     return uv_loop_init(&s.loop);
 }
 

@@ -216,7 +216,7 @@ static int start_scene(void **state)
 
     (void)state;
     scene = (struct scene){ .freed = false };
-    back_end = (struct back_end){ .kv = { &ops } };
+    back_end = (struct back_end){ .kv = { .ops = &ops } };
     mu_doc_init(&scene.doc, (struct mu_hash_seed){ 1, 2 }, MU_DOC_DIALECT_2_X);
     assert_int_equal(uv_loop_init(&scene.loop), 0);
     mu_later_open(&back_end.later, &scene.loop, mu_kv_tell);
