@@ -148,23 +148,6 @@ _Static_assert((int)MU_PART_TELL_JOINED == (int)MUSTER_RDZV_JOINED &&
                    (int)MU_PART_TELL_PROGRESS == (int)MUSTER_RDZV_PROGRESS,
                "");
 
-static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
-{
-    switch (asked) {
-    case MU_PART_ON_JOIN:
-        return MUSTER_RDZV_REQUEST_JOIN;
-    case MU_PART_ON_LEAVE:
-        return MUSTER_RDZV_REQUEST_LEAVE;
-    case MU_PART_ON_CLOSE:
-        return MUSTER_RDZV_REQUEST_CLOSE;
-    case MU_PART_ON_LOOK:
-        return MUSTER_RDZV_REQUEST_LOOK;
-    case MU_PART_ON_TIME:
-        break;
-    }
-    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
-}
-
 static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
 {
     struct muster_error error = effect->error != NULL ? *effect->error : (struct muster_error){ 0 };
@@ -187,7 +170,7 @@ static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, 
         tell_progress(s, &event, news);
         return;
     case MU_PART_TELL_FAILED:
-        event.request = request_of(effect->asked);
+        event.request = mu_talk_request(effect->asked);
         tell_failed(s, &event, &error);
         return;
     case MU_PART_TELL_BACKEND_DOWN:

@@ -467,3 +467,20 @@ void mu_talk_step(struct mu_talk *t, const struct mu_talk_event *event, struct m
 }
 
 MU_DEFINE_TEXTS(mu_talk_state_text, enum mu_talk_state, MU_TALK_STATES)
+
+enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked)
+{
+    switch (asked) {
+    case MU_PART_ON_JOIN:
+        return MUSTER_RDZV_REQUEST_JOIN;
+    case MU_PART_ON_LEAVE:
+        return MUSTER_RDZV_REQUEST_LEAVE;
+    case MU_PART_ON_CLOSE:
+        return MUSTER_RDZV_REQUEST_CLOSE;
+    case MU_PART_ON_LOOK:
+        return MUSTER_RDZV_REQUEST_LOOK;
+    case MU_PART_ON_TIME:
+        break;
+    }
+    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}

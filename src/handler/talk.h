@@ -137,4 +137,7 @@ bool mu_talk_has_back_end(const struct mu_talk *talk);
 
 const char *mu_talk_state_text(enum mu_talk_state value);
 
+/* What was asked, in the words of the owner. */
+enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked);
+
 #endif

@@ -278,15 +278,23 @@ static bool call_datetime(struct decoder *d, struct value args)
     return push_number(d, KIND_TIME, us);
 }
 
+/* What is called, and with what. */
+static bool take_call(struct decoder *d, struct value *ret_class, struct value *ret_args)
+{
+    if (!has(d, 2))
+        return false;
+    *ret_args = *top(d);
+    *ret_class = d->stack[d->stack_count - 2];
+    d->stack_count -= 2;
+    return true;
+}
+
 static bool reduce(struct decoder *d)
 {
     struct value class, args;
 
-    if (!has(d, 2))
+    if (!take_call(d, &class, &args))
         return false;
-    args = *top(d);
-    class = d->stack[d->stack_count - 2];
-    d->stack_count -= 2;
     if (class.kind != KIND_CLASS)
         return mu_pickle_refuse(d, "a call of %s", kind_texts[class.kind]);
     if (class.class == CLASS_DATETIME && (args.kind == KIND_ARGS_NAIVE || args.kind == KIND_ARGS_ZONED))
@@ -306,11 +314,8 @@ static bool new_object(struct decoder *d)
 {
     struct value class, args;
 
-    if (!has(d, 2))
+    if (!take_call(d, &class, &args))
         return false;
-    args = *top(d);
-    class = d->stack[d->stack_count - 2];
-    d->stack_count -= 2;
     if (class.kind != KIND_CLASS || args.kind != KIND_EMPTY_TUPLE)
         return mu_pickle_refuse(d, "an object made of %s and %s", kind_texts[class.kind], kind_texts[args.kind]);
     if (class.class == CLASS_NODE) {

@@ -77,23 +77,6 @@ static struct news *copy_news(const struct news *news)
     return copy;
 }
 
-static enum muster_rdzv_request request_of(enum mu_part_event_type asked)
-{
-    switch (asked) {
-    case MU_PART_ON_JOIN:
-        return MUSTER_RDZV_REQUEST_JOIN;
-    case MU_PART_ON_LEAVE:
-        return MUSTER_RDZV_REQUEST_LEAVE;
-    case MU_PART_ON_CLOSE:
-        return MUSTER_RDZV_REQUEST_CLOSE;
-    case MU_PART_ON_LOOK:
-        return MUSTER_RDZV_REQUEST_LOOK;
-    case MU_PART_ON_TIME:
-        break;
-    }
-    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
-}
-
 static bool is_on(const struct boot *b)
 {
     return mu_boot_deadline_ms(&b->machine) != UINT64_MAX;
@@ -532,7 +515,7 @@ static void deliver(struct agent *a, const struct mu_talk_effect *effect, const 
     news->round = effect->round;
     news->count = effect->count;
     if (effect->tell == MU_PART_TELL_FAILED)
-        news->request = request_of(effect->asked);
+        news->request = mu_talk_request(effect->asked);
     if (effect->error != NULL)
         news->error = *effect->error;
     agent_deliver(a, news);
