@@ -78,6 +78,16 @@ static void remember_budget(struct mu_ranks *r)
     };
 }
 
+/* The claim did not reach the key, because the store was away when the worker failed: it counts all the same. */
+static struct mu_restart_budget with_claim(const struct mu_ranks *r, struct mu_restart_budget found)
+{
+    if (r->last.failure[0] != '\0' && !found.charged && found.round == r->last.round && found.tag == r->last.tag) {
+        found.count++;
+        found.charged = true;
+    }
+    return found;
+}
+
 /* A claimed failure is charged unless a member was lost: what became of those who are missing? */
 static void settle(struct mu_ranks *r)
 {
@@ -132,7 +142,7 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
             return;
         }
         if (value.len > 0 && readable)
-            r->found = found;
+            r->found = with_claim(r, found);
         else if (!r->has_found)
             remember_budget(r);
         r->has_found |= value.len > 0 && readable;

@@ -308,8 +308,7 @@ def test_a_leader_that_dies_disturbs_no_worker_and_delays_a_regroup(trio, fleets
     trio.leader().kill()
     worlds = fleet.settled(2, worlds)
     fleet.had(2)
-    # Known to be wrong: on etcd and etcd-v2 a claim that meets the dying leader may be given up, and the restart is free.
-    assert all(job.starts()[-1].restarts in ((1,) if job.backend == "etcd-v3" else (0, 1)) for job in fleet)
+    assert all(job.starts()[-1].restarts == 1 for job in fleet)
     trio.start_all()
     trio.follower().kill()
     for job in fleet:
