@@ -937,6 +937,21 @@ static void a_claim_that_was_settled_is_not_charged_again(void **state)
     }
 }
 
+/* The store was away when the worker failed; nobody is missing, and the key knows nothing of the failure. */
+static void a_claim_that_did_not_reach_the_store_is_charged(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start first = start_with(0, (struct memory){ 1, 4, true });
+    struct mu_restart_budget budget = { .count = 4, .round = first.last.round, .tag = first.last.tag };
+    char uncharged[MU_RESTART_BUDGET_MAX];
+
+    s->ranks = make("default", 1);
+    (void)mu_restart_budget_write(uncharged, &budget, NULL);
+    (void)start(s, first);
+    assert_string_equal(value(s, "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 2, \"count\": 4}"), LOOK);
+    assert_non_null(strstr(value(s, uncharged), "=5 3."));
+}
+
 /* Whatever the sizes, the roles and the order of answers: the same result for all, and one count. */
 static void any_world_is_ranked_as_it_should_be(void **state)
 {
@@ -997,6 +1012,7 @@ int main(void)
         SCENE(only_the_claimed_round_is_settled),
         SCENE(a_claim_outlives_the_store_that_had_it),
         SCENE(a_claim_that_was_settled_is_not_charged_again),
+        SCENE(a_claim_that_did_not_reach_the_store_is_charged),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
         cmocka_unit_test(with_a_pytorch_member_everything_is_written_as_it_writes_it),
