@@ -29,7 +29,8 @@ class Hunt:
     def __init__(self, machine, others, mutants, seeds):
         self.name = pathlib.Path(sys.argv[0]).name
         self.machine = [ROOT / path for path in machine]
-        base = [ROOT / f"src/base/{name}.c" for name in ("arena", "base64", "buf", "error", "hash", "number", "rng")]
+        parts = ("arena", "base64", "buf", "error", "hash", "number", "rng", "words")
+        base = [ROOT / f"src/base/{name}.c" for name in parts]
         pure = base + sorted((ROOT / "src/rdzv").glob("*.c"))
         self.others = [ROOT / path for path in others] + [path for path in pure if path not in self.machine]
         self.mutants = mutants
