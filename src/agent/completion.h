@@ -114,7 +114,7 @@ enum mu_completion_event_type {
     MU_COMPLETION_ON_FAIL,          /* the job has failed (its budget is used up): text, the cause, for the verdict */
     MU_COMPLETION_ON_LISTEN,        /* our workers are up: from now on we want to hear if one of the others' fails */
     MU_COMPLETION_ON_WORKER_FAILED, /* one of ours has: rank, text; the round ends by it */
-    MU_COMPLETION_ON_NOTE,          /* we are about to leave the round: again (or for good), text: why */
+    MU_COMPLETION_ON_NOTE,          /* we are about to leave the round: note: LEFT, AGAIN or LOST; text: why */
     MU_COMPLETION_ON_ANSWER,        /* ASK's answer */
     MU_COMPLETION_ON_TIME,
 };
@@ -131,7 +131,7 @@ struct mu_completion_event { /* borrows what it points to */
     uint64_t now_ms;
     int64_t round; /* LOST, REMOVED: one of another round is dropped; -1: of this one */
     int64_t rank;  /* WORKER_FAILED: the worker's; WAITING: how many */
-    bool again;
+    enum mu_vanished_note note;
     const struct mu_completion_start *start;
     const struct mu_completion_peer *lost;
     size_t lost_count;

@@ -17,9 +17,10 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
     if (!mu_completion_is_missed(f))
         return;
     f->noted = true;
-    f->leaves = !event->again;
-    mu_completion_say_heard(f);
-    mu_vanished_write_note(text, event->again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, event->text == NULL ? "" : event->text);
+    f->leaves = event->note != MU_NOTE_AGAIN;
+    if (event->note != MU_NOTE_LOST)
+        mu_completion_say_heard(f);
+    mu_vanished_write_note(text, event->note, event->text == NULL ? "" : event->text);
     mu_asks_drop_what(&f->asks, NOTE_SET);
     slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, MU_ROUND_LEFT_KEY, f->own_prefix, f->start.rank);
     mu_asks_value(&f->asks, slot, mu_slice_str(text));
@@ -56,7 +57,7 @@ void mu_completion_tell_others(struct mu_completion *f, const struct mu_completi
     if (len > 0 && mu_completion_is_private(f) && f->start.world_size > 1)
         write_failed(f, mu_slice(f->verdict_text, (size_t)len));
     if (!f->noted)
-        mu_completion_write_note(f, &(struct mu_completion_event){ .again = true, .text = text });
+        mu_completion_write_note(f, &(struct mu_completion_event){ .note = MU_NOTE_AGAIN, .text = text });
 }
 
 /* A wait that nobody ends would stay in the store, and on our connection to it, beside those of the next round. But

@@ -589,7 +589,7 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
                         struct mu_job_effect *out)
 {
     struct mu_completion_event told = {
-        .round = -1, .start = effect->watch, .rank = effect->number, .again = effect->ok, .text = effect->text
+        .round = -1, .start = effect->watch, .rank = effect->number, .note = effect->note, .text = effect->text
     };
 
     *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };

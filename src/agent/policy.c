@@ -264,7 +264,7 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         mu_policy_decide_signal(p, signal);
     if (p->outcome.signal == signal)
-        mu_policy_note(p, false, mu_signal_name(signal, p->signal_name), out);
+        mu_policy_note(p, MU_NOTE_LEFT, mu_signal_name(signal, p->signal_name), out);
     switch (p->phase) {
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
@@ -305,7 +305,7 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
     mu_policy_decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
     p->serve = false;
-    mu_policy_note(p, false, "its launcher was killed", out);
+    mu_policy_note(p, MU_NOTE_LOST, "its launcher was killed", out);
     if (p->workers == NONE) {
         if (p->phase == MU_POLICY_ASSIGNING)
             (void)mu_policy_emit(out, MU_POLICY_DO_ASSIGN_STOP);

@@ -164,7 +164,7 @@ struct mu_policy_event { /* borrows what it points to */
     X(WATCH_STOP, "stop watching")                                                                                     \
     X(LISTEN, "listen")       /* the completion machine's LISTEN */                                                    \
     X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */            \
-    X(NOTE, "note")           /* the completion machine's NOTE: ok: we come again; text: why we leave the round */     \
+    X(NOTE, "note")           /* the completion machine's NOTE: note; text: why we leave the round */                  \
     X(FINISH, "finish")       /* the completion machine's DONE */                                                      \
     X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text */                                                \
     X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */           \
@@ -234,6 +234,7 @@ struct mu_policy_effect { /* borrows from the machine, until its next step */
     enum mu_metrics_step step;
     int64_t number;
     bool ok;
+    enum mu_vanished_note note;
     int64_t duration_ms;
     enum muster_log_level level;
     const char *text;

@@ -132,7 +132,7 @@ static void membership_changed(struct mu_policy *p, const char *why, uint64_t no
     if (p->phase != MU_POLICY_ASSIGNING && !mu_policy_has_workers(p))
         return;
     (void)snprintf(p->text, sizeof p->text, "%s", why);
-    mu_policy_note(p, true, p->text, out);
+    mu_policy_note(p, MU_NOTE_AGAIN, p->text, out);
     if (p->phase == MU_POLICY_ASSIGNING) {
         mu_policy_join_again(p, p->text, now_ms, out);
         return;
@@ -172,7 +172,7 @@ void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event 
         return;
     (void)snprintf(p->why, sizeof p->why, "%s", event->text == NULL ? "a worker failed on another node" : event->text);
     (void)snprintf(p->peer_failed, sizeof p->peer_failed, "%s", p->why);
-    mu_policy_note(p, true, p->peer_failed, out);
+    mu_policy_note(p, MU_NOTE_AGAIN, p->peer_failed, out);
     mu_policy_regroup(p, SIGTERM, event->now_ms, out);
 }
 

@@ -69,13 +69,13 @@ void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effect
 }
 
 /* So that the others know why, before we are gone. */
-void mu_policy_note(struct mu_policy *p, bool again, const char *why, struct mu_policy_effects *out)
+void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why, struct mu_policy_effects *out)
 {
     struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_NOTE);
 
-    effect->ok = again;
+    effect->note = note;
     effect->text = why;
-    p->noted = !again;
+    p->noted = note != MU_NOTE_AGAIN;
 }
 
 void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
@@ -84,7 +84,7 @@ void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
         return;
     assert(p->membership == MAY_BE_MEMBER);
     if (!p->noted)
-        mu_policy_note(p, false, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
+        mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
     (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
     (void)mu_policy_emit(out, MU_POLICY_DO_LEAVE);
     p->membership = IS_LEAVING;
@@ -140,7 +140,7 @@ void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error, 
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
-    mu_policy_note(p, false, p->outcome.error.text, out);
+    mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text, out);
     mu_policy_stop(p, SIGTERM, p->grace_ms, now_ms, out);
 }
 

@@ -152,7 +152,7 @@ void mu_policy_decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int
 void mu_policy_decide_signal(struct mu_policy *p, int signal);
 void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out);
 void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_note(struct mu_policy *p, bool again, const char *why, struct mu_policy_effects *out);
+void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why, struct mu_policy_effects *out);
 void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);

@@ -218,7 +218,7 @@ void mu_policy_on_unhealthy(struct mu_policy *p, const struct mu_policy_event *e
     }
     p->fate = ILL;
     say_failure(p, out);
-    mu_policy_note(p, false, p->failure, out);
+    mu_policy_note(p, MU_NOTE_LEFT, p->failure, out);
     mu_policy_observe(p, MU_GROUP_UNHEALTHY, event->now_ms, out);
     mu_policy_stop(p, SIGTERM, p->grace_ms, event->now_ms, out);
     tell_failed(p, out);
@@ -377,6 +377,6 @@ void mu_policy_on_assign_again(struct mu_policy *p, const struct mu_policy_event
     if (p->phase != MU_POLICY_ASSIGNING)
         return;
     (void)snprintf(p->text, sizeof p->text, "%s", event->text == NULL ? "the round was over" : event->text);
-    mu_policy_note(p, true, p->text, out);
+    mu_policy_note(p, MU_NOTE_AGAIN, p->text, out);
     mu_policy_join_again(p, p->text, event->now_ms, out);
 }

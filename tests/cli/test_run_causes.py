@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from serving import until
-from test_run import agent_of, end_all, kill_agent, kill_both, one
+from test_run import agent_of, end_all, kill_agent, kill_both, kill_keeper, one
 
 
 def nodes(scene, serve, count, *options):
@@ -24,6 +24,18 @@ def lose(scene, workers, kill=kill_agent):
     for worker in workers[:-1]:
         worker.fail()
     return pid, left
+
+
+def test_a_failure_that_a_killed_launcher_caused_is_free(scene, serve):
+    """Its agent has the time to leave, and says why: that is no goodbye."""
+    nodes(scene, serve, 2, "--nnodes=1:2", "--max-restarts=0")
+    first = scene.world(2)
+    _, left = lose(scene, first, kill_keeper)
+    second = scene.world(1, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(second)
+    assert left[0].end() == 0
+    assert "its launcher was killed" in left[0].err
 
 
 @pytest.mark.parametrize("restarts", [0, 3])

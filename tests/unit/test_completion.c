@@ -202,10 +202,10 @@ static const char *start(struct scene *s, struct mu_completion_start round)
 
 /* ---- Who has left, who is lost ---- */
 
-static const char *noting(struct scene *s, bool again, const char *why)
+static const char *noting(struct scene *s, enum mu_vanished_note note, const char *why)
 {
-    return step(
-        s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_NOTE, .round = -1, .again = again, .text = why });
+    return step(s,
+                (struct mu_completion_event){ .type = MU_COMPLETION_ON_NOTE, .round = -1, .note = note, .text = why });
 }
 
 static const char *waiting(struct scene *s, int64_t count, const char *who)
@@ -220,14 +220,16 @@ static void who_leaves_a_round_says_why_first(void **state)
 {
     struct scene *s = *state;
 
-    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* there is no round yet */
+    assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), ""); /* there is no round yet */
     (void)start(s, ours(2));
-    assert_string_equal(noting(s, true, "lost n7"), "set " T "heard/1=me, set " T "left/1=again: lost n7");
-    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    assert_string_equal(noting(s, MU_NOTE_AGAIN, "lost n7"), "set " T "heard/1=me, set " T "left/1=again: lost n7");
+    assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
     (void)start(s, mixed(2));
-    assert_string_equal(noting(s, false, "SIGTERM"), "set " T "left/1=left: SIGTERM");
+    assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
     (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
-    assert_string_equal(noting(s, false, "SIGTERM"), ""); /* nobody would read it */
+    assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), ""); /* nobody would read it */
+    (void)start(s, ours(2)); /* it is as good as killed: that is no answer to a failure */
+    assert_string_equal(noting(s, MU_NOTE_LOST, "killed"), "set " T "left/1=lost: killed");
 }
 
 static void a_member_that_left_a_note_has_left_and_another_one_is_lost(void **state)
@@ -292,11 +294,11 @@ static void a_will_is_there_while_the_others_would_miss_us(void **state)
     (void)start(s, ours(2));
     assert_string_equal(will(s), T "left/1=lost: its agent was killed");
     assert_false(mu_completion_will(s->completion, tiny, sizeof tiny, text));
-    (void)noting(s, false, "SIGTERM"); /* we have said it ourselves */
+    (void)noting(s, MU_NOTE_LEFT, "SIGTERM"); /* we have said it ourselves */
     assert_string_equal(will(s), "");
     (void)start(s, mixed(2)); /* the next round */
     assert_string_equal(will(s), T "left/1=lost: its agent was killed");
-    (void)noting(s, true, "exit code 3");
+    (void)noting(s, MU_NOTE_AGAIN, "exit code 3");
     assert_string_equal(will(s), "");
     (void)start(s, ours(2));
     (void)done(s);
@@ -971,9 +973,9 @@ static void who_leaves_for_good_ends_nobodys_wait(void **state)
         (void)start(s, ours(2));
         (void)simple(s, MU_COMPLETION_ON_LISTEN);
         if (cases[i].noted_before)
-            (void)noting(s, true, "a node wants to join");
+            (void)noting(s, MU_NOTE_AGAIN, "a node wants to join");
         if (cases[i].noted)
-            (void)noting(s, cases[i].again, "SIGTERM");
+            (void)noting(s, cases[i].again ? MU_NOTE_AGAIN : MU_NOTE_LEFT, "SIGTERM");
         assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), cases[i].told);
     }
 }

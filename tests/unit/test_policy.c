@@ -102,7 +102,11 @@ static int show(char *text, size_t room, const struct mu_policy_effect *e)
     case MU_POLICY_DO_TELL_FAILED:
         return snprintf(text, room, "tell %" PRId64 ": %s", e->number, e->text);
     case MU_POLICY_DO_NOTE:
-        return snprintf(text, room, "note %s: %s", e->ok ? "again" : "left", e->text);
+        return snprintf(text, room, "note %s: %s",
+                        e->note == MU_NOTE_AGAIN  ? "again"
+                        : e->note == MU_NOTE_LOST ? "lost"
+                                                  : "left",
+                        e->text);
     case MU_POLICY_DO_ASK:
         return show_ask(text, room, &e->ask);
     case MU_POLICY_DO_END:
@@ -591,6 +595,7 @@ static void a_keeper_that_is_gone_kills_and_leaves_within_a_second(void **state)
 
     run(s);
     assert_string_equal(simple(s, MU_POLICY_ON_KEEPER_GONE), "kill, leave");
+    assert_non_null(strstr(s->told, "note lost: its launcher was killed")); /* no goodbye: what follows costs nothing */
     assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "");
     assert_string_equal(stopped(s), "end keeper gone rc 1");
     configure(s, 1);
