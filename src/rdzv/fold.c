@@ -137,6 +137,21 @@ void mu_fold_back_off(struct mu_fold *f, uint64_t now_ms)
     f->retry_at_ms = now_ms + mu_rng_jitter(&f->rng, f->retry_ms, 50);
 }
 
+/* Read it all again before anything else is decided. */
+void mu_fold_distrust(struct view *view)
+{
+    view->loaded = false;
+    view->load_id = 0;
+}
+
+/* If etcd has lost its data, a lease that is gone tells a node that it has to read again. Without one nothing does: a
+ * watch goes on, if the new etcd counts from a revision beyond what was seen. */
+static void distrust_without_lease(struct mu_fold *f)
+{
+    if (f->lease == 0 && f->job.loaded)
+        mu_fold_distrust(&f->job);
+}
+
 void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
 {
     f->ever_heard = true;
@@ -145,6 +160,7 @@ void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
     if (!f->down)
         return;
     f->down = false;
+    distrust_without_lease(f);
     (void)mu_fold_tell(out, MU_FOLD_TELL_BACKEND_UP);
 }
 
@@ -160,13 +176,6 @@ void mu_fold_is_away(struct mu_fold *f, const struct muster_error *error, struct
         return;
     f->down = true;
     mu_fold_tell(out, MU_FOLD_TELL_BACKEND_DOWN)->error = &f->away;
-}
-
-/* Read it all again before anything else is decided. */
-void mu_fold_distrust(struct view *view)
-{
-    view->loaded = false;
-    view->load_id = 0;
 }
 
 /* ---- What it means for us ---- */
@@ -416,6 +425,7 @@ static void on_join(struct mu_fold *f, uint64_t now_ms)
 {
     assert(f->phase == MU_FOLD_IDLE || f->phase == MU_FOLD_MEMBER);
     out_of_world(f);
+    distrust_without_lease(f);
     f->phase = MU_FOLD_JOINING;
     f->deadline_ms = now_ms + f->settings.join_ms;
     f->has_told = false;
@@ -454,12 +464,12 @@ static void on_leased(struct mu_fold *f, const struct mu_fold_event *event, stru
     if (event->id == 0 || event->id != f->lease_take)
         return;
     assert(event->lease != 0);
+    mu_fold_is_heard(f, out);
     f->lease = event->lease;
     f->record_is = RECORD_MISSING;
     if (f->lease_was_lost)
         mu_fold_begin_grace(f, event->now_ms);
     f->lease_was_lost = false;
-    mu_fold_is_heard(f, out);
 }
 
 static void refused(struct mu_fold *f, const struct muster_error *error, struct mu_fold_effects *out)

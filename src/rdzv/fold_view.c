@@ -174,8 +174,8 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, str
             whole = mu_leader_apply(f, &event->kvs[i]);
     }
     if (whole) {
-        view->loaded = true;
         mu_fold_is_heard(f, out);
+        view->loaded = true;
     } else {
         mu_fold_back_off(f, event->now_ms);
     }

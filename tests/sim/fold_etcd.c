@@ -755,7 +755,7 @@ void etcd_down(bool wipe)
             mu_buf_done(&s->keys[i].value);
         s->keys_count = s->leases_count = 0;
         forget_changes(s->changes_count);
-        s->revision = 1;
+        s->revision = s->counts_on ? s->revision + 1 : 1;
         s->compacted = 0;
         check_reset();
     }

@@ -119,6 +119,7 @@ struct sim {
     /* etcd */
     bool up;
     unsigned incarnation; /* counts losses of its data */
+    bool counts_on;       /* a new etcd has the revisions of other jobs: no watch that goes on there is stale */
     int64_t revision, compacted;
     struct key *keys;
     size_t keys_count;

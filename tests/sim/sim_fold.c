@@ -809,6 +809,7 @@ static void begin(uint64_t seed)
 {
     bool tracing = s->tracing;
     uint64_t joins = s->joins, lives = s->lives;
+    struct mu_rng more = mu_rng_seeded(~seed); /* the other one decides what it always did for that seed */
 
     etcd_free();
     memset(s, 0, sizeof *s);
@@ -817,6 +818,7 @@ static void begin(uint64_t seed)
     s->lives = lives;
     s->seed = seed;
     s->rng = mu_rng_seeded(seed);
+    s->counts_on = mu_rng_below(&more, 100) < 30;
     s->now_us = SECOND;
     trace_count = 0;
     etcd_reset();

@@ -1162,6 +1162,21 @@ static void a_look_while_etcd_is_away_fails_at_once(void **state)
 
 /* ---- When etcd was away ---- */
 
+/* Nothing would have told it that etcd has lost its data since. */
+static void without_a_lease_what_was_read_is_read_again(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)asked(s, MU_FOLD_ON_LEAVE);
+    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id });
+    assert_string_equal(asked(s, MU_FOLD_ON_JOIN), "load job, take lease");
+    add_leader(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    assert_string_equal(trouble(s, true), "backend_down");
+    assert_string_equal(trouble(s, false), "backend_up, load job");
+}
+
 static void a_lost_lease_is_replaced_and_the_record_says_stay(void **state)
 {
     struct scene *s = *state;
@@ -1619,6 +1634,7 @@ int main(void)
         TEST(closing_takes_a_lease_if_there_is_none_and_gives_up_in_time),
         TEST(a_look_needs_no_membership),
         TEST(a_look_while_etcd_is_away_fails_at_once),
+        TEST(without_a_lease_what_was_read_is_read_again),
         TEST(a_lost_lease_is_replaced_and_the_record_says_stay),
         TEST(after_that_nobody_is_gone_for_a_lease),
         TEST(a_document_that_is_missing_is_put_back),
