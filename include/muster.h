@@ -126,10 +126,10 @@ MUSTER_API void muster_values_done(struct muster_values *values);
 #define MUSTER_STORE_PORT 29500
 
 struct muster_store;
+struct mu_call; /* of the library alone */
 
-/* What a store can do. Stores of this library and stores of a user's own are such tables; an entry that is NULL answers
- * MUSTER_ENOTSUP, except that multi_get, multi_set and barrier are then made from the others. Timeouts that arrive here
- * are never negative. */
+/* What a store of a user's own can do. An entry that is NULL answers MUSTER_ENOTSUP, except that multi_get, multi_set
+ * and barrier are then made from the others. Timeouts that arrive here are never negative. */
 struct muster_store_ops {
     uint32_t size;
     const char *name;
@@ -167,6 +167,8 @@ struct muster_store_ops {
                    struct muster_error *reterr);
     int (*ping)(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr);
     void (*free)(struct muster_store *store);
+    /* Stores of this library have this instead of the others. Leave it NULL. */
+    int (*run)(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr);
 };
 
 /* A store of a user's own has this as its first member, with `ops` set and `timeout_ms` above 0. */

@@ -35,7 +35,7 @@ struct tcp_store {
 
 struct posted {
     struct mu_posted base;
-    struct mu_call call;
+    struct mu_call *call;
     struct tcp_store *store;
     uint64_t timeout_ms;
 };
@@ -67,14 +67,14 @@ static void on_ready(struct mu_client *client, const struct muster_error *error,
 
 static void on_call_done(struct mu_call *call)
 {
-    mu_posted_done(&MU_LIST_ITEM(call, struct posted, call)->base);
+    mu_posted_done(call->ctx);
 }
 
 static void begin_call(struct mu_posted *base)
 {
     struct posted *posted = (struct posted *)base;
 
-    mu_client_call(posted->store->client, &posted->call, posted->timeout_ms);
+    mu_client_call(posted->store->client, posted->call, posted->timeout_ms);
 }
 
 static struct tcp_store *store_of(struct mu_loop_thread *thread)
@@ -98,195 +98,22 @@ static void free_store(struct mu_loop_thread *thread)
 
 /* ---- The caller's side ---- */
 
-/* Makes the call and waits for its end. Moves code and text of a failure to the caller. */
-static int run_call(struct tcp_store *store, struct posted *posted, int64_t timeout_ms, struct muster_error *reterr)
+static int tcp_run(struct muster_store *base, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    posted->base.begin = begin_call;
-    posted->store = store;
-    posted->call.done = on_call_done;
-    posted->timeout_ms = (uint64_t)timeout_ms;
-    mu_loop_thread_call(&store->thread, &posted->base);
-    if (posted->call.rc < 0 && reterr != NULL)
-        *reterr = posted->call.error;
-    return posted->call.rc;
-}
+    struct tcp_store *store = tcp(base);
+    struct posted posted = {
+        .base = { .begin = begin_call }, .store = store, .call = call, .timeout_ms = (uint64_t)timeout_ms
+    };
 
-static int tcp_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
-                   struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_SET, .key = key, .value = value } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int run_for_bytes(struct muster_store *store, struct posted *posted, int64_t timeout_ms,
-                         struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = posted->call.bytes;
-    return rc;
-}
-
-static int run_for_number(struct muster_store *store, struct posted *posted, int64_t timeout_ms, int64_t *ret_number,
-                          struct muster_error *reterr)
-{
-    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_number = posted->call.result;
-    return rc;
-}
-
-static int run_for_bool(struct muster_store *store, struct posted *posted, int64_t timeout_ms, bool *ret_bool,
-                        struct muster_error *reterr)
-{
-    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_bool = posted->call.result != 0;
-    return rc;
-}
-
-static int run_for_values(struct muster_store *store, struct posted *posted, int64_t timeout_ms,
-                          struct muster_values *ret_values, struct muster_error *reterr)
-{
-    int rc = run_call(tcp(store), posted, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_values = posted->call.found;
-    return rc;
-}
-
-static int tcp_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
-                   struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_GET, .key = key } };
-
-    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
-}
-
-static int tcp_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
-                   int64_t *ret_value, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_ADD, .key = key, .number = delta } };
-
-    return run_for_number(store, &posted, timeout_ms, ret_value, reterr);
-}
-
-static int tcp_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
-                           struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
-                           struct muster_error *reterr)
-{
-    struct posted posted = { .call = {
-                                 .kind = MU_CALL_COMPARE_SET, .key = key, .value = expected, .desired = desired } };
-
-    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
-}
-
-static int tcp_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                     bool *ret_all_exist, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_CHECK, .keys = keys, .count = count } };
-
-    return run_for_bool(store, &posted, timeout_ms, ret_all_exist, reterr);
-}
-
-static int tcp_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                    struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_WAIT, .keys = keys, .count = count } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int tcp_delete_key(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, bool *ret_deleted,
-                          struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_DELETE_KEY, .key = key } };
-
-    return run_for_bool(store, &posted, timeout_ms, ret_deleted, reterr);
-}
-
-static int tcp_num_keys(struct muster_store *store, int64_t timeout_ms, int64_t *ret_count, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_NUM_KEYS } };
-
-    return run_for_number(store, &posted, timeout_ms, ret_count, reterr);
-}
-
-static int tcp_append(struct muster_store *store, struct muster_slice key, struct muster_slice value,
-                      int64_t timeout_ms, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_APPEND, .key = key, .value = value } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int tcp_multi_get(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                         struct muster_values *ret_values, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_MULTI_GET, .keys = keys, .count = count } };
-
-    return run_for_values(store, &posted, timeout_ms, ret_values, reterr);
-}
-
-static int tcp_multi_set(struct muster_store *store, const struct muster_slice *keys, const struct muster_slice *values,
-                         size_t count, int64_t timeout_ms, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_MULTI_SET, .keys = keys, .values = values, .count = count } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int tcp_queue_push(struct muster_store *store, struct muster_slice key, struct muster_slice value,
-                          int64_t timeout_ms, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_PUSH, .key = key, .value = value } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int tcp_queue_pop(struct muster_store *store, struct muster_slice key, bool block, int64_t timeout_ms,
-                         struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_POP, .key = key, .block = block } };
-
-    return run_for_bytes(store, &posted, timeout_ms, ret_value, reterr);
-}
-
-static int tcp_queue_len(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, int64_t *ret_len,
-                         struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_QUEUE_LEN, .key = key } };
-
-    return run_for_number(store, &posted, timeout_ms, ret_len, reterr);
-}
-
-static int tcp_list_keys(struct muster_store *store, int64_t timeout_ms, struct muster_values *ret_keys,
-                         struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_LIST_KEYS } };
-
-    return run_for_values(store, &posted, timeout_ms, ret_keys, reterr);
-}
-
-static int tcp_barrier(struct muster_store *store, struct muster_slice key, int64_t world_size, int64_t timeout_ms,
-                       struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_BARRIER, .key = key, .number = world_size } };
-
-    if (!tcp(store)->native_barrier)
-        return mu_store_meet(store, key, world_size, timeout_ms, reterr);
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
-}
-
-static int tcp_ping(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr)
-{
-    struct posted posted = { .call = { .kind = MU_CALL_PING } };
-
-    return run_call(tcp(store), &posted, timeout_ms, reterr);
+    if (call->kind == MU_CALL_BARRIER && !store->native_barrier)
+        return mu_store_run_from_others(base, call, timeout_ms, reterr);
+    call->done = on_call_done;
+    /* cppcheck-suppress autoVariables ; it is answered before we return */
+    call->ctx = &posted.base;
+    mu_loop_thread_call(&store->thread, &posted.base);
+    if (call->rc < 0 && reterr != NULL)
+        *reterr = call->error;
+    return call->rc;
 }
 
 /* ---- New and free ---- */
@@ -304,23 +131,7 @@ static void tcp_free(struct muster_store *base)
 static const struct muster_store_ops tcp_ops = {
     .size = sizeof tcp_ops,
     .name = "tcp",
-    .set = tcp_set,
-    .get = tcp_get,
-    .add = tcp_add,
-    .compare_set = tcp_compare_set,
-    .check = tcp_check,
-    .wait = tcp_wait,
-    .delete_key = tcp_delete_key,
-    .num_keys = tcp_num_keys,
-    .append = tcp_append,
-    .multi_get = tcp_multi_get,
-    .multi_set = tcp_multi_set,
-    .queue_push = tcp_queue_push,
-    .queue_pop = tcp_queue_pop,
-    .queue_len = tcp_queue_len,
-    .list_keys = tcp_list_keys,
-    .barrier = tcp_barrier,
-    .ping = tcp_ping,
+    .run = tcp_run,
     .free = tcp_free,
 };
 
@@ -360,14 +171,13 @@ static int start_store(const struct mu_client_config *config, struct tcp_store *
 static int count_in(struct tcp_store *store, const struct muster_store_tcp_config *config, int64_t until_ms,
                     struct muster_error *reterr)
 {
-    struct posted posted = { .call = {
-                                 .kind = MU_CALL_ADD, .key = muster_str("init/"), .number = 1, .raw_key = true } };
+    struct mu_call call = { .kind = MU_CALL_ADD, .key = muster_str("init/"), .number = 1, .raw_key = true };
     int64_t left_ms = until_ms - mu_clock_ms(), seen = 0;
     int rc;
 
     if (config->world_size == 0)
         return 0;
-    rc = run_call(store, &posted, left_ms > 0 ? left_ms : 0, reterr);
+    rc = tcp_run(&store->base, &call, left_ms > 0 ? left_ms : 0, reterr);
     if (rc < 0 || store->server == NULL || !config->wait_for_workers)
         return rc;
     left_ms = until_ms - mu_clock_ms();

@@ -10,6 +10,7 @@
 #include "base/texts.h"
 #include "store/greeting.h"
 #include "store/requests.h"
+#include "store/store.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -413,25 +414,6 @@ static enum progress answer(struct mu_calls *calls, struct mu_slot *slot, struct
     return PROGRESS_LOST;
 }
 
-/* Keys come back with the "/" that clients put in front; names without one are not of clients (`init/`). */
-static void strip_slashes(struct muster_values *keys)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < keys->count; i++) {
-        struct muster_bytes *key = &keys->items[i];
-
-        if (key->len == 0 || key->data[0] != '/') {
-            muster_bytes_done(key);
-            continue;
-        }
-        memmove(key->data, key->data + 1, key->len); /* the NUL as well */
-        key->len--;
-        keys->items[kept++] = *key;
-    }
-    keys->count = kept;
-}
-
 /* Does the call need another request, now that this one is answered? */
 static bool goes_on(const struct mu_call *call)
 {
@@ -462,8 +444,8 @@ static void succeed(struct mu_calls *calls, struct mu_call *call)
         }
         break;
     case MU_CALL_LIST_KEYS:
-        if (!calls->raw_keys)
-            strip_slashes(&call->found);
+        if (!calls->raw_keys) /* keys without the "/" that clients put in front are not of clients (`init/`) */
+            mu_values_strip(&call->found, mu_slice_str("/"));
         break;
     case MU_CALL_PING:
         if (call->result != (int64_t)MU_MAGIC) {

@@ -1,7 +1,9 @@
-/* The public store calls: defaults filled in, then the store's own table of functions. A call that the table lacks is
- * made from others that it has, or answers "not supported". */
+/* The public store calls. Each becomes a struct mu_call. A store of this library runs it whole; for a store of a user's
+ * own the function of its table is called. A call that a store does not have is made from others, or answers "not
+ * supported". */
 #include "store/store.h"
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -22,6 +24,24 @@ void muster_values_done(struct muster_values *values)
     *values = (struct muster_values){ 0 };
 }
 
+void mu_values_strip(struct muster_values *values, struct mu_slice prefix)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < values->count; i++) {
+        struct muster_bytes *value = &values->items[i];
+
+        if (value->len < prefix.len || memcmp(value->data, prefix.data, prefix.len) != 0) {
+            muster_bytes_done(value);
+            continue;
+        }
+        value->len -= prefix.len;
+        memmove(value->data, value->data + prefix.len, value->len + 1); /* the NUL as well */
+        values->items[kept++] = *value;
+    }
+    values->count = kept;
+}
+
 void muster_store_set_timeout(struct muster_store *store, int64_t timeout_ms)
 {
     if (timeout_ms > 0)
@@ -33,23 +53,10 @@ int64_t muster_store_timeout(const struct muster_store *store)
     return __atomic_load_n(&store->timeout_ms, __ATOMIC_RELAXED);
 }
 
-static int64_t settle_timeout(const struct muster_store *store, int64_t timeout_ms)
-{
-    return timeout_ms < 0 ? muster_store_timeout(store) : timeout_ms;
-}
-
-static int not_supported(const struct muster_store *store, const char *what, struct muster_error *reterr)
-{
-    return mu_fail(reterr, MUSTER_ENOTSUP, "%s: a store of kind '%s' does not have it", what, store->ops->name);
-}
-
 /* Is `member` there, in a table that may be shorter than ours? */
 #define HAS(store, member)                                                                                             \
     ((store)->ops->size >= offsetof(struct muster_store_ops, member) + sizeof((store)->ops->member) &&                 \
      (store)->ops->member != NULL)
-
-#define CALL(store, member, ...)                                                                                       \
-    (HAS(store, member) ? (store)->ops->member((store), __VA_ARGS__) : not_supported((store), #member, reterr))
 
 void muster_store_free(struct muster_store *store)
 {
@@ -57,91 +64,7 @@ void muster_store_free(struct muster_store *store)
         store->ops->free(store);
 }
 
-int muster_store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
-                     struct muster_error *reterr)
-{
-    return CALL(store, set, key, value, settle_timeout(store, timeout_ms), reterr);
-}
-
-int muster_store_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
-                     struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    return CALL(store, get, key, settle_timeout(store, timeout_ms), ret_value, reterr);
-}
-
-int muster_store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
-                     int64_t *ret_value, struct muster_error *reterr)
-{
-    return CALL(store, add, key, delta, settle_timeout(store, timeout_ms), ret_value, reterr);
-}
-
-int muster_store_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
-                             struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
-                             struct muster_error *reterr)
-{
-    return CALL(store, compare_set, key, expected, desired, settle_timeout(store, timeout_ms), ret_value, reterr);
-}
-
-int muster_store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                       bool *ret_all_exist, struct muster_error *reterr)
-{
-    return CALL(store, check, keys, count, settle_timeout(store, timeout_ms), ret_all_exist, reterr);
-}
-
-int muster_store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                      struct muster_error *reterr)
-{
-    return CALL(store, wait, keys, count, settle_timeout(store, timeout_ms), reterr);
-}
-
-int muster_store_delete_key(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, bool *ret_deleted,
-                            struct muster_error *reterr)
-{
-    return CALL(store, delete_key, key, settle_timeout(store, timeout_ms), ret_deleted, reterr);
-}
-
-int muster_store_num_keys(struct muster_store *store, int64_t timeout_ms, int64_t *ret_count,
-                          struct muster_error *reterr)
-{
-    return CALL(store, num_keys, settle_timeout(store, timeout_ms), ret_count, reterr);
-}
-
-int muster_store_append(struct muster_store *store, struct muster_slice key, struct muster_slice value,
-                        int64_t timeout_ms, struct muster_error *reterr)
-{
-    return CALL(store, append, key, value, settle_timeout(store, timeout_ms), reterr);
-}
-
-int muster_store_queue_push(struct muster_store *store, struct muster_slice key, struct muster_slice value,
-                            int64_t timeout_ms, struct muster_error *reterr)
-{
-    return CALL(store, queue_push, key, value, settle_timeout(store, timeout_ms), reterr);
-}
-
-int muster_store_queue_pop(struct muster_store *store, struct muster_slice key, bool block, int64_t timeout_ms,
-                           struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    return CALL(store, queue_pop, key, block, settle_timeout(store, timeout_ms), ret_value, reterr);
-}
-
-int muster_store_queue_len(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, int64_t *ret_len,
-                           struct muster_error *reterr)
-{
-    return CALL(store, queue_len, key, settle_timeout(store, timeout_ms), ret_len, reterr);
-}
-
-int muster_store_list_keys(struct muster_store *store, int64_t timeout_ms, struct muster_values *ret_keys,
-                           struct muster_error *reterr)
-{
-    return CALL(store, list_keys, settle_timeout(store, timeout_ms), ret_keys, reterr);
-}
-
-int muster_store_ping(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr)
-{
-    return CALL(store, ping, settle_timeout(store, timeout_ms), reterr);
-}
-
-/* ---- Calls that can be made from others. Their parts share one deadline. ---- */
+/* ---- Calls made from others. Their parts share one deadline. ---- */
 
 static int64_t left_of(int64_t start_ms, int64_t timeout_ms)
 {
@@ -150,103 +73,318 @@ static int64_t left_of(int64_t start_ms, int64_t timeout_ms)
     return passed < timeout_ms ? timeout_ms - passed : 0;
 }
 
-static int get_each(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                    struct muster_values *ret_values, struct muster_error *reterr)
+static int get_each(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    struct muster_values values = { 0 };
+    struct muster_values values = { .items = calloc(call->count == 0 ? 1 : call->count, sizeof *values.items) };
     int64_t start_ms = mu_clock_ms();
     int rc = 0;
 
-    values.items = calloc(count == 0 ? 1 : count, sizeof *values.items);
     if (values.items == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "multi_get: no memory for %zu values", count);
-    for (; values.count < count && rc == 0; values.count += rc == 0)
-        rc = muster_store_get(store, keys[values.count], left_of(start_ms, timeout_ms), &values.items[values.count],
-                              reterr);
+        return mu_fail(reterr, MUSTER_ENOMEM, "multi_get: no memory for %zu values", call->count);
+    for (; values.count < call->count && rc == 0; values.count += rc == 0)
+        rc = muster_store_get(store, call->keys[values.count], left_of(start_ms, timeout_ms),
+                              &values.items[values.count], reterr);
     if (rc < 0) {
         muster_values_done(&values);
         return mu_wrap(reterr, rc, "multi_get");
     }
-    *ret_values = values;
+    call->found = values;
     return 0;
+}
+
+static int set_each(struct muster_store *store, const struct mu_call *call, int64_t timeout_ms,
+                    struct muster_error *reterr)
+{
+    int64_t start_ms = mu_clock_ms();
+    int rc = 0;
+
+    for (size_t i = 0; i < call->count && rc == 0; i++)
+        rc = muster_store_set(store, call->keys[i], call->values[i], left_of(start_ms, timeout_ms), reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "multi_set") : 0;
+}
+
+/* Counts the members at one key; the last one sets another that all wait for. */
+static int meet(struct muster_store *store, const struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct mu_slice key = mu_slice(call->key.data, call->key.len), count_key, last_key;
+    int64_t start_ms = mu_clock_ms(), arrived = 0;
+    struct mu_arena arena = { 0 };
+    struct muster_slice last;
+    int rc;
+
+    count_key = mu_arena_join(&arena, key, mu_slice_str("/num_members"));
+    last_key = mu_arena_join(&arena, key, mu_slice_str("/last_member"));
+    last = (struct muster_slice){ last_key.data, last_key.len };
+    if (count_key.data == NULL || last_key.data == NULL)
+        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for its keys");
+    else
+        rc = muster_store_add(store, (struct muster_slice){ count_key.data, count_key.len }, 1, timeout_ms, &arrived,
+                              reterr);
+    if (rc == 0 && arrived == call->number)
+        rc = muster_store_set(store, last, muster_str("1"), left_of(start_ms, timeout_ms), reterr);
+    if (rc == 0)
+        rc = muster_store_wait(store, &last, 1, left_of(start_ms, timeout_ms), reterr);
+    mu_arena_done(&arena);
+    return rc < 0 ? mu_wrap(reterr, rc, "barrier") : 0;
+}
+
+int mu_store_run_from_others(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
+                             struct muster_error *reterr)
+{
+    switch (call->kind) {
+    case MU_CALL_MULTI_GET:
+        return get_each(store, call, timeout_ms, reterr);
+    case MU_CALL_MULTI_SET:
+        return set_each(store, call, timeout_ms, reterr);
+    case MU_CALL_BARRIER:
+        return meet(store, call, timeout_ms, reterr);
+    default:
+        return mu_fail(reterr, MUSTER_ENOTSUP, "%s: a store of kind '%s' does not have it", mu_call_name(call->kind),
+                       store->ops->name);
+    }
+}
+
+/* ---- Running a call ---- */
+
+#define CALL(member, ...)                                                                                              \
+    (HAS(store, member) ? store->ops->member(store, __VA_ARGS__)                                                       \
+                        : mu_store_run_from_others(store, call, timeout_ms, reterr))
+
+/* By the table of a user's own store. */
+static int run_by_table(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
+                        struct muster_error *reterr)
+{
+    bool yes = false;
+    int rc;
+
+    switch (call->kind) {
+    case MU_CALL_SET:
+        return CALL(set, call->key, call->value, timeout_ms, reterr);
+    case MU_CALL_GET:
+        return CALL(get, call->key, timeout_ms, &call->bytes, reterr);
+    case MU_CALL_ADD:
+        return CALL(add, call->key, call->number, timeout_ms, &call->result, reterr);
+    case MU_CALL_COMPARE_SET:
+        return CALL(compare_set, call->key, call->value, call->desired, timeout_ms, &call->bytes, reterr);
+    case MU_CALL_CHECK:
+        rc = CALL(check, call->keys, call->count, timeout_ms, &yes, reterr);
+        call->result = yes;
+        return rc;
+    case MU_CALL_WAIT:
+        return CALL(wait, call->keys, call->count, timeout_ms, reterr);
+    case MU_CALL_DELETE_KEY:
+        rc = CALL(delete_key, call->key, timeout_ms, &yes, reterr);
+        call->result = yes;
+        return rc;
+    case MU_CALL_NUM_KEYS:
+        return CALL(num_keys, timeout_ms, &call->result, reterr);
+    case MU_CALL_APPEND:
+        return CALL(append, call->key, call->value, timeout_ms, reterr);
+    case MU_CALL_MULTI_GET:
+        return CALL(multi_get, call->keys, call->count, timeout_ms, &call->found, reterr);
+    case MU_CALL_MULTI_SET:
+        return CALL(multi_set, call->keys, call->values, call->count, timeout_ms, reterr);
+    case MU_CALL_QUEUE_PUSH:
+        return CALL(queue_push, call->key, call->value, timeout_ms, reterr);
+    case MU_CALL_QUEUE_POP:
+        return CALL(queue_pop, call->key, call->block, timeout_ms, &call->bytes, reterr);
+    case MU_CALL_QUEUE_LEN:
+        return CALL(queue_len, call->key, timeout_ms, &call->result, reterr);
+    case MU_CALL_LIST_KEYS:
+        return CALL(list_keys, timeout_ms, &call->found, reterr);
+    case MU_CALL_BARRIER:
+        return CALL(barrier, call->key, call->number, timeout_ms, reterr);
+    case MU_CALL_PING:
+        return CALL(ping, timeout_ms, reterr);
+    }
+    return MUSTER_EINTERNAL;
+}
+
+int mu_store_run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
+{
+    if (timeout_ms < 0)
+        timeout_ms = muster_store_timeout(store);
+    return HAS(store, run) ? store->ops->run(store, call, timeout_ms, reterr)
+                           : run_by_table(store, call, timeout_ms, reterr);
+}
+
+static int run_for_bytes(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
+                         struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    int rc = mu_store_run(store, call, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_value = call->bytes;
+    return rc;
+}
+
+static int run_for_number(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, int64_t *ret_number,
+                          struct muster_error *reterr)
+{
+    int rc = mu_store_run(store, call, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_number = call->result;
+    return rc;
+}
+
+static int run_for_bool(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, bool *ret_bool,
+                        struct muster_error *reterr)
+{
+    int rc = mu_store_run(store, call, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_bool = call->result != 0;
+    return rc;
+}
+
+static int run_for_values(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
+                          struct muster_values *ret_values, struct muster_error *reterr)
+{
+    int rc = mu_store_run(store, call, timeout_ms, reterr);
+
+    if (rc == 0)
+        *ret_values = call->found;
+    return rc;
+}
+
+/* ---- The public calls ---- */
+
+int muster_store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
+                     struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_SET, .key = key, .value = value };
+
+    return mu_store_run(store, &call, timeout_ms, reterr);
+}
+
+int muster_store_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
+                     struct muster_bytes *ret_value, struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_GET, .key = key };
+
+    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
+}
+
+int muster_store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
+                     int64_t *ret_value, struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_ADD, .key = key, .number = delta };
+
+    return run_for_number(store, &call, timeout_ms, ret_value, reterr);
+}
+
+int muster_store_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
+                             struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
+                             struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_COMPARE_SET, .key = key, .value = expected, .desired = desired };
+
+    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
+}
+
+int muster_store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                       bool *ret_all_exist, struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_CHECK, .keys = keys, .count = count };
+
+    return run_for_bool(store, &call, timeout_ms, ret_all_exist, reterr);
+}
+
+int muster_store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
+                      struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_WAIT, .keys = keys, .count = count };
+
+    return mu_store_run(store, &call, timeout_ms, reterr);
+}
+
+int muster_store_delete_key(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, bool *ret_deleted,
+                            struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_DELETE_KEY, .key = key };
+
+    return run_for_bool(store, &call, timeout_ms, ret_deleted, reterr);
+}
+
+int muster_store_num_keys(struct muster_store *store, int64_t timeout_ms, int64_t *ret_count,
+                          struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_NUM_KEYS };
+
+    return run_for_number(store, &call, timeout_ms, ret_count, reterr);
+}
+
+int muster_store_append(struct muster_store *store, struct muster_slice key, struct muster_slice value,
+                        int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_APPEND, .key = key, .value = value };
+
+    return mu_store_run(store, &call, timeout_ms, reterr);
 }
 
 int muster_store_multi_get(struct muster_store *store, const struct muster_slice *keys, size_t count,
                            int64_t timeout_ms, struct muster_values *ret_values, struct muster_error *reterr)
 {
-    timeout_ms = settle_timeout(store, timeout_ms);
-    if (HAS(store, multi_get))
-        return store->ops->multi_get(store, keys, count, timeout_ms, ret_values, reterr);
-    return get_each(store, keys, count, timeout_ms, ret_values, reterr);
+    struct mu_call call = { .kind = MU_CALL_MULTI_GET, .keys = keys, .count = count };
+
+    return run_for_values(store, &call, timeout_ms, ret_values, reterr);
 }
 
 int muster_store_multi_set(struct muster_store *store, const struct muster_slice *keys,
                            const struct muster_slice *values, size_t count, int64_t timeout_ms,
                            struct muster_error *reterr)
 {
-    int64_t start_ms;
-    int rc = 0;
+    struct mu_call call = { .kind = MU_CALL_MULTI_SET, .keys = keys, .values = values, .count = count };
 
-    timeout_ms = settle_timeout(store, timeout_ms);
-    if (HAS(store, multi_set))
-        return store->ops->multi_set(store, keys, values, count, timeout_ms, reterr);
-    start_ms = mu_clock_ms();
-    for (size_t i = 0; i < count && rc == 0; i++)
-        rc = muster_store_set(store, keys[i], values[i], left_of(start_ms, timeout_ms), reterr);
-    return rc < 0 ? mu_wrap(reterr, rc, "multi_set") : 0;
+    return mu_store_run(store, &call, timeout_ms, reterr);
 }
 
-/* KEY and SUFFIX in one piece; the caller frees .data. */
-static struct muster_bytes with_suffix(struct muster_slice key, const char *suffix)
+int muster_store_queue_push(struct muster_store *store, struct muster_slice key, struct muster_slice value,
+                            int64_t timeout_ms, struct muster_error *reterr)
 {
-    size_t len = key.len + strlen(suffix);
-    char *data = malloc(len + 1);
+    struct mu_call call = { .kind = MU_CALL_QUEUE_PUSH, .key = key, .value = value };
 
-    if (data == NULL)
-        return (struct muster_bytes){ 0 };
-    if (key.len > 0)
-        memcpy(data, key.data, key.len);
-    memcpy(data + key.len, suffix, strlen(suffix) + 1);
-    return (struct muster_bytes){ .data = data, .len = len };
+    return mu_store_run(store, &call, timeout_ms, reterr);
 }
 
-/* Counts the members at one key; the last one sets another that all wait for. */
-static int meet(struct muster_store *store, struct muster_slice count_key, struct muster_slice last_key,
-                int64_t world_size, int64_t timeout_ms, struct muster_error *reterr)
+int muster_store_queue_pop(struct muster_store *store, struct muster_slice key, bool block, int64_t timeout_ms,
+                           struct muster_bytes *ret_value, struct muster_error *reterr)
 {
-    int64_t start_ms = mu_clock_ms(), arrived = 0;
-    int rc = muster_store_add(store, count_key, 1, timeout_ms, &arrived, reterr);
+    struct mu_call call = { .kind = MU_CALL_QUEUE_POP, .key = key, .block = block };
 
-    if (rc == 0 && arrived == world_size)
-        rc = muster_store_set(store, last_key, muster_str("1"), left_of(start_ms, timeout_ms), reterr);
-    if (rc == 0)
-        rc = muster_store_wait(store, &last_key, 1, left_of(start_ms, timeout_ms), reterr);
-    return rc;
+    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
 }
 
-int mu_store_meet(struct muster_store *store, struct muster_slice key, int64_t world_size, int64_t timeout_ms,
-                  struct muster_error *reterr)
+int muster_store_queue_len(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, int64_t *ret_len,
+                           struct muster_error *reterr)
 {
-    struct muster_bytes count_key = with_suffix(key, "/num_members"), last_key = with_suffix(key, "/last_member");
-    int rc;
+    struct mu_call call = { .kind = MU_CALL_QUEUE_LEN, .key = key };
 
-    if (count_key.data == NULL || last_key.data == NULL)
-        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for its keys");
-    else
-        rc = meet(store, (struct muster_slice){ count_key.data, count_key.len },
-                  (struct muster_slice){ last_key.data, last_key.len }, world_size, timeout_ms, reterr);
-    muster_bytes_done(&count_key);
-    muster_bytes_done(&last_key);
-    return rc < 0 ? mu_wrap(reterr, rc, "barrier") : 0;
+    return run_for_number(store, &call, timeout_ms, ret_len, reterr);
+}
+
+int muster_store_list_keys(struct muster_store *store, int64_t timeout_ms, struct muster_values *ret_keys,
+                           struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_LIST_KEYS };
+
+    return run_for_values(store, &call, timeout_ms, ret_keys, reterr);
+}
+
+int muster_store_ping(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr)
+{
+    struct mu_call call = { .kind = MU_CALL_PING };
+
+    return mu_store_run(store, &call, timeout_ms, reterr);
 }
 
 int muster_store_barrier(struct muster_store *store, struct muster_slice key, int64_t world_size, int64_t timeout_ms,
                          struct muster_error *reterr)
 {
-    timeout_ms = settle_timeout(store, timeout_ms);
+    struct mu_call call = { .kind = MU_CALL_BARRIER, .key = key, .number = world_size };
+
     if (world_size < 1)
-        return mu_fail(reterr, MUSTER_EINVAL, "barrier: a world size of %" PRId64 " is not above 0", world_size);
-    if (HAS(store, barrier))
-        return store->ops->barrier(store, key, world_size, timeout_ms, reterr);
-    return mu_store_meet(store, key, world_size, timeout_ms, reterr);
+        return mu_fail(reterr, MUSTER_EINVAL, "barrier: the world size must be 1 or more, not %" PRId64, world_size);
+    return mu_store_run(store, &call, timeout_ms, reterr);
 }

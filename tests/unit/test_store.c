@@ -290,7 +290,7 @@ static void a_barrier_of_nobody_is_refused(void **state)
 
     (void)state;
     assert_int_equal(muster_store_barrier(&store.base, muster_str("b"), 0, 5, &error), MUSTER_EINVAL);
-    assert_string_equal(error.text, "barrier: a world size of 0 is not above 0");
+    assert_string_equal(error.text, "barrier: the world size must be 1 or more, not 0");
     assert_int_equal(muster_store_barrier(&store.base, muster_str("b"), -3, 5, NULL), MUSTER_EINVAL);
     assert_string_equal(store.trace, "");
 }
