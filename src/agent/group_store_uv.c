@@ -6,15 +6,14 @@
  * store's driver answers every request in time. */
 #include "agent/group_store_uv.h"
 
-#include "base/clock.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
 #include "rdzv/round_keys.h"
 
 #include <stdlib.h>
 
-struct call {                     /* on the caller's stack */
-    struct mu_kv_request request; /* its key is the user's, and the loop's has the prefix */
+struct call {                      /* on the caller's stack */
+    struct mu_kv_request *request; /* the loop puts the prefix before its key */
     struct mu_list link;
     struct mu_group_store *store;
     struct mu_buf key;
@@ -41,7 +40,7 @@ static void on_done(struct mu_kv_request *request)
 static int add_prefix(struct call *call, const struct mu_agent *agent, struct muster_error *reterr)
 {
     char *prefix = malloc(MU_RDZV_RUN_ID_MAX + MU_ROUND_PREFIX_EXTRA);
-    struct muster_slice key = call->request.key;
+    struct muster_slice key = call->request->key;
     int rc = 0;
 
     if (prefix == NULL)
@@ -52,7 +51,7 @@ static int add_prefix(struct call *call, const struct mu_agent *agent, struct mu
              mu_buf_append(&call->key, key.data, key.len, SIZE_MAX) < 0)
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a key");
     free(prefix);
-    call->request.key = (struct muster_slice){ call->key.data, call->key.len };
+    call->request->key = (struct muster_slice){ call->key.data, call->key.len };
     return rc;
 }
 
@@ -71,7 +70,7 @@ void mu_group_store_turn(struct mu_group_store *store, struct mu_agent *agent)
     struct call *call;
 
     while ((call = next_call(store)) != NULL) {
-        struct mu_kv_request *request = &call->request;
+        struct mu_kv_request *request = call->request;
 
         request->rc = agent == NULL ? mu_fail(&request->error, MUSTER_ECANCELED, "the run is over")
                                     : add_prefix(call, agent, &request->error);
@@ -110,134 +109,44 @@ static int check_open(const struct mu_group_store *store, struct muster_error *r
     return 0;
 }
 
-/* The answer is in call->request, whose bytes are the caller's. */
-static int ask(struct muster_store *base, struct call *call, int64_t timeout_ms, struct muster_error *reterr)
+static int ask(struct muster_store *base, struct mu_kv_request *request, int64_t timeout_ms,
+               struct muster_error *reterr)
 {
     struct mu_group_store *store = (struct mu_group_store *)base;
+    struct call call = { .request = request, .store = store };
     int rc;
 
-    call->store = store;
-    call->request.timeout_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : 1;
-    call->request.done = on_done;
-    call->request.ctx = call;
+    request->timeout_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : 1;
+    request->done = on_done;
+    /* cppcheck-suppress autoVariables ; it is answered before we return */
+    request->ctx = &call;
     (void)pthread_mutex_lock(&store->lock);
     rc = check_open(store, reterr);
     if (rc == 0) {
-        mu_list_push(&store->asked, &call->link);
+        mu_list_push(&store->asked, &call.link);
         (void)uv_async_send(store->wake);
     }
-    while (rc == 0 && !call->is_done)
+    while (rc == 0 && !call.is_done)
         (void)pthread_cond_wait(&store->changed, &store->lock);
     (void)pthread_mutex_unlock(&store->lock);
-    mu_buf_done(&call->key);
-    muster_bytes_done(&call->request.state_token);
-    if (rc == 0 && call->request.rc < 0) {
-        rc = call->request.rc;
+    mu_buf_done(&call.key);
+    muster_bytes_done(&request->state_token);
+    if (rc == 0 && request->rc < 0) {
+        rc = request->rc;
         if (reterr != NULL)
-            *reterr = call->request.error;
+            *reterr = request->error;
     }
     if (rc < 0)
-        muster_bytes_done(&call->request.bytes);
+        muster_bytes_done(&request->bytes);
     return rc < 0 ? mu_wrap(reterr, rc, "the group's store") : 0;
 }
 
-static int store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
-                     struct muster_error *reterr)
+static int store_run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    struct call call = { .request = { .kind = MU_KV_SET, .key = key, .value = value } };
-
-    return ask(store, &call, timeout_ms, reterr);
+    return mu_kv_run(store, ask, call, timeout_ms, reterr);
 }
 
-static int store_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
-                     struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    struct call call = { .request = { .kind = MU_KV_GET, .key = key } };
-    int rc = ask(store, &call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = call.request.bytes;
-    return rc;
-}
-
-static int store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
-                     int64_t *ret_value, struct muster_error *reterr)
-{
-    struct call call = { .request = { .kind = MU_KV_ADD, .key = key, .number = delta } };
-    int rc = ask(store, &call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = call.request.number;
-    return rc;
-}
-
-static int store_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
-                             struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
-                             struct muster_error *reterr)
-{
-    struct call call = { .request = { .kind = MU_KV_COMPARE_SET, .key = key, .token = expected, .value = desired } };
-    int rc = ask(store, &call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = call.request.bytes;
-    return rc;
-}
-
-static int store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                       bool *ret_all_exist, struct muster_error *reterr)
-{
-    bool all = true;
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && all && i < count; i++) {
-        struct call call = { .request = { .kind = MU_KV_CHECK, .key = keys[i] } };
-
-        rc = ask(store, &call, timeout_ms, reterr);
-        all = call.request.found;
-    }
-    if (rc == 0)
-        *ret_all_exist = all;
-    return rc;
-}
-
-static int store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                      struct muster_error *reterr)
-{
-    int64_t until_ms = mu_clock_in_ms(timeout_ms);
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct call call = { .request = { .kind = MU_KV_GET, .key = keys[i] } };
-
-        rc = ask(store, &call, until_ms - mu_clock_ms(), reterr);
-        muster_bytes_done(&call.request.bytes);
-    }
-    return rc;
-}
-
-static int store_delete_key(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, bool *ret_deleted,
-                            struct muster_error *reterr)
-{
-    struct call call = { .request = { .kind = MU_KV_DELETE, .key = key } };
-    int rc = ask(store, &call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_deleted = call.request.found;
-    return rc;
-}
-
-/* The rest is made of these, or is not there. */
-static const struct muster_store_ops store_ops = {
-    .size = sizeof store_ops,
-    .name = "group",
-    .set = store_set,
-    .get = store_get,
-    .add = store_add,
-    .compare_set = store_compare_set,
-    .check = store_check,
-    .wait = store_wait,
-    .delete_key = store_delete_key,
-};
+static const struct muster_store_ops store_ops = { .size = sizeof store_ops, .name = "group", .run = store_run };
 
 void mu_group_store_init(struct mu_group_store *store)
 {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "rdzv/classic.h"
 #include "store/loop_thread_uv.h"
+#include "store/store.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ int mu_etcd_store_call(struct muster_store *store, struct mu_etcd2_call *call)
 
 /* ---- As a store ---- */
 
-static int run(struct muster_store *store, struct mu_kv_request *request, int64_t timeout_ms,
+static int ask(struct muster_store *store, struct mu_kv_request *request, int64_t timeout_ms,
                struct muster_error *reterr)
 {
     struct etcd_store *s = (struct etcd_store *)store;
@@ -95,68 +96,12 @@ static int run(struct muster_store *store, struct mu_kv_request *request, int64_
     return request->rc;
 }
 
-static int store_set(struct muster_store *store, struct muster_slice key, struct muster_slice value, int64_t timeout_ms,
-                     struct muster_error *reterr)
+/* No delete_key, num_keys and compare_set: PyTorch's EtcdStore has none either, and answers the same. */
+static int store_run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    struct mu_kv_request request = { .kind = MU_KV_SET, .key = key, .value = value };
-
-    return run(store, &request, timeout_ms, reterr);
-}
-
-static int store_get(struct muster_store *store, struct muster_slice key, int64_t timeout_ms,
-                     struct muster_bytes *ret_value, struct muster_error *reterr)
-{
-    struct mu_kv_request request = { .kind = MU_KV_GET, .key = key };
-    int rc = run(store, &request, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = request.bytes;
-    return rc;
-}
-
-static int store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
-                     int64_t *ret_value, struct muster_error *reterr)
-{
-    struct mu_kv_request request = { .kind = MU_KV_ADD, .key = key, .number = delta };
-    int rc = run(store, &request, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_value = request.number;
-    return rc;
-}
-
-static int store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                       bool *ret_all_exist, struct muster_error *reterr)
-{
-    int64_t until_ms = mu_clock_in_ms(timeout_ms);
-    bool all = true;
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && all && i < count; i++) {
-        struct mu_kv_request request = { .kind = MU_KV_CHECK, .key = keys[i] };
-
-        rc = run(store, &request, until_ms - mu_clock_ms(), reterr);
-        all = request.found;
-    }
-    if (rc == 0)
-        *ret_all_exist = all;
-    return rc;
-}
-
-/* One after the other: all are there when the last one is. */
-static int store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
-                      struct muster_error *reterr)
-{
-    int64_t until_ms = mu_clock_in_ms(timeout_ms);
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct muster_bytes value = { 0 };
-
-        rc = store_get(store, keys[i], until_ms - mu_clock_ms(), &value, reterr);
-        muster_bytes_done(&value);
-    }
-    return rc;
+    if (call->kind == MU_CALL_DELETE_KEY || call->kind == MU_CALL_COMPARE_SET)
+        return mu_store_run_from_others(store, call, timeout_ms, reterr);
+    return mu_kv_run(store, ask, call, timeout_ms, reterr);
 }
 
 static void store_free(struct muster_store *store)
@@ -168,15 +113,10 @@ static void store_free(struct muster_store *store)
     free(s);
 }
 
-/* No delete_key, num_keys and compare_set: PyTorch's EtcdStore has none either, and answers the same. */
 static const struct muster_store_ops store_ops = {
     .size = sizeof store_ops,
     .name = "etcd",
-    .set = store_set,
-    .get = store_get,
-    .add = store_add,
-    .check = store_check,
-    .wait = store_wait,
+    .run = store_run,
     .free = store_free,
 };
 

@@ -1,9 +1,12 @@
-/* What the drivers of all back ends share: names of requests, how a request begins and ends, documents in base64. */
+/* What the drivers of all back ends share: names of requests, how a request begins and ends, documents in base64,
+ * and a store's calls as requests. */
 #include "kv/kv.h"
 
 #include "base/base64.h"
+#include "base/clock.h"
 #include "base/texts.h"
 #include "rdzv/pickle.h"
+#include "store/store.h"
 
 #include <assert.h>
 
@@ -86,4 +89,62 @@ void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     kv->closing = true;
     kv->on_closed = closed;
     kv->closed_ctx = ctx;
+}
+
+/* ---- A store's calls as requests ---- */
+
+/* One key after the other: all are there when the last one is. CHECK ends at the first that is missing. */
+static int ask_for_each(struct muster_store *store, mu_kv_ask *ask, struct mu_call *call, int64_t timeout_ms,
+                        struct muster_error *reterr)
+{
+    int64_t until_ms = mu_clock_in_ms(timeout_ms);
+    int rc = 0;
+
+    call->result = 1;
+    for (size_t i = 0; rc == 0 && call->result && i < call->count; i++) {
+        struct mu_kv_request request = { .kind = call->kind == MU_CALL_CHECK ? MU_KV_CHECK : MU_KV_GET,
+                                         .key = call->keys[i] };
+
+        rc = ask(store, &request, until_ms - mu_clock_ms(), reterr);
+        if (call->kind == MU_CALL_CHECK)
+            call->result = request.found;
+        muster_bytes_done(&request.bytes);
+    }
+    return rc;
+}
+
+int mu_kv_run(struct muster_store *store, mu_kv_ask *ask, struct mu_call *call, int64_t timeout_ms,
+              struct muster_error *reterr)
+{
+    struct mu_kv_request request = { .key = call->key, .value = call->value, .number = call->number };
+    int rc;
+
+    switch (call->kind) {
+    case MU_CALL_SET:
+        request.kind = MU_KV_SET;
+        break;
+    case MU_CALL_GET:
+        request.kind = MU_KV_GET;
+        break;
+    case MU_CALL_ADD:
+        request.kind = MU_KV_ADD;
+        break;
+    case MU_CALL_COMPARE_SET:
+        request.kind = MU_KV_COMPARE_SET;
+        request.token = call->value;
+        request.value = call->desired;
+        break;
+    case MU_CALL_DELETE_KEY:
+        request.kind = MU_KV_DELETE;
+        break;
+    case MU_CALL_CHECK:
+    case MU_CALL_WAIT:
+        return ask_for_each(store, ask, call, timeout_ms, reterr);
+    default:
+        return mu_store_run_from_others(store, call, timeout_ms, reterr);
+    }
+    rc = ask(store, &request, timeout_ms, reterr);
+    call->bytes = request.bytes;
+    call->result = call->kind == MU_CALL_ADD ? request.number : request.found;
+    return rc;
 }

@@ -80,6 +80,12 @@ int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct m
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */
 void mu_kv_tell(struct mu_list *link);
 
+/* For stores whose calls are requests: makes the request, waits for its answer, and gives it as *request. */
+typedef int mu_kv_ask(struct muster_store *store, struct mu_kv_request *request, int64_t timeout_ms,
+                      struct muster_error *reterr);
+int mu_kv_run(struct muster_store *store, mu_kv_ask *ask, struct mu_call *call, int64_t timeout_ms,
+              struct muster_error *reterr);
+
 struct mu_kv;
 typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
 
