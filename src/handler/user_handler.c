@@ -82,9 +82,13 @@ static void tell(const struct mu_user_handler *b, enum muster_rdzv_event_type ty
 
 static void call(struct mu_user_handler *b, enum mu_user_handler_call which, struct mu_user_handler_effects *out)
 {
+    struct mu_user_handler_effect *effect;
+
     assert(b->calling == MU_USER_HANDLER_NOTHING);
     b->calling = which;
-    emit(out, MU_USER_HANDLER_DO_CALL)->call = which;
+    effect = emit(out, MU_USER_HANDLER_DO_CALL);
+    effect->call = which;
+    effect->ends_round = which == MU_USER_HANDLER_NEXT || which == MU_USER_HANDLER_STORE;
 }
 
 /* So that next_rendezvous(), which is under way, returns. */
@@ -231,12 +235,12 @@ static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_
 
 /* ---- What comes next ---- */
 
-static void abandon(struct mu_user_handler *b, struct mu_user_handler_effects *out)
+/* The call that has not returned. One that has not begun waits behind a call of the store. */
+static enum mu_user_handler_call late(const struct mu_user_handler *b, bool begun)
 {
-    enum mu_user_handler_call late = b->calling != MU_USER_HANDLER_NOTHING ? b->calling : MU_USER_HANDLER_SHUTDOWN;
-
-    b->end = MU_USER_HANDLER_OVER;
-    emit(out, MU_USER_HANDLER_DO_ABANDON)->call = late;
+    if (b->calling == MU_USER_HANDLER_NOTHING)
+        return MU_USER_HANDLER_SHUTDOWN; /* beside it */
+    return begun ? b->calling : MU_USER_HANDLER_STORE;
 }
 
 /* Nothing is under way: the next call of the end, or the end. */
@@ -269,17 +273,20 @@ static void end_on(struct mu_user_handler *b, struct mu_user_handler_effects *ou
     }
 }
 
-static void go_on(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+static void go_on(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                  struct mu_user_handler_effects *out)
 {
     if (b->end != MU_USER_HANDLER_SERVING) {
-        if (!is_busy(b))
+        if (!is_busy(b)) {
             end_on(b, out);
-        else if (now_ms >= b->end_at_ms)
-            abandon(b, out);
+        } else if (event->now_ms >= b->end_at_ms) {
+            b->end = MU_USER_HANDLER_OVER;
+            emit(out, MU_USER_HANDLER_DO_ABANDON)->call = late(b, event->begun);
+        }
     } else if (b->calling != MU_USER_HANDLER_NOTHING) {
-        if (now_ms >= b->slow_at_ms) {
+        if (event->now_ms >= b->slow_at_ms) {
             b->slow_at_ms = UINT64_MAX;
-            emit(out, MU_USER_HANDLER_DO_SAY_SLOW)->call = b->calling;
+            emit(out, MU_USER_HANDLER_DO_SAY_SLOW)->call = late(b, event->begun);
         }
     } else if (b->wants_close) {
         b->wants_close = false;
@@ -291,9 +298,22 @@ static void go_on(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_han
     } else if (b->wants_look) {
         b->wants_look = false;
         call(b, MU_USER_HANDLER_LOOK, out);
-    } else if (is_in(b) && now_ms >= b->next_look_ms) {
+    } else if (is_in(b) && event->now_ms >= b->next_look_ms) {
         b->next_look_ms = UINT64_MAX;
         call(b, MU_USER_HANDLER_WAITING, out);
+    }
+}
+
+static void put_tells_last(struct mu_user_handler_effects *out)
+{
+    struct mu_user_handler_effects all = *out;
+
+    out->count = 0;
+    for (int tells = 0; tells < 2; tells++) {
+        for (unsigned i = 0; i < all.count; i++) {
+            if ((all.items[i].type == MU_USER_HANDLER_DO_TELL) == (tells == 1))
+                out->items[out->count++] = all.items[i];
+        }
     }
 }
 
@@ -301,7 +321,9 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
                           struct mu_user_handler_effects *out)
 {
     out->count = 0;
-    assert(b->end != MU_USER_HANDLER_OVER);
+    assert(b->end != MU_USER_HANDLER_OVER || event->type == MU_USER_HANDLER_ON_RETURNED);
+    if (b->end == MU_USER_HANDLER_OVER)
+        return; /* it was abandoned */
     check(b);
     switch (event->type) {
     case MU_USER_HANDLER_ON_JOIN:
@@ -330,7 +352,8 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
     case MU_USER_HANDLER_ON_TIME:
         break;
     }
-    go_on(b, event->now_ms, out);
+    go_on(b, event, out);
+    put_tells_last(out);
     check(b);
 }
 
@@ -368,9 +391,19 @@ int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muste
                    info->world_size, info->world_size < 1 ? 0 : info->world_size - 1);
 }
 
+bool mu_user_handler_needs_address(const struct muster_rdzv_info *info)
+{
+    return info->bootstrap.master_port == 0 && info->store != NULL;
+}
+
 int64_t mu_user_handler_slice_ms(bool is_get, size_t orders_count, uint64_t left_ms)
 {
     uint64_t slice_ms = !is_get ? INT64_MAX : orders_count > 1 ? SLICE_SHORT_MS : SLICE_MS;
 
     return (int64_t)(left_ms == 0 ? 1 : left_ms < slice_ms ? left_ms : slice_ms);
+}
+
+bool mu_user_handler_is_sliced(bool is_get, int code, uint64_t left_ms)
+{
+    return is_get && code == MUSTER_ETIMEOUT && left_ms > 0;
 }

@@ -105,26 +105,17 @@ static struct blocking *of(const struct muster_handler *handler)
 
 /* ---- On the thread: the handler ---- */
 
-/* Where the workers meet. */
-static int build_bootstrap(struct call *call)
-{
-    struct muster_rdzv_info *info = &call->info;
-
-    if (info->bootstrap.master_port != 0 || info->store == NULL)
-        return 0;
-    call->built = true;
-    return muster_store_info_build(info->rank, info->store, call->local_addr, 0, &info->bootstrap, &call->error);
-}
-
 static int call_next(struct call *call)
 {
     struct muster_rdzv_info *info = &call->info;
     int rc = mu_rdzv_next_unless(call->rdzv, &call->unwanted, info, &call->error);
 
-    if (rc != 0)
-        return rc;
-    rc = mu_user_handler_check_info(info, &call->error);
-    return rc == 0 ? build_bootstrap(call) : rc;
+    if (rc == 0)
+        rc = mu_user_handler_check_info(info, &call->error);
+    call->built = rc == 0 && mu_user_handler_needs_address(info);
+    if (call->built)
+        rc = muster_store_info_build(info->rank, info->store, call->local_addr, 0, &info->bootstrap, &call->error);
+    return rc;
 }
 
 static int call_look(struct call *call)
@@ -259,13 +250,18 @@ static void cancel_orders(struct view *view, bool waiting_only)
     }
 }
 
+static uint64_t left_ms(const struct order *order)
+{
+    uint64_t now_ms = uv_now(order->view->b->loop), until_ms = order->request->started_ms + order->request->timeout_ms;
+
+    return until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
 static void submit_order(struct order *order)
 {
     const struct view *view = order->view;
-    uint64_t now_ms = uv_now(view->b->loop), until_ms = order->request->started_ms + order->request->timeout_ms;
-    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 0;
 
-    order->timeout_ms = mu_user_handler_slice_ms(order->kind == MU_KV_GET, view->orders_count, left_ms);
+    order->timeout_ms = mu_user_handler_slice_ms(order->kind == MU_KV_GET, view->orders_count, left_ms(order));
     mu_filethread_submit(view->b->thread, &order->job);
 }
 
@@ -273,10 +269,8 @@ static void on_ordered(struct mu_file_job *job)
 {
     struct order *order = MU_LIST_ITEM(job, struct order, job);
     struct mu_kv_request *request = order->request;
-    struct blocking *b = order->view->b;
-    bool in_time = uv_now(b->loop) - request->started_ms < request->timeout_ms;
 
-    if (order->kind == MU_KV_GET && order->error.code == MUSTER_ETIMEOUT && in_time) {
+    if (mu_user_handler_is_sliced(order->kind == MU_KV_GET, order->error.code, left_ms(order))) {
         submit_order(order); /* behind what came meanwhile */
         return;
     }
@@ -444,25 +438,25 @@ static void on_called(struct mu_file_job *job)
     if (call->which == MU_USER_HANDLER_SHUTDOWN && call->error.code < 0)
         mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': shutdown() failed: %s; the result stays as it is",
                b->backend, call->error.text);
-    if (b->machine.end != MU_USER_HANDLER_OVER)
-        feed(b,
-             (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
-                                             .call = call->which,
-                                             .error = &call->error,
-                                             .count = call->count,
-                                             .closed = call->closed },
-             call);
+    feed(b,
+         (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
+                                         .call = call->which,
+                                         .error = &call->error,
+                                         .count = call->count,
+                                         .closed = call->closed },
+         call);
 }
 
-static void make(struct blocking *b, struct mu_filethread *thread, struct call *call, enum mu_user_handler_call which)
+static void end_round(struct blocking *b)
+{
+    b->store = NULL;
+    for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
+        cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
+}
+
+static void make(struct mu_filethread *thread, struct call *call, enum mu_user_handler_call which)
 {
     assert(!call->under_way);
-    if (which == MU_USER_HANDLER_NEXT ||
-        which == MU_USER_HANDLER_STORE) { /* from here on the round's store is not ours to use */
-        b->store = NULL;
-        for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
-            cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
-    }
     call->under_way = true;
     call->which = which;
     call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
@@ -524,12 +518,6 @@ static void on_over(void *ctx)
     mu_later_close(&b->later, part_closed, b);
 }
 
-/* A call that has not begun is behind one of the store. */
-static enum mu_user_handler_call hanging(const struct blocking *b, enum mu_user_handler_call call)
-{
-    return b->call->under_way && !atomic_load(&b->call->begun) ? MU_USER_HANDLER_STORE : call;
-}
-
 static void abandon(const struct blocking *b, enum mu_user_handler_call call)
 {
     mu_rdzv_keep(b->rdzv);
@@ -552,24 +540,26 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
 {
     switch (effect->type) {
     case MU_USER_HANDLER_DO_CALL:
-        make(b, b->thread, b->call, effect->call);
+        if (effect->ends_round)
+            end_round(b);
+        make(b->thread, b->call, effect->call);
         break;
     case MU_USER_HANDLER_DO_BESIDE:
         atomic_store(&b->call->unwanted, true);
-        make(b, b->beside, b->beside_call, effect->call);
+        make(b->beside, b->beside_call, effect->call);
         break;
     case MU_USER_HANDLER_DO_TELL:
         tell(b, effect, returned);
         break;
     case MU_USER_HANDLER_DO_ABANDON:
-        abandon(b, hanging(b, effect->call));
+        abandon(b, effect->call);
         mu_later_turn(&b->later, on_over, b);
         break;
     case MU_USER_HANDLER_DO_END:
         mu_later_turn(&b->later, on_over, b);
         break;
     case MU_USER_HANDLER_DO_SAY_SLOW:
-        say_slow(b, hanging(b, effect->call));
+        say_slow(b, effect->call);
         break;
     }
 }
@@ -604,16 +594,13 @@ static void feed(struct blocking *b, struct mu_user_handler_event event, const s
     if (returned != NULL)
         copy = *returned;
     event.now_ms = uv_now(b->loop);
+    event.begun = atomic_load(&b->call->begun);
     if (event.error != NULL)
         event.error = &copy.error;
     mu_user_handler_step(&b->machine, &event, &effects);
     arm(b);
-    for (int tells = 0; tells < 2; tells++) { /* first all calls, for a tell may lead to the next step */
-        for (unsigned i = 0; i < effects.count; i++) {
-            if ((effects.items[i].type == MU_USER_HANDLER_DO_TELL) == (tells == 1))
-                perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
-        }
-    }
+    for (unsigned i = 0; i < effects.count; i++)
+        perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
 }
 
 static void on_rang(uv_async_t *async)

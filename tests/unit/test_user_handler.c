@@ -12,6 +12,8 @@ enum { LOOK_MS = 100, END_MS = 1000 };
 struct scene {
     struct mu_user_handler b;
     uint64_t now_ms;
+    bool is_behind_store; /* the call on the thread has not begun */
+    bool round_ended;
     char text[256];
 };
 
@@ -29,12 +31,14 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
 
     s->text[0] = '\0';
     event.now_ms = s->now_ms;
+    event.begun = !s->is_behind_store;
     mu_user_handler_step(&s->b, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++) {
         const struct mu_user_handler_effect *effect = &effects.items[i];
 
         switch (effect->type) {
         case MU_USER_HANDLER_DO_CALL:
+            s->round_ended = s->round_ended || effect->ends_round;
             say(s, mu_user_handler_call_text(effect->call));
             break;
         case MU_USER_HANDLER_DO_BESIDE:
@@ -177,9 +181,9 @@ static void what_is_asked_for_waits_for_the_call_under_way(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_CLOSE), "");
     assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, 0, 3), "set_closed()"); /* of a round that is over */
-    assert_string_equal(returns(&s, MU_USER_HANDLER_CLOSE, 0, 0), "tell closed, next_rendezvous()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_CLOSE, 0, 0), "next_rendezvous(), tell closed");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0),
-                        "tell failed (join), is_closed() and num_nodes_waiting()");
+                        "is_closed() and num_nodes_waiting(), tell failed (join)");
     assert_string_equal(returns(&s, MU_USER_HANDLER_LOOK, 0, 0), "tell looked");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_CLOSE), "set_closed()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_CLOSE, MUSTER_ENOTSUP, 0), "tell failed (close)");
@@ -345,7 +349,7 @@ static void a_node_that_left_may_come_again(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "beside it shutdown()");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left, next_rendezvous()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "next_rendezvous(), tell left");
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), "tell joined");
 }
@@ -359,7 +363,7 @@ static void a_join_begins_after_the_leave_was_told(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
     assert_true(mu_user_handler_wants_turn(&s.b));
-    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "tell left, next_rendezvous()");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "next_rendezvous(), tell left");
     assert_false(mu_user_handler_wants_turn(&s.b));
 }
 
@@ -382,6 +386,61 @@ static void a_call_that_a_join_waits_for_is_named_once(void **state)
     assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX); /* it may take its time */
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LOOK), "");
     assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX);
+}
+
+/* The name of the call that waits would send the user looking in the wrong place. */
+static void a_call_that_waits_for_the_store_names_the_store(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)in_a_round(&s, false);
+    assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
+    s.is_behind_store = true;
+    s.now_ms = 2000;
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "");
+    assert_string_equal(time_is(&s, 7000), "slow a call of the round's store");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "");
+    assert_string_equal(time_is(&s, 8000), "abandon a call of the round's store");
+    (void)begin(&s, false);
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "beside it shutdown()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "");
+    s.is_behind_store = true; /* nothing is on the thread: it is the call beside it that hangs */
+    assert_string_equal(time_is(&s, 2000), "abandon shutdown()");
+}
+
+static void what_returns_after_it_was_abandoned_changes_nothing(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)begin(&s, true);
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_CLOSE), "set_closed()");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "");
+    assert_string_equal(time_is(&s, 2000), "abandon set_closed()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_CLOSE, 0, 0), "");
+    assert_int_equal(s.b.end, MU_USER_HANDLER_OVER);
+}
+
+static void the_next_round_and_the_end_take_the_store_away(void **state)
+{
+    static const struct {
+        enum mu_user_handler_event_type asked;
+        bool ends_round;
+    } rows[] = {
+        { MU_USER_HANDLER_ON_JOIN, true },  { MU_USER_HANDLER_ON_FREE, true },   { MU_USER_HANDLER_ON_CLOSE, false },
+        { MU_USER_HANDLER_ON_LOOK, false }, { MU_USER_HANDLER_ON_LEAVE, false },
+    };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)in_a_round(&s, true);
+        s.round_ended = false;
+        (void)ask(&s, rows[i].asked);
+        assert_int_equal(s.round_ended, rows[i].ends_round);
+    }
 }
 
 static void what_a_call_returns_decides(void **state)
@@ -429,6 +488,24 @@ static void a_get_lets_others_have_their_turn(void **state)
     assert_int_equal(mu_user_handler_slice_ms(true, 2, 7), 7);
     assert_int_equal(mu_user_handler_slice_ms(true, 1, 0), 1);
     assert_int_equal(mu_user_handler_slice_ms(false, 2, 5000), 5000);
+    assert_true(mu_user_handler_is_sliced(true, MUSTER_ETIMEOUT, 1));
+    assert_false(mu_user_handler_is_sliced(true, MUSTER_ETIMEOUT, 0));
+    assert_false(mu_user_handler_is_sliced(true, MUSTER_ELOST, 1));
+    assert_false(mu_user_handler_is_sliced(true, 0, 1));
+    assert_false(mu_user_handler_is_sliced(false, MUSTER_ETIMEOUT, 1));
+}
+
+static void an_address_is_put_into_the_store_if_the_handler_gave_none(void **state)
+{
+    struct muster_store store = { 0 };
+    struct muster_rdzv_info info = { .store = &store };
+
+    (void)state;
+    assert_true(mu_user_handler_needs_address(&info));
+    info.bootstrap.master_port = 1;
+    assert_false(mu_user_handler_needs_address(&info));
+    info = (struct muster_rdzv_info){ .store = NULL };
+    assert_false(mu_user_handler_needs_address(&info));
 }
 
 static const char *say_name(const struct muster_rdzv *rdzv)
@@ -490,8 +567,12 @@ int main(void)
         cmocka_unit_test(a_node_that_left_may_come_again),
         cmocka_unit_test(a_join_begins_after_the_leave_was_told),
         cmocka_unit_test(a_call_that_a_join_waits_for_is_named_once),
+        cmocka_unit_test(a_call_that_waits_for_the_store_names_the_store),
+        cmocka_unit_test(what_returns_after_it_was_abandoned_changes_nothing),
+        cmocka_unit_test(the_next_round_and_the_end_take_the_store_away),
         cmocka_unit_test(what_a_call_returns_decides),
         cmocka_unit_test(a_get_lets_others_have_their_turn),
+        cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
         cmocka_unit_test(without_threads_there_are_no_calls),
     };
 
