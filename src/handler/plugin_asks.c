@@ -9,7 +9,7 @@ static void forget(struct mu_plugin_asks *asks, enum muster_rdzv_request request
     unsigned kept = 0;
 
     for (unsigned i = 0; i < asks->count; i++) {
-        if (asks->items[i] != request)
+        if (asks->items[i].request != request)
             asks->items[kept++] = asks->items[i];
     }
     asks->count = kept;
@@ -17,25 +17,31 @@ static void forget(struct mu_plugin_asks *asks, enum muster_rdzv_request request
 
 void mu_plugin_ask(struct mu_plugin_asks *asks, enum muster_rdzv_request request)
 {
-    assert(request > MUSTER_RDZV_REQUEST_UNKNOWN && request < MUSTER_RDZV_REQUEST_MEMBERSHIP);
+    assert(!asks->calling && request < MUSTER_RDZV_REQUEST_MEMBERSHIP);
     if (request == MUSTER_RDZV_REQUEST_LEAVE) /* nobody waits for the join any more */
         forget(asks, MUSTER_RDZV_REQUEST_JOIN);
     forget(asks, request);
     assert(asks->count < sizeof asks->items / sizeof asks->items[0]);
-    asks->items[asks->count++] = request;
+    asks->items[asks->count++] = (struct mu_plugin_ask){ .request = request };
+    asks->calling = true;
 }
 
-enum muster_rdzv_request mu_plugin_newest_ask(const struct mu_plugin_asks *asks)
+void mu_plugin_asked(struct mu_plugin_asks *asks)
 {
-    return asks->count > 0 ? asks->items[asks->count - 1] : MUSTER_RDZV_REQUEST_UNKNOWN;
+    const struct mu_plugin_ask *newest = &asks->items[asks->count - 1];
+
+    assert(asks->calling && asks->count > 0);
+    asks->calling = false;
+    if (newest->request == MUSTER_RDZV_REQUEST_UNKNOWN && !newest->is_early)
+        asks->count--; /* the handler is there */
 }
 
 /* The oldest ask that FAILED may be the answer of. Without one it is the membership that has failed. */
 static enum muster_rdzv_request oldest(const struct mu_plugin_asks *asks)
 {
     for (unsigned i = 0; i < asks->count; i++) {
-        if (asks->items[i] != MUSTER_RDZV_REQUEST_LOOK) /* LOOKED is its answer, with an error or without */
-            return asks->items[i];
+        if (asks->items[i].request != MUSTER_RDZV_REQUEST_LOOK) /* LOOKED is its answer, with an error or without */
+            return asks->items[i].request;
     }
     return MUSTER_RDZV_REQUEST_MEMBERSHIP;
 }
@@ -65,11 +71,16 @@ static enum muster_rdzv_request answered_by(const struct muster_rdzv_event *even
     return MUSTER_RDZV_REQUEST_UNKNOWN;
 }
 
-bool mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event,
-                          struct muster_rdzv_event *ret_whole)
+enum mu_plugin_event mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event,
+                                          struct muster_rdzv_event *ret_whole)
 {
+    if (asks->calling) {
+        asks->items[asks->count - 1].is_early = true;
+        asks->items[asks->count - 1].told = event->type;
+        return MU_PLUGIN_EARLY;
+    }
     if (event->size < offsetof(struct muster_rdzv_event, info))
-        return false;
+        return MU_PLUGIN_SHORT;
     *ret_whole = (struct muster_rdzv_event){ .size = 0 };
     memcpy(ret_whole, event, event->size < sizeof *ret_whole ? event->size : sizeof *ret_whole);
     /* Older events end before `note`, with padding in the place of `request`. An unknown value is no better. */
@@ -80,7 +91,16 @@ bool mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_
     if (ret_whole->type == MUSTER_RDZV_FAILED && ret_whole->request == MUSTER_RDZV_REQUEST_UNKNOWN)
         ret_whole->request = oldest(asks);
     forget(asks, answered_by(ret_whole));
-    return true;
+    return MU_PLUGIN_WHOLE;
+}
+
+const struct mu_plugin_ask *mu_plugin_early(const struct mu_plugin_asks *asks)
+{
+    for (unsigned i = 0; i < asks->count; i++) {
+        if (asks->items[i].is_early)
+            return &asks->items[i];
+    }
+    return NULL;
 }
 
 struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,

@@ -1,23 +1,40 @@
 /* What was asked of somebody else's handler and not answered yet, and its events made whole. Pure.
  *
  * A back end that was built against an older muster.h tells shorter events, and does not say which request has failed.
- * So the wrapper remembers the requests in order: a failure belongs to the oldest that it can be the answer of. */
+ * So the wrapper remembers the requests in order: a failure belongs to the oldest that it can be the answer of.
+ *
+ * A back end must not tell anything inside of a call. If it does, the event is not passed on. The request of that call
+ * has failed instead, which its owner hears later, from the loop. */
 #ifndef MU_HANDLER_PLUGIN_ASKS_H
 #define MU_HANDLER_PLUGIN_ASKS_H
 
 #include "base/error.h"
 
-struct mu_plugin_asks {
-    enum muster_rdzv_request items[MUSTER_RDZV_REQUEST_MEMBERSHIP]; /* the oldest first, each once */
-    unsigned count;
+struct mu_plugin_ask {
+    enum muster_rdzv_request request;
+    bool is_early; /* the back end told something inside of the call for it: */
+    enum muster_rdzv_event_type told;
 };
 
+struct mu_plugin_asks {
+    struct mu_plugin_ask items[MUSTER_RDZV_REQUEST_MEMBERSHIP]; /* the oldest first, each request once */
+    unsigned count;
+    bool calling; /* inside of the call for the newest */
+};
+
+/* A call of the back end begins: for this request, or (UNKNOWN) to create its handler. */
 void mu_plugin_ask(struct mu_plugin_asks *asks, enum muster_rdzv_request request);
-enum muster_rdzv_request mu_plugin_newest_ask(const struct mu_plugin_asks *asks); /* UNKNOWN: none */
-/* The event as this library knows it; what it answers is not asked any more. False: it is too short to be one. */
-bool mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event,
-                          struct muster_rdzv_event *ret_whole);
-/* Instead of an event that came at the wrong time, inside of the call for `request`: so nobody waits for it. */
+void mu_plugin_asked(struct mu_plugin_asks *asks); /* it has returned */
+
+enum mu_plugin_event { MU_PLUGIN_WHOLE, MU_PLUGIN_EARLY, MU_PLUGIN_SHORT };
+
+/* WHOLE: *ret_whole is the event as this library knows it, and what it answers is not asked any more. EARLY: it was
+ * told inside of a call; mu_plugin_early() is wanted from the loop. SHORT: it is too short to be an event. */
+enum mu_plugin_event mu_plugin_take_event(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event,
+                                          struct muster_rdzv_event *ret_whole);
+/* The oldest ask with an early event, until the next call; NULL: none. */
+const struct mu_plugin_ask *mu_plugin_early(const struct mu_plugin_asks *asks);
+/* The answer to `request` instead of that. */
 struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
                                                   const struct muster_error *error);
 

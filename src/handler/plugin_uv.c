@@ -35,11 +35,7 @@ struct wrapper {
     unsigned closing; /* handles that the loop has not closed yet */
     struct mu_plugin_asks asks;
     enum { CREATING, SERVING, FREEING, OVER } state; /* OVER: nothing of the back end is left */
-    bool calling;    /* inside of a call to the back end, which must not tell anything */
-    bool told_early; /* it did, and this: */
-    enum muster_rdzv_event_type early;
-    enum muster_rdzv_request early_request; /* in the call that asked for this */
-    /* Says what was told too early. Closed last of all, so that `done` always comes from the loop. */
+    /* For what was told inside of a call. Closed last of all, so that `done` always comes from the loop. */
     struct mu_later later;
     void (*done)(void *ctx);
     void *done_ctx;
@@ -288,9 +284,8 @@ static void ask(struct muster_handler *handler, enum muster_rdzv_request request
     struct wrapper *w = wrapper_of(handler);
 
     mu_plugin_ask(&w->asks, request);
-    w->calling = true;
     what(w->inner);
-    w->calling = false;
+    mu_plugin_asked(&w->asks);
 }
 
 static void plugin_join(struct muster_handler *handler)
@@ -329,20 +324,22 @@ static void plugin_free(struct muster_handler *handler, void (*done)(void *ctx),
     free_inner(w);
 }
 
-/* Nobody shall wait for what was told at the wrong time: it becomes an error, at the right one. */
+/* One a turn. */
 static void on_told_early(void *ctx)
 {
     struct wrapper *w = ctx;
+    const struct mu_plugin_ask *early = mu_plugin_early(&w->asks);
     struct muster_error error;
     struct muster_rdzv_event event;
 
-    if (w->state != SERVING)
+    if (w->state != SERVING || early == NULL)
         return;
     (void)mu_fail(
         &error, MUSTER_EINTERNAL,
         "the rendezvous back end '%s' told '%s' inside of a call; expected that it tells later, from the loop",
-        name_of(w), muster_rdzv_event_name(w->early));
-    event = mu_plugin_answer_instead(&w->asks, w->early_request, &error);
+        name_of(w), muster_rdzv_event_name(early->told));
+    event = mu_plugin_answer_instead(&w->asks, early->request, &error);
+    mu_later_turn(&w->later, on_told_early, w);
     w->listener(w->listener_ctx, &event);
 }
 
@@ -353,16 +350,17 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 
     if (w->state == FREEING || w->state == OVER)
         return;
-    if (w->calling) {
-        w->told_early = true;
-        w->early = event->type;
-        w->early_request = mu_plugin_newest_ask(&w->asks);
-        mu_later_turn(&w->later, on_told_early, w);
-    } else if (mu_plugin_take_event(&w->asks, event, &whole)) {
+    switch (mu_plugin_take_event(&w->asks, event, &whole)) {
+    case MU_PLUGIN_WHOLE:
         w->listener(w->listener_ctx, &whole);
-    } else {
+        break;
+    case MU_PLUGIN_EARLY:
+        mu_later_turn(&w->later, on_told_early, w);
+        break;
+    case MU_PLUGIN_SHORT:
         mu_log(MUSTER_LOG_ERROR, "rendezvous back end '%s' told an event of %u bytes; dropped", name_of(w),
                (unsigned)event->size);
+        break;
     }
 }
 
@@ -403,20 +401,22 @@ static void abandon(struct wrapper *w, struct muster_handler *inner)
 static int call_create(struct wrapper *w, const struct muster_rdzv_params *params, struct muster_handler **ret_inner,
                        struct muster_error *reterr)
 {
+    const struct mu_plugin_ask *early;
     int rc;
 
-    w->calling = true;
+    mu_plugin_ask(&w->asks, MUSTER_RDZV_REQUEST_UNKNOWN);
     rc = w->plugin->backend->create(&w->host, params, on_event, w, ret_inner, reterr);
-    w->calling = false;
+    mu_plugin_asked(&w->asks);
     if (rc < 0) {
         *ret_inner = NULL;
         return rc;
     }
     if (rc > 0)
         return mu_fail(reterr, MUSTER_EINTERNAL, "its create function returned %d; expected 0 or an error", rc);
-    if (w->told_early)
+    early = mu_plugin_early(&w->asks);
+    if (early != NULL)
         return mu_fail(reterr, MUSTER_EINTERNAL, "it told '%s' before its handler was created",
-                       muster_rdzv_event_name(w->early));
+                       muster_rdzv_event_name(early->told));
     return check_handler(*ret_inner, name_of(w), reterr);
 }
 

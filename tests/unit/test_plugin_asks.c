@@ -8,6 +8,17 @@
 #define LOOK MUSTER_RDZV_REQUEST_LOOK
 #define MEMBERSHIP MUSTER_RDZV_REQUEST_MEMBERSHIP
 
+static void ask(struct mu_plugin_asks *asks, enum muster_rdzv_request request)
+{
+    mu_plugin_ask(asks, request);
+    mu_plugin_asked(asks);
+}
+
+static bool take(struct mu_plugin_asks *asks, const struct muster_rdzv_event *event, struct muster_rdzv_event *whole)
+{
+    return mu_plugin_take_event(asks, event, whole) == MU_PLUGIN_WHOLE;
+}
+
 enum { OLD_SIZE = offsetof(struct muster_rdzv_event, note), MAX = 4 };
 
 /* A failure that does not say what has failed. */
@@ -35,12 +46,12 @@ static void a_failure_belongs_to_the_oldest_that_it_can_answer(void **state)
         struct mu_plugin_asks asks = { .count = 0 };
 
         for (unsigned n = 0; n < rows[i].count; n++)
-            mu_plugin_ask(&asks, rows[i].asked[n]);
-        assert_true(mu_plugin_take_event(&asks, &event, &whole));
+            ask(&asks, rows[i].asked[n]);
+        assert_true(take(&asks, &event, &whole));
         assert_int_equal(whole.request, rows[i].failed);
         assert_int_equal(whole.size, sizeof whole);
         for (unsigned n = 0; n < asks.count; n++)
-            assert_int_not_equal(asks.items[n], rows[i].failed); /* it is answered */
+            assert_int_not_equal(asks.items[n].request, rows[i].failed); /* it is answered */
     }
 }
 
@@ -66,12 +77,12 @@ static void an_answer_ends_what_it_answers_alone(void **state)
         struct muster_rdzv_event whole;
         struct mu_plugin_asks asks = { .count = 0 };
 
-        mu_plugin_ask(&asks, CLOSE);
-        mu_plugin_ask(&asks, LOOK);
-        mu_plugin_ask(&asks, JOIN);
-        assert_true(mu_plugin_take_event(&asks, &event, &whole));
+        ask(&asks, CLOSE);
+        ask(&asks, LOOK);
+        ask(&asks, JOIN);
+        assert_true(take(&asks, &event, &whole));
         assert_int_equal(asks.count, rows[i].left);
-        assert_int_equal(mu_plugin_newest_ask(&asks), rows[i].newest);
+        assert_int_equal(asks.items[asks.count - 1].request, rows[i].newest);
     }
 }
 
@@ -82,32 +93,62 @@ static void events_of_other_versions_are_made_whole(void **state)
 
     (void)state;
     event.size = offsetof(struct muster_rdzv_event, info) - 1;
-    assert_false(mu_plugin_take_event(&asks, &event, &whole));
+    assert_int_equal(mu_plugin_take_event(&asks, &event, &whole), MU_PLUGIN_SHORT);
     event.size = OLD_SIZE; /* what stands in the place of `request` is padding */
-    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_true(take(&asks, &event, &whole));
     assert_int_equal(whole.request, MEMBERSHIP);
     assert_int_equal(whole.round, 7);
     event.size = sizeof event + 64;
-    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_true(take(&asks, &event, &whole));
     assert_int_equal(whole.request, JOIN);
     event.request = (enum muster_rdzv_request)99;
-    assert_true(mu_plugin_take_event(&asks, &event, &whole));
+    assert_true(take(&asks, &event, &whole));
     assert_int_equal(whole.request, MEMBERSHIP);
 }
 
+static void ask_and_tell(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
+                         enum muster_rdzv_event_type type)
+{
+    struct muster_rdzv_event event = { .size = sizeof event, .type = type }, whole;
+
+    mu_plugin_ask(asks, request);
+    assert_int_equal(mu_plugin_take_event(asks, &event, &whole), MU_PLUGIN_EARLY);
+    mu_plugin_asked(asks);
+}
+
+/* Each request whose call told something is answered, or its owner would wait for ever. */
 static void what_was_told_too_early_becomes_an_error(void **state)
 {
     struct mu_plugin_asks asks = { .count = 0 };
     struct muster_error error = { .code = MUSTER_EINTERNAL };
 
     (void)state;
-    assert_int_equal(mu_plugin_newest_ask(&asks), MUSTER_RDZV_REQUEST_UNKNOWN);
-    mu_plugin_ask(&asks, LOOK);
-    mu_plugin_ask(&asks, JOIN);
-    assert_int_equal(mu_plugin_answer_instead(&asks, JOIN, &error).type, MUSTER_RDZV_FAILED);
-    assert_int_equal(mu_plugin_newest_ask(&asks), LOOK);
+    assert_null(mu_plugin_early(&asks));
+    ask(&asks, CLOSE);
+    ask_and_tell(&asks, LOOK, MUSTER_RDZV_LOOKED);
+    ask_and_tell(&asks, JOIN, MUSTER_RDZV_PROGRESS);
+    assert_int_equal(mu_plugin_early(&asks)->request, LOOK);
+    assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_LOOKED);
     assert_int_equal(mu_plugin_answer_instead(&asks, LOOK, &error).type, MUSTER_RDZV_LOOKED);
+    assert_int_equal(mu_plugin_early(&asks)->request, JOIN);
+    assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_PROGRESS);
+    assert_int_equal(mu_plugin_answer_instead(&asks, JOIN, &error).type, MUSTER_RDZV_FAILED);
+    assert_null(mu_plugin_early(&asks));
+    assert_int_equal(asks.count, 1); /* the close goes on */
+    ask_and_tell(&asks, JOIN, MUSTER_RDZV_JOINED);
+    ask(&asks, LEAVE); /* nobody waits for the join any more */
+    assert_null(mu_plugin_early(&asks));
+}
+
+static void its_creation_is_not_waited_for(void **state)
+{
+    struct mu_plugin_asks asks = { .count = 0 };
+
+    (void)state;
+    ask(&asks, MUSTER_RDZV_REQUEST_UNKNOWN);
     assert_int_equal(asks.count, 0);
+    ask_and_tell(&asks, MUSTER_RDZV_REQUEST_UNKNOWN, MUSTER_RDZV_CLOSED);
+    assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_CLOSED);
 }
 
 int main(void)
@@ -117,6 +158,7 @@ int main(void)
         cmocka_unit_test(an_answer_ends_what_it_answers_alone),
         cmocka_unit_test(events_of_other_versions_are_made_whole),
         cmocka_unit_test(what_was_told_too_early_becomes_an_error),
+        cmocka_unit_test(its_creation_is_not_waited_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -545,6 +545,24 @@ static void telling_inside_of_a_call_becomes_a_failure_later(void **state)
     assert_int_equal(s->count, 2);
 }
 
+static void each_call_that_told_something_is_answered(void **state)
+{
+    struct scene *s = *state;
+
+    start(s, "misbehave=tell in calls");
+    s->inside = true;
+    s->handler->ops->join(s->handler);
+    s->inside = false;
+    ask(s, s->handler->ops->look);
+    (void)uv_run(&s->loop, UV_RUN_DEFAULT); /* each event stops it */
+    assert_int_equal(s->count, 2);
+    assert_int_equal(s->events[0].type, MUSTER_RDZV_FAILED);
+    assert_int_equal(s->events[0].request, MUSTER_RDZV_REQUEST_JOIN);
+    assert_int_equal(s->events[1].type, MUSTER_RDZV_LOOKED);
+    end(s);
+    assert_int_equal(s->count, 2);
+}
+
 static void does_not_start(struct scene *s, const char *backend, const char *options, int rc, const char *reason)
 {
     struct muster_error error = { 0 };
@@ -811,6 +829,7 @@ int main(void)
         TEST(it_may_be_freed_by_who_is_told),
         TEST(what_it_forgets_is_closed_with_a_warning),
         TEST(telling_inside_of_a_call_becomes_a_failure_later),
+        TEST(each_call_that_told_something_is_answered),
         TEST(a_back_end_that_fails_says_why_and_leaves_nothing),
         TEST(a_back_end_that_fails_in_silence_is_given_words),
         TEST(a_back_end_that_gives_no_handler_is_an_error),
