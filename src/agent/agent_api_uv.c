@@ -16,7 +16,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -635,14 +634,12 @@ static int open_output(struct muster_agent *p, struct muster_error *reterr)
 {
     const struct muster_worker_spec *spec = &p->spec.given;
     struct mu_logtree_config tree = { .log_dir = spec->log_dir != NULL ? spec->log_dir : "/dev/null",
-                                      .run_id = muster_rdzv_params_run_id(spec->rdzv) };
+                                      .run_id = muster_rdzv_params_run_id(spec->rdzv),
+                                      .seed = mu_fresh_seed() };
     struct mu_console_config out = { .fd = STDOUT_FILENO, .name = "standard output" };
     struct mu_console_config err = { .fd = STDERR_FILENO, .name = "standard error" };
-    int rc;
+    int rc = mu_logtree_open(&p->tree, &tree, reterr);
 
-    if (getrandom(&tree.seed, sizeof tree.seed, 0) < 0)
-        tree.seed = (uint64_t)getpid();
-    rc = mu_logtree_open(&p->tree, &tree, reterr);
     if (rc < 0)
         return mu_wrap(reterr, rc, "log_dir '%s'", tree.log_dir);
     if (spec->tee != NULL)

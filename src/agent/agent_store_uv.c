@@ -1,9 +1,9 @@
 /* An agent's requests to the group's store, and the last will that its keeper writes there. See agent_parts_uv.h. */
 #include "agent/agent_parts_uv.h"
+#include "base/clock.h"
 #include "kv/kv_c10d_uv.h"
 
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define KV_TIMEOUT_MS 60000
@@ -71,7 +71,6 @@ static struct mu_kv *shared_kv(const struct mu_agent *a)
 static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *reterr)
 {
     struct mu_kv_c10d_config config = { .run_id = a->run_id, .read_timeout_ms = KV_TIMEOUT_MS };
-    uint64_t seed = 0;
 
     if (*kv == NULL)
         *kv = shared_kv(a);
@@ -82,11 +81,9 @@ static int open_kv(struct mu_agent *a, struct mu_kv **kv, struct muster_error *r
     if (a->handler->ops->endpoint == NULL ||
         !a->handler->ops->endpoint(a->handler, a->kv_host, sizeof a->kv_host, &a->kv_port))
         return mu_fail(reterr, MUSTER_ENOTSUP, "back end '%s' has no store for agents", a->backend);
-    if (getrandom(&seed, sizeof seed, 0) < 0)
-        seed = (uint64_t)getpid();
     config.host = a->kv_host;
     config.port = a->kv_port;
-    config.seed = seed;
+    config.seed = mu_fresh_seed();
     return mu_kv_c10d_start(a->loop, &config, kv, reterr);
 }
 

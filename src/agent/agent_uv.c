@@ -9,6 +9,7 @@
  * request or an event the agent ends with an error. */
 #include "agent/agent_parts_uv.h"
 #include "agent/trace.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "rdzv/doc.h"
@@ -19,7 +20,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -456,12 +456,9 @@ void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
 
 static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
 {
-    uint32_t random = 0;
 
     (void)snprintf(a->hostname, sizeof a->hostname, "localhost");
     (void)gethostname(a->hostname, sizeof a->hostname - 1);
-    if (getrandom(&random, sizeof random, 0) < 0)
-        random = (uint32_t)time(NULL);
     a->run_id = strdup(muster_rdzv_params_run_id(config->params));
     a->backend = strdup(muster_rdzv_params_backend(config->params));
     a->role = strdup(config->role);
@@ -469,7 +466,7 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
     a->timer_file = config->timer_file != NULL ? strdup(config->timer_file) : NULL;
     a->start_method = config->start_method != NULL ? strdup(config->start_method) : NULL;
     a->event_log_handler = config->event_log_handler != NULL ? strdup(config->event_log_handler) : NULL;
-    if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), random) < 0)
+    if (asprintf(&a->node, "%s_%d_%08" PRIx32, a->hostname, (int)getpid(), (uint32_t)mu_fresh_seed()) < 0)
         a->node = NULL;
     a->workers = calloc((size_t)config->local_world_size, sizeof *a->workers);
     return a->run_id != NULL && a->backend != NULL && a->role != NULL && a->entry_point != NULL && a->node != NULL &&

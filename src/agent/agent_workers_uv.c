@@ -237,7 +237,7 @@ static int start_all(struct mu_agent *a, struct muster_error *reterr)
         rc = prepare_worker(a, prepared, &specs[prepared], reterr);
     mu_oom_read("", &a->oom);
     if (rc == 0)
-        rc = mu_group_start(a->group, specs, count, NULL, reterr);
+        rc = mu_group_start(a->group, specs, count, reterr);
     for (uint32_t i = 0; i < count; i++) {
         a->workers[i].pid = mu_group_pid(a->group, i);
         name_worker(&a->workers[i], &(struct muster_worker_id){ .number = a->workers[i].pid });

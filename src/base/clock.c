@@ -2,7 +2,9 @@
 #include "base/clock.h"
 
 #include <signal.h>
+#include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 int64_t mu_clock_ms(void)
 {
@@ -25,6 +27,15 @@ int64_t mu_wall_us(void)
 
     (void)clock_gettime(CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+uint64_t mu_fresh_seed(void)
+{
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = (uint64_t)mu_wall_us() ^ (uint64_t)getpid() << 40;
+    return seed;
 }
 
 int mu_cond_init(pthread_cond_t *cond)

@@ -11,6 +11,9 @@ int64_t mu_clock_ms(void);          /* monotonic */
 int64_t mu_clock_in_ms(int64_t ms); /* that long from now (0 or more); at most INT64_MAX, which never comes */
 int64_t mu_wall_us(void);           /* by the clock on the wall, since 1970; for the record, not for waiting */
 
+/* A random number that only has to differ between processes and moments: where the kernel gives none, time and pid. */
+uint64_t mu_fresh_seed(void);
+
 /* A condition variable whose deadlines are on that clock, so that setting the time of day does not stretch them. */
 int mu_cond_init(pthread_cond_t *cond);
 /* False when it is `until_ms` and nothing was signalled. */

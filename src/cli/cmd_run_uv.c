@@ -3,16 +3,17 @@
  * The configuration is made first, by one process. Then there are two: the keeper, which is the process that the user
  * sees and never returns here, and the agent, which runs a loop until on_end, reports, and ends. */
 #include "agent/agent_uv.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/filethread.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/run_front.h"
+#include "cli/uuid.h"
 #include "cli/waiting.h"
 #include "events/sinks.h"
 #include "http/health_mhd.h"
-#include "proc/die_of_signal.h"
 #include "proc/keeper.h"
 
 #include <assert.h>
@@ -20,7 +21,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -403,23 +403,17 @@ static void on_end(void *ctx, const struct mu_agent_result *result)
 
 static int make_timer_file(struct run *run)
 {
-    unsigned char id[16];
+    const struct mu_run_config *config = run->config;
+    struct mu_rng rng = mu_rng_seeded(mu_fresh_seed());
+    char id[MU_UUID_BYTES];
 
-    if (!run->config->file_timer)
+    if (!config->file_timer)
         return 0;
-    if (run->config->timer_file != NULL) {
-        run->timer_file = strdup(run->config->timer_file);
-    } else {
-        if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id)
-            return -1;
-        id[6] = (unsigned char)((id[6] & 0x0f) | 0x40);
-        id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
-        if (asprintf(&run->timer_file,
-                     "%s/watchdog_timer_%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-                     run->config->tmp_dir != NULL ? run->config->tmp_dir : "/tmp", id[0], id[1], id[2], id[3], id[4],
-                     id[5], id[6], id[7], id[8], id[9], id[10], id[11], id[12], id[13], id[14], id[15]) < 0)
-            run->timer_file = NULL;
-    }
+    mu_uuid_text(&rng, id);
+    if (config->timer_file != NULL)
+        run->timer_file = strdup(config->timer_file);
+    else if (asprintf(&run->timer_file, "%s/watchdog_timer_%s", config->tmp_dir, id) < 0)
+        run->timer_file = NULL;
     return run->timer_file != NULL ? 0 : -1;
 }
 
@@ -491,14 +485,12 @@ static int open_output(struct run *run, struct muster_error *reterr)
     const struct mu_run_config *config = run->config;
     struct mu_logtree_config tree = { .log_dir = config->log_dir,
                                       .tmp_dir = config->tmp_dir,
-                                      .run_id = muster_rdzv_params_run_id(config->params) };
+                                      .run_id = muster_rdzv_params_run_id(config->params),
+                                      .seed = mu_fresh_seed() };
     struct mu_console_config out = { .fd = STDOUT_FILENO, .name = "standard output" };
     struct mu_console_config err = { .fd = STDERR_FILENO, .name = "standard error" };
-    int rc = 0;
+    int rc = open_tree(run, &tree, reterr);
 
-    if (getrandom(&tree.seed, sizeof tree.seed, 0) < 0)
-        tree.seed = (uint64_t)getpid();
-    rc = open_tree(run, &tree, reterr);
     if (rc == 0)
         rc = mu_console_start(&run->loop, &out, &run->out, reterr);
     if (rc == 0)

@@ -85,9 +85,9 @@ static int no_program(struct mu_run_problem *ret_problem, int errnum, const char
                           errnum, strerror(errnum), what);
 }
 
-static const char *search_path(mu_run_lookup *lookup, void *lookup_ctx)
+static const char *search_path(char *const *vars)
 {
-    const char *path = lookup(lookup_ctx, "PATH");
+    const char *path = mu_run_variable(vars, "PATH");
 
     return path == NULL ? path_default : path;
 }
@@ -105,11 +105,10 @@ static int check_program(const char *word, const char *path, struct mu_run_probl
 }
 
 /* PYTHON_EXEC, else the first python3 or python in PATH. */
-static int find_python(mu_run_lookup *lookup, void *lookup_ctx, char python[static PATH_MAX],
-                       struct mu_run_problem *ret_problem)
+static int find_python(char *const *vars, char python[static PATH_MAX], struct mu_run_problem *ret_problem)
 {
     static const char *const names[] = { "python3", "python" };
-    const char *given = lookup(lookup_ctx, "PYTHON_EXEC"), *path = search_path(lookup, lookup_ctx);
+    const char *given = mu_run_variable(vars, "PYTHON_EXEC"), *path = search_path(vars);
     int errnum;
 
     if (given != NULL && given[0] != '\0') {
@@ -150,14 +149,14 @@ static char **copy_words(const char *const *head, size_t head_count, char *const
 }
 
 int mu_run_command_init(struct mu_run_command *command, const struct mu_run_options *options, bool is_launch,
-                        mu_run_lookup *lookup, void *lookup_ctx, struct mu_run_problem *ret_problem)
+                        char *const *vars, struct mu_run_problem *ret_problem)
 {
     bool is_python = options->run_path || !options->no_python;
     char python[PATH_MAX];
     const char *head[8];
     size_t count = 0;
-    int rc = is_python ? find_python(lookup, lookup_ctx, python, ret_problem)
-                       : check_program(options->script, search_path(lookup, lookup_ctx), ret_problem);
+    int rc = is_python ? find_python(vars, python, ret_problem)
+                       : check_program(options->script, search_path(vars), ret_problem);
 
     if (rc < 0)
         return rc;
@@ -180,7 +179,7 @@ int mu_run_command_init(struct mu_run_command *command, const struct mu_run_opti
     if (command->argv == NULL)
         return mu_run_no_memory(ret_problem);
     command->run_path = options->run_path;
-    command->old_torch = is_python && mu_interpreter_has_old_torch(python, lookup(lookup_ctx, "HOME"));
+    command->old_torch = is_python && mu_interpreter_has_old_torch(python, mu_run_variable(vars, "HOME"));
     command->job = mu_report_job((const char *const *)command->argv, is_python, options->run_path);
     command->entry_point = options->run_path ? command->job : mu_report_entry_point(command->argv[0]);
     return 0;

@@ -18,7 +18,7 @@ struct mu_run_command {
 /* The variables that it depends on are PYTHON_EXEC and PATH. NOT_FOUND or PERMISSION: there is no such program, or it
  * may not be executed. */
 int mu_run_command_init(struct mu_run_command *command, const struct mu_run_options *options, bool is_launch,
-                        mu_run_lookup *lookup, void *lookup_ctx, struct mu_run_problem *ret_problem);
+                        char *const *vars, struct mu_run_problem *ret_problem);
 /* NOT_FOUND or PERMISSION: there is no such script, or it may not be read. A module is looked for by the interpreter
  * alone. */
 int mu_run_command_check_script(const struct mu_run_command *command, struct mu_run_problem *ret_problem);

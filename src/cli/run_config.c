@@ -37,7 +37,7 @@ struct maker {
 
 static const char *variable(const struct maker *m, const char *name)
 {
-    return mu_run_lookup_environ((void *)(uintptr_t)m->host->environ, name);
+    return mu_run_variable(m->host->environ, name);
 }
 
 static bool is_one(const char *value)
@@ -705,8 +705,7 @@ static int take_binding(struct maker *m)
 
 static int take_command(struct maker *m)
 {
-    return mu_run_command_init(&m->config->command, m->options, m->host->is_launch, mu_run_lookup_environ,
-                               (void *)(uintptr_t)m->host->environ, m->problem);
+    return mu_run_command_init(&m->config->command, m->options, m->host->is_launch, m->host->environ, m->problem);
 }
 
 /* ---- Variables that are only passed on ---- */

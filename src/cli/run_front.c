@@ -1,14 +1,12 @@
 /* The part of `muster run` that comes before everything else. */
 #include "cli/run_front.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <time.h>
-#include <unistd.h>
 
 extern char **environ;
 
@@ -94,22 +92,9 @@ static void log_start(const struct mu_run_config *config)
     mu_text_done(&text);
 }
 
-/* Run ids must differ between jobs, and need not be secret. */
-static struct mu_rng new_rng(void)
-{
-    struct timespec now;
-    uint64_t seed;
-
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        seed = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + ((uint64_t)getpid() << 40);
-    }
-    return mu_rng_seeded(seed);
-}
-
 int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run_config **ret_config)
 {
-    struct mu_rng rng = new_rng();
+    struct mu_rng rng = mu_rng_seeded(mu_fresh_seed()); /* run ids must differ between jobs; they are no secrets */
     const struct mu_run_host host = {
         .program = program, .is_launch = is_launch, .environ = environ, .root = "", .rng = &rng
     };
@@ -119,7 +104,7 @@ int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run
     int rc;
 
     *ret_config = NULL;
-    if (mu_run_options_parse(argv, is_launch, mu_run_lookup_environ, environ, &options, &problem) < 0)
+    if (mu_run_options_parse(argv, is_launch, environ, &options, &problem) < 0)
         return problem.kind == MU_RUN_USAGE ? usage(program, is_launch, &problem)
                                             : mu_run_front_fail(program, &problem);
     if (options.help)

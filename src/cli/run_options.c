@@ -68,9 +68,8 @@ int mu_run_no_memory(struct mu_run_problem *ret_problem)
     return mu_run_problem(ret_problem, MU_RUN_MEMORY, "%s", muster_error_text(MUSTER_ENOMEM));
 }
 
-const char *mu_run_lookup_environ(void *ctx, const char *name)
+const char *mu_run_variable(char *const *vars, const char *name)
 {
-    char *const *vars = ctx;
     size_t len = strlen(name);
 
     for (; *vars != NULL; vars++) {
@@ -150,8 +149,7 @@ struct parser {
     struct mu_run_options *options;
     struct mu_run_problem *problem;
     bool is_launch;
-    mu_run_lookup *lookup;
-    void *lookup_ctx;
+    char *const *vars;
     bool given[RULES];
     char unknown[UNKNOWN_MAX]; /* " --a --b" */
     size_t unknown_len;
@@ -499,7 +497,7 @@ static const char *variable(const struct parser *p, const struct rule *rule)
 {
     char name[NAME_MAX_BYTES];
 
-    return rule->traits & NO_VARIABLE ? NULL : p->lookup(p->lookup_ctx, variable_name(rule, name));
+    return rule->traits & NO_VARIABLE ? NULL : mu_run_variable(p->vars, variable_name(rule, name));
 }
 
 /* Stock reads these before anything else, so that a bad one is no usage error and even --help fails. */
@@ -539,14 +537,10 @@ static int take_defaults(struct parser *p)
     return 0;
 }
 
-int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *lookup, void *lookup_ctx,
-                         struct mu_run_options *ret_options, struct mu_run_problem *ret_problem)
+int mu_run_options_parse(char *const *argv, bool is_launch, char *const *vars, struct mu_run_options *ret_options,
+                         struct mu_run_problem *ret_problem)
 {
-    struct parser p = { .options = ret_options,
-                        .problem = ret_problem,
-                        .is_launch = is_launch,
-                        .lookup = lookup,
-                        .lookup_ctx = lookup_ctx };
+    struct parser p = { .options = ret_options, .problem = ret_problem, .is_launch = is_launch, .vars = vars };
     int rc;
 
     *ret_options = (struct mu_run_options){ 0 };

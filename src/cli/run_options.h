@@ -43,10 +43,8 @@ int mu_run_problem(struct mu_run_problem *ret_problem, enum mu_run_kind kind, co
     __attribute__((format(printf, 3, 4)));
 int mu_run_no_memory(struct mu_run_problem *ret_problem);
 
-/* The value of a variable; NULL: not set. */
-typedef const char *mu_run_lookup(void *ctx, const char *name);
-/* One for `environ` and the like: ctx is a NULL-terminated array of "NAME=value". */
-mu_run_lookup mu_run_lookup_environ;
+/* The value of a variable in a NULL-terminated array of "NAME=value"; NULL: not set. */
+const char *mu_run_variable(char *const *vars, const char *name);
 
 struct mu_run_int {
     bool is_set;
@@ -99,8 +97,8 @@ struct mu_run_options {
 
 /* `argv` begins behind the program's own words and is left alone. `is_launch`: the older command, which also has
  * --use-env. Returns 0, or a negative code with *ret_problem filled in. */
-int mu_run_options_parse(char *const *argv, bool is_launch, mu_run_lookup *lookup, void *lookup_ctx,
-                         struct mu_run_options *ret_options, struct mu_run_problem *ret_problem);
+int mu_run_options_parse(char *const *argv, bool is_launch, char *const *vars, struct mu_run_options *ret_options,
+                         struct mu_run_problem *ret_problem);
 
 /* The options as completion sees them (a mu_flag_at). `is_launch`: const bool *. */
 bool mu_run_options_flag(const void *is_launch, size_t index, struct mu_flag *ret_flag);

@@ -113,13 +113,13 @@ static int64_t flakiness(const struct mu_metrics_outcome *outcome)
     return (int64_t)(100.0 - 100.0 * (double)(outcome->remaining_restarts + 1) / (double)(outcome->max_restarts + 1));
 }
 
-void mu_metrics_final(const struct mu_metrics_outcome *outcome, struct mu_metric ret_metrics[MU_METRICS_FINAL])
+void mu_metrics_put_final(const struct mu_metrics_outcome *outcome)
 {
     bool failed = outcome->failed, retried = outcome->remaining_restarts != outcome->max_restarts;
     const struct {
         const char *name;
         int64_t value;
-    } rows[MU_METRICS_FINAL] = {
+    } rows[] = {
         { "flakiness", flakiness(outcome) },
         { "run_total", 1 },
         { "run_success_with_retries", !failed && retried },
@@ -128,17 +128,6 @@ void mu_metrics_final(const struct mu_metrics_outcome *outcome, struct mu_metric
         { "run_failed_no_retries", failed && !retried },
     };
 
-    for (int i = 0; i < MU_METRICS_FINAL; i++) {
-        (void)snprintf(ret_metrics[i].name, sizeof ret_metrics[i].name, "workers.%s.%s", outcome->role, rows[i].name);
-        ret_metrics[i].value = rows[i].value;
-    }
-}
-
-void mu_metrics_put_final(const struct mu_metrics_outcome *outcome)
-{
-    struct mu_metric metrics[MU_METRICS_FINAL];
-
-    mu_metrics_final(outcome, metrics);
-    for (int i = 0; i < MU_METRICS_FINAL; i++)
-        mu_metric_put(metrics[i].value, "%s", metrics[i].name);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        mu_metric_put(rows[i].value, "workers.%s.%s", outcome->role, rows[i].name);
 }

@@ -8,7 +8,6 @@
 #define MU_METRICS_GROUP "torchelastic"
 #define MU_METRIC_NAME_MAX 1024 /* with its NUL; longer ones are cut */
 #define MU_METRIC_LINE_MAX (MU_METRIC_NAME_MAX + 128)
-#define MU_METRICS_FINAL 6
 
 /* What is timed, under the names of PyTorch's methods. */
 #define MU_METRICS_STEPS(X)                                                                                            \
@@ -44,14 +43,8 @@ struct mu_metrics_outcome {
     int64_t remaining_restarts, max_restarts;
 };
 
-struct mu_metric {
-    char name[MU_METRIC_NAME_MAX];
-    int64_t value;
-};
-
-/* How a run ended, in the order in which it is told: flakiness, run_total, run_success_with_retries,
- * run_success_no_retries, run_failed_with_retries, run_failed_no_retries. Pure. */
-void mu_metrics_final(const struct mu_metrics_outcome *outcome, struct mu_metric ret_metrics[MU_METRICS_FINAL]);
-void mu_metrics_put_final(const struct mu_metrics_outcome *outcome); /* the same, to the sink */
+/* How a run ended: flakiness, run_total, run_success_with_retries, run_success_no_retries, run_failed_with_retries,
+ * run_failed_no_retries. */
+void mu_metrics_put_final(const struct mu_metrics_outcome *outcome);
 
 #endif

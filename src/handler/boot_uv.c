@@ -5,6 +5,7 @@
 #include "handler/boot_uv.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "handler/local_addresses.h"
 #include "store/client_uv.h"
@@ -15,7 +16,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* A request to the kv; lives until it is answered, wanted or not. */
@@ -273,13 +273,13 @@ static void on_self_ready(struct mu_client *client, const struct muster_error *e
 static void connect_to_store(struct mu_boot_uv *boot)
 {
     const struct mu_boot_uv_place *place = &boot->place;
-    struct mu_client_config config = { .host = place->addr, .port = place->port, .connect_timeout_ms = place->wait_ms };
+    struct mu_client_config config = {
+        .host = place->addr, .port = place->port, .connect_timeout_ms = place->wait_ms, .seed = mu_fresh_seed()
+    };
     struct muster_error error = { 0 };
 
     drop_self(boot);
     boot->self_id = place->id;
-    if (getrandom(&config.seed, sizeof config.seed, 0) < 0)
-        config.seed = place->id; /* it only spreads tries */
     if (mu_client_start(boot->loop, &config, on_self_ready, NULL, boot, &boot->self, &error) < 0)
         mu_boot_uv_answer(
             boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = place->id, .error = &error });

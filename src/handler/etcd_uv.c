@@ -5,6 +5,7 @@
  * publishes an address and a free port in the round's store, or reads them there -> the owner is told JOINED. A
  * failure of the boot leaves the round and is told as FAILED. Each request is answered: where etcd does not, or there
  * is no memory, with an error; then the machine tries again. */
+#include "base/clock.h"
 #include "handler/etcd_params.h"
 #include "handler/shell_uv.h"
 #include "kv/etcd_store_uv.h"
@@ -15,7 +16,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define NAME_MAX_BYTES 256
@@ -453,8 +453,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
     }
     e->shell.handler = (struct mu_handler){ { &etcd_ops }, &agent_ops };
     e->params = params;
-    if (getrandom(&e->seed, sizeof e->seed, 0) < 0)
-        e->seed = uv_hrtime();
+    e->seed = mu_fresh_seed();
     rc = mu_etcd_params_read(params, &e->place, reterr);
     if (rc == 0) {
         name_node(e);

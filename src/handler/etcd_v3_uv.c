@@ -7,6 +7,7 @@
  * the owner is told JOINED. A failure of the boot leaves the round and is told as FAILED. When etcd is away, the
  * client and the machine try again; nothing is told but that it is away. Freeing the handler ends its lease, and with
  * it all keys of this node. */
+#include "base/clock.h"
 #include "base/log.h"
 #include "handler/etcd_v3_parts_uv.h"
 #include "store/server_uv.h"
@@ -364,7 +365,8 @@ static int start_client(struct mu_v3 *v, const struct muster_rdzv_params *params
                   .protocol = text_option(params, "protocol"),
                   .ca_file = text_option(params, "cacert"),
                   .cert_file = text_option(params, "cert"),
-                  .key_file = text_option(params, "key") },
+                  .key_file = text_option(params, "key"),
+                  .seed = mu_fresh_seed() },
         .user = text_option(params, "user"),
         .password = text_option(params, "password"),
         .token = text_option(params, "token"),
@@ -374,8 +376,6 @@ static int start_client(struct mu_v3 *v, const struct muster_rdzv_params *params
         config.http.endpoints = "localhost:2379";
     if ((config.user == NULL) != (config.password == NULL))
         return mu_fail(reterr, MUSTER_EINVAL, "options 'user' and 'password' go together");
-    if (getrandom(&config.http.seed, sizeof config.http.seed, 0) < 0)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
     return mu_etcd3_start(v->shell.loop, &config, &v->etcd, reterr);
 }
 

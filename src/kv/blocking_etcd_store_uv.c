@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 struct etcd_store {
     struct muster_store base;
@@ -152,8 +151,7 @@ int mu_etcd_store_open(const struct muster_etcd_config *etcd, struct mu_kv_etcd_
     assert(timeout_ms > 0);
     if (s == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
-    if (getrandom(&http.seed, sizeof http.seed, 0) < 0)
-        http.seed = (uint64_t)mu_clock_ms();
+    http.seed = mu_fresh_seed();
     where.http = &http;
     where.seed = http.seed;
     s->base.ops = &store_ops;

@@ -5,13 +5,13 @@
  * is. */
 #include "kv/kv_job_uv.h"
 
+#include "base/clock.h"
 #include "kv/kv_c10d_uv.h"
 #include "kv/later_uv.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 #define ROUND_TIMEOUT_MS 30000 /* for the first connection to a round's store */
 #define KEY_MAX 256            /* of a key of the job's, without what is in front */
@@ -452,8 +452,7 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
     job->config.run_id = job->run_id;
     job->config.prefix = job->prefix;
     job->config.marks = job->marks;
-    if (getrandom(&job->seed, sizeof job->seed, 0) < 0)
-        job->seed = (uint64_t)(uintptr_t)job; /* it only spreads tries */
+    job->seed = mu_fresh_seed();
     mu_list_init(&job->asked);
     mu_later_open(&job->refused, loop, mu_kv_tell);
     (void)uv_timer_init(loop, &job->timer); /* only fills in memory */

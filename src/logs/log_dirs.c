@@ -21,12 +21,6 @@ static int format_path(char path[static MU_LOGTREE_PATH_MAX], struct muster_erro
     return 0;
 }
 
-static int fail_directory(struct mu_logtree *tree, const char *path, int errnum, struct muster_error *reterr)
-{
-    tree->errnum = errnum;
-    return mu_fail_errno(reterr, errnum, "make directory '%s'", path);
-}
-
 /* A new directory of mode 0700 whose name is `prefix` and random characters. */
 static int make_random(struct mu_logtree *tree, const char *dir, const char *prefix,
                        char path[static MU_LOGTREE_PATH_MAX], struct muster_error *reterr)
@@ -48,7 +42,7 @@ static int make_random(struct mu_logtree *tree, const char *dir, const char *pre
         if (errno != EEXIST)
             break;
     }
-    return fail_directory(tree, made, errno, reterr);
+    return mu_fail_errno(reterr, errno, "make directory '%s'", made);
 }
 
 /* The directory and its parents, as far as they do not exist. */
@@ -145,7 +139,7 @@ bool mu_logtree_is_null(const struct mu_logtree *tree)
 }
 
 /* attempt_<count>, or the first name of its kind that is not taken. */
-static int make_attempt(struct mu_logtree *tree, uint64_t restart_count, uint64_t round,
+static int make_attempt(const struct mu_logtree *tree, uint64_t restart_count, uint64_t round,
                         char path[static MU_LOGTREE_PATH_MAX], struct muster_error *reterr)
 {
     unsigned long long count = restart_count, number = round;
@@ -167,10 +161,10 @@ static int make_attempt(struct mu_logtree *tree, uint64_t restart_count, uint64_
         if (errno != EEXIST)
             break;
     }
-    return fail_directory(tree, path, errno, reterr);
+    return mu_fail_errno(reterr, errno, "make directory '%s'", path);
 }
 
-static int make_ranks(struct mu_logtree *tree, const char *attempt, uint32_t workers, struct muster_error *reterr)
+static int make_ranks(const char *attempt, uint32_t workers, struct muster_error *reterr)
 {
     char path[MU_LOGTREE_PATH_MAX], name[16];
     int rc;
@@ -181,26 +175,23 @@ static int make_ranks(struct mu_logtree *tree, const char *attempt, uint32_t wor
         if (rc < 0)
             return rc;
         if (mkdir(path, 0777) < 0)
-            return fail_directory(tree, path, errno, reterr);
+            return mu_fail_errno(reterr, errno, "make directory '%s'", path);
     }
     return 0;
 }
 
 int mu_logtree_attempt(struct mu_logtree *tree, uint64_t restart_count, uint64_t round, uint32_t workers,
-                       char path[static MU_LOGTREE_PATH_MAX], int *ret_errno, struct muster_error *reterr)
+                       char path[static MU_LOGTREE_PATH_MAX], struct muster_error *reterr)
 {
     char prefix[MU_LOGTREE_RUN_ID_MAX + 3];
     int rc = 0;
 
-    tree->errnum = 0;
     (void)snprintf(prefix, sizeof prefix, "/%s_", tree->run_id);
     if (tree->run[0] == '\0')
         rc = make_random(tree, tree->base, prefix, tree->run, reterr);
     if (rc == 0)
         rc = make_attempt(tree, restart_count, round, path, reterr);
     if (rc == 0)
-        rc = make_ranks(tree, path, workers, reterr);
-    if (ret_errno != NULL)
-        *ret_errno = rc < 0 ? tree->errnum : 0;
+        rc = make_ranks(path, workers, reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "log directory") : 0;
 }

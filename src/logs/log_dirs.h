@@ -30,7 +30,6 @@ struct mu_logtree {
     char run_id[MU_LOGTREE_RUN_ID_MAX + 1];
     bool is_temporary; /* base is ours, in /tmp or /var/tmp */
     struct mu_rng rng;
-    int errnum; /* of the last failure; 0 when it was not the system's */
 };
 
 struct mu_logtree_config {
@@ -46,9 +45,9 @@ int mu_logtree_open(struct mu_logtree *tree, const struct mu_logtree_config *con
 bool mu_logtree_is_null(const struct mu_logtree *tree); /* /dev/null */
 
 /* Makes a new directory for this attempt, with one for each local rank in it, and puts its path into `path`.
- * MUSTER_ELIMIT when a path gets too long, else what the system said; *ret_errno (may be NULL) is then its errno value
- * or 0, and what was made is left there. Not for /dev/null. */
+ * MUSTER_ELIMIT when a path gets too long, else what the system said; what was made is left there. Not for
+ * /dev/null. */
 int mu_logtree_attempt(struct mu_logtree *tree, uint64_t restart_count, uint64_t round, uint32_t workers,
-                       char path[static MU_LOGTREE_PATH_MAX], int *ret_errno, struct muster_error *reterr);
+                       char path[static MU_LOGTREE_PATH_MAX], struct muster_error *reterr);
 
 #endif

@@ -57,7 +57,7 @@ struct opening {
     uint64_t restart_count, round;
     uint32_t workers;
     char directory[MU_LOGTREE_PATH_MAX];
-    int rc, errnum; /* of the directory */
+    int rc; /* of the directory */
     struct muster_error error;
     size_t count;
     struct wanted items[];
@@ -133,7 +133,7 @@ static void run_open(struct mu_file_job *job)
     struct opening *o = MU_LIST_ITEM(job, struct opening, job);
     char path[MU_LOGTREE_PATH_MAX];
 
-    o->rc = mu_logtree_attempt(&o->tree, o->restart_count, o->round, o->workers, o->directory, &o->errnum, &o->error);
+    o->rc = mu_logtree_attempt(&o->tree, o->restart_count, o->round, o->workers, o->directory, &o->error);
     for (size_t i = 0; i < o->count && o->rc == 0; i++) {
         struct wanted *item = &o->items[i];
 
@@ -355,7 +355,7 @@ static int use_directory(struct mu_logs *logs, const struct opening *o, struct m
         memcpy(logs->directory, o->directory, sizeof logs->directory);
         return 0;
     }
-    if (is_full(o->errnum)) {
+    if (is_full(o->error.errnum)) {
         mu_log(MUSTER_LOG_WARNING, "%s; workers go on without log files and error files", o->error.text);
         return 0;
     }

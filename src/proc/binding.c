@@ -1,8 +1,6 @@
 /* CPUs and memory policy, by system calls: no libnuma, no numactl. */
 #include "proc/binding.h"
 
-#include "proc/in_child.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <linux/mempolicy.h>

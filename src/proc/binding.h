@@ -4,6 +4,13 @@
 
 #include "base/cpus.h"
 
+/* For functions that run in a child that shares our memory, on a stack of its own: sanitizers cannot follow them. */
+#if defined(__clang__)
+#define MU_IN_CHILD __attribute__((no_sanitize("address", "undefined", "memory", "thread")))
+#else
+#define MU_IN_CHILD __attribute__((no_sanitize_address, no_sanitize_undefined, no_sanitize_thread))
+#endif
+
 #define MU_BINDING_NODES_MAX 1024u /* as many NUMA nodes as Linux can be built for */
 
 enum mu_memory {

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proc/children.h"
-#include "proc/die_of_signal.h"
 #include "proc/stop.h"
 
 #include <dirent.h>

@@ -549,10 +549,9 @@ static int watch_worker(struct mu_group *group, uint32_t rank, const struct mu_s
     return rc;
 }
 
-int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
-                   struct muster_error *reterr)
+int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, struct muster_error *reterr)
 {
-    int errnum = 0, rc;
+    int rc;
 
     assert(group->count == 0 && !group->stopping && group->on_closed == NULL);
     assert(count > 0 && count <= MU_GROUP_WORKERS_MAX);
@@ -563,7 +562,7 @@ int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t 
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         struct mu_spawned spawned;
 
-        rc = mu_spawn_start(&specs[i], group->has_startup ? &group->startup : NULL, &spawned, &errnum, reterr);
+        rc = mu_spawn_start(&specs[i], group->has_startup ? &group->startup : NULL, &spawned, reterr);
         if (rc == 0) {
             mu_group_enlist(group, spawned.pid);
             rc = watch_worker(group, i, &spawned, reterr);
@@ -574,8 +573,6 @@ int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t 
     begun(group);
     if (rc == 0 && group->config.hang_ms > 0)
         (void)uv_timer_start(&group->looker, on_look, 0, 0);
-    if (ret_errno != NULL)
-        *ret_errno = errnum;
     return rc;
 }
 

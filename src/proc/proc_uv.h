@@ -71,9 +71,8 @@ typedef void mu_group_closed_cb(void *ctx);
 int mu_group_new(const struct mu_group_config *config, struct mu_group **ret_group, struct muster_error *reterr);
 
 /* Starts all, in order; only when EMPTY. On failure those before the one that failed are running: stop the group.
- * on_exit of a worker comes with its place in `specs`. *ret_errno (may be NULL): see mu_spawn_start(). */
-int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, int *ret_errno,
-                   struct muster_error *reterr);
+ * on_exit of a worker comes with its place in `specs`. */
+int mu_group_start(struct mu_group *group, const struct mu_spawn *specs, size_t count, struct muster_error *reterr);
 
 /* `signal` to the workers' groups, at most grace_ms, then SIGKILL: see stop.h. During the grace a second stop sends its
  * signal too, if it is another one, and the earlier end counts. on_stopped also comes when EMPTY. */

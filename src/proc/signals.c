@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -201,4 +203,20 @@ void mu_signals_unblock_all(void)
 
     (void)sigemptyset(&none);
     (void)pthread_sigmask(SIG_SETMASK, &none, NULL);
+}
+
+_Noreturn void mu_die_of(int signal)
+{
+    struct sigaction action = { .sa_handler = SIG_DFL };
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, signal);
+    (void)sigaction(signal, &action, NULL);
+    (void)prctl(PR_SET_DUMPABLE, 0);
+    if (getpid() != 1) {
+        (void)kill(getpid(), signal); /* blocked: pending until the next line */
+        (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    }
+    _exit(128 + signal);
 }

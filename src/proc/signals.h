@@ -73,4 +73,8 @@ void mu_signals_reset(const struct mu_signals *handled, const struct mu_startup 
 void mu_signals_unblock(const struct mu_signals *handled);
 void mu_signals_unblock_all(void);
 
+/* Dies of `signal` as if it had no handler, without a core file. As pid 1, which no signal kills: exits with 128 +
+ * signal. Flush first: exit() is not run. */
+_Noreturn void mu_die_of(int signal);
+
 #endif

@@ -10,8 +10,6 @@
  * A function's child is a fork, and its pipe carries the result. */
 #include "proc/spawn.h"
 
-#include "proc/in_child.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -492,50 +490,49 @@ static int say_why(const struct mu_spawn *spec, const char *step, int errnum, st
     return mu_fail_errno(reterr, errnum, "start '%s'", program);
 }
 
-static int start_command(struct command *command, struct mu_spawned *ret_spawned, int *ret_errno,
-                         struct muster_error *reterr)
+static int start_command(struct command *command, struct mu_spawned *ret_spawned, struct muster_error *reterr)
 {
     struct child *c = &command->child;
     const char *program = c->spec->argv[0];
     char step[STEP_MAX + 1] = "";
-    int ends[2];
+    int ends[2], errnum;
     pid_t pid;
 
     c->paths = candidates(program, search_path(c->envp));
     if (c->paths == NULL)
-        return mu_fail_errno(reterr, *ret_errno = ENOMEM, "start '%s'", program);
+        return mu_fail_errno(reterr, ENOMEM, "start '%s'", program);
     if (open_pipe(ends) < 0) {
-        *ret_errno = errno;
+        errnum = errno;
         free(c->paths);
-        return mu_fail_errno(reterr, *ret_errno, "start '%s': open a pipe", program);
+        return mu_fail_errno(reterr, errnum, "start '%s': open a pipe", program);
     }
     c->pipe_fd = ends[1];
     pid = clone_command(command);
-    *ret_errno = pid < 0 ? errno : 0;
+    errnum = pid < 0 ? errno : 0;
     (void)close(ends[1]);
     if (pid > 0)
-        *ret_errno = read_report(ends[0], step);
+        errnum = read_report(ends[0], step);
     (void)close(ends[0]);
     free(c->paths);
     if (pid < 0)
-        return mu_fail_errno(reterr, *ret_errno, "start '%s': make a process", program);
-    if (*ret_errno != 0) {
+        return mu_fail_errno(reterr, errnum, "start '%s': make a process", program);
+    if (errnum != 0) {
         reap(pid);
-        return say_why(c->spec, step, *ret_errno, reterr);
+        return say_why(c->spec, step, errnum, reterr);
     }
     *ret_spawned = (struct mu_spawned){ .pid = pid, .result_fd = -1 };
     return 0;
 }
 
-static int start_function(struct child *c, struct mu_spawned *ret_spawned, int *ret_errno, struct muster_error *reterr)
+static int start_function(struct child *c, struct mu_spawned *ret_spawned, struct muster_error *reterr)
 {
     const char *name = c->spec->function_name != NULL ? c->spec->function_name : "function";
     sigset_t before;
-    int ends[2];
+    int ends[2], errnum;
     pid_t pid;
 
     if (open_pipe(ends) < 0)
-        return mu_fail_errno(reterr, *ret_errno = errno, "start '%s': open a pipe", name);
+        return mu_fail_errno(reterr, errno, "start '%s': open a pipe", name);
     (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
     c->pipe_fd = ends[1];
     (void)fflush(NULL); /* or the child would write the same bytes again */
@@ -543,36 +540,31 @@ static int start_function(struct child *c, struct mu_spawned *ret_spawned, int *
     pid = fork();
     if (pid == 0)
         run_function(c, &before);
-    *ret_errno = pid < 0 ? errno : 0;
+    errnum = errno;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)close(ends[1]);
     if (pid < 0) {
         (void)close(ends[0]);
-        return mu_fail_errno(reterr, *ret_errno, "start '%s': make a process", name);
+        return mu_fail_errno(reterr, errnum, "start '%s': make a process", name);
     }
     *ret_spawned = (struct mu_spawned){ .pid = pid, .result_fd = ends[0] };
     return 0;
 }
 
 int mu_spawn_start(const struct mu_spawn *spec, const struct mu_startup *startup, struct mu_spawned *ret_spawned,
-                   int *ret_errno, struct muster_error *reterr)
+                   struct muster_error *reterr)
 {
     struct command command = { .child = { .spec = spec,
                                           .startup = startup,
                                           .envp = spec->envp != NULL ? spec->envp : (const char *const *)environ,
                                           .parent = getpid() } };
-    int errnum = 0, rc;
 
     assert(spec->function != NULL || (spec->argv != NULL && spec->argv[0] != NULL));
     for (int i = 0; i < 3; i++)
         command.child.fds[i] = spec->io[i].type == MU_STDIO_FD ? spec->io[i].fd : -1;
     if (spec->function != NULL)
-        rc = start_function(&command.child, ret_spawned, &errnum, reterr);
-    else
-        rc = start_command(&command, ret_spawned, &errnum, reterr);
-    if (ret_errno != NULL)
-        *ret_errno = errnum;
-    return rc;
+        return start_function(&command.child, ret_spawned, reterr);
+    return start_command(&command, ret_spawned, reterr);
 }
 
 /* ---- A function's result --------------------------------------------------------------------------------------- */

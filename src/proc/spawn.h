@@ -44,10 +44,10 @@ struct mu_spawned {
     int result_fd; /* a function's: non-blocking, for mu_result_read(); the caller closes it. Else -1 */
 };
 
-/* `startup` may be NULL: the child gets what we have now. On failure the error names program and reason, and
- * *ret_errno (may be NULL) is why: ENOENT (no such program), EACCES (may not be executed), ... Nothing is left then. */
+/* `startup` may be NULL: the child gets what we have now. On failure the error names program and reason, its errnum is
+ * ENOENT (no such program), EACCES (may not be executed), ..., and nothing is left. */
 int mu_spawn_start(const struct mu_spawn *spec, const struct mu_startup *startup, struct mu_spawned *ret_spawned,
-                   int *ret_errno, struct muster_error *reterr);
+                   struct muster_error *reterr);
 
 /* What comes back from a function. Zeroed memory is ready for use. */
 struct mu_result {

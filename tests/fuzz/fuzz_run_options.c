@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int rc;
 
     split(data, size);
-    rc = mu_run_options_parse(words, false, mu_run_lookup_environ, variables, &options, &problem);
+    rc = mu_run_options_parse(words, false, variables, &options, &problem);
     if (rc < 0) {
         check_problem(&problem, rc);
         return 0;

@@ -52,8 +52,7 @@ static inline int scene_parse(struct scene *scene, const char *argv, const char 
     memset(scene, 0, sizeof *scene);
     split_words(&scene->argv, argv);
     split_words(&scene->environ, variables);
-    return mu_run_options_parse(scene->argv.items, false, mu_run_lookup_environ, scene->environ.items, &scene->options,
-                                &scene->problem);
+    return mu_run_options_parse(scene->argv.items, false, scene->environ.items, &scene->options, &scene->problem);
 }
 
 /* Of what was parsed; `root` is a tree that stands for the machine, "/nowhere" for one without anything. */

@@ -120,7 +120,7 @@ static void a_worker_is_bound_before_it_runs(void **state)
                    binding.memory == MU_MEMORY_LOCAL ? "local" : "default");
     if (access("/proc/self/numa_maps", R_OK) < 0)
         *strstr(script, " && ") = '\0';
-    assert_int_equal(mu_spawn_start(&spec, NULL, &spawned, NULL, NULL), 0);
+    assert_int_equal(mu_spawn_start(&spec, NULL, &spawned, NULL), 0);
     assert_int_equal(status_of(spawned.pid), 0);
     now = affinity();
     assert_memory_equal(&now, &before, sizeof now);
@@ -134,20 +134,19 @@ static void a_worker_that_cannot_be_bound_does_not_run(void **state)
     const struct mu_spawn spec = { .argv = argv, .binding = &binding };
     struct muster_error error = { 0 };
     struct mu_spawned spawned;
-    int errnum = 0;
 
     (void)state;
     mu_cpus_add(&binding.cpus, 8190);
     mu_cpus_add(&binding.cpus, 8191);
-    assert_true(mu_spawn_start(&spec, NULL, &spawned, &errnum, &error) < 0);
-    assert_int_equal(errnum, EINVAL);
+    assert_true(mu_spawn_start(&spec, NULL, &spawned, &error) < 0);
+    assert_int_equal(error.errnum, EINVAL);
     assert_string_equal(error.text, "start '/bin/true': bind it to CPUs 8190-8191, none of which it may use now: "
                                     "Invalid argument");
     if (policy() < 0)
         return;
     binding.cpus = before;
     mu_binding_prefer_node(&binding, MU_BINDING_NODES_MAX - 1);
-    assert_true(mu_spawn_start(&spec, NULL, &spawned, &errnum, &error) < 0);
+    assert_true(mu_spawn_start(&spec, NULL, &spawned, &error) < 0);
     assert_string_equal(error.text, "start '/bin/true': set its memory policy: Invalid argument");
 }
 

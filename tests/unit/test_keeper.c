@@ -4,7 +4,6 @@
 #include "family.h"
 #include "freezer.h"
 #include "old_kernel.h"
-#include "proc/die_of_signal.h"
 #include "proc/keeper.h"
 #include "proc/proc_uv.h"
 #include "proc/signals_uv.h"
@@ -110,7 +109,7 @@ static void run_agent(int fd, const struct mu_startup *startup, const char *cons
     EXPECT(uv_poll_start(&agent.keeper, UV_READABLE | UV_DISCONNECT, on_keeper_gone) == 0);
     for (size_t i = 0; i < WORKERS; i++)
         specs[i] = (struct mu_spawn){ .argv = argv };
-    EXPECT(mu_group_start(agent.group, specs, WORKERS, NULL, NULL) == 0);
+    EXPECT(mu_group_start(agent.group, specs, WORKERS, NULL) == 0);
     (void)uv_run(&agent.loop, UV_RUN_DEFAULT);
     abort(); /* the loop ends only by _exit() */
 }

@@ -39,7 +39,7 @@ static const char *attempt(struct scene *s, uint64_t restart_count, uint64_t rou
 {
     static char path[MU_LOGTREE_PATH_MAX];
 
-    if (mu_logtree_attempt(&s->tree, restart_count, round, workers, path, NULL, &s->err) < 0)
+    if (mu_logtree_attempt(&s->tree, restart_count, round, workers, path, &s->err) < 0)
         fail_msg("%s", s->err.text);
     return path;
 }
@@ -229,7 +229,6 @@ static void paths_are_bounded(void **state)
     struct scene *s = *state;
     static char dir[2 * MU_LOGTREE_PATH_MAX];
     char path[MU_LOGTREE_PATH_MAX];
-    int errnum = -1;
 
     memset(dir, 'd', sizeof dir - 1);
     dir[0] = '/';
@@ -237,21 +236,20 @@ static void paths_are_bounded(void **state)
     assert_int_equal(open_tree(s, s->dir.path, NULL, "job"), 0);
     for (size_t len = strlen(s->dir.path); len < MU_LOGTREE_PATH_MAX - 8; len += 2)
         (void)strcpy(s->tree.base + len, "/."); /* as deep as it goes */
-    assert_int_equal(mu_logtree_attempt(&s->tree, 0, 0, 1, path, &errnum, &s->err), MUSTER_ELIMIT);
-    assert_int_equal(errnum, 0);
+    assert_int_equal(mu_logtree_attempt(&s->tree, 0, 0, 1, path, &s->err), MUSTER_ELIMIT);
+    assert_int_equal(s->err.errnum, 0);
 }
 
 static void what_the_system_says_is_told(void **state)
 {
     struct scene *s = *state;
     char path[MU_LOGTREE_PATH_MAX];
-    int errnum = 0;
 
     assert_int_equal(open_tree(s, below(s, "logs"), NULL, "job"), 0);
     assert_int_equal(rmdir(below(s, "logs")), 0);
     write_file(below(s, "logs"), "");
-    assert_int_equal(mu_logtree_attempt(&s->tree, 0, 0, 1, path, &errnum, &s->err), MUSTER_ESYSTEM);
-    assert_int_equal(errnum, ENOTDIR);
+    assert_int_equal(mu_logtree_attempt(&s->tree, 0, 0, 1, path, &s->err), MUSTER_ESYSTEM);
+    assert_int_equal(s->err.errnum, ENOTDIR);
     assert_non_null(strstr(s->err.text, "log directory: make directory '"));
 }
 

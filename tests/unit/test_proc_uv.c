@@ -170,7 +170,7 @@ static int start(struct scene *s)
     for (size_t i = 0; i < WORKERS_MAX; i++)
         s->codes[i] = 1000;
     s->exits = s->stops = 0;
-    return mu_group_start(s->group, s->specs, s->count, NULL, &s->error);
+    return mu_group_start(s->group, s->specs, s->count, &s->error);
 }
 
 static void await(struct scene *s, const char *expected, unsigned times)
@@ -420,15 +420,14 @@ static void a_callback_may_stop_and_start(struct scene *s)
 
 static void one_that_cannot_be_started_is_said_and_the_rest_can_be_stopped(struct scene *s)
 {
-    int errnum;
 
     add(s, ARGV(WORKER, "pause"));
     add(s, ARGV("/nowhere/prog"));
     add(s, ARGV(WORKER, "pause"));
     for (size_t i = 0; i < WORKERS_MAX; i++)
         s->codes[i] = 1000;
-    EXPECT(mu_group_start(s->group, s->specs, s->count, &errnum, &s->error) == MUSTER_ESYSTEM);
-    EXPECT(errnum == ENOENT);
+    EXPECT(mu_group_start(s->group, s->specs, s->count, &s->error) == MUSTER_ESYSTEM);
+    EXPECT(s->error.errnum == ENOENT);
     EXPECT(strcmp(s->error.text, "local rank 1: start '/nowhere/prog': No such file or directory") == 0);
     EXPECT(s->group->count == 1);
     (void)stop_and_run(s, SIGTERM, GRACE_MS);

@@ -91,8 +91,7 @@ static int init(struct scene *scene, struct mu_run_command *command, const char 
     memset(command, 0, sizeof *command);
     if (scene_parse(scene, argv, in_dir(variables, room)) < 0)
         fail_msg("%s", scene->problem.error.text);
-    return mu_run_command_init(command, &scene->options, is_launch, mu_run_lookup_environ, scene->environ.items,
-                               &scene->problem);
+    return mu_run_command_init(command, &scene->options, is_launch, scene->environ.items, &scene->problem);
 }
 
 /* ---- Commands ---- */
@@ -273,8 +272,8 @@ static void ten_thousand_arguments_are_passed_on(void **state)
     argv[1] = program;
     for (size_t i = 0; i < MANY; i++)
         argv[i + 2] = word;
-    assert_int_equal(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem), 0);
-    assert_int_equal(mu_run_command_init(&command, &options, false, mu_run_lookup_environ, none, &problem), 0);
+    assert_int_equal(mu_run_options_parse(argv, false, none, &options, &problem), 0);
+    assert_int_equal(mu_run_command_init(&command, &options, false, none, &problem), 0);
     given = mu_run_command_argv(&command, 7);
     while (given[count + 1] != NULL)
         assert_string_equal(given[1 + count++], "x7");
@@ -300,11 +299,6 @@ static const struct mu_agent_worker worker = {
     .use_agent_store = true,
     .error_file = "/logs/error.json",
 };
-
-static const char *value_of(char **vars, const char *name)
-{
-    return mu_run_lookup_environ(vars, name);
-}
 
 /* How often a variable is there. */
 static size_t count_of(char **vars, const char *name)
@@ -351,7 +345,7 @@ static void a_worker_gets_every_variable(void **state)
     scene_config(&scene, LINE "--no-python|/bin/sh", "MINE=kept");
     vars = mu_run_environment(scene.config, &worker);
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const char *value = value_of(vars, rows[i][0]);
+        const char *value = mu_run_variable(vars, rows[i][0]);
 
         if (value == NULL || strcmp(value, rows[i][1]) != 0)
             fail_msg("%s is '%s'", rows[i][0], value == NULL ? "(none)" : value);
@@ -361,8 +355,8 @@ static void a_worker_gets_every_variable(void **state)
     assert_int_equal(count, COUNT(rows)); /* and no more */
     free(vars);
     vars = mu_run_environment_own(scene.config, &worker);
-    assert_null(value_of(vars, "MINE"));
-    assert_string_equal(value_of(vars, "RANK"), "3");
+    assert_null(mu_run_variable(vars, "MINE"));
+    assert_string_equal(mu_run_variable(vars, "RANK"), "3");
     free(vars);
     scene_done(&scene);
 }
@@ -375,17 +369,17 @@ static void only_an_old_pytorch_gets_the_old_name_of_its_variable(void **state)
     (void)state;
     scene_config(&scene, LINE "--rdzv-conf=dialect=1.13|--no-python|/bin/sh", "");
     vars = mu_run_environment(scene.config, &worker);
-    assert_string_equal(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
+    assert_string_equal(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
     free(vars);
     scene_done(&scene);
     scene_config(&scene, LINE "--rdzv-conf=dialect=2.x|--no-python|/bin/sh", "");
     vars = mu_run_environment(scene.config, &worker);
-    assert_null(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"));
-    assert_string_equal(value_of(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+    assert_null(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"));
+    assert_string_equal(mu_run_variable(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
     scene.config->command.old_torch = true;
     free(vars);
     vars = mu_run_environment(scene.config, &worker);
-    assert_string_equal(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
+    assert_string_equal(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
     free(vars);
     scene_done(&scene);
 }
@@ -402,18 +396,18 @@ static void what_the_launcher_has_is_kept_or_replaced(void **state)
                  "TORCHELASTIC_TIMER_FILE=/theirs|ODD|=odd|TORCHELASTIC_SIGNALS_TO_HANDLE=x");
     vars = mu_run_environment(scene.config, &worker);
     assert_int_equal(count_of(vars, "RANK"), 1);
-    assert_string_equal(value_of(vars, "RANK"), "3");
+    assert_string_equal(mu_run_variable(vars, "RANK"), "3");
     assert_int_equal(count_of(vars, "WORLD_SIZE"), 1);
-    assert_string_equal(value_of(vars, "OMP_NUM_THREADS"), "4");
-    assert_string_equal(value_of(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
-    assert_string_equal(value_of(vars, "NCCL_ASYNC_ERROR_HANDLING"), "");
-    assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), "6,7");
-    assert_string_equal(value_of(vars, "TORCHELASTIC_ERROR_FILE"), "/logs/error.json");
+    assert_string_equal(mu_run_variable(vars, "OMP_NUM_THREADS"), "4");
+    assert_string_equal(mu_run_variable(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
+    assert_string_equal(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"), "");
+    assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), "6,7");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_ERROR_FILE"), "/logs/error.json");
     assert_int_equal(count_of(vars, "TORCHELASTIC_ERROR_FILE"), 1);
-    assert_string_equal(value_of(vars, "TORCHELASTIC_TIMER_FILE"), "/theirs");
-    assert_string_equal(value_of(vars, "RANKS"), "5");
-    assert_string_equal(value_of(vars, "TORCHELASTIC_SIGNALS_TO_HANDLE"), "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
-    assert_string_equal(value_of(vars, ""), "odd");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_TIMER_FILE"), "/theirs");
+    assert_string_equal(mu_run_variable(vars, "RANKS"), "5");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_SIGNALS_TO_HANDLE"), "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
+    assert_string_equal(mu_run_variable(vars, ""), "odd");
     free(vars);
     scene_done(&scene);
 }
@@ -430,9 +424,9 @@ static void odd_workers_get_odd_values(void **state)
     odd.timer_file = "/tmp/fifo";
     scene_config(&scene, LINE "--no-python|/bin/sh", "TORCHELASTIC_TIMER_FILE=/theirs");
     vars = mu_run_environment(scene.config, &odd);
-    assert_string_equal(value_of(vars, "TORCHELASTIC_USE_AGENT_STORE"), "False");
-    assert_string_equal(value_of(vars, "TORCHELASTIC_ERROR_FILE"), "");
-    assert_string_equal(value_of(vars, "TORCHELASTIC_TIMER_FILE"), "/tmp/fifo");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_USE_AGENT_STORE"), "False");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_ERROR_FILE"), "");
+    assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_TIMER_FILE"), "/tmp/fifo");
     assert_int_equal(count_of(vars, "TORCHELASTIC_TIMER_FILE"), 1);
     free(vars);
     scene_done(&scene);
@@ -446,9 +440,9 @@ static void one_worker_keeps_its_threads(void **state)
     (void)state;
     scene_config(&scene, "--no-python|/bin/sh", "");
     vars = mu_run_environment(scene.config, &worker);
-    assert_null(value_of(vars, "OMP_NUM_THREADS"));
-    assert_null(value_of(vars, "CUDA_VISIBLE_DEVICES"));
-    assert_null(value_of(vars, "TORCHELASTIC_TIMER_FILE"));
+    assert_null(mu_run_variable(vars, "OMP_NUM_THREADS"));
+    assert_null(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"));
+    assert_null(mu_run_variable(vars, "TORCHELASTIC_TIMER_FILE"));
     free(vars);
     scene_done(&scene);
 }
@@ -461,16 +455,16 @@ static void virtual_ranks_see_one_device(void **state)
     (void)state;
     scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", "CUDA_VISIBLE_DEVICES=6, 7 ,8");
     vars = mu_run_environment(scene.config, &worker);
-    assert_string_equal(value_of(vars, "LOCAL_RANK"), "0");
-    assert_string_equal(value_of(vars, "RANK"), "3");
-    assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), "7");
+    assert_string_equal(mu_run_variable(vars, "LOCAL_RANK"), "0");
+    assert_string_equal(mu_run_variable(vars, "RANK"), "3");
+    assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), "7");
     assert_int_equal(count_of(vars, "CUDA_VISIBLE_DEVICES"), 1);
     free(vars);
     scene_done(&scene);
     scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", "");
     vars = mu_run_environment(scene.config, &worker);
-    assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), "1");
-    assert_null(value_of(vars, "HIP_VISIBLE_DEVICES"));
+    assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), "1");
+    assert_null(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"));
     free(vars);
     scene_done(&scene);
 }
@@ -494,8 +488,8 @@ static void virtual_ranks_take_their_device_from_hip_s_list_first(void **state)
 
         scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", rows[i].variables);
         vars = mu_run_environment(scene.config, &worker);
-        assert_string_equal(value_of(vars, "CUDA_VISIBLE_DEVICES"), rows[i].cuda);
-        assert_string_equal(value_of(vars, "HIP_VISIBLE_DEVICES"), rows[i].hip);
+        assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), rows[i].cuda);
+        assert_string_equal(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"), rows[i].hip);
         assert_int_equal(count_of(vars, "HIP_VISIBLE_DEVICES"), 1);
         free(vars);
         scene_done(&scene);
@@ -510,8 +504,8 @@ static void ordinary_ranks_see_hip_s_list_as_it_is(void **state)
     (void)state;
     scene_config(&scene, LINE "--no-python|/bin/sh", "HIP_VISIBLE_DEVICES=2,3");
     vars = mu_run_environment(scene.config, &worker);
-    assert_string_equal(value_of(vars, "HIP_VISIBLE_DEVICES"), "2,3");
-    assert_null(value_of(vars, "CUDA_VISIBLE_DEVICES"));
+    assert_string_equal(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"), "2,3");
+    assert_null(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"));
     free(vars);
     scene_done(&scene);
 }

@@ -135,9 +135,8 @@ static int configure_older(struct scene *scene, const char *argv)
     scene->rng = mu_rng_seeded(7);
     split_words(&scene->argv, argv);
     split_words(&scene->environ, "PYTHON_EXEC=/bin/true");
-    assert_int_equal(mu_run_options_parse(scene->argv.items, true, mu_run_lookup_environ, scene->environ.items,
-                                          &scene->options, &scene->problem),
-                     0);
+    assert_int_equal(
+        mu_run_options_parse(scene->argv.items, true, scene->environ.items, &scene->options, &scene->problem), 0);
     return mu_run_config_new(&scene->options, &host, &scene->config, &scene->problem);
 }
 

@@ -430,14 +430,14 @@ static void back_end_directories_add_up_to_a_limit(void **state)
     }
     argv[count] = script;
     argv[count + 1] = NULL;
-    assert_int_equal(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem), 0);
+    assert_int_equal(mu_run_options_parse(argv, false, none, &options, &problem), 0);
     assert_int_equal(options.backend_dirs_count, MU_RUN_BACKEND_DIRS_MAX);
     assert_null(options.backend_dirs[MU_RUN_BACKEND_DIRS_MAX]);
     argv[count] = option;
     argv[count + 1] = dir;
     argv[count + 2] = script;
     argv[count + 3] = NULL;
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     assert_int_equal(problem.kind, MU_RUN_USAGE);
 }
 
@@ -448,8 +448,7 @@ static void the_older_command_has_one_more_option(void **state)
     (void)state;
     split_words(&scene.argv, "--use_env|s");
     split_words(&scene.environ, "");
-    assert_int_equal(mu_run_options_parse(scene.argv.items, true, mu_run_lookup_environ, scene.environ.items,
-                                          &scene.options, &scene.problem),
+    assert_int_equal(mu_run_options_parse(scene.argv.items, true, scene.environ.items, &scene.options, &scene.problem),
                      0);
     assert_true(scene.options.use_env);
 }
@@ -469,14 +468,14 @@ static void ten_thousand_arguments_are_the_scripts(void **state)
     argv[1] = script;
     for (size_t i = 0; i < MANY; i++)
         argv[i + 2] = word;
-    assert_int_equal(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem), 0);
+    assert_int_equal(mu_run_options_parse(argv, false, none, &options, &problem), 0);
     while (options.args[count] != NULL)
         count++;
     assert_int_equal(count, MANY);
     argv[1] = word; /* now all of them are options that nobody knows */
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     argv[MANY + 1] = script;
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     assert_int_equal(problem.kind, MU_RUN_USAGE);
     assert_memory_equal(problem.error.text, "unrecognized arguments: --nope --nope", 37);
 }
@@ -492,14 +491,14 @@ static void words_of_any_length_are_cut_in_errors_only(void **state)
     memset(word, 'x', LONG);
     word[LONG] = '\0';
     memcpy(word, "--role=", 7);
-    assert_int_equal(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem), 0);
+    assert_int_equal(mu_run_options_parse(argv, false, none, &options, &problem), 0);
     assert_int_equal(strlen(options.role), LONG - 7);
     memcpy(word, "--tee:", 6);
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     memcpy(word, "--max-restarts=", 15);
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     memcpy(word, "--n=", 4);
-    assert_true(mu_run_options_parse(argv, false, mu_run_lookup_environ, none, &options, &problem) < 0);
+    assert_true(mu_run_options_parse(argv, false, none, &options, &problem) < 0);
     free(word);
 }
 
@@ -574,10 +573,10 @@ static void variables_are_found_by_their_whole_name(void **state)
                 *vars[] = { first, second, third, odd, NULL };
 
     (void)state;
-    assert_string_equal(mu_run_lookup_environ(vars, "A"), "2");
-    assert_string_equal(mu_run_lookup_environ(vars, "AB"), "1");
-    assert_null(mu_run_lookup_environ(vars, "X"));
-    assert_null(mu_run_lookup_environ(vars, "ABC"));
+    assert_string_equal(mu_run_variable(vars, "A"), "2");
+    assert_string_equal(mu_run_variable(vars, "AB"), "1");
+    assert_null(mu_run_variable(vars, "X"));
+    assert_null(mu_run_variable(vars, "ABC"));
 }
 
 static void kinds_have_the_names_of_python(void **state)

@@ -20,7 +20,6 @@ static struct mu_startup startup; /* as it was before main() did anything */
 struct scene {
     struct mu_spawned spawned;
     struct muster_error error;
-    int errnum;
     int ends[2];
     char dir[64], path[128], line[512];
 };
@@ -44,7 +43,7 @@ static int start(struct scene *s, const char *const *argv)
 {
     struct mu_spawn spec = { .argv = argv, .io = { [1] = { .type = MU_STDIO_FD, .fd = s->ends[1] } } };
 
-    return mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error);
+    return mu_spawn_start(&spec, &startup, &s->spawned, &s->error);
 }
 
 static const char *line(struct scene *s)
@@ -124,7 +123,7 @@ static void without_a_startup_it_gets_what_we_have(void **state)
 
     (void)signal(SIGUSR1, SIG_IGN);
     (void)signal(SIGUSR2, ignore);
-    assert_int_equal(mu_spawn_start(&spec, NULL, &s->spawned, NULL, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, NULL, &s->spawned, &s->error), 0);
     (void)signal(SIGUSR1, SIG_DFL);
     (void)signal(SIGUSR2, SIG_DFL);
     (void)snprintf(s->path, sizeof s->path, " ignored=%d, fds=0,1,2,", SIGUSR1);
@@ -215,31 +214,31 @@ static void what_cannot_be_started_is_said_with_its_reason(void **state)
     struct scene *s = *state;
 
     assert_int_equal(start(s, ARGV("/nowhere/at/all")), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, ENOENT);
+    assert_int_equal(s->error.errnum, ENOENT);
     assert_string_equal(s->error.text, "start '/nowhere/at/all': No such file or directory");
 
     assert_int_equal(start(s, ARGV("nosuchprogram")), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, ENOENT);
+    assert_int_equal(s->error.errnum, ENOENT);
     assert_string_equal(s->error.text, "start 'nosuchprogram': look it up in PATH: No such file or directory");
 
     write_script(s, "script", "#!/bin/sh\n", 0600);
     assert_int_equal(start(s, ARGV(s->path)), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, EACCES);
+    assert_int_equal(s->error.errnum, EACCES);
     assert_non_null(strstr(s->error.text, "script': Permission denied"));
 
     write_script(s, "script", "#!/no/such/interpreter\n", 0700);
     assert_int_equal(start(s, ARGV(s->path)), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, ENOENT);
+    assert_int_equal(s->error.errnum, ENOENT);
     assert_non_null(strstr(s->error.text, "its interpreter"));
 
     write_script(s, "script", "nothing\n", 0700);
     assert_int_equal(start(s, ARGV(s->path)), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, ENOEXEC);
+    assert_int_equal(s->error.errnum, ENOEXEC);
 
     assert_int_equal(start(s, ARGV("/")), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, EACCES);
+    assert_int_equal(s->error.errnum, EACCES);
     assert_int_equal(start(s, ARGV("")), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, ENOENT);
+    assert_int_equal(s->error.errnum, ENOENT);
     assert_int_equal(waitpid(-1, NULL, 0), -1); /* nobody is left of all these */
     assert_int_equal(errno, ECHILD);
 }
@@ -255,27 +254,27 @@ static void the_path_is_searched_as_the_workers_environment_says(void **state)
 
     write_script(s, "prog", "#!/bin/sh\necho $0 $1\n", 0700);
     (void)snprintf(path, sizeof path, "PATH=/nowhere:%s/prog:%s:/bin", s->dir, s->dir);
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     assert_string_equal(line(s) + strlen(s->dir), "/prog x");
     assert_int_equal(status_of(s->spawned.pid), 0);
 
     /* One that may not be used is passed over, but told of if there is no other. */
     assert_int_equal(chmod(s->path, 0600), 0);
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), MUSTER_ESYSTEM);
-    assert_int_equal(s->errnum, EACCES);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), MUSTER_ESYSTEM);
+    assert_int_equal(s->error.errnum, EACCES);
 
     (void)snprintf(path, sizeof path, "PATH="); /* the directory it is started in */
     assert_int_equal(chmod(s->path, 0700), 0);
     before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_int_equal(chdir(s->dir), 0);
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     assert_int_equal(fchdir(before), 0);
     (void)close(before);
     assert_string_equal(line(s), "prog x");
     assert_int_equal(status_of(s->spawned.pid), 0);
     spec.argv = ARGV("true");
     (void)snprintf(path, sizeof path, "HOME=/"); /* no PATH at all */
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     assert_int_equal(status_of(s->spawned.pid), 0);
 }
 
@@ -292,7 +291,7 @@ static void streams_go_where_they_are_sent(void **state)
     (void)snprintf(err, sizeof err, "%s/err", s->dir);
     spec.io[0].fd = open(s->path, O_RDONLY | O_CLOEXEC);
     spec.io[2].fd = open(err, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     assert_string_equal(line(s), "from a file");
     assert_int_equal(status_of(s->spawned.pid), 0);
     assert_int_equal(pread(spec.io[2].fd, text, sizeof text, 0), 4); /* they stay open on our side */
@@ -315,7 +314,7 @@ static void streams_can_change_places(void **state)
         saved[i] = fcntl(i, F_DUPFD_CLOEXEC, 3);
     (void)dup2(s->ends[1], 1);
     (void)dup2(err[1], 2);
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     for (int i = 1; i < 3; i++) {
         (void)dup2(saved[i], i);
         (void)close(saved[i]);
@@ -405,7 +404,7 @@ static int call(struct scene *s, mu_spawn_function *function, void *ctx, struct 
     int rc = 0;
 
     *result = (struct mu_result){ 0 };
-    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->errnum, &s->error), 0);
+    assert_int_equal(mu_spawn_start(&spec, &startup, &s->spawned, &s->error), 0);
     assert_true(s->spawned.result_fd >= 0);
     while (rc == 0 && !result->complete) {
         struct pollfd ready = { .fd = s->spawned.result_fd, .events = POLLIN };
