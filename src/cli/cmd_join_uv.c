@@ -173,22 +173,8 @@ static void end(struct run *run)
 
 /* ---- Lines ---- */
 
-static void warn(const char *line)
-{
-    mu_log(MUSTER_LOG_WARNING, "%s", line);
-}
-
-static void notice(const char *line)
-{
-    mu_log(MUSTER_LOG_NOTICE, "%s", line);
-}
-
-static void inform(const char *line)
-{
-    mu_log(MUSTER_LOG_INFO, "%s", line);
-}
-
-static void each_line(struct mu_slice lines, void (*say)(const char *line))
+/* Logged at `level`; with `say`, handed to that instead. */
+static void each_line(struct mu_slice lines, enum muster_log_level level, void (*say)(const char *line))
 {
     const char *begin = lines.data, *stop;
     char line[MU_LOG_LINE_MAX];
@@ -197,7 +183,10 @@ static void each_line(struct mu_slice lines, void (*say)(const char *line))
         stop = memchr(begin, '\n', left);
         assert(stop != NULL); /* whole lines */
         (void)snprintf(line, sizeof line, "%.*s", (int)(stop - begin), begin);
-        say(line);
+        if (say != NULL)
+            say(line);
+        else
+            mu_log(level, "%s", line);
     }
 }
 
@@ -226,10 +215,10 @@ static void feed(struct run *run, struct mu_join_event event)
     event.now_ms = uv_now(&run->loop);
     mu_join_step(&run->join, &event, &effects);
     mu_cli_status(effects.status.data, effects.status.len);
-    each_line(effects.warning, warn);
-    each_line(effects.notice, notice);
-    each_line(effects.info, inform);
-    each_line(effects.err, effects.over ? mu_cli_final : mu_cli_say); /* the last words are waited for */
+    each_line(effects.warning, MUSTER_LOG_WARNING, NULL);
+    each_line(effects.notice, MUSTER_LOG_NOTICE, NULL);
+    each_line(effects.info, MUSTER_LOG_INFO, NULL);
+    each_line(effects.err, MUSTER_LOG_ERROR, effects.over ? mu_cli_final : mu_cli_say); /* the last are waited for */
     rc = print(run, effects.out);
     if (effects.at_once)
         _exit(run->join.exit_code);

@@ -6,8 +6,6 @@
 
 #include <assert.h>
 
-enum { SAID_COUNT = 6 };
-
 static const char command[] = "muster join";
 
 /* ---- Words ---- */
@@ -147,8 +145,7 @@ static void removed(struct mu_join *join, const struct muster_rdzv_event *told)
 static void joining_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
 {
     mu_waiting_take(&join->waiting, told, now_ms);
-    switch (told->type) {
-    case MUSTER_RDZV_JOINED:
+    if (told->type == MUSTER_RDZV_JOINED) {
         join->phase = MU_JOIN_STAYING;
         join->world_size = told->info->world_size;
         join->round = told->info->round;
@@ -158,27 +155,14 @@ static void joining_told(struct mu_join *join, const struct muster_rdzv_event *t
         else if (join->world_size > 1)
             join->until_ms += MU_JOIN_LINGER_MS;
         tell(join, told);
-        break;
-    case MUSTER_RDZV_FAILED:
+    } else if (told->type == MUSTER_RDZV_FAILED) { /* also what follows CLOSED */
         fail(join, told);
-        break;
-    case MUSTER_RDZV_REMOVED:
+    } else if (told->type == MUSTER_RDZV_REMOVED) {
         removed(join, told);
-        break;
-    case MUSTER_RDZV_PROGRESS:
-        break; /* the wait has it */
-    case MUSTER_RDZV_BACKEND_DOWN:
+    } else if (told->type == MUSTER_RDZV_BACKEND_DOWN) {
         backend_down(join, told, now_ms);
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
+    } else if (told->type == MUSTER_RDZV_BACKEND_UP) {
         backend_up(join, now_ms);
-        break;
-    case MUSTER_RDZV_CLOSED: /* the failure of the join follows */
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_LEFT:
-    case MUSTER_RDZV_LOOKED:
-        break;
     }
 }
 
@@ -240,27 +224,14 @@ static void leave_timed_out(struct mu_join *join, uint64_t now_ms)
 
 static void leaving_told(struct mu_join *join, const struct muster_rdzv_event *told, uint64_t now_ms)
 {
-    switch (told->type) {
-    case MUSTER_RDZV_LEFT:
+    if (told->type == MUSTER_RDZV_LEFT) {
         if (join->config.hold_ms > 0 && join->world_size > 0)
             tell(join, told);
         part(join, now_ms);
-        break;
-    case MUSTER_RDZV_REMOVED: /* out is out */
+    } else if (told->type == MUSTER_RDZV_REMOVED) { /* out is out */
         over(join);
-        break;
-    case MUSTER_RDZV_FAILED:
+    } else if (told->type == MUSTER_RDZV_FAILED) {
         could_not_leave(join, told->error);
-        break;
-    case MUSTER_RDZV_JOINED:
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_CLOSED:
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_BACKEND_DOWN:
-    case MUSTER_RDZV_BACKEND_UP:
-    case MUSTER_RDZV_PROGRESS:
-        break;
     }
 }
 
@@ -343,24 +314,10 @@ void mu_join_init(struct mu_join *join, const struct mu_join_config *config)
     *join = (struct mu_join){ .config = *config };
 }
 
-/* Everything that is said in one step. */
-static void texts_of(struct mu_join *join, struct mu_text *ret_texts[static SAID_COUNT])
-{
-    ret_texts[0] = &join->out;
-    ret_texts[1] = &join->warning;
-    ret_texts[2] = &join->notice;
-    ret_texts[3] = &join->info;
-    ret_texts[4] = &join->err;
-    ret_texts[5] = &join->status;
-}
-
 void mu_join_done(struct mu_join *join)
 {
-    struct mu_text *texts[SAID_COUNT];
-
-    texts_of(join, texts);
-    for (size_t i = 0; i < SAID_COUNT; i++)
-        mu_text_done(texts[i]);
+    for (size_t i = 0; i < MU_JOIN_SAID; i++)
+        mu_text_done(&join->said[i]);
     mu_waiting_done(&join->waiting);
 }
 
@@ -376,13 +333,11 @@ static void out_of_memory(struct mu_join *join, struct mu_join_effects *ret)
 
 void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struct mu_join_effects *ret)
 {
-    struct mu_text *texts[SAID_COUNT];
     bool failed;
 
     *ret = (struct mu_join_effects){ 0 };
-    texts_of(join, texts);
-    for (size_t i = 0; i < SAID_COUNT; i++)
-        texts[i]->buf.len = 0;
+    for (size_t i = 0; i < MU_JOIN_SAID; i++)
+        join->said[i].buf.len = 0;
     switch (event->type) {
     case MU_JOIN_START:
         assert(join->phase == MU_JOIN_JOINING && join->waiting.state == MU_WAITING_OFF);
@@ -408,17 +363,12 @@ void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struc
     else
         mu_waiting_end(&join->waiting);
     ret->over = join->phase == MU_JOIN_OVER;
-    ret->out = mu_buf_slice(&join->out.buf);
-    ret->warning = mu_buf_slice(&join->warning.buf);
-    ret->notice = mu_buf_slice(&join->notice.buf);
-    ret->info = mu_buf_slice(&join->info.buf);
-    ret->err = mu_buf_slice(&join->err.buf);
-    ret->status = mu_buf_slice(&join->status.buf);
     failed = join->waiting.names.failed || join->waiting.note.failed;
     join->waiting.names.failed = join->waiting.note.failed = false;
-    for (size_t i = 0; i < SAID_COUNT; i++) {
-        failed |= texts[i]->failed;
-        texts[i]->failed = false;
+    for (size_t i = 0; i < MU_JOIN_SAID; i++) {
+        ret->said[i] = mu_buf_slice(&join->said[i].buf);
+        failed |= join->said[i].failed;
+        join->said[i].failed = false;
     }
     if (failed)
         out_of_memory(join, ret);

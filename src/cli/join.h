@@ -20,21 +20,11 @@
 #define MU_JOIN_LEAVE_MS 2000
 #define MU_JOIN_PARTING_MS 250
 #define MU_JOIN_LOOK_MS 1000 /* between two looks at a terminal */
+#define MU_JOIN_SAID 6       /* places to say something */
 
 enum { MU_JOIN_EXIT_CLOSED = 3, MU_JOIN_EXIT_TIMEOUT = 4, MU_JOIN_EXIT_REMOVED = 5 };
 
-#define MU_JOIN_PHASES(X)                                                                                              \
-    X(JOINING)                                                                                                         \
-    X(STAYING)                                                                                                         \
-    X(LEAVING)                                                                                                         \
-    X(PARTING)                                                                                                         \
-    X(OVER)
-
-enum mu_join_phase {
-#define X(name) MU_JOIN_##name,
-    MU_JOIN_PHASES(X)
-#undef X
-};
+enum mu_join_phase { MU_JOIN_JOINING, MU_JOIN_STAYING, MU_JOIN_LEAVING, MU_JOIN_PARTING, MU_JOIN_OVER };
 
 struct mu_join_config { /* strings are borrowed, for as long as the machine is used */
     struct mu_join_about about;
@@ -58,14 +48,19 @@ struct mu_join_event { /* borrows what it points to */
     int number;
 };
 
-struct mu_join_effects {                   /* borrows from the machine, until the next step */
-    bool join, leave;                      /* ask the handler for it */
-    bool over;                             /* end what runs; the exit code stands */
-    bool at_once;                          /* without waiting for anything */
-    struct mu_slice out;                   /* whole lines for stdout */
-    struct mu_slice warning, notice, info; /* whole lines for the log */
-    struct mu_slice err;                   /* whole lines that say why it ends, each with the command's name in front */
-    struct mu_slice status;                /* what a terminal shows below them; empty: nothing */
+struct mu_join_effects { /* borrows from the machine, until the next step */
+    bool join, leave;    /* ask the handler for it */
+    bool over;           /* end what runs; the exit code stands */
+    bool at_once;        /* without waiting for anything */
+    union {
+        struct {
+            struct mu_slice out;                   /* whole lines for stdout */
+            struct mu_slice warning, notice, info; /* whole lines for the log */
+            struct mu_slice err;    /* whole lines that say why it ends, each with the command's name in front */
+            struct mu_slice status; /* what a terminal shows below them; empty: nothing */
+        };
+        struct mu_slice said[MU_JOIN_SAID]; /* all of these */
+    };
 };
 
 struct mu_join {
@@ -80,7 +75,12 @@ struct mu_join {
     uint64_t down_ms;
     struct mu_waiting waiting;
     uint64_t looked_ms; /* at the wait, for the terminal */
-    struct mu_text out, warning, notice, info, err, status;
+    union {             /* what is said in this step */
+        struct {
+            struct mu_text out, warning, notice, info, err, status;
+        };
+        struct mu_text said[MU_JOIN_SAID];
+    };
 };
 
 void mu_join_init(struct mu_join *join, const struct mu_join_config *config);

@@ -234,30 +234,16 @@ static void people_waiting(struct mu_text *out, const struct muster_rdzv_event *
 
 void mu_join_text_people(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
 {
-    switch (event->type) {
-    case MUSTER_RDZV_JOINED:
+    if (event->type == MUSTER_RDZV_JOINED)
         people_joined(out, about, event);
-        break;
-    case MUSTER_RDZV_WAITING:
+    else if (event->type == MUSTER_RDZV_WAITING)
         people_waiting(out, event);
-        break;
-    case MUSTER_RDZV_PEERS_LOST:
+    else if (event->type == MUSTER_RDZV_PEERS_LOST)
         people_lost(out, event);
-        break;
-    case MUSTER_RDZV_CLOSED:
+    else if (event->type == MUSTER_RDZV_CLOSED)
         mu_text_add_around(out, "closed: nobody can join '", about->run_id, "' any more; its members may go on\n");
-        break;
-    case MUSTER_RDZV_LEFT:
+    else if (event->type == MUSTER_RDZV_LEFT)
         mu_text_add_around(out, "left '", about->run_id, "'\n");
-        break;
-    case MUSTER_RDZV_REMOVED:
-    case MUSTER_RDZV_FAILED:
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_BACKEND_DOWN:
-    case MUSTER_RDZV_BACKEND_UP:
-    case MUSTER_RDZV_PROGRESS:
-        break;
-    }
 }
 
 /* ---- Lines for programs ---- */
@@ -313,31 +299,18 @@ static void add_error_json(struct mu_text *out, const struct muster_error *error
 void mu_join_text_json(struct mu_text *out, const struct mu_join_about *about, const struct muster_rdzv_event *event)
 {
     mu_text_add(out, "{\"event\": \"%s\"", muster_rdzv_event_name(event->type));
-    if (event->type != MUSTER_RDZV_JOINED)
-        add_round_json(out, event->round);
-    switch (event->type) {
-    case MUSTER_RDZV_JOINED:
+    if (event->type == MUSTER_RDZV_JOINED)
         json_joined(out, about, event);
-        break;
-    case MUSTER_RDZV_WAITING:
+    else
+        add_round_json(out, event->round);
+    if (event->type == MUSTER_RDZV_WAITING)
         mu_text_add(out, ", \"count\": %" PRId64, event->count);
-        break;
-    case MUSTER_RDZV_PEERS_LOST:
+    if (event->type == MUSTER_RDZV_PEERS_LOST) {
         mu_text_add(out, ", \"nodes\": ");
         add_nodes_json(out, event->nodes, event->nodes_count);
-        break;
-    case MUSTER_RDZV_FAILED:
-    case MUSTER_RDZV_BACKEND_DOWN:
-        add_error_json(out, event->error);
-        break;
-    case MUSTER_RDZV_REMOVED:
-    case MUSTER_RDZV_CLOSED:
-    case MUSTER_RDZV_LEFT:
-    case MUSTER_RDZV_LOOKED:
-    case MUSTER_RDZV_BACKEND_UP:
-    case MUSTER_RDZV_PROGRESS:
-        break;
     }
+    if (event->type == MUSTER_RDZV_FAILED || event->type == MUSTER_RDZV_BACKEND_DOWN)
+        add_error_json(out, event->error);
     mu_text_add(out, "}\n");
 }
 

@@ -80,34 +80,16 @@ static void told(struct mu_rdzv_visit *visit, const struct muster_rdzv_event *to
 {
     bool looking = visit->phase == MU_RDZV_VISIT_LOOKING, closing = visit->phase == MU_RDZV_VISIT_CLOSING;
 
-    switch (told->type) {
-    case MUSTER_RDZV_LOOKED:
-        if (looking)
-            looked(visit, told, ret);
-        break;
-    case MUSTER_RDZV_CLOSED: /* seen while looking, it is in the answer as well */
-        if (closing)
-            be_closed(visit, "is closed");
-        break;
-    case MUSTER_RDZV_FAILED:
-        if (looking || closing)
-            fail(visit, told->error);
-        break;
-    case MUSTER_RDZV_BACKEND_DOWN: /* it is tried again, for as long as there is time */
-        if (told->error != NULL)
-            visit->cause = *told->error;
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
+    if (told->type == MUSTER_RDZV_LOOKED && looking)
+        looked(visit, told, ret);
+    else if (told->type == MUSTER_RDZV_CLOSED && closing) /* seen while looking, it is in the answer as well */
+        be_closed(visit, "is closed");
+    else if (told->type == MUSTER_RDZV_FAILED && (looking || closing))
+        fail(visit, told->error);
+    else if (told->type == MUSTER_RDZV_BACKEND_DOWN && told->error != NULL) /* it is tried again while there is time */
+        visit->cause = *told->error;
+    else if (told->type == MUSTER_RDZV_BACKEND_UP)
         visit->cause.code = 0;
-        break;
-    case MUSTER_RDZV_JOINED:
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_REMOVED:
-    case MUSTER_RDZV_LEFT:
-    case MUSTER_RDZV_PROGRESS:
-        break;
-    }
 }
 
 /* ---- The machine ---- */

@@ -92,27 +92,14 @@ void mu_waiting_take(struct mu_waiting *waiting, const struct muster_rdzv_event 
 {
     if (waiting->state == MU_WAITING_OFF)
         return;
-    switch (event->type) {
-    case MUSTER_RDZV_PROGRESS:
+    if (event->type == MUSTER_RDZV_PROGRESS) {
         take_progress(waiting, event, now_ms);
-        break;
-    case MUSTER_RDZV_BACKEND_DOWN:
+    } else if (event->type == MUSTER_RDZV_BACKEND_DOWN) {
         if (waiting->state == MU_WAITING_ON)
             waiting->down_ms = now_ms;
         waiting->state = MU_WAITING_DOWN;
-        break;
-    case MUSTER_RDZV_BACKEND_UP:
+    } else if (event->type == MUSTER_RDZV_BACKEND_UP) {
         waiting->state = MU_WAITING_ON;
-        break;
-    case MUSTER_RDZV_JOINED:
-    case MUSTER_RDZV_WAITING:
-    case MUSTER_RDZV_PEERS_LOST:
-    case MUSTER_RDZV_REMOVED:
-    case MUSTER_RDZV_CLOSED:
-    case MUSTER_RDZV_LEFT:
-    case MUSTER_RDZV_FAILED:
-    case MUSTER_RDZV_LOOKED:
-        break;
     }
 }
 
@@ -123,11 +110,10 @@ static uint64_t scheduled_ms(const struct mu_waiting *waiting)
 
 uint64_t mu_waiting_due_ms(const struct mu_waiting *waiting)
 {
-    uint64_t due_ms = UINT64_MAX;
+    uint64_t due_ms = scheduled_ms(waiting);
 
     if (waiting->state == MU_WAITING_OFF)
         return UINT64_MAX;
-    due_ms = scheduled_ms(waiting);
     if (waiting->changed_ms != UINT64_MAX && waiting->changed_ms + MU_WAITING_CHANGE_MS < due_ms)
         due_ms = waiting->changed_ms + MU_WAITING_CHANGE_MS;
     return due_ms;
