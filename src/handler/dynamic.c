@@ -19,24 +19,6 @@ uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct
     return most_ms < request_timeout_ms ? most_ms : request_timeout_ms;
 }
 
-const struct mu_node *mu_dynamic_stock_host(const struct mu_doc *doc, const char *store_host)
-{
-    for (size_t i = 0; store_host != NULL && i < doc->count; i++) {
-        const struct mu_node *node = &doc->members[i].node;
-
-        if ((doc->members[i].in & MU_DOC_PARTICIPANT) != 0 && !mu_node_is_ours(node) &&
-            mu_slice_equal(node->name, mu_slice_str(store_host)))
-            return node;
-    }
-    return NULL;
-}
-
-bool mu_dynamic_may_be_ghost(const struct mu_node *node, const struct mu_node *me)
-{
-    return mu_slice_equal(node->name, me->name) && mu_node_is_ours(node) && node->pid > 0 && node->pid <= INT32_MAX &&
-           node->pid != me->pid;
-}
-
 /* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us
  * or by another. One that is in it is lost because the store that it hosts is gone. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,

@@ -12,13 +12,6 @@
 uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_rdzv_settings *settings,
                                uint64_t request_timeout_ms);
 
-/* PyTorch does not say who hosts the store. A member of PyTorch's that has the endpoint's own name does. NULL: none. */
-const struct mu_node *mu_dynamic_stock_host(const struct mu_doc *doc, const char *store_host);
-
-/* A node that was killed and started again is a new one. Whether `node` may be what is left of our predecessor, if
- * its process is gone. */
-bool mu_dynamic_may_be_ghost(const struct mu_node *node, const struct mu_node *me);
-
 /* Puts the lost into `nodes`, those that wait for the next round last; so many are *ret_waiting. Returns how the
  * others were lost: `cause`, or a constant. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,

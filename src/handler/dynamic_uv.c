@@ -1,6 +1,5 @@
-/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the
- * document machine's requests are made of the back end, what the owner is told of the nodes, who hosts the store,
- * and the notice board of those who wait for a round. */
+/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the requests of
+ * the document machine and of the inquiry are made to the back end, and what the owner is told of the nodes. */
 #include "handler/dynamic_uv.h"
 
 #include "base/log.h"
@@ -21,16 +20,15 @@
 #define PROGRESS_NODES_MAX 64 /* shown to a user who waits */
 #define WAITING_NAMED_MAX 16  /* of those who want to join, are named */
 
-enum asker { FOR_RDZV, FOR_NOBODY, FOR_HOST, FOR_BOARD };
-
 struct order {
     struct mu_order base;
     struct mu_kv_request request;
-    enum asker who;
+    void (*answered)(struct order *order); /* NULL: nobody waits for it */
+    enum mu_rdzv_event_type answer;        /* of a request of the document machine */
     struct mu_buf value, token;
 };
 
-static void beat_board(struct mu_dynamic *d);
+static void inquire(struct mu_dynamic *d, struct mu_inquiry_event event);
 
 static struct mu_dynamic *dynamic_of(struct mu_shell *shell)
 {
@@ -86,36 +84,31 @@ static void tell_lost(struct mu_dynamic *d, struct muster_rdzv_event *event)
     free(nodes);
 }
 
+static bool is_gone(int64_t pid)
+{
+    return kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+}
+
 /* What is left of an earlier process has to die first. */
 static void note_ghost(struct mu_dynamic *d)
 {
-    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
+    const struct mu_node *ghost = mu_inquiry_ghost(&d->inquiry, mu_rdzv_doc(d->rdzv), &d->shell.me, is_gone);
     char text[MU_NODE_TEXT_MAX];
 
-    for (size_t i = 0; !d->ghost_told && i < doc->count; i++) {
-        const struct mu_node *node = &doc->members[i].node;
-
-        if (!mu_dynamic_may_be_ghost(node, &d->shell.me) || kill((pid_t)node->pid, 0) == 0 || errno != ESRCH)
-            continue;
-        d->ghost_told = true;
+    if (ghost != NULL)
         mu_log(MUSTER_LOG_INFO,
                "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after "
-               "%llu s without a heartbeat",
-               d->run_id, mu_node_text(node, text),
-               (unsigned long long)(mu_rdzv_death_age_ms(&d->config.settings) / 1000));
-    }
+               "%" PRIu64 " s without a heartbeat",
+               d->run_id, mu_node_text(ghost, text), mu_rdzv_death_age_ms(&d->config.settings) / 1000);
 }
-
-static void ask_for_host(struct mu_dynamic *d);
 
 static void tell_progress(struct mu_dynamic *d, struct muster_rdzv_event *event)
 {
     char note[MU_NOTICE_BOARD_NOTE_MAX];
 
-    if (!d->host_known)
-        ask_for_host(d);
+    inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_PROGRESS });
     note_ghost(d);
-    event->note = mu_notice_board_note(&d->board, note);
+    event->note = mu_notice_board_note(&d->inquiry.board, note);
     tell_members(d, event, MU_DOC_PARTICIPANT, PROGRESS_NODES_MAX);
 }
 
@@ -153,30 +146,10 @@ static struct mu_slice slice_of(const struct muster_bytes *bytes)
     return mu_slice(bytes->data, bytes->len);
 }
 
-static enum mu_rdzv_event_type answer_type(enum mu_kv_kind kind)
-{
-    switch (kind) {
-    case MU_KV_READ:
-        return MU_RDZV_STATE;
-    case MU_KV_WRITE:
-        return MU_RDZV_WRITTEN;
-    case MU_KV_PARK:
-        return MU_RDZV_RUNG;
-    case MU_KV_TURN_TAKE:
-        return MU_RDZV_TURN;
-    case MU_KV_TURN_WAIT:
-        return MU_RDZV_TURN_CAME;
-    case MU_KV_SETTLE:
-        return MU_RDZV_SETTLED;
-    default:
-        return MU_RDZV_REQUEST_FAILED;
-    }
-}
-
 static void answer_rdzv(struct order *order)
 {
     struct mu_kv_request *request = &order->request;
-    struct mu_rdzv_event event = { .type = answer_type(request->kind), .id = order->base.id };
+    struct mu_rdzv_event event = { .type = order->answer, .id = order->base.id };
 
     if (request->rc < 0) {
         event.type = MU_RDZV_REQUEST_FAILED;
@@ -193,86 +166,46 @@ static void answer_rdzv(struct order *order)
         event.turns_done = request->done_count;
     }
     mu_shell_feed(order->base.shell, &event);
-    if (request->kind == MU_KV_READ && request->rc == 0) /* the store is there; and read again and again by who waits */
-        beat_board(dynamic_of(order->base.shell));
-}
-
-/* `host`: the node that says it hosts the store; empty: none does. */
-static void take_host(struct mu_dynamic *d, struct mu_slice host)
-{
-    struct mu_node said;
-    const struct mu_node *node = &said;
-
-    if (host.len == 0)
-        node = mu_dynamic_stock_host(mu_rdzv_doc(d->rdzv), d->store_host);
-    else if (!mu_node_read(host, &said))
-        return;
-    d->host_known = node != NULL;
-    mu_shell_feed(&d->shell, &(struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = node });
+    if (event.type == MU_RDZV_STATE)
+        inquire(dynamic_of(order->base.shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_READ });
 }
 
 static void answer_host(struct order *order)
 {
     struct mu_dynamic *d = dynamic_of(order->base.shell);
 
-    d->asking_host = false;
-    if (order->request.rc == 0)
-        take_host(d, slice_of(&order->request.bytes));
+    inquire(d, (struct mu_inquiry_event){ .type = order->request.rc == 0 ? MU_INQUIRY_ON_HOST : MU_INQUIRY_ON_NO_HOST,
+                                          .text = slice_of(&order->request.bytes),
+                                          .doc = mu_rdzv_doc(d->rdzv) });
 }
 
 static void answer_board(struct order *order)
 {
-    struct mu_dynamic *d = dynamic_of(order->base.shell);
-    struct mu_notice_board_text wanted = { .len = order->value.len };
-    bool first = !d->board.looked;
-    char before[MU_NOTICE_BOARD_NOTE_MAX], after[MU_NOTICE_BOARD_NOTE_MAX];
-
-    d->board_asked = false;
-    if (order->request.rc < 0 || !d->board.on || wanted.len > sizeof wanted.bytes)
-        return; /* at the next beat again */
-    memcpy(wanted.bytes, order->value.data, wanted.len);
-    (void)mu_notice_board_note(&d->board, before);
-    (void)mu_notice_board_see(&d->board, slice_of(&order->request.bytes), &wanted);
-    (void)mu_notice_board_note(&d->board, after);
-    if (strcmp(before, after) != 0)
-        mu_shell_tell_progress(&d->shell);
-    else if (first)
-        beat_board(d);
+    inquire(dynamic_of(order->base.shell),
+            (struct mu_inquiry_event){ .type = order->request.rc == 0 ? MU_INQUIRY_ON_BOARD : MU_INQUIRY_ON_NO_BOARD,
+                                       .text = slice_of(&order->request.bytes) });
 }
 
 static void on_done(struct mu_kv_request *request)
 {
     struct order *order = request->ctx;
 
-    if (!order->base.shell->freeing) {
-        switch (order->who) {
-        case FOR_RDZV:
-            answer_rdzv(order);
-            break;
-        case FOR_HOST:
-            answer_host(order);
-            break;
-        case FOR_BOARD:
-            answer_board(order);
-            break;
-        case FOR_NOBODY:
-            break;
-        }
-    }
+    if (!order->base.shell->freeing && order->answered != NULL)
+        order->answered(order);
     free_order(order);
 }
 
-static struct order *new_order(struct mu_dynamic *d, enum mu_kv_kind kind, uint64_t id, uint64_t timeout_ms)
+/* Copies both. NULL: no memory. */
+static struct order *new_order(struct mu_dynamic *d, uint64_t id, struct mu_slice value, struct mu_slice token)
 {
     struct order *order = mu_order_new(&d->shell, sizeof *order, id);
 
     if (order == NULL)
         return NULL;
-    order->request = (struct mu_kv_request){
-        .kind = kind, .timeout_ms = timeout_ms > 0 ? timeout_ms : 1, .done = on_done, .ctx = order
-    };
-    order->who = FOR_RDZV;
-    return order;
+    if (mu_buf_assign(&order->value, value) == 0 && mu_buf_assign(&order->token, token) == 0)
+        return order;
+    free_order(order);
+    return NULL;
 }
 
 static struct muster_slice public_slice(const struct mu_buf *buf)
@@ -280,59 +213,50 @@ static struct muster_slice public_slice(const struct mu_buf *buf)
     return (struct muster_slice){ buf->data, buf->len };
 }
 
-static void submit(struct mu_dynamic *d, struct order *order)
+static void submit(struct mu_dynamic *d, struct order *order, enum mu_kv_kind kind, uint64_t timeout_ms)
 {
-    order->request.value = public_slice(&order->value);
-    order->request.token = public_slice(&order->token);
-    d->kv->ops->submit(d->kv, &order->request);
-}
+    struct mu_kv_request *request = &order->request;
 
-static enum mu_kv_kind kind_of(enum mu_rdzv_effect_type type)
-{
-    switch (type) {
-    case MU_RDZV_DO_READ:
-        return MU_KV_READ;
-    case MU_RDZV_DO_WRITE:
-        return MU_KV_WRITE;
-    case MU_RDZV_DO_RING:
-        return MU_KV_RING;
-    case MU_RDZV_DO_PARK:
-        return MU_KV_PARK;
-    case MU_RDZV_DO_TURN_TAKE:
-        return MU_KV_TURN_TAKE;
-    case MU_RDZV_DO_TURN_WAIT:
-        return MU_KV_TURN_WAIT;
-    case MU_RDZV_DO_TURN_GIVE:
-        return MU_KV_TURN_GIVE;
-    case MU_RDZV_DO_SETTLE:
-        return MU_KV_SETTLE;
-    case MU_RDZV_DO_TELL:
-        break;
-    }
-    return MU_KV_READ; /* a tell is no request */
+    request->kind = kind;
+    request->timeout_ms = timeout_ms > 0 ? timeout_ms : 1;
+    request->value = public_slice(&order->value);
+    request->token = public_slice(&order->token);
+    request->done = on_done;
+    request->ctx = order;
+    d->kv->ops->submit(d->kv, request);
 }
 
 static void dynamic_request(struct mu_shell *shell, const void *wanted)
 {
+    static const struct {
+        enum mu_kv_kind kind;
+        enum mu_rdzv_event_type answer;
+    } requests[] = {
+        [MU_RDZV_DO_READ] = { MU_KV_READ, MU_RDZV_STATE },
+        [MU_RDZV_DO_WRITE] = { MU_KV_WRITE, MU_RDZV_WRITTEN },
+        [MU_RDZV_DO_RING] = { MU_KV_RING }, /* nobody waits for it */
+        [MU_RDZV_DO_PARK] = { MU_KV_PARK, MU_RDZV_RUNG },
+        [MU_RDZV_DO_TURN_TAKE] = { MU_KV_TURN_TAKE, MU_RDZV_TURN },
+        [MU_RDZV_DO_TURN_WAIT] = { MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME },
+        [MU_RDZV_DO_TURN_GIVE] = { MU_KV_TURN_GIVE }, /* nor for it */
+        [MU_RDZV_DO_SETTLE] = { MU_KV_SETTLE, MU_RDZV_SETTLED },
+    };
     const struct mu_rdzv_effect *effect = wanted;
     struct mu_dynamic *d = dynamic_of(shell);
-    uint64_t timeout_ms = mu_dynamic_timeout_ms(effect, &d->config.settings, d->config.request_timeout_ms);
-    struct order *order = new_order(d, kind_of(effect->type), effect->id, timeout_ms);
+    struct order *order = new_order(d, effect->id, effect->bytes, effect->token);
 
-    if (order == NULL || mu_buf_append(&order->value, effect->bytes.data, effect->bytes.len, SIZE_MAX) < 0 ||
-        mu_buf_append(&order->token, effect->token.data, effect->token.len, SIZE_MAX) < 0) {
-        if (order != NULL)
-            free_order(order);
+    if (order == NULL) {
         mu_shell_answer_late(shell, effect->id, 0);
         return;
     }
-    if (effect->id == 0)
-        order->who = FOR_NOBODY;
+    order->answered = effect->id != 0 ? answer_rdzv : NULL;
+    order->answer = requests[effect->type].answer;
     order->request.has_token = effect->has_token;
     order->request.number = effect->type == MU_RDZV_DO_PARK     ? effect->bell
                             : effect->type == MU_RDZV_DO_SETTLE ? effect->round
                                                                 : effect->turn;
-    submit(d, order);
+    submit(d, order, requests[effect->type].kind,
+           mu_dynamic_timeout_ms(effect, &d->config.settings, d->config.request_timeout_ms));
 }
 
 /* There was no memory for a request. */
@@ -345,65 +269,74 @@ static void dynamic_answer(struct mu_shell *shell, uint64_t id, unsigned how)
     mu_shell_feed(shell, &(struct mu_rdzv_event){ .type = MU_RDZV_REQUEST_FAILED, .id = id, .error = &error });
 }
 
-static void ask_for_host(struct mu_dynamic *d)
-{
-    struct order *order = d->asking_host ? NULL : new_order(d, MU_KV_HOST, 0, d->config.request_timeout_ms);
+/* ---- The inquiry ---- */
 
-    if (order == NULL)
-        return; /* asked again after the next round */
-    d->asking_host = true;
-    order->who = FOR_HOST;
-    submit(d, order);
+static void ask_host(struct mu_dynamic *d)
+{
+    struct order *order = new_order(d, 0, mu_slice(NULL, 0), mu_slice(NULL, 0));
+
+    if (order == NULL) {
+        inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_NO_HOST });
+        return;
+    }
+    order->answered = answer_host;
+    submit(d, order, MU_KV_HOST, d->config.request_timeout_ms);
 }
 
-/* The store is back: it may be another one now. */
+static void write_board(struct mu_dynamic *d, const struct mu_inquiry_effect *effect,
+                        void (*answered)(struct order *order))
+{
+    struct order *order = new_order(d, 0, effect->value, effect->expected);
+
+    if (order == NULL) {
+        if (answered != NULL)
+            inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_NO_BOARD });
+        return;
+    }
+    order->answered = answered;
+    order->request.key = muster_str(MU_NOTICE_BOARD_KEY);
+    submit(d, order, MU_KV_COMPARE_SET, d->config.request_timeout_ms);
+}
+
+static void inquire(struct mu_dynamic *d, struct mu_inquiry_event event)
+{
+    struct mu_inquiry_effect effect;
+
+    if (d->shell.freeing)
+        return;
+    event.now_ms = uv_now(d->shell.loop);
+    effect = mu_inquiry_step(&d->inquiry, &event);
+    switch (effect.type) {
+    case MU_INQUIRY_DO_NOTHING:
+        break;
+    case MU_INQUIRY_DO_ASK_HOST:
+        ask_host(d);
+        break;
+    case MU_INQUIRY_DO_WRITE_BOARD:
+        write_board(d, &effect, answer_board);
+        break;
+    case MU_INQUIRY_DO_LEAVE_BOARD:
+        write_board(d, &effect, NULL);
+        break;
+    case MU_INQUIRY_DO_TELL_PROGRESS:
+        mu_shell_tell_progress(&d->shell);
+        break;
+    case MU_INQUIRY_DO_TAKE_HOST:
+        mu_shell_feed(&d->shell,
+                      &(struct mu_rdzv_event){ .type = MU_RDZV_HOST, .node = effect.has_node ? &effect.node : NULL });
+        break;
+    }
+}
+
 static void dynamic_heard(struct mu_shell *shell, const struct mu_part_news *news)
 {
     if (news->tell == MU_PART_TELL_BACKEND_UP)
-        ask_for_host(dynamic_of(shell));
-}
-
-/* ---- The board of those who wait ---- */
-
-static void write_board(struct mu_dynamic *d, const struct mu_notice_board_text *text, enum asker who)
-{
-    struct order *order = new_order(d, MU_KV_COMPARE_SET, 0, d->config.request_timeout_ms);
-
-    if (order == NULL || mu_buf_append(&order->value, text->bytes, text->len, SIZE_MAX) < 0 ||
-        mu_buf_append(&order->token, d->board.now.bytes, d->board.now.len, SIZE_MAX) < 0) {
-        if (order != NULL)
-            free_order(order);
-        return; /* it is only a hint */
-    }
-    order->who = who;
-    order->request.key = muster_str(MU_NOTICE_BOARD_KEY);
-    d->board_asked |= who == FOR_BOARD;
-    submit(d, order);
-}
-
-/* Also once a round is complete, until it is known to all: its members are on the board no longer than they wait. */
-static void beat_board(struct mu_dynamic *d)
-{
-    struct mu_notice_board_text text;
-    uint64_t now_ms = uv_now(d->shell.loop);
-
-    if (d->shell.freeing || !mu_talk_is_joining(&d->shell.talk) || d->board_asked ||
-        !mu_notice_board_is_due(&d->board, now_ms))
-        return;
-    mu_notice_board_post(&d->board, now_ms, &text);
-    write_board(d, &text, FOR_BOARD);
+        inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_UP });
 }
 
 static void dynamic_waits(struct mu_shell *shell, bool waits)
 {
-    struct mu_dynamic *d = dynamic_of(shell);
-    struct mu_notice_board_text text;
-
-    if (waits && d->kv->ops->is_common)
-        mu_notice_board_begin(&d->board, shell->run_id, d->name, shell->nodes_min, shell->nodes_max,
-                              uv_now(shell->loop));
-    else if (!waits && mu_notice_board_end(&d->board, &text))
-        write_board(d, &text, FOR_NOBODY);
+    inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = waits ? MU_INQUIRY_ON_WAIT : MU_INQUIRY_ON_WAITED });
 }
 
 /* ---- Where the workers meet ---- */
@@ -420,7 +353,7 @@ static void dynamic_start_boot(struct mu_shell *shell)
     struct mu_boot_start start = mu_dynamic_boot_start(
         mu_rdzv_world(d->rdzv), shell->me.name, shares_store(d) ? d->store_addr : NULL, d->place.store_port, rank0);
 
-    ask_for_host(d);
+    inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_BOOT });
     start.own_addr = own_addr;
     if (d->kv->ops->local_address != NULL && !d->kv->ops->local_address(d->kv, own_addr, sizeof own_addr))
         own_addr[0] = '\0';
@@ -673,6 +606,12 @@ static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
         return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
     config.hash_seed = (struct mu_hash_seed){ random[0], random[1] };
     config.seed = random[2];
+    mu_inquiry_init(&d->inquiry, &(struct mu_inquiry_config){ .run_id = d->run_id,
+                                                              .name = d->name,
+                                                              .nodes_min = d->config.settings.nodes_min,
+                                                              .nodes_max = d->config.settings.nodes_max,
+                                                              .store_host = d->store_host,
+                                                              .has_board = d->kv->ops->is_common });
     return mu_rdzv_new(&config, &d->rdzv, reterr);
 }
 
@@ -696,7 +635,9 @@ bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place)
     d->shell.boot.config.kv = d->kv;
     mu_shell_found(&d->shell);
     if (place->hosted_by != NULL)
-        take_host(d, mu_slice_str(place->hosted_by));
+        inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_HOST,
+                                              .text = mu_slice_str(place->hosted_by),
+                                              .doc = mu_rdzv_doc(d->rdzv) });
     return true;
 }
 

@@ -3,9 +3,9 @@
 #ifndef MU_HANDLER_DYNAMIC_UV_H
 #define MU_HANDLER_DYNAMIC_UV_H
 
+#include "handler/inquiry.h"
 #include "handler/shell_uv.h"
 #include "kv/kv.h"
-#include "rdzv/notice_board.h"
 #include "rdzv/rdzv.h"
 
 struct mu_dynamic;
@@ -38,10 +38,7 @@ struct mu_dynamic {
     struct mu_rdzv *rdzv;            /* NULL while the back end is being looked for */
     char *store_addr;
     struct mu_dynamic_place place;
-    bool ghost_told;
-    bool asking_host, host_known; /* in whose process the store is */
-    struct mu_notice_board board; /* while the owner waits for a round */
-    bool board_asked;             /* its compare-and-set is under way */
+    struct mu_inquiry inquiry;
 };
 
 /* What every back end that has a dynamic rendezvous reads. Borrows from `params`. */

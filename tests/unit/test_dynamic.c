@@ -47,38 +47,6 @@ static void a_silent_store_is_noticed_before_others_miss_us(void **state)
     assert_int_equal(mu_dynamic_timeout_ms(&rows[0].effect, &settings, 3000), 3000);
 }
 
-static void a_member_of_pytorch_with_the_endpoints_name_hosts_the_store(void **state)
-{
-    (void)state;
-    enter(node("host", 1, true), MU_DOC_PARTICIPANT); /* ours say so themselves */
-    enter(node("host", 2, false), MU_DOC_WAITING);
-    enter(node("other", 3, false), MU_DOC_PARTICIPANT);
-    assert_null(mu_dynamic_stock_host(&doc, "host"));
-    enter(node("host", 4, false), MU_DOC_PARTICIPANT);
-    assert_int_equal(mu_dynamic_stock_host(&doc, "host")->pid, 4);
-    assert_null(mu_dynamic_stock_host(&doc, NULL));
-}
-
-static void an_earlier_process_of_this_host_may_be_a_ghost(void **state)
-{
-    const struct mu_node me = node("me", 10, true);
-    const struct {
-        struct mu_node node;
-        bool may;
-    } rows[] = {
-        { node("me", 9, true), true },
-        { node("me", 10, true), false },
-        { node("you", 9, true), false },
-        { node("me", 9, false), false },
-        { node("me", 0, true), false }, /* it would be our process group */
-        { node("me", INT64_C(1) << 32, true), false },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++)
-        assert_int_equal(mu_dynamic_may_be_ghost(&rows[i].node, &me), rows[i].may);
-}
-
 static void of_the_lost_those_who_wait_come_last(void **state)
 {
     struct mu_node lost[] = { node("a", 1, true), node("b", 2, true), node("c", 3, true) }, sorted[3];
@@ -138,8 +106,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
         TEST(a_silent_store_is_noticed_before_others_miss_us),
-        TEST(a_member_of_pytorch_with_the_endpoints_name_hosts_the_store),
-        TEST(an_earlier_process_of_this_host_may_be_a_ghost),
         TEST(of_the_lost_those_who_wait_come_last),
         TEST(a_lost_node_that_is_still_listed_hosts_the_store),
         TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),
