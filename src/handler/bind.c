@@ -170,12 +170,6 @@ static bool is_localhost(const char *name)
            (len >= sizeof suffix && strcasecmp(name + len - (sizeof suffix - 1), suffix) == 0);
 }
 
-/* Other nodes were not told loopback, and of all interfaces they use one. */
-bool mu_bind_is_needed(const struct mu_bind_plan *plan, const union mu_addr *addr)
-{
-    return !mu_addr_is_loopback(addr) && plan->reason != MU_BIND_INTERFACES;
-}
-
 bool mu_bind_is_universal(const char *host)
 {
     union mu_addr addr;
@@ -251,6 +245,51 @@ void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *
     if (question->also != NULL)
         add_addr(ret_plan, question->also);
     add_text(ret_plan, loopback);
+}
+
+/* ---- What comes of it ---- */
+
+/* Other nodes were not told loopback, and of all interfaces they use one. */
+static bool is_needed(const struct mu_bind_plan *plan, const union mu_addr *addr)
+{
+    return !mu_addr_is_loopback(addr) && plan->reason != MU_BIND_INTERFACES;
+}
+
+int mu_bind_each(const struct mu_bind_plan *plan, const union mu_addr *own, size_t own_count, mu_bind_listen *listen,
+                 void *ctx, struct muster_error *reterr)
+{
+    bool every = strcmp(plan->hosts, MU_LISTEN_ANY) == 0;
+    const char *at = every ? NULL : plan->hosts;
+    char item[MU_HOST_MAX];
+    union mu_addr addr;
+
+    for (size_t i = 0; every && i < own_count; i++)
+        (void)listen(ctx, &own[i], reterr);
+    while (next_item(&at, item, sizeof item)) {
+        int rc = mu_addr_parse(item, 0, &addr) ? listen(ctx, &addr, reterr) : 0;
+
+        if (rc < 0 && is_needed(plan, &addr))
+            return rc;
+    }
+    return 0;
+}
+
+bool mu_bind_warning(const struct mu_bind_plan *plan, const char *host, const char *store, bool others,
+                     char text[static MU_BIND_WARNING_MAX])
+{
+    if (plan->reason == MU_BIND_NOT_OWN)
+        (void)snprintf(text, MU_BIND_WARNING_MAX,
+                       "'%.300s' is not an address of this machine, so %s listens on every address; --bind ADDR limits "
+                       "that",
+                       host, store);
+    else if (plan->reason == MU_BIND_INTERFACES && others)
+        (void)snprintf(text, MU_BIND_WARNING_MAX,
+                       "'%.300s' is a loopback address on this machine, so %s also listens on the addresses of all "
+                       "interfaces; --bind ADDR limits that",
+                       host, store);
+    else
+        return false;
+    return true;
 }
 
 /* ---- What the user says ---- */

@@ -66,8 +66,19 @@ struct mu_bind_plan {
 };
 
 void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *ret_plan);
-/* Whether a server of that plan that cannot listen on `addr`, one of its addresses, is of no use. */
-bool mu_bind_is_needed(const struct mu_bind_plan *plan, const union mu_addr *addr);
+
+typedef int mu_bind_listen(void *ctx, const union mu_addr *addr, struct muster_error *reterr);
+/* Calls `listen` for every address of the plan, for a server that is there already. "Every address" means those of all
+ * interfaces, `own`: it cannot be had where a single one is taken. Returns the error of an address that other nodes
+ * were told; without the others the server is of use. */
+int mu_bind_each(const struct mu_bind_plan *plan, const union mu_addr *own, size_t own_count, mu_bind_listen *listen,
+                 void *ctx, struct muster_error *reterr);
+
+#define MU_BIND_WARNING_MAX 512
+/* What a user should know of a plan that listens on more than `host`; false: nothing. `store`: what listens, as a noun.
+ * `others`: nodes of other machines are expected. */
+bool mu_bind_warning(const struct mu_bind_plan *plan, const char *host, const char *store, bool others,
+                     char text[static MU_BIND_WARNING_MAX]);
 
 /* It means the same on every machine: an address, or localhost. Other names may be resolved differently elsewhere. */
 bool mu_bind_is_universal(const char *host);

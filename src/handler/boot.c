@@ -756,7 +756,7 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
     out->count = 0;
     if (event->type == MU_BOOT_ON_START) {
         start_round(boot, event, out);
-    } else if (event->type == MU_BOOT_ON_STOP) {
+    } else if (event->type == MU_BOOT_ON_STOP && is_under_way(boot)) {
         end(boot, MU_BOOT_IDLE);
         close_old_store(boot, out);
     } else if (event->type == MU_BOOT_ON_TIME) {
@@ -788,4 +788,27 @@ int mu_boot_told_code(int code)
 {
     assert(code < 0);
     return muster_error_is_rdzv(code) ? code : MUSTER_ERDZV_CONNECTION;
+}
+
+bool mu_boot_lookup_want(enum mu_boot_lookup *lookup)
+{
+    bool is_free = *lookup == MU_BOOT_LOOKUP_FREE;
+
+    *lookup = is_free ? MU_BOOT_LOOKUP_BUSY : MU_BOOT_LOOKUP_NEXT;
+    return is_free;
+}
+
+void mu_boot_lookup_forget(enum mu_boot_lookup *lookup)
+{
+    if (*lookup != MU_BOOT_LOOKUP_FREE)
+        *lookup = MU_BOOT_LOOKUP_STALE;
+}
+
+enum mu_boot_lookup mu_boot_lookup_answered(enum mu_boot_lookup *lookup)
+{
+    enum mu_boot_lookup was = *lookup;
+
+    assert(was != MU_BOOT_LOOKUP_FREE);
+    *lookup = was == MU_BOOT_LOOKUP_NEXT ? MU_BOOT_LOOKUP_BUSY : MU_BOOT_LOOKUP_FREE;
+    return was;
 }

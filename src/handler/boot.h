@@ -227,4 +227,19 @@ enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool age
 
 int mu_boot_told_code(int code); /* of a FAIL, as the owner of a rendezvous is told it */
 
+/* Where to listen for the address of an effect may have to be looked up, and only one look-up is under way at a time:
+ *
+ *   FREE --want--> BUSY --answered--> FREE, with the plan
+ *                   |  \--want--> NEXT --answered--> BUSY, asked for the newest
+ *            forget v               | forget
+ *                 STALE <-----------+
+ *                   | --want--> NEXT
+ *                   +--answered--> FREE, and nobody wants the plan */
+enum mu_boot_lookup { MU_BOOT_LOOKUP_FREE, MU_BOOT_LOOKUP_BUSY, MU_BOOT_LOOKUP_STALE, MU_BOOT_LOOKUP_NEXT };
+
+bool mu_boot_lookup_want(enum mu_boot_lookup *lookup); /* true: ask now; false: once the other one is answered */
+void mu_boot_lookup_forget(enum mu_boot_lookup *lookup);
+/* Returns what it was. BUSY: the plan is wanted. NEXT: ask now for what is wanted. */
+enum mu_boot_lookup mu_boot_lookup_answered(enum mu_boot_lookup *lookup);
+
 #endif

@@ -138,12 +138,10 @@ static void close_store(struct mu_boot_uv *boot, struct mu_server **store)
 
 static void say_where(const struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
-    if (plan->reason == MU_BIND_NOT_OWN)
-        mu_log(
-            MUSTER_LOG_WARNING,
-            "rendezvous '%s': '%s' is not an address of this machine, so the workers' store listens on every address; "
-            "--bind ADDR limits that",
-            boot->machine.run_id, boot->place.addr);
+    char text[MU_BIND_WARNING_MAX];
+
+    if (mu_bind_warning(plan, boot->place.addr, "the workers' store", false, text))
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", boot->machine.run_id, text);
     else
         mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': the workers' store listens on %s", boot->machine.run_id,
                plan->hosts);
@@ -285,29 +283,19 @@ static void connect_to_store(struct mu_boot_uv *boot)
             boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = place->id, .error = &error });
 }
 
-/* Another address than the one for which the store was opened: it may have to listen there, too. Every address means
- * those of all interfaces, for it cannot be had where a single one is taken already. What fails here is found by
- * connecting. */
+static int listen_at(void *ctx, const union mu_addr *addr, struct muster_error *reterr)
+{
+    return mu_server_listen_also(ctx, addr, reterr);
+}
+
+/* Another address than the one for which the store was opened: it may have to listen there, too. What fails here and is
+ * not needed is found by connecting. */
 static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan, struct muster_error *reterr)
 {
-    union mu_addr addrs[MU_BIND_INTERFACES_MAX];
-    bool single = strcmp(plan->hosts, MU_LISTEN_ANY) != 0;
-    size_t count = single ? 0 : mu_own_addresses(addrs, MU_BIND_INTERFACES_MAX);
-    char text[MU_BIND_TEXT_MAX];
-    char *rest = text;
-    int rc = 0;
+    union mu_addr own[MU_BIND_INTERFACES_MAX];
+    size_t count = mu_own_addresses(own, MU_BIND_INTERFACES_MAX);
 
-    memcpy(text, plan->hosts, sizeof text);
-    for (const char *host; single && rc == 0 && (host = strsep(&rest, ",")) != NULL;) {
-        if (!mu_addr_parse(host, 0, &addrs[0]))
-            continue;
-        rc = mu_server_listen_also(boot->workers, &addrs[0], reterr);
-        if (!mu_bind_is_needed(plan, &addrs[0]))
-            rc = 0;
-    }
-    for (size_t i = 0; i < count; i++)
-        (void)mu_server_listen_also(boot->workers, &addrs[i], reterr);
-    return rc;
+    return boot->workers == NULL ? 0 : mu_bind_each(plan, own, count, listen_at, boot->workers, reterr);
 }
 
 static void set_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
@@ -320,7 +308,7 @@ static void set_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effe
 
 static void forget_place(struct mu_boot_uv *boot)
 {
-    boot->place.wanted = false;
+    mu_boot_lookup_forget(&boot->lookup);
     mu_bind_uv_cancel(&boot->ask);
 }
 
@@ -336,7 +324,7 @@ static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
     struct muster_error error = { 0 };
 
-    if (boot->workers != NULL && listen_also(boot, plan, &error) < 0)
+    if (listen_also(boot, plan, &error) < 0)
         mu_boot_uv_answer(
             boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = boot->place.id, .error = &error });
     else
@@ -345,28 +333,31 @@ static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 
 /* ---- Where to listen ---- */
 
-static void go_there(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
-{
-    boot->place.wanted = false;
-    if (boot->place.type == MU_BOOT_DO_CHECK_SELF)
-        check_self(boot, plan);
-    else
-        open_for(boot, plan);
-}
-
 static void ask_for_place(struct mu_boot_uv *boot);
+
+/* `plan`: what was asked for; NULL: it was cancelled. */
+static void on_plan(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    switch (mu_boot_lookup_answered(&boot->lookup)) {
+    case MU_BOOT_LOOKUP_BUSY:
+        if (boot->place.type == MU_BOOT_DO_CHECK_SELF)
+            check_self(boot, plan);
+        else
+            open_for(boot, plan);
+        break;
+    case MU_BOOT_LOOKUP_NEXT:
+        ask_for_place(boot);
+        break;
+    case MU_BOOT_LOOKUP_STALE:
+    case MU_BOOT_LOOKUP_FREE:
+        break;
+    }
+}
 
 static void on_planned(void *ctx, const struct mu_bind_plan *plan)
 {
-    struct mu_boot_uv *boot = ctx;
-
-    if (boot->place.wanted && !boot->closing) {
-        if (plan != NULL && boot->asked_id == boot->place.id)
-            go_there(boot, plan);
-        else
-            ask_for_place(boot); /* it was another one's */
-    }
-    part_gone(boot);
+    on_plan(ctx, plan);
+    part_gone(ctx);
 }
 
 static void ask_for_place(struct mu_boot_uv *boot)
@@ -374,19 +365,16 @@ static void ask_for_place(struct mu_boot_uv *boot)
     const struct mu_bind bind = mu_boot_bind(&boot->machine);
     struct mu_bind_plan plan;
 
-    if (mu_bind_uv_ask(&boot->ask, boot->loop, &bind, boot->place.addr, &plan, on_planned, boot)) {
-        go_there(boot, &plan);
-        return;
-    }
-    boot->asked_id = boot->place.id;
-    boot->parts++;
+    if (mu_bind_uv_ask(&boot->ask, boot->loop, &bind, boot->place.addr, &plan, on_planned, boot))
+        on_plan(boot, &plan);
+    else
+        boot->parts++;
 }
 
 static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
     set_place(boot, effect);
-    boot->place.wanted = true;
-    if (!boot->ask.busy)
+    if (mu_boot_lookup_want(&boot->lookup))
         ask_for_place(boot);
 }
 
@@ -514,8 +502,6 @@ void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start
 
 void mu_boot_uv_stop(struct mu_boot_uv *boot)
 {
-    if (!mu_boot_uv_is_on(boot))
-        return;
     forget_round(boot);
     step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
 }
@@ -550,8 +536,7 @@ int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config
         (void)gethostname(hostname, sizeof hostname - 1);
         machine.hostname = hostname;
     }
-    if ((machine.standalone || machine.at_localhost) && !knows_localhost())
-        machine.loopback_name = "127.0.0.1";
+    machine.loopback_name = knows_localhost() ? "localhost" : "127.0.0.1";
     return mu_boot_init(&boot->machine, &machine, reterr);
 }
 

@@ -31,7 +31,6 @@ struct mu_boot_uv_config {
 
 /* What is to be done once it is known where to listen for `addr`. */
 struct mu_boot_uv_place {
-    bool wanted;
     enum mu_boot_effect_type type; /* OPEN_STORE, KEEP_STORE, FREE_PORT, CHECK_SELF; or REACH, which listens nowhere */
     uint64_t id, wait_ms;
     uint16_t port;
@@ -48,8 +47,8 @@ struct mu_boot_uv {
     struct mu_client *self;    /* the connection to the workers' store: to ourselves, or to see that it is there */
     uint64_t self_id;
     struct mu_boot_uv_place place;
-    struct mu_bind_uv ask; /* where to listen for place.addr, or for one that is no longer wanted */
-    uint64_t asked_id;
+    enum mu_boot_lookup lookup; /* of where to listen for place.addr */
+    struct mu_bind_uv ask;
     bool stepping; /* an answer that comes now waits until the step that wanted it is over */
     bool has_answer;
     struct mu_boot_event answer;
@@ -71,7 +70,7 @@ void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx));
 
 /* A round was joined; ends what was under way for another one. */
 void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start);
-/* The round is over before it began: nothing is told of it any more. Does nothing where nothing is under way. */
+/* The round is over before it began: nothing is told of it any more. */
 void mu_boot_uv_stop(struct mu_boot_uv *boot);
 bool mu_boot_uv_is_on(const struct mu_boot_uv *boot); /* started, and neither done, failed nor stopped */
 /* GOT, MISSING, FOUND, SET or REQUEST_FAILED, with the id of the request. */

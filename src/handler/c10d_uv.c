@@ -166,18 +166,10 @@ static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
 static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
 {
     const char *run_id = c->dynamic.run_id;
+    char text[MU_BIND_WARNING_MAX];
 
-    if (plan->reason == MU_BIND_NOT_OWN)
-        mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': '%s' is not an address of this machine, so its store listens on every address; --bind "
-               "ADDR limits that",
-               run_id, c->host);
-    else if (plan->reason == MU_BIND_INTERFACES && c->dynamic.config.settings.nodes_max > 1)
-        mu_log(
-            MUSTER_LOG_WARNING,
-            "rendezvous '%s': '%s' is a loopback address on this machine, so its store also listens on the addresses "
-            "of all interfaces; --bind ADDR limits that",
-            run_id, c->host);
+    if (mu_bind_warning(plan, c->host, "its store", c->dynamic.config.settings.nodes_max > 1, text))
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", run_id, text);
     mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u of %s", run_id, (unsigned)port_of(c),
            plan->hosts);
 }

@@ -1,5 +1,5 @@
-/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the requests of
- * the document machine and of the inquiry are made to the back end, and what the owner is told of the nodes. */
+/* The dynamic rendezvous: one document in a back end (rdzv.h). The shell drives its machines; here is how the requests
+ * of the document machine and of the inquiry are made to the back end, and what the owner is told of the nodes. */
 #include "handler/dynamic_uv.h"
 
 #include "base/log.h"
@@ -234,11 +234,11 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
     } requests[] = {
         [MU_RDZV_DO_READ] = { MU_KV_READ, MU_RDZV_STATE },
         [MU_RDZV_DO_WRITE] = { MU_KV_WRITE, MU_RDZV_WRITTEN },
-        [MU_RDZV_DO_RING] = { MU_KV_RING }, /* nobody waits for it */
+        [MU_RDZV_DO_RING] = { .kind = MU_KV_RING }, /* nobody waits for it */
         [MU_RDZV_DO_PARK] = { MU_KV_PARK, MU_RDZV_RUNG },
         [MU_RDZV_DO_TURN_TAKE] = { MU_KV_TURN_TAKE, MU_RDZV_TURN },
         [MU_RDZV_DO_TURN_WAIT] = { MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME },
-        [MU_RDZV_DO_TURN_GIVE] = { MU_KV_TURN_GIVE }, /* nor for it */
+        [MU_RDZV_DO_TURN_GIVE] = { .kind = MU_KV_TURN_GIVE }, /* nor for it */
         [MU_RDZV_DO_SETTLE] = { MU_KV_SETTLE, MU_RDZV_SETTLED },
     };
     const struct mu_rdzv_effect *effect = wanted;

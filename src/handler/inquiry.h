@@ -67,13 +67,13 @@ struct mu_inquiry { /* by mu_inquiry_init(); there is nothing to be freed */
     bool ghost_told;
 };
 
-void mu_inquiry_init(struct mu_inquiry *inquiry, const struct mu_inquiry_config *config);
+void mu_inquiry_init(struct mu_inquiry *q, const struct mu_inquiry_config *config);
 /* The same state and event give the same effect. */
-struct mu_inquiry_effect mu_inquiry_step(struct mu_inquiry *inquiry, const struct mu_inquiry_event *event);
+struct mu_inquiry_effect mu_inquiry_step(struct mu_inquiry *q, const struct mu_inquiry_event *event);
 
 /* A node that was killed and started again is a new one, and what is left of its predecessor is listed until its
- * heartbeat is missed. The first such ghost, and only the first time; NULL: none. `is_gone`: there is no such process. */
-const struct mu_node *mu_inquiry_ghost(struct mu_inquiry *inquiry, const struct mu_doc *doc, const struct mu_node *me,
+ * heartbeat is missed. Returns the first such ghost, once; NULL: none. `is_gone`: there is no such process. */
+const struct mu_node *mu_inquiry_ghost(struct mu_inquiry *q, const struct mu_doc *doc, const struct mu_node *me,
                                        bool (*is_gone)(int64_t pid));
 
 #endif

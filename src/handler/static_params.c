@@ -146,12 +146,10 @@ int mu_static_error(const struct mu_static_place *place, int rc, struct muster_e
 
 void mu_static_warn_of_bind(const struct mu_static_place *place, const struct mu_bind_plan *plan)
 {
-    if (plan->reason == MU_BIND_NOT_OWN)
-        mu_log(
-            MUSTER_LOG_WARNING,
-            "static rendezvous: '%s' is not an address of this machine, so its store listens on every address; --bind "
-            "ADDR limits that",
-            place->host);
+    char text[MU_BIND_WARNING_MAX];
+
+    if (mu_bind_warning(plan, place->host, "its store", false, text))
+        mu_log(MUSTER_LOG_WARNING, "static rendezvous: %s", text);
 }
 
 struct muster_rdzv_info mu_static_info(const struct mu_static_place *place, struct muster_store *store)

@@ -1,6 +1,8 @@
 /* Where servers listen: what the user says, what a host is on this machine, and what that comes to. */
+#include "base/error.h"
 #include "handler/bind.h"
 #include "pure.h"
+#include "store/listen.h"
 
 #include <stdio.h>
 
@@ -219,18 +221,78 @@ static void the_first_bound_address_is_one_for_others(void **state)
     }
 }
 
+struct listener {
+    char tried[256];
+    const char *fails_at;
+};
+
+static int listen_at(void *ctx, const union mu_addr *addr, struct muster_error *reterr)
+{
+    struct listener *listener = ctx;
+    char text[MU_ADDR_TEXT_MAX];
+
+    assert_true(mu_addr_host(addr, text, sizeof text));
+    strcat(strcat(listener->tried, text), " ");
+    return strcmp(listener->fails_at, text) == 0 ? mu_fail(reterr, MUSTER_EADDRINUSE, "no") : 0;
+}
+
 static void an_address_that_others_were_told_is_needed(void **state)
 {
-    struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
-    union mu_addr loopback, other;
+    static const struct {
+        enum mu_bind_reason reason;
+        const char *hosts, *fails_at, *tried;
+        int rc;
+    } rows[] = {
+        { MU_BIND_OWN, "192.0.2.1,127.0.0.1", "", "192.0.2.1 127.0.0.1 ", 0 },
+        { MU_BIND_OWN, "192.0.2.1,127.0.0.1", "127.0.0.1", "192.0.2.1 127.0.0.1 ", 0 },
+        { MU_BIND_OWN, "192.0.2.1,127.0.0.1", "192.0.2.1", "192.0.2.1 ", MUSTER_EADDRINUSE },
+        { MU_BIND_ASKED, "192.0.2.1,name", "", "192.0.2.1 ", 0 },
+        /* One of them is used. */
+        { MU_BIND_INTERFACES, "192.0.2.1,127.0.0.1", "192.0.2.1", "192.0.2.1 127.0.0.1 ", 0 },
+        { MU_BIND_NOT_OWN, MU_LISTEN_ANY, "10.0.0.1", "10.0.0.1 10.0.0.2 ", 0 },
+    };
+    union mu_addr own[2];
 
     (void)state;
-    assert_true(mu_addr_parse("127.0.0.1", 0, &loopback));
-    assert_true(mu_addr_parse("192.0.2.1", 0, &other));
-    assert_true(mu_bind_is_needed(&plan, &other));
-    assert_false(mu_bind_is_needed(&plan, &loopback));
-    plan.reason = MU_BIND_INTERFACES; /* one of them is used */
-    assert_false(mu_bind_is_needed(&plan, &other));
+    assert_true(mu_addr_parse("10.0.0.1", 0, &own[0]) && mu_addr_parse("10.0.0.2", 0, &own[1]));
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_bind_plan plan = { .reason = rows[i].reason };
+        struct listener listener = { .fails_at = rows[i].fails_at };
+        struct muster_error error;
+
+        strcpy(plan.hosts, rows[i].hosts);
+        assert_int_equal(mu_bind_each(&plan, own, COUNT(own), listen_at, &listener, &error), rows[i].rc);
+        assert_string_equal(listener.tried, rows[i].tried);
+    }
+}
+
+static void a_server_that_listens_on_more_than_was_said_is_warned_of(void **state)
+{
+    static const struct {
+        enum mu_bind_reason reason;
+        bool others;
+        const char *text;
+    } rows[] = {
+        { MU_BIND_ASKED, true, NULL },
+        { MU_BIND_OWN, true, NULL },
+        { MU_BIND_INTERFACES, false, NULL },
+        { MU_BIND_INTERFACES, true,
+          "'h' is a loopback address on this machine, so its store also listens on the addresses of all interfaces; "
+          "--bind ADDR limits that" },
+        { MU_BIND_NOT_OWN, false,
+          "'h' is not an address of this machine, so its store listens on every address; --bind ADDR limits that" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_bind_plan plan = { .reason = rows[i].reason };
+        char text[MU_BIND_WARNING_MAX];
+        bool warns = mu_bind_warning(&plan, "h", "its store", rows[i].others, text);
+
+        assert_int_equal(warns, rows[i].text != NULL);
+        if (warns)
+            assert_string_equal(text, rows[i].text);
+    }
 }
 
 int main(void)
@@ -243,6 +305,7 @@ int main(void)
         cmocka_unit_test(what_is_bound_covers_addresses),
         cmocka_unit_test(the_first_bound_address_is_one_for_others),
         cmocka_unit_test(an_address_that_others_were_told_is_needed),
+        cmocka_unit_test(a_server_that_listens_on_more_than_was_said_is_warned_of),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

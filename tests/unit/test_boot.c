@@ -925,6 +925,37 @@ static void a_store_is_opened_renewed_or_left_to_worker_0(void **state)
     assert_int_equal(mu_boot_told_code(MUSTER_ERDZV_TIMEOUT), MUSTER_ERDZV_TIMEOUT);
 }
 
+static void one_look_up_is_under_way_and_the_newest_is_wanted(void **state)
+{
+    static const struct {
+        enum mu_boot_lookup before, wanted, forgotten, answered;
+        bool asks;
+    } rows[] = {
+#define ROW(before, wanted, forgotten, answered, asks)                                                                 \
+    { MU_BOOT_LOOKUP_##before, MU_BOOT_LOOKUP_##wanted, MU_BOOT_LOOKUP_##forgotten, MU_BOOT_LOOKUP_##answered, asks }
+        ROW(FREE, BUSY, FREE, FREE, true),
+        ROW(BUSY, NEXT, STALE, FREE, false),
+        ROW(STALE, NEXT, STALE, FREE, false),
+        ROW(NEXT, NEXT, STALE, BUSY, false),
+#undef ROW
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        enum mu_boot_lookup lookup = rows[i].before;
+
+        assert_int_equal(mu_boot_lookup_want(&lookup), rows[i].asks);
+        assert_int_equal(lookup, rows[i].wanted);
+        lookup = rows[i].before;
+        mu_boot_lookup_forget(&lookup);
+        assert_int_equal(lookup, rows[i].forgotten);
+        lookup = rows[i].before;
+        if (lookup != MU_BOOT_LOOKUP_FREE)
+            assert_int_equal(mu_boot_lookup_answered(&lookup), rows[i].before);
+        assert_int_equal(lookup, rows[i].answered);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -966,6 +997,7 @@ int main(void)
         SCENE(names_of_any_length_are_cut_or_refused),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_store_is_opened_renewed_or_left_to_worker_0),
+        cmocka_unit_test(one_look_up_is_under_way_and_the_newest_is_wanted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* What a dynamic handler asks the store beside the document machine: a scene is a list of what happens, and what comes of
- * each. */
+/* What a dynamic handler asks the store beside the document machine: a scene is a list of what happens, and what comes
+ * of each. */
 #include "handler/inquiry.h"
 #include "pure.h"
 
