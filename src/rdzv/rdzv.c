@@ -99,13 +99,13 @@ void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase)
     switch (phase) {
     case MU_RDZV_PHASE_IDLE:
         mu_rdzv_set_bell(r, BELL_NONE);
-        r->held_back = false;
+        mu_rdzv_hold_back(r, false);
         break;
     case MU_RDZV_PHASE_SETTLING:
         assert(r->main_id != 0 && r->main_type == MU_RDZV_DO_SETTLE);
         break;
     case MU_RDZV_PHASE_MEMBER:
-        assert(r->world_valid && r->world.round == r->sights.doc.round && r->copy == COPY_STORED);
+        assert(has_world(r) && r->world.round == r->sights.doc.round && r->copy == COPY_STORED);
         break;
     case MU_RDZV_PHASE_LEAVING:
         assert(r->maybe_in || is_writing(r));
@@ -116,6 +116,18 @@ void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase)
     }
 }
 
+void mu_rdzv_set_close(struct mu_rdzv *r, enum close_state state)
+{
+    assert(state != CLOSE_TOLD || r->doc.closed || r->sights.doc.closed);
+    r->close = state;
+}
+
+/* It is not asked for any more. */
+static void end_close(struct mu_rdzv *r)
+{
+    mu_rdzv_set_close(r, r->sights.doc.closed ? CLOSE_TOLD : CLOSE_NONE);
+}
+
 /* Whatever was under way has no meaning any more; a write of it may still take place. */
 void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
@@ -123,7 +135,7 @@ void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     r->main_id = 0;
     r->lost_writes = 0;
     r->write_after_ms = 0;
-    r->held_back = false;
+    mu_rdzv_hold_back(r, false);
     mu_rdzv_give_turn(r, out);
 }
 
@@ -141,10 +153,10 @@ static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
                    (unsigned long long)(r->settings.join_ms / 1000));
     r->spare = r->turn_in_vain = false;
     if (!r->has_turns || is_away(r) || r->turn_state == TURN_HELD)
-        r->want_read = true;
+        mu_rdzv_look_now(r);
     else if (r->turn_state == TURN_NONE)
-        mu_rdzv_take_turn(r, out); /* we will want to write; the document is read when it is our turn */
-    if (is_away(r)) /* it is tried before it is given up, however long the pause between tries has become */
+        mu_rdzv_take_turn(r, out);           /* we will want to write; the document is read when it is our turn */
+    if (is_away(r) && r->look == LOOK_RETRY) /* before it is given up, however long the pause has become */
         r->retry_at_ms = sooner(r->retry_at_ms, now_ms + MU_RDZV_LAST_TRY_MS / 2);
 }
 
@@ -162,33 +174,42 @@ static void on_leave(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects 
     r->op_start_ms = now_ms;
     r->deadline_ms = now_ms + r->settings.close_ms;
     r->spare = false;
-    r->retry_at_ms = now_ms;
-    r->want_read = true;
+    mu_rdzv_set_look(r, LOOK_NOW);
 }
 
 static void on_close(struct mu_rdzv *r, uint64_t now_ms)
 {
-    r->closing = true;
+    mu_rdzv_set_close(r, CLOSE_ASKED);
     r->close_deadline_ms = now_ms + r->settings.close_ms;
-    r->want_read = true;
+    mu_rdzv_look_now(r);
+}
+
+void mu_rdzv_answer_look(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
+    if (r->looking)
+        tell(out, MU_RDZV_TELL_LOOKED);
+    r->looking = false;
 }
 
 static void on_look(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
+    r->looking = true;
     if (r->copy != COPY_NONE && !is_away(r) && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
         r->error = (struct muster_error){ 0 };
-        tell(out, MU_RDZV_TELL_LOOKED);
-        return;
+        mu_rdzv_answer_look(r, out);
+    } else {
+        mu_rdzv_look_now(r);
     }
-    r->looking = true;
-    r->want_read = true;
 }
 
 static void on_stop(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     mu_rdzv_abandon(r, out);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-    r->closing = r->looking = r->want_read = false;
+    end_close(r);
+    r->looking = false;
+    if (r->look == LOOK_NOW)
+        mu_rdzv_set_look(r, LOOK_SLOWLY);
     tell(out, MU_RDZV_TELL_LEFT);
 }
 
@@ -198,7 +219,7 @@ void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     mu_rdzv_abandon(r, out);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-    r->world_valid = false;
+    mu_rdzv_forget_world(r);
     tell_failed(out, MU_RDZV_JOIN);
 }
 
@@ -224,11 +245,17 @@ static void say_not_done(struct mu_rdzv *r, const char *what)
                   is_away(r) ? cause.text : "");
 }
 
+void mu_rdzv_refuse_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+{
+    assert(r->close == CLOSE_ASKED);
+    end_close(r);
+    tell_failed(out, MU_RDZV_CLOSE);
+}
+
 void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    r->closing = false;
     say_not_done(r, "closed");
-    tell_failed(out, MU_RDZV_CLOSE);
+    mu_rdzv_refuse_close(r, out);
 }
 
 void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out)
@@ -319,14 +346,15 @@ static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 /* What holds between two steps. */
 static void check(const struct mu_rdzv *r)
 {
-    assert(r->phase != MU_RDZV_PHASE_MEMBER || r->world_valid);
+    assert(r->phase != MU_RDZV_PHASE_MEMBER || has_world(r));
     assert(r->phase != MU_RDZV_PHASE_SETTLING || (r->main_id != 0 && r->main_type == MU_RDZV_DO_SETTLE));
     assert((r->bell_state == BELL_PARKED) == (r->park_id != 0));
     assert((r->turn_id != 0) == (r->turn_state == TURN_TAKING || r->turn_state == TURN_WAITING));
     assert(r->turn_state != TURN_NONE || r->turn == 0);
-    assert(!r->told_down || is_away(r));
-    assert(!is_away(r) || !is_active(r) || r->retry_at_ms != 0 || r->main_id != 0); /* it is asked again */
-    assert(r->value != VALUE_GONE || !r->has_token);
+    assert(r->told_store <= r->store);
+    assert(r->look != LOOK_RETRY || r->main_id == 0);
+    assert(!is_away(r) || !is_active(r) || r->look == LOOK_RETRY || r->main_id != 0); /* it is asked again */
+    assert(r->copy != COPY_NONE || !has_world(r));
     assert(r->lost_count <= r->world.count && r->told_lost <= r->world.count);
     assert(r->doc.participants <= r->doc.count && r->doc.waiting <= r->doc.count && r->doc.spares <= r->doc.count);
 }
@@ -383,7 +411,7 @@ enum mu_rdzv_phase mu_rdzv_phase(const struct mu_rdzv *r)
 
 bool mu_rdzv_doc_exists(const struct mu_rdzv *r)
 {
-    return r->has_token && r->value != VALUE_FOREIGN;
+    return r->value == VALUE_FINE || r->value == VALUE_REFUSED;
 }
 
 const struct mu_doc *mu_rdzv_doc(const struct mu_rdzv *r)

@@ -24,7 +24,7 @@ void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_m
     if (r->value != value)
         r->value_since_ms = now_ms;
     r->value = value;
-    assert(value != VALUE_GONE || !r->has_token); /* there is nothing that a write could replace */
+    assert((value != VALUE_GONE && value != VALUE_FOREIGN) || r->size == 0);
 }
 
 /* The document is not for us, and is left as it is. The owner's requests fail at once; a member bears it for as long as
@@ -32,16 +32,11 @@ void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_m
 void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     mu_rdzv_set_value(r, VALUE_REFUSED, now_ms);
-    r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
+    mu_rdzv_try_later(r, now_ms);
     r->error = *error;
-    if (r->looking) {
-        r->looking = false;
-        tell(out, MU_RDZV_TELL_LOOKED);
-    }
-    if (r->closing) {
-        r->closing = false;
-        tell_failed(out, MU_RDZV_CLOSE);
-    }
+    mu_rdzv_answer_look(r, out);
+    if (r->close == CLOSE_ASKED)
+        mu_rdzv_refuse_close(r, out);
     if (is_joining(r)) {
         mu_rdzv_fail_join(r, out);
     } else if (r->phase == MU_RDZV_PHASE_LEAVING) {
@@ -50,7 +45,7 @@ void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_
         tell_failed(out, MU_RDZV_LEAVE);
     } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->value_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        r->world_valid = false;
+        mu_rdzv_forget_world(r);
         tell_failed(out, MU_RDZV_TIME);
     }
 }
@@ -179,23 +174,31 @@ void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event)
         r->away_since_ms = r->refused_since_ms = event->now_ms;
 }
 
+/* `now_ms` and not when it was asked: we may have paused in between. */
+static void set_store(struct mu_rdzv *r, enum store_state state, uint64_t now_ms)
+{
+    if (state == STORE_SILENT)
+        r->away_since_ms = now_ms;
+    if (state == STORE_REFUSED)
+        r->refused_since_ms = now_ms;
+    assert(state != STORE_SILENT || r->store == STORE_HERE);
+    assert(state != STORE_REFUSED || r->store == STORE_SILENT);
+    r->store = state;
+}
+
 /* Tells that the store is away, and once more when it turns out that nobody listens there. */
 static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     enum store_state before = r->store;
     struct mu_rdzv_effect *effect = NULL;
 
-    if (before == STORE_HERE) {
-        r->store = STORE_SILENT;
-        r->away_since_ms = event->now_ms; /* and not since it was asked: we may have paused in between */
-    }
-    if (event->gone && before != STORE_REFUSED) {
-        r->store = STORE_REFUSED;
-        r->refused_since_ms = event->now_ms;
-    }
-    if ((r->told_down && r->store == before) || r->phase == MU_RDZV_PHASE_IDLE)
+    if (before == STORE_HERE)
+        set_store(r, STORE_SILENT, event->now_ms);
+    if (event->gone && before != STORE_REFUSED)
+        set_store(r, STORE_REFUSED, event->now_ms);
+    if (r->told_store == r->store || r->phase == MU_RDZV_PHASE_IDLE)
         return;
-    r->told_down = true;
+    r->told_store = r->store;
     effect = tell(out, MU_RDZV_TELL_BACKEND_DOWN);
     effect->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
                                            : event->now_ms - r->away_since_ms;
@@ -210,9 +213,8 @@ void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *ev
         return;
     }
     r->maybe_in |= r->main_type == MU_RDZV_DO_WRITE;
-    r->retry_at_ms = event->now_ms + mu_rng_jitter(&r->rng, r->retry_ms, 50);
+    mu_rdzv_retry_at(r, event->now_ms + mu_rng_jitter(&r->rng, r->retry_ms, 50));
     r->retry_ms = sooner(r->retry_ms * 2, retry_max_ms(r));
-    r->want_read = false;
     r->error = *event->error;
     if (r->phase == MU_RDZV_PHASE_SETTLING)
         mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* look again; the round may be another one by then */
@@ -221,20 +223,16 @@ void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *ev
         r->spare = false; /* of what? Unless the store is back in time, and lists us */
         r->deadline_ms = event->now_ms + r->settings.join_ms;
     }
-    if (r->looking) {
-        r->looking = false;
-        tell(out, MU_RDZV_TELL_LOOKED);
-    }
+    mu_rdzv_answer_look(r, out);
 }
 
 void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    if (r->told_down)
+    assert(r->look != LOOK_RETRY); /* this is the answer */
+    if (r->told_store != STORE_HERE)
         tell(out, MU_RDZV_TELL_BACKEND_UP);
-    r->store = STORE_HERE;
-    r->told_down = false;
+    r->store = r->told_store = STORE_HERE;
     r->retry_ms = MU_RDZV_RETRY_MS;
-    r->retry_at_ms = 0;
 }
 
 /* ---- A document that is gone, or was overwritten ---- */
@@ -246,7 +244,7 @@ static bool holds_round(const struct mu_rdzv *r)
     const struct mu_doc *last = &r->sights.doc;
     bool leaving = r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_LEAVING;
 
-    return r->copy == COPY_STORED && last->complete && mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT) && r->world_valid &&
+    return r->copy == COPY_STORED && last->complete && mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT) && has_world(r) &&
            last->round == r->world.round &&
            (r->phase == MU_RDZV_PHASE_MEMBER || (leaving && r->value == VALUE_FOREIGN));
 }
@@ -275,15 +273,15 @@ static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
     int64_t doc_now_us =
         mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
 
-    assert(holds_round(r) && r->has_token == (r->value == VALUE_FOREIGN));
+    assert(holds_round(r) && (r->value == VALUE_GONE || r->value == VALUE_FOREIGN));
     if (mu_doc_copy(&r->doc, &r->sights.doc) < 0) {
-        try_later(r, event->now_ms);
+        mu_rdzv_try_later(r, event->now_ms);
         return;
     }
     renew_heartbeats(&r->doc);
     r->dead_count = 0;
     if (mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
-        try_later(r, event->now_ms);
+        mu_rdzv_try_later(r, event->now_ms);
         return;
     }
     mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
@@ -308,9 +306,9 @@ static void begin_anew(struct mu_rdzv *r, const struct mu_rdzv_event *event, str
     mu_doc_reset(&r->incoming, last->dialect); /* there may be others yet who read only that */
     r->incoming.round = r->copy == COPY_STORED ? last->round + 1 : last->round;
     if (r->value == VALUE_GONE)
-        mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
+        mu_rdzv_set_value(r, VALUE_NONE, event->now_ms);
     if (mu_rdzv_see(r, &r->incoming, COPY_MADE_UP, event, out) < 0)
-        try_later(r, event->now_ms);
+        mu_rdzv_try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);
 }
@@ -321,7 +319,7 @@ static void restore(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct
     if (may_put_back(r, event->now_ms))
         put_back(r, event, out);
     else if (others_may_restore(r, event->now_ms))
-        r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS / 2;
+        mu_rdzv_retry_at(r, event->now_ms + MU_RDZV_POLL_MS / 2);
     else
         begin_anew(r, event, out);
 }
@@ -329,7 +327,6 @@ static void restore(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct
 /* The store has no document: it is new, or has lost its data. */
 void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
-    r->has_token = false;
     r->size = 0;
     mu_rdzv_set_value(r, VALUE_GONE, event->now_ms);
     restore(r, event, out);
@@ -339,22 +336,17 @@ void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
 void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error,
                         struct mu_rdzv_effects *out)
 {
-    bool first;
+    bool first = r->value != VALUE_FOREIGN;
 
-    if (mu_rdzv_keep_token(r, event->token, 0) < 0) {
-        try_later(r, event->now_ms);
+    if (mu_rdzv_keep_token(r, VALUE_FOREIGN, event->token, 0, event->now_ms) < 0) {
+        mu_rdzv_try_later(r, event->now_ms);
         return;
     }
-    first = r->value != VALUE_FOREIGN;
-    mu_rdzv_set_value(r, VALUE_FOREIGN, event->now_ms);
     (void)mu_fail(&r->error, MUSTER_ERDZV_STATE, "somebody has overwritten the document: %s; %s", error->text,
                   may_put_back(r, event->now_ms) ? "putting it back" : "waiting for its members to put it back");
     if (first)
         tell(out, MU_RDZV_TELL_FOREIGN);
-    if (r->looking) {
-        r->looking = false;
-        tell(out, MU_RDZV_TELL_LOOKED);
-    }
+    mu_rdzv_answer_look(r, out);
     restore(r, event, out);
 }
 

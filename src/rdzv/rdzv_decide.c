@@ -17,22 +17,19 @@ uint64_t mu_rdzv_everybody_is_back_ms(const struct mu_rdzv *r, const struct mu_d
 {
     uint64_t when = 0;
 
-    if (!r->world_valid || doc->round != r->world.round + 1 || doc->waiting > 0)
+    if (!has_world(r) || doc->round != r->world.round + 1 || doc->waiting > 0)
         return NEVER;
     if (doc->spares > 0 && (int64_t)doc->participants < r->settings.nodes_max)
         return NEVER; /* they are about to step in */
     for (size_t i = 0; i < r->world.count; i++) {
-        uint64_t wait_ms = r->expired[i] ? 0 : MU_RDZV_LEFT_MS;
-        uint64_t until = 0;
+        const struct presence *presence = &r->presences[i];
+        uint64_t wait_ms = presence->state == EXPIRED ? 0 : MU_RDZV_LEFT_MS;
 
         if (mu_doc_has(doc, &r->world.members[i], MU_DOC_PARTICIPANT))
             continue;
-        if (r->absent_ms[i] == 0)
+        if (presence->state == PRESENT)
             return NEVER;
-        if (wait_ms < r->settings.lost_node_wait_ms)
-            wait_ms = r->settings.lost_node_wait_ms;
-        until = r->absent_ms[i] + wait_ms;
-        when = until > when ? until : when;
+        when = later(when, presence->since_ms + later(wait_ms, r->settings.lost_node_wait_ms));
     }
     return when;
 }
@@ -118,7 +115,7 @@ static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan, u
 
 static enum mu_rdzv_action next_action(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
 {
-    if (r->closing && !r->doc.closed && now_ms <= r->close_deadline_ms)
+    if (r->close == CLOSE_ASKED && !r->doc.closed && now_ms <= r->close_deadline_ms)
         return MU_RDZV_MARK_CLOSED;
     return next_in_phase(r, plan, now_ms);
 }
@@ -127,7 +124,7 @@ static enum mu_rdzv_action next_action(struct mu_rdzv *r, struct plan *plan, uin
 static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     if (now_ms < r->write_after_ms) {
-        r->held_back = true;
+        mu_rdzv_hold_back(r, true);
         return false;
     }
     if (!mu_rdzv_needs_turn(r, action))
@@ -143,7 +140,7 @@ static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t no
         break;
     }
     if (r->main_sent_ms < r->turn_held_ms)
-        r->want_read = true;
+        mu_rdzv_look_now(r);
     return r->main_sent_ms >= r->turn_held_ms;
 }
 
@@ -200,7 +197,7 @@ void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_
 
     r->out.len = 0;
     if (r->codec->encode(&r->doc, &r->out) < 0) {
-        r->retry_at_ms = now_ms + MU_RDZV_POLL_MS; /* no memory: read again later, and then write */
+        mu_rdzv_try_later(r, now_ms);
         return;
     }
     r->plan = *plan;
@@ -210,7 +207,7 @@ void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_
     effect = request(r, MU_RDZV_DO_WRITE, now_ms, out);
     effect->bytes = mu_buf_slice(&r->out);
     effect->token = mu_buf_slice(&r->token);
-    effect->has_token = r->has_token;
+    effect->has_token = has_token(r);
     tell(out, MU_RDZV_TELL_PLANNED);
 }
 
@@ -218,14 +215,13 @@ void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_
 
 static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    if (r->doc.closed) {
-        if (r->closing || (r->phase == MU_RDZV_PHASE_MEMBER && !r->told_closed)) {
-            r->told_closed = true;
-            tell(out, MU_RDZV_TELL_CLOSED)->asked = r->closing ? MU_RDZV_CLOSE : MU_RDZV_TIME;
-        }
-        r->closing = false;
-    } else if (r->closing && now_ms > r->close_deadline_ms) {
+    bool asked = r->close == CLOSE_ASKED;
+
+    if (!r->doc.closed && asked && now_ms > r->close_deadline_ms)
         mu_rdzv_fail_close(r, out);
+    if (r->doc.closed && (asked || (r->phase == MU_RDZV_PHASE_MEMBER && r->close == CLOSE_NONE))) {
+        mu_rdzv_set_close(r, CLOSE_TOLD);
+        tell(out, MU_RDZV_TELL_CLOSED)->asked = asked ? MU_RDZV_CLOSE : MU_RDZV_TIME;
     }
 }
 
@@ -299,16 +295,14 @@ void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
 
     if (refuses(r, event->now_ms, out))
         return;
-    if (r->looking) {
-        r->looking = false;
+    if (r->looking)
         r->error = (struct muster_error){ 0 };
-        tell(out, MU_RDZV_TELL_LOOKED);
-    }
+    mu_rdzv_answer_look(r, out);
     if (r->phase == MU_RDZV_PHASE_MEMBER)
         mu_rdzv_watch_round(r, event->now_ms, out);
     conclude_closing(r, event->now_ms, out);
     plan.phase = r->phase;
-    r->held_back = false;
+    mu_rdzv_hold_back(r, false);
     doc_now_us = mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
     for (;;) {
         action = next_action(r, &plan, event->now_ms);
@@ -322,7 +316,7 @@ void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
             break;
         if (mu_rdzv_apply(r, &plan, action, event->now_ms, doc_now_us) < 0) {
             (void)mu_rdzv_refresh_view(r);
-            r->retry_at_ms = event->now_ms + MU_RDZV_POLL_MS;
+            mu_rdzv_try_later(r, event->now_ms);
             return;
         }
     }

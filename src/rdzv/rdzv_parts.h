@@ -34,9 +34,10 @@ enum copy_state {
 
 /* What the store has. */
 enum value_state {
-    VALUE_FINE,    /* a document, or none where none has to be; or not known */
+    VALUE_NONE,    /* no document, where none has to be; or not known */
+    VALUE_FINE,    /* a document; `token` stands for it */
     VALUE_GONE,    /* no document any more; its members may put it back */
-    VALUE_FOREIGN, /* a value that is no document; the same */
+    VALUE_FOREIGN, /* a value that is no document; the same. `token` stands for it */
     VALUE_REFUSED  /* a document that is not for us: of another layout, or with another node of our identity */
 };
 
@@ -53,6 +54,23 @@ enum host_state {
 enum bell_state { BELL_NONE, BELL_PARKED, BELL_RUNG, BELL_LATER };
 
 enum turn_state { TURN_NONE, TURN_TAKING, TURN_WAITING, TURN_HELD };
+
+/* When the document is read next. */
+enum look_state {
+    LOOK_SLOWLY,    /* by the slow read, or when something is due: see next_look_ms() */
+    LOOK_HELD_BACK, /* the same, and at write_after_ms, for which a write waits */
+    LOOK_NOW,
+    LOOK_RETRY /* at retry_at_ms and not before: a request failed, or its answer was of no use */
+};
+
+/* Closing, as the owner asked for it; TOLD: it knows that the rendezvous is closed. */
+enum close_state { CLOSE_NONE, CLOSE_ASKED, CLOSE_TOLD };
+
+/* A member of our round, by the document. */
+struct presence {
+    enum { PRESENT, LEFT, EXPIRED } state; /* EXPIRED: gone by our own judgement */
+    uint64_t since_ms;                     /* unless it is PRESENT */
+};
 
 /* A write that is prepared or under way. */
 struct plan {
@@ -87,14 +105,13 @@ struct mu_rdzv {
     struct mu_node *removed; /* whom our last write removed as dead */
     size_t removed_count, removed_room;
     struct mu_buf token, out;
-    bool has_token;
     size_t size;   /* in bytes, as stored */
     bool all_ours; /* nobody in it is PyTorch */
     int64_t bell;
     bool maybe_in; /* a write of ours took place, or may have */
     enum copy_state copy;
     enum value_state value;
-    uint64_t value_since_ms;   /* unless it is FINE */
+    uint64_t value_since_ms;
     uint64_t deadline_seen_ms; /* when we first saw the deadline that is in the document */
     uint64_t complete_jitter_ms;
 
@@ -115,18 +132,18 @@ struct mu_rdzv {
     bool turn_in_vain; /* one of this join was: the bell rings also for what gives us nothing to write */
     unsigned lost_writes;
     uint64_t write_after_ms;
-    bool held_back; /* a write waits for write_after_ms */
+    enum look_state look;
+    uint64_t retry_ms, retry_at_ms; /* the next delay; LOOK_RETRY */
 
     /* The back end. */
-    enum store_state store;
+    enum store_state store, told_store;       /* as it is; as the owner was told */
     uint64_t away_since_ms, refused_since_ms; /* unless it is HERE; if it is REFUSED */
-    bool told_down;
-    uint64_t retry_ms, retry_at_ms;
     struct muster_error error;
 
     /* What is asked. */
     enum mu_rdzv_phase phase;
-    bool want_read, looking, closing, told_closed;
+    bool looking; /* LOOK is not answered yet */
+    enum close_state close;
     uint64_t op_start_ms, deadline_ms, close_deadline_ms;
     bool spare;            /* by the last document: then deadline_ms does not count */
     char came[CAME_MAX];   /* who had come, for people, when the document was last seen in time */
@@ -135,12 +152,10 @@ struct mu_rdzv {
     struct past_round past[PAST_MAX]; /* that we were a member of */
     size_t past_count;                /* so many were put there; the last PAST_MAX are kept */
 
-    /* The round we are, or were last, a member of. */
+    /* The round we are, or were last, a member of; has_world() false: there is none. */
     struct mu_rdzv_world world;
-    struct mu_doc world_doc; /* which has its names */
-    bool world_valid;
-    uint64_t *absent_ms; /* of world.members: since when not seen any more; 0: there */
-    bool *expired;       /* and that by our own judgement */
+    struct mu_doc world_doc;    /* which has its names */
+    struct presence *presences; /* of world.members */
     uint64_t joined_ms, hold_ms, hold_until_ms;
     size_t told_lost; /* so many of them were told */
     uint64_t lost_since_ms,
@@ -205,6 +220,17 @@ static inline uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static inline bool has_world(const struct mu_rdzv *r)
+{
+    return r->world.count > 0;
+}
+
+/* There is something that a write replaces; else it has to be the first. */
+static inline bool has_token(const struct mu_rdzv *r)
+{
+    return r->value == VALUE_FINE || r->value == VALUE_FOREIGN;
+}
+
 static inline bool is_away(const struct mu_rdzv *r)
 {
     return r->store != STORE_HERE;
@@ -226,22 +252,19 @@ static inline bool is_joining(const struct mu_rdzv *r)
     return r->phase == MU_RDZV_PHASE_EXITING || r->phase == MU_RDZV_PHASE_JOINING || r->phase == MU_RDZV_PHASE_SETTLING;
 }
 
-/* There is no memory for what has come: as if it had not. */
-static inline void try_later(struct mu_rdzv *r, uint64_t now_ms)
-{
-    r->retry_at_ms = now_ms + MU_RDZV_POLL_MS;
-}
-
 static inline bool is_active(const struct mu_rdzv *r)
 {
-    return r->phase != MU_RDZV_PHASE_IDLE || r->closing || r->looking;
+    return r->phase != MU_RDZV_PHASE_IDLE || r->close == CLOSE_ASKED || r->looking;
 }
 
 /* rdzv.c */
 void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase);
+void mu_rdzv_set_close(struct mu_rdzv *r, enum close_state state);
 void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_answer_look(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms);
+void mu_rdzv_refuse_close(struct mu_rdzv *r, struct mu_rdzv_effects *out); /* r->error says why */
 void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out);
 
@@ -277,7 +300,7 @@ void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host);
 
 /* rdzv_seen.c */
 int mu_rdzv_refresh_view(struct mu_rdzv *r);
-int mu_rdzv_keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size);
+int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size, uint64_t now_ms);
 int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, const struct mu_rdzv_event *event,
                 struct mu_rdzv_effects *out);
 void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
@@ -305,6 +328,11 @@ bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r);
 void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
 
 /* rdzv_time.c */
+void mu_rdzv_set_look(struct mu_rdzv *r, enum look_state state);
+void mu_rdzv_look_now(struct mu_rdzv *r); /* unless it is a retry's time that is waited for */
+void mu_rdzv_hold_back(struct mu_rdzv *r, bool held);
+void mu_rdzv_retry_at(struct mu_rdzv *r, uint64_t when_ms);
+void mu_rdzv_try_later(struct mu_rdzv *r, uint64_t now_ms); /* no memory for what has come: as if it had not */
 void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
 
 #endif

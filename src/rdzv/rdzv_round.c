@@ -9,15 +9,12 @@ void mu_rdzv_forget_world(struct mu_rdzv *r)
 {
     free(r->world.members);
     mu_doc_done(&r->world_doc);
-    free(r->absent_ms);
-    free(r->expired);
+    free(r->presences);
     free(r->lost);
     r->world = (struct mu_rdzv_world){ 0 };
-    r->world_valid = false;
-    r->absent_ms = NULL;
-    r->expired = NULL;
+    r->presences = NULL;
     r->lost = NULL;
-    r->lost_count = 0;
+    r->lost_count = r->told_lost = 0;
 }
 
 bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node)
@@ -40,7 +37,7 @@ void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
  * and who sees one leave waits for its own workers. */
 bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
 {
-    return r->shares_store && r->world_valid && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
+    return r->shares_store && has_world(r) && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
            since_ms != 0 && now_ms - since_ms < MU_RDZV_FAIL_ALIKE_MS;
 }
 
@@ -67,7 +64,7 @@ static void leave_broken_round(struct mu_rdzv *r)
 {
     r->exit_round = r->sights.doc.round;
     mu_rdzv_become(r, MU_RDZV_PHASE_EXITING);
-    r->want_read = true;
+    mu_rdzv_look_now(r);
 }
 
 /* The names are those of `doc`, which must stay. */
@@ -98,14 +95,12 @@ static int enter_world(struct mu_rdzv *r)
     size_t count = r->sights.doc.participants;
     struct mu_doc doc = { .seed = r->sights.doc.seed };
     struct mu_rdzv_world world = { 0 };
-    uint64_t *absent_ms = calloc(count, sizeof *absent_ms);
-    bool *expired = calloc(count, sizeof *expired);
+    struct presence *presences = calloc(count, sizeof *presences);
     struct mu_node *lost = calloc(count, sizeof *lost);
 
-    if (absent_ms == NULL || expired == NULL || lost == NULL || mu_doc_copy(&doc, &r->sights.doc) < 0 ||
+    if (presences == NULL || lost == NULL || mu_doc_copy(&doc, &r->sights.doc) < 0 ||
         list_world(&doc, &r->me, &world) < 0) {
-        free(absent_ms);
-        free(expired);
+        free(presences);
         free(lost);
         mu_doc_done(&doc);
         return MUSTER_ENOMEM;
@@ -113,10 +108,8 @@ static int enter_world(struct mu_rdzv *r)
     mu_rdzv_forget_world(r);
     r->world = world;
     r->world_doc = doc;
-    r->absent_ms = absent_ms;
-    r->expired = expired;
+    r->presences = presences;
     r->lost = lost;
-    r->world_valid = true;
     return 0;
 }
 
@@ -155,7 +148,6 @@ static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     r->hold_until_ms = now_ms + r->hold_ms;
     if (!r->world.all_ours && r->hold_ms < MU_RDZV_HOLD_STOCK_MS)
         r->hold_until_ms = now_ms + MU_RDZV_HOLD_STOCK_MS;
-    r->told_lost = 0;
     r->lost_since_ms = r->exit_since_ms = 0;
     r->told_waiting = false;
     r->exit_round = r->world.round;
@@ -171,7 +163,7 @@ void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     bool whole = false;
 
     if (mu_rules_ranks_whole(&r->sights.doc, &whole) < 0) {
-        try_later(r, now_ms);
+        mu_rdzv_try_later(r, now_ms);
         return;
     }
     digest_of(&r->sights.doc, r->digest);
@@ -230,10 +222,10 @@ void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effe
     const struct mu_doc *doc = &r->sights.doc;
 
     if (doc->round != r->world.round || !doc->complete || !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT)) {
-        mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        r->world_valid = false;
-        r->exit_round = -1;
         tell(out, MU_RDZV_TELL_REMOVED)->round = r->world.round;
+        mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
+        mu_rdzv_forget_world(r);
+        r->exit_round = -1;
         return;
     }
     note_lost(r, now_ms, out);

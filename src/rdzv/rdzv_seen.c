@@ -59,13 +59,14 @@ int mu_rdzv_refresh_view(struct mu_rdzv *r)
 
 static void note_absent(struct mu_rdzv *r, uint64_t now_ms)
 {
-    for (size_t i = 0; r->world_valid && i < r->world.count; i++) {
+    for (size_t i = 0; i < r->world.count; i++) {
+        struct presence *presence = &r->presences[i];
+
         if (mu_doc_find(&r->doc, &r->world.members[i]) != NULL) {
-            r->absent_ms[i] = 0;
-            r->expired[i] = false;
-        } else if (r->absent_ms[i] == 0) {
-            r->absent_ms[i] = now_ms;
-            r->expired[i] = mu_doc_find(&r->sights.doc, &r->world.members[i]) != NULL;
+            presence->state = PRESENT;
+        } else if (presence->state == PRESENT) {
+            presence->state = mu_doc_find(&r->sights.doc, &r->world.members[i]) != NULL ? EXPIRED : LEFT;
+            presence->since_ms = now_ms;
         }
     }
 }
@@ -123,13 +124,13 @@ int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, c
     return 0;
 }
 
-/* The token may be the document itself, or only stand for it. */
-int mu_rdzv_keep_token(struct mu_rdzv *r, struct mu_slice token, size_t size)
+/* The token may be the value itself, or only stand for it. */
+int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size, uint64_t now_ms)
 {
     int rc = mu_buf_assign(&r->token, token);
 
-    r->has_token = rc == 0;
     r->size = size;
+    mu_rdzv_set_value(r, rc == 0 ? value : VALUE_NONE, now_ms);
     return rc;
 }
 
@@ -158,10 +159,9 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         mu_rdzv_on_foreign(r, event, event->error != NULL ? event->error : &error, out);
         return;
     }
-    mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
-    if (rc < 0 || mu_rdzv_keep_token(r, event->token, event->bytes.len) < 0 ||
+    if (rc < 0 || mu_rdzv_keep_token(r, VALUE_FINE, event->token, event->bytes.len, event->now_ms) < 0 ||
         mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
-        try_later(r, event->now_ms);
+        mu_rdzv_try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);
 }
@@ -212,7 +212,6 @@ void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     }
     mu_rdzv_is_up(r, out);
     r->maybe_in = true;
-    mu_rdzv_set_value(r, VALUE_FINE, event->now_ms);
     r->idle_rings = 0; /* our own ring will bring nothing new to us */
     r->lost_writes = 0;
     r->write_after_ms = 0;
@@ -230,9 +229,9 @@ void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
         push(out, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
         mu_rdzv_give_turn(r, out);
-    if (mu_rdzv_keep_token(r, event->token, plan.size) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
-        mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
-        try_later(r, event->now_ms);
+    if (mu_rdzv_keep_token(r, VALUE_FINE, event->token, plan.size, event->now_ms) < 0 ||
+        mu_doc_copy(&r->incoming, &r->doc) < 0 || mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
+        mu_rdzv_try_later(r, event->now_ms);
     else
         mu_rdzv_evaluate(r, event, out);
 }

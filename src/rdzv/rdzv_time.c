@@ -1,6 +1,37 @@
 /* When to look at the document, when to give up, and what is sent when its time has come. */
 #include "rdzv/rdzv_parts.h"
 
+/* ---- When to look ---- */
+
+void mu_rdzv_set_look(struct mu_rdzv *r, enum look_state state)
+{
+    assert(state != LOOK_RETRY || r->main_id == 0); /* its answer would come in between */
+    r->look = state;
+}
+
+void mu_rdzv_look_now(struct mu_rdzv *r)
+{
+    if (r->look != LOOK_RETRY)
+        mu_rdzv_set_look(r, LOOK_NOW);
+}
+
+void mu_rdzv_hold_back(struct mu_rdzv *r, bool held)
+{
+    if (r->look == LOOK_SLOWLY || r->look == LOOK_HELD_BACK)
+        mu_rdzv_set_look(r, held ? LOOK_HELD_BACK : LOOK_SLOWLY);
+}
+
+void mu_rdzv_retry_at(struct mu_rdzv *r, uint64_t when_ms)
+{
+    mu_rdzv_set_look(r, LOOK_RETRY);
+    r->retry_at_ms = when_ms;
+}
+
+void mu_rdzv_try_later(struct mu_rdzv *r, uint64_t now_ms)
+{
+    mu_rdzv_retry_at(r, now_ms + MU_RDZV_POLL_MS);
+}
+
 static uint64_t poll_ms(const struct mu_rdzv *r)
 {
     uint64_t bytes = (uint64_t)r->sights.doc.count * r->size;
@@ -41,11 +72,11 @@ static uint64_t next_look_ms(const struct mu_rdzv *r)
     uint64_t base = r->sights.any && r->sights.seen_ms > r->op_start_ms ? r->sights.seen_ms : r->op_start_ms;
     uint64_t when = base + poll_ms(r);
 
-    if (is_away(r) || r->value == VALUE_REFUSED || r->retry_at_ms != 0)
+    if (r->look == LOOK_RETRY)
         return r->retry_at_ms;
-    if (r->want_read)
+    if (r->look == LOOK_NOW || is_away(r) || r->value == VALUE_REFUSED)
         return 0;
-    if (r->held_back)
+    if (r->look == LOOK_HELD_BACK)
         when = sooner(when, r->write_after_ms);
     if (must_beat(r) && !is_crowd(r))
         when = sooner(when, if_new(r, mu_rdzv_beat_wanted_ms(r)));
@@ -73,7 +104,7 @@ static uint64_t give_up_ms(const struct mu_rdzv *r)
         when = sooner(when, r->deadline_ms + MU_RDZV_ROLL_BACK_MS);
     if (r->phase == MU_RDZV_PHASE_LEAVING)
         when = r->deadline_ms;
-    if (r->closing)
+    if (r->close == CLOSE_ASKED)
         when = sooner(when, r->close_deadline_ms);
     return when;
 }
@@ -91,7 +122,7 @@ uint64_t mu_rdzv_deadline_ms(const struct mu_rdzv *r)
 
 static void give_up(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    if (r->closing && now_ms > r->close_deadline_ms)
+    if (r->close == CLOSE_ASKED && now_ms > r->close_deadline_ms)
         mu_rdzv_fail_close(r, out);
     mu_rdzv_judge_host(r, now_ms, out);
     if (now_ms >= mu_rdzv_join_lost_ms(r)) {
@@ -114,8 +145,7 @@ void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *ou
     if (now_ms >= next_turn_ms(r))
         mu_rdzv_take_turn(r, out);
     if (now_ms >= next_look_ms(r)) {
-        r->want_read = false;
-        r->retry_at_ms = 0;
+        mu_rdzv_set_look(r, LOOK_SLOWLY);
         (void)request(r, MU_RDZV_DO_READ, now_ms, out);
     }
     if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && (r->copy != COPY_NONE || r->value == VALUE_FOREIGN) &&

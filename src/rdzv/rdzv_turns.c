@@ -16,28 +16,34 @@
 
 /* ---- Turns ---- */
 
+static void set_turn(struct mu_rdzv *r, enum turn_state state)
+{
+    assert((r->turn_id != 0) == (state == TURN_TAKING || state == TURN_WAITING));
+    assert(state == TURN_WAITING || state == TURN_HELD || r->turn == 0);
+    r->turn_state = state;
+}
+
 void mu_rdzv_give_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    if (r->turn_state != TURN_NONE && r->turn > 0)
+    if (r->turn > 0)
         push(out, MU_RDZV_DO_TURN_GIVE)->turn = r->turn;
-    r->turn_state = TURN_NONE;
     r->turn = 0;
     r->turn_id = 0;
+    set_turn(r, TURN_NONE);
 }
 
 void mu_rdzv_take_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     assert(r->turn_state == TURN_NONE);
-    r->turn_state = TURN_TAKING;
-    r->turn = 0;
     push(out, MU_RDZV_DO_TURN_TAKE)->id = r->turn_id = ++r->last_id;
+    set_turn(r, TURN_TAKING);
 }
 
 void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms)
 {
-    r->turn_state = TURN_HELD;
+    set_turn(r, TURN_HELD);
     r->turn_held_ms = now_ms;
-    r->want_read = true;
+    mu_rdzv_look_now(r);
 }
 
 /* Those before us are done. Who has such a turn is in nobody's way, and need not back off. */
@@ -64,9 +70,9 @@ static void wait_for_turn(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
         hold_own_turn(r, now_ms);
         return;
     }
-    r->turn_state = TURN_WAITING;
     effect = push(out, MU_RDZV_DO_TURN_WAIT);
     effect->id = r->turn_id = ++r->last_id;
+    set_turn(r, TURN_WAITING);
     effect->turn = r->turn - 1;
     effect->wait_ms = sooner(before * each_ms, MU_RDZV_TURN_WAIT_MAX_MS);
 }
@@ -106,7 +112,7 @@ static bool has_of_ours(const struct mu_doc *doc, unsigned in)
  * takes those who wait for such members. */
 static bool has_lost_one_of_ours(const struct mu_rdzv *r, const struct mu_doc *doc)
 {
-    if (!r->world_valid || doc->round != r->world.round)
+    if (!has_world(r) || doc->round != r->world.round)
         return has_of_ours(doc, MU_DOC_WAITING);
     for (size_t i = 0; i < r->world.count; i++)
         if (mu_node_is_ours(&r->world.members[i]) && !mu_doc_has(doc, &r->world.members[i], MU_DOC_PARTICIPANT))
@@ -154,7 +160,7 @@ void mu_rdzv_set_bell(struct mu_rdzv *r, enum bell_state state)
 /* A bell that has been tampered with may ring all the time. */
 void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token)
 {
-    bool same = r->has_token && mu_slice_equal(token, mu_buf_slice(&r->token));
+    bool same = has_token(r) && mu_slice_equal(token, mu_buf_slice(&r->token));
 
     if (!same)
         r->idle_rings = 0;
@@ -223,5 +229,5 @@ void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     if (reads_with_turn(r) && r->turn_state == TURN_NONE)
         mu_rdzv_take_turn(r, out);
     else if (!reads_with_turn(r) || r->turn_state == TURN_HELD)
-        r->want_read = true;
+        mu_rdzv_look_now(r);
 }

@@ -185,7 +185,7 @@ int mu_rules_apply(struct mu_doc *doc, const struct mu_node *me, const struct mu
 {
     int rc = 0;
 
-    assert(mu_rdzv_action_writes(action));
+    assert(mu_rdzv_action_writes(action) && settings->nodes_min <= settings->nodes_max);
     switch (action) {
     case MU_RDZV_KEEP_ALIVE:
         return enter(doc, me, 0, doc_now_us);

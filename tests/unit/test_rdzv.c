@@ -2925,6 +2925,25 @@ static void a_join_while_the_store_is_away_asks_when_it_is_tried_again(void **un
     T(state(s, "0"), "write 0 a=0");
 }
 
+/* A refusal that came while there was nobody to tell. */
+static void a_join_is_told_that_the_store_refuses_by_now(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(fails(s), "backend_down");
+    T(ask(s, MU_RDZV_STOP), "left");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(wake(s), "read");
+    T(is_gone(s), "looked ERDZV_CONNECTION");
+    T(ask(s, MU_RDZV_JOIN), "");
+    T(wake(s), "read");
+    T(is_gone(s), "backend_down");
+    T(wake(s), "read");
+    T(is_gone(s), "");
+}
+
 /* ---- Looking ---- */
 
 static void a_look_is_at_most_a_second_old(void **unused)
@@ -3696,6 +3715,7 @@ int main(void)
         SCENE(a_host_that_is_no_member_is_nobodys_loss),
         SCENE(a_store_that_is_away_is_tried_with_growing_delays),
         SCENE(a_join_while_the_store_is_away_asks_when_it_is_tried_again),
+        SCENE(a_join_is_told_that_the_store_refuses_by_now),
         SCENE(a_look_is_at_most_a_second_old),
         SCENE(a_look_beside_a_join_sees_what_the_join_sees),
         SCENE(a_close_alone_is_one_write),
