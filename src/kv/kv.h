@@ -62,8 +62,6 @@ struct mu_kv_request {
     /* Under way: the driver's. */
     struct mu_list link;
     uint64_t started_ms;
-    void *work;
-    unsigned step;
 };
 
 /* For drivers: a request that was asked now, and has no answer yet. */

@@ -31,8 +31,6 @@ static const char no_document[] = "Y2FuaW1hZGFt"; /* PyTorch's marker, so that r
 
 static const char no_host[] = "?"; /* expected and wanted: reads a key that may be missing, without a wait */
 
-static void begin(struct mu_c10d_work *work);
-
 /* ---- Requests ---- */
 
 static void fail_later(struct mu_c10d *driver, struct mu_kv_request *request, const struct muster_error *error)
@@ -170,14 +168,10 @@ static void add_compare_set(struct mu_c10d_work *work, struct muster_slice key, 
     add(work, (struct mu_call){ .kind = MU_CALL_COMPARE_SET, .key = key, .value = value, .desired = desired });
 }
 
-static int begin_write(struct mu_c10d_work *work)
+static void add_write(struct mu_c10d_work *work, struct muster_slice in_place_of)
 {
-    int rc = mu_kv_encode_document(work->request, &work->text, &work->error);
-
-    if (rc == 0)
-        add_compare_set(work, muster_str(work->driver->document_key), expected(work),
-                        (struct muster_slice){ work->text.data, work->text.len });
-    return rc;
+    add_compare_set(work, muster_str(work->driver->document_key), in_place_of,
+                    (struct muster_slice){ work->text.data, work->text.len });
 }
 
 /* The answers of compare_set: ours, if it was done; what we expected, if there is no such key; else what is there.
@@ -257,18 +251,20 @@ static void add_take(struct mu_c10d_work *work)
     add_read(work, "turns_done");
 }
 
-static void add_first_step(struct mu_c10d_work *work)
+static int add_first_step(struct mu_c10d_work *work)
 {
     const struct mu_kv_request *request = work->request;
-    struct muster_slice document = muster_str(work->driver->document_key);
+    int rc = 0;
 
     switch (request->kind) {
     case MU_KV_READ: /* the bell first: whoever rings after that wakes the PARK that follows */
         add_read(work, "bell");
-        add_compare_set(work, document, muster_str(""), muster_str(no_document));
+        add_compare_set(work, muster_str(work->driver->document_key), muster_str(""), muster_str(no_document));
         break;
     case MU_KV_WRITE:
-        break; /* see begin_write() */
+        rc = mu_kv_encode_document(request, &work->text, &work->error);
+        add_write(work, expected(work));
+        break;
     case MU_KV_RING:
         add_add(work, side_key(work, "bell", -1), 1);
         break;
@@ -317,6 +313,7 @@ static void add_first_step(struct mu_c10d_work *work)
         add_plain(work, MU_CALL_DELETE_KEY, request->key);
         break;
     }
+    return rc;
 }
 
 static struct mu_c10d_conn *conn_for(struct mu_c10d_work *work)
@@ -337,12 +334,10 @@ static struct mu_c10d_conn *conn_for(struct mu_c10d_work *work)
 static void begin(struct mu_c10d_work *work)
 {
     struct mu_kv_request *request = work->request;
-    int rc = request->kind == MU_KV_WRITE ? begin_write(work) : 0;
+    int rc = add_first_step(work);
 
-    if (rc == 0) {
-        add_first_step(work);
+    if (rc == 0)
         rc = mu_c10d_make_calls(work, conn_for(work), request->timeout_ms);
-    }
     if (rc < 0) { /* inside of the asker's call: the answer has to wait */
         fail_later(work->driver, request, &work->error);
         free_work(work);
@@ -426,8 +421,7 @@ static void take_answers(struct mu_c10d_work *work)
         if (!end_write(work))
             break;
         muster_bytes_done(&calls[0].call.bytes);
-        add_compare_set(work, muster_str(work->driver->document_key), muster_str(""),
-                        (struct muster_slice){ work->text.data, work->text.len });
+        add_write(work, muster_str(""));
         break;
     case MU_KV_RING:
         if (work->step == 0 && number > 0 && number <= COUNTER_MAX)
@@ -531,17 +525,22 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     fail_later(driver, request, &error);
 }
 
-void mu_c10d_free_if_over(struct mu_c10d *driver)
+static void free_driver(struct mu_c10d *driver)
 {
-    if (!driver->kv.closing || driver->clients > 0 || !driver->later_closed)
-        return;
-    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     free(driver->host);
     free(driver->document_key);
     free(driver->prefix);
     free(driver->host_node);
     free(driver->publish_key);
     free(driver);
+}
+
+void mu_c10d_free_if_over(struct mu_c10d *driver)
+{
+    if (!driver->kv.closing || driver->clients > 0 || !driver->later_closed)
+        return;
+    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
+    free_driver(driver);
 }
 
 static void on_later_closed(void *ctx)
@@ -598,7 +597,7 @@ static const struct mu_kv_ops c10d_ops = {
 
 static void on_published(struct mu_call *call)
 {
-    (void)call; /* if the connection did not last so long, whoever needs it finds out */
+    (void)call; /* if the connection was lost before, the next request finds out */
 }
 
 static void publish_host(struct mu_c10d *driver)
@@ -653,12 +652,7 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
     else
         rc = mu_c10d_dial(&driver->main, config->read_timeout_ms, reterr);
     if (rc < 0) {
-        free(driver->host);
-        free(driver->document_key);
-        free(driver->prefix);
-        free(driver->host_node);
-        free(driver->publish_key);
-        free(driver);
+        free_driver(driver);
         return rc;
     }
     mu_later_open(&driver->later, loop, mu_kv_tell);

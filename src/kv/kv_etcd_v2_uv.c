@@ -12,11 +12,10 @@
  * all the same, for PyTorch's members ring no bell; members of a large one, and whoever waits for its turn, watch a
  * bell of our own.
  *
- * The store outlives its jobs, so that a job of a name that was used before would find the addresses of the other one.
- * Whoever is about to create a document therefore first takes away what that name has in the store from before:
- * everything that was there when a read said that there was no document. Only who has never seen a document does so,
- * and if there is something to take away it waits a moment first: a job that runs, and whose document somebody deleted,
- * has members who put it back. */
+ * The store outlives its jobs, so a job would find the addresses of an earlier job of the same name. A node that is
+ * about to create a document, and has never seen one, therefore first deletes what the store has of that name: all that
+ * was there when a read said that there was no document. If there is something, it waits a moment before: members of a
+ * running job whose document somebody deleted put it back. */
 #include "kv/kv_etcd_v2_uv.h"
 
 #include "base/base64.h"
@@ -51,7 +50,7 @@ struct work { /* a request under way */
     uint64_t at_least;  /* READ: an answer at this index is new enough; 0: it has to go through etcd's log */
 };
 
-struct watch { /* of the document or the bell; PARKs come and go with it */
+struct watch { /* of the document or the bell */
     struct driver *driver;
     struct mu_etcd2_call call;
     const char *key;
@@ -104,15 +103,42 @@ static void answer_later(struct driver *driver, struct mu_kv_request *request, c
     mu_later_push(&driver->later, &request->link);
 }
 
+static void free_work(struct work *work)
+{
+    mu_buf_done(&work->text);
+    free(work);
+}
+
 static void finish(struct work *work, int rc, const struct muster_error *error)
 {
     struct mu_kv_request *request = work->request;
 
     if (rc < 0)
         mu_kv_fail(request, rc, error);
-    mu_buf_done(&work->text);
-    free(work);
+    free_work(work);
     request->done(request);
+}
+
+static void finish_canceled(struct work *work)
+{
+    struct muster_error error;
+
+    finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
+}
+
+/* Without any time left it is tried for a moment all the same, and says itself what became of it. */
+static void ask(struct driver *driver, struct mu_etcd2_call *call, struct mu_etcd2_request request, uint64_t timeout_ms,
+                mu_etcd2_done *done, void *ctx)
+{
+    *call = (struct mu_etcd2_call){
+        .request = request, .timeout_ms = timeout_ms > 0 ? timeout_ms : 1, .done = done, .ctx = ctx
+    };
+    mu_etcd2_call(driver->etcd, call);
+}
+
+static uint64_t left_ms(const struct work *work)
+{
+    return mu_kv_left_ms(work->request, uv_now(work->driver->loop));
 }
 
 /* ---- Documents ---- */
@@ -143,52 +169,44 @@ static void note_document(struct driver *driver, uint64_t index, size_t size)
     driver->size = size;
 }
 
-static uint64_t time_left(const struct work *work)
-{
-    uint64_t left_ms = mu_kv_left_ms(work->request, uv_now(work->driver->loop));
-
-    return left_ms > 0 ? left_ms : 1;
-}
-
-static void get_document(struct work *work, uint64_t timeout_ms);
+static void get_document(struct work *work);
 
 static void on_read(struct mu_etcd2_call *call)
 {
     struct work *work = call->ctx;
-    struct mu_kv_request *request = work->request;
+    struct driver *driver = work->driver;
     struct muster_error error = call->error;
+    bool found = call->rc == 0 && call->answer.code == MU_ETCD2_OK;
+    bool absent = call->rc == 0 && call->answer.code == MU_ETCD2_NOT_FOUND;
     int rc = call->rc;
 
-    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !work->driver->kv.closing) {
+    if (work->at_least > 0 && (rc < 0 || call->answer.index < work->at_least) && !driver->kv.closing) {
         mu_etcd2_answer_done(&call->answer);
         work->at_least = 0;
-        get_document(work, time_left(work));
+        get_document(work);
         return;
     }
-    if (rc == 0 && call->answer.code == MU_ETCD2_OK)
-        note_document(work->driver, call->answer.index, call->answer.nodes[0].value.len);
-    if (rc == 0 && call->answer.code == MU_ETCD2_OK)
+    if (found) {
+        note_document(driver, call->answer.index, call->answer.nodes[0].value.len);
         rc = give_document(work, &call->answer.nodes[0], &error);
-    else if (rc == 0 && call->answer.code != MU_ETCD2_NOT_FOUND)
+    } else if (rc == 0 && !absent) {
         rc = error.code;
-    request->number = (int64_t)(call->answer.index & INT64_MAX);
-    work->driver->seen = work->driver->seen || (call->rc == 0 && call->answer.code == MU_ETCD2_OK);
-    work->driver->absent_index = call->rc == 0 && call->answer.code == MU_ETCD2_NOT_FOUND ? call->answer.index : 0;
+    }
+    work->request->number = (int64_t)(call->answer.index & INT64_MAX);
+    driver->seen |= found;
+    driver->absent_index = absent ? call->answer.index : 0;
     mu_etcd2_answer_done(&call->answer);
     finish(work, rc, &error);
 }
 
-static void get_document(struct work *work, uint64_t timeout_ms)
+static void get_document(struct work *work)
 {
     struct driver *driver = work->driver;
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_GET,
+                                              .key = mu_slice_str(driver->key),
+                                              .quorum = work->at_least == 0 };
 
-    work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(driver->key), .quorum = work->at_least == 0 },
-        .timeout_ms = timeout_ms,
-        .done = on_read,
-        .ctx = work,
-    };
-    mu_etcd2_call(driver->etcd, &work->call);
+    ask(driver, &work->call, request, left_ms(work), on_read, work);
 }
 
 /* What came last, a turn or a bell, is what the document is read for. */
@@ -198,7 +216,7 @@ static void read_document(struct work *work)
 
     work->at_least = driver->turns.index > driver->event ? driver->turns.index : driver->event;
     driver->turns.index = driver->event = 0;
-    get_document(work, work->request->timeout_ms);
+    get_document(work);
 }
 
 static void on_written(struct mu_etcd2_call *call)
@@ -218,10 +236,10 @@ static void on_written(struct mu_etcd2_call *call)
     }
     mu_etcd2_answer_done(&call->answer);
     if (rc == 0 && (code == MU_ETCD2_COMPARE_FAILED || code == MU_ETCD2_EXISTS)) {
-        if (!work->driver->kv.closing)
-            get_document(work, time_left(work));
+        if (work->driver->kv.closing)
+            finish_canceled(work);
         else
-            finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
+            get_document(work);
         return;
     }
     if (rc == 0 && code != MU_ETCD2_OK && code != MU_ETCD2_NOT_FOUND)
@@ -246,22 +264,16 @@ static int read_token(const struct mu_kv_request *request, uint64_t *ret_index)
 
 static void put_document(struct work *work, uint64_t index)
 {
-    struct driver *driver = work->driver;
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_PUT,
+                                              .key = mu_slice_str(work->driver->key),
+                                              .has_value = true,
+                                              .value = mu_buf_slice(&work->text),
+                                              .no_value = true,
+                                              .ttl_s = MU_KV_ETCD_V2_TTL_S,
+                                              .prev_index = index,
+                                              .prev_exist = index == 0 ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY };
 
-    work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_PUT,
-                     .key = mu_slice_str(driver->key),
-                     .has_value = true,
-                     .value = mu_buf_slice(&work->text),
-                     .no_value = true,
-                     .ttl_s = MU_KV_ETCD_V2_TTL_S,
-                     .prev_index = index,
-                     .prev_exist = index == 0 ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY },
-        .timeout_ms = time_left(work),
-        .done = on_written,
-        .ctx = work,
-    };
-    mu_etcd2_call(driver->etcd, &work->call);
+    ask(work->driver, &work->call, request, left_ms(work), on_written, work);
 }
 
 /* ---- What is left of another job of that name ---- */
@@ -271,7 +283,6 @@ static void go_on(struct clearing *clearing);
 static void end_clearing(struct clearing *clearing)
 {
     struct work *work = clearing->work;
-    struct muster_error error;
 
     if (clearing->deleted > 0)
         mu_log(MUSTER_LOG_INFO, "etcd-v2: %zu keys of an earlier job of that name were taken away from '%s'",
@@ -279,7 +290,7 @@ static void end_clearing(struct clearing *clearing)
     mu_etcd2_answer_done(&clearing->found);
     free(clearing);
     if (work->driver->kv.closing)
-        finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
+        finish_canceled(work);
     else
         put_document(work, 0);
 }
@@ -338,20 +349,15 @@ static void on_deleted(struct mu_etcd2_call *call)
 
 static void delete_node(struct clearing *clearing, const struct mu_etcd2_node *node)
 {
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_DELETE, .key = node->key, .prev_index = node->modified };
     struct one_delete *one = clearing->deletes;
 
     while (one->busy)
         one++;
     one->clearing = clearing;
     one->busy = true;
-    one->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_DELETE, .key = node->key, .prev_index = node->modified },
-        .timeout_ms = time_left(clearing->work),
-        .done = on_deleted,
-        .ctx = one,
-    };
     clearing->pending++;
-    mu_etcd2_call(clearing->work->driver->etcd, &one->call);
+    ask(clearing->work->driver, &one->call, request, left_ms(clearing->work), on_deleted, one);
 }
 
 /* As many at once as may be; the end, when there is no more. */
@@ -385,17 +391,12 @@ static void on_watched(struct mu_etcd2_call *call)
 static void wait_for_members(struct clearing *clearing)
 {
     struct driver *driver = clearing->work->driver;
-    uint64_t half_ms = time_left(clearing->work) / 2;
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_WATCH,
+                                              .key = mu_slice_str(driver->key),
+                                              .wait_index = clearing->index + 1 };
+    uint64_t half_ms = left_ms(clearing->work) / 2;
 
-    clearing->watch = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(driver->key), .wait_index = clearing->index + 1 },
-        .timeout_ms = half_ms == 0        ? 1
-                      : half_ms < BACK_MS ? half_ms
-                                          : BACK_MS,
-        .done = on_watched,
-        .ctx = clearing,
-    };
-    mu_etcd2_call(driver->etcd, &clearing->watch);
+    ask(driver, &clearing->watch, request, half_ms < BACK_MS ? half_ms : BACK_MS, on_watched, clearing);
 }
 
 static void on_listed(struct mu_etcd2_call *call)
@@ -418,6 +419,9 @@ static void on_listed(struct mu_etcd2_call *call)
 static int clear_first(struct work *work, struct muster_error *reterr)
 {
     struct driver *driver = work->driver;
+    const struct mu_etcd2_request request = {
+        .kind = MU_ETCD2_GET, .key = mu_slice_str(MU_KV_ETCD_V2_STORE), .recursive = true, .quorum = true
+    };
     struct clearing *clearing = calloc(1, sizeof *clearing);
 
     if (clearing == NULL)
@@ -425,16 +429,7 @@ static int clear_first(struct work *work, struct muster_error *reterr)
     clearing->work = work;
     clearing->index = driver->absent_index;
     driver->absent_index = 0;
-    clearing->list = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_GET,
-                     .key = mu_slice_str(MU_KV_ETCD_V2_STORE),
-                     .recursive = true,
-                     .quorum = true },
-        .timeout_ms = time_left(work),
-        .done = on_listed,
-        .ctx = clearing,
-    };
-    mu_etcd2_call(driver->etcd, &clearing->list);
+    ask(driver, &clearing->list, request, left_ms(work), on_listed, clearing);
     return 0;
 }
 
@@ -448,7 +443,7 @@ static int write_document(struct work *work, struct muster_error *reterr)
     if (rc < 0)
         return rc;
     if (read_token(request, &index) < 0) /* no index: what it is for is not there any more */
-        get_document(work, request->timeout_ms);
+        get_document(work);
     else if (index == 0 && driver->absent_index > 0 && !driver->seen)
         return clear_first(work, reterr);
     else
@@ -476,11 +471,6 @@ static void answer_parked(struct driver *driver, int rc, const struct muster_err
     request->done(request);
 }
 
-static uint64_t parked_left(const struct driver *driver)
-{
-    return mu_kv_left_ms(driver->parked, uv_now(driver->loop));
-}
-
 /* What is newer than an event that was missed, nobody can say: the next read goes through etcd's log. */
 static void on_rung(struct mu_etcd2_call *call)
 {
@@ -492,6 +482,7 @@ static void on_rung(struct mu_etcd2_call *call)
     uint64_t index = rang ? call->answer.nodes[0].modified : 0;
     int rc = rang || missed ? 0 : call->rc < 0 ? call->rc : error.code;
     bool dropped = watch->dropped;
+    uint64_t parked_left_ms = 0;
 
     mu_etcd2_answer_done(&call->answer);
     if (!dropped)
@@ -499,9 +490,9 @@ static void on_rung(struct mu_etcd2_call *call)
     free(watch);
     if (dropped || driver->parked == NULL)
         return;
-    if (!driver->kv.closing &&
-        ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left(driver) > 0))) {
-        watch_for(driver, driver->known, parked_left(driver)); /* that was known already; or an older one's time */
+    parked_left_ms = mu_kv_left_ms(driver->parked, uv_now(driver->loop));
+    if (!driver->kv.closing && ((rang && index <= driver->known) || (rc == MUSTER_ETIMEOUT && parked_left_ms > 0))) {
+        watch_for(driver, driver->known, parked_left_ms); /* that was known already; or an older one's time */
         return;
     }
     driver->event = index;
@@ -510,28 +501,24 @@ static void on_rung(struct mu_etcd2_call *call)
 
 static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms)
 {
+    const char *key = watched_key(driver);
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_WATCH,
+                                              .key = mu_slice_str(key),
+                                              .wait_index = after + 1 };
     struct watch *watch = calloc(1, sizeof *watch);
     struct muster_error error;
 
     if (watch == NULL) {
-        struct mu_kv_request *request = driver->parked;
-
-        driver->parked = NULL;
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
-        answer_later(driver, request, &error);
+        answer_later(driver, driver->parked, &error);
+        driver->parked = NULL;
         return;
     }
     watch->driver = driver;
-    watch->key = watched_key(driver);
+    watch->key = key;
     watch->after = after;
-    watch->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(watch->key), .wait_index = after + 1 },
-        .timeout_ms = timeout_ms > 0 ? timeout_ms : 1,
-        .done = on_rung,
-        .ctx = watch,
-    };
     driver->watch = watch;
-    mu_etcd2_call(driver->etcd, &watch->call);
+    ask(driver, &watch->call, request, timeout_ms, on_rung, watch);
 }
 
 /* A new PARK takes the place of an old one. A watch that is under way will do for it, for it began earlier. */
@@ -570,19 +557,13 @@ static void on_bell_written(struct mu_etcd2_call *call)
 /* For those who do not watch the document itself. */
 static void ring(struct work *work)
 {
-    struct driver *driver = work->driver;
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_PUT,
+                                              .key = mu_slice_str(work->driver->bell),
+                                              .has_value = true,
+                                              .no_value = true,
+                                              .ttl_s = MU_KV_ETCD_V2_TTL_S };
 
-    work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_PUT,
-                     .key = mu_slice_str(driver->bell),
-                     .has_value = true,
-                     .no_value = true,
-                     .ttl_s = MU_KV_ETCD_V2_TTL_S },
-        .timeout_ms = work->request->timeout_ms,
-        .done = on_bell_written,
-        .ctx = work,
-    };
-    mu_etcd2_call(driver->etcd, &work->call);
+    ask(work->driver, &work->call, request, left_ms(work), on_bell_written, work);
 }
 
 /* ---- From outside ---- */
@@ -596,17 +577,14 @@ static int begin(struct driver *driver, struct mu_kv_request *request, struct mu
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request");
     work->driver = driver;
     work->request = request;
-    if (request->kind == MU_KV_READ) {
+    if (request->kind == MU_KV_READ)
         read_document(work);
-    } else if (request->kind == MU_KV_WRITE) {
+    else if (request->kind == MU_KV_WRITE)
         rc = write_document(work, reterr);
-    } else {
+    else
         ring(work);
-    }
-    if (rc < 0) {
-        mu_buf_done(&work->text);
-        free(work);
-    }
+    if (rc < 0)
+        free_work(work);
     return rc;
 }
 
@@ -662,23 +640,20 @@ static void free_driver(struct driver *driver)
     free(driver);
 }
 
-static void part_closed(struct driver *driver)
+static void on_part_closed(void *ctx)
 {
+    struct driver *driver = ctx;
+
     if (--driver->parts > 0)
         return;
     driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
     free_driver(driver);
 }
 
-static void on_part_closed(void *ctx)
-{
-    part_closed(ctx);
-}
-
 static void on_store_closed(struct mu_kv *kv, void *ctx)
 {
     (void)kv;
-    part_closed(ctx);
+    on_part_closed(ctx);
 }
 
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
@@ -715,15 +690,11 @@ static void on_store_made(struct mu_etcd2_call *call)
 /* PyTorch's members fail when they read from a store whose directory is not there yet. */
 static void make_store(struct driver *driver)
 {
-    driver->make_store = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_PUT,
-                     .key = mu_slice_str(MU_KV_ETCD_V2_STORE),
-                     .dir = true,
-                     .prev_exist = MU_ETCD2_MUST_NOT },
-        .timeout_ms = MAKE_STORE_MS,
-        .done = on_store_made,
+    const struct mu_etcd2_request request = {
+        .kind = MU_ETCD2_PUT, .key = mu_slice_str(MU_KV_ETCD_V2_STORE), .dir = true, .prev_exist = MU_ETCD2_MUST_NOT
     };
-    mu_etcd2_call(driver->etcd, &driver->make_store);
+
+    ask(driver, &driver->make_store, request, MAKE_STORE_MS, on_store_made, NULL);
 }
 
 static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *config, struct muster_error *reterr)

@@ -19,7 +19,7 @@
 struct job {
     struct mu_kv kv;
     uv_loop_t *loop;
-    struct mu_kv_job_config config;
+    struct mu_kv_job_config config;       /* its texts are those below */
     char *run_id, *prefix, *marks, *ours; /* ours: "muster.<run id>/" */
     struct mu_kv *round;                  /* NULL: there is none yet */
     uint64_t seed;
@@ -37,7 +37,6 @@ struct asked {
     struct mu_kv_request *request;
     struct mu_etcd3_call call;
     bool under_way, again; /* the call; and what it is about changed meanwhile */
-    uint64_t until_ms;
     char key[KEY_MAX];
 };
 
@@ -48,19 +47,24 @@ static struct mu_slice slice_of(struct muster_slice slice)
     return mu_slice(slice.data, slice.len);
 }
 
-static void finish(struct mu_kv_request *request, int rc)
-{
-    request->rc = rc;
-    request->done(request);
-}
-
 static void end(struct asked *asked, int rc)
 {
     struct mu_kv_request *request = asked->request;
 
     mu_list_remove(&asked->link);
     free(asked);
-    finish(request, rc);
+    request->rc = rc;
+    request->done(request);
+}
+
+static int say_not_there(struct asked *asked)
+{
+    return mu_fail(&asked->request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key);
+}
+
+static uint64_t left_ms(const struct asked *asked)
+{
+    return mu_kv_left_ms(asked->request, uv_now(asked->job->loop));
 }
 
 static void refuse(struct job *job, struct mu_kv_request *request, int rc)
@@ -122,7 +126,7 @@ static bool waits(struct asked *asked)
 {
     struct job *job = asked->job;
 
-    if (uv_now(job->loop) >= asked->until_ms)
+    if (left_ms(asked) == 0)
         return false;
     if (asked->again && !job->detached)
         ask(asked);
@@ -140,8 +144,7 @@ static void answered(struct asked *asked)
     case MU_KV_GET:
         if (value.data == NULL && waits(asked))
             return;
-        end(asked, value.data != NULL ? give(request, value)
-                                      : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+        end(asked, value.data != NULL ? give(request, value) : say_not_there(asked));
         return;
     case MU_KV_CHECK:
         request->found = value.data != NULL;
@@ -186,7 +189,6 @@ static void ask(struct asked *asked)
     struct mu_etcd3_compare compare = { .target = MU_ETCD3_CREATE, .number = 0 };
     struct mu_etcd3_op put = { .kind = MU_ETCD3_OP_PUT, .value = slice_of(request->value) };
     struct mu_etcd3_op range = { .kind = MU_ETCD3_OP_RANGE };
-    uint64_t now_ms = uv_now(job->loop);
 
     (void)snprintf(key, sizeof key, "%s%s", strchr(asked->key, '/') == NULL ? job->prefix : job->marks, asked->key);
     put.key = range.key = compare.key = mu_slice_str(key);
@@ -197,9 +199,9 @@ static void ask(struct asked *asked)
     }
     asked->again = false;
     asked->under_way = true;
-    asked->call = (struct mu_etcd3_call){ .done = on_done, .ctx = asked, .timeout_ms = 1 };
-    if (asked->until_ms > now_ms)
-        asked->call.timeout_ms = asked->until_ms - now_ms;
+    asked->call = (struct mu_etcd3_call){ .done = on_done, .ctx = asked, .timeout_ms = left_ms(asked) };
+    if (asked->call.timeout_ms == 0)
+        asked->call.timeout_ms = 1;
     if (request->kind == MU_KV_GET || request->kind == MU_KV_CHECK) {
         asked->call.request = (struct mu_etcd3_request){ .kind = MU_ETCD3_RANGE, .range = range };
     } else {
@@ -221,32 +223,25 @@ static void ask(struct asked *asked)
 static void submit_job(struct job *job, struct mu_kv_request *request, struct mu_slice key)
 {
     bool writes = request->kind == MU_KV_SET || request->kind == MU_KV_COMPARE_SET;
-    struct asked *asked;
+    struct muster_error *error = &request->error;
+    struct asked *asked = NULL;
+    int rc = 0;
 
-    if (!writes && request->kind != MU_KV_GET && request->kind != MU_KV_CHECK) {
-        refuse(job, request,
-               mu_fail(&request->error, MUSTER_ENOTSUP, "%s the job's '%.*s' in etcd: there is no such request",
-                       mu_kv_kind_text(request->kind), (int)(key.len < 100 ? key.len : 100), key.data));
-        return;
-    }
-    if (job->detached || (writes && job->config.lease(job->config.ctx) == 0)) {
-        refuse(job, request,
-               mu_fail(&request->error, MUSTER_ERDZV_CONNECTION, "the lease of the job is not known at the moment"));
-        return;
-    }
-    if (key.len >= KEY_MAX) {
-        refuse(job, request, mu_fail(&request->error, MUSTER_ELIMIT, "a key of %zu bytes is too long", key.len));
-        return;
-    }
-    asked = calloc(1, sizeof *asked);
-    if (asked == NULL) {
-        refuse(job, request, mu_fail(&request->error, MUSTER_ENOMEM, "a request to etcd"));
+    if (!writes && request->kind != MU_KV_GET && request->kind != MU_KV_CHECK)
+        rc = mu_fail(error, MUSTER_ENOTSUP, "%s the job's '%.*s' in etcd: there is no such request",
+                     mu_kv_kind_text(request->kind), (int)(key.len < 100 ? key.len : 100), key.data);
+    else if (job->detached || (writes && job->config.lease(job->config.ctx) == 0))
+        rc = mu_fail(error, MUSTER_ERDZV_CONNECTION, "the lease of the job is not known at the moment");
+    else if (key.len >= KEY_MAX)
+        rc = mu_fail(error, MUSTER_ELIMIT, "a key of %zu bytes is too long", key.len);
+    else if ((asked = calloc(1, sizeof *asked)) == NULL)
+        rc = mu_fail(error, MUSTER_ENOMEM, "no memory for a request to etcd");
+    if (rc < 0) {
+        refuse(job, request, rc);
         return;
     }
     asked->job = job;
     asked->request = request;
-    asked->until_ms =
-        request->timeout_ms < UINT64_MAX - request->started_ms ? request->started_ms + request->timeout_ms : UINT64_MAX;
     memcpy(asked->key, key.data, key.len);
     mu_list_push(&job->asked, &asked->link);
     ask(asked);
@@ -344,10 +339,10 @@ static void end_waits(struct job *job)
         struct mu_kv_request *request = asked->request;
 
         at = at->next;
-        if (asked->under_way || (!job->kv.closing && uv_now(job->loop) < asked->until_ms))
+        if (asked->under_way || (!job->kv.closing && left_ms(asked) > 0))
             continue;
         end(asked, job->kv.closing ? mu_fail(&request->error, MUSTER_ECANCELED, "the store was closed")
-                                   : mu_fail(&request->error, MUSTER_ETIMEOUT, "'%.100s' is not there", asked->key));
+                                   : say_not_there(asked));
         at = job->asked.next;
     }
 }
@@ -362,20 +357,20 @@ static void on_timer(uv_timer_t *timer)
 
 static void arm(struct job *job)
 {
-    uint64_t now_ms = uv_now(job->loop), when_ms = UINT64_MAX;
+    uint64_t in_ms = UINT64_MAX;
 
     if (job->kv.closing)
         return;
     for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
         const struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
 
-        if (!asked->under_way && asked->until_ms < when_ms)
-            when_ms = asked->until_ms;
+        if (!asked->under_way && left_ms(asked) < in_ms)
+            in_ms = left_ms(asked);
     }
-    if (when_ms == UINT64_MAX)
+    if (in_ms == UINT64_MAX)
         (void)uv_timer_stop(&job->timer);
     else
-        (void)uv_timer_start(&job->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+        (void)uv_timer_start(&job->timer, on_timer, in_ms, 0);
 }
 
 void mu_kv_job_detach(struct mu_kv *kv)
@@ -449,9 +444,6 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
     job->kv.ops = &job_ops;
     job->loop = loop;
     job->config = *config;
-    job->config.run_id = job->run_id;
-    job->config.prefix = job->prefix;
-    job->config.marks = job->marks;
     job->seed = mu_fresh_seed();
     mu_list_init(&job->asked);
     mu_later_open(&job->refused, loop, mu_kv_tell);
