@@ -44,6 +44,7 @@ void mu_completion_free(struct mu_completion *f)
         return;
     mu_asks_done(&f->asks);
     free(f->vanished);
+    mu_vanished_done(&f->gone);
     mu_buf_done(&f->replaced);
     free(f->run_id);
     free(f->prefix);
@@ -209,7 +210,7 @@ static void start_round(struct mu_completion *f, const struct mu_completion_star
     f->second_look = f->full = f->missing = f->uncounted = f->overwritten = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->text[0] = '\0';
-    f->gone = (struct mu_vanished){ .count = 0 };
+    mu_vanished_done(&f->gone);
     f->waiting = 0;
     f->seen = UNSEEN;
     f->away_ms = UINT64_MAX; /* the round was joined there */

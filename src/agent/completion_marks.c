@@ -99,7 +99,7 @@ void mu_completion_sweep(struct mu_completion *f)
     mu_asks_drop_what(&f->asks, HEARD_CHECK);
     mu_asks_drop_what(&f->asks, STOCK_COUNT);
     mu_asks_drop_what(&f->asks, OUR_COUNT);
-    mu_completion_forget_notes(f);
+    mu_completion_read_notes_again(f);
     f->sweeping = true;
     f->cursor = 0;
     f->look_again_ms = f->scan_ms = UINT64_MAX;

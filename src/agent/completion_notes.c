@@ -94,34 +94,26 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot
 
 /* ---- Notes of those who have left ---- */
 
-static bool may_have_note(const struct mu_completion *f, const struct mu_vanished_member *member)
-{
-    return mu_completion_has_marks(f) && member->ours && member->rank >= 0 && member->note == MU_NOTE_UNREAD;
-}
-
 void mu_completion_read_notes(struct mu_completion *f)
 {
-    for (size_t i = 0; f->sweeping && i < f->gone.count && mu_asks_free(&f->asks) > SPARE_SLOTS; i++) {
-        struct mu_vanished_member *member = &f->gone.members[i];
+    for (; f->sweeping && f->note_cursor < f->gone.count && mu_asks_free(&f->asks) > SPARE_SLOTS; f->note_cursor++) {
+        const struct mu_vanished_member *member = &f->gone.members[f->note_cursor];
         struct mu_ask_slot *slot;
 
-        if (!may_have_note(f, member))
+        if (!mu_completion_has_marks(f) || !member->ours || member->rank < 0 || member->note != MU_NOTE_NONE)
             continue;
-        member->note = MU_NOTE_ASKED;
-        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)i, MU_ROUND_LEFT_KEY, f->own_prefix,
-                           member->rank);
+        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)f->note_cursor, MU_ROUND_LEFT_KEY,
+                           f->own_prefix, member->rank);
         mu_asks_look(&f->asks, slot);
         slot->once = true;
     }
 }
 
-/* Those that were not read, and those that were not there: they may be now. */
-void mu_completion_forget_notes(struct mu_completion *f)
+/* Those that were not there may be now. */
+void mu_completion_read_notes_again(struct mu_completion *f)
 {
     mu_asks_drop_what(&f->asks, NOTE_LOOK);
-    for (size_t i = 0; i < f->gone.count; i++)
-        if (f->gone.members[i].note == MU_NOTE_ASKED || f->gone.members[i].note == MU_NOTE_NONE)
-            f->gone.members[i].note = MU_NOTE_UNREAD;
+    f->note_cursor = 0;
 }
 
 void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
@@ -136,10 +128,7 @@ void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *
 
 bool mu_completion_are_notes_read(const struct mu_completion *f)
 {
-    for (size_t i = 0; i < f->gone.count; i++)
-        if (may_have_note(f, &f->gone.members[i]))
-            return false;
-    return !mu_asks_has(&f->asks, NOTE_LOOK);
+    return f->note_cursor == f->gone.count && !mu_asks_has(&f->asks, NOTE_LOOK);
 }
 
 /* ---- Nodes that want to join ---- */

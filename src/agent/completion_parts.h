@@ -77,7 +77,8 @@ struct mu_completion {
     uint64_t loss_ms;
     bool noted, leaves;      /* that we leave the round; for good */
     bool said_failed;        /* that a worker of ours has */
-    struct mu_vanished gone; /* the first of those who vanished, for people */
+    struct mu_vanished gone; /* those who vanished, and what their notes say */
+    size_t note_cursor;      /* in `gone`: whose note is read next */
     char who[TEXT_MAX];
     int64_t waiting; /* nodes that want to join, while it is not known yet who else is gone; 0: none */
     char waiting_text[TEXT_MAX];
@@ -159,7 +160,7 @@ void mu_completion_end_listening(struct mu_completion *f);
 void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                struct mu_completion_effects *out);
 void mu_completion_read_notes(struct mu_completion *f);
-void mu_completion_forget_notes(struct mu_completion *f);
+void mu_completion_read_notes_again(struct mu_completion *f);
 void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                              struct mu_completion_effects *out);
 bool mu_completion_are_notes_read(const struct mu_completion *f);

@@ -110,6 +110,7 @@ void mu_job_free(struct mu_job *j)
     mu_key_gc_free(j->key_gc);
     forget_members(&j->members);
     forget_members(&j->last_members);
+    mu_vanished_done(&j->last.missing);
     free(j);
 }
 
@@ -223,7 +224,7 @@ static void find_missing(struct mu_job *j)
 {
     char name[MU_VANISHED_NAME_MAX];
 
-    j->last.missing = (struct mu_vanished){ .count = 0 };
+    mu_vanished_done(&j->last.missing);
     for (size_t i = 0; i < j->last_members.count; i++) {
         const struct mu_node *node = &j->last_members.nodes[i];
 
@@ -238,7 +239,8 @@ static void find_missing(struct mu_job *j)
 static void begin_round(struct mu_job *j, const struct mu_ranks_result *assigned)
 {
     j->assigned = *assigned;
-    j->last = (struct mu_settlement){ .known = assigned->shared, .round = j->round, .tag = j->tag };
+    mu_settlement_begin(&j->last, j->round, j->tag);
+    j->last.known = assigned->shared;
     if (!assigned->shared || keep_members(&j->last_members, j->members.nodes, j->members.count) < 0)
         forget_members(&j->last_members);
 }

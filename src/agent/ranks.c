@@ -95,6 +95,7 @@ void mu_ranks_free(struct mu_ranks *r)
     free(r->own_prefix);
     free(r->last_prefix);
     mu_buf_done(&r->budget);
+    mu_vanished_done(&r->last.missing);
     free(r);
 }
 
@@ -371,6 +372,8 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
 /* Keeps the window full. */
 static void ask_on(struct mu_ranks *r)
 {
+    if (r->state == MU_RANKS_SETTLING)
+        mu_ranks_ask_about_missing(r);
     if (r->state != MU_RANKS_GATHERING && r->state != MU_RANKS_ASSIGNING && r->state != MU_RANKS_AGREEING)
         return;
     for (; r->cursor < r->start.world_size && mu_asks_free(&r->asks) > 0; r->cursor++) {
@@ -429,7 +432,7 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
         ask_on(r);
     } else if ((r->state == MU_RANKS_ASSIGNING || r->state == MU_RANKS_AGREEING) && is_through(r)) {
         mu_ranks_meet(r, out);
-    } else if (r->state == MU_RANKS_SETTLING && r->asks.count == 0) {
+    } else if (r->state == MU_RANKS_SETTLING && r->asks.count == 0) { /* all have been asked about */
         r->settled = true;
         mu_ranks_fix_count(r);
     } else if (r->state == MU_RANKS_MEETING && r->asks.count == 0) {
@@ -532,7 +535,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     r->error.code = 0;
     r->cursor = 0;
     r->known = start->count_min;
-    r->last = start->last;
+    mu_settlement_copy(&r->last, &start->last);
     r->settled = r->has_found = false;
     r->settled_json[0] = r->wanted[0] = '\0';
     r->budget.len = 0;

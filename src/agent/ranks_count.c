@@ -88,29 +88,34 @@ static struct mu_restart_budget with_claim(const struct mu_ranks *r, struct mu_r
     return found;
 }
 
+/* Keeps the window full. */
+void mu_ranks_ask_about_missing(struct mu_ranks *r)
+{
+    for (; r->cursor < (int64_t)r->last.missing.count && mu_asks_free(&r->asks) >= 2; r->cursor++) {
+        int64_t rank = r->last.missing.members[r->cursor].rank;
+        struct mu_ask_slot *slot =
+            mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_DONE, r->cursor, MU_ROUND_DONE_KEY, r->last_prefix, rank);
+
+        mu_asks_look(&r->asks, slot);
+        slot->once = true;
+        slot =
+            mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_NOTE, r->cursor, MU_ROUND_LEFT_KEY, r->last_prefix, rank);
+        mu_asks_look(&r->asks, slot);
+        slot->once = true;
+    }
+}
+
 /* A claimed failure is charged unless a member was lost: what became of those who are missing? */
 static void settle(struct mu_ranks *r)
 {
-    struct mu_vanished *missing = &r->last.missing;
-
-    if (!r->found.charged || r->settled || missing->count == 0 || r->found.round != r->last.round ||
+    if (!r->found.charged || r->settled || r->last.missing.count == 0 || r->found.round != r->last.round ||
         r->found.tag != r->last.tag) {
         mu_ranks_fix_count(r);
         return;
     }
     mu_ranks_enter(r, MU_RANKS_SETTLING);
     mu_round_own_prefix(r->last_prefix, r->prefix_room, r->run_id, r->last.round, r->last.tag);
-    for (size_t i = 0; i < missing->count; i++) {
-        struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_DONE, (int64_t)i,
-                                               MU_ROUND_DONE_KEY, r->last_prefix, missing->members[i].rank);
-
-        mu_asks_look(&r->asks, slot);
-        slot->once = true;
-        slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_NOTE, (int64_t)i, MU_ROUND_LEFT_KEY, r->last_prefix,
-                           missing->members[i].rank);
-        slot->once = true;
-        mu_asks_look(&r->asks, slot);
-    }
+    r->cursor = 0;
 }
 
 /* What is in the key now: the round before, or one that was claimed meanwhile, or nothing that we can read. A store

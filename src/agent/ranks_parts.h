@@ -63,7 +63,7 @@ struct mu_ranks {
     struct mu_ranks_start start;
     uint64_t start_ms, deadline_ms, again_ms;
     struct mu_asks asks;
-    int64_t cursor; /* of the ranks that are asked about: the next one */
+    int64_t cursor; /* the next one of the ranks that are asked about; SETTLING: of last.missing */
     int64_t next_base;
     struct info *infos; /* by rank; rank 0 of 2.x only */
     struct role *roles;
@@ -93,6 +93,7 @@ void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out);
 /* ranks_count.c */
 void mu_ranks_look_at_budget(struct mu_ranks *r);
 void mu_ranks_fix_count(struct mu_ranks *r);
+void mu_ranks_ask_about_missing(struct mu_ranks *r);
 void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
                           struct mu_ranks_effects *out);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TOLD_MAX = MU_VANISHED_NAMED_MAX + MU_SETTLEMENT_RANKS_MAX };
+
 /* Not longer than it can be read back; "?" if it is not UTF-8. */
 static json_t *json_name(const char *name)
 {
@@ -23,9 +25,13 @@ size_t mu_settlement_write(const struct mu_settlement *s, char text[static MU_SE
     if (!s->known)
         return 0;
     missing = json_array();
-    for (size_t i = 0; i < s->missing.count; i++)
-        (void)json_array_append_new(missing, json_pack("[I, o]", (json_int_t)s->missing.members[i].rank,
-                                                       json_name(s->missing.members[i].name)));
+    for (size_t i = 0; i < s->missing.count && i < TOLD_MAX; i++) {
+        const struct mu_vanished_member *member = &s->missing.members[i];
+
+        (void)json_array_append_new(
+            missing, i < MU_VANISHED_NAMED_MAX ? json_pack("[I, o]", (json_int_t)member->rank, json_name(member->name))
+                                               : json_integer(member->rank));
+    }
     (void)snprintf(tag, sizeof tag, "%016" PRIx64, s->tag);
     json = json_pack("{s:I, s:s, s:o, s:o}", "round", (json_int_t)s->round, "tag", tag, "failure",
                      json_name(s->failure), "missing", missing);
@@ -46,13 +52,33 @@ static bool read_tag(const char *text, uint64_t *ret_tag)
 
 static void add_missing(struct mu_settlement *s, const json_t *missing)
 {
-    for (size_t i = 0; i < json_array_size(missing) && i < MU_VANISHED_NAMED_MAX; i++) {
-        const json_t *rank = json_array_get(json_array_get(missing, i), 0);
-        const char *name = json_string_value(json_array_get(json_array_get(missing, i), 1));
+    char unnamed[64];
 
-        if (json_is_integer(rank) && json_integer_value(rank) >= 0 && name != NULL)
-            mu_vanished_add(&s->missing, json_integer_value(rank), name, true, false);
+    for (size_t i = 0; i < json_array_size(missing) && i < TOLD_MAX; i++) {
+        const json_t *told = json_array_get(missing, i);
+        const json_t *rank = json_is_array(told) ? json_array_get(told, 0) : told;
+        const char *name = json_string_value(json_array_get(told, 1));
+
+        if (!json_is_integer(rank) || json_integer_value(rank) < 0 || (json_is_array(told) && name == NULL))
+            continue;
+        (void)snprintf(unnamed, sizeof unnamed, "the node of group rank %" PRId64, (int64_t)json_integer_value(rank));
+        mu_vanished_add(&s->missing, json_integer_value(rank), name != NULL ? name : unnamed, true, false);
     }
+}
+
+void mu_settlement_begin(struct mu_settlement *s, int64_t round, uint64_t tag)
+{
+    mu_vanished_done(&s->missing);
+    *s = (struct mu_settlement){ .known = true, .round = round, .tag = tag };
+}
+
+void mu_settlement_copy(struct mu_settlement *to, const struct mu_settlement *from)
+{
+    struct mu_vanished missing = to->missing;
+
+    mu_vanished_copy(&missing, &from->missing);
+    *to = *from;
+    to->missing = missing;
 }
 
 void mu_settlement_add(struct mu_settlement *s, const json_t *json)
@@ -65,10 +91,11 @@ void mu_settlement_add(struct mu_settlement *s, const json_t *json)
         !read_tag(json_string_value(json_object_get(json, "tag")), &tag))
         return;
     if (!s->known || json_integer_value(round) > s->round)
-        *s = (struct mu_settlement){ .known = true, .round = json_integer_value(round), .tag = tag };
+        mu_settlement_begin(s, json_integer_value(round), tag);
     else if (tag != s->tag)
         return;
-    add_missing(s, json_object_get(json, "missing"));
+    if (s->missing.count == 0) /* all members of a round miss the same ones */
+        add_missing(s, json_object_get(json, "missing"));
     if (s->failure[0] == '\0' && failure != NULL)
         mu_line_copy(s->failure, sizeof s->failure, mu_slice_str(failure));
 }

@@ -19,6 +19,8 @@
  *   - A store that does not answer has no goodbye: nothing is charged. A store that has lost the budget has not lost
  *     the claim, which the role infos tell as well. A member that has claimed a failure may miss the round in which it
  *     is settled, so every role info names its last round: a claim of an older one is not charged again.
+ *   - Every missing member is judged. Of more than MU_VANISHED_NAMED_MAX + MU_SETTLEMENT_RANKS_MAX a rank 0 that was
+ *     not in the failed round is told only the first.
  *   - If no member of the failed round is in the new one (spares have all its places), nobody knows who is missing, and
  *     the restart is charged. So it is with identical workers, who tell no role infos, if rank 0 was not in that round.
  *   - With a PyTorch member in the round each agent counts its own failures, as PyTorch does. Nothing is settled.
@@ -34,9 +36,11 @@
 #include <jansson.h>
 
 #define MU_SETTLEMENT_FAILURE_MAX 160
+#define MU_SETTLEMENT_RANKS_MAX 256 /* missing members that are told by their rank alone, beside those with a name */
 #define MU_SETTLEMENT_TEXT_MAX 640
 #define MU_SETTLEMENT_JSON_MAX                                                                                         \
-    (2 * (MU_VANISHED_NAMED_MAX * (MU_VANISHED_NAME_MAX + 32) + MU_SETTLEMENT_FAILURE_MAX) + 128)
+    (2 * (MU_VANISHED_NAMED_MAX * (MU_VANISHED_NAME_MAX + 32) + MU_SETTLEMENT_FAILURE_MAX) +                           \
+     8 * MU_SETTLEMENT_RANKS_MAX + 128)
 
 struct mu_settlement {
     bool known;    /* else nothing is: zeroed memory */
@@ -45,6 +49,11 @@ struct mu_settlement {
     char failure[MU_SETTLEMENT_FAILURE_MAX]; /* that was claimed: "rank 12's failure on node3"; empty: none */
     struct mu_vanished missing;              /* its members that are not in the new round */
 };
+
+/* Both need zeroed memory, or an earlier one. mu_vanished_done(&settlement->missing) frees all. */
+void mu_settlement_begin(struct mu_settlement *settlement, int64_t round,
+                         uint64_t tag); /* nothing is said against it */
+void mu_settlement_copy(struct mu_settlement *to, const struct mu_settlement *from);
 
 /* As JSON, for a role info. A round that nothing is said against is told, too: what was claimed before it is settled.
  * Returns the length; 0: nothing is known, or there is no memory for it. */

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LEFT "left: "
@@ -19,6 +20,39 @@ void mu_line_copy(char *to, size_t room, struct mu_slice from)
             *c = ' ';
 }
 
+void mu_vanished_done(struct mu_vanished *v)
+{
+    free(v->members);
+    *v = (struct mu_vanished){ .count = 0 };
+}
+
+static bool reserve(struct mu_vanished *v, size_t room)
+{
+    struct mu_vanished_member *members;
+
+    if (room <= v->room)
+        return true;
+    members = room > MU_VANISHED_MAX ? NULL : realloc(v->members, room * sizeof *members);
+    if (members == NULL)
+        return false;
+    v->members = members;
+    v->room = room;
+    return true;
+}
+
+void mu_vanished_copy(struct mu_vanished *to, const struct mu_vanished *from)
+{
+    mu_vanished_done(to);
+    memcpy(to->cause, from->cause, sizeof to->cause);
+    to->unknown = from->unknown;
+    if (!reserve(to, from->count)) {
+        to->unknown += from->count;
+        return;
+    }
+    for (; to->count < from->count; to->count++)
+        to->members[to->count] = from->members[to->count];
+}
+
 void mu_vanished_add(struct mu_vanished *v, int64_t rank, const char *name, bool ours, bool waits)
 {
     struct mu_vanished_member *member;
@@ -26,8 +60,8 @@ void mu_vanished_add(struct mu_vanished *v, int64_t rank, const char *name, bool
     for (size_t i = 0; i < v->count; i++)
         if (v->members[i].rank == rank && strcmp(v->members[i].name, name) == 0)
             return;
-    if (v->count == MU_VANISHED_NAMED_MAX) {
-        v->unnamed++;
+    if (v->count == v->room && !reserve(v, v->room == 0 ? MU_VANISHED_NAMED_MAX : 2 * v->room)) {
+        v->unknown++;
         return;
     }
     member = &v->members[v->count++];
@@ -99,7 +133,7 @@ bool mu_vanished_any_lost(const struct mu_vanished *v)
     for (size_t i = 0; i < v->count; i++)
         if (is_lost(&v->members[i]))
             return true;
-    return false;
+    return v->unknown > 0;
 }
 
 /* Its own; or the one that the rendezvous knows, which says nothing of PyTorch's: they may as well have left. Empty:
@@ -111,18 +145,38 @@ static const char *cause_of(const struct mu_vanished *v, const struct mu_vanishe
     return member->ours ? v->cause : "";
 }
 
-/* "lost node8, node9: no heartbeat for 15 s": all with the same cause as the one at `first`. */
-static void put_lost(const struct mu_vanished *v, size_t first, struct mu_words *w)
+/* What is said, and who is named in it. */
+struct sentence {
+    const struct mu_vanished *vanished;
+    struct mu_words words;
+    size_t named, more; /* more: those who are only counted */
+};
+
+static bool may_name(struct sentence *s)
 {
+    bool may = s->named < MU_VANISHED_NAMED_MAX;
+
+    s->named += may;
+    s->more += !may;
+    return may;
+}
+
+/* "lost node8, node9: no heartbeat for 15 s": all with the same cause as the one at `first`. */
+static void put_lost(struct sentence *s, size_t first)
+{
+    const struct mu_vanished *v = s->vanished;
     const char *cause = cause_of(v, &v->members[first]);
+    const char *before = s->words.len > 0 ? "; lost " : "lost ";
+    bool any = false;
 
     for (size_t i = first; i < v->count; i++) {
-        if (!is_lost(&v->members[i]) || strcmp(cause_of(v, &v->members[i]), cause) != 0)
+        if (!is_lost(&v->members[i]) || strcmp(cause_of(v, &v->members[i]), cause) != 0 || !may_name(s))
             continue;
-        mu_words_add(w, "%s%s", i > first ? ", " : w->len > 0 ? "; lost " : "lost ", v->members[i].name);
+        mu_words_add(&s->words, "%s%s", any ? ", " : before, v->members[i].name);
+        any = true;
     }
-    if (cause[0] != '\0')
-        mu_words_add(w, ": %s", cause);
+    if (any && cause[0] != '\0')
+        mu_words_add(&s->words, ": %s", cause);
 }
 
 /* Whether one before it is lost by the same cause: then it was named with that one. */
@@ -135,20 +189,22 @@ static bool is_named(const struct mu_vanished *v, size_t index)
 }
 
 /* Those of whom nothing is known come last. */
-static void put_all_lost(const struct mu_vanished *v, bool with_cause, struct mu_words *w)
+static void put_all_lost(struct sentence *s, bool with_cause)
 {
+    const struct mu_vanished *v = s->vanished;
+
     for (size_t i = 0; i < v->count; i++)
         if (is_lost(&v->members[i]) && (cause_of(v, &v->members[i])[0] != '\0') == with_cause && !is_named(v, i))
-            put_lost(v, i, w);
+            put_lost(s, i);
 }
 
-static void put_left(const struct mu_vanished *v, struct mu_words *w)
+static void put_left(struct sentence *s)
 {
-    for (size_t i = 0; i < v->count; i++) {
-        const struct mu_vanished_member *member = &v->members[i];
+    for (size_t i = 0; i < s->vanished->count; i++) {
+        const struct mu_vanished_member *member = &s->vanished->members[i];
 
-        if (!member->done && member->note == MU_NOTE_LEFT)
-            mu_words_add(w, "%s%s left (%s)", w->len > 0 ? ", " : "", member->name, member->why);
+        if (!member->done && member->note == MU_NOTE_LEFT && may_name(s))
+            mu_words_add(&s->words, "%s%s left (%s)", s->words.len > 0 ? ", " : "", member->name, member->why);
     }
 }
 
@@ -171,16 +227,16 @@ static void put_again(const struct mu_vanished *v, struct mu_words *w)
 
 void mu_vanished_say(const struct mu_vanished *v, char *text, size_t room)
 {
-    struct mu_words w = mu_words_into(text, room);
+    struct sentence s = { .vanished = v, .words = mu_words_into(text, room), .more = v->unknown };
 
     text[0] = '\0';
-    put_left(v, &w);
-    put_all_lost(v, true, &w);
-    put_all_lost(v, false, &w);
-    if (v->unnamed > 0 && w.len > 0)
-        mu_words_add(&w, " (and %zu more)", v->unnamed);
-    if (w.len == 0)
-        put_again(v, &w);
-    if (w.len == 0)
-        mu_words_add(&w, "lost a node");
+    put_left(&s);
+    put_all_lost(&s, true);
+    put_all_lost(&s, false);
+    if (s.words.len > 0 && s.more > 0)
+        mu_words_add(&s.words, " (and %zu more)", s.more);
+    if (s.words.len == 0 && v->unknown == 0)
+        put_again(v, &s.words);
+    if (s.words.len == 0)
+        mu_words_add(&s.words, "lost a node");
 }

@@ -14,15 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MU_VANISHED_NAMED_MAX 8 /* of whom notes are read, and who are named; the rest is counted */
+#define MU_VANISHED_MAX 65536   /* members; those beyond are taken for lost */
+#define MU_VANISHED_NAMED_MAX 8 /* in a sentence; the rest is counted */
 #define MU_VANISHED_NAME_MAX 96
 #define MU_VANISHED_NOTE_MAX 320 /* of a note, with its NUL */
 #define MU_VANISHED_CAUSE_MAX 128
 
 enum mu_vanished_note {
-    MU_NOTE_UNREAD,
-    MU_NOTE_ASKED,
-    MU_NOTE_NONE,
+    MU_NOTE_NONE,  /* or not read yet */
     MU_NOTE_LEFT,  /* why: what made it leave */
     MU_NOTE_AGAIN, /* why: what ended the round for it, in whole words */
     MU_NOTE_LOST,  /* why: how it was lost */
@@ -39,15 +38,17 @@ struct mu_vanished_member {
 };
 
 struct mu_vanished { /* zeroed memory: nobody */
-    struct mu_vanished_member members[MU_VANISHED_NAMED_MAX];
-    size_t count;
-    size_t unnamed;                    /* more of them */
+    struct mu_vanished_member *members;
+    size_t count, room;
+    size_t unknown;                    /* more of them, for whom there was no memory: taken for lost */
     char cause[MU_VANISHED_CAUSE_MAX]; /* what the rendezvous knows of those without a note; empty: nothing */
 };
 
 /* Copies as much as fits, as one line: control characters become spaces. */
 void mu_line_copy(char *to, size_t room, struct mu_slice from);
 
+void mu_vanished_done(struct mu_vanished *vanished); /* nobody has vanished any more */
+void mu_vanished_copy(struct mu_vanished *to, const struct mu_vanished *from);
 /* Those that are there already stay as they are. */
 void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *name, bool ours, bool waits);
 void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
@@ -61,7 +62,7 @@ void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *
 /* What was found under a member's rank; nothing that we could read is no note. */
 void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice text);
 
-bool mu_vanished_any_lost(const struct mu_vanished *vanished); /* of those that are named: neither done nor goodbye */
+bool mu_vanished_any_lost(const struct mu_vanished *vanished); /* neither done nor goodbye */
 /* One sentence about all who are missed, without a full stop. */
 void mu_vanished_say(const struct mu_vanished *vanished, char *text, size_t room);
 

@@ -82,6 +82,17 @@ def test_a_node_that_comes_back_as_another_process_was_lost_all_the_same(scene, 
     assert [left[0].end(), back.end()] == [0, 0]
 
 
+def test_of_many_nodes_the_one_that_was_lost_is_the_cause(scene, serve):
+    """The others hear of the failure and wait for the next round: more of them than a message names."""
+    nodes(scene, serve, 11, "--nnodes=2:11", "--max-restarts=0")
+    first = scene.world(11, limit=60)
+    kill_both(agent_of(scene, first[-1]))
+    first[0].fail()
+    second = scene.world(10, without=first, limit=60)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(second)
+
+
 def test_a_failure_while_all_nodes_are_there_is_charged(scene, serve):
     nodes(scene, serve, 3, "--nnodes=2:3", "--max-restarts=3")
     first = scene.world(3)

@@ -22,6 +22,7 @@ struct scene {
     char trace[8192];
     uint64_t now_ms, id; /* id: of the last request */
     int64_t ranks[64];   /* of what was asked */
+    char keys[64][64];
 };
 
 static struct scene scene;
@@ -97,6 +98,8 @@ static const char *step(struct scene *s, struct mu_completion_event event)
             const struct mu_ask *ask = &effects.items[i].ask;
 
             s->id = ask->id;
+            (void)snprintf(s->keys[ask->id % COUNT(s->keys)], sizeof s->keys[0], "%.*s", (int)ask->key.len,
+                           ask->key.data);
             s->ranks[ask->id % COUNT(s->ranks)] =
                 ask->key.data[ask->key.len - 1] - '0'; /* if that is what it ends with */
         }
@@ -1037,6 +1040,52 @@ static void a_member_that_vanishes_with_an_answer_a_mark_or_a_goodbye_was_not_lo
     }
 }
 
+enum { MANY = 24 };
+
+/* All others of a large round vanish while the job is about to fail, of whom all but `lost` have said that they come
+ * again. What is told in the end. */
+static const char *all_vanish(struct scene *s, int64_t lost)
+{
+    struct mu_completion_peer peers[MANY] = { 0 };
+    uint64_t next;
+    size_t count = 0;
+
+    (void)start(s, ours(MANY));
+    (void)fail_job(s);
+    next = s->id + 1;
+    for (int64_t rank = 0; rank < MANY; rank++) {
+        if (rank == 1)
+            continue;
+        peers[count] = (struct mu_completion_peer){ .rank = rank, .ours = true };
+        (void)snprintf(peers[count++].name, sizeof peers[0].name, "node%d", (int)rank);
+    }
+    (void)step(s, (struct mu_completion_event){
+                      .type = MU_COMPLETION_ON_LOST, .round = 3, .lost = peers, .lost_count = count });
+    for (; next <= s->id && mu_completion_state(s->completion) == MU_COMPLETION_ACCOUNTING; next++) {
+        const char *key = s->keys[next % COUNT(s->keys)];
+        char left[32];
+
+        (void)snprintf(left, sizeof left, "left/%d", (int)lost);
+        if (strstr(key, "left/") != NULL && strcmp(strstr(key, "left/"), left) != 0)
+            (void)answer_id(s, next, (struct mu_answer){ .value = mu_slice_str("again: exit code 3") });
+        else
+            (void)answer_id(s, next, (struct mu_answer){ .value = mu_slice_str("?") });
+    }
+    return s->trace;
+}
+
+static void of_many_who_vanish_the_one_that_was_lost_is_found(void **state)
+{
+    struct scene *s = *state;
+    char text[64];
+
+    assert_string_equal(all_vanish(s, -1), LOOK);
+    for (int64_t lost = 2; lost < MANY; lost++) {
+        (void)snprintf(text, sizeof text, "lost node%d", (int)lost);
+        assert_string_equal(all_vanish(s, lost), text);
+    }
+}
+
 /* What it was told of then may have been somebody who came again. */
 static void who_vanished_before_the_job_was_to_fail_is_judged_once_more(void **state)
 {
@@ -1624,6 +1673,7 @@ int main(void)
         SCENE(without_an_answer_of_all_the_job_fails_when_a_loss_would_have_been_noticed),
         SCENE(a_member_that_vanishes_without_an_answer_was_lost_and_the_job_goes_on),
         SCENE(a_member_that_vanishes_with_an_answer_a_mark_or_a_goodbye_was_not_lost),
+        SCENE(of_many_who_vanish_the_one_that_was_lost_is_found),
         SCENE(who_vanished_before_the_job_was_to_fail_is_judged_once_more),
         SCENE(a_job_that_is_closed_meanwhile_or_goes_on_without_us_is_not_waited_for),
         SCENE(what_is_no_verdict_is_told_and_replaced),

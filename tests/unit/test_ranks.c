@@ -802,6 +802,39 @@ static void a_claimed_failure_is_charged_unless_a_member_of_that_round_was_lost(
         (void)value(s, text);
         assert_string_equal(s->result.settled, cases[i].why == NULL ? "" : cases[i].why);
     }
+    mu_vanished_done(&round.last.missing);
+}
+
+/* More than there is room to ask for at once, or to be named: all have said goodbye, or all but one. */
+static void of_many_missing_members_all_are_judged(void **state)
+{
+    enum { MISSING = 40 };
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 1);
+    char name[16], note[16];
+    const char *asked;
+
+    s->ranks = make("default", 2);
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd };
+    for (int64_t rank = 1; rank <= MISSING; rank++) {
+        (void)snprintf(name, sizeof name, "n%d", (int)rank);
+        mu_vanished_add(&round.last.missing, rank, name, true, false);
+    }
+    for (int lost = 0; lost <= MISSING; lost += MISSING) {
+        uint64_t next;
+
+        (void)start(s, round);
+        next = s->id + 1;
+        asked = value(s, CLAIMED);
+        for (int rank = 1; rank <= MISSING; rank++, next += 2) {
+            (void)snprintf(note, sizeof note, "%s", rank == lost ? "?" : "left: SIGTERM");
+            (void)answer(s, (struct mu_answer){ .id = next, .value = mu_slice_str("?") });
+            asked = answer(s, (struct mu_answer){ .id = next + 1, .value = mu_slice_str(note) });
+        }
+        assert_string_equal(asked, lost == 0 ? "compare and set muster.job/budget=5 3.00000000000000ab"
+                                             : "compare and set muster.job/budget=4 3.00000000000000ab");
+    }
+    mu_vanished_done(&round.last.missing);
 }
 
 static void a_store_that_does_not_answer_has_no_goodbye(void **state)
@@ -818,6 +851,7 @@ static void a_store_that_does_not_answer_has_no_goodbye(void **state)
     (void)answer(s, (struct mu_answer){ .id = s->id - 1, .error = &error });
     assert_string_equal(answer(s, (struct mu_answer){ .id = s->id, .error = &error }),
                         "compare and set muster.job/budget=4 3.00000000000000ab");
+    mu_vanished_done(&round.last.missing);
 }
 
 /* Rank 0 is new; what it tells to the others is what they say. */
@@ -863,6 +897,7 @@ static void only_the_claimed_round_is_settled(void **state)
     round.last.missing.count = 0;
     (void)start(s, round);
     assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=5 3.00000000000000ab");
+    mu_vanished_done(&round.last.missing);
 }
 
 /* The budget is lost with its store, but the members remember that they have claimed one. */
@@ -881,6 +916,7 @@ static void a_claim_outlives_the_store_that_had_it(void **state)
     (void)value(s, "garbage");
     (void)answer(s, (struct mu_answer){ .id = s->id - 1 });
     assert_string_equal(value(s, "?"), "compare and set muster.job/budget=4 3.00000000000000ab");
+    mu_vanished_done(&round.last.missing);
 }
 
 /* What is known of the round before by rank 0 and by the other member, and what comes of it if the store has forgotten
@@ -1007,6 +1043,7 @@ int main(void)
         SCENE(an_error_that_stays_ends_it),
         SCENE(a_round_that_is_over_is_dropped),
         SCENE(a_claimed_failure_is_charged_unless_a_member_of_that_round_was_lost),
+        SCENE(of_many_missing_members_all_are_judged),
         SCENE(a_store_that_does_not_answer_has_no_goodbye),
         SCENE(a_new_rank_0_hears_from_the_others_who_is_missing),
         SCENE(only_the_claimed_round_is_settled),

@@ -1,5 +1,6 @@
 /* In which words the others hear of members that have vanished. */
 #include "agent/vanished.h"
+#include "failmalloc.h"
 #include "pure.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@ static struct mu_vanished vanished;
 
 static void begin(const char *cause)
 {
-    vanished = (struct mu_vanished){ .count = 0 };
+    mu_vanished_done(&vanished);
     mu_vanished_set_cause(&vanished, cause);
 }
 
@@ -120,6 +121,49 @@ static void a_crowd_is_counted(void **state)
     assert_string_equal(said(), "lost n0, n1, n2, n3, n4, n5, n6, n7 (and 3 more)");
 }
 
+static void members_that_come_again_do_not_hide_one_that_was_lost(void **state)
+{
+    struct mu_vanished copy = { .count = 0 };
+    char name[16];
+
+    (void)state;
+    begin(NULL);
+    for (int64_t i = 0; i < 3 * MU_VANISHED_NAMED_MAX; i++) {
+        (void)snprintf(name, sizeof name, "n%d", (int)i);
+        found(add(i, name), "again: exit code 3");
+    }
+    assert_false(mu_vanished_any_lost(&vanished));
+    (void)add(99, "n99");
+    assert_true(mu_vanished_any_lost(&vanished));
+    assert_string_equal(said(), "lost n99");
+    mu_vanished_copy(&copy, &vanished);
+    begin(NULL);
+    assert_false(mu_vanished_any_lost(&vanished));
+    mu_vanished_copy(&vanished, &copy);
+    mu_vanished_done(&copy);
+    assert_string_equal(said(), "lost n99");
+}
+
+static void without_memory_a_member_is_taken_for_lost(void **state)
+{
+    struct mu_vanished copy = { .count = 0 };
+
+    (void)state;
+    begin(NULL);
+    fail_alloc_at(1);
+    mu_vanished_add(&vanished, 1, "n1", true, false);
+    fail_alloc_at(0);
+    assert_true(mu_vanished_any_lost(&vanished));
+    assert_string_equal(said(), "lost a node");
+    (void)add(2, "n2");
+    assert_string_equal(said(), "lost n2 (and 1 more)");
+    fail_alloc_at(1);
+    mu_vanished_copy(&copy, &vanished);
+    fail_alloc_at(0);
+    assert_int_equal(copy.unknown, 2);
+    begin(NULL);
+}
+
 static void what_others_wrote_is_one_line_and_cut(void **state)
 {
     char longer[2 * MU_VANISHED_NOTE_MAX], text[16];
@@ -137,6 +181,7 @@ static void what_others_wrote_is_one_line_and_cut(void **state)
     assert_string_equal(text, "x [1m left (yyy");
     found(&vanished.members[0], "");
     assert_int_equal(vanished.members[0].note, MU_NOTE_NONE);
+    begin(NULL);
 }
 
 int main(void)
@@ -148,6 +193,8 @@ int main(void)
         cmocka_unit_test(members_that_come_again_pass_on_what_made_them),
         cmocka_unit_test(of_pytorch_members_the_cause_is_not_known),
         cmocka_unit_test(a_crowd_is_counted),
+        cmocka_unit_test(members_that_come_again_do_not_hide_one_that_was_lost),
+        cmocka_unit_test(without_memory_a_member_is_taken_for_lost),
         cmocka_unit_test(what_others_wrote_is_one_line_and_cut),
     };
 
