@@ -132,6 +132,7 @@ struct mu_completion_event { /* borrows what it points to */
     int64_t round; /* LOST, REMOVED: one of another round is dropped; -1: of this one */
     int64_t rank;  /* WORKER_FAILED: the worker's; WAITING: how many */
     enum mu_vanished_note note;
+    bool settled; /* FAIL: what the round before costs; nobody of this one has to be asked */
     const struct mu_completion_start *start;
     const struct mu_completion_peer *lost;
     size_t lost_count;

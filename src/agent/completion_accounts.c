@@ -65,7 +65,7 @@ void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_e
     if (f->state != MU_COMPLETION_WATCHING)
         return;
     (void)snprintf(f->failure, sizeof f->failure, "%s", event->text == NULL ? "the workers have failed" : event->text);
-    if (!mu_completion_is_private(f) || f->vanished == NULL || f->start.world_size == 1) {
+    if (event->settled || !mu_completion_is_private(f) || f->vanished == NULL || f->start.world_size == 1) {
         mu_completion_fail(f, event->now_ms, out);
         return;
     }

@@ -523,6 +523,9 @@ static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, s
     case MU_RANKS_DO_AGAIN:
         told.type = MU_POLICY_ON_ASSIGN_AGAIN;
         break;
+    case MU_RANKS_DO_USED_UP:
+        told.type = MU_POLICY_ON_ASSIGN_USED_UP;
+        break;
     case MU_RANKS_DO_FAIL:
         told.type = MU_POLICY_ON_ASSIGN_FAILED;
         break;
@@ -591,7 +594,12 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
                         struct mu_job_effect *out)
 {
     struct mu_completion_event told = {
-        .round = -1, .start = effect->watch, .rank = effect->number, .note = effect->note, .text = effect->text
+        .round = -1,
+        .start = effect->watch,
+        .rank = effect->number,
+        .note = effect->note,
+        .settled = effect->ok,
+        .text = effect->text,
     };
 
     *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };

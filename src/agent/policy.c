@@ -401,6 +401,9 @@ static void take(struct mu_policy *p, const struct mu_policy_event *event, struc
     case MU_POLICY_ON_ASSIGN_AGAIN:
         mu_policy_on_assign_again(p, event, out);
         break;
+    case MU_POLICY_ON_ASSIGN_USED_UP:
+        mu_policy_on_used_up(p, event, out);
+        break;
     case MU_POLICY_ON_ASSIGN_FAILED:
         mu_policy_on_assign_failed(p, event, out);
         break;

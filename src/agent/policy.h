@@ -94,6 +94,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase value);
     X(BACKEND_UP, "backend up")                                                                                        \
     X(ASSIGNED, "assigned")           /* ranks: result of the ranks machine */                                         \
     X(ASSIGN_AGAIN, "assign again")   /* text, why: this round cannot be agreed upon; the next one */                  \
+    X(ASSIGN_USED_UP, "used up")      /* text, whose failure: there is no restart left for this round */               \
     X(ASSIGN_FAILED, "assign failed") /* error */                                                                      \
     X(LOST, "lost")                   /* of completion: text, who and how, in whole words*/                            \
     X(JOB_FAILED, "job failed")       /* of completion: text */                                                        \
@@ -166,7 +167,7 @@ struct mu_policy_event { /* borrows what it points to */
     X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */            \
     X(NOTE, "note")           /* the completion machine's NOTE: note; text: why we leave the round */                  \
     X(FINISH, "finish")       /* the completion machine's DONE */                                                      \
-    X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text */                                                \
+    X(FAIL_JOB, "fail job")   /* the completion machine's FAIL: text; ok: settled */                                   \
     X(START_WORKERS, "start") /* STARTED or START_FAILED. ok: again, number ms after the last group ended */           \
     X(STOP_WORKERS, "stop")   /* below */                                                                              \
     X(KILL_WORKERS, "kill")   /* SIGKILL at once; STOPPED. May follow STOP_WORKERS; then there is one STOPPED */       \

@@ -66,7 +66,9 @@ static void uncharge(struct mu_policy *p)
 void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     uncharge(p);
-    p->claim[0] = '\0';
+    p->claim[0] = p->loss[0] = '\0';
+    if (p->failed_rank < 0)
+        p->failure[0] = '\0';
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
     mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
     mu_policy_stop(p, SIGKILL, 0, now_ms, out);
@@ -119,6 +121,23 @@ void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, ui
     }
 }
 
+/* We are rank 0 of a round that may not run. No worker has been started: all others wait for their ranks. */
+void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    const char *told = event->text != NULL ? event->text : "";
+
+    if (p->phase != MU_POLICY_ASSIGNING)
+        return;
+    (void)snprintf(p->failure, sizeof p->failure, "%s",
+                   told[0] != '\0'             ? told
+                   : p->peer_failed[0] != '\0' ? p->peer_failed
+                                               : "a worker has failed");
+    p->failed_rank = -1;
+    p->fate = BUDGET;
+    p->charge = USED_UP;
+    mu_policy_fail_job(p, event->now_ms, out);
+}
+
 /* ---- The rendezvous ---- */
 
 static bool is_old(const struct mu_policy *p, const struct mu_policy_event *event)
@@ -146,6 +165,7 @@ static void membership_changed(struct mu_policy *p, const char *why, uint64_t no
 static void be_free(struct mu_policy *p, const char *why, struct mu_policy_effects *out)
 {
     uncharge(p);
+    mu_line_copy(p->loss, sizeof p->loss, mu_slice_str(why));
     (void)snprintf(p->why, sizeof p->why, "%s", why);
     mu_policy_say(p, out, MUSTER_LOG_WARNING, "%.*s; rank %" PRId64 "'s failure is a consequence; restarting the group",
                   TEXT_SHOWN_MAX, p->why, p->failed_rank);
@@ -193,6 +213,7 @@ void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *eve
 
     if (is_old(p, event))
         return;
+    (void)snprintf(p->loss, sizeof p->loss, "lost %.*s, which is back", MU_VANISHED_NAME_MAX, p->host);
     if (p->phase == MU_POLICY_ASSIGNING) {
         mu_policy_join_again(p, why, event->now_ms, out);
     } else if (mu_policy_has_workers(p)) {

@@ -156,13 +156,22 @@ static void decide_workers_failed(struct mu_policy *p)
 /* `text`: what the failure, which was said when it happened, means for the job. */
 void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out)
 {
-    decide_workers_failed(p);
-    mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+    if (p->failed_rank < 0) {
+        mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
+        (void)mu_fail(&p->outcome.error, MUSTER_ERDZV_CLOSED,
+                      "the job has failed: %.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
+                      p->failure, p->max_restarts);
+    } else {
+        decide_workers_failed(p);
+        mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+    }
     mu_policy_say(p, out, MUSTER_LOG_ERROR, "%s", text);
 }
 
 void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
+    struct mu_policy_effect *effect;
+
     if (p->closed) {
         mu_policy_be_failed(p, "the job is closed: giving up", out);
         mu_policy_leave(p, now_ms, out);
@@ -171,7 +180,9 @@ void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_e
     (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
                    p->failure, p->max_restarts);
     be_stopped(p, out); /* an unhealthy one */
-    mu_policy_emit(out, MU_POLICY_DO_FAIL_JOB)->text = p->text;
+    effect = mu_policy_emit(out, MU_POLICY_DO_FAIL_JOB);
+    effect->text = p->text;
+    effect->ok = p->failed_rank < 0;
     mu_policy_enter(p, MU_POLICY_FAILING, UINT64_MAX);
 }
 
@@ -357,8 +368,8 @@ void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *
     if (p->phase != MU_POLICY_ASSIGNING && !mu_policy_has_workers(p))
         return;
     (void)mu_fail(&error, MUSTER_ERDZV_CLOSED, "%s", event->text == NULL ? "the job has failed" : event->text);
-    mu_policy_say(p, out, MUSTER_LOG_ERROR,
-                  "the job has failed on another node; stopping the workers"); /* why: in the end */
+    mu_policy_say(p, out, MUSTER_LOG_ERROR, "the job has failed on another node%s", /* why: in the end */
+                  p->workers == NONE ? "" : "; stopping the workers");
     mu_policy_fail_with(p, &error, event->now_ms, out);
 }
 

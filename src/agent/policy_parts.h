@@ -75,7 +75,7 @@ struct mu_policy {
     bool serve;                     /* after leaving: a store is in our process, and others still need it */
     uint64_t serve_until_ms;        /* ... but no longer than until then; 0: MU_POLICY_SERVE_MS */
     uint64_t done_ms;               /* when our workers had succeeded */
-    int64_t base_rank, failed_rank; /* failed_rank: of the first that has */
+    int64_t base_rank, failed_rank; /* failed_rank: of the first that has; -1: a worker of another node */
     char failure[MU_POLICY_TEXT_MAX];
     enum mu_group_state failed_as; /* FAILED or UNHEALTHY */
 
@@ -90,6 +90,7 @@ struct mu_policy {
     char paid[MU_RESTART_BUDGET_MAX];      /* ... and is to be: our claim */
     char claim[MU_SETTLEMENT_FAILURE_MAX]; /* "rank 12's failure on node3": we may have claimed it, and nothing is
                                               * settled yet; empty: no */
+    char loss[MU_SETTLEMENT_FAILURE_MAX];  /* ... and this was told as its cause; empty: nothing was */
     char foreign[MU_FOREIGN_TEXT_MAX];
 
     /* For records and metrics. */
@@ -142,6 +143,7 @@ void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_polic
 void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                          struct mu_policy_effects *out);
+void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);

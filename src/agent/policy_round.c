@@ -35,7 +35,6 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
         return;
     p->joined = *event->joined;
     p->closed = false;
-    p->peer_failed[0] = '\0';
     p->noted = false;
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
     p->watch = (struct mu_completion_start){ .round = p->joined.round,
@@ -54,10 +53,12 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
                                          .has_store = p->joined.has_store,
                                          .needs_master = p->joined.needs_master,
                                          .own_count = p->own,
-                                         .count_min = p->known };
+                                         .count_min = p->known,
+                                         .max_restarts = p->max_restarts };
     if (p->joined.last != NULL) {
         p->assign.last = *p->joined.last;
         memcpy(p->assign.last.failure, p->claim, sizeof p->claim);
+        memcpy(p->assign.last.loss, p->loss, sizeof p->loss);
     }
     mu_policy_emit(out, MU_POLICY_DO_WATCH)->watch = &p->watch;
     mu_policy_emit(out, MU_POLICY_DO_ASSIGN)->assign = &p->assign;
@@ -77,7 +78,7 @@ void mu_policy_on_assigned(struct mu_policy *p, const struct mu_policy_event *ev
     p->own = p->shared ? p->count : mu_policy_larger(p->own, p->count);
     if (p->shared)
         p->known = mu_policy_larger(p->known, p->count);
-    p->claim[0] = '\0';
+    p->claim[0] = p->loss[0] = p->peer_failed[0] = '\0';
     if (event->ranks->settled[0] != '\0')
         mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s", event->ranks->settled);
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_ASSIGN, (int64_t)(event->now_ms - p->assign_ms), out);

@@ -124,7 +124,7 @@ void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state)
         assert(rank_0 && own);
         break;
     case MU_RANKS_SETTLING:
-        assert(rank_0 && own && r->found.charged && r->last.missing.count > 0);
+        assert(rank_0 && own && r->found.charged);
         break;
     case MU_RANKS_ASSIGNING:
         assert(rank_0 && (own || !r->start.old_dialect));
@@ -150,7 +150,7 @@ struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_rank
     return &out->items[out->count++];
 }
 
-static void end(struct mu_ranks *r, enum mu_ranks_state state)
+void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state)
 {
     mu_ranks_enter(r, state);
     r->deadline_ms = r->again_ms = UINT64_MAX;
@@ -161,7 +161,7 @@ static void end(struct mu_ranks *r, enum mu_ranks_state state)
 static void succeed(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     mu_ranks_emit(out, MU_RANKS_DO_DONE)->result = &r->result;
-    end(r, MU_RANKS_DONE);
+    mu_ranks_end(r, MU_RANKS_DONE);
 }
 
 /* With r->error filled in. */
@@ -172,14 +172,14 @@ void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out)
     else
         (void)mu_wrap(&r->error, r->error.code, "assign ranks");
     mu_ranks_emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
-    end(r, MU_RANKS_FAILED);
+    mu_ranks_end(r, MU_RANKS_FAILED);
 }
 
 /* With r->text filled in. */
 void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
     mu_ranks_emit(out, MU_RANKS_DO_AGAIN)->text = r->text;
-    end(r, MU_RANKS_FAILED);
+    mu_ranks_end(r, MU_RANKS_FAILED);
 }
 
 /* Nodes of a static rendezvous do not see each other's versions: they may have waited for keys that the others do not
@@ -528,7 +528,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     const struct mu_ranks_start *start = event->start;
 
     assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
-    end(r, MU_RANKS_IDLE);
+    mu_ranks_end(r, MU_RANKS_IDLE);
     r->start = *start;
     r->start_ms = event->now_ms;
     r->deadline_ms = event->now_ms + r->timeout_ms;
@@ -536,7 +536,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     r->cursor = 0;
     r->known = start->count_min;
     mu_settlement_copy(&r->last, &start->last);
-    r->settled = r->has_found = false;
+    r->settled = r->used_up = r->has_found = false;
     r->settled_json[0] = r->wanted[0] = '\0';
     r->budget.len = 0;
     r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = mu_ranks_is_private(r) };
@@ -724,7 +724,7 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
         go_on(r, out);
         break;
     case MU_RANKS_ON_STOP:
-        end(r, MU_RANKS_IDLE);
+        mu_ranks_end(r, MU_RANKS_IDLE);
         break;
     case MU_RANKS_ON_ANSWER:
         answered(r, &event->answer, event->now_ms, out);

@@ -4,7 +4,7 @@
  * Nobody but us in the round, and there are rounds and a store: by keys of our own.
  *   rank 0:  GATHERING all role infos --> COUNTING: what is the budget? --> FIXING the count --> ASSIGNING --> DONE
  *                                            |a failure is claimed, members miss  ^
- *                                            +--> SETTLING: were they lost? ------+
+ *                                            +--> SETTLING: were they lost? ------+--no, and no restart is left--> FAILED
  *   others:  tell our role info --> AWAITING our ranks and the count --> DONE
  *            --the store was away, and they do not come--> AGAIN: another round is needed
  * Else by those of PyTorch's agents, and each agent counts its own restarts:
@@ -73,6 +73,7 @@ struct mu_ranks_start {        /* borrowed */
     bool needs_master;         /* JOINED came without MASTER_ADDR: rank 0 is PyTorch 1.13 */
     int64_t own_count;         /* restarts that we count ourselves: used if the job's count is not */
     int64_t count_min;         /* the job's count is not below this, as far as we know */
+    int64_t max_restarts;      /* of the job: if a charge would make it more, there is no round */
     struct mu_settlement last; /* the round before, as far as this node knows */
 };
 
@@ -100,11 +101,12 @@ struct mu_ranks_event { /* borrows what it points to */
 };
 
 enum mu_ranks_effect_type {
-    MU_RANKS_DO_ASK,   /* ask */
-    MU_RANKS_DO_DONE,  /* result */
-    MU_RANKS_DO_AGAIN, /* text, why: the round cannot be agreed upon any more */
-    MU_RANKS_DO_FAIL,  /* error */
-    MU_RANKS_DO_WARN,  /* text: for the log */
+    MU_RANKS_DO_ASK,     /* ask */
+    MU_RANKS_DO_DONE,    /* result */
+    MU_RANKS_DO_USED_UP, /* rank 0: there is no restart left for this round. Text: whose failure; empty: not known */
+    MU_RANKS_DO_AGAIN,   /* text, why: the round cannot be agreed upon any more */
+    MU_RANKS_DO_FAIL,    /* error */
+    MU_RANKS_DO_WARN,    /* text: for the log */
 };
 
 struct mu_ranks_effect { /* borrows from the machine, until its next step */

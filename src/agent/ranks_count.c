@@ -26,17 +26,25 @@ static void write_settled(struct mu_ranks *r)
     r->settled_json[2 + len] = '\0';
 }
 
-/* The charge is settled, as far as there is one: the round is put into the budget's key. */
+static bool is_of_last_round(const struct mu_ranks *r)
+{
+    return r->found.round == r->last.round && r->found.tag == r->last.tag;
+}
+
+/* The charge is settled, as far as there is one: the round is put into the budget's key. If no restart is left for it,
+ * it is put there as a claim: should we die before the job is failed, the next rank 0 comes to the same end. */
 void mu_ranks_fix_count(struct mu_ranks *r)
 {
-    bool free = r->found.charged && r->settled && mu_settlement_is_free(&r->last);
+    bool free = r->found.charged && r->settled && is_of_last_round(r) && mu_settlement_is_free(&r->last);
     int64_t count = r->found.count - (free ? 1 : 0);
     struct mu_restart_budget ours = { .count = count > r->known ? count : r->known,
                                       .round = r->start.round,
                                       .tag = r->start.tag };
     struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
-    int len = mu_restart_budget_write(r->wanted, &ours, NULL);
+    int len;
 
+    r->used_up = r->found.charged && !free && ours.count > r->start.max_restarts;
+    len = mu_restart_budget_write(r->wanted, &ours, r->used_up ? "used up" : NULL);
     r->result.settled[0] = r->settled_json[0] = '\0';
     if (free) {
         mu_settlement_say(&r->last, r->start.world_size, r->result.settled);
@@ -48,6 +56,13 @@ void mu_ranks_fix_count(struct mu_ranks *r)
 }
 
 /* ---- Answers ---- */
+
+static void tell_used_up(struct mu_ranks *r, struct mu_ranks_effects *out)
+{
+    (void)snprintf(r->text, sizeof r->text, "%s", r->last.failure);
+    mu_ranks_emit(out, MU_RANKS_DO_USED_UP)->text = r->text;
+    mu_ranks_end(r, MU_RANKS_FAILED);
+}
 
 static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
@@ -108,8 +123,7 @@ void mu_ranks_ask_about_missing(struct mu_ranks *r)
 /* A claimed failure is charged unless a member was lost: what became of those who are missing? */
 static void settle(struct mu_ranks *r)
 {
-    if (!r->found.charged || r->settled || r->last.missing.count == 0 || r->found.round != r->last.round ||
-        r->found.tag != r->last.tag) {
+    if (!r->found.charged || r->settled || !is_of_last_round(r)) {
         mu_ranks_fix_count(r);
         return;
     }
@@ -135,7 +149,10 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
         value.len = 0;
     if (value.len > 0 && readable && fixing && found.round == r->start.round && found.tag == r->start.tag) {
         r->result.count = found.count;
-        tell_count(r, out);
+        if (r->used_up)
+            tell_used_up(r, out);
+        else
+            tell_count(r, out);
     } else if (value.len > 0 && readable && found.round > r->start.round) {
         (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
         mu_ranks_again(r, out);

@@ -71,6 +71,7 @@ struct mu_ranks {
     int64_t known;                      /* the job's count, as far as we were told */
     struct mu_settlement last;          /* as far as all members know */
     bool settled;                       /* notes and marks of the missing are read */
+    bool used_up;                       /* the last round is charged, and that is more than the job has */
     bool has_found;                     /* it was read */
     struct mu_restart_budget found;     /* what the budget says, or should */
     struct mu_buf budget;               /* what is in the store; empty: nothing */
@@ -86,6 +87,7 @@ bool mu_ranks_is_private(
     const struct mu_ranks *r); /* nobody of PyTorch looks: the keys are ours, and so is the count */
 void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state);
 struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type);
+void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state);
 void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out);
 void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out);
 void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out);

@@ -35,6 +35,8 @@ size_t mu_settlement_write(const struct mu_settlement *s, char text[static MU_SE
     (void)snprintf(tag, sizeof tag, "%016" PRIx64, s->tag);
     json = json_pack("{s:I, s:s, s:o, s:o}", "round", (json_int_t)s->round, "tag", tag, "failure",
                      json_name(s->failure), "missing", missing);
+    if (json != NULL && s->loss[0] != '\0')
+        (void)json_object_set_new(json, "loss", json_name(s->loss));
     len = json == NULL ? 0 : json_dumpb(json, text, MU_SETTLEMENT_JSON_MAX, JSON_COMPACT);
     json_decref(json);
     return len < MU_SETTLEMENT_JSON_MAX ? len : 0;
@@ -85,6 +87,7 @@ void mu_settlement_add(struct mu_settlement *s, const json_t *json)
 {
     const json_t *round = json_object_get(json, "round");
     const char *failure = json_string_value(json_object_get(json, "failure"));
+    const char *loss = json_string_value(json_object_get(json, "loss"));
     uint64_t tag;
 
     if (!json_is_integer(round) || json_integer_value(round) < (s->known ? s->round : 0) ||
@@ -98,18 +101,23 @@ void mu_settlement_add(struct mu_settlement *s, const json_t *json)
         add_missing(s, json_object_get(json, "missing"));
     if (s->failure[0] == '\0' && failure != NULL)
         mu_line_copy(s->failure, sizeof s->failure, mu_slice_str(failure));
+    if (s->loss[0] == '\0' && loss != NULL)
+        mu_line_copy(s->loss, sizeof s->loss, mu_slice_str(loss));
 }
 
 bool mu_settlement_is_free(const struct mu_settlement *s)
 {
-    return mu_vanished_any_lost(&s->missing);
+    return s->loss[0] != '\0' || mu_vanished_any_lost(&s->missing);
 }
 
 void mu_settlement_say(const struct mu_settlement *s, int64_t nodes, char text[static MU_SETTLEMENT_TEXT_MAX])
 {
     char who[MU_SETTLEMENT_TEXT_MAX / 2];
 
-    mu_vanished_say(&s->missing, who, sizeof who);
+    if (mu_vanished_any_lost(&s->missing))
+        mu_vanished_say(&s->missing, who, sizeof who);
+    else
+        (void)snprintf(who, sizeof who, "%s", s->loss);
     (void)snprintf(text, MU_SETTLEMENT_TEXT_MAX,
                    "%s; %s is a consequence; restarting with %" PRId64 " node%s, no restart charged", who,
                    s->failure[0] != '\0' ? s->failure : "the failure of a worker", nodes, nodes == 1 ? "" : "s");

@@ -3,7 +3,8 @@
  * The rule: a failure is charged when the next round forms, by rank 0 of that round, before any worker starts.
  *   - A member of the failed round is missing in the new one, and has neither been done nor said goodbye: it was lost.
  *     The loss is the cause, and it is named. The failures of others are its consequences. Nothing is charged.
- *   - Otherwise one restart is charged, however many workers failed.
+ *   - Otherwise one restart is charged, however many workers failed. If that is one more than the job has, there is no
+ *     such round: rank 0 fails the job instead of telling the others their ranks.
  *
  * Until then the charge stands in the budget's key as a claim (restart_budget.h): one restart more, and the name of the
  * node that claims it. A collective fails at once when its peer is killed, but a loss is noticed seconds later; so
@@ -16,6 +17,9 @@
  *   - A member that comes back as another process is missing all the same. A keeper's note ("its agent was killed")
  *     says how a member was lost. A note that says "again" was written when the round ended: what came later is not the
  *     cause.
+ *   - A node that has told a loss as the cause of its worker's failure, and so did not fail the job, tells that loss
+ *     with its role info. So does a node that was removed from the round, because it was paused, and comes back as the
+ *     same process. Nothing is charged then.
  *   - A store that does not answer has no goodbye: nothing is charged. A store that has lost the budget has not lost
  *     the claim, which the role infos tell as well. A member that has claimed a failure may miss the round in which it
  *     is settled, so every role info names its last round: a claim of an older one is not charged again.
@@ -39,7 +43,7 @@
 #define MU_SETTLEMENT_RANKS_MAX 256 /* missing members that are told by their rank alone, beside those with a name */
 #define MU_SETTLEMENT_TEXT_MAX 640
 #define MU_SETTLEMENT_JSON_MAX                                                                                         \
-    (2 * (MU_VANISHED_NAMED_MAX * (MU_VANISHED_NAME_MAX + 32) + MU_SETTLEMENT_FAILURE_MAX) +                           \
+    (2 * (MU_VANISHED_NAMED_MAX * (MU_VANISHED_NAME_MAX + 32) + 2 * MU_SETTLEMENT_FAILURE_MAX) +                       \
      8 * MU_SETTLEMENT_RANKS_MAX + 128)
 
 struct mu_settlement {
@@ -47,6 +51,7 @@ struct mu_settlement {
     int64_t round; /* the last one whose ranks were assigned */
     uint64_t tag;
     char failure[MU_SETTLEMENT_FAILURE_MAX]; /* that was claimed: "rank 12's failure on node3"; empty: none */
+    char loss[MU_SETTLEMENT_FAILURE_MAX];    /* that was told as its cause: "lost node9: no heartbeat for 5 s" */
     struct mu_vanished missing;              /* its members that are not in the new round */
 };
 

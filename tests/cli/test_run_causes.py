@@ -2,6 +2,8 @@
 
 Workers of these tests fail when the test says so: after an agent was killed, and before the rendezvous notices that. A
 collective does the same when its peer is gone."""
+import os
+import signal
 import socket
 
 import pytest
@@ -111,6 +113,42 @@ def test_without_restarts_left_a_failure_ends_the_job_as_soon_as_the_others_have
     workers[1].fail()
     assert [agent.end() for agent in agents] == [1, 1, 1]
     assert all("no restart charged" not in agent.err for agent in agents)
+
+
+@pytest.mark.parametrize("restarts, noticed", [(0, "is a consequence; restarting the group"), (3, "1 of 2 nodes joined")])
+def test_a_node_that_was_paused_and_comes_back_was_lost_all_the_same(scene, serve, restarts, noticed):
+    """As the same process: it is not missing in the next round."""
+    left, paused = nodes(scene, serve, 2, "--nnodes=2", f"--max-restarts={restarts}")
+    first = scene.world(2)
+    [worker] = [worker for worker in first if agent_of(scene, worker) is left]
+    pid = paused.agent
+    os.kill(pid, signal.SIGSTOP)
+    worker.fail()
+    left.said(noticed, limit=30)
+    os.kill(pid, signal.SIGCONT)
+    second = scene.world(2, without=first, limit=30)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(second)
+    assert [left.end(), paused.end()] == [0, 0]
+    assert "no restart charged" in left.err and "no restart charged" in paused.err
+
+
+def test_a_round_that_the_budget_does_not_allow_is_not_begun(scene, serve):
+    """The node whose worker has failed is killed while it waits for an answer of the others, before it fails the job."""
+    server = serve()
+    failing, paused, third = [scene.node(server.endpoint, "--nnodes=2:3", "--max-restarts=0") for _ in range(3)]
+    first = scene.world(3)
+    [worker] = [worker for worker in first if agent_of(scene, worker) is failing]
+    pid = paused.agent
+    os.kill(pid, signal.SIGSTOP)
+    worker.fail()
+    third.said("restarting the group")
+    until(lambda: server.call("get", "muster.job/budget").out.startswith(b"1 "), what="a claimed restart")
+    kill_both(failing)
+    os.kill(pid, signal.SIGCONT)
+    assert [paused.end(), third.end()] == [1, 1]
+    for agent in (paused, third):
+        assert "no restarts left (max restarts: 0)" in agent.err and "restarts used: 1 of 0" not in agent.err
 
 
 GARBAGE = "garbage"

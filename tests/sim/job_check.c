@@ -209,8 +209,8 @@ void check_starting(struct agent *a)
     EXPECT("B", a->assigned.count <= failures_paid(),
            "%s: restart %" PRId64 ", but only %" PRId64 " rounds have failed", a->name, a->assigned.count,
            failures_paid());
-    /* Whoever has paid with the last one may be lost before it can fail the job: the others have one more, then. */
-    EXPECT("B", a->assigned.count <= job.max_restarts || !job.clean, "%s: restart %" PRId64 " of %" PRId64, a->name,
+    /* Also if the node that has paid with the last one is lost before it can fail the job. */
+    EXPECT("B", a->assigned.count <= job.max_restarts, "%s: restart %" PRId64 " of %" PRId64, a->name,
            a->assigned.count, job.max_restarts);
 }
 
@@ -496,8 +496,8 @@ static bool fits(enum mu_policy_phase phase, enum mu_group_state state)
         return true;
     case MU_POLICY_CHARGING:
         return state == MU_GROUP_STOPPED;
-    case MU_POLICY_FAILING: /* stopped: the store was asked whether restarts are left */
-        return state == MU_GROUP_STOPPED || state == MU_GROUP_FAILED;
+    case MU_POLICY_FAILING: /* stopped: the store was asked whether restarts are left; INIT: a new node found none */
+        return state == MU_GROUP_INIT || state == MU_GROUP_STOPPED || state == MU_GROUP_FAILED;
     case MU_POLICY_FINISHING:
     case MU_POLICY_SERVING:
         return state == MU_GROUP_SUCCEEDED;
@@ -505,7 +505,7 @@ static bool fits(enum mu_policy_phase phase, enum mu_group_state state)
     case MU_POLICY_ENDED:
         return !mu_group_state_is_running(state);
     case MU_POLICY_LINGERING:
-        return state == MU_GROUP_SUCCEEDED || state == MU_GROUP_FAILED;
+        return !mu_group_state_is_running(state);
     }
     return false;
 }

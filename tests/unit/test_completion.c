@@ -1086,6 +1086,18 @@ static void of_many_who_vanish_the_one_that_was_lost_is_found(void **state)
     }
 }
 
+/* The round before was one too many: this one is not begun, and nobody of it has anything to answer. */
+static void a_failure_that_is_settled_needs_no_answers(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(3));
+    assert_string_equal(
+        step(s,
+             (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .settled = true, .text = "x" }),
+        LOOK);
+}
+
 /* What it was told of then may have been somebody who came again. */
 static void who_vanished_before_the_job_was_to_fail_is_judged_once_more(void **state)
 {
@@ -1674,6 +1686,7 @@ int main(void)
         SCENE(a_member_that_vanishes_without_an_answer_was_lost_and_the_job_goes_on),
         SCENE(a_member_that_vanishes_with_an_answer_a_mark_or_a_goodbye_was_not_lost),
         SCENE(of_many_who_vanish_the_one_that_was_lost_is_found),
+        SCENE(a_failure_that_is_settled_needs_no_answers),
         SCENE(who_vanished_before_the_job_was_to_fail_is_judged_once_more),
         SCENE(a_job_that_is_closed_meanwhile_or_goes_on_without_us_is_not_waited_for),
         SCENE(what_is_no_verdict_is_told_and_replaced),

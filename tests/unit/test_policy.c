@@ -98,7 +98,7 @@ static int show(char *text, size_t room, const struct mu_policy_effect *e)
     case MU_POLICY_DO_STOP_WORKERS:
         return snprintf(text, room, "stop %d in %" PRIu64, e->signal, e->grace_ms);
     case MU_POLICY_DO_FAIL_JOB:
-        return snprintf(text, room, "fail job: %s", e->text);
+        return snprintf(text, room, "fail job%s: %s", e->ok ? " at once" : "", e->text);
     case MU_POLICY_DO_TELL_FAILED:
         return snprintf(text, room, "tell %" PRId64 ": %s", e->number, e->text);
     case MU_POLICY_DO_NOTE:
@@ -1226,6 +1226,75 @@ static void what_we_know_of_the_count_goes_with_us(void **state)
     assert_int_equal(effects.items[effects.count - 1].assign->last.round, 7);
 }
 
+/* As rank 0 we have found that the round before was one too many. */
+static void a_round_that_the_budget_does_not_allow_fails_the_job(void **state)
+{
+    static const char *const causes[] = { "rank 3's failure on n3", "", NULL };
+    static const char *const told[] = { "rank 3's failure on n3", "rank 5 on n3 failed: exit code 3",
+                                        "rank 5 on n3 failed: exit code 3" };
+    struct scene *s = *state;
+    char text[256];
+
+    for (size_t i = 0; i < COUNT(causes); i++) {
+        run(s);
+        (void)step(s, (struct mu_policy_event){
+                          .type = MU_POLICY_ON_PEER_FAILED, .round = -1, .text = "rank 5 on n3 failed: exit code 3" });
+        assert_string_equal(stopped(s), "join");
+        (void)joined(s, 1);
+        (void)snprintf(text, sizeof text, "fail job at once: %s; no restarts left (max restarts: 1)", told[i]);
+        assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_USED_UP, .text = causes[i] }),
+                            text);
+        assert_string_equal(finished(s, MU_COMPLETION_END_FAILED), "end error rc 1");
+        assert_string_equal(s->outcome.error.text + strlen("the job has failed: "),
+                            text + strlen("fail job at once: "));
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* ... and so for a node that has never had workers; unless the others have gone on. */
+static void a_new_node_may_have_to_fail_the_job(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined(s, 1);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_USED_UP, .text = "" }),
+                        "fail job at once: a worker has failed; no restarts left (max restarts: 1)");
+    assert_string_equal(finished(s, MU_COMPLETION_END_OUTDATED), "join");
+    (void)joined(s, 2);
+    (void)step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGN_USED_UP, .text = "" });
+    (void)signalled(s, SIGTERM);
+    assert_int_equal(s->ends, 1);
+}
+
+/* No restart is left, but the failure was a consequence. If the lost node comes back, the next round still knows that. */
+static void what_was_told_as_the_cause_goes_with_us(void **state)
+{
+    struct scene *s = *state;
+    struct mu_settlement last = { .known = true, .round = 0 };
+    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = &last };
+    struct mu_policy_event event = { .type = MU_POLICY_ON_JOINED, .now_ms = T0, .joined = &in };
+    struct mu_policy_effects effects;
+
+    configure(s, 0);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    run_from(s, 0, 0, true);
+    (void)exited(s, 1, false);
+    (void)value(s, PAID(1, 0) " me");
+    assert_non_null(strstr(stopped(s), "fail job"));
+    assert_string_equal(lost(s), "join");
+    mu_policy_step(s->policy, &event, &effects);
+    assert_string_equal(effects.items[effects.count - 1].assign->last.loss, "b");
+    assert_int_equal(effects.items[effects.count - 1].assign->max_restarts, 0);
+    (void)assigned(s, 0, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    (void)removed(s, 1); /* it was we who were lost */
+    (void)stopped(s);
+    mu_policy_step(s->policy, &event, &effects);
+    assert_string_equal(effects.items[effects.count - 1].assign->last.loss, "lost me, which is back");
+}
+
 static void with_a_stock_member_each_counts_its_own(void **state)
 {
     struct scene *s = *state;
@@ -1967,6 +2036,9 @@ int main(void)
         SCENE(a_signal_while_a_restart_is_counted_leaves_a_group_that_has_stopped),
         SCENE(a_store_that_cannot_say_leaves_us_to_what_we_know),
         SCENE(what_we_know_of_the_count_goes_with_us),
+        SCENE(a_round_that_the_budget_does_not_allow_fails_the_job),
+        SCENE(a_new_node_may_have_to_fail_the_job),
+        SCENE(what_was_told_as_the_cause_goes_with_us),
         SCENE(with_a_stock_member_each_counts_its_own),
         SCENE(a_worker_that_fails_in_a_closed_job_ends_it_here),
         SCENE(the_verdict_of_others_ends_it_naming_it),

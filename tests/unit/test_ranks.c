@@ -60,6 +60,8 @@ static int show(char *text, size_t room, const struct mu_ranks_effect *e)
         return snprintf(text, room, "done %" PRId64 "/%" PRId64 " %" PRId64 "/%" PRId64 " count %" PRId64 "%s",
                         e->result->base_rank, e->result->world_size, e->result->base_role_rank,
                         e->result->role_world_size, e->result->count, e->result->shared ? "" : " own");
+    if (e->type == MU_RANKS_DO_USED_UP)
+        return snprintf(text, room, "used up: %s", e->text);
     if (e->type == MU_RANKS_DO_AGAIN)
         return snprintf(text, room, "again: %s", e->text);
     if (e->type == MU_RANKS_DO_WARN)
@@ -94,9 +96,13 @@ static const char *step(struct scene *s, struct mu_ranks_event event)
 
 static struct mu_ranks_start ours(int64_t round, int64_t rank, int64_t world_size)
 {
-    return (struct mu_ranks_start){
-        .round = round, .tag = 0xab, .rank = rank, .world_size = world_size, .all_ours = true, .has_store = true
-    };
+    return (struct mu_ranks_start){ .round = round,
+                                    .tag = 0xab,
+                                    .rank = rank,
+                                    .world_size = world_size,
+                                    .all_ours = true,
+                                    .has_store = true,
+                                    .max_restarts = 100 };
 }
 
 static const char *start(struct scene *s, struct mu_ranks_start round)
@@ -973,6 +979,52 @@ static void a_claim_that_was_settled_is_not_charged_again(void **state)
     }
 }
 
+/* The others wait for ranks that they are never told. Should rank 0 die now, the next one finds the claim again. */
+static void a_round_that_the_budget_does_not_allow_is_not_begun(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 2);
+    const char *info = "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 1, \"count\": 4}";
+
+    s->ranks = make("default", 1);
+    round.max_restarts = 4;
+    round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd, .failure = "rank 12's failure on n3" };
+    (void)start(s, round);
+    (void)value(s, info);
+    assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=5 3.00000000000000ab used up");
+    assert_string_equal(value(s, "5 3.00000000000000ab used up"), "used up: rank 12's failure on n3");
+    assert_int_equal(mu_ranks_state(s->ranks), MU_RANKS_FAILED);
+    round = ours(4, 0, 2); /* the next rank 0, which was not in that round */
+    round.max_restarts = 4;
+    (void)start(s, round);
+    (void)value(s, info);
+    assert_string_equal(value(s, "5 3.00000000000000ab used up"),
+                        "compare and set muster.job/budget=5 4.00000000000000ab used up");
+    assert_string_equal(value(s, "5 4.00000000000000ab used up"), "used up: ");
+    round.max_restarts = 5; /* and one that is allowed */
+    (void)start(s, round);
+    (void)value(s, info);
+    assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=5 4.00000000000000ab");
+}
+
+/* The node that was paused, and taken for lost, is in the new round: nobody is missing. */
+static void what_was_told_as_free_is_not_charged(void **state)
+{
+    struct scene *s = *state;
+    struct mu_ranks_start round = ours(3, 0, 2);
+
+    s->ranks = make("default", 1);
+    round.max_restarts = 4;
+    (void)start(s, round);
+    (void)value(s, "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 1, \"count\": 4, \"last\": "
+                   "{\"round\": 2, \"tag\": \"00000000000000cd\", \"failure\": \"rank 1's failure on n3\", "
+                   "\"missing\": [], \"loss\": \"lost n9: no heartbeat for 5 s\"}}");
+    assert_string_equal(value(s, CLAIMED), "compare and set muster.job/budget=4 3.00000000000000ab");
+    (void)value(s, "4 3.00000000000000ab");
+    assert_non_null(strstr(s->trace, "lost n9: no heartbeat for 5 s; rank 1's failure on n3 is a consequence; "
+                                     "restarting with 2 nodes, no restart charged"));
+}
+
 /* The store was away when the worker failed; nobody is missing, and the key knows nothing of the failure. */
 static void a_claim_that_did_not_reach_the_store_is_charged(void **state)
 {
@@ -1050,6 +1102,8 @@ int main(void)
         SCENE(a_claim_outlives_the_store_that_had_it),
         SCENE(a_claim_that_was_settled_is_not_charged_again),
         SCENE(a_claim_that_did_not_reach_the_store_is_charged),
+        SCENE(a_round_that_the_budget_does_not_allow_is_not_begun),
+        SCENE(what_was_told_as_free_is_not_charged),
         SCENE(any_allocation_may_fail),
         cmocka_unit_test(three_agents_with_two_roles_get_the_ranks_that_pytorch_gives),
         cmocka_unit_test(with_a_pytorch_member_everything_is_written_as_it_writes_it),

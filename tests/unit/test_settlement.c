@@ -52,11 +52,13 @@ static void what_one_member_tells_another_knows(void **state)
     struct mu_settlement *to = nothing();
 
     (void)state;
+    (void)snprintf(from->loss, sizeof from->loss, "lost node8");
     tell(from, to);
     assert_true(to->known);
     assert_int_equal(to->round, 3);
     assert_int_equal(to->tag, 0xab);
     assert_string_equal(to->failure, from->failure);
+    assert_string_equal(to->loss, from->loss);
     assert_int_equal(to->missing.count, 1);
     assert_int_equal(to->missing.members[0].rank, 2);
     assert_string_equal(to->missing.members[0].name, "node \"9\" \\");
@@ -115,6 +117,7 @@ static void the_longest_names_fit(void **state)
     memset(name, '"', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     memset(s->failure, '"', sizeof s->failure - 1);
+    memset(s->loss, '"', sizeof s->loss - 1);
     for (int64_t i = 0; i < MU_VANISHED_NAMED_MAX + 2; i++)
         mu_vanished_add(&s->missing, INT64_MAX - i, name, true, false);
     assert_true(mu_settlement_write(s, text) > 0);
@@ -196,7 +199,13 @@ static void only_who_said_nothing_was_lost(void **state)
     member->note = MU_NOTE_NONE;
     member->done = true;
     assert_false(mu_settlement_is_free(s));
+    (void)snprintf(s->loss, sizeof s->loss, "lost node8"); /* it was told as the cause */
+    assert_true(mu_settlement_is_free(s));
+    mu_settlement_say(s, 2, text);
+    assert_string_equal(
+        text, "lost node8; the failure of a worker is a consequence; restarting with 2 nodes, no restart charged");
     s->missing.count = 0;
+    s->loss[0] = '\0';
     assert_false(mu_settlement_is_free(s));
 }
 
