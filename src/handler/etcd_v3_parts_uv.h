@@ -2,23 +2,22 @@
 #ifndef MU_HANDLER_ETCD_V3_PARTS_UV_H
 #define MU_HANDLER_ETCD_V3_PARTS_UV_H
 
+#include "handler/etcd_v3_wire.h"
 #include "handler/meeting.h"
 #include "handler/patience.h"
 #include "handler/shell_uv.h"
 #include "kv/etcd3_uv.h"
 #include "kv/kv_job_uv.h"
-#include "rdzv/fold.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MU_V3_PREFIX_MAX (sizeof "/muster/" + 3 * MU_RDZV_RUN_ID_MAX + 1)
 #define MU_V3_REVOKE_MS 800 /* to take our keys out of etcd when we go; else they go with their lease */
 
 struct mu_v3 {
     struct mu_shell shell;
     char *run_id, *name, *local_addr;
-    char prefix[MU_V3_PREFIX_MAX]; /* "/muster/<run id>/" */
+    struct mu_v3_names names;
     struct mu_rdzv_settings settings;
     bool use_agent_store;
     uint64_t lease_s, job_lease_s;
@@ -27,7 +26,7 @@ struct mu_v3 {
     struct mu_etcd3 *etcd;
     struct mu_fold *fold;
     struct mu_etcd3_watch *watches[2]; /* by scope */
-    uint64_t loads[2];                 /* the newest load of each: an older one says nothing any more */
+    uint64_t loads[2];                 /* the load of each that is under way; 0: none */
     struct mu_etcd3_lease *lease;
     uint64_t lease_take;
     bool looking_around;  /* the answer is not there yet */

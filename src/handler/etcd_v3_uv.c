@@ -55,35 +55,25 @@ static void tell_lost(struct mu_v3 *v, struct muster_rdzv_event *event)
 
 static void tell_progress(struct mu_v3 *v, struct muster_rdzv_event *event)
 {
-    int64_t apart = mu_fold_progress(v->fold).apart;
     const struct mu_waiters *crowd = mu_fold_crowd(v->fold);
     struct muster_node nodes[MU_WAITERS_NAMES_MAX];
-    char text[MU_WAITERS_NOTE_MAX];
+    char note[MU_WAITERS_NOTE_MAX];
 
     for (size_t i = 0; i < crowd->count; i++)
         nodes[i] = (struct muster_node){ crowd->nodes[i].name.data, crowd->nodes[i].pid, crowd->nodes[i].local_id };
     event->nodes = nodes;
     event->nodes_count = crowd->count;
-    event->note = mu_waiters_note(crowd, text);
-    if (apart > 0 && event->note == NULL) { /* whose they are is not known yet, or too many have come */
-        (void)snprintf(text, sizeof text,
-                       "%" PRId64
-                       " %s started with an --nnodes that does not go together with that of the others; this node "
-                       "has --nnodes %" PRId64 ":%" PRId64,
-                       apart, apart == 1 ? "node was" : "nodes were", v->settings.nodes_min, v->settings.nodes_max);
-        event->note = text;
-    }
+    event->note = mu_fold_note(v->fold, note);
     mu_shell_say(&v->shell, event);
 }
 
 static void meet_agents(struct mu_v3 *v)
 {
-    const struct mu_fold_master *master = &v->meeting.master;
-    bool here = mu_fold_rank(v->fold) == 0 && mu_boot_uv_agents_store(&v->shell.boot) != NULL;
+    const char *addr = mu_meeting_agents_addr(&v->meeting, v->fold, mu_boot_uv_agents_store(&v->shell.boot) != NULL);
 
-    for (size_t i = 0; i < 2 && mu_meeting_is_known(&v->meeting, v->fold); i++)
+    for (size_t i = 0; i < 2 && addr != NULL; i++)
         if (v->kvs[i] != NULL)
-            mu_kv_job_meet(v->kvs[i], here ? "127.0.0.1" : master->addr, master->agents_port);
+            mu_kv_job_meet(v->kvs[i], addr, v->meeting.master.agents_port);
 }
 
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
@@ -94,11 +84,11 @@ static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, con
     if (event->type == MUSTER_RDZV_JOINED) {
         meet_agents(v);
         tell_members(v, event, false);
-    } else if (event->type == MUSTER_RDZV_PEERS_LOST && mu_fold_world(v->fold) != NULL) {
+    } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
         tell_lost(v, event);
     } else if (event->type == MUSTER_RDZV_PROGRESS) {
         tell_progress(v, event);
-    } else if (event->type == MUSTER_RDZV_WAITING) {
+    } else {
         mu_shell_say(shell, event);
     }
 }
@@ -132,64 +122,39 @@ static void on_time(struct mu_shell *shell)
     mu_v3_answer_get(mu_v3_of(shell));
 }
 
-static struct mu_boot_event get(struct mu_v3 *v, const struct mu_boot_effect *effect, bool *ret_waits)
-{
-    struct mu_boot_event answer = { .id = effect->id };
-
-    *ret_waits = !mu_meeting_get(&v->meeting, v->fold, effect, uv_now(v->shell.loop), &answer);
-    v->shell.also_ms = mu_meeting_deadline_ms(&v->meeting);
-    mu_shell_arm(&v->shell);
-    return answer;
-}
-
-static struct mu_boot_event set(struct mu_v3 *v, const struct mu_boot_effect *effect, struct muster_error *error,
-                                bool *ret_waits)
+static uint16_t agents_port(const struct mu_v3 *v)
 {
     const struct mu_server *agents = mu_boot_uv_agents_store(&v->shell.boot);
-    uint16_t port = agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0;
-    struct mu_fold_master master;
-    int rc = mu_meeting_set(&v->meeting, v->fold, effect, port, &master, error);
 
-    if (rc > 0 && mu_v3_publish(v, effect->id, &master) < 0)
-        rc = mu_fail(error, MUSTER_ENOMEM, "no memory for a request to etcd");
-    *ret_waits = rc > 0;
-    if (rc > 0)
-        mu_meeting_was_set(&v->meeting, &master);
-    return (struct mu_boot_event){ .type = rc < 0 ? MU_BOOT_ON_REQUEST_FAILED : MU_BOOT_ON_SET,
-                                   .id = effect->id,
-                                   .error = rc < 0 ? error : NULL };
+    return agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0;
 }
 
 static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect *effect)
 {
-    struct mu_boot_event answer = { .type = MU_BOOT_ON_FOUND, .id = effect->id };
-    struct muster_error error;
-    bool waits = false;
+    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+    struct mu_v3 *v = mu_v3_of(shell);
+    struct mu_boot_event answer;
+    struct mu_fold_master master;
+    enum mu_meeting_reply reply =
+        mu_meeting_ask(&v->meeting, v->fold, effect, agents_port(v), uv_now(shell->loop), &answer, &master);
 
-    if (effect->type == MU_BOOT_DO_GET)
-        answer = get(mu_v3_of(shell), effect, &waits);
-    else if (effect->type == MU_BOOT_DO_SET)
-        answer = set(mu_v3_of(shell), effect, &error, &waits);
-    if (!waits) /* CHECK: only where PyTorch is a member */
+    shell->also_ms = mu_meeting_deadline_ms(&v->meeting);
+    mu_shell_arm(shell);
+    if (reply == MU_MEETING_PUBLISH && mu_v3_publish(v, effect->id, &master) < 0) {
+        answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &no_memory };
+        reply = MU_MEETING_ANSWER;
+    }
+    if (reply == MU_MEETING_ANSWER)
         mu_boot_uv_answer(&shell->boot, answer);
 }
 
 static void start_boot(struct mu_shell *shell)
 {
     struct mu_v3 *v = mu_v3_of(shell);
-    const struct mu_fold_world *world = mu_fold_world(v->fold);
     char own_addr[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = {
-        .round = world->round,
-        .rank = mu_fold_rank(v->fold),
-        .all_ours = true,
-        .rank0_ours = true,
-        .rank0 = mu_slice_str(mu_node_text(&world->members[0].node, rank0)),
-        .own_addr = own_addr,
-    };
+    struct mu_boot_start start = mu_meeting_boot_start(v->fold, shell->me.name, rank0);
 
-    for (size_t i = 0; i < world->count; i++)
-        start.elsewhere |= !mu_slice_equal(world->members[i].node.name, mu_slice_str(v->name));
+    start.own_addr = own_addr;
     if (!mu_http_local_address(mu_etcd3_http(v->etcd), own_addr, sizeof own_addr))
         own_addr[0] = '\0';
     mu_boot_uv_start(&shell->boot, &start);
@@ -320,8 +285,8 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
     int rc;
 
     assert(*kv == NULL);
-    (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", v->prefix);
-    (void)snprintf(marks, sizeof marks, "%sdone/", v->prefix);
+    (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", v->names.prefix);
+    (void)snprintf(marks, sizeof marks, "%sdone/", v->names.prefix);
     rc = mu_kv_job_start(v->shell.loop, &config, kv, reterr);
     if (rc < 0)
         return rc;
@@ -333,21 +298,6 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 /* ---- Parameters ---- */
-
-/* Run ids may hold anything; a slash in one would make it part of another's keys. */
-static void make_prefix(struct mu_v3 *v)
-{
-    char *to = v->prefix + snprintf(v->prefix, sizeof v->prefix, "/muster/");
-
-    for (const char *at = v->run_id; *at != '\0'; at++) {
-        if (*at == '/' || *at == '%')
-            to += snprintf(to, 4, "%%%02X", (unsigned)(unsigned char)*at);
-        else
-            *to++ = *at;
-    }
-    *to++ = '/';
-    *to = '\0';
-}
 
 static const char *text_option(const struct muster_rdzv_params *params, const char *key)
 {
@@ -418,7 +368,7 @@ static int copy_texts(struct mu_v3 *v, const struct muster_rdzv_params *params, 
     v->local_addr = local_addr != NULL ? strdup(local_addr) : NULL;
     if (v->run_id == NULL || v->name == NULL || (local_addr != NULL && v->local_addr == NULL))
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    make_prefix(v);
+    mu_v3_names_init(&v->names, v->run_id);
     return 0;
 }
 

@@ -13,9 +13,19 @@ static bool is_about_port(struct mu_slice key)
     return key.len >= sizeof name - 1 && memcmp(key.data + key.len - (sizeof name - 1), name, sizeof name - 1) == 0;
 }
 
-void mu_meeting_see(struct mu_meeting *m, const struct mu_fold_kv *kv)
+void mu_meeting_see(struct mu_meeting *m, const struct mu_fold_event *event)
 {
-    m->has_master = !kv->deleted && mu_fold_master_read(kv->value, &m->master, NULL) == 0;
+    bool loaded = event->type == MU_FOLD_ON_LOADED;
+
+    if (event->scope != MU_FOLD_JOB || (!loaded && event->type != MU_FOLD_ON_CHANGED))
+        return;
+    m->has_master = m->has_master && !loaded; /* all that is there follows */
+    for (size_t i = 0; i < event->count; i++) {
+        const struct mu_fold_kv *kv = &event->kvs[i];
+
+        if (mu_slice_equal(kv->key, mu_slice_str("job/master")))
+            m->has_master = !kv->deleted && mu_fold_master_read(kv->value, &m->master, NULL) == 0;
+    }
 }
 
 bool mu_meeting_is_known(const struct mu_meeting *m, const struct mu_fold *fold)
@@ -23,6 +33,30 @@ bool mu_meeting_is_known(const struct mu_meeting *m, const struct mu_fold *fold)
     const struct mu_fold_world *world = mu_fold_world(fold);
 
     return m->has_master && world != NULL && m->master.world == world->id;
+}
+
+const char *mu_meeting_agents_addr(const struct mu_meeting *m, const struct mu_fold *fold, bool hosts)
+{
+    if (!mu_meeting_is_known(m, fold))
+        return NULL;
+    return hosts && mu_fold_rank(fold) == 0 ? "127.0.0.1" : m->master.addr;
+}
+
+struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,
+                                           char rank0[static MU_NODE_TEXT_MAX])
+{
+    const struct mu_fold_world *world = mu_fold_world(fold);
+    struct mu_boot_start start = {
+        .round = world->round,
+        .rank = mu_fold_rank(fold),
+        .all_ours = true,
+        .rank0_ours = true,
+        .rank0 = mu_slice_str(mu_node_text(&world->members[0].node, rank0)),
+    };
+
+    for (size_t i = 0; i < world->count; i++)
+        start.elsewhere |= !mu_slice_equal(world->members[i].node.name, own_name);
+    return start;
 }
 
 static struct mu_boot_event got(struct mu_meeting *m, uint64_t id, bool port)
@@ -33,28 +67,14 @@ static struct mu_boot_event got(struct mu_meeting *m, uint64_t id, bool port)
                                    .value = mu_slice_str(port ? m->port_text : m->master.addr) };
 }
 
-bool mu_meeting_get(struct mu_meeting *m, const struct mu_fold *fold, const struct mu_boot_effect *effect,
-                    uint64_t now_ms, struct mu_boot_event *ret_event)
-{
-    bool known = mu_meeting_is_known(m, fold);
-
-    assert(effect->id != 0);
-    m->get_id = known ? 0 : effect->id;
-    m->get_until_ms = now_ms + effect->wait_ms;
-    m->get_port = is_about_port(effect->key);
-    if (known)
-        *ret_event = got(m, effect->id, m->get_port);
-    return known;
-}
-
 bool mu_meeting_answer(struct mu_meeting *m, const struct mu_fold *fold, uint64_t now_ms,
-                       struct mu_boot_event *ret_event)
+                       struct mu_boot_event *ret_answer)
 {
     bool known = mu_meeting_is_known(m, fold);
 
     if (m->get_id == 0 || (!known && now_ms < m->get_until_ms))
         return false;
-    *ret_event =
+    *ret_answer =
         known ? got(m, m->get_id, m->get_port) : (struct mu_boot_event){ .type = MU_BOOT_ON_MISSING, .id = m->get_id };
     m->get_id = 0;
     return true;
@@ -65,27 +85,65 @@ uint64_t mu_meeting_deadline_ms(const struct mu_meeting *m)
     return m->get_id != 0 ? m->get_until_ms : UINT64_MAX;
 }
 
-int mu_meeting_set(struct mu_meeting *m, const struct mu_fold *fold, const struct mu_boot_effect *effect,
-                   uint16_t agents_port, struct mu_fold_master *ret_master, struct muster_error *reterr)
+static enum mu_meeting_reply get(struct mu_meeting *m, const struct mu_fold *fold, const struct mu_boot_effect *effect,
+                                 uint64_t now_ms, struct mu_boot_event *ret_answer)
 {
-    const struct mu_fold_world *world = mu_fold_world(fold), *doc = mu_fold_doc(fold);
-
-    if (!is_about_port(effect->key)) {
-        (void)snprintf(m->own_addr, sizeof m->own_addr, "%.*s", (int)effect->value.len, effect->value.data);
-        return 0;
-    }
-    if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(fold) == 0 || agents_port == 0)
-        return mu_fail(reterr, MUSTER_ERDZV_CONNECTION, "the round is not in etcd at the moment");
-    (void)snprintf(m->port_text, sizeof m->port_text, "%.*s", (int)effect->value.len, effect->value.data);
-    *ret_master = (struct mu_fold_master){ .world = world->id,
-                                           .port = (uint16_t)strtoul(m->port_text, NULL, 10),
-                                           .agents_port = agents_port };
-    memcpy(ret_master->addr, m->own_addr, sizeof ret_master->addr);
-    return 1;
+    assert(effect->id != 0);
+    m->get_id = effect->id;
+    m->get_until_ms = now_ms + effect->wait_ms;
+    m->get_port = is_about_port(effect->key);
+    if (!mu_meeting_is_known(m, fold))
+        return MU_MEETING_WAIT;
+    m->get_id = 0;
+    *ret_answer = got(m, effect->id, m->get_port);
+    return MU_MEETING_ANSWER;
 }
 
-void mu_meeting_was_set(struct mu_meeting *m, const struct mu_fold_master *master)
+static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fold, const struct mu_boot_effect *effect,
+                                 uint16_t agents_port, struct mu_boot_event *ret_answer,
+                                 struct mu_fold_master *ret_master)
 {
-    m->master = *master;
+    const struct mu_fold_world *world = mu_fold_world(fold), *doc = mu_fold_doc(fold);
+    int len = (int)effect->value.len;
+
+    *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = effect->id };
+    if (!is_about_port(effect->key)) {
+        (void)snprintf(m->own_addr, sizeof m->own_addr, "%.*s", len, effect->value.data);
+        return MU_MEETING_ANSWER;
+    }
+    if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(fold) == 0 || agents_port == 0) {
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "the round is not in etcd at the moment");
+        *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &m->error };
+        return MU_MEETING_ANSWER;
+    }
+    (void)snprintf(m->port_text, sizeof m->port_text, "%.*s", len, effect->value.data);
+    m->master = (struct mu_fold_master){ .world = world->id,
+                                         .port = (uint16_t)strtoul(m->port_text, NULL, 10),
+                                         .agents_port = agents_port };
+    memcpy(m->master.addr, m->own_addr, sizeof m->master.addr);
     m->has_master = true;
+    *ret_master = m->master;
+    return MU_MEETING_PUBLISH;
+}
+
+enum mu_meeting_reply mu_meeting_ask(struct mu_meeting *m, const struct mu_fold *fold,
+                                     const struct mu_boot_effect *effect, uint16_t agents_port, uint64_t now_ms,
+                                     struct mu_boot_event *ret_answer, struct mu_fold_master *ret_master)
+{
+    if (effect->type == MU_BOOT_DO_GET)
+        return get(m, fold, effect, now_ms, ret_answer);
+    if (effect->type == MU_BOOT_DO_SET)
+        return set(m, fold, effect, agents_port, ret_answer, ret_master);
+    assert(effect->type == MU_BOOT_DO_CHECK); /* only where PyTorch is a member */
+    *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_FOUND, .id = effect->id };
+    return MU_MEETING_ANSWER;
+}
+
+struct mu_boot_event mu_meeting_published(uint64_t id, int rc, bool held, struct muster_error *error)
+{
+    if (rc == 0 && held)
+        return (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = id };
+    if (rc == 0)
+        (void)mu_fail(error, MUSTER_ERDZV_CONNECTION, "the round is not the job's any more");
+    return (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = error };
 }

@@ -13,27 +13,35 @@ struct mu_meeting {               /* zeroed memory knows nothing */
     uint64_t get_id, get_until_ms;   /* a GET that waits; 0: none */
     bool get_port;
     char port_text[8];
+    struct muster_error error;
 };
 
-void mu_meeting_see(struct mu_meeting *meeting, const struct mu_fold_kv *kv); /* job/master, loaded or changed */
-/* Of the round that we are in. */
+/* An event of the machine's that may bring job/master. */
+void mu_meeting_see(struct mu_meeting *meeting, const struct mu_fold_event *event);
+/* Whether it is known where the round meets that we are in. */
 bool mu_meeting_is_known(const struct mu_meeting *meeting, const struct mu_fold *fold);
+/* Where this node reaches the agents' store of the round; `hosts`: it is ours. NULL: not known yet. */
+const char *mu_meeting_agents_addr(const struct mu_meeting *meeting, const struct mu_fold *fold, bool hosts);
 
-/* GET of address or port. True: *ret_event is the answer, which borrows; false: it waits for at most
- * effect->wait_ms. */
-bool mu_meeting_get(struct mu_meeting *meeting, const struct mu_fold *fold, const struct mu_boot_effect *effect,
-                    uint64_t now_ms, struct mu_boot_event *ret_event);
+/* What the boot is told of the round; `rank0` is room for a text of it. */
+struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,
+                                           char rank0[static MU_NODE_TEXT_MAX]);
+
+enum mu_meeting_reply {
+    MU_MEETING_ANSWER,  /* *ret_answer, which borrows */
+    MU_MEETING_WAIT,    /* mu_meeting_answer() will have it, at the latest at mu_meeting_deadline_ms() */
+    MU_MEETING_PUBLISH, /* *ret_master is to be written, and counts as seen; mu_meeting_published() is the answer */
+};
+
+/* GET, SET or CHECK of address or port. The address waits for the port. agents_port 0: there is no store for agents. */
+enum mu_meeting_reply mu_meeting_ask(struct mu_meeting *meeting, const struct mu_fold *fold,
+                                     const struct mu_boot_effect *effect, uint16_t agents_port, uint64_t now_ms,
+                                     struct mu_boot_event *ret_answer, struct mu_fold_master *ret_master);
 /* The GET that waits, once it can be answered or has waited for long enough. False: there is none, or not yet. */
 bool mu_meeting_answer(struct mu_meeting *meeting, const struct mu_fold *fold, uint64_t now_ms,
-                       struct mu_boot_event *ret_event);
-/* When that is, at the latest; UINT64_MAX: none waits. */
-uint64_t mu_meeting_deadline_ms(const struct mu_meeting *meeting);
-
-/* SET of address or port. 1: *ret_master is to be written, and is then what we have seen. 0: it is done, for the
- * address waits for the port. MUSTER_ERDZV_CONNECTION: the round is not in etcd. agents_port 0: there is no store for
- * agents. */
-int mu_meeting_set(struct mu_meeting *meeting, const struct mu_fold *fold, const struct mu_boot_effect *effect,
-                   uint16_t agents_port, struct mu_fold_master *ret_master, struct muster_error *reterr);
-void mu_meeting_was_set(struct mu_meeting *meeting, const struct mu_fold_master *master); /* the write is under way */
+                       struct mu_boot_event *ret_answer);
+uint64_t mu_meeting_deadline_ms(const struct mu_meeting *meeting); /* when that is wanted; UINT64_MAX: none waits */
+/* What became of the write; `held`: the round was still the job's. */
+struct mu_boot_event mu_meeting_published(uint64_t id, int rc, bool held, struct muster_error *error);
 
 #endif

@@ -23,6 +23,11 @@ uint64_t mu_patience_ms(const struct mu_patience *p, const struct mu_fold *fold,
     return ms < most_ms ? ms : most_ms;
 }
 
+uint64_t mu_patience_attempt_ms(uint64_t request_ms, unsigned servers)
+{
+    return servers > 1 ? request_ms / 2 : request_ms;
+}
+
 void mu_patience_learn(struct mu_patience *p, int rc)
 {
     assert(p->times >= 1 && p->times <= MU_PATIENCE_TIMES_MAX);

@@ -19,6 +19,8 @@ void mu_patience_init(struct mu_patience *patience, uint64_t lease_ms);
 /* A member has to notice within a lease's time that etcd is away. A node that has never heard of etcd waits no longer
  * than its join does. */
 uint64_t mu_patience_ms(const struct mu_patience *patience, const struct mu_fold *fold, uint64_t now_ms);
+/* ... and for one of several servers, before the next is asked. */
+uint64_t mu_patience_attempt_ms(uint64_t request_ms, unsigned servers);
 void mu_patience_learn(struct mu_patience *patience, int rc); /* what became of a request */
 
 #endif

@@ -283,10 +283,28 @@ static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
     tell_progress(f, out);
 }
 
+static const char *apart_text(const struct mu_fold *f, int64_t apart, char text[static MU_WAITERS_NOTE_MAX])
+{
+    (void)snprintf(text, MU_WAITERS_NOTE_MAX,
+                   "%" PRId64 " %s started with an --nnodes that does not go together with that of the others; this "
+                   "node has --nnodes %" PRId64 ":%" PRId64,
+                   apart, apart == 1 ? "node was" : "nodes were", f->settings.nodes_min, f->settings.nodes_max);
+    return text;
+}
+
+const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NOTE_MAX])
+{
+    int64_t apart = mu_fold_progress(f).apart;
+    const char *named = mu_waiters_note(&f->crowd, note);
+
+    /* Whose they are is not known yet, or too many have come. */
+    return named == NULL && apart > 0 ? apart_text(f, apart, note) : named;
+}
+
 static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
 {
     struct mu_part_progress seen;
-    char text[MU_TIMEOUT_TEXT_MAX];
+    char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
 
     if (f->phase != MU_FOLD_JOINING)
         return;
@@ -309,12 +327,8 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: etcd has not answered",
                       f->settings.join_ms / 1000);
     } else if (seen.apart > 0 && f->crowd.apart[0] == '\0') {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT,
-                      "timed out after %" PRIu64 " s: %" PRId64
-                      " %s started with an --nnodes that does not go together "
-                      "with that of the others; this node has --nnodes %" PRId64 ":%" PRId64,
-                      f->settings.join_ms / 1000, seen.apart, seen.apart == 1 ? "node was" : "nodes were",
-                      f->settings.nodes_min, f->settings.nodes_max);
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: %s", f->settings.join_ms / 1000,
+                      apart_text(f, seen.apart, note));
     } else {
         struct mu_timeout_text came = { .waited_ms = f->settings.join_ms,
                                         .joined = seen.joined,
@@ -322,7 +336,6 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
                                         .nodes_max = f->settings.nodes_max,
                                         .nodes = f->crowd.nodes,
                                         .nodes_count = f->crowd.count };
-        char note[MU_WAITERS_NOTE_MAX];
         bool has_note = mu_waiters_note(&f->crowd, note) != NULL;
 
         if (f->crowd.count == MU_WAITERS_NAMES_MAX && seen.joined > MU_WAITERS_NAMES_MAX)
@@ -729,6 +742,8 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
     observe(f, event->now_ms, out);
     mu_fold_drive(f, event->now_ms, out);
     check(f);
+    for (unsigned i = 0; i < out->count; i++) /* a loss is told of the world that we are in */
+        assert(out->items[i].type != MU_FOLD_DO_TELL || out->items[i].tell != MU_FOLD_TELL_LOST || f->world.id != 0);
 }
 
 uint64_t mu_fold_deadline_ms(const struct mu_fold *f)

@@ -249,6 +249,8 @@ bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);
 const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */
+/* What is to be told besides progress and names; NULL: nothing. */
+const char *mu_fold_note(const struct mu_fold *fold, char note[static MU_WAITERS_NOTE_MAX]);
 
 const char *mu_fold_event_text(enum mu_fold_event_type value);
 const char *mu_fold_tell_text(enum mu_fold_tell value);

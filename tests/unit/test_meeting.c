@@ -76,97 +76,151 @@ static int end(void **state)
     return 0;
 }
 
-static void see(uint64_t world)
+static void see(enum mu_fold_event_type type, struct mu_fold_kv kv)
+{
+    kv.key = mu_slice_str("job/master");
+    mu_meeting_see(&meeting, &(struct mu_fold_event){ .type = type, .scope = MU_FOLD_JOB, .kvs = &kv, .count = 1 });
+}
+
+static void see_master(uint64_t world)
 {
     const struct mu_fold_master master = { .world = world, .addr = "10.0.0.1", .port = 4711, .agents_port = 4712 };
     struct mu_buf value = { 0 };
 
     assert_int_equal(mu_fold_master_write(&master, &value), 0);
-    mu_meeting_see(&meeting, &(struct mu_fold_kv){ .value = mu_buf_slice(&value) });
+    see(MU_FOLD_ON_CHANGED, (struct mu_fold_kv){ .value = mu_buf_slice(&value) });
     mu_buf_done(&value);
 }
 
-static struct mu_boot_effect about(const char *key, const char *value)
+static struct mu_boot_event answer;
+static struct mu_fold_master master;
+
+/* At 1000 ms; what waits, waits for 300 ms. */
+static enum mu_meeting_reply ask(enum mu_boot_effect_type type, const char *key, const char *value, uint16_t agents)
 {
-    return (struct mu_boot_effect){ .id = 5, .wait_ms = 300, .key = mu_slice_str(key), .value = mu_slice_str(value) };
+    const struct mu_boot_effect effect = {
+        .type = type, .id = 5, .wait_ms = 300, .key = mu_slice_str(key), .value = mu_slice_str(value)
+    };
+
+    return mu_meeting_ask(&meeting, fold, &effect, agents, 1000, &answer, &master);
 }
 
 static void address_and_port_come_from_one_key_once_it_is_there(void **state)
 {
-    struct mu_boot_effect effect = about("job/3/MASTER_ADDR", "");
-    struct mu_boot_event answer;
-
     (void)state;
     join_round();
-    assert_false(mu_meeting_get(&meeting, fold, &effect, 1000, &answer));
+    assert_int_equal(ask(MU_BOOT_DO_GET, "job/3/MASTER_ADDR", "", 0), MU_MEETING_WAIT);
     assert_int_equal(mu_meeting_deadline_ms(&meeting), 1300);
     assert_false(mu_meeting_answer(&meeting, fold, 1299, &answer));
-    see(WORLD);
+    see_master(WORLD);
     assert_true(mu_meeting_answer(&meeting, fold, 1299, &answer));
     assert_int_equal(answer.type, MU_BOOT_ON_GOT);
     assert_int_equal(answer.id, 5);
     assert_true(mu_slice_equal(answer.value, mu_slice_str("10.0.0.1")));
     assert_false(mu_meeting_answer(&meeting, fold, 1299, &answer)); /* once */
     assert_true(mu_meeting_deadline_ms(&meeting) == UINT64_MAX);
-    effect = about("job/3/MASTER_PORT", "");
-    assert_true(mu_meeting_get(&meeting, fold, &effect, 1400, &answer));
+    assert_int_equal(ask(MU_BOOT_DO_GET, "job/3/MASTER_PORT", "", 0), MU_MEETING_ANSWER);
     assert_true(mu_slice_equal(answer.value, mu_slice_str("4711")));
+    assert_true(mu_meeting_deadline_ms(&meeting) == UINT64_MAX);
 }
 
 static void that_of_another_round_is_not_ours(void **state)
 {
-    struct mu_boot_effect effect = about("job/3/MASTER_ADDR", "");
-    struct mu_boot_event answer;
-
     (void)state;
-    see(WORLD);
+    see_master(WORLD);
     assert_false(mu_meeting_is_known(&meeting, fold)); /* we are in no round */
     join_round();
     assert_true(mu_meeting_is_known(&meeting, fold));
-    see(WORLD + 1);
-    assert_false(mu_meeting_get(&meeting, fold, &effect, 1000, &answer));
+    see_master(WORLD + 1);
+    assert_int_equal(ask(MU_BOOT_DO_GET, "job/3/MASTER_ADDR", "", 0), MU_MEETING_WAIT);
     assert_true(mu_meeting_answer(&meeting, fold, 1300, &answer));
     assert_int_equal(answer.type, MU_BOOT_ON_MISSING);
-    see(WORLD);
-    mu_meeting_see(&meeting, &(struct mu_fold_kv){ .deleted = true });
+}
+
+static void what_is_deleted_or_not_loaded_again_is_not_known(void **state)
+{
+    (void)state;
+    join_round();
+    see_master(WORLD);
+    see(MU_FOLD_ON_CHANGED, (struct mu_fold_kv){ .deleted = true });
+    assert_false(mu_meeting_is_known(&meeting, fold));
+    see_master(WORLD);
+    see(MU_FOLD_ON_CHANGED, (struct mu_fold_kv){ .value = mu_slice_str("foreign") });
+    assert_false(mu_meeting_is_known(&meeting, fold));
+    see_master(WORLD);
+    mu_meeting_see(&meeting, &(struct mu_fold_event){ .type = MU_FOLD_ON_LOADED, .scope = MU_FOLD_NODES });
+    mu_meeting_see(&meeting, &(struct mu_fold_event){ .type = MU_FOLD_ON_WROTE });
+    assert_true(mu_meeting_is_known(&meeting, fold));
+    mu_meeting_see(&meeting, &(struct mu_fold_event){ .type = MU_FOLD_ON_LOADED, .scope = MU_FOLD_JOB });
     assert_false(mu_meeting_is_known(&meeting, fold));
 }
 
 static void the_address_waits_for_the_port(void **state)
 {
-    struct mu_boot_effect addr = about("job/3/MASTER_ADDR", "10.0.0.2"), port = about("job/3/MASTER_PORT", "80");
-    struct mu_fold_master master;
-
     (void)state;
     join_round();
-    assert_int_equal(mu_meeting_set(&meeting, fold, &addr, 81, &master, NULL), 0);
-    assert_int_equal(mu_meeting_set(&meeting, fold, &port, 81, &master, NULL), 1);
+    assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_ADDR", "10.0.0.2", 81), MU_MEETING_ANSWER);
+    assert_int_equal(answer.type, MU_BOOT_ON_SET);
+    assert_false(mu_meeting_is_known(&meeting, fold));
+    assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", 81), MU_MEETING_PUBLISH);
     assert_string_equal(master.addr, "10.0.0.2");
     assert_int_equal(master.port, 80);
     assert_int_equal(master.agents_port, 81);
     assert_true(master.world == WORLD);
-    assert_false(mu_meeting_is_known(&meeting, fold));
-    mu_meeting_was_set(&meeting, &master);
     assert_true(mu_meeting_is_known(&meeting, fold));
+}
+
+static void expect_not_in_etcd(uint16_t agents)
+{
+    assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", agents), MU_MEETING_ANSWER);
+    assert_int_equal(answer.type, MU_BOOT_ON_REQUEST_FAILED);
+    assert_int_equal(answer.error->code, MUSTER_ERDZV_CONNECTION);
+    assert_string_equal(answer.error->text, "the round is not in etcd at the moment");
 }
 
 static void a_round_that_is_not_in_etcd_cannot_be_published(void **state)
 {
-    struct mu_boot_effect port = about("job/3/MASTER_PORT", "80");
-    struct mu_fold_master master;
-    struct muster_error error;
-
     (void)state;
-    assert_int_equal(mu_meeting_set(&meeting, fold, &port, 81, &master, &error), MUSTER_ERDZV_CONNECTION);
+    expect_not_in_etcd(81);
     join_round();
-    assert_int_equal(mu_meeting_set(&meeting, fold, &port, 0, &master, &error), MUSTER_ERDZV_CONNECTION);
+    expect_not_in_etcd(0);
     step((struct mu_fold_event){ .type = MU_FOLD_ON_CHANGED,
                                  .scope = MU_FOLD_JOB,
                                  .kvs =
                                      &(struct mu_fold_kv){ .key = mu_slice_str("job/doc"), .deleted = true, .mod = 30 },
                                  .count = 1 });
-    assert_int_equal(mu_meeting_set(&meeting, fold, &port, 81, &master, &error), MUSTER_ERDZV_CONNECTION);
-    assert_string_equal(error.text, "the round is not in etcd at the moment");
+    expect_not_in_etcd(81);
+}
+
+static void what_was_published_is_set_only_if_the_round_was_still_the_jobs(void **state)
+{
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "no leader" };
+
+    (void)state;
+    assert_int_equal(mu_meeting_published(7, 0, true, &error).type, MU_BOOT_ON_SET);
+    answer = mu_meeting_published(7, MUSTER_ELOST, false, &error);
+    assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
+    assert_string_equal(answer.error->text, "no leader");
+    answer = mu_meeting_published(7, 0, false, &error);
+    assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
+    assert_string_equal(answer.error->text, "the round is not the job's any more");
+}
+
+static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
+{
+    char rank0[MU_NODE_TEXT_MAX];
+    struct mu_boot_start start;
+
+    (void)state;
+    assert_null(mu_meeting_agents_addr(&meeting, fold, true));
+    join_round(); /* as rank 1 */
+    see_master(WORLD);
+    assert_string_equal(mu_meeting_agents_addr(&meeting, fold, true), "10.0.0.1"); /* a store of an earlier round */
+    start = mu_meeting_boot_start(fold, mu_slice_str("a"), rank0);
+    assert_true(start.round == 3 && start.rank == 1 && start.all_ours && start.rank0_ours && start.elsewhere);
+    assert_true(mu_slice_equal(start.rank0, mu_slice_str("b_1_1")));
+    assert_int_equal(ask(MU_BOOT_DO_CHECK, "job/3/MASTER_ADDR", "", 0), MU_MEETING_ANSWER);
+    assert_true(answer.type == MU_BOOT_ON_FOUND && !answer.found);
 }
 
 int main(void)
@@ -175,8 +229,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(address_and_port_come_from_one_key_once_it_is_there),
         SCENE(that_of_another_round_is_not_ours),
+        SCENE(what_is_deleted_or_not_loaded_again_is_not_known),
         SCENE(the_address_waits_for_the_port),
         SCENE(a_round_that_is_not_in_etcd_cannot_be_published),
+        SCENE(what_was_published_is_set_only_if_the_round_was_still_the_jobs),
+        SCENE(agents_meet_at_rank_0_which_meets_itself_on_loopback),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

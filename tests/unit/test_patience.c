@@ -62,9 +62,17 @@ static void a_node_that_has_never_heard_of_etcd_waits_no_longer_than_its_join(vo
     assert_int_equal(mu_patience_ms(&patience, fold, 70000), 1);
 }
 
+static void one_of_several_servers_has_half_of_it(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_patience_attempt_ms(3000, 1), 3000); /* there is nobody else to ask */
+    assert_int_equal(mu_patience_attempt_ms(3000, 2), 1500);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_of_several_servers_has_half_of_it),
         cmocka_unit_test_setup_teardown(a_request_has_a_third_of_a_lease_within_limits, start, end),
         cmocka_unit_test_setup_teardown(an_etcd_that_is_late_is_given_more_time_and_less_again_when_it_answers, start,
                                         end),
