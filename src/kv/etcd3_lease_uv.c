@@ -76,7 +76,7 @@ static void on_kept(struct mu_etcd3_call *call)
     bool gone = (call->rc == 0 && call->answer.ttl_s <= 0) || (call->rc < 0 && call->answer.code == MU_ETCD3_NOT_FOUND);
 
     lease->calling = false;
-    if (gone && call->rc == 0)
+    if (gone) /* whether etcd says so by its time or by an error */
         (void)mu_fail(&call->error, MUSTER_ELOST, "%s: it has expired", call->what);
     mu_etcd3_answer_done(&call->answer);
     if (lease->closed) {

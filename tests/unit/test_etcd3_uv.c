@@ -313,6 +313,7 @@ static void a_lease_that_etcd_does_not_have_is_lost(void **state)
         run_until(&h.lost);
         assert_true(h.granted);
         assert_non_null(strstr(h.error.text, "keep lease "));
+        assert_int_equal(h.error.code, MUSTER_ELOST); /* a new one can be had */
         end_lease(lease, &h, true);
         assert_int_equal(script[MU_ETCD3_REVOKE].asked, 0); /* there is nothing to be revoked */
         close_etcd(etcd);
