@@ -6,10 +6,10 @@
  * failure of the boot leaves the round and is told as FAILED. Each request is answered: where etcd does not, or there
  * is no memory, with an error; then the machine tries again. */
 #include "base/clock.h"
+#include "handler/etcd.h"
 #include "handler/etcd_params.h"
 #include "handler/shell_uv.h"
 #include "kv/etcd_store_uv.h"
-#include "rdzv/classic.h"
 #include "store/net.h"
 
 #include <assert.h>
@@ -18,68 +18,40 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define NAME_MAX_BYTES 256
-
 struct etcd {
     struct mu_shell shell;
     struct muster_rdzv_params *params; /* its texts are the place's */
     struct mu_etcd_place place;
-    char name[NAME_MAX_BYTES], node[MU_CLASSIC_NODE_MAX];
+    char name[MU_ETCD_NAME_MAX], node[MU_CLASSIC_NODE_MAX];
     uint64_t seed;
     struct mu_classic *classic;
     struct mu_etcd2 *etcd;
     struct mu_kv *kv;
 };
 
-/* A request to etcd, of the rendezvous machine. */
 struct order {
     struct mu_order base;
     struct mu_etcd2_call call;
-    struct mu_buf key, value, prev;
 };
 
 /* ---- Telling ---- */
-
-struct shown { /* a node, with room for its name */
-    struct muster_node node;
-    char name[NAME_MAX_BYTES];
-};
-
-static void show(const struct mu_classic_world *world, size_t rank, struct shown *shown)
-{
-    struct mu_node node;
-
-    if (world->marks[rank] == NULL || !mu_node_read(mu_slice_str(world->marks[rank]), &node)) {
-        (void)snprintf(shown->name, sizeof shown->name, "PyTorch's rank %zu", rank);
-        node.pid = node.local_id = -1;
-    } else {
-        (void)snprintf(shown->name, sizeof shown->name, "%.*s", (int)node.name.len, node.name.data);
-    }
-    shown->node = (struct muster_node){ shown->name, node.pid, node.local_id };
-}
 
 /* With the nodes of those ranks; ranks NULL: all of them. */
 static void tell_nodes(struct etcd *e, struct muster_rdzv_event *event, const size_t *ranks, size_t count)
 {
     const struct mu_classic_world *world = mu_classic_world(e->classic);
-    struct shown *shown = calloc(count + 1, sizeof *shown);
+    struct mu_etcd_member *members = calloc(count + 1, sizeof *members);
     struct muster_node *nodes = calloc(count + 1, sizeof *nodes);
 
-    for (size_t i = 0; shown != NULL && nodes != NULL && i < count; i++) {
-        show(world, ranks != NULL ? ranks[i] : i, &shown[i]);
-        nodes[i] = shown[i].node;
-        nodes[i].name = shown[i].name;
+    for (size_t i = 0; members != NULL && nodes != NULL && i < count; i++) {
+        members[i] = mu_etcd_member(world, ranks != NULL ? ranks[i] : i);
+        nodes[i] = (struct muster_node){ members[i].name, members[i].pid, members[i].local_id };
     }
     event->nodes = nodes;
-    event->nodes_count = shown != NULL && nodes != NULL ? count : 0;
+    event->nodes_count = members != NULL && nodes != NULL ? count : 0;
     mu_shell_say(&e->shell, event);
-    free(shown);
+    free(members);
     free(nodes);
-}
-
-static bool is_old_dialect(const struct etcd *e)
-{
-    return e->place.old_dialect && !mu_classic_world(e->classic)->all_ours;
 }
 
 static void tell_progress(struct etcd *e, struct muster_rdzv_event *event)
@@ -112,7 +84,7 @@ static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, con
         event->cause = lost_cause;
         tell_nodes(e, event, news->ranks, news->ranks_count);
     } else if (event->type == MUSTER_RDZV_JOINED) {
-        event->old_dialect = is_old_dialect(e);
+        event->old_dialect = mu_etcd_is_old(mu_classic_world(e->classic), e->place.old_dialect);
         tell_nodes(e, event, NULL, mu_classic_world(e->classic)->count);
     } else {
         mu_shell_say(shell, event);
@@ -121,93 +93,16 @@ static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, con
 
 /* ---- Requests to etcd ---- */
 
-static void free_order(struct order *order)
-{
-    mu_etcd2_answer_done(&order->call.answer);
-    mu_buf_done(&order->key);
-    mu_buf_done(&order->value);
-    mu_buf_done(&order->prev);
-    mu_order_free(&order->base);
-}
-
-/* What is in the directory that was read. */
-static struct mu_classic_node *children(const struct mu_etcd2_answer *answer, size_t *ret_count)
-{
-    struct mu_classic_node *nodes = calloc(answer->nodes_count + 1, sizeof *nodes);
-
-    *ret_count = 0;
-    for (size_t i = 1; nodes != NULL && i < answer->nodes_count; i++) {
-        if (answer->nodes[i].depth == 1)
-            nodes[(*ret_count)++] = (struct mu_classic_node){ answer->nodes[i].key, answer->nodes[i].value };
-    }
-    return nodes;
-}
-
-static void answer(struct etcd *e, uint64_t id, const struct mu_etcd2_call *call)
-{
-    const struct mu_etcd2_answer *got = &call->answer;
-    struct mu_classic_event event = { .type = MU_CLASSIC_ON_ANSWER, .id = id, .index = got->index };
-    struct muster_error no_memory;
-    struct mu_classic_node *nodes = NULL;
-
-    if (call->rc < 0) {
-        event.code = call->rc;
-        event.unsure = call->unsure;
-        event.error = &call->error;
-    } else if (got->code != 0) {
-        event.code = got->code;
-        event.error = &call->error;
-    } else if (got->nodes_count > 0) {
-        event.value = got->nodes[0].value;
-        event.key = got->nodes[0].key;
-        event.modified = got->nodes[0].modified;
-        nodes = children(got, &event.nodes_count);
-        event.nodes = nodes;
-        if (nodes == NULL) {
-            event.code = mu_fail(&no_memory, MUSTER_ENOMEM, "no memory for an answer of etcd's");
-            event.unsure = call->request.kind != MU_ETCD2_GET && call->request.kind != MU_ETCD2_WATCH;
-            event.error = &no_memory;
-        }
-    }
-    mu_shell_feed(&e->shell, &event);
-    free(nodes);
-}
-
 static void on_called(struct mu_etcd2_call *call)
 {
     struct order *order = call->ctx;
+    struct mu_classic_event event =
+        mu_etcd_answer(order->base.id, call->request.kind, call->rc, call->unsure, &call->answer, &call->error);
 
-    answer((struct etcd *)order->base.shell, order->base.id, call);
-    free_order(order);
-}
-
-static enum mu_etcd2_kind kind_of(enum mu_classic_kind kind)
-{
-    switch (kind) {
-    case MU_CLASSIC_GET:
-        return MU_ETCD2_GET;
-    case MU_CLASSIC_PUT:
-        return MU_ETCD2_PUT;
-    case MU_CLASSIC_DELETE:
-        return MU_ETCD2_DELETE;
-    case MU_CLASSIC_WATCH:
-        break;
-    }
-    return MU_ETCD2_WATCH;
-}
-
-static struct order *new_order(struct etcd *e, const struct mu_classic_request *from)
-{
-    struct order *order = mu_order_new(&e->shell, sizeof *order, from->id);
-
-    if (order == NULL)
-        return NULL;
-    if (mu_buf_append(&order->key, from->key.data, from->key.len, SIZE_MAX) == 0 &&
-        mu_buf_append(&order->value, from->value.data, from->value.len, SIZE_MAX) == 0 &&
-        mu_buf_append(&order->prev, from->prev_value.data, from->prev_value.len, SIZE_MAX) == 0)
-        return order;
-    free_order(order);
-    return NULL;
+    mu_shell_feed(order->base.shell, &event);
+    mu_etcd_event_done(&event);
+    mu_etcd2_answer_done(&call->answer);
+    mu_order_free(&order->base);
 }
 
 static void on_connection_ended(struct mu_http_request *http, const struct muster_error *error)
@@ -218,33 +113,16 @@ static void on_connection_ended(struct mu_http_request *http, const struct muste
 
 static void request(struct etcd *e, const struct mu_classic_request *from)
 {
-    struct order *order = new_order(e, from);
+    struct order *order = mu_order_new(&e->shell, sizeof *order, from->id);
 
     if (order == NULL) {
         mu_shell_answer_late(&e->shell, from->id, 0);
         return;
     }
-    order->call = (struct mu_etcd2_call){
-        .request = { .kind = kind_of(from->kind),
-                     .key = mu_buf_slice(&order->key),
-                     .recursive = from->recursive,
-                     .quorum = from->kind == MU_CLASSIC_GET,
-                     .dir = from->dir,
-                     .refresh = from->refresh,
-                     .has_value = from->has_value,
-                     .value = from->value.len > 0 ? mu_buf_slice(&order->value) : mu_slice_str(""),
-                     .ttl_s = from->ttl_s,
-                     .prev_exist = from->must_exist       ? MU_ETCD2_MUST
-                                   : from->must_not_exist ? MU_ETCD2_MUST_NOT
-                                                          : MU_ETCD2_ANY,
-                     .prev_index = from->prev_index,
-                     .has_prev_value = from->has_prev_value,
-                     .prev_value = mu_buf_slice(&order->prev),
-                     .wait_index = from->wait_index },
-        .timeout_ms = from->timeout_ms > 0 ? from->timeout_ms : 1,
-        .done = on_called,
-        .ctx = order,
-    };
+    order->call = (struct mu_etcd2_call){ .request = mu_etcd_request(from),
+                                          .timeout_ms = from->timeout_ms > 0 ? from->timeout_ms : 1,
+                                          .done = on_called,
+                                          .ctx = order };
     mu_etcd2_call(e->etcd, &order->call);
     if (from->once)
         order->call.http.on_retry = on_connection_ended;
@@ -284,26 +162,12 @@ static void on_no_memory(struct mu_shell *shell, uint64_t id, unsigned how)
 static void start_boot(struct mu_shell *shell)
 {
     struct etcd *e = (struct etcd *)shell;
-    const struct mu_classic_world *world = mu_classic_world(e->classic);
-    bool old_dialect = is_old_dialect(e);
     char own_addr[MU_ADDR_TEXT_MAX] = "";
-    struct shown rank0, other;
-    struct mu_boot_start start = {
-        .round = world->version,
-        .rank = world->rank,
-        .all_ours = world->all_ours,
-        /* PyTorch's store of a version is new: it has no earlier pair to keep to. Only 1.13 publishes later. */
-        .rank0_ours = !old_dialect || world->marks[0] != NULL,
-        .old_dialect = old_dialect && world->marks[0] == NULL,
-        .own_addr = own_addr,
-    };
+    struct mu_etcd_member rank0;
+    struct mu_boot_start start =
+        mu_etcd_boot_start(mu_classic_world(e->classic), e->place.old_dialect, e->name, &rank0);
 
-    show(world, 0, &rank0);
-    start.rank0 = mu_slice_str(rank0.name);
-    for (size_t i = 0; i < world->count; i++) {
-        show(world, i, &other);
-        start.elsewhere |= strcmp(other.name, e->name) != 0;
-    }
+    start.own_addr = own_addr;
     if (!mu_http_local_address(mu_etcd2_http(e->etcd), own_addr, sizeof own_addr))
         own_addr[0] = '\0';
     mu_boot_uv_start(&shell->boot, &start);

@@ -21,7 +21,8 @@ struct mu_http *mu_etcd2_http(struct mu_etcd2 *etcd); /* for mu_http_local_addre
 struct mu_etcd2_call;
 typedef void mu_etcd2_done(struct mu_etcd2_call *call);
 
-/* The memory is the caller's and, like what the request points to, must stay until `done`. */
+/* The memory is the caller's and must stay until `done`; what the request points to is needed only inside of
+ * mu_etcd2_call(). */
 struct mu_etcd2_call {
     /* Asked. */
     struct mu_etcd2_request request; /* also WATCH: one long poll, done with the first event, or MUSTER_ETIMEOUT */
