@@ -51,6 +51,8 @@ struct job {
     uint64_t deadline_ms;
 };
 
+static const struct muster_error canceled = { .code = MUSTER_ECANCELED, .text = "the store is being closed" };
+
 static void ask(struct job *job);
 
 /* ---- Where keys are ---- */
@@ -150,15 +152,18 @@ static void done(struct job *job)
     request->done(request);
 }
 
-static void fail_with(struct job *job, int rc, const struct muster_error *error)
+static void set_error(struct mu_kv_request *request, int rc, const struct muster_error *error)
 {
-    struct mu_kv_request *request = job->request;
-
     request->rc = rc;
     request->error = *error;
     request->error.code = rc;
     (void)mu_wrap(&request->error, rc, "%s '%.*s'", mu_kv_kind_text(request->kind),
                   request->key.len > 80 ? 80 : (int)request->key.len, (const char *)request->key.data);
+}
+
+static void fail_with(struct job *job, int rc, const struct muster_error *error)
+{
+    set_error(job->request, rc, error);
     done(job);
 }
 
@@ -403,7 +408,7 @@ static void on_called(struct mu_etcd2_call *call)
     job->answer = &answer;
     job->busy = false;
     if (job->driver->kv.closing)
-        fail_text(job, MUSTER_ECANCELED, "the store is being closed");
+        fail_with(job, MUSTER_ECANCELED, &canceled);
     else if (job->step == WATCH && mu_etcd2_is_away(call->rc))
         next(job, READ);
     else if (call->rc < 0 && call->unsure && job->request->kind == MU_KV_COMPARE_SET)
@@ -545,9 +550,13 @@ static void on_part_closed(void *ctx)
     free_if_over(driver);
 }
 
-static void on_canceled(uv_timer_t *timer)
+/* A job that pauses: nothing else would end it. */
+static void cancel_later(struct job *job)
 {
-    fail_text(timer->data, MUSTER_ECANCELED, "the store is being closed");
+    set_error(job->request, MUSTER_ECANCELED, &canceled);
+    mu_later_push(&job->driver->later, &job->request->link);
+    job->request = NULL;
+    uv_close((uv_handle_t *)&job->timer, on_timer_closed);
 }
 
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
@@ -559,7 +568,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
         struct job *job = MU_LIST_ITEM(link, struct job, link);
 
         if (!job->busy && job->request != NULL)
-            (void)uv_timer_start(&job->timer, on_canceled, 0, 0);
+            cancel_later(job);
     }
     driver->parts_left = 2;
     mu_later_close(&driver->later, on_part_closed, driver);
