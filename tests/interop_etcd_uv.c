@@ -191,11 +191,9 @@ static void call3(struct thing *thing, const struct words *words, enum mu_etcd3_
     thing->call3.request.kind = kind;
     thing->call3.request.lease = number(words, "lease", 0);
     thing->call3.request.ttl_s = number(words, "ttl", 0);
-    thing->call3.request.revision = number(words, "revision", 0);
     thing->call3.request.range = (struct mu_etcd3_op){ .key = text(words, "key"),
                                                        .prefix = number(words, "prefix", 0) != 0,
-                                                       .revision = number(words, "revision", 0),
-                                                       .serializable = number(words, "serializable", 0) != 0 };
+                                                       .revision = number(words, "revision", 0) };
     thing->call3.repeatable = number(words, "repeatable", 0) != 0;
     thing->call3.timeout_ms = (uint64_t)number(words, "timeout", 10000);
     thing->call3.attempt_ms = (uint64_t)number(words, "attempt", 0);
@@ -246,10 +244,9 @@ static void on_events3(struct mu_etcd3_watch *watch, const struct mu_etcd3_event
     (void)watch;
     (void)revision;
     for (size_t i = 0; i < count; i++)
-        printf("%s event %s %.*s=%.*s@%" PRId64 " prev=%.*s\n", ((struct thing *)ctx)->id,
+        printf("%s event %s %.*s=%.*s@%" PRId64 "\n", ((struct thing *)ctx)->id,
                events[i].kind == MU_ETCD3_PUT ? "put" : "delete", (int)events[i].kv.key.len, events[i].kv.key.data,
-               (int)events[i].kv.value.len, events[i].kv.value.data, events[i].kv.mod, (int)events[i].prev.value.len,
-               events[i].prev.value.data == NULL ? "" : events[i].prev.value.data);
+               (int)events[i].kv.value.len, events[i].kv.value.data, events[i].kv.mod);
 }
 
 static void on_compacted3(struct mu_etcd3_watch *watch, int64_t compact_revision, void *ctx)
@@ -292,8 +289,7 @@ static void start3(struct thing *thing, const struct words *words, const char *w
 
     if (strcmp(what, "watch") == 0)
         assert(mu_etcd3_watch_start(etcd3, text(words, "key"), number(words, "prefix", 0) != 0,
-                                    number(words, "prev", 0) != 0, number(words, "revision", 0), &watch_ops, thing,
-                                    &thing->watch3, &error) == 0);
+                                    number(words, "revision", 0), &watch_ops, thing, &thing->watch3, &error) == 0);
     else if (strcmp(what, "lease") == 0)
         assert(mu_etcd3_lease_start(etcd3, number(words, "ttl", 5), (uint64_t)number(words, "timeout", 10000),
                                     &lease_ops, thing, &thing->lease3, &error) == 0);
@@ -306,8 +302,10 @@ static void do3(struct thing *thing, const struct words *words, const char *what
     static const struct {
         const char *what;
         enum mu_etcd3_kind kind;
-    } kinds[] = { { "get", MU_ETCD3_RANGE },         { "grant", MU_ETCD3_GRANT },   { "keep", MU_ETCD3_KEEP_ALIVE },
-                  { "look", MU_ETCD3_TIME_TO_LIVE }, { "revoke", MU_ETCD3_REVOKE }, { "compact", MU_ETCD3_COMPACT } };
+    } kinds[] = { { "get", MU_ETCD3_RANGE },
+                  { "grant", MU_ETCD3_GRANT },
+                  { "keep", MU_ETCD3_KEEP_ALIVE },
+                  { "revoke", MU_ETCD3_REVOKE } };
 
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(what, kinds[i].what) == 0) {
@@ -367,8 +365,6 @@ static void obey(char *line)
         close_thing(thing, number(&words, "revoke", 0) != 0);
     } else if (strcmp(words.items[1], "cancel") == 0) {
         cancel(thing);
-    } else if (strcmp(words.items[1], "resume") == 0) {
-        mu_etcd3_watch_resume(thing->watch3, number(&words, "revision", 0));
     } else {
         thing = new_thing(words.items[0], own);
         if (etcd2 != NULL)

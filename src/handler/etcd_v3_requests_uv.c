@@ -118,7 +118,7 @@ static int start_watch(struct mu_v3 *v, enum mu_fold_scope scope, int64_t revisi
     char key[MU_V3_KEY_MAX];
 
     assert(v->watches[scope] == NULL);
-    return mu_etcd3_watch_start(v->etcd, mu_v3_scope_key(&v->names, scope, key), true, false, revision, &watch_ops, v,
+    return mu_etcd3_watch_start(v->etcd, mu_v3_scope_key(&v->names, scope, key), true, revision, &watch_ops, v,
                                 &v->watches[scope], reterr);
 }
 

@@ -132,44 +132,19 @@ static int read_range(struct reader *r, const json_t *json, const char *path, st
     return rc == 0 ? mu_etcd_json_bool(json, path, "more", &result->more, r->error) : rc;
 }
 
-static int read_put(struct reader *r, const json_t *json, struct mu_etcd3_result *result)
-{
-    struct mu_etcd3_kv *kv;
-    json_t *prev = NULL;
-    int rc = mu_etcd_json_object(json, "response_put.", "prev_kv", &prev, r->error);
-
-    result->kind = MU_ETCD3_OP_PUT;
-    if (rc < 0 || prev == NULL)
-        return rc;
-    kv = mu_arena_alloc(r->arena, sizeof *kv);
-    if (kv == NULL)
-        return no_memory(r);
-    result->kvs = kv;
-    result->kvs_count = 1;
-    return read_kv(r, prev, "response_put.prev_kv.", kv);
-}
-
-static int read_delete(struct reader *r, const json_t *json, struct mu_etcd3_result *result)
-{
-    int rc = read_kvs(r, json, "response_delete_range.", "prev_kvs", result);
-
-    result->kind = MU_ETCD3_OP_DELETE;
-    return rc == 0 ? mu_etcd_json_int(json, "response_delete_range.", "deleted", &result->count, r->error) : rc;
-}
-
 static int read_result(struct reader *r, const json_t *json, struct mu_etcd3_result *result)
 {
     const json_t *range = json_object_get(json, "response_range");
-    const json_t *written = json_object_get(json, "response_put");
     const json_t *deleted = json_object_get(json, "response_delete_range");
 
     *result = (struct mu_etcd3_result){ 0 };
     if (json_is_object(range))
         return read_range(r, range, "response_range.", result);
-    if (json_is_object(written))
-        return read_put(r, written, result);
+    result->kind = json_is_object(deleted) ? MU_ETCD3_OP_DELETE : MU_ETCD3_OP_PUT;
     if (json_is_object(deleted))
-        return read_delete(r, deleted, result);
+        return mu_etcd_json_int(deleted, "response_delete_range.", "deleted", &result->count, r->error);
+    if (json_is_object(json_object_get(json, "response_put")))
+        return 0;
     return mu_fail(r->error, MUSTER_EPROTOCOL, "'responses' has something that is no response");
 }
 
@@ -220,25 +195,24 @@ static int read_lease(struct reader *r, const json_t *root, struct mu_etcd3_answ
 
     if (rc == 0)
         rc = mu_etcd_json_int(root, "", "TTL", &answer->ttl_s, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_int(root, "", "grantedTTL", &answer->granted_ttl_s, r->error);
     if (rc == 0 && answer->lease == 0)
         rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'ID' is missing");
     return rc;
 }
 
-static int read_header(struct reader *r, const json_t *root, struct mu_etcd3_answer *answer)
+static int read_revision(struct reader *r, const json_t *root, int64_t *ret_revision)
 {
     json_t *header = NULL;
+    uint64_t id;
     int rc = mu_etcd_json_object(root, "", "header", &header, r->error);
 
     if (rc == 0 && header == NULL)
         rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'header' is missing");
+    if (rc == 0) /* an etcd has these two */
+        rc = mu_etcd_json_id(header, "header.", "cluster_id", &id, r->error);
     if (rc == 0)
-        rc = mu_etcd_json_id(header, "header.", "cluster_id", &answer->cluster, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_id(header, "header.", "member_id", &answer->member, r->error);
-    return rc == 0 ? mu_etcd_json_int(header, "header.", "revision", &answer->revision, r->error) : rc;
+        rc = mu_etcd_json_id(header, "header.", "member_id", &id, r->error);
+    return rc == 0 ? mu_etcd_json_int(header, "header.", "revision", ret_revision, r->error) : rc;
 }
 
 static int read_token(struct reader *r, const json_t *root, struct mu_etcd3_answer *answer)
@@ -255,7 +229,7 @@ static int read_success(struct reader *r, const struct mu_etcd3_request *request
                         struct mu_etcd3_answer *answer)
 {
     struct mu_etcd3_result *results = NULL;
-    int rc = read_header(r, root, answer);
+    int rc = read_revision(r, root, &answer->revision);
 
     if (rc < 0)
         return rc;
@@ -267,11 +241,9 @@ static int read_success(struct reader *r, const struct mu_etcd3_request *request
         return read_txn(r, request, root, answer);
     case MU_ETCD3_GRANT:
     case MU_ETCD3_KEEP_ALIVE:
-    case MU_ETCD3_TIME_TO_LIVE:
         return read_lease(r, root, answer);
     case MU_ETCD3_AUTHENTICATE:
         return read_token(r, root, answer);
-    case MU_ETCD3_COMPACT:
     case MU_ETCD3_REVOKE:
     case MU_ETCD3_WATCH:
         break;
@@ -452,7 +424,6 @@ static size_t find_object(struct mu_etcd3_stream *stream)
 static int read_event(struct reader *r, const json_t *json, struct mu_etcd3_event *event)
 {
     struct mu_slice type = { NULL, 0 };
-    json_t *prev = NULL;
     int rc;
 
     *event = (struct mu_etcd3_event){ 0 };
@@ -461,16 +432,13 @@ static int read_event(struct reader *r, const json_t *json, struct mu_etcd3_even
     rc = mu_etcd_json_text(json, "events.", "type", &type, r->error);
     if (rc == 0)
         rc = read_kv(r, json_object_get(json, "kv"), "events.kv.", &event->kv);
-    if (rc == 0)
-        rc = mu_etcd_json_object(json, "events.", "prev_kv", &prev, r->error);
     if (rc < 0)
         return rc;
     if (mu_slice_equal(type, mu_slice_str("DELETE")))
         event->kind = MU_ETCD3_DELETE;
     else if (type.len > 0 && !mu_slice_equal(type, mu_slice_str("PUT")))
         return mu_fail(r->error, MUSTER_EPROTOCOL, "'events.type' is neither PUT nor DELETE");
-    event->has_prev = prev != NULL;
-    return prev == NULL ? 0 : read_kv(r, prev, "events.prev_kv.", &event->prev);
+    return 0;
 }
 
 static int read_events(struct reader *r, const json_t *result, struct mu_etcd3_message *message)
@@ -501,7 +469,6 @@ static int read_events(struct reader *r, const json_t *result, struct mu_etcd3_m
 
 static int read_message(struct reader *r, const json_t *root, struct mu_etcd3_message *message)
 {
-    struct mu_etcd3_answer header = { 0 };
     struct mu_slice reason = { NULL, 0 };
     json_t *result = NULL;
     int rc = mu_etcd_json_object(root, "", "result", &result, r->error);
@@ -510,8 +477,7 @@ static int read_message(struct reader *r, const json_t *root, struct mu_etcd3_me
         return rc;
     if (result == NULL)
         return read_error(r, root, &message->code, &message->message);
-    rc = read_header(r, result, &header);
-    message->revision = header.revision;
+    rc = read_revision(r, result, &message->revision);
     if (rc == 0)
         rc = mu_etcd_json_bool(result, "", "created", &message->created, r->error);
     if (rc == 0)

@@ -18,36 +18,31 @@
 
 /* ---- Transactions ---- */
 
-enum mu_etcd3_target { MU_ETCD3_VERSION, MU_ETCD3_CREATE, MU_ETCD3_MOD, MU_ETCD3_VALUE, MU_ETCD3_LEASE };
-enum mu_etcd3_relation { MU_ETCD3_EQUAL, MU_ETCD3_GREATER, MU_ETCD3_LESS, MU_ETCD3_NOT_EQUAL };
+enum mu_etcd3_target { MU_ETCD3_CREATE, MU_ETCD3_MOD, MU_ETCD3_VALUE };
 
-/* A key that does not exist has version, create_revision and mod_revision 0. */
+/* Whether it is equal. A key that does not exist has create_revision and mod_revision 0. */
 struct mu_etcd3_compare {
     enum mu_etcd3_target target;
-    enum mu_etcd3_relation relation;
     struct mu_slice key;
     int64_t number;        /* all but VALUE */
     struct mu_slice value; /* VALUE */
 };
 
 enum mu_etcd3_op_kind { MU_ETCD3_OP_RANGE, MU_ETCD3_OP_PUT, MU_ETCD3_OP_DELETE };
-enum mu_etcd3_sort { MU_ETCD3_BY_KEY, MU_ETCD3_BY_VERSION, MU_ETCD3_BY_CREATE, MU_ETCD3_BY_MOD, MU_ETCD3_BY_VALUE };
+enum mu_etcd3_sort { MU_ETCD3_BY_CREATE, MU_ETCD3_BY_MOD };
 
 struct mu_etcd3_op { /* zeroed, and then what is needed */
     enum mu_etcd3_op_kind kind;
     struct mu_slice key;
-    bool prefix;  /* RANGE, DELETE: every key that begins with `key` (an empty one: every key) */
-    bool prev_kv; /* PUT, DELETE: what was there before is told */
+    bool prefix; /* RANGE, DELETE: every key that begins with `key` (an empty one: every key) */
     /* RANGE */
     int64_t limit, revision; /* 0: none; the newest */
-    bool keys_only, count_only;
-    bool serializable;     /* from this member alone, perhaps stale */
+    bool count_only;
     bool sort, descending; /* unsorted is by key, ascending */
     enum mu_etcd3_sort sort_by;
     /* PUT */
     struct mu_slice value;
-    int64_t lease;                   /* 0: none */
-    bool ignore_value, ignore_lease; /* keep what is there */
+    int64_t lease; /* 0: none */
 };
 
 struct mu_etcd3_txn {
@@ -62,11 +57,9 @@ struct mu_etcd3_txn {
 #define MU_ETCD3_KINDS(X)                                                                                              \
     X(RANGE, "/v3/kv/range", "read")                                                                                   \
     X(TXN, "/v3/kv/txn", "transact on")                                                                                \
-    X(COMPACT, "/v3/kv/compaction", "compact")                                                                         \
     X(GRANT, "/v3/lease/grant", "grant lease")                                                                         \
     X(KEEP_ALIVE, "/v3/lease/keepalive", "keep lease alive")                                                           \
     X(REVOKE, "/v3/lease/revoke", "revoke lease")                                                                      \
-    X(TIME_TO_LIVE, "/v3/lease/timetolive", "look at lease")                                                           \
     X(WATCH, "/v3/watch", "watch")                                                                                     \
     X(AUTHENTICATE, "/v3/auth/authenticate", "authenticate")
 
@@ -78,11 +71,9 @@ enum mu_etcd3_kind {
 
 struct mu_etcd3_request { /* zeroed, and then what is needed */
     enum mu_etcd3_kind kind;
-    struct mu_etcd3_op range; /* RANGE; WATCH: key, prefix, prev_kv, revision (the first that counts; 0: from now on) */
-    struct mu_etcd3_txn txn;  /* TXN: plain puts and deletes are transactions without compares */
-    int64_t lease, ttl_s;     /* GRANT (lease 0: etcd chooses the id), KEEP_ALIVE, REVOKE, TIME_TO_LIVE */
-    bool keys;                /* TIME_TO_LIVE: the keys attached, too */
-    int64_t revision;         /* COMPACT */
+    struct mu_etcd3_op range;    /* RANGE; WATCH: key, prefix, revision (the first that counts; 0: from now on) */
+    struct mu_etcd3_txn txn;     /* TXN: plain puts and deletes are transactions without compares */
+    int64_t lease, ttl_s;        /* GRANT (lease 0: etcd chooses the id), KEEP_ALIVE, REVOKE */
     const char *user, *password; /* AUTHENTICATE */
 };
 
@@ -103,7 +94,7 @@ struct mu_etcd3_result { /* of one op */
     enum mu_etcd3_op_kind kind;
     int64_t count;                 /* RANGE: keys there are, also with a limit or count_only. DELETE: keys deleted */
     bool more;                     /* RANGE: the limit cut some off */
-    const struct mu_etcd3_kv *kvs; /* RANGE: found. PUT, DELETE: before, with prev_kv */
+    const struct mu_etcd3_kv *kvs; /* RANGE: found */
     size_t kvs_count;
 };
 
@@ -126,15 +117,13 @@ enum mu_etcd3_code {
 };
 
 struct mu_etcd3_answer {
-    int code;                /* 0, or gRPC's error code */
-    struct mu_slice message; /* of an error: "etcdserver: no leader" */
-    uint64_t cluster, member;
+    int code;                              /* 0, or gRPC's error code */
+    struct mu_slice message;               /* of an error: "etcdserver: no leader" */
     int64_t revision;                      /* of the store */
     bool succeeded;                        /* TXN: the compares held */
     const struct mu_etcd3_result *results; /* TXN: of the ops of that branch. RANGE: one */
     size_t results_count;
-    int64_t lease, ttl_s;         /* GRANT, KEEP_ALIVE (ttl 0: the lease is gone), TIME_TO_LIVE (-1: gone) */
-    int64_t granted_ttl_s;        /* TIME_TO_LIVE */
+    int64_t lease, ttl_s;         /* GRANT, KEEP_ALIVE (ttl 0: the lease is gone) */
     struct mu_slice token;        /* AUTHENTICATE */
     struct mu_etcd3_store *store; /* what all of it lies in */
 };
@@ -165,8 +154,6 @@ enum mu_etcd3_event_kind { MU_ETCD3_PUT, MU_ETCD3_DELETE };
 struct mu_etcd3_event {
     enum mu_etcd3_event_kind kind;
     struct mu_etcd3_kv kv; /* DELETE: the key, and its mod: the revision of the deletion */
-    bool has_prev;
-    struct mu_etcd3_kv prev; /* with prev_kv, unless it was compacted */
 };
 
 struct mu_etcd3_message {    /* one of a stream */

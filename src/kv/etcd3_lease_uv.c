@@ -172,11 +172,6 @@ int64_t mu_etcd3_lease_id(const struct mu_etcd3_lease *lease)
     return lease->granted ? lease->id : 0;
 }
 
-uint64_t mu_etcd3_lease_until_ms(const struct mu_etcd3_lease *lease)
-{
-    return lease->granted ? lease->since_ms + lease->ttl_ms : 0;
-}
-
 static void on_revoked(struct mu_etcd3_call *call)
 {
     struct mu_etcd3_lease *lease = call->ctx;

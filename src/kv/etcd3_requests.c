@@ -151,18 +151,14 @@ static void add_key(struct writer *w, const struct mu_etcd3_op *op)
 
 static void add_range(struct writer *w, const struct mu_etcd3_op *op)
 {
-    static const char *const sorts[] = { "KEY", "VERSION", "CREATE", "MOD", "VALUE" };
-
     begin(w, "{");
     add_key(w, op);
     add_number_if(w, "limit", op->limit);
     add_number_if(w, "revision", op->revision);
-    add_flag(w, "keys_only", op->keys_only);
     add_flag(w, "count_only", op->count_only);
-    add_flag(w, "serializable", op->serializable);
     if (op->sort) {
         add_word(w, "sort_order", op->descending ? "DESCEND" : "ASCEND");
-        add_word(w, "sort_target", sorts[op->sort_by]);
+        add_word(w, "sort_target", op->sort_by == MU_ETCD3_BY_CREATE ? "CREATE" : "MOD");
     }
     end(w, "}");
 }
@@ -171,12 +167,8 @@ static void add_put(struct writer *w, const struct mu_etcd3_op *op)
 {
     begin(w, "{");
     add_bytes(w, "key", op->key);
-    if (!op->ignore_value)
-        add_bytes(w, "value", op->value);
+    add_bytes(w, "value", op->value);
     add_number_if(w, "lease", op->lease);
-    add_flag(w, "prev_kv", op->prev_kv);
-    add_flag(w, "ignore_value", op->ignore_value);
-    add_flag(w, "ignore_lease", op->ignore_lease);
     end(w, "}");
 }
 
@@ -184,7 +176,6 @@ static void add_delete(struct writer *w, const struct mu_etcd3_op *op)
 {
     begin(w, "{");
     add_key(w, op);
-    add_flag(w, "prev_kv", op->prev_kv);
     end(w, "}");
 }
 
@@ -218,15 +209,14 @@ static void add_ops(struct writer *w, const char *field, const struct mu_etcd3_o
 
 static void add_compare(struct writer *w, const struct mu_etcd3_compare *compare)
 {
-    static const char *const targets[] = { "VERSION", "CREATE", "MOD", "VALUE", "LEASE" };
-    static const char *const relations[] = { "EQUAL", "GREATER", "LESS", "NOT_EQUAL" };
-    static const char *const fields[] = { "version", "create_revision", "mod_revision", "value", "lease" };
+    static const char *const targets[] = { "CREATE", "MOD", "VALUE" };
+    static const char *const fields[] = { "create_revision", "mod_revision", "value" };
 
     separate(w);
     begin(w, "{");
     add_bytes(w, "key", compare->key);
     add_word(w, "target", targets[compare->target]);
-    add_word(w, "result", relations[compare->relation]);
+    add_word(w, "result", "EQUAL");
     if (compare->target == MU_ETCD3_VALUE)
         add_bytes(w, "value", compare->value);
     else
@@ -253,7 +243,6 @@ static void add_watch(struct writer *w, const struct mu_etcd3_op *op)
     begin(w, "{");
     add_key(w, op);
     add_number_if(w, "start_revision", op->revision);
-    add_flag(w, "prev_kv", op->prev_kv);
     add_flag(w, "progress_notify", true);
     end(w, "}");
 }
@@ -271,9 +260,6 @@ static void add_body(struct writer *w, const struct mu_etcd3_request *request)
     case MU_ETCD3_TXN:
         add_txn(w, &request->txn);
         break;
-    case MU_ETCD3_COMPACT:
-        add_number(w, "revision", request->revision);
-        break;
     case MU_ETCD3_GRANT:
         add_number(w, "TTL", request->ttl_s);
         add_number_if(w, "ID", request->lease);
@@ -281,10 +267,6 @@ static void add_body(struct writer *w, const struct mu_etcd3_request *request)
     case MU_ETCD3_KEEP_ALIVE:
     case MU_ETCD3_REVOKE:
         add_number(w, "ID", request->lease);
-        break;
-    case MU_ETCD3_TIME_TO_LIVE:
-        add_number(w, "ID", request->lease);
-        add_flag(w, "keys", request->keys);
         break;
     case MU_ETCD3_WATCH:
         add_watch(w, &request->range);
@@ -383,15 +365,11 @@ const char *mu_etcd3_text(const struct mu_etcd3_request *request, char *text, si
     case MU_ETCD3_GRANT:
     case MU_ETCD3_KEEP_ALIVE:
     case MU_ETCD3_REVOKE:
-    case MU_ETCD3_TIME_TO_LIVE:
         (void)snprintf(text, room, "%s %" PRIx64, texts[request->kind], (uint64_t)request->lease);
         break;
     case MU_ETCD3_AUTHENTICATE:
         (void)snprintf(text, room, "%s as '%s'", texts[request->kind],
                        mu_etcd_printable(mu_slice_str(request->user), key, sizeof key));
-        break;
-    case MU_ETCD3_COMPACT:
-        (void)snprintf(text, room, "%s", texts[request->kind]);
         break;
     }
     return text;

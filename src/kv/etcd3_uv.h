@@ -37,7 +37,7 @@ typedef void mu_etcd3_done(struct mu_etcd3_call *call);
  * stay until `done`. */
 struct mu_etcd3_call {
     /* Asked. */
-    struct mu_etcd3_request request; /* RANGE, TXN, COMPACT, GRANT, KEEP_ALIVE, REVOKE, TIME_TO_LIVE */
+    struct mu_etcd3_request request; /* RANGE, TXN, GRANT, KEEP_ALIVE, REVOKE */
     /* TXN: doing it twice has the same effect as once (plain puts), so it is sent again when an answer was lost. Not
      * for a transaction whose own effect makes its compares fail. The other kinds are repeated as needed. */
     bool repeatable;
@@ -93,7 +93,7 @@ struct mu_etcd3_watch_ops {
     void (*on_events)(struct mu_etcd3_watch *watch, const struct mu_etcd3_event *events, size_t count, int64_t revision,
                       void *ctx);
     /* Changes were missed: those before `compact_revision` are gone (or, with 0: it is another store, whose revision is
-     * behind what we have seen). The watch stands still; read, and go on with mu_etcd3_watch_resume(). */
+     * behind what we have seen). The watch stands still: close it, read, and start another. */
     void (*on_compacted)(struct mu_etcd3_watch *watch, int64_t compact_revision, void *ctx);
     /* It cannot be heard for the moment (`error`), and is tried again; or it can be heard again (NULL). May be NULL.
      * Once for each change. It is told as heard when etcd has confirmed the watch, also the first time. */
@@ -102,11 +102,9 @@ struct mu_etcd3_watch_ops {
 
 /* `key` is copied; `ops` is a constant. `revision`: the first that counts (what a read answered, + 1); 0: from now on,
  * that is from the moment that on_trouble(NULL) tells. */
-int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix, bool prev_kv, int64_t revision,
+int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix, int64_t revision,
                          const struct mu_etcd3_watch_ops *ops, void *ctx, struct mu_etcd3_watch **ret_watch,
                          struct muster_error *reterr);
-/* After on_compacted: go on with `revision` (what the read answered, + 1). Also from inside of its callbacks. */
-void mu_etcd3_watch_resume(struct mu_etcd3_watch *watch, int64_t revision);
 /* No callback comes after this call; the memory is freed by the loop. Also from inside of its callbacks. */
 void mu_etcd3_watch_close(struct mu_etcd3_watch *watch);
 
@@ -132,8 +130,6 @@ struct mu_etcd3_lease_ops {
 int mu_etcd3_lease_start(struct mu_etcd3 *etcd, int64_t ttl_s, uint64_t grant_ms, const struct mu_etcd3_lease_ops *ops,
                          void *ctx, struct mu_etcd3_lease **ret_lease, struct muster_error *reterr);
 int64_t mu_etcd3_lease_id(const struct mu_etcd3_lease *lease); /* 0: not granted (yet) */
-/* Until when etcd must have it, by uv_now(); 0: not granted. Past it, it may or may not be there. */
-uint64_t mu_etcd3_lease_until_ms(const struct mu_etcd3_lease *lease);
 /* No callback comes after this call, except `closed`; the memory is freed by the loop. `revoke`: also asks etcd to end
  * it, and with it its keys, for at most revoke_ms, in the background. `closed` (may be NULL) comes from the loop when
  * that is over. Also from inside of its callbacks. */

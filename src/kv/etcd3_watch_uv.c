@@ -2,7 +2,7 @@
  *
  *   IDLE --> OPENING --created--> OPEN       what comes is told, and the next revision is remembered
  *    ^          |                  |
- *    +--pause---+-- end, silence --+-- compacted, or a store that is behind us --> STANDING until it is resumed */
+ *    +--pause---+-- end, silence --+-- compacted, or a store that is behind us --> STANDING until it is closed */
 #include "kv/etcd3_parts_uv.h"
 #include "kv/later_uv.h"
 
@@ -26,7 +26,7 @@ struct mu_etcd3_watch {
     const struct mu_etcd3_watch_ops *ops;
     void *ctx;
     enum watch_state state;
-    struct mu_etcd3_op range; /* key, prefix, prev_kv; revision: the next that counts, 0: not known yet */
+    struct mu_etcd3_op range; /* key, prefix; revision: the next that counts, 0: not known yet */
     struct mu_http_request http;
     struct mu_buf body;
     struct mu_etcd3_stream stream;
@@ -387,7 +387,7 @@ static void open_stream(struct mu_etcd3_watch *watch)
     arm_check(watch);
 }
 
-int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix, bool prev_kv, int64_t revision,
+int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix, int64_t revision,
                          const struct mu_etcd3_watch_ops *ops, void *ctx, struct mu_etcd3_watch **ret_watch,
                          struct muster_error *reterr)
 {
@@ -403,9 +403,7 @@ int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix
     watch->ops = ops;
     watch->ctx = ctx;
     watch->key = own;
-    watch->range = (struct mu_etcd3_op){
-        .key = mu_slice(own, key.len), .prefix = prefix, .prev_kv = prev_kv, .revision = revision
-    };
+    watch->range = (struct mu_etcd3_op){ .key = mu_slice(own, key.len), .prefix = prefix, .revision = revision };
     request.range = watch->range;
     (void)mu_etcd3_text(&request, watch->what, sizeof watch->what);
     mu_later_open(&watch->news, etcd->loop, NULL); /* these only fill in memory */
@@ -415,14 +413,6 @@ int mu_etcd3_watch_start(struct mu_etcd3 *etcd, struct mu_slice key, bool prefix
     open_stream(watch);
     *ret_watch = watch;
     return 0;
-}
-
-void mu_etcd3_watch_resume(struct mu_etcd3_watch *watch, int64_t revision)
-{
-    assert(!watch->closed && watch->state == WATCH_STANDING);
-    watch->range.revision = revision;
-    watch->state = WATCH_IDLE;
-    (void)uv_timer_start(&watch->timer, on_pause_over, 0, 0);
 }
 
 void mu_etcd3_watch_close(struct mu_etcd3_watch *watch)

@@ -230,11 +230,11 @@ def test_v3_leases_keep_themselves_alive_and_end(etcds, clients):
 def test_v3_watch_resumes_over_a_restart_and_misses_nothing(etcds, clients):
     cluster = etcds()
     client = clients(3, cluster.endpoints)
-    client.start("w", "watch", key="k", prefix=1, prev=1)
+    client.start("w", "watch", key="k", prefix=1)
     client.wait("w heard")
     for i in range(3):
         client.ask("put", key="k", value=i)
-        client.wait(rf"w event put k={i}@\d+ prev={'' if i == 0 else i - 1}")
+        client.wait(rf"w event put k={i}@\d+")
         cluster[0].kill()
         client.wait("w trouble ")
         cluster[0].start()
@@ -246,18 +246,19 @@ def test_v3_watch_resumes_over_a_restart_and_misses_nothing(etcds, clients):
 
 def test_v3_compaction_under_a_watch_is_told(etcds, clients):
     cluster = etcds()
-    client, other = clients(3, cluster.endpoints), clients(3, cluster.endpoints)
+    client = clients(3, cluster.endpoints)
     revision = field(client.ask("put", key="k", value=0), "revision")
     for i in range(1, 10):
         last = field(client.ask("put", key="k", value=i), "revision")
-    assert "rc=OK" in other.ask("compact", revision=last)
+    etcdctl(cluster, "compaction", last)
     client.start("w", "watch", key="k", revision=revision)
     assert client.wait(r"w compacted (\d+)").group(1) == last
     now = field(client.ask("get", key="k"), "revision")
-    client.tell(f"w resume revision={int(now) + 1}")
-    client.wait("w heard")
+    client.tell("w close")
+    client.start("again", "watch", key="k", revision=int(now) + 1)
+    client.wait("again heard")
     client.ask("put", key="k", value="new")
-    client.wait("w event put k=new@")
+    client.wait("again event put k=new@")
 
 
 def test_v3_store_that_has_lost_everything_is_told(etcds, clients):

@@ -42,33 +42,27 @@ static void reads_have_their_form_on_the_wire(void **state)
                         "/v3/kv/range {\"key\":\"/w==\",\"range_end\":\"AA==\"}");
     assert_string_equal(BUILT(.kind = MU_ETCD3_RANGE, .range = { .key = BYTES(""), .prefix = true }),
                         "/v3/kv/range {\"key\":\"AA==\",\"range_end\":\"AA==\"}");
-    assert_string_equal(
-        BUILT(.kind = MU_ETCD3_RANGE, .range = { .key = BYTES("k"),
-                                                 .limit = 5,
-                                                 .revision = 9,
-                                                 .keys_only = true,
-                                                 .count_only = true,
-                                                 .serializable = true,
-                                                 .sort = true,
-                                                 .descending = true,
-                                                 .sort_by = MU_ETCD3_BY_CREATE }),
-        "/v3/kv/range {\"key\":\"aw==\",\"limit\":\"5\",\"revision\":\"9\",\"keys_only\":true,\"count_only\":true,"
-        "\"serializable\":true,\"sort_order\":\"DESCEND\",\"sort_target\":\"CREATE\"}");
+    assert_string_equal(BUILT(.kind = MU_ETCD3_RANGE, .range = { .key = BYTES("k"),
+                                                                 .limit = 5,
+                                                                 .revision = 9,
+                                                                 .count_only = true,
+                                                                 .sort = true,
+                                                                 .descending = true,
+                                                                 .sort_by = MU_ETCD3_BY_CREATE }),
+                        "/v3/kv/range {\"key\":\"aw==\",\"limit\":\"5\",\"revision\":\"9\",\"count_only\":true,"
+                        "\"sort_order\":\"DESCEND\",\"sort_target\":\"CREATE\"}");
 }
 
 static void transactions_have_their_form_on_the_wire(void **state)
 {
     static const struct mu_etcd3_compare compares[] = {
-        { .target = MU_ETCD3_VERSION, .relation = MU_ETCD3_EQUAL, .key = { "a", 1 } },
-        { .target = MU_ETCD3_CREATE, .relation = MU_ETCD3_GREATER, .key = { "a", 1 }, .number = 1 },
-        { .target = MU_ETCD3_MOD, .relation = MU_ETCD3_LESS, .key = { "a", 1 }, .number = INT64_MAX },
-        { .target = MU_ETCD3_VALUE, .relation = MU_ETCD3_NOT_EQUAL, .key = { "a", 1 }, .value = { "b", 1 } },
-        { .target = MU_ETCD3_LEASE, .relation = MU_ETCD3_EQUAL, .key = { "a", 1 }, .number = -1 },
+        { .target = MU_ETCD3_CREATE, .key = { "a", 1 }, .number = 1 },
+        { .target = MU_ETCD3_MOD, .key = { "a", 1 }, .number = INT64_MAX },
+        { .target = MU_ETCD3_VALUE, .key = { "a", 1 }, .value = { "b", 1 } },
     };
     static const struct mu_etcd3_op success[] = {
-        { .kind = MU_ETCD3_OP_PUT, .key = { "a", 1 }, .value = { "", 0 }, .lease = 7, .prev_kv = true },
-        { .kind = MU_ETCD3_OP_PUT, .key = { "a", 1 }, .ignore_value = true, .ignore_lease = true },
-        { .kind = MU_ETCD3_OP_DELETE, .key = { "b", 1 }, .prefix = true, .prev_kv = true },
+        { .kind = MU_ETCD3_OP_PUT, .key = { "a", 1 }, .value = { "", 0 }, .lease = 7 },
+        { .kind = MU_ETCD3_OP_DELETE, .key = { "b", 1 }, .prefix = true },
     };
     static const struct mu_etcd3_op failure[] = { { .kind = MU_ETCD3_OP_RANGE, .key = { "a", 1 } } };
 
@@ -76,14 +70,11 @@ static void transactions_have_their_form_on_the_wire(void **state)
     assert_string_equal(
         BUILT(.kind = MU_ETCD3_TXN, .txn = { compares, COUNT(compares), success, failure, COUNT(success), 1 }),
         "/v3/kv/txn {\"compare\":["
-        "{\"key\":\"YQ==\",\"target\":\"VERSION\",\"result\":\"EQUAL\",\"version\":\"0\"},"
-        "{\"key\":\"YQ==\",\"target\":\"CREATE\",\"result\":\"GREATER\",\"create_revision\":\"1\"},"
-        "{\"key\":\"YQ==\",\"target\":\"MOD\",\"result\":\"LESS\",\"mod_revision\":\"9223372036854775807\"},"
-        "{\"key\":\"YQ==\",\"target\":\"VALUE\",\"result\":\"NOT_EQUAL\",\"value\":\"Yg==\"},"
-        "{\"key\":\"YQ==\",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"-1\"}],"
-        "\"success\":[{\"request_put\":{\"key\":\"YQ==\",\"value\":\"\",\"lease\":\"7\",\"prev_kv\":true}},"
-        "{\"request_put\":{\"key\":\"YQ==\",\"ignore_value\":true,\"ignore_lease\":true}},"
-        "{\"request_delete_range\":{\"key\":\"Yg==\",\"range_end\":\"Yw==\",\"prev_kv\":true}}],"
+        "{\"key\":\"YQ==\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"1\"},"
+        "{\"key\":\"YQ==\",\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"9223372036854775807\"},"
+        "{\"key\":\"YQ==\",\"target\":\"VALUE\",\"result\":\"EQUAL\",\"value\":\"Yg==\"}],"
+        "\"success\":[{\"request_put\":{\"key\":\"YQ==\",\"value\":\"\",\"lease\":\"7\"}},"
+        "{\"request_delete_range\":{\"key\":\"Yg==\",\"range_end\":\"Yw==\"}}],"
         "\"failure\":[{\"request_range\":{\"key\":\"YQ==\"}}]}");
     assert_string_equal(BUILT(.kind = MU_ETCD3_TXN), "/v3/kv/txn {}");
 }
@@ -96,11 +87,8 @@ static void the_rest_has_its_form_on_the_wire(void **state)
                         "/v3/lease/grant {\"TTL\":\"5\",\"ID\":\"9\"}");
     assert_string_equal(BUILT(.kind = MU_ETCD3_KEEP_ALIVE, .lease = 9), "/v3/lease/keepalive {\"ID\":\"9\"}");
     assert_string_equal(BUILT(.kind = MU_ETCD3_REVOKE, .lease = 9), "/v3/lease/revoke {\"ID\":\"9\"}");
-    assert_string_equal(BUILT(.kind = MU_ETCD3_TIME_TO_LIVE, .lease = 9, .keys = true),
-                        "/v3/lease/timetolive {\"ID\":\"9\",\"keys\":true}");
-    assert_string_equal(BUILT(.kind = MU_ETCD3_COMPACT, .revision = 9), "/v3/kv/compaction {\"revision\":\"9\"}");
-    assert_string_equal(BUILT(.kind = MU_ETCD3_WATCH, .range = { .key = BYTES("k"), .revision = 3, .prev_kv = true }),
-                        "/v3/watch {\"create_request\":{\"key\":\"aw==\",\"start_revision\":\"3\",\"prev_kv\":true,"
+    assert_string_equal(BUILT(.kind = MU_ETCD3_WATCH, .range = { .key = BYTES("k"), .revision = 3 }),
+                        "/v3/watch {\"create_request\":{\"key\":\"aw==\",\"start_revision\":\"3\","
                         "\"progress_notify\":true}}");
     assert_string_equal(BUILT(.kind = MU_ETCD3_AUTHENTICATE, .user = "a\"\\\n", .password = "\xc3\xa4"),
                         "/v3/auth/authenticate {\"name\":\"a\\u0022\\u005c\\u000a\",\"password\":\"\xc3\xa4\"}");
@@ -145,7 +133,6 @@ static void each_request_has_a_name_for_errors(void **state)
     assert_string_equal(NAMED(.kind = MU_ETCD3_TXN), "transact on ''");
     assert_string_equal(NAMED(.kind = MU_ETCD3_KEEP_ALIVE, .lease = 0x7f3a), "keep lease alive 7f3a");
     assert_string_equal(NAMED(.kind = MU_ETCD3_AUTHENTICATE, .user = "me", .password = "no"), "authenticate as 'me'");
-    assert_string_equal(NAMED(.kind = MU_ETCD3_COMPACT), "compact");
 }
 
 /* ---- Answers ---- */
@@ -183,8 +170,8 @@ static const char *answered(struct mu_etcd3_request request, unsigned status, co
         used += show_kvs(line + used, sizeof line - used, result->kvs, result->kvs_count);
     }
     if (answer.lease != 0)
-        used += (size_t)snprintf(line + used, sizeof line - used, " lease %" PRId64 " ttl %" PRId64 " of %" PRId64,
-                                 answer.lease, answer.ttl_s, answer.granted_ttl_s);
+        used += (size_t)snprintf(line + used, sizeof line - used, " lease %" PRId64 " ttl %" PRId64, answer.lease,
+                                 answer.ttl_s);
     if (answer.token.len > 0)
         used +=
             (size_t)snprintf(line + used, sizeof line - used, " token %.*s", (int)answer.token.len, answer.token.data);
@@ -217,22 +204,18 @@ static void answers_are_read(void **state)
                                  "YQ==") "]}},"
                                          "{\"response_range\":{\"count\":\"0\"}}]}",
                  .kind = MU_ETCD3_TXN, .txn = { .success_count = 4 }),
-        "@7 yes put 0 a=v(2,5,3,0) put 0 delete 2 a=v(2,5,3,0) range 0");
+        "@7 yes put 0 put 0 delete 2 range 0");
     assert_string_equal(ANSWERED(200, "{" HEADER "}", .kind = MU_ETCD3_TXN), "@7");
     assert_string_equal(ANSWERED(200, "{" HEADER ",\"ID\":\"9\",\"TTL\":\"5\"}", .kind = MU_ETCD3_GRANT),
-                        "@7 lease 9 ttl 5 of 0");
+                        "@7 lease 9 ttl 5");
     assert_string_equal(
         ANSWERED(200, "{\"result\":{" HEADER ",\"ID\":\"9\",\"TTL\":\"5\"}}\n", .kind = MU_ETCD3_KEEP_ALIVE),
-        "@7 lease 9 ttl 5 of 0");
+        "@7 lease 9 ttl 5");
     assert_string_equal(ANSWERED(200, "{\"result\":{" HEADER ",\"ID\":\"9\"}}", .kind = MU_ETCD3_KEEP_ALIVE),
-                        "@7 lease 9 ttl 0 of 0");
-    assert_string_equal(
-        ANSWERED(200, "{" HEADER ",\"ID\":\"9\",\"TTL\":\"-1\",\"grantedTTL\":\"5\"}", .kind = MU_ETCD3_TIME_TO_LIVE),
-        "@7 lease 9 ttl -1 of 5");
+                        "@7 lease 9 ttl 0");
     assert_string_equal(ANSWERED(200, "{" HEADER ",\"token\":\"abc.1\"}", .kind = MU_ETCD3_AUTHENTICATE),
                         "@7 token abc.1");
     assert_string_equal(ANSWERED(200, "{" HEADER "}", .kind = MU_ETCD3_REVOKE), "@7");
-    assert_string_equal(ANSWERED(200, "{" HEADER "}", .kind = MU_ETCD3_COMPACT), "@7");
 }
 
 static void errors_of_etcds_are_answers(void **state)
@@ -370,8 +353,6 @@ static size_t show_message(char *line, size_t room, const struct mu_etcd3_messag
         used += (size_t)snprintf(line + used, room - used, " %s",
                                  message->events[i].kind == MU_ETCD3_PUT ? "put" : "delete");
         used += show_kvs(line + used, room - used, &message->events[i].kv, 1);
-        if (message->events[i].has_prev)
-            used += (size_t)snprintf(line + used, room - used, " before");
     }
     return used + (size_t)snprintf(line + used, room - used, "]");
 }
@@ -417,7 +398,7 @@ static void a_stream_says_the_same_in_any_pieces(void **state)
 
     (void)state;
     for (size_t piece = 1; piece <= sizeof text; piece++)
-        assert_string_equal(streamed(text, piece), "[created @7][@7 put a=v(2,5,3,0) delete b=(0,6,0,0) before][@7]"
+        assert_string_equal(streamed(text, piece), "[created @7][@7 put a=v(2,5,3,0) delete b=(0,6,0,0)][@7]"
                                                    "[canceled compacted 12 @7 {\"x\\}}][14 @0 lost]");
 }
 
