@@ -59,11 +59,11 @@ int mu_admission_check(struct mu_admission *admission, const struct muster_store
 
 /* Descriptors are given out lowest first: a high one means that the process has hardly any left, whatever holds
  * them. */
-enum mu_room mu_admission_room(size_t fd, size_t files, size_t conns, size_t conns_max)
+enum mu_files_room mu_admission_room(size_t fd, size_t files, size_t conns, size_t conns_max)
 {
     if (fd + FILES_KEPT_FREE >= files)
-        return MU_ROOM_NONE;
-    return conns > conns_max ? MU_ROOM_SHORT : MU_ROOM_ENOUGH;
+        return MU_FILES_NONE;
+    return conns > conns_max ? MU_FILES_SHORT : MU_FILES_ENOUGH;
 }
 
 bool mu_admission_prefers(const struct mu_candidate *candidate, const struct mu_candidate *best,

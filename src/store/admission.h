@@ -39,13 +39,13 @@ struct mu_newcomer {
 int mu_admission_check(struct mu_admission *admission, const struct muster_store_limits *limits,
                        const struct mu_newcomer *newcomer, struct mu_origin **ret_origin, struct muster_error *reterr);
 
-enum mu_room {
-    MU_ROOM_ENOUGH,
-    MU_ROOM_SHORT, /* close another connection and ask again; if there is none, refuse the newcomer */
-    MU_ROOM_NONE,  /* close another connection, and refuse the newcomer all the same */
+enum mu_files_room {
+    MU_FILES_ENOUGH,
+    MU_FILES_SHORT, /* close another connection and ask again; if there is none, refuse the newcomer */
+    MU_FILES_NONE,  /* close another connection, and refuse the newcomer all the same */
 };
 /* `fd`: of the newcomer. `files`: the limit of descriptors. `conns`: of all servers of the process, of `conns_max`. */
-enum mu_room mu_admission_room(size_t fd, size_t files, size_t conns, size_t conns_max);
+enum mu_files_room mu_admission_room(size_t fd, size_t files, size_t conns, size_t conns_max);
 
 struct mu_candidate { /* a connection that has asked for something */
     bool is_busy;     /* closing, or a request is being carried out */

@@ -126,15 +126,15 @@ static bool close_spare(struct mu_server *server)
 
 static bool make_room_for(const struct mu_conn *conn)
 {
-    enum mu_room room;
+    enum mu_files_room room;
 
     do
         room =
             mu_admission_room((size_t)conn->fd, mu_files_limit(), mu_files_connections(), mu_files_connections_max());
-    while (room == MU_ROOM_SHORT && close_spare(conn->server));
-    if (room == MU_ROOM_NONE)
+    while (room == MU_FILES_SHORT && close_spare(conn->server));
+    if (room == MU_FILES_NONE)
         (void)close_spare(conn->server);
-    return room == MU_ROOM_ENOUGH;
+    return room == MU_FILES_ENOUGH;
 }
 
 bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr)

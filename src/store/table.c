@@ -75,16 +75,24 @@ static enum mu_room check_share(const struct mu_table *table, struct mu_peer *pe
     return MU_ROOM_ENOUGH;
 }
 
-enum mu_room mu_table_take(struct mu_table *table, struct mu_peer *peer, size_t bytes)
+void *mu_table_alloc(struct mu_table *table, struct mu_peer *peer, size_t bytes, size_t cleared, enum mu_room *ret_room)
 {
-    enum mu_room room = check_share(table, peer, bytes);
+    void *memory = NULL;
 
-    if (room != MU_ROOM_ENOUGH)
-        return room;
-    if (!mu_budget_take(table->budget, bytes))
-        return MU_ROOM_OVER_TOTAL;
+    *ret_room = check_share(table, peer, bytes);
+    if (*ret_room == MU_ROOM_ENOUGH && !mu_budget_take(table->budget, bytes))
+        *ret_room = MU_ROOM_OVER_TOTAL;
+    if (*ret_room != MU_ROOM_ENOUGH)
+        return NULL;
+    memory = malloc(bytes);
+    if (memory == NULL) {
+        mu_budget_give(table->budget, bytes);
+        *ret_room = MU_ROOM_NO_MEMORY;
+        return NULL;
+    }
+    memset(memory, 0, cleared);
     peer->account->used += bytes;
-    return MU_ROOM_ENOUGH;
+    return memory;
 }
 
 void mu_table_give(struct mu_table *table, struct mu_account *account, size_t bytes)
@@ -128,12 +136,14 @@ enum mu_room mu_table_find_or_make(struct mu_table *table, struct mu_peer *peer,
     *ret_entry = entry;
     if (entry != NULL)
         return MU_ROOM_ENOUGH;
-    room = mu_table_take(table, peer, entry_cost(key.len));
-    if (room != MU_ROOM_ENOUGH)
-        return room;
-    entry = calloc(1, entry_cost(key.len));
+    entry = mu_table_alloc(table, peer, entry_cost(key.len), sizeof *entry, &room);
     if (entry == NULL)
-        goto no_memory;
+        return room;
+    if (!mu_buckets_add(&table->buckets, &entry->item, hash)) {
+        free(entry);
+        mu_table_give(table, peer->account, entry_cost(key.len));
+        return MU_ROOM_NO_MEMORY;
+    }
     mu_list_init(&entry->waiters);
     mu_list_init(&entry->watchers);
     mu_list_init(&entry->queue);
@@ -141,16 +151,10 @@ enum mu_room mu_table_find_or_make(struct mu_table *table, struct mu_peer *peer,
     entry->key_len = key.len;
     if (key.len > 0)
         memcpy(entry->key, key.data, key.len);
-    if (!mu_buckets_add(&table->buckets, &entry->item, hash))
-        goto no_memory;
     mu_list_push(&table->entries, &entry->link);
     entry->account = mu_account_hold(peer->account);
     *ret_entry = entry;
     return MU_ROOM_ENOUGH;
-no_memory:
-    free(entry);
-    mu_table_give(table, peer->account, entry_cost(key.len));
-    return MU_ROOM_NO_MEMORY;
 }
 
 void mu_table_drop_if_idle(struct mu_table *table, struct mu_entry *entry)
@@ -308,29 +312,31 @@ static void answer_bytes(struct mu_answer *out, struct mu_slice bytes)
     out->bytes = bytes;
 }
 
-void mu_table_refuse_room(const struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
-                          enum mu_room why, struct mu_answer *out, struct muster_error *reterr)
+void mu_step_refuse(const struct mu_step *step, struct mu_entry *entry, enum mu_room why)
 {
-    const char *op = mu_op_name(request->op);
+    const struct mu_table *table = step->table;
+    const char *op = mu_op_name(step->request->op);
 
-    out->kind = MU_ANSWER_REFUSED;
+    step->out->kind = MU_ANSWER_REFUSED;
     switch (why) {
     case MU_ROOM_ENOUGH:
         abort();
     case MU_ROOM_OVER_SHARE:
-        (void)mu_fail(reterr, MUSTER_ELIMIT,
-                      "no room for this %s: the connection has %zu bytes in the store and one may have %zu, a quarter "
-                      "of all",
-                      op, peer->account->used, table->share_max);
+        (void)mu_fail(step->reterr, MUSTER_ELIMIT,
+                      "no room for this %s: the connection has %zu bytes in the store; the limit for one connection is "
+                      "%zu, a quarter of all",
+                      op, step->peer->account->used, table->share_max);
         break;
     case MU_ROOM_OVER_TOTAL:
-        (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use", op,
+        (void)mu_fail(step->reterr, MUSTER_ELIMIT, "no room for this %s: %zu of %zu bytes are in use", op,
                       table->budget->used, table->budget->max);
         break;
     case MU_ROOM_NO_MEMORY:
-        (void)mu_fail(reterr, MUSTER_ELIMIT, "no memory for this %s", op);
+        (void)mu_fail(step->reterr, MUSTER_ELIMIT, "no memory for this %s", op);
         break;
     }
+    if (entry != NULL)
+        mu_table_drop_if_idle(step->table, entry);
 }
 
 /* ---- Changing a value ---- */
@@ -350,19 +356,6 @@ static int note_before(struct mu_table *table, struct mu_entry *entry, struct mu
                                       .before = mu_buf_slice(&table->spent),
                                       .watchers = &entry->watchers };
     return 0;
-}
-
-static void note_after(const struct mu_entry *entry, struct mu_answer *out)
-{
-    if (out->change.watchers != NULL)
-        out->change.after = mu_buf_slice(&entry->value);
-}
-
-static void has_value_now(struct mu_table *table, struct mu_entry *entry)
-{
-    if (!entry->has_value)
-        table->keys++;
-    entry->has_value = true;
 }
 
 /* Whether the peer may make the entry's value `cap` bytes large. The entry is then charged to the peer. */
@@ -396,130 +389,103 @@ static void charge_value(struct mu_entry *entry, struct mu_account *account, siz
     }
 }
 
-/* Gives the entry a value. The budget is asked for the worst case first and gets back what was not needed. */
-static enum mu_room put(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice value,
-                        struct mu_answer *out)
+/* Gives the entry a value, or appends to the one that it has. The budget is asked for the worst case first and gets back
+ * what was not needed. */
+static enum mu_room put(const struct mu_step *step, struct mu_entry *entry, struct mu_slice value, bool appends)
 {
-    size_t cap_before = entry->value.cap, worst = value.len + 1;
-    enum mu_room room = check_growth(table, peer, entry, value.len == 0 ? 1 : value.len);
+    struct mu_budget *budget = step->table->budget;
+    size_t cap_before = entry->value.cap, len = value.len + (appends ? entry->value.len : 0);
+    size_t worst = appends ? 2 * len + 64 : len + 1; /* a buffer that grows may become twice as large as needed */
+    enum mu_room room = MU_ROOM_ENOUGH;
     int rc;
 
+    if (len > cap_before || entry->value.data == NULL)
+        room = check_growth(step->table, step->peer, entry, appends ? worst : len + (len == 0));
     if (room != MU_ROOM_ENOUGH)
         return room;
-    if (!mu_budget_take(table->budget, worst))
+    if (!mu_budget_take(budget, worst))
         return MU_ROOM_OVER_TOTAL;
-    rc = note_before(table, entry, out);
+    rc = note_before(step->table, entry, step->out);
     if (rc == 0)
-        rc = mu_buf_assign(&entry->value, value);
-    mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
+        rc = appends ? mu_buf_append(&entry->value, value.data, value.len, SIZE_MAX)
+                     : mu_buf_assign(&entry->value, value);
+    mu_budget_give(budget, cap_before + worst - entry->value.cap);
     if (rc < 0) {
-        out->change.watchers = NULL;
+        step->out->change.watchers = NULL;
         return MU_ROOM_NO_MEMORY;
     }
-    charge_value(entry, peer->account, cap_before);
-    has_value_now(table, entry);
-    note_after(entry, out);
+    charge_value(entry, step->peer->account, cap_before);
+    if (!entry->has_value)
+        step->table->keys++;
+    entry->has_value = true;
+    if (step->out->change.watchers != NULL)
+        step->out->change.after = mu_buf_slice(&entry->value);
     return MU_ROOM_ENOUGH;
 }
 
 /* Finds or makes the entry and gives it the value; NULL when that was refused. */
-static struct mu_entry *write_value(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                                    struct mu_slice value, struct mu_answer *out, struct muster_error *reterr)
+static struct mu_entry *write_value(const struct mu_step *step, struct mu_slice value)
 {
     struct mu_entry *entry;
-    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(step->table, step->peer, step->request->key, &entry);
 
     if (room == MU_ROOM_ENOUGH)
-        room = put(table, peer, entry, value, out);
+        room = put(step, entry, value, false);
     if (room == MU_ROOM_ENOUGH)
         return entry;
-    mu_table_refuse_room(table, peer, request, room, out, reterr);
-    if (entry != NULL)
-        mu_table_drop_if_idle(table, entry);
+    mu_step_refuse(step, entry, room);
     return NULL;
 }
 
-static void set(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request, struct mu_answer *out,
-                struct muster_error *reterr)
+static void set(const struct mu_step *step)
 {
-    struct mu_entry *entry = write_value(table, peer, request, request->value, out, reterr);
+    struct mu_entry *entry = write_value(step, step->request->value);
 
     if (entry != NULL)
-        wake_all(table, entry);
+        wake_all(step->table, entry);
 }
 
-/* Appends to the entry's value, which may at worst become twice as large as it needs to be. */
-static enum mu_room extend(struct mu_table *table, struct mu_peer *peer, struct mu_entry *entry, struct mu_slice more,
-                           struct mu_answer *out)
-{
-    size_t cap_before = entry->value.cap, len = entry->value.len + more.len, worst = 2 * len + 64;
-    enum mu_room room =
-        len <= cap_before && entry->value.data != NULL ? MU_ROOM_ENOUGH : check_growth(table, peer, entry, worst);
-    int rc;
-
-    if (room != MU_ROOM_ENOUGH)
-        return room;
-    if (!mu_budget_take(table->budget, worst))
-        return MU_ROOM_OVER_TOTAL;
-    rc = note_before(table, entry, out);
-    if (rc == 0)
-        rc = mu_buf_append(&entry->value, more.data, more.len, SIZE_MAX);
-    mu_budget_give(table->budget, cap_before + worst - entry->value.cap);
-    if (rc < 0) {
-        out->change.watchers = NULL;
-        return MU_ROOM_NO_MEMORY;
-    }
-    charge_value(entry, peer->account, cap_before);
-    has_value_now(table, entry);
-    note_after(entry, out);
-    return MU_ROOM_ENOUGH;
-}
-
-static void append(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                   struct mu_answer *out, struct muster_error *reterr)
+static void append(const struct mu_step *step)
 {
     struct mu_entry *entry;
-    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
-    size_t len = entry == NULL ? 0 : entry->value.len + request->value.len;
+    enum mu_room room = mu_table_find_or_make(step->table, step->peer, step->request->key, &entry);
+    size_t len = entry == NULL ? 0 : entry->value.len + step->request->value.len;
 
-    if (len > table->value_bytes_max) {
-        out->kind = MU_ANSWER_REFUSED;
-        (void)mu_fail(reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64, len,
-                      table->value_bytes_max);
-        mu_table_drop_if_idle(table, entry);
+    if (len > step->table->value_bytes_max) {
+        step->out->kind = MU_ANSWER_REFUSED;
+        (void)mu_fail(step->reterr, MUSTER_ELIMIT, "APPEND would make a value of %zu bytes; the limit is %" PRIu64, len,
+                      step->table->value_bytes_max);
+        mu_table_drop_if_idle(step->table, entry);
         return;
     }
     if (room == MU_ROOM_ENOUGH)
-        room = extend(table, peer, entry, request->value, out);
-    if (room == MU_ROOM_ENOUGH) {
-        wake_all(table, entry);
-        return;
-    }
-    mu_table_refuse_room(table, peer, request, room, out, reterr);
-    if (entry != NULL)
-        mu_table_drop_if_idle(table, entry);
+        room = put(step, entry, step->request->value, true);
+    if (room == MU_ROOM_ENOUGH)
+        wake_all(step->table, entry);
+    else
+        mu_step_refuse(step, entry, room);
 }
 
-static void compare_set(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                        struct mu_answer *out, struct muster_error *reterr)
+static void compare_set(const struct mu_step *step)
 {
-    struct mu_entry *entry = mu_table_find(table, request->key);
+    struct mu_slice expected = step->request->value, desired = step->request->desired;
+    struct mu_entry *entry = mu_table_find(step->table, step->request->key);
     bool present = entry != NULL && entry->has_value;
 
-    if (!present && request->value.len > 0) {
-        answer_bytes(out, request->value); /* stays missing; the expected value goes back, as stock servers do */
+    if (!present && expected.len > 0) {
+        answer_bytes(step->out, expected); /* stays missing; the expected value goes back, as stock servers do */
         return;
     }
-    if (present && !mu_slice_equal(mu_buf_slice(&entry->value), request->value)) {
-        answer_bytes(out, mu_buf_slice(&entry->value));
+    if (present && !mu_slice_equal(mu_buf_slice(&entry->value), expected)) {
+        answer_bytes(step->out, mu_buf_slice(&entry->value));
         return;
     }
-    entry = write_value(table, peer, request, request->desired, out, reterr);
+    entry = write_value(step, desired);
     if (entry == NULL)
         return;
-    answer_bytes(out, mu_buf_slice(&entry->value));
-    if (!present || !mu_slice_equal(request->value, request->desired))
-        wake_all(table, entry);
+    answer_bytes(step->out, mu_buf_slice(&entry->value));
+    if (!present || !mu_slice_equal(expected, desired))
+        wake_all(step->table, entry);
 }
 
 /* Reads a number as C's strtoll() in base 10 would: leading space, a sign, digits; what follows is ignored. */
@@ -563,70 +529,64 @@ static struct mu_slice format_number(int64_t number, char text[static NUMBER_TEX
 }
 
 /* Adds to a key's number, wrapping around at the 64-bit edges. NULL when it was refused. */
-static struct mu_entry *count(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                              int64_t delta, struct mu_answer *out, struct muster_error *reterr)
+static struct mu_entry *count(const struct mu_step *step, int64_t delta)
 {
     struct mu_entry *entry;
-    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(step->table, step->peer, step->request->key, &entry);
     char text[NUMBER_TEXT_MAX];
     int64_t number = 0;
 
     if (room == MU_ROOM_ENOUGH && entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
-        out->kind = MU_ANSWER_REFUSED;
-        (void)mu_fail(reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits", mu_op_name(request->op));
+        step->out->kind = MU_ANSWER_REFUSED;
+        (void)mu_fail(step->reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits",
+                      mu_op_name(step->request->op));
         return NULL;
     }
     number = (int64_t)((uint64_t)number + (uint64_t)delta);
     if (room == MU_ROOM_ENOUGH)
-        room = put(table, peer, entry, format_number(number, text), out);
+        room = put(step, entry, format_number(number, text), false);
     if (room != MU_ROOM_ENOUGH) {
-        mu_table_refuse_room(table, peer, request, room, out, reterr);
-        if (entry != NULL)
-            mu_table_drop_if_idle(table, entry);
+        mu_step_refuse(step, entry, room);
         return NULL;
     }
-    mu_answer_number(out, MU_ANSWER_NUMBER, number);
+    mu_answer_number(step->out, MU_ANSWER_NUMBER, number);
     return entry;
 }
 
-static void add(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request, struct mu_answer *out,
-                struct muster_error *reterr)
+static void add(const struct mu_step *step)
 {
-    struct mu_entry *entry = count(table, peer, request, request->number, out, reterr);
+    struct mu_entry *entry = count(step, step->request->number);
 
     if (entry != NULL)
-        wake_all(table, entry);
+        wake_all(step->table, entry);
 }
 
 /* Counts arrivals at a key. Only the last arrival wakes the others. */
-static void barrier(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                    struct mu_answer *out, struct muster_error *reterr)
+static void barrier(const struct mu_step *step)
 {
     struct mu_entry *entry;
-    bool complete;
 
-    mu_table_cancel_wait(table, peer);
-    entry = count(table, peer, request, 1, out, reterr);
+    mu_table_cancel_wait(step->table, step->peer);
+    entry = count(step, 1);
     if (entry == NULL)
         return;
-    complete = out->number >= request->number;
-    mu_answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
-    if (complete) {
-        wake_all(table, entry);
-        return;
+    if (step->out->number >= step->request->number) {
+        mu_answer_number(step->out, MU_ANSWER_BYTE, MU_STOP_WAITING);
+        wake_all(step->table, entry);
+    } else {
+        step->out->kind = MU_ANSWER_NONE;
+        hang(step->peer, &step->peer->reg, entry);
     }
-    out->kind = MU_ANSWER_NONE;
-    hang(peer, &peer->reg, entry);
 }
 
-static void delete_key(struct mu_table *table, const struct mu_request *request, struct mu_answer *out)
+static void delete_key(const struct mu_step *step)
 {
-    struct mu_entry *entry = mu_table_find(table, request->key);
+    struct mu_table *table = step->table;
+    struct mu_entry *entry = mu_table_find(table, step->request->key);
 
-    if (entry == NULL || !entry->has_value) {
-        mu_answer_number(out, MU_ANSWER_NUMBER, 0);
+    mu_answer_number(step->out, MU_ANSWER_NUMBER, entry != NULL && entry->has_value);
+    if (step->out->number == 0)
         return;
-    }
     mu_buf_done(&table->spent);
     table->spent = entry->value;
     mu_table_give(table, entry->account, entry->value.cap);
@@ -634,14 +594,13 @@ static void delete_key(struct mu_table *table, const struct mu_request *request,
     entry->has_value = false;
     table->keys--;
     if (!mu_list_empty(&entry->watchers))
-        out->change = (struct mu_change){ .kind = MU_KEY_DELETED,
-                                          .key = mu_entry_key(entry),
-                                          .before = mu_buf_slice(&table->spent),
-                                          .after = mu_slice("", 0),
-                                          .watchers = &entry->watchers };
+        step->out->change = (struct mu_change){ .kind = MU_KEY_DELETED,
+                                                .key = mu_entry_key(entry),
+                                                .before = mu_buf_slice(&table->spent),
+                                                .after = mu_slice("", 0),
+                                                .watchers = &entry->watchers };
     else
         mu_table_drop_if_idle(table, entry);
-    mu_answer_number(out, MU_ANSWER_NUMBER, 1);
 }
 
 /* ---- Asking ---- */
@@ -656,65 +615,53 @@ static size_t count_missing(const struct mu_table *table, const struct mu_reques
     return missing;
 }
 
-static enum mu_room make_regs(struct mu_table *table, struct mu_peer *peer, size_t count)
-{
-    enum mu_room room = mu_table_take(table, peer, regs_cost(count));
-    struct mu_regs *regs;
-
-    if (room != MU_ROOM_ENOUGH)
-        return room;
-    regs = calloc(1, regs_cost(count));
-    if (regs == NULL) {
-        mu_table_give(table, peer->account, regs_cost(count));
-        return MU_ROOM_NO_MEMORY;
-    }
-    regs->count = count;
-    regs->next = peer->regs;
-    peer->regs = regs;
-    return MU_ROOM_ENOUGH;
-}
-
 /* Registers for the keys of this list that are missing. */
-static enum mu_room hang_missing(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                                 size_t missing)
+static enum mu_room hang_missing(const struct mu_step *step, size_t missing)
 {
-    bool in_parts = request->has_earlier || request->has_more;
+    const struct mu_request *request = step->request;
     struct mu_slice list = request->list, key;
+    struct mu_peer *peer = step->peer;
     struct mu_reg *reg = &peer->reg;
     enum mu_room room = MU_ROOM_ENOUGH;
+    struct mu_regs *regs;
 
-    if (missing > 1 || in_parts) {
-        room = make_regs(table, peer, missing);
-        if (room == MU_ROOM_ENOUGH)
-            reg = peer->regs->items;
+    if (missing > 1 || request->has_earlier || request->has_more) {
+        regs = mu_table_alloc(step->table, peer, regs_cost(missing), regs_cost(missing), &room);
+        if (regs == NULL)
+            return room;
+        regs->count = missing;
+        regs->next = peer->regs;
+        peer->regs = regs;
+        reg = regs->items;
     }
     while (room == MU_ROOM_ENOUGH && mu_request_next(&list, &key, NULL)) {
         struct mu_entry *entry;
 
-        room = mu_table_find_or_make(table, peer, key, &entry);
+        room = mu_table_find_or_make(step->table, peer, key, &entry);
         if (room == MU_ROOM_ENOUGH && !exists(entry))
             hang(peer, reg++, entry);
     }
     return room;
 }
 
-static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                     struct mu_answer *out, struct muster_error *reterr)
+static void wait_for(const struct mu_step *step)
 {
-    size_t missing;
+    const struct mu_request *request = step->request;
+    struct mu_peer *peer = step->peer;
     enum mu_room room = MU_ROOM_ENOUGH;
+    size_t missing;
 
     if (!request->has_earlier) {
-        mu_table_cancel_wait(table, peer); /* a new WAIT replaces the old one whole */
-        peer->missing = 1;                 /* the request itself, until all of its keys have been looked at */
+        mu_table_cancel_wait(step->table, peer); /* a new WAIT replaces the old one whole */
+        peer->missing = 1;                       /* the request itself, until all of its keys have been looked at */
     }
-    missing = count_missing(table, request);
+    missing = count_missing(step->table, request);
     if (missing > 0)
-        room = hang_missing(table, peer, request, missing);
+        room = hang_missing(step, missing);
     if (room != MU_ROOM_ENOUGH) {
-        mu_table_refuse_room(table, peer, request, room, out, reterr);
+        mu_step_refuse(step, NULL, room);
         if (!request->has_earlier)
-            mu_table_cancel_wait(table, peer);
+            mu_table_cancel_wait(step->table, peer);
         return;
     }
     if (request->has_more)
@@ -723,39 +670,29 @@ static void wait_for(struct mu_table *table, struct mu_peer *peer, const struct 
     peer->missing--;
     if (peer->missing > 0)
         return;
-    free_regs(table, peer);
-    mu_answer_number(out, MU_ANSWER_BYTE, MU_STOP_WAITING);
+    free_regs(step->table, peer);
+    mu_answer_number(step->out, MU_ANSWER_BYTE, MU_STOP_WAITING);
 }
 
 /* ---- Watches ---- */
 
-static void watch_key(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                      struct mu_answer *out, struct muster_error *reterr)
+static void watch_key(const struct mu_step *step)
 {
     struct mu_entry *entry;
     struct watch *watch = NULL;
-    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
+    enum mu_room room = mu_table_find_or_make(step->table, step->peer, step->request->key, &entry);
 
     if (room == MU_ROOM_ENOUGH)
-        room = mu_table_take(table, peer, sizeof *watch);
-    if (room == MU_ROOM_ENOUGH) {
-        watch = calloc(1, sizeof *watch);
-        if (watch == NULL) {
-            mu_table_give(table, peer->account, sizeof *watch);
-            room = MU_ROOM_NO_MEMORY;
-        }
-    }
-    if (room != MU_ROOM_ENOUGH) {
-        mu_table_refuse_room(table, peer, request, room, out, reterr);
-        if (entry != NULL)
-            mu_table_drop_if_idle(table, entry);
+        watch = mu_table_alloc(step->table, step->peer, sizeof *watch, sizeof *watch, &room);
+    if (watch == NULL) {
+        mu_step_refuse(step, entry, room);
         return;
     }
     watch->entry = entry;
-    watch->peer = peer;
+    watch->peer = step->peer;
     mu_list_push(&entry->watchers, &watch->by_entry);
-    mu_list_push(&peer->watches, &watch->by_peer);
-    mu_answer_number(out, MU_ANSWER_BYTE, MU_KEY_WATCHED);
+    mu_list_push(&step->peer->watches, &watch->by_peer);
+    mu_answer_number(step->out, MU_ANSWER_BYTE, MU_KEY_WATCHED);
 }
 
 struct mu_peer *mu_watch_peer(const struct mu_list *watch)
@@ -779,6 +716,7 @@ static void unwatch(struct mu_table *table, struct watch *watch)
 void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
                    struct mu_answer *out, struct muster_error *reterr)
 {
+    const struct mu_step step = { table, peer, request, out, reterr };
     const struct mu_entry *entry;
 
     assert(mu_list_empty(&table->woken)); /* those of the last step have been told */
@@ -791,34 +729,34 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
     case MU_OP_VALIDATE:
         break;
     case MU_OP_SET:
-        set(table, peer, request, out, reterr);
+        set(&step);
         break;
     case MU_OP_COMPARE_SET:
-        compare_set(table, peer, request, out, reterr);
+        compare_set(&step);
         break;
     case MU_OP_GET: /* a missing key reads as empty; clients WAIT first */
         answer_bytes(out, mu_table_get(table, request->key));
         break;
     case MU_OP_ADD:
-        add(table, peer, request, out, reterr);
+        add(&step);
         break;
     case MU_OP_CHECK:
         mu_answer_number(out, MU_ANSWER_BYTE, count_missing(table, request) == 0 ? MU_CHECK_READY : MU_CHECK_NOT_READY);
         break;
     case MU_OP_WAIT:
-        wait_for(table, peer, request, out, reterr);
+        wait_for(&step);
         break;
     case MU_OP_NUM_KEYS:
         mu_answer_number(out, MU_ANSWER_NUMBER, (int64_t)table->keys);
         break;
     case MU_OP_WATCH_KEY:
-        watch_key(table, peer, request, out, reterr);
+        watch_key(&step);
         break;
     case MU_OP_DELETE_KEY:
-        delete_key(table, request, out);
+        delete_key(&step);
         break;
     case MU_OP_APPEND:
-        append(table, peer, request, out, reterr);
+        append(&step);
         break;
     case MU_OP_MULTI_GET:
         out->kind = MU_ANSWER_VALUES;
@@ -833,10 +771,10 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         mu_answer_number(out, MU_ANSWER_WORD, request->number);
         break;
     case MU_OP_QUEUE_PUSH:
-        mu_table_queue_push(table, peer, request, out, reterr);
+        mu_step_queue_push(&step);
         break;
     case MU_OP_QUEUE_POP:
-        mu_table_queue_pop(table, peer, request, out, reterr);
+        mu_step_queue_pop(&step);
         break;
     case MU_OP_QUEUE_LEN:
         entry = mu_table_find(table, request->key);
@@ -846,7 +784,7 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
         mu_answer_number(out, MU_ANSWER_KEYS, (int64_t)table->keys);
         break;
     case MU_OP_BARRIER:
-        barrier(table, peer, request, out, reterr);
+        barrier(&step);
         break;
     }
 }

@@ -35,6 +35,15 @@ struct mu_entry {
     char key[];
 };
 
+/* A request that is being carried out: what mu_table_step() was given. */
+struct mu_step {
+    struct mu_table *table;
+    struct mu_peer *peer;
+    const struct mu_request *request;
+    struct mu_answer *out;
+    struct muster_error *reterr;
+};
+
 static inline void mu_answer_number(struct mu_answer *out, enum mu_answer_kind kind, int64_t number)
 {
     out->kind = kind;
@@ -43,8 +52,10 @@ static inline void mu_answer_number(struct mu_answer *out, enum mu_answer_kind k
 
 /* ---- table.c ---- */
 
-/* Takes that many bytes of the table's budget and of the peer's share. The peer has an account afterwards. */
-enum mu_room mu_table_take(struct mu_table *table, struct mu_peer *peer, size_t bytes);
+/* Memory of that many bytes, the first `cleared` of them zeroed, charged to the table's budget and to the peer's
+ * account. NULL: *ret_room says why. */
+void *mu_table_alloc(struct mu_table *table, struct mu_peer *peer, size_t bytes, size_t cleared,
+                     enum mu_room *ret_room);
 void mu_table_give(struct mu_table *table, struct mu_account *account, size_t bytes);
 struct mu_account *mu_account_hold(struct mu_account *account);
 void mu_account_release(struct mu_account *account);
@@ -57,15 +68,13 @@ enum mu_room mu_table_find_or_make(struct mu_table *table, struct mu_peer *peer,
 void mu_table_drop_if_idle(struct mu_table *table, struct mu_entry *entry);
 /* A key that somebody waits for has come. */
 void mu_table_satisfy(struct mu_table *table, struct mu_reg *reg);
-void mu_table_refuse_room(const struct mu_table *table, const struct mu_peer *peer, const struct mu_request *request,
-                          enum mu_room why, struct mu_answer *out, struct muster_error *reterr);
+/* There is no room for the request. If its entry, which may be NULL, was made for it, the entry goes again. */
+void mu_step_refuse(const struct mu_step *step, struct mu_entry *entry, enum mu_room why);
 
 /* ---- table_queues.c ---- */
 
-void mu_table_queue_push(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                         struct mu_answer *out, struct muster_error *reterr);
-void mu_table_queue_pop(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                        struct mu_answer *out, struct muster_error *reterr);
+void mu_step_queue_push(const struct mu_step *step);
+void mu_step_queue_pop(const struct mu_step *step);
 void mu_table_free_item(struct mu_table *table, struct mu_queue_item *item);
 /* A peer that an item woke asks for something else: somebody else may have the item. */
 void mu_table_settle_debt(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request);

@@ -68,46 +68,26 @@ void mu_table_settle_debt(struct mu_table *table, struct mu_peer *peer, const st
         mu_table_pass_on(table, peer);
 }
 
-static enum mu_room make_item(struct mu_table *table, struct mu_peer *peer, struct mu_slice value,
-                              struct mu_queue_item **ret_item)
+void mu_step_queue_push(const struct mu_step *step)
 {
-    size_t cost = sizeof(struct mu_queue_item) + value.len;
-    enum mu_room room = mu_table_take(table, peer, cost);
-    struct mu_queue_item *item;
+    struct mu_slice value = step->request->value;
+    struct mu_queue_item *item = NULL;
+    struct mu_entry *entry;
+    enum mu_room room = mu_table_find_or_make(step->table, step->peer, step->request->key, &entry);
 
-    if (room != MU_ROOM_ENOUGH)
-        return room;
-    item = malloc(cost);
+    if (room == MU_ROOM_ENOUGH)
+        item = mu_table_alloc(step->table, step->peer, sizeof *item + value.len, sizeof *item, &room);
     if (item == NULL) {
-        mu_table_give(table, peer->account, cost);
-        return MU_ROOM_NO_MEMORY;
+        mu_step_refuse(step, entry, room);
+        return;
     }
-    item->account = mu_account_hold(peer->account);
+    item->account = mu_account_hold(step->peer->account);
     item->len = value.len;
     if (item->len > 0)
         memcpy(item->data, value.data, item->len);
-    *ret_item = item;
-    return MU_ROOM_ENOUGH;
-}
-
-void mu_table_queue_push(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                         struct mu_answer *out, struct muster_error *reterr)
-{
-    struct mu_entry *entry;
-    struct mu_queue_item *item = NULL;
-    enum mu_room room = mu_table_find_or_make(table, peer, request->key, &entry);
-
-    if (room == MU_ROOM_ENOUGH)
-        room = make_item(table, peer, request->value, &item);
-    if (room != MU_ROOM_ENOUGH) {
-        mu_table_refuse_room(table, peer, request, room, out, reterr);
-        if (entry != NULL)
-            mu_table_drop_if_idle(table, entry);
-        return;
-    }
     mu_list_push(&entry->queue, &item->link);
     entry->queue_len++;
-    wake_one(table, entry);
+    wake_one(step->table, entry);
 }
 
 void mu_table_free_item(struct mu_table *table, struct mu_queue_item *item)
@@ -117,27 +97,27 @@ void mu_table_free_item(struct mu_table *table, struct mu_queue_item *item)
     free(item);
 }
 
-void mu_table_queue_pop(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request,
-                        struct mu_answer *out, struct muster_error *reterr)
+void mu_step_queue_pop(const struct mu_step *step)
 {
-    struct mu_entry *entry = mu_table_find(table, request->key);
+    struct mu_table *table = step->table;
+    struct mu_entry *entry = mu_table_find(table, step->request->key);
     struct mu_queue_item *item;
 
     if (entry == NULL || mu_list_empty(&entry->queue)) {
-        mu_answer_number(out, MU_ANSWER_POPPED, 0);
+        mu_answer_number(step->out, MU_ANSWER_POPPED, 0);
         return;
     }
     item = MU_LIST_ITEM(mu_list_first(&entry->queue), struct mu_queue_item, link);
     if (mu_buf_assign(&table->spent, mu_slice(item->data, item->len)) < 0) {
-        mu_table_refuse_room(table, peer, request, MU_ROOM_NO_MEMORY, out, reterr);
+        mu_step_refuse(step, entry, MU_ROOM_NO_MEMORY);
         return;
     }
-    if (peer->owes == entry)
-        forgive(peer); /* it has come for its item */
+    if (step->peer->owes == entry)
+        forgive(step->peer); /* it has come for its item */
     mu_list_remove(&item->link);
     mu_table_free_item(table, item);
-    mu_answer_number(out, MU_ANSWER_POPPED, entry->queue_len);
-    out->bytes = mu_buf_slice(&table->spent);
+    mu_answer_number(step->out, MU_ANSWER_POPPED, entry->queue_len);
+    step->out->bytes = mu_buf_slice(&table->spent);
     entry->queue_len--;
     if (entry->queue_len == 0)
         forgive_all(entry);

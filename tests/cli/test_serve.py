@@ -336,7 +336,7 @@ def test_one_client_may_have_a_quarter_of_total_bytes(serve):
     server = serve("--total-bytes", "1M")
     with Raw(server) as greedy, Raw(server) as modest:
         fill(greedy, b"key")
-        server.log(f"refused {greedy.name}: no room for ", "one may have 262144, a quarter of all")
+        server.log(f"refused {greedy.name}: no room for ", "the limit for one connection is 262144, a quarter of all")
         assert 24 <= modest.num_keys() < 32
         modest.set(b"mine", b"v" * 8192)
         assert modest.get(b"mine") == b"v" * 8192

@@ -80,12 +80,12 @@ static void descriptors_decide_whether_there_is_room(void **state)
 {
     static const struct {
         size_t fd, files, conns, conns_max;
-        enum mu_room room;
+        enum mu_files_room room;
     } rows[] = {
-        { 10, 1024, 1, 900, MU_ROOM_ENOUGH },   { 10, 1024, 900, 900, MU_ROOM_ENOUGH },
-        { 10, 1024, 901, 900, MU_ROOM_SHORT },  { 1019, 1024, 1, 900, MU_ROOM_ENOUGH },
-        { 1020, 1024, 1, 900, MU_ROOM_NONE }, /* others have nearly all of them */
-        { 1020, 1024, 901, 900, MU_ROOM_NONE }, { 3, 4, 1, 0, MU_ROOM_NONE },
+        { 10, 1024, 1, 900, MU_FILES_ENOUGH },   { 10, 1024, 900, 900, MU_FILES_ENOUGH },
+        { 10, 1024, 901, 900, MU_FILES_SHORT },  { 1019, 1024, 1, 900, MU_FILES_ENOUGH },
+        { 1020, 1024, 1, 900, MU_FILES_NONE }, /* others have nearly all of them */
+        { 1020, 1024, 901, 900, MU_FILES_NONE }, { 3, 4, 1, 0, MU_FILES_NONE },
     };
 
     (void)state;

@@ -447,7 +447,7 @@ static void one_connection_may_have_a_quarter_and_the_rest_is_for_others(void **
     port = peer_port(writer);
     assert_int_equal(fill(s, writer, 0), MIB / 50500);
     hear_end(writer);
-    assert_logged(port, "bytes in the store and one may have 1048576, a quarter of all");
+    assert_logged(port, "bytes in the store; the limit for one connection is 1048576, a quarter of all");
     ask(other, "ADD (/n) #1", "#1");
     assert_int_equal(fill(s, other, 1000), MIB / 50500);
 }

@@ -1268,7 +1268,7 @@ static void a_peer_that_has_its_share_is_refused_and_others_are_not(void **state
     mu_table_step(&s->table, &s->peers[0], &request, &answer, &error);
     assert_int_equal(answer.kind, MU_ANSWER_REFUSED);
     assert_non_null(strstr(error.text, "no room for this ADD: the connection has "));
-    assert_non_null(strstr(error.text, " bytes in the store and one may have 3000, a quarter of all"));
+    assert_non_null(strstr(error.text, " bytes in the store; the limit for one connection is 3000, a quarter of all"));
     assert_asks(s, 1, "ADD (/n) #1", "1");
     assert_asks(s, 0, "ADD (/n) #1", "2"); /* takes no more room than it did */
     assert_asks(s, 0, "GET (/n)", "'2'");
