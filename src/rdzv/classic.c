@@ -92,12 +92,16 @@ static bool is_refused(const struct mu_classic *m, const struct mu_classic_event
 }
 
 /* Watches that come back without news are the server's answer as well; if it is away, what follows them will say so. */
-static void note_server(struct mu_classic *m, const struct mu_classic_event *event, bool watches,
-                        struct mu_classic_effects *out)
+static void note_server(struct mu_classic *m, const struct mu_classic_event *event,
+                        const struct mu_classic_track *track, struct mu_classic_effects *out)
 {
-    bool no_news = watches && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
+    bool no_news =
+        track->kind == MU_CLASSIC_WATCH && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
     bool refused = is_refused(m, event);
     bool away = refused || (event->code < 0 && event->code != MUSTER_ENOMEM && !no_news);
+    bool was_up = m->server == SERVER_UP;
+    bool refuses = track == &m->rank_lease ? refused : m->server == SERVER_REFUSES;
+    bool is_back = !was_up && !away && !refuses;
 
     if (event->code >= 0)
         m->answered = true;
@@ -106,16 +110,16 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
     m->heard_ms = m->now_ms;
     if (event->code < 0 && !away)
         return;
-    if ((away && !(refused && m->down)) || (!away && m->down && !m->refused))
+    if (is_back || (away && (was_up || !refused)))
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
-    if (away && !m->down) {
+    if (away && was_up) {
         mu_classic_set_error(m, &m->last_error, event);
         mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_DOWN, out)->error = &m->last_error;
-    } else if (!away && m->down && !m->refused) {
+    } else if (is_back) {
         m->verify = true;
         (void)mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_UP, out);
     }
-    m->down = away || m->refused; /* what else is answered does not help a keep-alive that is not */
+    m->server = refuses ? SERVER_REFUSES : away ? SERVER_AWAY : SERVER_UP;
 }
 
 /* ---- Steps ---- */
@@ -137,21 +141,20 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
     if (event->id == 0)
         return;
     if (event->id == m->main.id) {
-        note_server(m, event, m->main.watches, out);
+        note_server(m, event, &m->main, out);
         on_main(m, event, out);
         mu_classic_quit_if_possible(m, true, out);
         join_if_wanted(m, true, out);
     } else if (event->id == m->job_lease.id) {
-        note_server(m, event, false, out);
+        note_server(m, event, &m->job_lease, out);
         mu_classic_on_job_lease(m, event);
     } else if (event->id == m->rank_lease.id) {
-        m->refused = is_refused(m, event);
-        note_server(m, event, false, out);
+        note_server(m, event, &m->rank_lease, out);
         mu_classic_on_rank_lease(m, event, out);
         mu_classic_quit_if_possible(m, false, out);
         join_if_wanted(m, false, out);
     } else if (event->id == m->close.id) {
-        note_server(m, event, false, out);
+        note_server(m, event, &m->close, out);
         mu_classic_on_close_answer(m, event, out);
     } else if (event->id == m->look.id) {
         mu_classic_on_look_answer(m, event, out);
@@ -164,7 +167,7 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
 {
     uint64_t now = m->now_ms;
 
-    if (m->job_leased && m->job_lease.id == 0 && now >= m->job_lease.due_ms)
+    if (m->job_lease.id == 0 && now >= m->job_lease.due_ms)
         mu_classic_renew_job(m, out);
     if (mu_classic_renews_rank(m) && now >= m->rank_lease.due_ms)
         mu_classic_renew_rank(m, out);
@@ -180,13 +183,13 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
         mu_classic_break_quit_off(m, out);
         return;
     }
-    if (m->joining && !mu_classic_is_quitting(m) && now >= m->join_deadline_ms) {
+    if (m->intent == INTENT_JOIN && now >= m->join_deadline_ms) {
         mu_classic_set_timeout_error(m);
         mu_classic_begin_quit(m, QUIT_TIMED_OUT, false, out);
     }
     if (m->main.id == 0 && now >= m->main.due_ms)
         mu_classic_enter(m, out);
-    else if (m->recheck_ms <= now && m->main.watches && m->main.id != 0 && m->state == MU_CLASSIC_IN_MEMBER_WATCH) {
+    else if (m->recheck_ms <= now && m->main.id != 0 && m->state == MU_CLASSIC_IN_MEMBER_WATCH) {
         mu_classic_withdraw(&m->main, out);
         mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
     }
@@ -194,7 +197,7 @@ static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
 
 static void on_ask_join(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    assert(mu_classic_is_quitting(m) || !m->joining);
+    assert(m->intent != INTENT_JOIN);
     m->join_next = true;
     if (!mu_classic_is_quitting(m) && !mu_classic_is_writing(m))
         mu_classic_withdraw(&m->main, out); /* nothing is told of the old group any more */
@@ -215,11 +218,13 @@ static void check(const struct mu_classic *m)
     assert(m->world.version < 0 || (m->world.count > 0 && m->world.rank < (int64_t)m->world.count && m->marks != NULL));
     assert(m->world.version < 0 || !mu_classic_is_in(m)); /* a member is a participant no more */
     assert(m->rank_lease.id == 0 || m->keep_alive != KEEP_NONE);
-    assert(m->job_lease.id == 0 || m->job_leased);
     assert((m->close.id == 0 && m->close.due_ms == NEVER) || m->close_state != CLOSE_NONE);
     assert(m->main.id == 0 || m->main.due_ms == NEVER);
-    assert(m->state != MU_CLASSIC_IN_IDLE || (!m->joining && !mu_classic_is_quitting(m)));
-    assert(!m->last_caller || m->joining);
+    assert(m->state != MU_CLASSIC_IN_IDLE || m->intent == INTENT_STAY);
+    assert(m->state == MU_CLASSIC_IN_IDLE || m->intent != INTENT_STAY || m->world.version >= 0);
+    assert(!mu_classic_is_last_caller(m) || m->intent != INTENT_STAY);
+    assert((m->announcement == ANNOUNCED_NOT) == (m->announced < 0));
+    assert(m->server != SERVER_REFUSES || m->world.version >= 0);
 }
 
 void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -258,7 +263,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
 {
     uint64_t when = m->main.id == 0 ? m->main.due_ms : NEVER;
 
-    if (m->job_leased && m->job_lease.id == 0)
+    if (m->job_lease.id == 0)
         when = mu_classic_sooner(when, m->job_lease.due_ms);
     if (mu_classic_renews_rank(m))
         when = mu_classic_sooner(when, m->rank_lease.due_ms);
@@ -267,7 +272,7 @@ uint64_t mu_classic_deadline_ms(const struct mu_classic *m)
                                                         : mu_classic_close_end_ms(m));
     if (mu_classic_is_quitting(m))
         return mu_classic_sooner(when, m->quit_deadline_ms);
-    if (m->joining)
+    if (m->intent == INTENT_JOIN)
         when = mu_classic_sooner(when, mu_classic_sooner(m->join_deadline_ms, mu_classic_notices_due_ms(m)));
     if (mu_classic_has_waiting(m))
         when = mu_classic_sooner(when, mu_classic_hold_until_ms(m));
@@ -295,7 +300,7 @@ struct mu_part_progress mu_classic_progress(const struct mu_classic *m)
         .round = -1,
         .joined = m->doc.status == MU_CLASSIC_SETUP ? 0 : (int64_t)m->doc.participants,
         .waiting = m->doc.status == MU_CLASSIC_FINAL ? m->doc.waiting : 0,
-        .last_call_until_ms = m->last_caller ? m->last_call_until_ms : NEVER,
+        .last_call_until_ms = mu_classic_is_last_caller(m) ? m->last_call_until_ms : NEVER,
         .deadline_ms = m->join_deadline_ms,
     };
 
@@ -363,7 +368,7 @@ int mu_classic_new(const struct mu_classic_config *config, struct mu_classic **r
     m->self_node = (struct mu_node){ mu_slice_str(m->self_notice.name), config->pid, config->local_id };
     m->crowd.any_limits = true;
     m->crowd_version = -1;
-    m->doc.version = m->announced = m->unsure_version = m->old_version = m->in_version = -1;
+    m->doc.version = m->announced = m->old_version = m->in_version = -1;
     m->world.version = -1;
     m->main.due_ms = m->job_lease.due_ms = m->rank_lease.due_ms = m->close.due_ms = m->look.due_ms = NEVER;
     m->notice.due_ms = m->look_at_ms = m->notice_at_ms = NEVER;

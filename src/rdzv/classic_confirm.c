@@ -89,7 +89,7 @@ static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects 
 static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        m->prepared = false;
+        m->keys = KEYS_UNKNOWN;
         mu_classic_look_again(m, out);
     } else if (event->code != 0) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
@@ -201,9 +201,8 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
     }
     for (size_t i = 0; i < m->world.count; i++)
         m->world.all_ours &= m->marks[i] != NULL;
-    m->joining = m->last_caller = false;
     mu_classic_set_place(m, PLACE_NONE);
-    m->quit = QUIT_NOT; /* it was about to be too late */
+    mu_classic_set_intent(m, INTENT_STAY); /* a join that was about to be given up, too */
     m->old_version = -1;
     m->joined_ms = m->now_ms;
     m->last_error.code = 0;

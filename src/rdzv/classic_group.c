@@ -15,7 +15,9 @@ void mu_classic_forget_group(struct mu_classic *m)
     m->lost = NULL;
     m->ranks = NULL;
     m->world = (struct mu_classic_world){ .version = -1 };
-    m->over = m->lapsed = m->waiting_told = m->verify = m->refused = false;
+    m->over = m->lapsed = m->waiting_told = m->verify = false;
+    if (m->server == SERVER_REFUSES)
+        m->server = SERVER_AWAY;
     m->waiting = 0;
     m->recheck_ms = m->unmarked_ms = NEVER;
 }
@@ -197,7 +199,7 @@ static void tell_lost(struct mu_classic *m, size_t count, struct mu_classic_effe
 static void is_removed(struct mu_classic *m, struct mu_classic_effects *out)
 {
     mu_classic_stop_rank_lease(m, out);
-    m->state = MU_CLASSIC_IN_OVER;
+    mu_classic_go(m, MU_CLASSIC_IN_OVER, out);
     (void)mu_classic_tell(m, MU_CLASSIC_TELL_REMOVED, out);
 }
 
@@ -347,9 +349,10 @@ void mu_classic_renew_job(struct mu_classic *m, struct mu_classic_effects *out)
 void mu_classic_on_job_lease(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->job_lease.id = 0;
-    /* Not found: the server has lost everything; who joins, or puts a group back, makes it anew. */
-    m->job_leased = event->code != MU_CLASSIC_CODE_NOT_FOUND;
-    m->job_lease.due_ms = m->job_leased ? m->now_ms + (event->code == 0 ? ROOT_EVERY_MS : MU_CLASSIC_RETRY_MS) : NEVER;
+    if (event->code == MU_CLASSIC_CODE_NOT_FOUND) /* the server has lost everything: see MAKE_JOB */
+        m->job_lease.due_ms = NEVER;
+    else
+        m->job_lease.due_ms = m->now_ms + (event->code == 0 ? ROOT_EVERY_MS : MU_CLASSIC_RETRY_MS);
 }
 
 void mu_classic_stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out)

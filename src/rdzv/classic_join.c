@@ -3,6 +3,7 @@
 #include "rdzv/classic_parts.h"
 #include "rdzv/rules.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +16,14 @@ void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out)
     m->old_count = m->world.count;
     m->old_waiting = m->waiting;
     m->old_gone_ms = NEVER;
-    m->joining = true;
     m->join_since_ms = m->now_ms;
     m->join_deadline_ms = m->now_ms + m->join_ms;
     mu_classic_begin_notices(m);
     m->last_error.code = 0;
-    m->restoring = false;
+    if (m->keys == KEYS_PUT_BACK)
+        m->keys = KEYS_UNKNOWN;
     mu_classic_forget_group(m);
+    mu_classic_set_intent(m, INTENT_JOIN);
     if (m->key_written && m->old_ours)
         mu_classic_go(m, MU_CLASSIC_IN_REJOIN_KEY, out);
     else /* PyTorch members see that somebody waits, for as long as the key does */
@@ -41,10 +43,9 @@ static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *e
 /* Whatever we were in is no more. */
 void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->last_caller = false;
-    if (m->place == PLACE_OURS)
+    if (mu_classic_is_in(m))
         mu_classic_set_place(m, PLACE_NONE);
-    m->announced = -1;
+    mu_classic_set_announcement(m, ANNOUNCED_NOT);
     if (!mu_classic_is_there(m, MU_CLASSIC_CLOSED, m->key_version))
         m->key_written = false; /* of a version that is over */
     mu_classic_stop_rank_lease(m, out);
@@ -62,20 +63,25 @@ static void is_closed(struct mu_classic *m, struct mu_classic_effects *out)
     mu_classic_give_up(m, out);
 }
 
+void mu_classic_set_announcement(struct mu_classic *m, enum announcement announcement)
+{
+    assert(announcement == ANNOUNCED_NOT || m->doc.status == MU_CLASSIC_FINAL);
+    m->announcement = announcement;
+    m->announced = announcement == ANNOUNCED_NOT ? -1 : m->doc.version;
+    m->announced_ms = m->now_ms;
+}
+
 static void join_final(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    if (m->doc.version == m->old_version && m->old_ours) {
-        mu_classic_go(m, MU_CLASSIC_IN_DROP, out); /* nobody of PyTorch's has to see first that we wait */
-    } else if (m->announced == m->doc.version ||
-               (m->unsure_version == m->doc.version && m->doc.waiting > m->unsure_waiting)) {
-        m->announced_ms = m->announced == m->doc.version ? m->announced_ms : m->now_ms;
-        m->announced_surely &= m->announced == m->doc.version;
-        m->announced = m->doc.version;
-        m->unsure_version = -1;
-        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
-    } else {
-        mu_classic_go(m, MU_CLASSIC_IN_ANNOUNCE, out);
-    }
+    bool announced = m->announced == m->doc.version;
+
+    if (announced && m->announcement == ANNOUNCED_LOST && m->doc.waiting > m->announced_waiting)
+        mu_classic_set_announcement(m, ANNOUNCED_PERHAPS);
+    if (m->doc.version == m->old_version && m->old_ours) /* nobody of PyTorch's has to see first that we wait */
+        mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+    else
+        mu_classic_go(m, announced && mu_classic_is_announced(m) ? MU_CLASSIC_IN_FREE_LIST : MU_CLASSIC_IN_ANNOUNCE,
+                      out);
 }
 
 static void on_looked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -119,7 +125,8 @@ static void on_dropped(struct mu_classic *m, const struct mu_classic_event *even
     if (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE) {
         if (event->code == 0)
             mu_classic_set_place(m, PLACE_NONE);
-        m->announced = event->code == MU_CLASSIC_CODE_COMPARE ? m->announced : -1;
+        if (event->code != MU_CLASSIC_CODE_COMPARE)
+            mu_classic_set_announcement(m, ANNOUNCED_NOT);
         mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
     } else {
         mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
@@ -162,7 +169,7 @@ static void get_counter(struct mu_classic *m, struct mu_classic_effects *out)
 static void on_count_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) { /* the job's root has expired, or the server has lost all */
-        m->prepared = false;
+        m->keys = KEYS_UNKNOWN;
         m->step = MAKE_PREFIX;
         mu_classic_pause(m, MU_CLASSIC_IN_PREPARE, mu_rng_below(&m->rng, MU_CLASSIC_CAS_DELAY_MS));
         return;
@@ -252,7 +259,7 @@ static void wait_for_peers(struct mu_classic *m, struct mu_classic_effects *out)
     if (judges_last_call(m))
         mu_classic_go(m, MU_CLASSIC_IN_PAST_LIST, out);
     else
-        mu_classic_go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+        mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
 }
 
 static void joined(struct mu_classic *m, struct mu_classic_effects *out)
@@ -263,7 +270,7 @@ static void joined(struct mu_classic *m, struct mu_classic_effects *out)
         return;
     }
     if (m->rank == m->nodes_min - 1) {
-        m->last_caller = true;
+        mu_classic_set_place(m, PLACE_LAST_CALLER);
         m->last_call_until_ms = m->now_ms + m->last_call_ms;
         m->touched_ms = m->now_ms;
     }
@@ -287,7 +294,7 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     m->in_index = event->modified;
     m->confirmation = CONFIRMED_NOT;
     m->key_written = false; /* of an older group: it is left to its TTL */
-    m->announced = -1;
+    mu_classic_set_announcement(m, ANNOUNCED_NOT);
     if (mu_classic_take_written(m, event) < 0) {
         m->index = event->modified;
         mu_classic_no_memory(m, MU_CLASSIC_IN_PEERS_READ, out);
@@ -315,7 +322,7 @@ static void watch_peers(struct mu_classic *m, struct mu_classic_effects *out)
 
 static enum mu_classic_state read_again(const struct mu_classic *m)
 {
-    return m->last_caller ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_READ;
+    return mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_READ;
 }
 
 static void on_last_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
@@ -389,7 +396,7 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
     else if (!is_in || !mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
         mu_classic_look_again(m, out);
-    else if (m->last_caller)
+    else if (mu_classic_is_last_caller(m))
         mu_classic_go(m, MU_CLASSIC_IN_LAST_READ, out);
     else
         wait_for_peers(m, out);
@@ -414,7 +421,7 @@ static bool is_last_group_gone(const struct mu_classic *m, const struct mu_class
 static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
     bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
-    bool first = m->last_caller || m->rank + 1 == (int64_t)m->doc.participants;
+    bool first = mu_classic_is_last_caller(m) || m->rank + 1 == (int64_t)m->doc.participants;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, read_again(m), out);
@@ -431,7 +438,7 @@ static void on_past_list(struct mu_classic *m, const struct mu_classic_event *ev
             return;
         }
     }
-    mu_classic_go(m, m->last_caller ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+    mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
 }
 
 /* ---- A group is there ---- */
@@ -450,16 +457,13 @@ static void on_announced(struct mu_classic *m, const struct mu_classic_event *ev
     }
     if (event->code != 0) {
         if (event->code < 0 && event->unsure) {
-            m->unsure_version = m->doc.version;
-            m->unsure_waiting = m->doc.waiting;
+            mu_classic_set_announcement(m, ANNOUNCED_LOST);
+            m->announced_waiting = m->doc.waiting;
         }
         mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
         return;
     }
-    m->announced = m->doc.version;
-    m->announced_surely = true;
-    m->announced_ms = m->now_ms;
-    m->unsure_version = -1;
+    mu_classic_set_announcement(m, ANNOUNCED);
     if (mu_classic_take_written(m, event) < 0)
         mu_classic_no_memory(m, MU_CLASSIC_IN_FREE_READ, out);
     else
@@ -480,7 +484,7 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     } else if (!mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced)) {
         mu_classic_look_again(m, out);
     } else if (m->doc.waiting == 0) { /* the server has lost what we said */
-        m->announced = m->unsure_version = -1;
+        mu_classic_set_announcement(m, ANNOUNCED_NOT);
         join_final(m, out);
     } else {
         mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);

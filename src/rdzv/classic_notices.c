@@ -18,7 +18,7 @@ static bool has_name(const struct mu_classic *m)
 
 static bool waits(const struct mu_classic *m)
 {
-    return m->joining && !mu_classic_is_quitting(m) && has_name(m);
+    return m->intent == INTENT_JOIN && has_name(m);
 }
 
 /* Participants that are named have a place of their own. */
@@ -62,7 +62,7 @@ static void own_notice_key(const struct mu_classic *m, char key[static MU_CLASSI
 {
     size_t used;
 
-    if (m->notice_key[0] != '\0' && !mu_classic_is_in(m) && m->announced < 0) {
+    if (m->notice_key[0] != '\0' && !mu_classic_is_in(m) && !mu_classic_is_announced(m)) {
         (void)snprintf(key, MU_CLASSIC_KEY_MAX, "%s", m->notice_key);
         return;
     }
@@ -294,7 +294,7 @@ void mu_classic_set_timeout_error(struct mu_classic *m)
     if (m->last_error.code != 0)
         (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s; the last error was: %.700s",
                       m->join_ms / 1000, m->last_error.text);
-    else if (m->announced >= 0)
+    else if (mu_classic_is_announced(m))
         (void)mu_fail(&m->error, MUSTER_ERDZV_TIMEOUT,
                       "timed out after %" PRIu64 " s of waiting for the group of version %" PRId64 " to end%s%s",
                       m->join_ms / 1000, m->announced, then, note);

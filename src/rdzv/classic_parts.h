@@ -27,19 +27,27 @@
 /* A request under way. */
 struct mu_classic_track {
     uint64_t id; /* 0: none */
-    bool watches, writes;
+    enum mu_classic_kind kind;
     uint64_t due_ms; /* when there is none: it is made then */
     char key[MU_CLASSIC_KEY_MAX];
     struct mu_buf value;
 };
 
-/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: none to taking
- * ourselves out. */
-enum place { PLACE_NONE, PLACE_MAYBE, PLACE_OURS, PLACE_LEAVING };
+/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: there was none to taking
+ * ourselves out. LAST_CALLER: we are, and end the last call. */
+enum place { PLACE_NONE, PLACE_MAYBE, PLACE_LEAVING, PLACE_OURS, PLACE_LAST_CALLER };
 /* Whether our key was put into its document. */
 enum confirmation { CONFIRMED_NOT, CONFIRMED_UNSURELY, CONFIRMED };
-/* What is taken back, and why: the owner asked for it, the join has failed, or its time is up. */
-enum quit { QUIT_NOT, QUIT_LEAVE, QUIT_GIVE_UP, QUIT_TIMED_OUT };
+/* STAY: out, or in a group. JOIN: a join was asked for and is not answered. QUIT: what can be taken back is taken back,
+ * because the owner asked for it, the join has failed, or its time is up. */
+enum intent { INTENT_STAY, INTENT_JOIN, QUIT_LEAVE, QUIT_GIVE_UP, QUIT_TIMED_OUT };
+/* Whether the document of `announced` was told that we wait. LOST: there was no answer. PERHAPS: somebody has told it,
+ * perhaps it was we. */
+enum announcement { ANNOUNCED_NOT, ANNOUNCED_LOST, ANNOUNCED_PERHAPS, ANNOUNCED };
+/* The directories and the counter. PUT_BACK: the server has lost everything; they and our group are put back. */
+enum keys { KEYS_UNKNOWN, KEYS_THERE, KEYS_PUT_BACK };
+/* REFUSES: the renewal of our keep-alive; that it answers something else does not help. */
+enum server { SERVER_UP, SERVER_AWAY, SERVER_REFUSES };
 /* Our keep-alive: it is renewed; or it has expired, and is put back. */
 enum keep_alive { KEEP_NONE, KEEP_RENEWED, KEEP_PUT_BACK };
 /* The notices of others, since this join began. ALIKE: another node has said that it was started like us. */
@@ -75,7 +83,7 @@ struct mu_classic {
     /* The phases. */
     enum mu_classic_state state;
     struct mu_classic_track main;
-    bool prepared, restoring;
+    enum keys keys;
     enum prepare_step step;
     size_t mark_rank;   /* whose mark is put back */
     uint64_t put_index; /* the document comes behind that */
@@ -91,7 +99,8 @@ struct mu_classic {
     uint64_t ended_ms;           /* the pause after the last watch, which ended with its connection; 0: it did not */
     int64_t counter;
     uint64_t counter_index;
-    bool joining; /* a join was asked for and is not answered */
+    enum intent intent; /* mu_classic_set_intent() */
+    bool join_next;     /* a join was asked for, and begins when what is under way has ended */
     uint64_t join_since_ms, join_deadline_ms;
     struct muster_error last_error; /* of a request that is tried again; code 0: none */
     /* What may have to be taken back. */
@@ -100,19 +109,19 @@ struct mu_classic {
     uint64_t in_index; /* of that joining */
     enum confirmation confirmation;
     int64_t in_version, rank, key_version, key_rank;
+    enum announcement announcement; /* mu_classic_set_announcement() */
+    int64_t announced;              /* the version; -1: none */
+    int64_t announced_waiting;      /* LOST: so many waited without us */
     uint64_t announced_ms;
-    int64_t announced;                      /* the version that was told that we wait; -1: none */
-    bool announced_surely;                  /* no: somebody has, perhaps it was we */
-    int64_t unsure_version, unsure_waiting; /* the answer of such an announcement was lost; -1: no */
     uint64_t last_call_until_ms, touched_ms;
-    bool last_caller;
     /* The group. */
     struct mu_classic_world world;
     char **marks;
     bool *lost; /* that were told, by rank */
     size_t *ranks;
     struct mu_buf group_raw;
-    bool over, lapsed;
+    bool over;            /* its document is gone, or is another's */
+    bool lapsed;          /* our keep-alive was gone, or our mark is another's: others may go on without us */
     bool verify;          /* the server was away, or we: is the group that is there still ours? */
     uint64_t unmarked_ms; /* since when our mark is missing beside the document; NEVER: it is not */
     uint64_t mark_index;  /* as of when it is missing */
@@ -127,13 +136,9 @@ struct mu_classic {
     uint64_t old_gone_ms; /* since when none of its keep-alives is there */
     /* Leases. */
     struct mu_classic_track job_lease, rank_lease;
-    bool job_leased;
     enum keep_alive keep_alive;
     uint64_t renewed_ms; /* when our keep-alive was there for sure */
-    bool refused;        /* its last renewal was, by etcd */
     /* Leaving, or giving up. */
-    enum quit quit;
-    bool join_next;
     uint64_t quit_deadline_ms;
     struct muster_error error;
     /* Closing and looking. */
@@ -154,7 +159,8 @@ struct mu_classic {
     struct mu_waiters crowd;
     int64_t crowd_version; /* whose participants it names */
     /* The server. */
-    bool down, answered;
+    enum server server;
+    bool answered;     /* ever */
     uint64_t heard_ms; /* when it last answered, or did not */
     uint64_t judge_ms; /* nobody is judged before */
 };
@@ -170,12 +176,22 @@ enum { MU_CLASSIC_PHASES_COUNT = MU_CLASSIC_IN_QUIT_DROP + 1 };
 
 static inline bool mu_classic_is_in(const struct mu_classic *m)
 {
-    return m->place == PLACE_OURS || m->place == PLACE_LEAVING;
+    return m->place >= PLACE_LEAVING;
 }
 
 static inline bool mu_classic_is_quitting(const struct mu_classic *m)
 {
-    return m->quit != QUIT_NOT;
+    return m->intent >= QUIT_LEAVE;
+}
+
+static inline bool mu_classic_is_announced(const struct mu_classic *m)
+{
+    return m->announcement >= ANNOUNCED_PERHAPS;
+}
+
+static inline bool mu_classic_is_last_caller(const struct mu_classic *m)
+{
+    return m->place == PLACE_LAST_CALLER;
 }
 
 /* classic.c */
@@ -233,6 +249,7 @@ void mu_classic_begin_anew(struct mu_classic *m, struct mu_classic_effects *out)
 void mu_classic_restore(struct mu_classic *m, struct mu_classic_effects *out);
 
 /* classic_join.c */
+void mu_classic_set_announcement(struct mu_classic *m, enum announcement announcement);
 extern const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT];
 void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out);
 void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out);
@@ -270,10 +287,11 @@ void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struc
 /* classic_quit.c */
 extern const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT];
 void mu_classic_set_place(struct mu_classic *m, enum place place);
+void mu_classic_set_intent(struct mu_classic *m, enum intent intent);
 bool mu_classic_is_writing(const struct mu_classic *m);
 void mu_classic_break_quit_off(struct mu_classic *m, struct mu_classic_effects *out);
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out);
-void mu_classic_begin_quit(struct mu_classic *m, enum quit how, bool answered, struct mu_classic_effects *out);
+void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered, struct mu_classic_effects *out);
 void mu_classic_give_up(struct mu_classic *m, struct mu_classic_effects *out);
 
 /* classic_close.c */

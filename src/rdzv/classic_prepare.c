@@ -28,7 +28,7 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
         mu_classic_put_dir(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv"));
         break;
     case MAKE_COUNTER:
-        (void)snprintf(text, sizeof text, "%" PRId64, m->restoring ? m->world.version : 0);
+        (void)snprintf(text, sizeof text, "%" PRId64, m->keys == KEYS_PUT_BACK ? m->world.version : 0);
         if (mu_buf_assign(&m->main.value, mu_slice_str(text)) < 0) {
             mu_classic_no_memory(m, MU_CLASSIC_IN_PREPARE, out);
             return;
@@ -75,14 +75,14 @@ static void prepare(struct mu_classic *m, struct mu_classic_effects *out)
 /* What says that the server has lost nothing since is written each time: it may have lost it before. */
 void mu_classic_begin_anew(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->step = m->prepared ? MAKE_SELF : MAKE_PREFIX;
+    m->step = m->keys == KEYS_THERE ? MAKE_SELF : MAKE_PREFIX;
     mu_classic_go(m, MU_CLASSIC_IN_PREPARE, out);
 }
 
 /* The server has lost everything: it gets our group back, by whichever of us is first. */
 void mu_classic_restore(struct mu_classic *m, struct mu_classic_effects *out)
 {
-    m->restoring = true;
+    m->keys = KEYS_PUT_BACK;
     m->verify = true; /* another group of the same number may have been faster */
     m->unmarked_ms = NEVER;
     m->step = MAKE_PREFIX;
@@ -121,6 +121,7 @@ static enum prepare_step next_step(struct mu_classic *m, const struct mu_classic
 
 static void on_prepared(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
 {
+    bool restores = m->keys == KEYS_PUT_BACK;
     bool is_missing = (m->step == FIND_DOC || m->step == FIND_SELF) && event->code == MU_CLASSIC_CODE_NOT_FOUND;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS && !is_missing) {
@@ -129,23 +130,17 @@ static void on_prepared(struct mu_classic *m, const struct mu_classic_event *eve
         mu_classic_failed(m, event, MU_CLASSIC_IN_PREPARE, out);
         return;
     }
-    if (m->step == MAKE_JOB) {
-        m->job_leased = true;
-        m->job_lease.due_ms = m->job_lease.id == 0 ? m->now_ms : NEVER;
-    }
+    if (m->step == MAKE_JOB && m->job_lease.id == 0)
+        m->job_lease.due_ms = m->now_ms;
     m->step = next_step(m, event);
-    if (m->step < (m->restoring ? RESTORED : PREPARED)) {
+    if (m->step < (restores ? RESTORED : PREPARED)) {
         mu_classic_go(m, MU_CLASSIC_IN_PREPARE, out);
         return;
     }
-    m->prepared = true;
-    if (m->restoring) {
-        m->restoring = false;
+    m->keys = KEYS_THERE;
+    if (restores)
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
-        return;
-    }
-    mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
+    mu_classic_go(m, restores ? MU_CLASSIC_IN_MEMBER_READ : MU_CLASSIC_IN_LOOK, out);
 }
 
 const struct mu_classic_phase mu_classic_prepare_phases[MU_CLASSIC_PHASES_COUNT] = {

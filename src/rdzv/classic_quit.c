@@ -10,24 +10,32 @@ void mu_classic_set_place(struct mu_classic *m, enum place place)
     m->place = place;
 }
 
+void mu_classic_set_intent(struct mu_classic *m, enum intent intent)
+{
+    assert(intent != INTENT_JOIN || (m->intent == INTENT_STAY && m->world.version < 0));
+    assert((intent != QUIT_GIVE_UP && intent != QUIT_TIMED_OUT) || m->intent == INTENT_JOIN);
+    assert(intent != INTENT_STAY || m->place == PLACE_NONE);
+    m->intent = intent;
+}
+
 bool mu_classic_is_writing(const struct mu_classic *m)
 {
-    return m->main.id != 0 && m->main.writes;
+    return m->main.id != 0 && (m->main.kind == MU_CLASSIC_PUT || m->main.kind == MU_CLASSIC_DELETE);
 }
 
 static void finish_quit(struct mu_classic *m, struct mu_classic_effects *out)
 {
     struct mu_classic_effect *effect;
-    enum quit how = m->quit;
+    enum intent how = m->intent;
 
-    assert(how != QUIT_NOT);
+    assert(mu_classic_is_quitting(m));
     mu_classic_withdraw(&m->main, out);
     mu_classic_set_place(m, PLACE_NONE);
-    m->quit = QUIT_NOT;
-    m->key_written = m->joining = m->last_caller = false;
-    m->announced = m->unsure_version = -1;
+    mu_classic_set_intent(m, INTENT_STAY);
+    mu_classic_set_announcement(m, ANNOUNCED_NOT);
+    m->key_written = false;
     m->old_version = -1;
-    m->state = MU_CLASSIC_IN_IDLE;
+    mu_classic_go(m, MU_CLASSIC_IN_IDLE, out);
     m->last_error.code = 0;
     if (how == QUIT_LEAVE) {
         (void)mu_classic_tell(m, MU_CLASSIC_TELL_LEFT, out);
@@ -61,25 +69,20 @@ static void quit_next(struct mu_classic *m, struct mu_classic_effects *out)
 {
     if (m->key_written)
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_KEY, out);
-    else if (m->place != PLACE_NONE || m->announced >= 0)
+    else if (m->place != PLACE_NONE || mu_classic_is_announced(m))
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_READ, out);
     else
         finish_quit(m, out);
-}
-
-static bool is_quit_state(enum mu_classic_state state)
-{
-    return state == MU_CLASSIC_IN_QUIT_KEY || state == MU_CLASSIC_IN_QUIT_READ || state == MU_CLASSIC_IN_QUIT_WRITE ||
-           state == MU_CLASSIC_IN_QUIT_DROP;
 }
 
 /* What is under way and may change something is waited for: one has to know what is to be taken back. Who does not
  * leave waits for what is read as well: it may yet get in. */
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
 {
-    bool awaited = m->main.writes || (!m->main.watches && m->quit != QUIT_LEAVE);
+    bool reads = m->main.id != 0 && m->main.kind == MU_CLASSIC_GET;
+    bool awaited = mu_classic_is_writing(m) || (reads && m->intent != QUIT_LEAVE);
 
-    if (!mu_classic_is_quitting(m) || is_quit_state(m->state) || (m->main.id != 0 && awaited && !answered) ||
+    if (!mu_classic_is_quitting(m) || m->state >= MU_CLASSIC_IN_QUIT_KEY || (awaited && !answered) ||
         mu_classic_puts_back(m))
         return;
     mu_classic_withdraw(&m->main, out);
@@ -87,14 +90,14 @@ void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_
     quit_next(m, out);
 }
 
-void mu_classic_begin_quit(struct mu_classic *m, enum quit how, bool answered, struct mu_classic_effects *out)
+void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered, struct mu_classic_effects *out)
 {
     uint64_t until_ms = m->now_ms + (how == QUIT_LEAVE ? MU_CLASSIC_QUIT_MS : MU_CLASSIC_GIVE_UP_MS);
 
     if (!mu_classic_is_quitting(m) || how == QUIT_LEAVE) { /* who leaves does not hear why it would not have got in */
         if (!mu_classic_is_quitting(m) || until_ms < m->quit_deadline_ms)
             m->quit_deadline_ms = until_ms;
-        m->quit = how;
+        mu_classic_set_intent(m, how);
     }
     mu_classic_quit_if_possible(m, answered, out);
 }
@@ -132,12 +135,12 @@ static void quit_judge(struct mu_classic *m, struct mu_classic_effects *out)
     bool takes_part = m->place != PLACE_NONE && m->doc.version == m->in_version;
 
     if (takes_part && m->doc.status == MU_CLASSIC_JOINABLE) {
-        bool last = m->place == PLACE_OURS && m->rank + 1 == (int64_t)m->doc.participants;
+        bool last = m->place >= PLACE_OURS && m->rank + 1 == (int64_t)m->doc.participants;
 
         mu_classic_go(m, last ? MU_CLASSIC_IN_QUIT_WRITE : MU_CLASSIC_IN_QUIT_DROP, out);
     } else if (takes_part && m->doc.status == MU_CLASSIC_FROZEN) {
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_DROP, out);
-    } else if (m->announced >= 0 && m->announced_surely && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced) &&
+    } else if (m->announcement == ANNOUNCED && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced) &&
                m->doc.waiting > 0) { /* rather one too many than one too few */
         mu_classic_go(m, MU_CLASSIC_IN_QUIT_WRITE, out);
     } else {
@@ -166,7 +169,7 @@ static void on_quit_written(struct mu_classic *m, const struct mu_classic_event 
         if (mu_classic_is_in(m))
             mu_classic_set_place(m, PLACE_LEAVING); /* the last participant may be another one by now */
         else if (event->unsure)
-            m->announced = -1; /* rather one too many than one too few */
+            mu_classic_set_announcement(m, ANNOUNCED_NOT); /* rather one too many than one too few */
         mu_classic_pause(m, MU_CLASSIC_IN_QUIT_READ, QUIT_RETRY_MS);
     } else {
         finish_quit(m, out);

@@ -47,13 +47,12 @@ struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classi
     va_start(args, format);
     (void)vsnprintf(track->key + used, sizeof track->key - used, format, args); /* new() has left room */
     va_end(args);
-    if (track == &m->main && m->joining && !mu_classic_is_quitting(m)) /* its owner does not wait for much longer */
+    if (track == &m->main && m->intent == INTENT_JOIN) /* its owner does not wait for much longer */
         timeout_ms = mu_classic_sooner(timeout_ms, mu_classic_until(m, m->join_deadline_ms) + DEADLINE_SLACK_MS);
     else if (track == &m->close)
         timeout_ms = mu_classic_sooner(timeout_ms, mu_classic_until(m, m->close_deadline_ms) + DEADLINE_SLACK_MS);
     track->id = ++m->last_id;
-    track->watches = kind == MU_CLASSIC_WATCH;
-    track->writes = kind == MU_CLASSIC_PUT || kind == MU_CLASSIC_DELETE;
+    track->kind = kind;
     track->due_ms = NEVER;
     *request = (struct mu_classic_request){
         .id = track->id, .kind = kind, .key = mu_slice_str(track->key), .timeout_ms = timeout_ms
@@ -80,15 +79,24 @@ void mu_classic_withdraw(struct mu_classic_track *track, struct mu_classic_effec
     mu_classic_add(out, MU_CLASSIC_DO_CANCEL)->id = id;
 }
 
+static void set_state(struct mu_classic *m, enum mu_classic_state state)
+{
+    assert(state < MU_CLASSIC_IN_LAST_READ || state > MU_CLASSIC_IN_MARKS_READ || mu_classic_is_in(m));
+    assert(state < MU_CLASSIC_IN_FREE_READ || state > MU_CLASSIC_IN_FREE_WATCH || mu_classic_is_announced(m));
+    assert(state < MU_CLASSIC_IN_MEMBER_READ || state > MU_CLASSIC_IN_OVER || m->world.version >= 0);
+    assert(state < MU_CLASSIC_IN_QUIT_KEY || mu_classic_is_quitting(m));
+    m->state = state;
+}
+
 void mu_classic_go(struct mu_classic *m, enum mu_classic_state state, struct mu_classic_effects *out)
 {
-    m->state = state;
+    set_state(m, state);
     mu_classic_enter(m, out);
 }
 
 void mu_classic_pause(struct mu_classic *m, enum mu_classic_state next, uint64_t delay_ms)
 {
-    m->state = next;
+    set_state(m, next);
     m->main.id = 0;
     m->main.due_ms = m->now_ms + delay_ms;
 }
@@ -104,13 +112,6 @@ static void after_error(struct mu_classic *m, enum mu_classic_state next)
 }
 
 /* ---- Answers that are none ---- */
-
-static bool is_member_state(enum mu_classic_state state)
-{
-    return state == MU_CLASSIC_IN_MEMBER_READ || state == MU_CLASSIC_IN_MEMBER_MARK ||
-           state == MU_CLASSIC_IN_MARK_WATCH || state == MU_CLASSIC_IN_MEMBER_LIST ||
-           state == MU_CLASSIC_IN_MEMBER_WATCH || state == MU_CLASSIC_IN_MEMBER_KEY;
-}
 
 /* Trying again does not help. */
 bool mu_classic_is_final(const struct mu_classic *m, const struct mu_classic_event *event)
@@ -136,14 +137,10 @@ void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *even
                        struct mu_classic_effects *out)
 {
     mu_classic_set_error(m, &m->last_error, event);
-    if (m->quit == QUIT_TIMED_OUT)
+    if (m->intent == QUIT_TIMED_OUT)
         mu_classic_set_timeout_error(m); /* that is why */
-    if (!mu_classic_is_final(m, event)) {
-        after_error(m, again);
-        return;
-    }
-    if (is_member_state(m->state) || m->world.version >= 0) {
-        after_error(m, again); /* the group is not given up for what somebody has written there */
+    if (!mu_classic_is_final(m, event) || m->world.version >= 0) {
+        after_error(m, again); /* a group is not given up for what somebody has written there */
         return;
     }
     m->error = m->last_error;
@@ -192,7 +189,7 @@ int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t ind
     mu_classic_set_doc_value(m, value);
     m->index = index;
     m->idle_events = 0;
-    if (m->joining && !mu_classic_is_quitting(m))
+    if (m->intent == INTENT_JOIN)
         m->last_error.code = 0;
     return 0;
 }
