@@ -85,18 +85,21 @@ static json_t *member_json(const struct mu_fold_member *member)
                      (json_int_t)member->node.pid, (json_int_t)member->node.local_id);
 }
 
+/* NULL: no memory. Takes both. */
+static json_t *append(json_t *array, json_t *item)
+{
+    if (json_array_append_new(array, item) == 0)
+        return array;
+    json_decref(array);
+    return NULL;
+}
+
 int mu_fold_world_write(struct mu_fold_world *world)
 {
     json_t *members = json_array();
 
-    for (size_t i = 0; members != NULL && i < world->count; i++) {
-        if (json_array_append_new(members, member_json(&world->members[i])) != 0) {
-            json_decref(members);
-            members = NULL;
-        }
-    }
-    if (members == NULL)
-        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < world->count; i++)
+        members = append(members, member_json(&world->members[i]));
     return dump(json_pack("{s:i,s:o,s:I,s:I,s:o}", "v", MU_FOLD_VERSION, "world", id_json(world->id), "round",
                           (json_int_t)world->round, "hold_ms", (json_int_t)world->hold_ms, "members", members),
                 &world->bytes);
@@ -106,14 +109,8 @@ int mu_fold_news_write(const struct mu_fold_news *news, struct mu_buf *out)
 {
     json_t *gone = json_array();
 
-    for (size_t i = 0; gone != NULL && i < news->gone_count; i++) {
-        if (json_array_append_new(gone, json_integer((json_int_t)news->gone[i])) != 0) {
-            json_decref(gone);
-            gone = NULL;
-        }
-    }
-    if (gone == NULL)
-        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < news->gone_count; i++)
+        gone = append(gone, json_integer((json_int_t)news->gone[i]));
     return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s*,s:I,s:b}", "v", MU_FOLD_VERSION, "world",
                           id_json(news->world), "gone", gone, "waiting", (json_int_t)news->waiting, "spares",
                           (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
@@ -137,49 +134,60 @@ int mu_fold_master_write(const struct mu_fold_master *master, struct mu_buf *out
 
 /* ---- Reading ---- */
 
-static int wrong(struct muster_error *reterr, const char *what, const char *name)
+/* The first failure stays; what is read after it is of no use. */
+struct reader {
+    const char *what;
+    json_t *json; /* NULL: a failure */
+    int rc;
+    struct muster_error *reterr;
+};
+
+static void wrong(struct reader *r, const char *name)
 {
-    return mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: '%s' is missing or wrong", what, name);
+    if (r->rc == 0)
+        r->rc = mu_fail(r->reterr, MUSTER_ERDZV_STATE, "%s: '%s' is missing or wrong", r->what, name);
 }
 
-/* NULL: *ret_rc says why. The version must be there, whatever it is: newer ones keep what we know. */
-static json_t *parse(struct mu_slice bytes, const char *what, int *ret_rc, struct muster_error *reterr)
+static void no_memory(struct reader *r)
 {
+    r->rc = mu_fail(r->reterr, MUSTER_ENOMEM, "%s", r->what);
+}
+
+/* The version must be there, whatever it is: newer ones keep what we know. */
+static struct reader begin(struct mu_slice bytes, const char *what, struct muster_error *reterr)
+{
+    struct reader r = { .what = what, .reterr = reterr };
     json_error_t error = { .line = 0 };
-    json_t *json, *version;
+    enum json_error_code code;
 
     if (bytes.len > MU_FOLD_VALUE_MAX) {
-        *ret_rc = mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: its %zu bytes are more than %u", what, bytes.len,
-                          MU_FOLD_VALUE_MAX);
-        return NULL;
+        r.rc = mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: its %zu bytes are more than %u", what, bytes.len,
+                       MU_FOLD_VALUE_MAX);
+        return r;
     }
-    json = json_loadb(bytes.data == NULL ? "" : bytes.data, bytes.len, JSON_REJECT_DUPLICATES, &error);
-    if (json == NULL) {
-        enum json_error_code code = json_error_code(&error);
+    r.json = json_loadb(bytes.data == NULL ? "" : bytes.data, bytes.len, JSON_REJECT_DUPLICATES, &error);
+    code = json_error_code(&error);
+    if (r.json != NULL && json_integer_value(json_object_get(r.json, "v")) < 1)
+        wrong(&r, "v");
+    else if (r.json == NULL && (code == json_error_out_of_memory || code == json_error_unknown))
+        no_memory(&r); /* for want of memory jansson mostly says nothing */
+    else if (r.json == NULL)
+        r.rc = mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: byte %d: %.100s", what, error.position, error.text);
+    return r;
+}
 
-        /* For want of memory jansson mostly says nothing. */
-        *ret_rc = code == json_error_out_of_memory || code == json_error_unknown
-                      ? mu_fail(reterr, MUSTER_ENOMEM, "%s", what)
-                      : mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: byte %d: %.100s", what, error.position, error.text);
-        return NULL;
-    }
-    version = json_object_get(json, "v");
-    if (!json_is_integer(version) || json_integer_value(version) < 1) {
-        *ret_rc = wrong(reterr, what, "v");
-        json_decref(json);
-        return NULL;
-    }
-    return json;
+static int end(struct reader *r)
+{
+    json_decref(r->json);
+    return r->rc;
 }
 
 bool mu_fold_is_newer(struct mu_slice bytes)
 {
-    int rc = 0;
-    json_t *json = parse(bytes, "", &rc, NULL);
-    bool newer = json == NULL ? rc == MUSTER_ENOMEM : json_integer_value(json_object_get(json, "v")) > MU_FOLD_VERSION;
+    struct reader r = begin(bytes, "", NULL);
+    bool newer = json_integer_value(json_object_get(r.json, "v")) > MU_FOLD_VERSION;
 
-    json_decref(json);
-    return newer;
+    return end(&r) == MUSTER_ENOMEM || newer;
 }
 
 static bool get_int(const json_t *json, int64_t min, int64_t max, int64_t *ret_number)
@@ -190,10 +198,24 @@ static bool get_int(const json_t *json, int64_t min, int64_t max, int64_t *ret_n
     return true;
 }
 
-static int read_int(const json_t *json, const char *what, const char *name, int64_t min, int64_t max,
-                    int64_t *ret_number, struct muster_error *reterr)
+static void read_int(struct reader *r, const char *name, int64_t min, int64_t max, int64_t *ret_number)
 {
-    return get_int(json_object_get(json, name), min, max, ret_number) ? 0 : wrong(reterr, what, name);
+    if (!get_int(json_object_get(r->json, name), min, max, ret_number))
+        wrong(r, name);
+}
+
+static void read_optional(struct reader *r, const char *name, int64_t *ret_number)
+{
+    if (json_object_get(r->json, name) != NULL)
+        read_int(r, name, 0, INT64_MAX, ret_number);
+}
+
+static uint16_t read_port(struct reader *r, const char *name)
+{
+    int64_t port = 0;
+
+    read_int(r, name, 1, UINT16_MAX, &port);
+    return (uint16_t)port;
 }
 
 static bool get_id(const json_t *json, uint64_t *ret_id)
@@ -202,10 +224,13 @@ static bool get_id(const json_t *json, uint64_t *ret_id)
            mu_fold_id_parse(mu_slice(json_string_value(json), json_string_length(json)), ret_id);
 }
 
-static int read_id(const json_t *json, const char *what, const char *name, uint64_t *ret_id,
-                   struct muster_error *reterr)
+static uint64_t read_id(struct reader *r, const char *name)
 {
-    return get_id(json_object_get(json, name), ret_id) ? 0 : wrong(reterr, what, name);
+    uint64_t id = 0;
+
+    if (!get_id(json_object_get(r->json, name), &id))
+        wrong(r, name);
+    return id;
 }
 
 /* Terminated, with at least one byte and at most room - 1. */
@@ -218,48 +243,35 @@ static bool get_text(const json_t *json, char *text, size_t room)
     return true;
 }
 
-static int read_record(const json_t *json, struct mu_fold_record *record, struct muster_error *reterr)
+static void read_text(struct reader *r, const char *name, char *text, size_t room)
 {
-    const char *what = "the record of a node", *want = json_string_value(json_object_get(json, "want"));
-    int64_t seq = 0;
-    int rc = 0;
-
-    if (!get_text(json_object_get(json, "name"), record->name, sizeof record->name))
-        rc = wrong(reterr, what, "name");
-    if (rc == 0)
-        rc = read_int(json, what, "pid", 0, INT64_MAX, &record->pid, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "local_id", 0, INT64_MAX, &record->local_id, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "min", 1, INT64_MAX, &record->nodes_min, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "max", 1, INT64_MAX, &record->nodes_max, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "seq", 0, INT64_MAX, &seq, reterr);
-    if (rc == 0)
-        rc = read_id(json, what, "world", &record->world, reterr);
-    if (rc == 0 && (want == NULL || (strcmp(want, "join") != 0 && strcmp(want, "stay") != 0)))
-        rc = wrong(reterr, what, "want");
-    if (rc < 0)
-        return rc;
-    record->seq = (uint64_t)seq;
-    record->joining = strcmp(want, "join") == 0;
-    return 0;
+    if (!get_text(json_object_get(r->json, name), text, room))
+        wrong(r, name);
 }
 
 int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record, struct muster_error *reterr)
 {
     struct mu_fold_record record = { .pid = 0 };
-    int rc = 0;
-    json_t *json = parse(bytes, "the record of a node", &rc, reterr);
+    struct reader r = begin(bytes, "the record of a node", reterr);
+    int64_t seq = 0;
+    char want[sizeof "join"];
 
-    if (json == NULL)
-        return rc;
-    rc = read_record(json, &record, reterr);
-    json_decref(json);
-    if (rc == 0)
+    read_text(&r, "name", record.name, sizeof record.name);
+    read_int(&r, "pid", 0, INT64_MAX, &record.pid);
+    read_int(&r, "local_id", 0, INT64_MAX, &record.local_id);
+    read_int(&r, "min", 1, INT64_MAX, &record.nodes_min);
+    read_int(&r, "max", 1, INT64_MAX, &record.nodes_max);
+    read_int(&r, "seq", 0, INT64_MAX, &seq);
+    record.seq = (uint64_t)seq;
+    record.world = read_id(&r, "world");
+    read_text(&r, "want", want, sizeof want);
+    if (r.rc == 0 && strcmp(want, "join") != 0 && strcmp(want, "stay") != 0)
+        wrong(&r, "want");
+    if (r.rc == 0) {
+        record.joining = strcmp(want, "join") == 0;
         *ret_record = record;
-    return rc;
+    }
+    return end(&r);
 }
 
 static int read_member(const json_t *json, struct mu_fold_member *member)
@@ -283,178 +295,129 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Nobody can have two ranks. */
-static int find_places(struct mu_fold_world *world, struct muster_error *reterr)
+static void find_places(struct reader *r, struct mu_fold_world *world)
 {
-    world->places = calloc(world->count + 1, sizeof *world->places);
-    if (world->places == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "the world of a round");
     for (size_t i = 0; i < world->count; i++)
         world->places[i] = (struct mu_fold_place){ world->members[i].id, (uint32_t)i };
     qsort(world->places, world->count, sizeof *world->places, by_id);
     for (size_t i = 1; i < world->count; i++)
         if (world->places[i].id == world->places[i - 1].id)
-            return mu_fail(reterr, MUSTER_ERDZV_STATE, "the world of a round: a node is in it twice");
-    return 0;
+            r->rc = mu_fail(r->reterr, MUSTER_ERDZV_STATE, "%s: a node is in it twice", r->what);
 }
 
-static int read_members(const json_t *json, struct mu_fold_world *world, struct muster_error *reterr)
+static void read_members(struct reader *r, struct mu_fold_world *world)
 {
-    size_t count = json_array_size(json);
+    const json_t *json = json_object_get(r->json, "members");
+    size_t count = json_array_size(json); /* 0: it is no array */
 
-    if (!json_is_array(json) || count == 0 || count > MU_FOLD_MEMBERS_MAX)
-        return wrong(reterr, "the world of a round", "members");
+    if (count == 0 || count > MU_FOLD_MEMBERS_MAX)
+        wrong(r, "members");
+    if (r->rc < 0)
+        return;
     world->members = calloc(count, sizeof *world->members);
-    if (world->members == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "the world of a round");
-    for (size_t i = 0; i < count; i++) {
-        int rc = read_member(json_array_get(json, i), &world->members[i]);
-
-        if (rc < 0)
-            return mu_fail(reterr, rc, "the world of a round: member %zu is wrong", i);
-        world->count++;
+    world->places = calloc(count, sizeof *world->places);
+    if (world->members == NULL || world->places == NULL) {
+        no_memory(r);
+        return;
     }
-    return find_places(world, reterr);
-}
+    for (; world->count < count; world->count++) {
+        int rc = read_member(json_array_get(json, world->count), &world->members[world->count]);
 
-static int read_world(const json_t *json, struct mu_fold_world *world, struct muster_error *reterr)
-{
-    const char *what = "the world of a round";
-    int64_t hold_ms = 0;
-    int rc = read_id(json, what, "world", &world->id, reterr);
-
-    if (rc == 0 && world->id == 0)
-        rc = wrong(reterr, what, "world");
-    if (rc == 0)
-        rc = read_int(json, what, "round", 0, MU_DOC_ROUND_MAX, &world->round, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "hold_ms", 0, MU_FOLD_HOLD_MAX_MS, &hold_ms, reterr);
-    world->hold_ms = (uint64_t)hold_ms;
-    return rc == 0 ? read_members(json_object_get(json, "members"), world, reterr) : rc;
+        if (rc < 0) {
+            r->rc = mu_fail(r->reterr, rc, "%s: member %zu is wrong", r->what, world->count);
+            return;
+        }
+    }
+    find_places(r, world);
 }
 
 int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, struct muster_error *reterr)
 {
-    struct mu_fold_world world = { .id = 0 };
-    int rc = 0;
-    json_t *json = parse(bytes, "the world of a round", &rc, reterr);
+    struct reader r = begin(bytes, "the world of a round", reterr);
+    struct mu_fold_world world = { .id = read_id(&r, "world") };
+    int64_t hold_ms = 0;
 
-    if (json == NULL)
-        return rc;
-    rc = read_world(json, &world, reterr);
-    json_decref(json);
-    if (rc == 0 && mu_buf_append(&world.bytes, bytes.data, bytes.len, MU_FOLD_VALUE_MAX) < 0)
-        rc = mu_fail(reterr, MUSTER_ENOMEM, "the world of a round");
-    if (rc < 0) {
-        mu_fold_world_done(&world);
-        return rc;
-    }
-    mu_fold_world_done(ret_world);
-    *ret_world = world;
-    return 0;
+    if (world.id == 0)
+        wrong(&r, "world");
+    read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &world.round);
+    read_int(&r, "hold_ms", 0, MU_FOLD_HOLD_MAX_MS, &hold_ms);
+    world.hold_ms = (uint64_t)hold_ms;
+    read_members(&r, &world);
+    if (r.rc == 0 && mu_buf_append(&world.bytes, bytes.data, bytes.len, MU_FOLD_VALUE_MAX) < 0)
+        no_memory(&r);
+    mu_fold_world_done(r.rc < 0 ? &world : ret_world);
+    if (r.rc == 0)
+        *ret_world = world;
+    return end(&r);
 }
 
-static int read_gone(const json_t *json, struct mu_fold_news *news, struct muster_error *reterr)
+static void read_gone(struct reader *r, struct mu_fold_news *news)
 {
+    const json_t *json = json_object_get(r->json, "gone");
     size_t count = json_array_size(json);
     int64_t before = -1;
 
     if (!json_is_array(json) || count > MU_FOLD_MEMBERS_MAX)
-        return wrong(reterr, "the news of a round", "gone");
+        wrong(r, "gone");
+    if (r->rc < 0)
+        return;
     news->gone = calloc(count + 1, sizeof *news->gone);
-    if (news->gone == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "the news of a round");
+    if (news->gone == NULL) {
+        no_memory(r);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         if (!get_int(json_array_get(json, i), before + 1, MU_FOLD_MEMBERS_MAX - 1, &before))
-            return wrong(reterr, "the news of a round", "gone");
+            wrong(r, "gone");
         news->gone[i] = (uint32_t)before;
     }
     news->gone_count = count;
-    return 0;
-}
-
-static int read_news(const json_t *json, struct mu_fold_news *news, struct muster_error *reterr)
-{
-    const char *what = "the news of a round";
-    int rc = read_id(json, what, "world", &news->world, reterr);
-
-    if (rc == 0)
-        rc = read_int(json, what, "waiting", 0, INT64_MAX, &news->waiting, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "spares", 0, INT64_MAX, &news->spares, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "joined", 0, INT64_MAX, &news->joined, reterr);
-    if (rc == 0 && json_object_get(json, "apart") != NULL)
-        rc = read_int(json, what, "apart", 0, INT64_MAX, &news->apart, reterr);
-    if (rc == 0 && json_object_get(json, "newcomers") != NULL)
-        rc = read_int(json, what, "newcomers", 0, INT64_MAX, &news->newcomers, reterr);
-    if (rc == 0 && json_is_string(json_object_get(json, "who")))
-        (void)snprintf(news->who, sizeof news->who, "%s", json_string_value(json_object_get(json, "who")));
-    if (rc == 0)
-        rc = read_int(json, what, "last_call_ms", -1, INT64_MAX / 2, &news->last_call_ms, reterr);
-    if (rc == 0 && !json_is_boolean(json_object_get(json, "grace")))
-        rc = wrong(reterr, what, "grace");
-    news->grace = json_is_true(json_object_get(json, "grace"));
-    return rc == 0 ? read_gone(json_object_get(json, "gone"), news, reterr) : rc;
 }
 
 int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, struct muster_error *reterr)
 {
-    struct mu_fold_news news = { .world = 0 };
-    int rc = 0;
-    json_t *json = parse(bytes, "the news of a round", &rc, reterr);
+    struct reader r = begin(bytes, "the news of a round", reterr);
+    struct mu_fold_news news = { .world = read_id(&r, "world") };
+    const char *who = json_string_value(json_object_get(r.json, "who"));
 
-    if (json == NULL)
-        return rc;
-    rc = read_news(json, &news, reterr);
-    json_decref(json);
-    if (rc < 0) {
-        mu_fold_news_done(&news);
-        return rc;
-    }
-    mu_fold_news_done(ret_news);
-    *ret_news = news;
-    return 0;
+    read_int(&r, "waiting", 0, INT64_MAX, &news.waiting);
+    read_int(&r, "spares", 0, INT64_MAX, &news.spares);
+    read_int(&r, "joined", 0, INT64_MAX, &news.joined);
+    read_optional(&r, "apart", &news.apart);
+    read_optional(&r, "newcomers", &news.newcomers);
+    (void)snprintf(news.who, sizeof news.who, "%s", who != NULL ? who : "");
+    read_int(&r, "last_call_ms", -1, INT64_MAX / 2, &news.last_call_ms);
+    if (!json_is_boolean(json_object_get(r.json, "grace")))
+        wrong(&r, "grace");
+    news.grace = json_is_true(json_object_get(r.json, "grace"));
+    read_gone(&r, &news);
+    mu_fold_news_done(r.rc < 0 ? &news : ret_news);
+    if (r.rc == 0)
+        *ret_news = news;
+    return end(&r);
 }
 
 int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_error *reterr)
 {
-    int rc = 0;
-    uint64_t node = 0;
-    json_t *json = parse(bytes, "the mark of a node", &rc, reterr);
+    struct reader r = begin(bytes, "the mark of a node", reterr);
+    uint64_t node = read_id(&r, "node");
 
-    if (json == NULL)
-        return rc;
-    rc = read_id(json, "the mark of a node", "node", &node, reterr);
-    json_decref(json);
-    if (rc == 0)
+    if (r.rc == 0)
         *ret_node = node;
-    return rc;
+    return end(&r);
 }
 
 int mu_fold_master_read(struct mu_slice bytes, struct mu_fold_master *ret_master, struct muster_error *reterr)
 {
-    const char *what = "where workers meet";
-    struct mu_fold_master master = { .port = 0 };
-    int64_t port = 0, agents_port = 0;
-    int rc = 0;
-    json_t *json = parse(bytes, what, &rc, reterr);
+    struct reader r = begin(bytes, "where workers meet", reterr);
+    struct mu_fold_master master = { .world = read_id(&r, "world") };
 
-    if (json == NULL)
-        return rc;
-    rc = read_id(json, what, "world", &master.world, reterr);
-    if (rc == 0 && !get_text(json_object_get(json, "addr"), master.addr, sizeof master.addr))
-        rc = wrong(reterr, what, "addr");
-    if (rc == 0)
-        rc = read_int(json, what, "port", 1, UINT16_MAX, &port, reterr);
-    if (rc == 0)
-        rc = read_int(json, what, "agents_port", 1, UINT16_MAX, &agents_port, reterr);
-    json_decref(json);
-    if (rc < 0)
-        return rc;
-    master.port = (uint16_t)port;
-    master.agents_port = (uint16_t)agents_port;
-    *ret_master = master;
-    return 0;
+    read_text(&r, "addr", master.addr, sizeof master.addr);
+    master.port = read_port(&r, "port");
+    master.agents_port = read_port(&r, "agents_port");
+    if (r.rc == 0)
+        *ret_master = master;
+    return end(&r);
 }
 
 /* ---- In memory ---- */
