@@ -91,6 +91,21 @@ static void out_of_world(struct mu_fold *f)
     f->restore_at_ms = UINT64_MAX;
 }
 
+/* Read it all again before anything else is decided. */
+void mu_fold_distrust(struct view *view)
+{
+    view->loaded = false;
+    view->load_id = 0;
+}
+
+/* An etcd that was away may have lost its data. A node then finds its lease gone, and reads again. Without a lease
+ * nothing tells: a watch goes on if the new etcd's revision is beyond what was seen. */
+static void distrust_without_lease(struct mu_fold *f)
+{
+    if (f->was_away && f->lease == 0 && f->job.loaded)
+        mu_fold_distrust(&f->job);
+}
+
 void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *out)
 {
     struct mu_fold_effect *effect;
@@ -105,6 +120,7 @@ void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *
     f->record_is = RECORD_MISSING;
     f->marked_lease = 0; /* the mark goes with it */
     f->may_be_marked = false;
+    distrust_without_lease(f);
 }
 
 void mu_fold_become_idle(struct mu_fold *f, struct mu_fold_effects *out)
@@ -137,21 +153,6 @@ void mu_fold_back_off(struct mu_fold *f, uint64_t now_ms)
     f->retry_at_ms = now_ms + mu_rng_jitter(&f->rng, f->retry_ms, 50);
 }
 
-/* Read it all again before anything else is decided. */
-void mu_fold_distrust(struct view *view)
-{
-    view->loaded = false;
-    view->load_id = 0;
-}
-
-/* If etcd has lost its data, a lease that is gone tells a node that it has to read again. Without one nothing does: a
- * watch goes on, if the new etcd counts from a revision beyond what was seen. */
-static void distrust_without_lease(struct mu_fold *f)
-{
-    if (f->lease == 0 && f->job.loaded)
-        mu_fold_distrust(&f->job);
-}
-
 void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
 {
     f->ever_heard = true;
@@ -160,6 +161,7 @@ void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
     if (!f->down)
         return;
     f->down = false;
+    f->was_away = true;
     distrust_without_lease(f);
     (void)mu_fold_tell(out, MU_FOLD_TELL_BACKEND_UP);
 }
@@ -438,7 +440,6 @@ static void on_join(struct mu_fold *f, uint64_t now_ms)
 {
     assert(f->phase == MU_FOLD_IDLE || f->phase == MU_FOLD_MEMBER);
     out_of_world(f);
-    distrust_without_lease(f);
     f->phase = MU_FOLD_JOINING;
     f->deadline_ms = now_ms + f->settings.join_ms;
     f->has_told = false;

@@ -64,6 +64,7 @@ struct mu_fold {
     uint64_t lease_take; /* the id of TAKE_LEASE; 0: there is none, and none is being taken */
     int64_t lease;       /* 0: not (yet) */
     bool lease_was_lost;
+    bool was_away;               /* etcd, since job/ was read */
     enum record_state record_is; /* under this lease; if there is one, it names this world: */
     uint64_t written_world;
     int64_t record_mod;         /* its revision */

@@ -176,6 +176,8 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, str
     if (whole) {
         mu_fold_is_heard(f, out);
         view->loaded = true;
+        if (event->scope == MU_FOLD_JOB)
+            f->was_away = false;
     } else {
         mu_fold_back_off(f, event->now_ms);
     }
