@@ -28,7 +28,7 @@ struct thing { /* a call, a watch or a lease */
 };
 
 static uv_loop_t loop;
-static struct mu_etcd2 *etcd2;
+static struct mu_http *etcd2;
 static struct mu_etcd3 *etcd3;
 static struct thing things[THINGS_MAX];
 static char input[LINE_MAX_BYTES];
@@ -390,7 +390,7 @@ static void on_stdin_closed(uv_handle_t *handle)
             close_thing(&things[i], false);
     }
     if (etcd2 != NULL)
-        mu_etcd2_close(etcd2, on_etcd_closed, NULL);
+        mu_http_close(etcd2, on_etcd_closed, NULL);
     else
         mu_etcd3_close(etcd3, on_etcd_closed, NULL);
 }
@@ -443,7 +443,7 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     assert(uv_loop_init(&loop) == 0);
     if (strcmp(argv[1], "2") == 0)
-        rc = mu_etcd2_start(&loop, &config.http, &etcd2, &error);
+        rc = mu_http_start(&loop, &config.http, &etcd2, &error);
     else
         rc = mu_etcd3_start(&loop, &config, &etcd3, &error);
     if (rc < 0) {

@@ -25,7 +25,7 @@ struct etcd {
     char name[MU_ETCD_NAME_MAX], node[MU_CLASSIC_NODE_MAX];
     uint64_t seed;
     struct mu_classic *classic;
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     struct mu_kv *kv;
 };
 
@@ -168,7 +168,7 @@ static void start_boot(struct mu_shell *shell)
         mu_etcd_boot_start(mu_classic_world(e->classic), e->place.old_dialect, e->name, &rank0);
 
     start.own_addr = own_addr;
-    if (!mu_http_local_address(mu_etcd2_http(e->etcd), own_addr, sizeof own_addr))
+    if (!mu_http_local_address(e->etcd, own_addr, sizeof own_addr))
         own_addr[0] = '\0';
     mu_boot_uv_start(&shell->boot, &start);
 }
@@ -207,7 +207,7 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
     mu_shell_hold(&e->shell);
     mu_shell_close(&e->shell, done, ctx);
     e->kv->ops->close(e->kv, on_kv_closed, e);
-    mu_etcd2_close(e->etcd, mu_shell_drop, e);
+    mu_http_close(e->etcd, mu_shell_drop, e);
 }
 
 static const struct muster_handler_ops etcd_ops = {
@@ -325,7 +325,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
     }
     if (rc == 0) {
         http = http_config(e);
-        rc = mu_etcd2_start(loop, &http, &e->etcd, reterr);
+        rc = mu_http_start(loop, &http, &e->etcd, reterr);
     }
     if (rc < 0) {
         destroy(&e->shell);
@@ -334,7 +334,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
     mu_shell_init(&e->shell, loop, &shell_ops, e->place.join_ms, listener, ctx);
     rc = open_kv(&e->shell.handler.base, &e->kv, reterr);
     if (rc < 0) {
-        mu_etcd2_close(e->etcd, on_discarded, e);
+        mu_http_close(e->etcd, on_discarded, e);
         return rc;
     }
     mu_shell_open(&e->shell, e->kv, false);

@@ -14,7 +14,7 @@ struct etcd_store {
     struct muster_store base;
     struct mu_loop_thread thread;
     struct mu_kv *kv;
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
 };
 
 struct posted {
@@ -52,7 +52,7 @@ static void close_there(struct mu_loop_thread *thread)
     if (store->kv != NULL)
         store->kv->ops->close(store->kv, on_kv_closed, NULL);
     if (store->etcd != NULL)
-        mu_etcd2_close(store->etcd, on_etcd_closed, NULL);
+        mu_http_close(store->etcd, on_etcd_closed, NULL);
 }
 
 static void begin(struct mu_posted *base)
@@ -127,7 +127,7 @@ static int start(struct etcd_store *s, const struct mu_kv_etcd_store_config *con
         return rc;
     rc = mu_kv_etcd_store_start(&s->thread.loop, config, &s->kv, reterr);
     if (rc == 0)
-        rc = mu_etcd2_start(&s->thread.loop, config->http, &s->etcd, reterr);
+        rc = mu_http_start(&s->thread.loop, config->http, &s->etcd, reterr);
     if (rc == 0)
         rc = mu_loop_thread_start(&s->thread, "an etcd store", reterr);
     if (rc < 0) {

@@ -356,7 +356,7 @@ static void on_given(struct mu_etcd2_call *call)
 /* The mark first: somebody waits for it. */
 static void give(struct turn_work *work)
 {
-    struct mu_etcd2 *etcd = work->turns->etcd;
+    struct mu_http *etcd = work->turns->etcd;
     uint64_t timeout_ms = work->request->timeout_ms;
 
     (void)snprintf(work->key, sizeof work->key, OVER "%" PRId64, work->request->number);
@@ -419,7 +419,7 @@ int mu_etcd2_turns_init(struct mu_etcd2_turns *turns, uv_loop_t *loop, const cha
     return mu_fail(reterr, MUSTER_ENOMEM, "no memory for turns");
 }
 
-void mu_etcd2_turns_start(struct mu_etcd2_turns *turns, struct mu_etcd2 *etcd)
+void mu_etcd2_turns_start(struct mu_etcd2_turns *turns, struct mu_http *etcd)
 {
     turns->etcd = etcd;
     (void)uv_timer_init(turns->loop, &turns->timer); /* fills in memory only */

@@ -20,7 +20,7 @@ struct mu_etcd2_turn_watch;
 
 struct mu_etcd2_turns {
     uv_loop_t *loop;
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     char *tail, *done; /* keys */
     uint64_t seed, count;
     uint64_t turn, before;         /* that was taken last; the one before it, 0: it is over, or there was none */
@@ -37,7 +37,7 @@ int mu_etcd2_turns_init(struct mu_etcd2_turns *turns, uv_loop_t *loop, const cha
                         struct muster_error *reterr);
 void mu_etcd2_turns_done(struct mu_etcd2_turns *turns); /* zeroed memory is fine */
 
-void mu_etcd2_turns_start(struct mu_etcd2_turns *turns, struct mu_etcd2 *etcd); /* begins what must be closed */
+void mu_etcd2_turns_start(struct mu_etcd2_turns *turns, struct mu_http *etcd); /* begins what must be closed */
 /* Before, or with, the client: requests are done with MUSTER_ECANCELED when that is closed. `closed` comes from the
  * loop. */
 void mu_etcd2_turns_close(struct mu_etcd2_turns *turns, void (*closed)(void *ctx), void *ctx);

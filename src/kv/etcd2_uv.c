@@ -1,17 +1,8 @@
-/* A client of etcd's version 2 API. A call is built, sent and read; http_uv.c decides which server is asked, and how
+/* Calls of etcd's version 2 API. A call is built, sent and read; http_uv.c decides which server is asked, and how
  * often. A server that says that it is in trouble (5xx) counts as unreachable. */
 #include "kv/etcd2_uv.h"
 
 #include <assert.h>
-#include <stdlib.h>
-
-struct mu_etcd2 {
-    struct mu_http *http;
-    mu_etcd2_closed *on_closed;
-    void *closed_ctx;
-};
-
-/* ---- Calls ---- */
 
 static enum mu_http_verdict judge(const struct mu_http_request *http, struct muster_error *reterr)
 {
@@ -31,7 +22,7 @@ static enum mu_http_verdict judge(const struct mu_http_request *http, struct mus
 
 static void read_answer(struct mu_etcd2_call *call)
 {
-    const char *endpoint = mu_http_endpoint(call->etcd->http, call->http.endpoint);
+    const char *endpoint = mu_http_endpoint(call->etcd, call->http.endpoint);
 
     call->status = call->http.status;
     call->rc = mu_etcd2_read(call->status, call->http.etcd_index, mu_buf_slice(&call->http.reply), &call->answer,
@@ -66,7 +57,7 @@ bool mu_etcd2_is_away(int rc)
     return rc == MUSTER_ETIMEOUT || rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE;
 }
 
-void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call)
+void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call)
 {
     int rc;
 
@@ -89,7 +80,7 @@ void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call)
     rc = mu_etcd2_build(&call->request, &call->wire, &call->http.error);
     if (rc < 0) {
         call->http.rc = mu_wrap(&call->http.error, rc, "%s", call->what);
-        mu_http_refuse(etcd->http, &call->http);
+        mu_http_refuse(etcd, &call->http);
         return;
     }
     call->http.method = call->wire.method;
@@ -98,51 +89,10 @@ void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call)
         call->http.body = call->wire.body.data != NULL ? mu_buf_slice(&call->wire.body) : mu_slice("", 0);
         call->http.content_type = "application/x-www-form-urlencoded";
     }
-    mu_http_submit(etcd->http, &call->http);
+    mu_http_submit(etcd, &call->http);
 }
 
 void mu_etcd2_cancel(struct mu_etcd2_call *call)
 {
-    mu_http_cancel(call->etcd->http, &call->http);
-}
-
-/* ---- Start and end ---- */
-
-int mu_etcd2_start(uv_loop_t *loop, const struct mu_http_config *config, struct mu_etcd2 **ret_etcd,
-                   struct muster_error *reterr)
-{
-    struct mu_etcd2 *etcd = calloc(1, sizeof *etcd);
-    int rc;
-
-    if (etcd == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "etcd: no memory for a client");
-    rc = mu_http_start(loop, config, &etcd->http, reterr);
-    if (rc < 0) {
-        free(etcd);
-        return mu_wrap(reterr, rc, "etcd");
-    }
-    *ret_etcd = etcd;
-    return 0;
-}
-
-static void on_http_closed(struct mu_http *http, void *ctx)
-{
-    struct mu_etcd2 *etcd = ctx;
-
-    (void)http;
-    if (etcd->on_closed != NULL)
-        etcd->on_closed(etcd->closed_ctx);
-    free(etcd);
-}
-
-void mu_etcd2_close(struct mu_etcd2 *etcd, mu_etcd2_closed *closed, void *ctx)
-{
-    etcd->on_closed = closed;
-    etcd->closed_ctx = ctx;
-    mu_http_close(etcd->http, on_http_closed, etcd);
-}
-
-struct mu_http *mu_etcd2_http(struct mu_etcd2 *etcd)
-{
-    return etcd->http;
+    mu_http_cancel(call->etcd, &call->http);
 }

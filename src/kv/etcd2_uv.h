@@ -1,22 +1,10 @@
-/* A client of etcd's version 2 API on a libuv loop. See kv/http_uv.h for how servers are chosen and when something is
- * tried again. Everything is used from the loop's thread, and nothing calls back inside of a call of this header. */
+/* Calls of etcd's version 2 API. See kv/http_uv.h for the client: how servers are chosen, and when something is tried
+ * again. Everything is used from the loop's thread, and nothing calls back inside of a call of this header. */
 #ifndef MU_KV_ETCD2_UV_H
 #define MU_KV_ETCD2_UV_H
 
 #include "kv/etcd2.h"
 #include "kv/http_uv.h"
-
-struct mu_etcd2;
-
-/* Opening makes no connection yet. MUSTER_ENOTSUP: no libcurl; MUSTER_EINVAL: the configuration. */
-int mu_etcd2_start(uv_loop_t *loop, const struct mu_http_config *config, struct mu_etcd2 **ret_etcd,
-                   struct muster_error *reterr);
-/* Calls under way are done with MUSTER_ECANCELED, from the loop; then `closed`, after which the memory is gone. */
-typedef void mu_etcd2_closed(void *ctx);
-void mu_etcd2_close(struct mu_etcd2 *etcd, mu_etcd2_closed *closed, void *ctx);
-struct mu_http *mu_etcd2_http(struct mu_etcd2 *etcd); /* for mu_http_local_address() and the like */
-
-/* ---- Calls ---- */
 
 struct mu_etcd2_call;
 typedef void mu_etcd2_done(struct mu_etcd2_call *call);
@@ -41,7 +29,7 @@ struct mu_etcd2_call {
     unsigned status;
     struct mu_etcd2_answer answer; /* with rc 0 (else zeroed): the receiver's to free, mu_etcd2_answer_done() */
     /* Under way: the driver's. */
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     struct mu_http_request http;
     struct mu_etcd2_wire wire;
     char what[160];
@@ -50,7 +38,7 @@ struct mu_etcd2_call {
 /* Nobody was there, or not in time: what only looks may look again. */
 bool mu_etcd2_is_away(int rc);
 
-void mu_etcd2_call(struct mu_etcd2 *etcd, struct mu_etcd2_call *call);
+void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call);
 /* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way
  * only. */
 void mu_etcd2_cancel(struct mu_etcd2_call *call);

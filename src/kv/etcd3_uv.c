@@ -355,12 +355,13 @@ static int copy_credentials(struct mu_etcd3 *etcd, const struct mu_etcd3_config 
         failed = etcd->user == NULL || etcd->password == NULL;
     } else if (config->token != NULL) {
         if (strchr(config->token, '\n') != NULL || strlen(config->token) > TOKEN_LINE_MAX)
-            return mu_fail(reterr, MUSTER_EINVAL, "the token is none");
+            return mu_fail(reterr, MUSTER_EINVAL, "etcd: the token has a line break, or more than %d bytes",
+                           TOKEN_LINE_MAX);
         failed = asprintf(&etcd->token_line, "Authorization: %s", config->token) < 0;
         if (failed)
             etcd->token_line = NULL;
     }
-    return failed ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a client") : 0;
+    return failed ? mu_fail(reterr, MUSTER_ENOMEM, "etcd: no memory for a client") : 0;
 }
 
 int mu_etcd3_start(uv_loop_t *loop, const struct mu_etcd3_config *config, struct mu_etcd3 **ret_etcd,
@@ -380,7 +381,7 @@ int mu_etcd3_start(uv_loop_t *loop, const struct mu_etcd3_config *config, struct
         rc = mu_http_start(loop, &config->http, &etcd->http, reterr);
     if (rc < 0) {
         free_etcd(etcd);
-        return mu_wrap(reterr, rc, "etcd");
+        return rc;
     }
     (void)uv_timer_init(loop, &etcd->timer); /* only fills in memory */
     etcd->timer.data = etcd;
@@ -388,19 +389,15 @@ int mu_etcd3_start(uv_loop_t *loop, const struct mu_etcd3_config *config, struct
     return 0;
 }
 
-static void part_closed(struct mu_etcd3 *etcd)
+static void part_closed(void *ctx)
 {
+    struct mu_etcd3 *etcd = ctx;
+
     if (--etcd->parts > 0)
         return;
     if (etcd->on_closed != NULL)
         etcd->on_closed(etcd->closed_ctx);
     free_etcd(etcd);
-}
-
-static void on_http_closed(struct mu_http *http, void *ctx)
-{
-    (void)http;
-    part_closed(ctx);
 }
 
 static void on_timer_closed(uv_handle_t *handle)
@@ -422,7 +419,7 @@ void mu_etcd3_close(struct mu_etcd3 *etcd, mu_etcd3_closed *closed, void *ctx)
         refuse(call, MUSTER_ECANCELED, &error);
     etcd->parts = 2;
     uv_close((uv_handle_t *)&etcd->timer, on_timer_closed);
-    mu_http_close(etcd->http, on_http_closed, etcd);
+    mu_http_close(etcd->http, part_closed, etcd);
 }
 
 struct mu_http *mu_etcd3_http(struct mu_etcd3 *etcd)

@@ -25,7 +25,7 @@ enum step { FIRST, READ, WATCH, SWAP, LOOK };
 struct driver {
     struct mu_kv kv;
     uv_loop_t *loop;
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     char *dir, *root, *round_prefix;
     struct mu_rng rng;
     struct mu_list jobs;
@@ -572,14 +572,14 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     }
     driver->parts_left = 2;
     mu_later_close(&driver->later, on_part_closed, driver);
-    mu_etcd2_close(driver->etcd, on_part_closed, driver);
+    mu_http_close(driver->etcd, on_part_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
 {
     const struct driver *driver = (const struct driver *)kv;
 
-    return mu_http_local_address(mu_etcd2_http(driver->etcd), text, room);
+    return mu_http_local_address(driver->etcd, text, room);
 }
 
 static const struct mu_kv_ops store_ops = {
@@ -617,7 +617,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     if (rc < 0)
         (void)mu_fail(reterr, rc, "no memory for an etcd store");
     else
-        rc = mu_etcd2_start(loop, config->http, &driver->etcd, reterr);
+        rc = mu_http_start(loop, config->http, &driver->etcd, reterr);
     if (rc < 0) {
         free(driver->dir);
         free(driver->root);

@@ -467,7 +467,7 @@ static void free_if_over(struct mu_http *http)
     if (http->handles > 0)
         return;
     if (http->on_closed != NULL)
-        http->on_closed(http, http->closed_ctx);
+        http->on_closed(http->closed_ctx);
     free(http);
 }
 
@@ -760,7 +760,7 @@ int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct m
     int rc;
 
     if (http == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for HTTP");
+        return mu_fail(reterr, MUSTER_ENOMEM, "etcd: no memory for a client");
     http->loop = loop;
     http->rng = mu_rng_seeded(config->seed);
     http->connect_ms = config->connect_ms != 0 ? config->connect_ms : MU_HTTP_CONNECT_MS;
@@ -769,7 +769,7 @@ int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct m
     rc = set_up(http, config, reterr);
     if (rc < 0) {
         free(http);
-        return rc;
+        return mu_wrap(reterr, rc, "etcd");
     }
     (void)uv_timer_init(loop, &http->timer); /* these only fill in memory */
     (void)uv_timer_init(loop, &http->curl_timer);

@@ -123,7 +123,7 @@ bool mu_http_local_address(const struct mu_http *http, char *text, size_t room);
 
 /* Requests under way are done with MUSTER_ECANCELED first, from the loop; then `closed`, after which the memory is
  * gone. */
-typedef void mu_http_closed(struct mu_http *http, void *ctx);
+typedef void mu_http_closed(void *ctx);
 void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx);
 
 #endif

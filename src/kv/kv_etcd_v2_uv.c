@@ -76,7 +76,7 @@ struct clearing { /* what is done before a document is created */
 struct driver {
     struct mu_kv kv;
     uv_loop_t *loop;
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     struct mu_kv *store;
     char *key;
     char *prefixes[2];     /* of this job's keys in the store */
@@ -662,14 +662,14 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 
     mu_kv_begin_close(kv, closed, ctx);
     mu_etcd2_turns_close(&driver->turns, on_part_closed, driver);
-    mu_etcd2_close(driver->etcd, on_part_closed, driver);
+    mu_http_close(driver->etcd, on_part_closed, driver);
     driver->store->ops->close(driver->store, on_store_closed, driver);
     mu_later_close(&driver->later, on_part_closed, driver);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
 {
-    return mu_http_local_address(mu_etcd2_http(((const struct driver *)kv)->etcd), text, room);
+    return mu_http_local_address(((const struct driver *)kv)->etcd, text, room);
 }
 
 static const struct mu_kv_ops etcd_v2_ops = {
@@ -717,7 +717,7 @@ static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *conf
     if (driver->key == NULL || driver->bell == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     rc = mu_kv_etcd_store_start(driver->loop, &store, &driver->store, reterr);
-    return rc == 0 ? mu_etcd2_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
+    return rc == 0 ? mu_http_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
 }
 
 static void forget(struct mu_kv *kv, void *ctx)

@@ -129,7 +129,7 @@ static const char *choose(struct server *server, struct peer *peer)
 /* ---- The client ---- */
 
 struct scene {
-    struct mu_etcd2 *etcd;
+    struct mu_http *etcd;
     struct mu_etcd2_turns turns;
     struct mu_kv_request request;
     bool done;
@@ -155,7 +155,7 @@ static int begin(struct scene *s)
     rc = mu_etcd2_turns_init(&s->turns, &loop, "job", 7, &error);
     if (rc < 0)
         return rc;
-    rc = mu_etcd2_start(&loop, &config, &s->etcd, &error);
+    rc = mu_http_start(&loop, &config, &s->etcd, &error);
     if (rc < 0) {
         mu_etcd2_turns_done(&s->turns);
         return rc;
@@ -183,7 +183,7 @@ static void close_scene(struct scene *s)
 {
     s->closing = 2;
     mu_etcd2_turns_close(&s->turns, on_closed, s);
-    mu_etcd2_close(s->etcd, on_closed, s);
+    mu_http_close(s->etcd, on_closed, s);
     run_until(&s->closed);
     mu_etcd2_turns_done(&s->turns);
 }

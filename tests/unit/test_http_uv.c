@@ -23,9 +23,8 @@ static struct mu_http *start(const char *where)
     return http;
 }
 
-static void on_closed(struct mu_http *http, void *ctx)
+static void on_closed(void *ctx)
 {
-    (void)http;
     *(bool *)ctx = true;
     uv_stop(&loop);
 }
@@ -526,7 +525,7 @@ static void a_missing_library_is_named(void **state)
 
     (void)state;
     assert_int_equal(mu_http_start(&loop, &config, &http, &error), MUSTER_ENOTSUP);
-    assert_string_equal(error.text, "libcurl-nowhere.so.4 cannot be loaded: install libcurl4 (Debian, Ubuntu) or "
+    assert_string_equal(error.text, "etcd: libcurl-nowhere.so.4 cannot be loaded: install libcurl4 (Debian, Ubuntu) or "
                                     "libcurl (Fedora, RHEL)");
 }
 
