@@ -477,14 +477,13 @@ static int copy_texts(struct mu_agent *a, const struct mu_agent_config *config)
                : MUSTER_ENOMEM;
 }
 
-enum { LOSS_MARGIN_MS = 5000 }; /* for a loss to be noticed after the last heartbeat was due */
+enum { LOSS_MARGIN_MS = 5000 }; /* for the news of a loss, beside the time in which it is noticed */
 
 static int make_machines(struct mu_agent *a, struct muster_error *reterr)
 {
     struct mu_rdzv_settings settings;
-    bool timed =
-        mu_rdzv_settings_from_params(a->config.params, &settings, NULL) == 0; /* the back end knows these times */
-    uint64_t loss_ms = timed ? settings.keep_alive_ms * (settings.keep_alive_attempts + 1) + LOSS_MARGIN_MS : 0;
+    bool timed = mu_rdzv_settings_from_params(a->config.params, &settings, NULL) == 0; /* the back end knows these */
+    uint64_t loss_ms = ((const struct mu_handler *)a->handler)->loss_ms;
     struct mu_policy_config policy = {
         .run_id = a->run_id,
         .role = a->role,
@@ -506,7 +505,7 @@ static int make_machines(struct mu_agent *a, struct muster_error *reterr)
                                                .node = a->node,
                                                .host = a->hostname,
                                                .barrier_ms = a->config.barrier_ms,
-                                               .loss_ms = loss_ms };
+                                               .loss_ms = loss_ms > 0 ? loss_ms + LOSS_MARGIN_MS : 0 };
     struct mu_job_config job = {
         .policy = policy, .ranks = ranks, .completion = completion, .on_step = on_step, .ctx = a
     };
@@ -546,6 +545,8 @@ static int make_handles(struct mu_agent *a, struct muster_error *reterr)
     struct mu_signals stop = { .numbers = { SIGTSTP }, .count = a->config.keeper_fd >= 0 ? 1 : 0 };
     int rc = start_handler(a, reterr);
 
+    if (rc == 0)
+        rc = make_machines(a, reterr);
     if (rc == 0 && a->config.driver == NULL)
         rc = mu_agent_make_group(a, reterr);
     if (rc == 0)
@@ -599,7 +600,6 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
         a->start_ms = uv_now(loop);
         a->files = mu_agent_files(config->local_world_size, &config->logs);
         mu_files_reserve(a->files);
-        rc = make_machines(a, reterr);
     }
     if (rc == 0)
         rc = make_handles(a, reterr);

@@ -691,8 +691,10 @@ int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct m
         dynamic_destroy(&d->shell);
         return rc;
     }
-    d->shell.handler = finder != NULL ? (struct mu_handler){ { finder->handler }, finder->agent }
-                                      : (struct mu_handler){ { &dynamic_ops }, &agent_ops[config->open_kv != NULL] };
+    d->shell.handler =
+        finder != NULL ? (struct mu_handler){ .base = { finder->handler }, .ops = finder->agent }
+                       : (struct mu_handler){ .base = { &dynamic_ops }, .ops = &agent_ops[config->open_kv != NULL] };
+    d->shell.handler.loss_ms = mu_rdzv_death_age_ms(&config->settings) + config->settings.keep_alive_ms;
     d->shell.part = d->rdzv;
     mu_shell_init(&d->shell, loop, finder != NULL ? &finding_ops : &shell_ops, config->settings.join_ms, listener, ctx);
     mu_shell_open(&d->shell, d->kv, false);

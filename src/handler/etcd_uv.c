@@ -315,7 +315,9 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         muster_rdzv_params_free(params);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     }
-    e->shell.handler = (struct mu_handler){ { &etcd_ops }, &agent_ops };
+    e->shell.handler = (struct mu_handler){ .base = { &etcd_ops },
+                                            .ops = &agent_ops,
+                                            .loss_ms = MU_CLASSIC_RANK_TTL_S * 1000 + MU_CLASSIC_GRACE_MS };
     e->params = params;
     e->seed = mu_fresh_seed();
     rc = mu_etcd_params_read(params, &e->place, reterr);

@@ -355,6 +355,7 @@ static int read_params(struct mu_v3 *v, const struct muster_rdzv_params *params,
     if (rc < 0)
         return rc;
     mu_patience_init(&v->patience, v->lease_s * 1000);
+    v->shell.handler.loss_ms = v->lease_s * 1000;
     return 0;
 }
 
@@ -421,7 +422,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
 
     if (v == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    v->shell.handler = (struct mu_handler){ { &v3_ops }, &agent_ops };
+    v->shell.handler = (struct mu_handler){ .base = { &v3_ops }, .ops = &agent_ops };
     v->shell.loop = loop;
     rc = read_params(v, params, &first_s, reterr);
     if (rc == 0)

@@ -33,6 +33,7 @@ struct mu_handler_ops {
 struct mu_handler { /* first member of every handler that a mu_handler_start makes */
     struct muster_handler base;
     const struct mu_handler_ops *ops;
+    uint64_t loss_ms; /* in which a lost member is told of; 0: not known, or nobody tells */
 };
 
 static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_handler *handler)

@@ -454,7 +454,7 @@ static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plug
                                           .look = plugin_look,
                                           .use_agent_store = plugin_use_agent_store,
                                           .free = plugin_free };
-    w->base = (struct mu_handler){ { &w->ops }, &agent_ops };
+    w->base = (struct mu_handler){ .base = { &w->ops }, .ops = &agent_ops };
     w->host = host_template;
     w->host.ctx = w;
     w->loop = loop;

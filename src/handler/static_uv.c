@@ -555,7 +555,7 @@ int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const cha
         mu_static_place_done(place);
         return rc;
     }
-    h->base = (struct mu_handler){ { &handler_ops }, &agent_ops };
+    h->base = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops };
     h->place = *place;
     h->loop = loop;
     h->listener = listener;

@@ -738,7 +738,7 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     if (b == NULL) {
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
     } else {
-        b->handler = (struct mu_handler){ { &handler_ops }, &agent_ops };
+        b->handler = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops };
         b->loop = loop;
         b->listener = listener;
         b->ctx = ctx;

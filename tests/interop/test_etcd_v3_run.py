@@ -14,7 +14,6 @@ from run_nodes import Training
 WHICH = NEW
 WORKERS_EACH = 2
 LEASE = 5
-CONF = f"lease={LEASE},job_lease={4 * LEASE},last_call_timeout=1,join_timeout=60"
 
 
 class Scene:
@@ -24,11 +23,12 @@ class Scene:
         self.job, self.cluster = job, cluster
         self.training = Training(job.directory / "training", **training)
 
-    def node(self, nodes, *further, number=None, restarts=3):
+    def node(self, nodes, *further, number=None, restarts=3, lease=LEASE):
+        conf = f"lease={lease},job_lease={4 * lease},last_call_timeout=1,join_timeout=60"
         address = ["--local-addr", f"127.0.0.{number}"] if number else []
         return self.job.muster("--nproc-per-node", WORKERS_EACH, "--max-restarts", restarts, "--nnodes", nodes,
                                "--rdzv-backend", "etcd-v3", "--rdzv-endpoint", self.cluster.endpoints, "--rdzv-id",
-                               self.job.run_id, "--rdzv-conf", CONF, *address, *self.training.words(*further))
+                               self.job.run_id, "--rdzv-conf", conf, *address, *self.training.words(*further))
 
 
 @pytest.fixture
@@ -46,11 +46,13 @@ def test_a_budget_that_is_used_up_ends_the_job_everywhere(scenes):
     assert not scene.job.left()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_survivors_of_a_killed_agent_go_on(scenes, rank):
-    """Also without restarts: their workers fail in a collective before the loss is noticed, which costs nothing."""
+@pytest.mark.parametrize("rank, lease", [(0, LEASE), (1, LEASE), (1, 35)])
+def test_survivors_of_a_killed_agent_go_on(scenes, rank, lease):
+    """Also without restarts: their workers fail in a collective before the loss is noticed, which costs nothing. It is
+    noticed when the lease is over."""
     scene = scenes(epochs=6)
-    made = [scene.node("1:2", "--pace", 0.02, "--hold", 4, number=number + 1, restarts=0) for number in range(2)]
+    made = [scene.node("1:2", "--pace", 0.02, "--hold", 4, number=number + 1, restarts=0, lease=lease)
+            for number in range(2)]
     scene.training.until("step", epoch=2, step=3, job=scene.job)
     assert scene.training.worlds()[-1] == 2 * WORKERS_EACH
     victim = next(node for node in made if group_rank(node) == rank)

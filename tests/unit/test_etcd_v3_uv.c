@@ -287,6 +287,13 @@ static void an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over
     assert_non_null(strstr(scene.why.text, "etcd could not be used within 1 s"));
 }
 
+static void a_loss_is_noticed_within_a_lease(void **state)
+{
+    (void)state;
+    start_handler(1, 1, "lease=40,keep_alive_interval=1");
+    assert_int_equal(((const struct mu_handler *)scene.handler)->loss_ms, 40000);
+}
+
 static void on_kv_closed(struct mu_kv *kv, void *ctx)
 {
     (void)kv;
@@ -322,6 +329,7 @@ int main(void)
         TEST(a_join_that_ends_with_its_time_while_it_boots_takes_its_record_away),
         TEST(an_owner_that_leaves_and_joins_while_a_failed_join_leaves_hears_of_both),
         TEST(an_etcd_that_says_nothing_is_given_up_when_the_time_for_that_is_over),
+        TEST(a_loss_is_noticed_within_a_lease),
         TEST(an_agent_and_its_user_have_a_store_each),
     };
 
