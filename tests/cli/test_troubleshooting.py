@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from run_scene import free_port
-from serving import ROOT, until
+from serving import ROOT, run, until
 
 PAGE = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text()
 SECTIONS = {title: [line.strip() for line in text.splitlines() if line.startswith("    ")]
@@ -126,6 +126,48 @@ def agent_killed(scene):
     return host.err
 
 
+class Stranger:
+    """Writes to the keys of a job of two nodes, one of which hosts the store."""
+
+    def __init__(self, scene):
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        words = [self.endpoint, "--nnodes=2", "--max-restarts=1", "-v"]
+        host = scene.node(*words, id="job7", conf="last_call_timeout=1,is_host=true")
+        host.said("hosting its store")
+        self.agents = [host, scene.node(*words, id="job7")]
+        self.workers = scene.world(2)
+
+    @property
+    def said(self):
+        return "".join(agent.err for agent in self.agents)
+
+    def put(self, *keys):
+        for key in keys:
+            assert run("store", "set", "--endpoint", self.endpoint, key, "garbage").code == 0
+
+    def succeed(self, workers):
+        for worker in workers:
+            worker.succeed()
+        assert [agent.end() for agent in self.agents] == [0, 0], self.said
+        return self.said
+
+
+def foreign_document(scene):
+    stranger = Stranger(scene)
+    stranger.put("torch.rendezvous.job7")
+    until(lambda: "putting it back" in stranger.said, what="the document, again")
+    return stranger.succeed(stranger.workers)
+
+
+def foreign_keys(scene):
+    stranger = Stranger(scene)
+    stranger.put("muster.job7/bell", "muster.job7/turn", "muster.job7/budget")
+    stranger.workers[0].fail()
+    workers = scene.world(2, without=stranger.workers)
+    stranger.put("muster.job7/verdict")
+    return stranger.succeed(workers)
+
+
 def listens(endpoint):
     host, _, port = endpoint.partition(":")
     try:
@@ -172,6 +214,8 @@ SCENES = {
     "A worker is killed": killed,
     "A node is lost": lost,
     "A node's launcher is killed": agent_killed,
+    "Another program overwrites the job's document": foreign_document,
+    "Another program overwrites other keys of the job": foreign_keys,
     "Two nodes have the same rank": same_rank,
     "An option is misspelt": misspelt,
     "The script is not there": no_script,
