@@ -18,16 +18,20 @@ static const char *const op_fields[] = {
 #undef X
 };
 
+const char *mu_op_fields(enum mu_op op)
+{
+    return op_fields[op];
+}
+
 const char *mu_op_name(enum mu_op op)
 {
-    switch (op) {
-#define X(name, l0, l1, v, fields)                                                                                     \
-    case MU_OP_##name:                                                                                                 \
-        return #name;
+    static const char *const names[] = {
+#define X(name, l0, l1, v, fields) [MU_OP_##name] = #name,
         MU_OPS(X)
 #undef X
-    }
-    return "unknown";
+    };
+
+    return names[op];
 }
 
 MU_DEFINE_TEXTS(mu_dialect_name, enum mu_dialect, MU_DIALECTS)

@@ -117,6 +117,7 @@ void mu_codec_grace_over(struct mu_codec *codec);
 bool mu_request_next(struct mu_slice *list, struct mu_slice *ret_key, struct mu_slice *ret_value_or_null);
 
 const char *mu_op_name(enum mu_op op);
+const char *mu_op_fields(enum mu_op op); /* as MU_OPS has them */
 const char *mu_dialect_name(enum mu_dialect value);
 bool mu_dialect_parse(const char *text, enum mu_dialect *ret_dialect); /* "auto", NULL: UNKNOWN; a name from above */
 int mu_op_code(enum mu_op op, enum mu_dialect dialect);                /* -1: that dialect does not have it */

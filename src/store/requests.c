@@ -4,6 +4,31 @@
 
 enum { OUT_BYTES_MAX = 1 << 30 }; /* what may wait to be written */
 
+/* The request of each call and what it is answered by. */
+static const struct plan {
+    enum mu_op op;
+    enum mu_answer_shape shape;
+    bool waits; /* a WAIT for the keys is sent and answered first */
+} plans[] = {
+    [MU_CALL_SET] = { MU_OP_SET, MU_ANSWER_NONE, false },
+    [MU_CALL_GET] = { MU_OP_GET, MU_ANSWER_BYTES, true },
+    [MU_CALL_ADD] = { MU_OP_ADD, MU_ANSWER_NUMBER, false },
+    [MU_CALL_COMPARE_SET] = { MU_OP_COMPARE_SET, MU_ANSWER_BYTES, false },
+    [MU_CALL_CHECK] = { MU_OP_CHECK, MU_ANSWER_READY, false },
+    [MU_CALL_WAIT] = { MU_OP_WAIT, MU_ANSWER_WAIT, false },
+    [MU_CALL_DELETE_KEY] = { MU_OP_DELETE_KEY, MU_ANSWER_NUMBER, false },
+    [MU_CALL_NUM_KEYS] = { MU_OP_NUM_KEYS, MU_ANSWER_NUMBER, false },
+    [MU_CALL_APPEND] = { MU_OP_APPEND, MU_ANSWER_NONE, false },
+    [MU_CALL_MULTI_GET] = { MU_OP_MULTI_GET, MU_ANSWER_VALUES, true },
+    [MU_CALL_MULTI_SET] = { MU_OP_MULTI_SET, MU_ANSWER_NONE, false },
+    [MU_CALL_QUEUE_PUSH] = { MU_OP_QUEUE_PUSH, MU_ANSWER_NONE, false },
+    [MU_CALL_QUEUE_POP] = { MU_OP_QUEUE_POP, MU_ANSWER_POPPED, true },
+    [MU_CALL_QUEUE_LEN] = { MU_OP_QUEUE_LEN, MU_ANSWER_NUMBER, false },
+    [MU_CALL_LIST_KEYS] = { MU_OP_LIST_KEYS, MU_ANSWER_KEYS, false },
+    [MU_CALL_BARRIER] = { MU_OP_BARRIER, MU_ANSWER_WAIT, false },
+    [MU_CALL_PING] = { MU_OP_PING, MU_ANSWER_WORD, false },
+};
+
 static int put(struct mu_calls *calls, const void *data, size_t len)
 {
     return mu_buf_append(&calls->out, data, len, OUT_BYTES_MAX);
@@ -35,141 +60,83 @@ static int put_key(struct mu_calls *calls, const struct mu_call *call, struct mu
     return rc < 0 ? rc : put(calls, key.data, key.len);
 }
 
-static int put_code(struct mu_calls *calls, enum mu_op op)
+/* Values may be NULL. */
+static int put_list(struct mu_calls *calls, const struct mu_call *call, const struct muster_slice *keys,
+                    const struct muster_slice *values, size_t count)
 {
-    char code = (char)mu_op_code(op, calls->dialect);
+    int rc = put_number(calls, (int64_t)count);
 
-    return put(calls, &code, 1);
-}
-
-/* An op with one key and, where the op has one, a value. */
-static int put_request(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, struct muster_slice key,
-                       const struct muster_slice *value)
-{
-    int rc = put_code(calls, op);
-
-    if (rc == 0)
-        rc = put_key(calls, call, key);
-    return rc < 0 || value == NULL ? rc : put_bytes(calls, *value);
-}
-
-static int put_keys(struct mu_calls *calls, const struct mu_call *call, enum mu_op op, bool with_values)
-{
-    int rc = put_code(calls, op);
-
-    if (rc == 0)
-        rc = put_number(calls, (int64_t)call->count);
-    for (size_t i = 0; i < call->count && rc == 0; i++) {
-        rc = put_key(calls, call, call->keys[i]);
-        if (rc == 0 && with_values)
-            rc = put_bytes(calls, call->values[i]);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = put_key(calls, call, keys[i]);
+        if (rc == 0 && values != NULL)
+            rc = put_bytes(calls, values[i]);
     }
     return rc;
 }
 
-static int put_wait(struct mu_calls *calls, const struct mu_call *call)
+static int put_field(struct mu_calls *calls, const struct mu_call *call, char field, bool is_second_value)
 {
-    int rc = put_code(calls, MU_OP_WAIT);
+    char nonce[4];
 
-    if (rc == 0)
-        rc = put_number(calls, 1);
-    return rc < 0 ? rc : put_key(calls, call, call->key);
+    switch (field) {
+    case 'k':
+        return put_key(calls, call, call->key);
+    case 'v':
+        return put_bytes(calls, is_second_value ? call->desired : call->value);
+    case 'n':
+        return put_number(calls, call->number);
+    case 'u':
+        mu_put_u32(nonce, MU_MAGIC);
+        return put(calls, nonce, sizeof nonce);
+    default:
+        if (call->kind == MU_CALL_GET || call->kind == MU_CALL_QUEUE_POP) /* the WAIT for their one key */
+            return put_list(calls, call, &call->key, NULL, 1);
+        return put_list(calls, call, call->keys, field == 'p' ? call->values : NULL, call->count);
+    }
 }
 
+static int put_request(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
+{
+    const char *fields = mu_op_fields(op), code = (char)mu_op_code(op, calls->dialect);
+    int rc = put(calls, &code, 1);
+
+    for (size_t i = 0; fields[i] != '\0' && rc == 0; i++)
+        rc = put_field(calls, call, fields[i], i == 2);
+    return rc;
+}
+
+/* For servers that do not know lists of values: one request for each key. */
 static int put_each(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
 {
     int rc = 0;
 
-    for (size_t i = 0; i < call->count && rc == 0; i++)
-        rc = put_request(calls, call, op, call->keys[i], op == MU_OP_SET ? &call->values[i] : NULL);
+    for (size_t i = 0; i < call->count && rc == 0; i++) {
+        struct mu_call one = { .key = call->keys[i], .raw_key = call->raw_key };
+
+        if (op == MU_OP_SET)
+            one.value = call->values[i];
+        rc = put_request(calls, &one, op);
+    }
     return rc;
-}
-
-static int put_counted(struct mu_calls *calls, const struct mu_call *call, enum mu_op op)
-{
-    int rc = put_request(calls, call, op, call->key, NULL);
-
-    return rc < 0 ? rc : put_number(calls, call->number);
-}
-
-static int put_compare_set(struct mu_calls *calls, const struct mu_call *call)
-{
-    int rc = put_request(calls, call, MU_OP_COMPARE_SET, call->key, &call->value);
-
-    return rc < 0 ? rc : put_bytes(calls, call->desired);
-}
-
-static int put_ping(struct mu_calls *calls)
-{
-    char nonce[4];
-    int rc = put_code(calls, MU_OP_PING);
-
-    mu_put_u32(nonce, MU_MAGIC);
-    return rc < 0 ? rc : put(calls, nonce, sizeof nonce);
 }
 
 int mu_request_put(struct mu_calls *calls, const struct mu_call *call, enum mu_answer_shape *ret_shape)
 {
-    bool has_multi = mu_op_code(MU_OP_MULTI_GET, calls->dialect) >= 0;
+    const struct plan *plan = &plans[call->kind];
 
-    *ret_shape = MU_ANSWER_NONE;
-    switch (call->kind) {
-    case MU_CALL_SET:
-        return put_request(calls, call, MU_OP_SET, call->key, &call->value);
-    case MU_CALL_APPEND:
-        return put_request(calls, call, MU_OP_APPEND, call->key, &call->value);
-    case MU_CALL_QUEUE_PUSH:
-        return put_request(calls, call, MU_OP_QUEUE_PUSH, call->key, &call->value);
-    case MU_CALL_MULTI_SET:
-        return has_multi ? put_keys(calls, call, MU_OP_MULTI_SET, true) : put_each(calls, call, MU_OP_SET);
-    case MU_CALL_GET:
-        *ret_shape = call->step == 0 ? MU_ANSWER_WAIT : MU_ANSWER_BYTES;
-        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_GET, call->key, NULL);
-    case MU_CALL_MULTI_GET:
-        *ret_shape = call->step == 0 ? MU_ANSWER_WAIT : MU_ANSWER_VALUES;
-        if (call->step == 0)
-            return put_keys(calls, call, MU_OP_WAIT, false);
-        return has_multi ? put_keys(calls, call, MU_OP_MULTI_GET, false) : put_each(calls, call, MU_OP_GET);
-    case MU_CALL_QUEUE_POP:
-        *ret_shape = call->step == 0 ? MU_ANSWER_WAIT : MU_ANSWER_POPPED;
-        return call->step == 0 ? put_wait(calls, call) : put_request(calls, call, MU_OP_QUEUE_POP, call->key, NULL);
-    case MU_CALL_ADD:
-        *ret_shape = MU_ANSWER_NUMBER;
-        return put_counted(calls, call, MU_OP_ADD);
-    case MU_CALL_COMPARE_SET:
-        *ret_shape = MU_ANSWER_BYTES;
-        return put_compare_set(calls, call);
-    case MU_CALL_CHECK:
-        *ret_shape = MU_ANSWER_READY;
-        return put_keys(calls, call, MU_OP_CHECK, false);
-    case MU_CALL_WAIT:
+    if (plan->waits && call->step == 0) {
         *ret_shape = MU_ANSWER_WAIT;
-        return put_keys(calls, call, MU_OP_WAIT, false);
-    case MU_CALL_DELETE_KEY:
-        *ret_shape = MU_ANSWER_NUMBER;
-        return put_request(calls, call, MU_OP_DELETE_KEY, call->key, NULL);
-    case MU_CALL_NUM_KEYS:
-        *ret_shape = MU_ANSWER_NUMBER;
-        return put_code(calls, MU_OP_NUM_KEYS);
-    case MU_CALL_QUEUE_LEN:
-        *ret_shape = MU_ANSWER_NUMBER;
-        return put_request(calls, call, MU_OP_QUEUE_LEN, call->key, NULL);
-    case MU_CALL_LIST_KEYS:
-        *ret_shape = MU_ANSWER_KEYS;
-        return put_code(calls, MU_OP_LIST_KEYS);
-    case MU_CALL_BARRIER:
-        *ret_shape = MU_ANSWER_WAIT;
-        return put_counted(calls, call, MU_OP_BARRIER);
-    case MU_CALL_PING:
-        *ret_shape = MU_ANSWER_WORD;
-        return put_ping(calls);
+        return put_request(calls, call, MU_OP_WAIT);
     }
-    return MUSTER_EINTERNAL;
+    *ret_shape = plan->shape;
+    if (mu_op_code(plan->op, calls->dialect) < 0)
+        return put_each(calls, call, plan->op == MU_OP_MULTI_SET ? MU_OP_SET : MU_OP_GET);
+    return put_request(calls, call, plan->op);
 }
 
 int mu_request_put_cancel(struct mu_calls *calls)
 {
-    return put_code(calls, MU_OP_CANCEL_WAIT);
+    return put_request(calls, NULL, MU_OP_CANCEL_WAIT); /* it has no fields */
 }
 
 int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out)
@@ -180,7 +147,7 @@ int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct 
     int rc = put(&alone, greeting.data, greeting.len);
 
     if (rc == 0)
-        rc = put_request(&alone, &call, MU_OP_SET, call.key, &call.value);
+        rc = put_request(&alone, &call, MU_OP_SET);
     *out = alone.out;
     return rc;
 }

@@ -1,9 +1,7 @@
 /* The parts of the store server that its files share:
  *
- *   server_uv.c        reading, carrying out, closing; turns for what takes long
- *   server_send_uv.c   replies out, and what a socket does not take
+ *   server_uv.c        reading, carrying out, sending, closing; watches and writes from within the process
  *   server_admit_uv.c  newcomers, and whether other processes are connected
- *   server_watch_uv.c  watches and writes from within the process
  *   server_start_uv.c  start and close, by the configuration */
 #ifndef MU_STORE_SERVER_PARTS_UV_H
 #define MU_STORE_SERVER_PARTS_UV_H
@@ -16,13 +14,6 @@
 enum {
     MU_SERVER_READ_BYTES = 64 * 1024,
     MU_SERVER_GATHER_BYTES = 64 * 1024,
-};
-
-/* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
-struct mu_backlog {
-    uv_write_t req;
-    struct mu_buf sending, queued;
-    size_t charged; /* what of the service's transit budget the two hold */
 };
 
 /* A table and the connections that were accepted while it was the newest. */
@@ -110,12 +101,6 @@ struct mu_era *mu_era_new(const struct muster_store_limits *limits, enum mu_dial
 void mu_era_end(struct mu_era *era); /* one user less */
 void mu_server_close_if_over(struct mu_server *server);
 void mu_server_on_handle_closed(uv_handle_t *handle); /* its data is the server */
-
-/* ---- server_send_uv.c ---- */
-
-void mu_conn_send(struct mu_session *session, const struct mu_slice *parts, size_t count);
-void mu_conn_flush(struct mu_server *server); /* what was gathered for the current connection */
-void mu_conn_free_backlog(struct mu_conn *conn);
 
 /* ---- server_admit_uv.c ---- */
 

@@ -14,12 +14,14 @@
 #include "store/server_parts_uv.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
 enum {
     READS_AHEAD = 32,      /* buffers that connections may fill, all together, before the others have their turn */
     LOG_DROPPED_MS = 5000, /* how long refusals may stay unmentioned */
+    PARTS_MAX = 8,         /* of one send */
 };
 
 void mu_server_log_dropped(uint64_t dropped)
@@ -72,6 +74,185 @@ void mu_conn_drop(struct mu_conn *conn, const char *why)
     mu_conn_doom(conn);
 }
 
+/* ---- Sending ----
+ *
+ * Replies to the connection whose requests are being carried out are gathered and written with one call; sends to
+ * others (woken waiters) are written at once. A socket that takes no more gets a backlog of its own, which uv_write()
+ * drains; past the limit the peer is dropped. */
+
+/* What a peer has not taken yet. `sending` is in the hands of uv_write() and must not move. */
+struct mu_backlog {
+    uv_write_t req;
+    struct mu_buf sending, queued;
+    size_t charged; /* what of the service's transit budget the two hold */
+};
+
+static void settle_charge(struct mu_conn *conn)
+{
+    struct mu_backlog *backlog = conn->backlog;
+    struct mu_budget *budget = &conn->era->service.transit;
+    size_t now = backlog->sending.cap + backlog->queued.cap;
+
+    budget->used = budget->used - backlog->charged + now;
+    backlog->charged = now;
+}
+
+static void free_backlog(struct mu_conn *conn)
+{
+    if (conn->backlog == NULL)
+        return;
+    mu_budget_give(&conn->era->service.transit, conn->backlog->charged);
+    mu_buf_done(&conn->backlog->sending);
+    mu_buf_done(&conn->backlog->queued);
+    free(conn->backlog);
+    conn->backlog = NULL;
+}
+
+static void on_written(uv_write_t *req, int status);
+
+static void start_write(struct mu_conn *conn)
+{
+    struct mu_backlog *backlog = conn->backlog;
+    uv_buf_t buf;
+    int rc;
+
+    backlog->sending = backlog->queued;
+    backlog->queued = (struct mu_buf){ 0 };
+    backlog->req.data = conn;
+    buf = uv_buf_init(backlog->sending.data, (unsigned)backlog->sending.len);
+    rc = uv_write(&backlog->req, (uv_stream_t *)&conn->tcp, &buf, 1, on_written);
+    if (rc < 0)
+        mu_conn_doom(conn);
+}
+
+static bool can_queue(const struct mu_conn *conn, size_t len, struct muster_error *reterr)
+{
+    const struct mu_service *service = &conn->era->service;
+    const struct mu_buf *queued = &conn->backlog->queued;
+    size_t unsent = conn->backlog->sending.len + queued->len;
+    size_t growth = queued->len + len > queued->cap ? 2 * (queued->len + len) + 64 - queued->cap : 0; /* at worst */
+
+    if (len > service->limits.unsent_bytes || unsent > service->limits.unsent_bytes - len) {
+        (void)mu_fail(reterr, MUSTER_ELIMIT,
+                      "it does not read its replies: %zu bytes are unsent and the limit is %" PRIu64, unsent + len,
+                      service->limits.unsent_bytes);
+        return false;
+    }
+    if (service->transit.used + growth > service->transit.max) {
+        (void)mu_fail(reterr, MUSTER_ELIMIT, "no room for %zu unsent bytes: %zu of %zu bytes are in use", len,
+                      service->transit.used, service->transit.max);
+        return false;
+    }
+    return true;
+}
+
+/* Keeps what the socket did not take: all but the first `skip` bytes of the parts. */
+static void enqueue(struct mu_conn *conn, const struct mu_slice *parts, size_t count, size_t skip, size_t total)
+{
+    struct muster_error error;
+    int rc = 0;
+
+    if (conn->backlog == NULL)
+        conn->backlog = calloc(1, sizeof *conn->backlog);
+    if (conn->backlog == NULL) {
+        mu_conn_drop(conn, "no memory for its replies");
+        return;
+    }
+    if (!can_queue(conn, total - skip, &error)) {
+        mu_conn_drop(conn, error.text);
+        return;
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        size_t cut = skip < parts[i].len ? skip : parts[i].len;
+
+        skip -= cut;
+        rc = mu_buf_append(&conn->backlog->queued, parts[i].data + cut, parts[i].len - cut, SIZE_MAX);
+    }
+    settle_charge(conn);
+    if (rc < 0)
+        mu_conn_drop(conn, "no memory for its replies");
+    else if (conn->backlog->sending.data == NULL)
+        start_write(conn);
+}
+
+/* Gives the socket what it takes at once: how many bytes, or -1 when it is broken. The loop has nothing queued for it
+ * then, so a plain send() is all that uv_try_write() would come to; and it raises no SIGPIPE. */
+static ssize_t send_now(const struct mu_conn *conn, const struct mu_slice *parts, size_t count)
+{
+    struct iovec vec[PARTS_MAX];
+    struct msghdr message = { .msg_iov = vec, .msg_iovlen = count };
+    ssize_t sent;
+
+    assert(count <= PARTS_MAX);
+    for (size_t i = 0; i < count; i++)
+        vec[i] = (struct iovec){ .iov_base = (char *)parts[i].data, .iov_len = parts[i].len };
+    do
+        sent = count == 1 ? send(conn->fd, parts[0].data, parts[0].len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                          : sendmsg(conn->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : sent;
+}
+
+static void write_parts(struct mu_conn *conn, const struct mu_slice *parts, size_t count, size_t total)
+{
+    ssize_t sent = conn->backlog == NULL ? send_now(conn, parts, count) : 0;
+
+    if (sent < 0)
+        mu_conn_doom(conn);
+    else if ((size_t)sent < total)
+        enqueue(conn, parts, count, (size_t)sent, total);
+}
+
+static void flush(struct mu_server *server)
+{
+    struct mu_slice part = mu_slice(server->gather_bytes, server->gathered);
+
+    server->gathered = 0;
+    if (part.len > 0 && !server->current->session.dead)
+        write_parts(server->current, &part, 1, part.len);
+}
+
+static void send_parts(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    struct mu_conn *conn = MU_LIST_ITEM(session, struct mu_conn, session);
+    struct mu_server *server = conn->server;
+    size_t total = 0;
+
+    for (size_t i = 0; i < count; i++)
+        total += parts[i].len;
+    if (conn == server->current && total > MU_SERVER_GATHER_BYTES - server->gathered)
+        flush(server);
+    if (conn != server->current || total > MU_SERVER_GATHER_BYTES) {
+        if (!session->dead)
+            write_parts(conn, parts, count, total);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].len > 0)
+            memcpy(server->gather_bytes + server->gathered, parts[i].data, parts[i].len);
+        server->gathered += parts[i].len;
+    }
+}
+
+static void on_written(uv_write_t *req, int status)
+{
+    struct mu_conn *conn = req->data;
+
+    if (uv_is_closing((uv_handle_t *)&conn->tcp))
+        return;
+    if (status < 0) {
+        mu_conn_doom(conn);
+    } else {
+        mu_buf_done(&conn->backlog->sending);
+        settle_charge(conn);
+        if (conn->backlog->queued.len > 0)
+            start_write(conn);
+        else
+            free_backlog(conn);
+    }
+    mu_server_close_doomed(conn->server);
+}
+
 /* ---- Eras ---- */
 
 struct mu_era *mu_era_new(const struct muster_store_limits *limits, enum mu_dialect legacy, struct mu_hash_seed seed)
@@ -80,7 +261,7 @@ struct mu_era *mu_era_new(const struct muster_store_limits *limits, enum mu_dial
 
     if (era == NULL)
         return NULL;
-    mu_service_init(&era->service, limits, legacy, seed, mu_conn_send);
+    mu_service_init(&era->service, limits, legacy, seed, send_parts);
     era->users = 1;
     return era;
 }
@@ -135,7 +316,7 @@ static void on_conn_closed(uv_handle_t *handle)
     struct mu_server *server = conn->server;
     uint64_t number = conn->number;
 
-    mu_conn_free_backlog(conn);
+    free_backlog(conn);
     mu_era_end(conn->era);
     free(conn);
     server->conns_count--;
@@ -218,7 +399,7 @@ static void feed(struct mu_conn *conn, struct mu_slice bytes)
         rc = mu_session_work(&conn->session, uv_now(server->loop), &error);
     else
         rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
-    mu_conn_flush(server); /* what it asked for before a bad request is still answered */
+    flush(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
     if (!mu_list_empty(&conn->silent) && conn->session.codec.any_request)
         mu_list_remove(&conn->silent);
@@ -349,4 +530,81 @@ void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_
 {
     server->gone = gone;
     server->gone_ctx = ctx;
+}
+
+/* ---- Keys that this process watches and writes itself, without a connection ---- */
+
+/* A session without a socket that only ever watches. */
+struct mu_server_watch {
+    struct mu_session session;
+    struct mu_era *era;
+    mu_server_value *on_value;
+    void *ctx;
+};
+
+/* A notice has six parts, the last of which is the new value; the first answer has one. */
+static void send_to_watch(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    struct mu_server_watch *watch = MU_LIST_ITEM(session, struct mu_server_watch, session);
+
+    if (count > 1)
+        watch->on_value(watch->ctx, parts[count - 1]);
+}
+
+int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_value *on_value, void *ctx,
+                    struct mu_server_watch **ret_watch, struct muster_error *reterr)
+{
+    struct mu_server_watch *watch = calloc(1, sizeof *watch);
+    struct mu_request request = { .op = MU_OP_WATCH_KEY, .key = key };
+    struct mu_slice value = mu_table_get(&server->era->service.table, key);
+    struct mu_answer answer;
+
+    if (watch == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory to watch a key");
+    watch->era = server->era;
+    watch->era->users++;
+    mu_session_init(&watch->session, &watch->era->service);
+    watch->session.send = send_to_watch;
+    watch->on_value = on_value;
+    watch->ctx = ctx;
+    mu_table_step(&watch->era->service.table, &watch->session.peer, &request, &answer, reterr);
+    if (answer.kind == MU_ANSWER_REFUSED) {
+        mu_server_unwatch(server, watch);
+        return MUSTER_ELIMIT; /* there is no other reason */
+    }
+    if (value.data != NULL)
+        on_value(ctx, value);
+    *ret_watch = watch;
+    return 0;
+}
+
+void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch)
+{
+    mu_session_leave(&watch->session);
+    mu_server_close_doomed(server);
+    mu_era_end(watch->era);
+    free(watch);
+}
+
+static void send_nothing(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    (void)session;
+    (void)parts;
+    (void)count;
+}
+
+int mu_server_compare_set(struct mu_server *server, struct mu_slice key, struct mu_slice expected,
+                          struct mu_slice value, struct muster_error *reterr)
+{
+    struct mu_request request = { .op = MU_OP_COMPARE_SET, .key = key, .value = expected, .desired = value };
+    struct mu_answer answer;
+    struct mu_session session;
+
+    assert(server->current == NULL);
+    mu_session_init(&session, &server->era->service);
+    session.send = send_nothing;
+    mu_table_step(&server->era->service.table, &session.peer, &request, &answer, reterr);
+    mu_session_leave(&session); /* tells those who wait for the key */
+    mu_server_close_doomed(server);
+    return answer.kind == MU_ANSWER_REFUSED ? MUSTER_ELIMIT : 0;
 }
