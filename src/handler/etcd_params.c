@@ -226,6 +226,36 @@ int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster
     return *ret_run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a run id") : 0;
 }
 
+/* ---- Arguments of a call ---- */
+
+/* 0: the default. Fractions of a second count as a whole one. */
+static int set_time(struct muster_rdzv_params *params, const char *option, int64_t ms, struct muster_error *reterr)
+{
+    if (ms == 0)
+        return 0;
+    if (ms < 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " ms is below 0", option, ms);
+    return muster_rdzv_params_set_int(params, option, ms / 1000 + (ms % 1000 > 0), reterr);
+}
+
+int mu_etcd_params_add(struct muster_rdzv_params *params, const struct muster_etcd_config *etcd, const char *prefix,
+                       int64_t timeout_ms, int64_t last_call_timeout_ms, struct muster_error *reterr)
+{
+    const char *const pairs[][2] = { { "etcd_prefix", prefix },
+                                     { "protocol", etcd->protocol },
+                                     { "cacert", etcd->cacert },
+                                     { "cert", etcd->cert },
+                                     { "key", etcd->key } };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < sizeof pairs / sizeof pairs[0]; i++)
+        if (pairs[i][1] != NULL)
+            rc = muster_rdzv_params_set_text(params, pairs[i][0], pairs[i][1], reterr);
+    if (rc == 0)
+        rc = set_time(params, "timeout", timeout_ms, reterr);
+    return rc == 0 ? set_time(params, "last_call_timeout", last_call_timeout_ms, reterr) : rc;
+}
+
 /* ---- Options ---- */
 
 static const char *text_of(const struct muster_rdzv_params *params, const char *key)

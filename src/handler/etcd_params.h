@@ -26,6 +26,10 @@ int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muste
 /* The run id of an endpoint "etcd://...", which is the caller's; NULL: it is no URL. */
 int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster_error *reterr);
 
+/* What muster_rdzv_etcd_new() was given, as options. */
+int mu_etcd_params_add(struct muster_rdzv_params *params, const struct muster_etcd_config *etcd, const char *prefix,
+                       int64_t timeout_ms, int64_t last_call_timeout_ms, struct muster_error *reterr);
+
 int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
                         struct muster_error *reterr);
 

@@ -406,3 +406,8 @@ int mu_etcd2_fail(const struct mu_etcd2_answer *answer, unsigned status, struct 
                    mu_etcd_printable(answer->message, message, sizeof message),
                    mu_etcd_printable(answer->cause, cause, sizeof cause));
 }
+
+bool mu_etcd2_is_away(int rc)
+{
+    return rc == MUSTER_ETIMEOUT || rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE;
+}

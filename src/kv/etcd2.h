@@ -116,4 +116,7 @@ void mu_etcd2_answer_done(struct mu_etcd2_answer *answer); /* zeroed memory is f
  * request did not meet (100..299 and others), MUSTER_ELOST for an etcd in trouble (300, 301). */
 int mu_etcd2_fail(const struct mu_etcd2_answer *answer, unsigned status, struct muster_error *reterr);
 
+/* Nobody was there, or not in time: what only looks may look again. */
+bool mu_etcd2_is_away(int rc);
+
 #endif

@@ -52,11 +52,6 @@ static void on_http_done(struct mu_http_request *http)
     call->done(call);
 }
 
-bool mu_etcd2_is_away(int rc)
-{
-    return rc == MUSTER_ETIMEOUT || rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE;
-}
-
 void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call)
 {
     int rc;

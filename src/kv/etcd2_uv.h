@@ -35,9 +35,6 @@ struct mu_etcd2_call {
     char what[160];
 };
 
-/* Nobody was there, or not in time: what only looks may look again. */
-bool mu_etcd2_is_away(int rc);
-
 void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call);
 /* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way
  * only. */
