@@ -2,6 +2,7 @@
 #ifndef MU_HANDLER_ETCD_V3_PARTS_UV_H
 #define MU_HANDLER_ETCD_V3_PARTS_UV_H
 
+#include "handler/etcd_v3_params.h"
 #include "handler/etcd_v3_wire.h"
 #include "handler/meeting.h"
 #include "handler/patience.h"
@@ -16,11 +17,10 @@
 
 struct mu_v3 {
     struct mu_shell shell;
-    char *run_id, *name, *local_addr;
+    struct muster_rdzv_params *params; /* its texts are the place's */
+    struct mu_v3_place place;
+    char hostname[MU_HANDLER_NAME_MAX]; /* our name, unless the place has one */
     struct mu_v3_names names;
-    struct mu_rdzv_settings settings;
-    bool use_agent_store;
-    uint64_t lease_s, job_lease_s;
     struct mu_patience patience;
     struct mu_meeting meeting;
     struct mu_etcd3 *etcd;

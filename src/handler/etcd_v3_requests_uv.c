@@ -170,7 +170,7 @@ static bool perform_call(struct mu_v3 *v, const struct mu_fold_effect *effect)
         return false;
     }
     order->asked = mu_v3_asked(effect);
-    mu_v3_ask(&v->names, effect, mu_fold_doc_mod(v->fold), (int64_t)v->job_lease_s, &ask);
+    mu_v3_ask(&v->names, effect, mu_fold_doc_mod(v->fold), (int64_t)v->place.job_lease_s, &ask);
     send_order(v, order, &ask, on_done);
     return true;
 }
@@ -248,7 +248,7 @@ static void perform_take(struct mu_v3 *v, const struct mu_fold_effect *effect)
     struct muster_error error;
 
     assert(v->lease == NULL);
-    if (mu_etcd3_lease_start(v->etcd, (int64_t)v->lease_s, ms, &lease_ops, v, &v->lease, &error) < 0) {
+    if (mu_etcd3_lease_start(v->etcd, (int64_t)v->place.lease_s, ms, &lease_ops, v, &v->lease, &error) < 0) {
         mu_shell_answer_late(&v->shell, effect->id, MU_FOLD_ON_LEASE_LOST);
         return;
     }

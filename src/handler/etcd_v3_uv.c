@@ -1,6 +1,5 @@
-/* The rendezvous `etcd-v3`: who its nodes are, where its rounds meet, and its parameters. How the requests of its
- * machine (rdzv/fold.h: members and rounds) are made of etcd's is in etcd_v3_requests_uv.c; the rest is the shell's
- * (shell_uv.h).
+/* The rendezvous `etcd-v3`: what its owner and the boot are told, and its start and end. etcd_v3_requests_uv.c sends the
+ * requests of its machine (rdzv/fold.h: members and rounds) to etcd; the rest is the shell's (shell_uv.h).
  *
  * Happy path: join -> the fold machine takes a lease, writes this node's record, and watches until the document has us
  * and it tells JOINED -> the boot machine opens the round's store and publishes it (job/master), or waits for it ->
@@ -16,12 +15,6 @@
 #include <inttypes.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-#define LEASE_S 10
-#define LEASE_MIN_S 2 /* etcd's own election takes about one */
-#define LEASE_MAX_S 3600
-#define JOB_LEASE_S 60    /* what is left of a job stays so long; at least four leases of a node */
-#define READ_TIMEOUT_S 60 /* for the first answer of etcd's */
 
 /* ---- Telling ---- */
 
@@ -48,7 +41,7 @@ static void tell_lost(struct mu_v3 *v, struct muster_rdzv_event *event)
 {
     char cause[64];
 
-    (void)snprintf(cause, sizeof cause, "no keep-alive for %" PRIu64 " s", v->lease_s);
+    (void)snprintf(cause, sizeof cause, "no keep-alive for %" PRIu64 " s", v->place.lease_s);
     event->cause = cause;
     tell_members(v, event, true);
 }
@@ -164,7 +157,7 @@ static void start_boot(struct mu_shell *shell)
 
 static bool v3_use_agent_store(const struct muster_handler *handler)
 {
-    return ((const struct mu_v3 *)handler)->use_agent_store;
+    return ((const struct mu_v3 *)handler)->place.use_agent_store;
 }
 
 static bool v3_endpoint(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port)
@@ -199,9 +192,7 @@ static void destroy(struct mu_shell *shell)
 
     mu_fold_free(v->fold);
     mu_boot_uv_done(&shell->boot);
-    free(v->run_id);
-    free(v->name);
-    free(v->local_addr);
+    muster_rdzv_params_free(v->params);
     free(v);
 }
 
@@ -274,7 +265,7 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 {
     struct mu_v3 *v = (struct mu_v3 *)handler;
     char prefix[MU_V3_PREFIX_MAX + 8], marks[MU_V3_PREFIX_MAX + 8];
-    struct mu_kv_job_config config = { .run_id = v->run_id,
+    struct mu_kv_job_config config = { .run_id = v->place.run_id,
                                        .prefix = prefix,
                                        .marks = marks,
                                        .etcd = v->etcd,
@@ -297,102 +288,46 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 
 static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
-/* ---- Parameters ---- */
+/* ---- Start ---- */
 
-static const char *text_option(const struct muster_rdzv_params *params, const char *key)
+static int start_client(struct mu_v3 *v, struct muster_error *reterr)
 {
-    struct muster_value value;
-
-    return muster_rdzv_params_get(params, key, &value) && value.kind == MUSTER_VALUE_TEXT && value.text[0] != '\0'
-               ? value.text
-               : NULL;
-}
-
-static int start_client(struct mu_v3 *v, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    struct mu_etcd3_config config = {
-        .http = { .endpoints = muster_rdzv_params_endpoint(params),
-                  .protocol = text_option(params, "protocol"),
-                  .ca_file = text_option(params, "cacert"),
-                  .cert_file = text_option(params, "cert"),
-                  .key_file = text_option(params, "key"),
+    const struct mu_etcd3_config config = {
+        .http = { .endpoints = v->place.endpoints,
+                  .protocol = v->place.protocol,
+                  .ca_file = v->place.cacert,
+                  .cert_file = v->place.cert,
+                  .key_file = v->place.key,
                   .seed = mu_fresh_seed() },
-        .user = text_option(params, "user"),
-        .password = text_option(params, "password"),
-        .token = text_option(params, "token"),
+        .user = v->place.user,
+        .password = v->place.password,
+        .token = v->place.token,
     };
 
-    if (config.http.endpoints == NULL || config.http.endpoints[0] == '\0')
-        config.http.endpoints = "localhost:2379";
-    if ((config.user == NULL) != (config.password == NULL))
-        return mu_fail(reterr, MUSTER_EINVAL, "options 'user' and 'password' go together");
     return mu_etcd3_start(v->shell.loop, &config, &v->etcd, reterr);
 }
 
-static int read_params(struct mu_v3 *v, const struct muster_rdzv_params *params, uint64_t *ret_first_s,
-                       struct muster_error *reterr)
+static int make_machines(struct mu_v3 *v, struct muster_error *reterr)
 {
-    int rc = mu_rdzv_check_options("etcd-v3", params, reterr);
-    int64_t job_lease_s = JOB_LEASE_S;
-
-    if (rc == 0)
-        rc = mu_rdzv_settings_from_params(params, &v->settings, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_settings_check(muster_rdzv_params_run_id(params), &v->settings, reterr);
-    if (rc == 0)
-        rc = mu_dynamic_check_name(muster_rdzv_params_local_addr(params), reterr);
-    if (rc == 0)
-        rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &v->use_agent_store, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_seconds_from_params(params, "lease", LEASE_S, LEASE_MIN_S, LEASE_MAX_S, &v->lease_s, reterr);
-    if (rc == 0 && job_lease_s < (int64_t)v->lease_s * 4)
-        job_lease_s = (int64_t)v->lease_s * 4 < LEASE_MAX_S ? (int64_t)v->lease_s * 4 : LEASE_MAX_S;
-    if (rc == 0)
-        rc = mu_rdzv_seconds_from_params(params, "job_lease", job_lease_s, (int64_t)v->lease_s, LEASE_MAX_S,
-                                         &v->job_lease_s, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, LEASE_MAX_S, ret_first_s, reterr);
-    if (rc < 0)
-        return rc;
-    mu_patience_init(&v->patience, v->lease_s * 1000);
-    v->shell.handler.loss_ms = v->lease_s * 1000;
-    return 0;
-}
-
-static int copy_texts(struct mu_v3 *v, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    const char *local_addr = muster_rdzv_params_local_addr(params);
-    char hostname[MU_HANDLER_NAME_MAX];
-
-    v->run_id = strdup(muster_rdzv_params_run_id(params));
-    v->name = strdup(mu_handler_node_name(local_addr, hostname));
-    v->local_addr = local_addr != NULL ? strdup(local_addr) : NULL;
-    if (v->run_id == NULL || v->name == NULL || (local_addr != NULL && v->local_addr == NULL))
-        return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    mu_v3_names_init(&v->names, v->run_id);
-    return 0;
-}
-
-static int start_machines(struct mu_v3 *v, struct mu_bind bind, const struct mu_boot_master *master, uint64_t first_s,
-                          struct muster_error *reterr)
-{
-    uint64_t random[3] = { 0 };
-    struct mu_boot_config boot = {
-        .run_id = v->run_id,
-        .local_addr = v->local_addr,
-        .bind = bind,
-        .master = *master,
-        .use_agent_store = v->use_agent_store,
-        .standalone = v->settings.nodes_max == 1,
+    const struct mu_v3_place *place = &v->place;
+    const char *name = mu_handler_node_name(place->local_addr, v->hostname);
+    const struct mu_boot_config boot = {
+        .run_id = place->run_id,
+        .local_addr = place->local_addr,
+        .bind = place->bind,
+        .master = place->master,
+        .use_agent_store = place->use_agent_store,
+        .standalone = place->settings.nodes_max == 1,
     };
     struct mu_fold_config fold = {
-        .settings = v->settings,
-        .name = v->name,
+        .settings = place->settings,
+        .name = name,
         .pid = getpid(),
-        .lease_ms = v->lease_s * 1000,
-        .job_lease_ms = v->job_lease_s * 1000,
-        .first_ms = first_s * 1000,
+        .lease_ms = place->lease_s * 1000,
+        .job_lease_ms = place->job_lease_s * 1000,
+        .first_ms = place->first_s * 1000,
     };
+    uint64_t random[3];
     int rc;
 
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
@@ -403,11 +338,14 @@ static int start_machines(struct mu_v3 *v, struct mu_bind bind, const struct mu_
     rc = mu_boot_uv_init(&v->shell.boot, &boot, reterr);
     if (rc == 0)
         rc = mu_fold_new(&fold, &v->fold, reterr);
+    mu_v3_names_init(&v->names, place->run_id);
+    mu_patience_init(&v->patience, fold.lease_ms);
+    v->shell.handler.loss_ms = fold.lease_ms;
     v->shell.part = v->fold;
-    v->shell.run_id = v->run_id;
-    v->shell.me = (struct mu_node){ mu_slice_str(v->name), fold.pid, fold.local_id };
-    v->shell.nodes_min = v->settings.nodes_min;
-    v->shell.nodes_max = v->settings.nodes_max;
+    v->shell.run_id = place->run_id;
+    v->shell.me = (struct mu_node){ mu_slice_str(name), fold.pid, fold.local_id };
+    v->shell.nodes_min = place->settings.nodes_min;
+    v->shell.nodes_max = place->settings.nodes_max;
     return rc;
 }
 
@@ -415,31 +353,24 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
                      void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct mu_v3 *v = calloc(1, sizeof *v);
-    struct mu_bind bind = { 0 };
-    struct mu_boot_master master = { .port = 0 };
-    uint64_t first_s = 0;
     int rc;
 
     if (v == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     v->shell.handler = (struct mu_handler){ .base = { &v3_ops }, .ops = &agent_ops };
     v->shell.loop = loop;
-    rc = read_params(v, params, &first_s, reterr);
+    rc = muster_rdzv_params_copy(params, &v->params, reterr);
     if (rc == 0)
-        rc = copy_texts(v, params, reterr);
+        rc = mu_v3_place_read(v->params, &v->place, reterr);
     if (rc == 0)
-        rc = mu_bind_from_params(params, &bind, reterr);
+        rc = make_machines(v, reterr);
     if (rc == 0)
-        rc = mu_boot_master_from_params(params, &master, reterr);
-    if (rc == 0)
-        rc = start_machines(v, bind, &master, first_s, reterr);
-    if (rc == 0)
-        rc = start_client(v, params, reterr);
+        rc = start_client(v, reterr);
     if (rc < 0) {
         destroy(&v->shell);
         return mu_wrap(reterr, rc, "rendezvous etcd-v3");
     }
-    mu_shell_init(&v->shell, loop, &shell_ops, v->settings.join_ms, listener, ctx);
+    mu_shell_init(&v->shell, loop, &shell_ops, v->place.settings.join_ms, listener, ctx);
     mu_shell_open(&v->shell, NULL, true);
     *ret_handler = &v->shell.handler.base;
     return 0;

@@ -8,7 +8,7 @@ from serving import ROOT, run
 
 BACKENDS = ["etcd", "etcd-v2", "etcd-v3"]
 ALL_BACKENDS = [*BACKENDS, "c10d", "static"]
-SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_uv.c", "c10d": "c10d_uv.c",
+SOURCES = {"etcd": "etcd_params.c", "etcd-v2": "etcd_v2_uv.c", "etcd-v3": "etcd_v3_params.c", "c10d": "c10d_uv.c",
            "static": "static_uv.c"}
 # Known to every back end: the commands set some of them, and the manual has the others in front of its sections.
 BY_ALL = {"timeout", "use_agent_store", "bind", "allow", "master_addr", "master_port"}

@@ -1,0 +1,28 @@
+/* What the rendezvous etcd-v3 is told by its parameters. Pure. */
+#ifndef MU_HANDLER_ETCD_V3_PARAMS_H
+#define MU_HANDLER_ETCD_V3_PARAMS_H
+
+#include "handler/handler.h"
+
+#define MU_V3_LEASE_S 10
+#define MU_V3_LEASE_MIN_S 2 /* etcd's own election takes about one */
+#define MU_V3_LEASE_MAX_S 3600
+#define MU_V3_JOB_LEASE_S 60    /* how long the rest of a job stays; at least four leases of a node */
+#define MU_V3_READ_TIMEOUT_S 60 /* for the first answer of etcd */
+
+struct mu_v3_place { /* texts are the parameters'; NULL: none */
+    const char *run_id, *local_addr;
+    const char *endpoints, *protocol, *cacert, *cert, *key;
+    const char *user, *password, *token;
+    struct mu_rdzv_settings settings;
+    bool use_agent_store;
+    uint64_t lease_s, job_lease_s;
+    uint64_t first_s; /* for etcd to be heard at all */
+    struct mu_bind bind;
+    struct mu_boot_master master;
+};
+
+int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place *ret_place,
+                     struct muster_error *reterr);
+
+#endif
