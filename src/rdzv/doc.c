@@ -55,9 +55,7 @@ const char *mu_node_text(const struct mu_node *node, char text[static MU_NODE_TE
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)node->name.data[i];
 
-        text[i] = node->name.data[i];
-        if (c < 0x20 || c == 0x7f)
-            text[i] = '?';
+        text[i] = c < 0x20 || c == 0x7f ? '?' : (char)c;
     }
     (void)snprintf(text + len, MU_NODE_TEXT_MAX - len, "%s_%" PRId64 "_%" PRId64, cut ? cut_mark : "", node->pid,
                    node->local_id);
@@ -102,12 +100,6 @@ bool mu_node_is_ours(const struct mu_node *node)
 {
     return node->local_id >= 0 && node->local_id <= UINT32_MAX &&
            ((uint32_t)node->local_id & OUR_KIND_MASK) == OUR_KIND;
-}
-
-unsigned mu_node_version(const struct mu_node *node)
-{
-    assert(mu_node_is_ours(node));
-    return (unsigned)node->local_id >> VERSION_SHIFT & VERSION_MAX;
 }
 
 /* ---- The index ---- */
@@ -342,25 +334,19 @@ static struct mu_doc_member *add(struct mu_doc *doc, struct mu_node node, size_t
 struct mu_doc_member *mu_doc_enter(struct mu_doc *doc, const struct mu_node *node, unsigned in)
 {
     size_t slot = doc->index_room == 0 ? 0 : slot_of(doc, node);
-    struct mu_doc_member *member = NULL;
+    bool known = doc->index_room != 0 && doc->index[slot] != EMPTY;
+    struct mu_doc_member *member = known ? &doc->members[doc->index[slot]] : add(doc, *node, slot);
     unsigned fresh;
 
-    if (doc->index_room != 0 && doc->index[slot] != EMPTY)
-        member = &doc->members[doc->index[slot]];
     assert(in != 0);
-    if (member == NULL)
-        member = add(doc, *node, slot);
     if (member == NULL)
         return NULL;
     fresh = in & ~member->in;
-    if (fresh & MU_DOC_PARTICIPANT) {
-        doc->participants++;
+    doc->participants += (fresh & MU_DOC_PARTICIPANT) != 0;
+    doc->waiting += (fresh & MU_DOC_WAITING) != 0;
+    doc->spares += (fresh & MU_DOC_SPARE) != 0;
+    if (fresh & MU_DOC_PARTICIPANT)
         member->rank = 0;
-    }
-    if (fresh & MU_DOC_WAITING)
-        doc->waiting++;
-    if (fresh & MU_DOC_SPARE)
-        doc->spares++;
     if (fresh & MU_DOC_HEARTBEAT)
         member->heartbeat_us = 0;
     member->in |= in;

@@ -31,7 +31,6 @@ bool mu_node_read(struct mu_slice text, struct mu_node *ret_node);
 #define MU_NODE_VERSION 1u
 int64_t mu_node_local_id(unsigned version, uint32_t random);
 bool mu_node_is_ours(const struct mu_node *node);
-unsigned mu_node_version(const struct mu_node *node); /* of our own kind */
 
 /* What of a member is in the document. */
 enum { MU_DOC_PARTICIPANT = 1, MU_DOC_WAITING = 2, MU_DOC_SPARE = 4, MU_DOC_HEARTBEAT = 8 };

@@ -15,9 +15,8 @@ struct mu_last_seen {
 struct mu_liveness {
     struct mu_doc doc;          /* as it was read or written last */
     struct mu_last_seen *items; /* of doc.members */
-    size_t room;
-    bool any;                  /* something was seen at all */
-    uint64_t seen_ms, sent_ms; /* when the last answer came, and when it was asked for */
+    bool any;                   /* something was seen at all */
+    uint64_t seen_ms, sent_ms;  /* when the last answer came, and when it was asked for */
 };
 
 void mu_liveness_init(struct mu_liveness *sights, struct mu_hash_seed seed, struct mu_doc_dialect dialect);

@@ -94,13 +94,6 @@ enum mu_rdzv_action mu_rules_leave(const struct mu_doc *doc, const struct mu_nod
     return mu_doc_has(doc, me, MU_DOC_WAITING) ? MU_RDZV_REMOVE_FROM_WAIT_LIST : MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST;
 }
 
-enum mu_rdzv_action mu_rules_close(const struct mu_doc *doc, const struct mu_rdzv_moment *moment)
-{
-    if (doc->closed)
-        return MU_RDZV_FINISH;
-    return is_late(moment) ? MU_RDZV_ERROR_TIMEOUT : MU_RDZV_MARK_CLOSED;
-}
-
 enum mu_rdzv_action mu_rules_keep_alive(const struct mu_doc *doc, const struct mu_node *me,
                                         const struct mu_rdzv_moment *moment)
 {
@@ -163,14 +156,22 @@ static int enter(struct mu_doc *doc, const struct mu_node *me, unsigned in, int6
     return 0;
 }
 
+static int move(struct mu_doc *doc, const struct mu_node *me, unsigned from, unsigned to, int64_t doc_now_us)
+{
+    int rc = enter(doc, me, to, doc_now_us);
+
+    if (rc == 0)
+        mu_doc_drop(doc, me, from);
+    return rc;
+}
+
 static int add_to_participants(struct mu_doc *doc, const struct mu_node *me, const struct mu_rdzv_settings *settings,
                                int64_t doc_now_us)
 {
-    int rc = enter(doc, me, MU_DOC_PARTICIPANT, doc_now_us);
+    int rc = move(doc, me, MU_DOC_WAITING, MU_DOC_PARTICIPANT, doc_now_us);
 
     if (rc < 0)
         return rc;
-    mu_doc_drop(doc, me, MU_DOC_WAITING);
     if ((int64_t)doc->participants == settings->nodes_min) {
         doc->has_deadline = true;
         doc->deadline_us = doc_now_us + (int64_t)settings->last_call_ms * 1000;
@@ -183,8 +184,6 @@ static int add_to_participants(struct mu_doc *doc, const struct mu_node *me, con
 int mu_rules_apply(struct mu_doc *doc, const struct mu_node *me, const struct mu_rdzv_settings *settings,
                    enum mu_rdzv_action action, int64_t doc_now_us)
 {
-    int rc = 0;
-
     assert(mu_rdzv_action_writes(action) && settings->nodes_min <= settings->nodes_max);
     switch (action) {
     case MU_RDZV_KEEP_ALIVE:
@@ -192,15 +191,9 @@ int mu_rules_apply(struct mu_doc *doc, const struct mu_node *me, const struct mu
     case MU_RDZV_ADD_TO_PARTICIPANTS:
         return add_to_participants(doc, me, settings, doc_now_us);
     case MU_RDZV_ADD_TO_WAIT_LIST:
-        rc = enter(doc, me, MU_DOC_WAITING, doc_now_us);
-        if (rc == 0)
-            mu_doc_drop(doc, me, MU_DOC_SPARE);
-        return rc;
+        return move(doc, me, MU_DOC_SPARE, MU_DOC_WAITING, doc_now_us);
     case MU_RDZV_ADD_TO_REDUNDANCY_LIST:
-        rc = enter(doc, me, MU_DOC_SPARE, doc_now_us);
-        if (rc == 0)
-            mu_doc_drop(doc, me, MU_DOC_WAITING);
-        return rc;
+        return move(doc, me, MU_DOC_WAITING, MU_DOC_SPARE, doc_now_us);
     case MU_RDZV_REMOVE_FROM_PARTICIPANTS:
         mu_doc_drop(doc, me, MU_DOC_PARTICIPANT | MU_DOC_HEARTBEAT);
         remove_epilogue(doc, settings);

@@ -88,7 +88,6 @@ enum mu_rdzv_action mu_rules_exit(const struct mu_doc *doc, const struct mu_node
 /* Ours: out of every list. */
 enum mu_rdzv_action mu_rules_leave(const struct mu_doc *doc, const struct mu_node *me,
                                    const struct mu_rdzv_moment *moment);
-enum mu_rdzv_action mu_rules_close(const struct mu_doc *doc, const struct mu_rdzv_moment *moment);
 enum mu_rdzv_action mu_rules_keep_alive(const struct mu_doc *doc, const struct mu_node *me,
                                         const struct mu_rdzv_moment *moment);
 

@@ -8,7 +8,7 @@ enum { LATE = 1001, LAST = 6000, TOO_LATE = 6001, D = 1000 }; /* the deadline is
 
 /* ---- What to do ---- */
 
-enum rule { JOIN, EXIT, LEAVE, CLOSE, KEEP_ALIVE };
+enum rule { JOIN, EXIT, LEAVE, KEEP_ALIVE };
 
 struct row { /* node a decides; zero is: between 2 and 4 nodes, long before the deadline */
     const char *name;
@@ -165,11 +165,6 @@ static const struct row rows[] = {
     { "leave: who is in no list has finished even if late", LEAVE, "0", .action = MU_RDZV_FINISH, .now_ms = LATE },
 
     /* Close */
-    { "close: closed is done", CLOSE, "0 closed", .action = MU_RDZV_FINISH },
-    { "close: closed is done even if late", CLOSE, "0 closed", .action = MU_RDZV_FINISH, .now_ms = LATE },
-    { "close: what is open is closed", CLOSE, "0 complete a=0@1", .action = MU_RDZV_MARK_CLOSED },
-    { "close: at the deadline itself still", CLOSE, "0", .action = MU_RDZV_MARK_CLOSED, .now_ms = D },
-    { "close: late, it fails", CLOSE, "0", .action = MU_RDZV_ERROR_TIMEOUT, .now_ms = LATE },
 
     /* Keep-alive */
     { "keep-alive: not due is done", KEEP_ALIVE, "0 complete a=0@1", .action = MU_RDZV_FINISH },
@@ -225,9 +220,6 @@ static void decides(void **state)
         break;
     case LEAVE:
         action = mu_rules_leave(&doc, &me, &moment);
-        break;
-    case CLOSE:
-        action = mu_rules_close(&doc, &moment);
         break;
     case KEEP_ALIVE:
         action = mu_rules_keep_alive(&doc, &me, &moment);
