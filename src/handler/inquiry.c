@@ -72,7 +72,7 @@ static struct mu_inquiry_effect see_board(struct mu_inquiry *q, const struct mu_
 
     assert(q->board_asked);
     q->board_asked = false;
-    if (!q->board.on)
+    if (q->board.state == MU_NOTICE_BOARD_OFF)
         return NOTHING;
     (void)mu_notice_board_note(&q->board, before);
     (void)mu_notice_board_see(&q->board, event->text, &q->post);

@@ -148,21 +148,21 @@ void mu_notice_board_begin(struct mu_notice_board *board, const char *run_id, co
     (void)snprintf(board->head, sizeof board->head, "%s %" PRId64 " %" PRId64 " ", id, nodes_min, nodes_max);
     if (!encode(name, board->name, sizeof board->name))
         (void)snprintf(board->name, sizeof board->name, "a-node");
-    board->on = true;
+    board->state = MU_NOTICE_BOARD_WAITING;
 }
 
 bool mu_notice_board_is_due(const struct mu_notice_board *board, uint64_t now_ms)
 {
-    return board->on && now_ms >= board->beat_ms;
+    return board->state != MU_NOTICE_BOARD_OFF && now_ms >= board->beat_ms;
 }
 
 void mu_notice_board_post(struct mu_notice_board *board, uint64_t now_ms, struct mu_notice_board_text *ret_text)
 {
     int len;
 
-    assert(board->on);
+    assert(board->state != MU_NOTICE_BOARD_OFF);
     board->beat_ms = now_ms + MU_NOTICE_BOARD_BEAT_MS;
-    board->posted = true; /* the answer may be lost */
+    board->state = MU_NOTICE_BOARD_POSTED; /* whatever is answered */
     copy_others(board, ret_text);
     len = snprintf(ret_text->bytes + ret_text->len, LINE_BYTES_MAX, "%s%s %" PRIu64 "\n", board->head, board->name,
                    ++board->beat);
@@ -174,7 +174,7 @@ bool mu_notice_board_see(struct mu_notice_board *board, struct mu_slice text, co
 {
     bool written = mu_slice_equal(text, mu_slice(wanted->bytes, wanted->len));
 
-    if (!board->on || text.len > MU_NOTICE_BOARD_BYTES_MAX)
+    if (board->state == MU_NOTICE_BOARD_OFF || text.len > MU_NOTICE_BOARD_BYTES_MAX)
         return false;
     /* A store that has no such key tells what was expected. */
     if (!written && mu_slice_equal(text, mu_slice(board->now.bytes, board->now.len)))
@@ -192,11 +192,11 @@ bool mu_notice_board_see(struct mu_notice_board *board, struct mu_slice text, co
 
 bool mu_notice_board_end(struct mu_notice_board *board, struct mu_notice_board_text *ret_text)
 {
-    bool posted = board->on && board->posted;
+    bool posted = board->state == MU_NOTICE_BOARD_POSTED;
 
     if (posted)
         copy_others(board, ret_text);
-    board->on = board->posted = false;
+    board->state = MU_NOTICE_BOARD_OFF;
     return posted;
 }
 
@@ -244,7 +244,7 @@ const char *mu_notice_board_note(const struct mu_notice_board *board, char note[
     size_t named = 0;
 
     note[0] = '\0';
-    if (!board->on)
+    if (board->state == MU_NOTICE_BOARD_OFF)
         return NULL;
     (void)snprintf(own, sizeof own, "%s%s 0", board->head, board->name);
     if (!parse(mu_slice_str(own), mine))

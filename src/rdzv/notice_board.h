@@ -25,9 +25,11 @@ struct mu_notice_board_text {
     size_t len;
 };
 
-struct mu_notice_board { /* zeroed memory is off */
-    bool on;
-    bool posted; /* our line may be there */
+/* OFF --begin--> WAITING --post--> POSTED: our line may be there; end leads back to OFF. */
+enum mu_notice_board_state { MU_NOTICE_BOARD_OFF, MU_NOTICE_BOARD_WAITING, MU_NOTICE_BOARD_POSTED };
+
+struct mu_notice_board { /* zeroed memory is OFF */
+    enum mu_notice_board_state state;
     bool looked; /* `first` is known */
     uint64_t beat_ms, beat;
     char head[320], name[80]; /* "ID MIN MAX ", and this node's name */

@@ -5,6 +5,11 @@
 #include "rdzv/fold.h"
 #include "rdzv/rdzv.h"
 
+/* What all machines tell in the same fields. */
+#define SHARED_NEWS(effect)                                                                                            \
+    .tell = (enum mu_part_tell)(effect)->tell, .asked = (enum mu_part_event_type)(effect)->asked,                      \
+    .round = (effect)->round, .count = (effect)->count
+
 /* What is the same for each machine but for its names; `wall` puts the wall clock into its event. */
 #define PART(name, NAME, text, wall)                                                                                   \
     static void name##_step(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,         \
@@ -57,13 +62,8 @@ static void rdzv_tell(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *e
     bool can_fail = effect->tell == MU_RDZV_TELL_FAILED || effect->tell == MU_RDZV_TELL_LOOKED ||
                     effect->tell == MU_RDZV_TELL_BACKEND_DOWN || effect->tell == MU_RDZV_TELL_FOREIGN;
     const struct muster_error *error = can_fail ? mu_rdzv_error(rdzv) : NULL;
-    struct mu_part_news news = { .tell = (enum mu_part_tell)effect->tell,
-                                 .asked = (enum mu_part_event_type)effect->asked,
-                                 .round = effect->round,
-                                 .count = effect->count,
-                                 .error = error != NULL && error->code != 0 ? error : NULL,
-                                 .away_ms = effect->away_ms,
-                                 .give_up_in_ms = effect->give_up_in_ms,
+    struct mu_part_news news = { SHARED_NEWS(effect), .error = error != NULL && error->code != 0 ? error : NULL,
+                                 .away_ms = effect->away_ms, .give_up_in_ms = effect->give_up_in_ms,
                                  .host_lost = effect->host_lost };
 
     if (effect->tell == MU_RDZV_TELL_LOOKED) {
@@ -92,14 +92,8 @@ static void classic_tell(const struct mu_classic *classic, const struct mu_class
                          const struct mu_part_sink *to)
 {
     (void)classic;
-    to->tell(to->ctx, &(struct mu_part_news){ .tell = (enum mu_part_tell)effect->tell,
-                                              .asked = (enum mu_part_event_type)effect->asked,
-                                              .round = effect->round,
-                                              .count = effect->count,
-                                              .closed = effect->closed,
-                                              .error = effect->error,
-                                              .give_up_in_ms = UINT64_MAX,
-                                              .ranks = effect->ranks,
+    to->tell(to->ctx, &(struct mu_part_news){ SHARED_NEWS(effect), .closed = effect->closed, .error = effect->error,
+                                              .give_up_in_ms = UINT64_MAX, .ranks = effect->ranks,
                                               .ranks_count = effect->ranks_count });
 }
 
@@ -120,14 +114,8 @@ PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us);
 static void fold_tell(const struct mu_fold *fold, const struct mu_fold_effect *effect, const struct mu_part_sink *to)
 {
     (void)fold;
-    to->tell(to->ctx, &(struct mu_part_news){ .tell = (enum mu_part_tell)effect->tell,
-                                              .asked = (enum mu_part_event_type)effect->asked,
-                                              .round = effect->round,
-                                              .count = effect->count,
-                                              .closed = effect->closed,
-                                              .who = effect->who,
-                                              .error = effect->error,
-                                              .give_up_in_ms = UINT64_MAX });
+    to->tell(to->ctx, &(struct mu_part_news){ SHARED_NEWS(effect), .closed = effect->closed, .who = effect->who,
+                                              .error = effect->error, .give_up_in_ms = UINT64_MAX });
 }
 
 static bool fold_world(const void *part, struct mu_part_world *ret_world)

@@ -48,7 +48,6 @@ bool mu_pickle_time_get(const uint8_t bytes[static TIME_LEN], int64_t *ret_us)
     return true;
 }
 
-/* Times that Python has no date for are written as the first or last that it has. */
 void mu_pickle_time_put(uint8_t bytes[static TIME_LEN], int64_t us)
 {
     uint64_t since = (uint64_t)((us < TIME_MIN_US ? TIME_MIN_US : us > TIME_MAX_US ? TIME_MAX_US : us) - TIME_MIN_US);
@@ -74,6 +73,7 @@ void mu_pickle_time_put(uint8_t bytes[static TIME_LEN], int64_t us)
     bytes[8] = (uint8_t)(rest >> 8);
     bytes[9] = (uint8_t)rest;
 }
+
 /* ---- From the state to the document ---- */
 
 static bool check_map(struct decoder *d, enum attribute attribute, enum holds holds)
@@ -131,9 +131,9 @@ static struct mu_doc_dialect dialect_of(const struct decoder *d, const struct mu
     struct mu_doc_dialect dialect = { .spares = d->fields[ATTRIBUTE_REDUNDANCY_LIST].kind != KIND_ABSENT };
     bool fits = expected.spares == dialect.spares;
 
-    dialect.addr = doc->count > 0 ? d->addr_seen : fits ? expected.addr : dialect.spares;
+    dialect.addr = doc->count > 0 ? d->names == NAMES_ADDR : fits ? expected.addr : dialect.spares;
     if (doc->has_deadline || any_heartbeat(d))
-        dialect.zoned = d->zoned_seen;
+        dialect.zoned = d->times == TIMES_ZONED;
     else
         dialect.zoned = fits ? expected.zoned : dialect.spares;
     if (!dialect.spares)

@@ -224,8 +224,10 @@ struct decoder {
     size_t entries_count, entries_room;
 
     struct value fields[ATTRIBUTES_COUNT]; /* of the state */
-    bool has_fields, has_state, built;
-    bool fqdn_seen, addr_seen, naive_seen, zoned_seen;
+    bool has_fields;
+    enum { NO_STATE, NEW_STATE, BUILT_STATE } state;
+    enum { NO_NAMES, NAMES_FQDN, NAMES_ADDR } names; /* the attribute that all nodes have their name in */
+    enum { NO_TIMES, TIMES_NAIVE, TIMES_ZONED } times;
 };
 /* False; d->rc says why. */
 bool mu_pickle_refuse(struct decoder *d, const char *format, ...) __attribute__((format(printf, 2, 3), cold));

@@ -74,6 +74,16 @@ static inline struct value *top(struct decoder *d)
     return &d->stack[d->stack_count - 1];
 }
 
+static bool take_two(struct decoder *d, struct value *ret_below, struct value *ret_top)
+{
+    if (!has(d, 2))
+        return false;
+    *ret_top = *top(d);
+    *ret_below = d->stack[d->stack_count - 2];
+    d->stack_count -= 2;
+    return true;
+}
+
 static inline bool available(struct decoder *d, size_t len)
 {
     return (size_t)(d->end - d->at) >= len || mu_pickle_refuse(d, "cut off");
@@ -186,15 +196,13 @@ static bool global(struct decoder *d)
 
 static bool stack_global(struct decoder *d)
 {
-    struct value *args;
+    struct value module, name;
 
-    if (!has(d, 2))
+    if (!take_two(d, &module, &name))
         return false;
-    d->stack_count -= 2;
-    args = &d->stack[d->stack_count];
-    if (args[0].kind != KIND_TEXT || args[1].kind != KIND_TEXT)
-        return mu_pickle_refuse(d, "a class named by %s and %s", kind_texts[args[0].kind], kind_texts[args[1].kind]);
-    return push_class(d, mu_slice(args[0].bytes, args[0].len), mu_slice(args[1].bytes, args[1].len));
+    if (module.kind != KIND_TEXT || name.kind != KIND_TEXT)
+        return mu_pickle_refuse(d, "a class named by %s and %s", kind_texts[module.kind], kind_texts[name.kind]);
+    return push_class(d, mu_slice(module.bytes, module.len), mu_slice(name.bytes, name.len));
 }
 
 /* ---- the memo ---- */
@@ -266,34 +274,22 @@ static bool pack(struct decoder *d, size_t count)
 
 static bool call_datetime(struct decoder *d, struct value args)
 {
-    bool zoned = args.kind == KIND_ARGS_ZONED;
+    unsigned times = args.kind == KIND_ARGS_ZONED ? TIMES_ZONED : TIMES_NAIVE;
     int64_t us;
 
     if (args.len != TIME_LEN || !mu_pickle_time_get(args.bytes, &us))
         return mu_pickle_refuse(d, "not a date and time");
-    d->zoned_seen |= zoned;
-    d->naive_seen |= !zoned;
-    if (d->zoned_seen && d->naive_seen)
+    if (d->times != NO_TIMES && d->times != times)
         return mu_pickle_refuse(d, "times with a zone and times without");
+    d->times = times;
     return push_number(d, KIND_TIME, us);
-}
-
-/* What is called, and with what. */
-static bool take_call(struct decoder *d, struct value *ret_class, struct value *ret_args)
-{
-    if (!has(d, 2))
-        return false;
-    *ret_args = *top(d);
-    *ret_class = d->stack[d->stack_count - 2];
-    d->stack_count -= 2;
-    return true;
 }
 
 static bool reduce(struct decoder *d)
 {
     struct value class, args;
 
-    if (!take_call(d, &class, &args))
+    if (!take_two(d, &class, &args))
         return false;
     if (class.kind != KIND_CLASS)
         return mu_pickle_refuse(d, "a call of %s", kind_texts[class.kind]);
@@ -314,7 +310,7 @@ static bool new_object(struct decoder *d)
 {
     struct value class, args;
 
-    if (!take_call(d, &class, &args))
+    if (!take_two(d, &class, &args))
         return false;
     if (class.kind != KIND_CLASS || args.kind != KIND_EMPTY_TUPLE)
         return mu_pickle_refuse(d, "an object made of %s and %s", kind_texts[class.kind], kind_texts[args.kind]);
@@ -326,9 +322,9 @@ static bool new_object(struct decoder *d)
     }
     if (class.class != CLASS_STATE)
         return mu_pickle_refuse(d, "an object of class '%s'", class_names[class.class].data);
-    if (d->has_state)
+    if (d->state != NO_STATE)
         return mu_pickle_refuse(d, "a second state");
-    d->has_state = true;
+    d->state = NEW_STATE;
     return push_number(d, KIND_STATE, 0);
 }
 
@@ -356,14 +352,15 @@ static bool hold(struct decoder *d, struct container *container, enum holds hold
 
 static bool set_name(struct decoder *d, struct container *attributes, enum attribute attribute, struct value value)
 {
+    unsigned names = attribute == ATTRIBUTE_FQDN ? NAMES_FQDN : NAMES_ADDR;
+
     if (value.kind != KIND_TEXT)
         return mu_pickle_refuse(d, "%s as a node's name", kind_texts[value.kind]);
     if (value.len == 0 || value.len > MU_NODE_NAME_MAX)
         return mu_pickle_refuse(d, "a node's name of %u bytes", (unsigned)value.len);
-    d->fqdn_seen |= attribute == ATTRIBUTE_FQDN;
-    d->addr_seen |= attribute == ATTRIBUTE_ADDR;
-    if (d->fqdn_seen && d->addr_seen)
+    if (d->names != NO_NAMES && d->names != names)
         return mu_pickle_refuse(d, "nodes with 'fqdn' and nodes with 'addr'");
+    d->names = names;
     attributes->name = value.bytes;
     attributes->name_len = value.len;
     attributes->has |= HAS_NAME;
@@ -547,7 +544,7 @@ static bool build_node(struct decoder *d, struct node *node, const struct contai
 
 static bool build_state(struct decoder *d, struct container *attributes)
 {
-    if (d->built)
+    if (d->state == BUILT_STATE)
         return mu_pickle_refuse(d, "a state with attributes twice");
     if (attributes->holds != HOLDS_STATE)
         return mu_pickle_refuse(d, "a state without its attributes");
@@ -555,7 +552,7 @@ static bool build_state(struct decoder *d, struct container *attributes)
         if (d->fields[i].kind == KIND_ABSENT && i != ATTRIBUTE_REDUNDANCY_LIST)
             return mu_pickle_refuse(d, "a state without '%s'", attribute_names[i].data);
     attributes->frozen = true;
-    d->built = true;
+    d->state = BUILT_STATE;
     return true;
 }
 
@@ -718,7 +715,7 @@ bool mu_pickle_run(struct decoder *d)
     }
     if (d->stack_count != 1 || d->marks_count != 0 || top(d)->kind != KIND_STATE)
         return mu_pickle_refuse(d, "the end of something that is not a state");
-    if (!d->built)
+    if (d->state != BUILT_STATE)
         return mu_pickle_refuse(d, "a state without its attributes");
     return d->at == d->end || mu_pickle_refuse(d, "%zu bytes behind the end", (size_t)(d->end - d->at));
 }
