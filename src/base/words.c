@@ -21,10 +21,13 @@ void mu_words_add(struct mu_words *words, const char *format, ...)
 
 const char *mu_words_plain(struct mu_slice bytes, char *text, size_t room)
 {
-    size_t len = bytes.len < room ? bytes.len : room - 1;
+    size_t len = bytes.len < room ? bytes.len : room - 4;
 
+    assert(room > 4);
     for (size_t i = 0; i < len; i++)
         text[i] = bytes.data[i] >= ' ' && bytes.data[i] <= '~' ? bytes.data[i] : '?';
     text[len] = '\0';
+    if (len < bytes.len)
+        memcpy(text + len, "...", 4);
     return text;
 }

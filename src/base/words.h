@@ -16,8 +16,8 @@ static inline struct mu_words mu_words_into(char *text, size_t room)
 }
 void mu_words_add(struct mu_words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What others chose must not disturb a terminal: of the first bytes of it, as many as have room with a NUL, those that
- * are no printable ASCII are shown as '?'. */
+/* What others chose must not disturb a terminal: bytes that are no printable ASCII are shown as '?'. What does not fit
+ * ends with "...". Returns `text`; `room` is above 4. */
 const char *mu_words_plain(struct mu_slice bytes, char *text, size_t room);
 
 #endif

@@ -1,6 +1,7 @@
 /* etcd's keys API, version 2. */
 #include "kv/etcd2.h"
 
+#include "base/words.h"
 #include "kv/etcd_json.h"
 
 #include <assert.h>
@@ -230,7 +231,7 @@ const char *mu_etcd2_text(const struct mu_etcd2_request *request, char *text, si
 {
     char key[KEY_SHOWN_MAX];
 
-    (void)snprintf(text, room, "%s '%s'", verb(request), mu_etcd_printable(request->key, key, sizeof key));
+    (void)snprintf(text, room, "%s '%s'", verb(request), mu_words_plain(request->key, key, sizeof key));
     return text;
 }
 
@@ -364,7 +365,7 @@ static int read_failure(const json_t *root, struct mu_etcd2_answer *answer, stru
         return rc;
     if (code <= 0 || code > INT32_MAX)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "'errorCode' is missing, '%s'",
-                       mu_etcd_printable(answer->message, message, sizeof message));
+                       mu_words_plain(answer->message, message, sizeof message));
     answer->code = (int)code;
     if (answer->index == 0)
         answer->index = index;
@@ -403,8 +404,8 @@ int mu_etcd2_fail(const struct mu_etcd2_answer *answer, unsigned status, struct 
     bool trouble = answer->code == MU_ETCD2_RAFT || answer->code == MU_ETCD2_ELECTION;
 
     return mu_fail(reterr, trouble ? MUSTER_ELOST : MUSTER_EINVAL, "HTTP %u, %d %s (%s)", status, answer->code,
-                   mu_etcd_printable(answer->message, message, sizeof message),
-                   mu_etcd_printable(answer->cause, cause, sizeof cause));
+                   mu_words_plain(answer->message, message, sizeof message),
+                   mu_words_plain(answer->cause, cause, sizeof cause));
 }
 
 bool mu_etcd2_is_away(int rc)

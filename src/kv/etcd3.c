@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/base64.h"
+#include "base/words.h"
 #include "kv/etcd_json.h"
 
 #include <assert.h>
@@ -374,7 +375,7 @@ int mu_etcd3_fail(int code, struct mu_slice message, unsigned status, struct mus
         rc = MUSTER_ELOST;
     if (code == MU_ETCD3_EXHAUSTED || says(message, "too large"))
         rc = MUSTER_ELIMIT;
-    return mu_fail(reterr, rc, "HTTP %u, %d %s", status, code, mu_etcd_printable(message, text, sizeof text));
+    return mu_fail(reterr, rc, "HTTP %u, %d %s", status, code, mu_words_plain(message, text, sizeof text));
 }
 
 /* ---- Streams ---- */
@@ -528,7 +529,7 @@ int mu_etcd3_stream_next(struct mu_etcd3_stream *stream, struct mu_etcd3_message
         mu_buf_consume(pending, blanks);
         if (pending->len > 0 && pending->data[0] != '{')
             return mu_fail(reterr, MUSTER_EPROTOCOL, "no message of a watch but '%s'",
-                           mu_etcd_printable(mu_buf_slice(pending), sample, sizeof sample));
+                           mu_words_plain(mu_buf_slice(pending), sample, sizeof sample));
     }
     len = find_object(stream);
     if (len == 0)

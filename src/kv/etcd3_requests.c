@@ -1,5 +1,6 @@
 /* Requests of etcd's version 3 API. Bodies are written by hand, for most of them is base64. */
 #include "base/base64.h"
+#include "base/words.h"
 #include "kv/etcd3.h"
 #include "kv/etcd_json.h"
 
@@ -359,8 +360,7 @@ const char *mu_etcd3_text(const struct mu_etcd3_request *request, char *text, si
     case MU_ETCD3_RANGE:
     case MU_ETCD3_TXN:
     case MU_ETCD3_WATCH:
-        (void)snprintf(text, room, "%s '%s'", texts[request->kind],
-                       mu_etcd_printable(key_of(request), key, sizeof key));
+        (void)snprintf(text, room, "%s '%s'", texts[request->kind], mu_words_plain(key_of(request), key, sizeof key));
         break;
     case MU_ETCD3_GRANT:
     case MU_ETCD3_KEEP_ALIVE:
@@ -369,7 +369,7 @@ const char *mu_etcd3_text(const struct mu_etcd3_request *request, char *text, si
         break;
     case MU_ETCD3_AUTHENTICATE:
         (void)snprintf(text, room, "%s as '%s'", texts[request->kind],
-                       mu_etcd_printable(mu_slice_str(request->user), key, sizeof key));
+                       mu_words_plain(mu_slice_str(request->user), key, sizeof key));
         break;
     }
     return text;

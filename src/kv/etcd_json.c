@@ -1,31 +1,13 @@
 /* What the readers of etcd's two APIs share. */
 #include "kv/etcd_json.h"
 
-#include <assert.h>
+#include "base/words.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { SAMPLE_MAX = 120, NUMBER_MAX = 24 };
-
-const char *mu_etcd_printable(struct mu_slice bytes, char *text, size_t room)
-{
-    size_t used = 0;
-
-    assert(room > 4);
-    for (size_t i = 0; i < bytes.len; i++) {
-        unsigned char c = (unsigned char)bytes.data[i];
-
-        if (used == room - 4 && bytes.len - i > 3) {
-            memcpy(text + used, "...", 3);
-            used += 3;
-            break;
-        }
-        text[used++] = c < 0x20 || c > 0x7e ? '?' : (char)c;
-    }
-    text[used] = '\0';
-    return text;
-}
 
 static struct mu_slice first_line(struct mu_slice body)
 {
@@ -56,7 +38,7 @@ int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, 
     if (body.len == 0)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "HTTP %u, an empty answer", status);
     return mu_fail(reterr, MUSTER_EPROTOCOL, "HTTP %u, no JSON object but '%s'", status,
-                   mu_etcd_printable(first_line(body), sample, sizeof sample));
+                   mu_words_plain(first_line(body), sample, sizeof sample));
 }
 
 static int wrong(const char *path, const char *name, const char *kind, struct muster_error *reterr)

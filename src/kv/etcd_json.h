@@ -8,10 +8,6 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* Bytes from outside as part of a line: what is not printable becomes "?", and what is too long ends with "...".
- * Returns `text`. */
-const char *mu_etcd_printable(struct mu_slice bytes, char *text, size_t room);
-
 /* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no
  * JSON but '404 page not found'". */
 int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, struct muster_error *reterr);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/texts.h"
+#include "base/words.h"
 #include "store/greeting.h"
 #include "store/requests.h"
 #include "store/store.h"
@@ -78,25 +79,18 @@ static void finish(struct mu_calls *calls, struct mu_call *call)
     mu_list_push(&calls->finished, &call->link);
 }
 
-/* "get 'k' at 192.0.2.1:29500", "wait 'a' and 2 more". Keys are cut, and what cannot be printed is shown as a dot. */
+/* "get 'k' at 192.0.2.1:29500", "wait 'a' and 2 more". Keys are cut. */
 static void describe(const struct mu_calls *calls, const struct mu_call *call, char text[static DESCRIPTION_BYTES])
 {
     const struct muster_slice *key = call->count > 0 ? &call->keys[0] : &call->key;
-    char shown[KEY_SHOWN_BYTES + 1], more[32] = "";
-    size_t len = key->len < KEY_SHOWN_BYTES ? key->len : KEY_SHOWN_BYTES;
+    char shown[KEY_SHOWN_BYTES + sizeof "..."], more[32] = "";
     const char *at = calls->peer[0] != '\0' ? " at " : "";
 
-    for (size_t i = 0; i < len; i++) {
-        shown[i] = ((const char *)key->data)[i];
-        if (shown[i] < ' ' || shown[i] > '~')
-            shown[i] = '.';
-    }
-    shown[len] = '\0';
     if (call->count > 1)
         (void)snprintf(more, sizeof more, " and %zu more", call->count - 1);
-    if (len > 0)
-        (void)snprintf(text, DESCRIPTION_BYTES, "%s '%s%s'%s%s%s", mu_call_name(call->kind), shown,
-                       len < key->len ? "..." : "", more, at, calls->peer);
+    if (key->len > 0)
+        (void)snprintf(text, DESCRIPTION_BYTES, "%s '%s'%s%s%s", mu_call_name(call->kind),
+                       mu_words_plain(mu_slice(key->data, key->len), shown, sizeof shown), more, at, calls->peer);
     else
         (void)snprintf(text, DESCRIPTION_BYTES, "%s%s%s", mu_call_name(call->kind), at, calls->peer);
 }
