@@ -119,3 +119,13 @@ int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, .
     reterr->errnum = errnum;
     return code;
 }
+
+int mu_settle(const char *what, int rc, struct muster_error *error)
+{
+    if (rc > 0)
+        (void)mu_fail(error, MUSTER_EINTERNAL, "%s returned %d; expected 0 or an error", what, rc);
+    else if (rc < 0 && error->text[0] == '\0') /* it need not say why */
+        (void)mu_fail(error, rc, "%s", muster_error_text(rc));
+    error->code = rc > 0 ? MUSTER_EINTERNAL : rc;
+    return error->code;
+}

@@ -22,4 +22,8 @@ void mu_fail_looks_at(struct muster_error *reterr, const char *format, ...);
 int mu_fail_errno(struct muster_error *reterr, int errnum, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A call of a user's code, `what`, has returned `rc`: that decides, whatever the call has put into the error. Returns
+ * the code, which the error has, too. */
+int mu_settle(const char *what, int rc, struct muster_error *error);
+
 #endif

@@ -6,11 +6,6 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum {
-    SLICE_MS = 100,      /* a get waits this long for its key before others have their turn ... */
-    SLICE_SHORT_MS = 10, /* ... and this long if others wait */
-};
-
 MU_DEFINE_TEXTS(mu_user_handler_call_text, enum mu_user_handler_call, MU_USER_HANDLER_CALLS)
 
 void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned)
@@ -373,15 +368,6 @@ bool mu_user_handler_wants_turn(const struct mu_user_handler *b)
 
 /* ---- What comes back from the user's code ---- */
 
-void mu_user_handler_settle(const char *what, int rc, struct muster_error *error)
-{
-    if (rc > 0)
-        (void)mu_fail(error, MUSTER_EINTERNAL, "%s returned %d; expected 0 or an error", what, rc);
-    else if (rc < 0 && error->text[0] == '\0') /* it need not say why */
-        (void)mu_fail(error, rc, "%s", muster_error_text(rc));
-    error->code = rc > 0 ? MUSTER_EINTERNAL : rc;
-}
-
 int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr)
 {
     if (info->world_size >= 1 && info->rank >= 0 && info->rank < info->world_size)
@@ -394,16 +380,4 @@ int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muste
 bool mu_user_handler_needs_address(const struct muster_rdzv_info *info)
 {
     return info->bootstrap.master_port == 0 && info->store != NULL;
-}
-
-int64_t mu_user_handler_slice_ms(bool is_get, size_t orders_count, uint64_t left_ms)
-{
-    uint64_t slice_ms = !is_get ? INT64_MAX : orders_count > 1 ? SLICE_SHORT_MS : SLICE_MS;
-
-    return (int64_t)(left_ms == 0 ? 1 : left_ms < slice_ms ? left_ms : slice_ms);
-}
-
-bool mu_user_handler_is_sliced(bool is_get, int code, uint64_t left_ms)
-{
-    return is_get && code == MUSTER_ETIMEOUT && left_ms > 0;
 }

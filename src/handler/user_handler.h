@@ -54,13 +54,14 @@ enum mu_user_handler_state {
     MU_USER_HANDLER_DOWN, /* in a round, and the last question was answered with an error */
 };
 
-enum mu_user_handler_end { /* what was begun last, from the free on; in this order */
-                           MU_USER_HANDLER_SERVING,
-                           MU_USER_HANDLER_FREEING,
-                           MU_USER_HANDLER_ENDING_STORE,
-                           MU_USER_HANDLER_ENDING_JOB,
-                           MU_USER_HANDLER_ENDING_HANDLER,
-                           MU_USER_HANDLER_OVER,
+/* What was begun last, from the free on; in this order. */
+enum mu_user_handler_end {
+    MU_USER_HANDLER_SERVING,
+    MU_USER_HANDLER_FREEING,
+    MU_USER_HANDLER_ENDING_STORE,
+    MU_USER_HANDLER_ENDING_JOB,
+    MU_USER_HANDLER_ENDING_HANDLER,
+    MU_USER_HANDLER_OVER,
 };
 
 enum mu_user_handler_event_type {
@@ -84,13 +85,14 @@ struct mu_user_handler_event { /* borrows what it points to */
     bool begun; /* in every event: the call on the thread; else it waits behind one of the store */
 };
 
-enum mu_user_handler_effect_type {                          /* in this order: a tell may lead to the next step */
-                                   MU_USER_HANDLER_DO_CALL, /* call, ends_round; RETURNED follows */
-                                   MU_USER_HANDLER_DO_BESIDE, /* call, from another thread, while another one is under way; RETURNED follows */
-                                   MU_USER_HANDLER_DO_SAY_SLOW, /* call: it has not returned, and another one waits for it */
-                                   MU_USER_HANDLER_DO_END,      /* nothing is under way any more, and nothing follows */
-                                   MU_USER_HANDLER_DO_ABANDON, /* call: it has not returned in time. Nothing follows */
-                                   MU_USER_HANDLER_DO_TELL, /* tell, request, and what has come with the event: error, count, closed */
+/* In this order: a tell may lead to the next step. */
+enum mu_user_handler_effect_type {
+    MU_USER_HANDLER_DO_CALL,     /* call, ends_round; RETURNED follows */
+    MU_USER_HANDLER_DO_BESIDE,   /* call, from another thread, while another one is under way; RETURNED follows */
+    MU_USER_HANDLER_DO_SAY_SLOW, /* call: it has not returned, and another one waits for it */
+    MU_USER_HANDLER_DO_END,      /* nothing is under way any more, and nothing follows */
+    MU_USER_HANDLER_DO_ABANDON,  /* call: it has not returned in time. Nothing follows */
+    MU_USER_HANDLER_DO_TELL,     /* tell, request, and what has come with the event: error, count, closed */
 };
 
 struct mu_user_handler_effect {
@@ -132,15 +134,8 @@ bool mu_user_handler_wants_turn(const struct mu_user_handler *b);
 
 /* ---- What comes back from the user's code ---- */
 
-/* What a call returned decides, whatever it has put into the error. */
-void mu_user_handler_settle(const char *what, int rc, struct muster_error *error);
 int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr);
 /* The address at which the workers of the round meet is still to be put into its store: the handler gave none. */
 bool mu_user_handler_needs_address(const struct muster_rdzv_info *info);
-/* How long a call of the round's store may take, of `left_ms`. A get waits for its key: others have their turn in
- * between, sooner if there are some. */
-int64_t mu_user_handler_slice_ms(bool is_get, size_t orders_count, uint64_t left_ms);
-/* Whether a call of the round's store that ended with `code` is made again: a get whose time is not up. */
-bool mu_user_handler_is_sliced(bool is_get, int code, uint64_t left_ms);
 
 #endif

@@ -2,19 +2,16 @@
  *
  * Happy path: the agent asks to join, user_handler.c wants next_rendezvous(), the thread calls it, the loop is woken
  * and tells JOINED. While the round lasts, num_nodes_waiting() is called every look_ms. The agents' requests to the
- * store that came with the round (struct mu_kv) are calls on the same thread, in the order they came; a get that has to
- * wait for its key waits for a moment and goes behind the others, until its time is up.
+ * store that came with the round (struct mu_kv) are calls on the same thread, in the order they came (kv_lane_uv.h).
  *
  * Failures: what a call returns is told. A round's requests that are still waiting when the next round is asked for are
  * canceled. A call that does not return in the end is left behind with its thread (base/filethread.h), which touches
  * nothing but its own job and the user's handler; that is said in one line. */
 #include "handler/user_handler_uv.h"
 
-#include "base/filethread.h"
 #include "base/log.h"
 #include "handler/user_handler.h"
-#include "kv/kv.h"
-#include "kv/later_uv.h"
+#include "kv/kv_lane_uv.h"
 #include "rdzv/round_keys.h"
 
 #include <assert.h>
@@ -23,7 +20,7 @@
 #include <stdlib.h>
 #include <uv.h>
 
-enum { ORDERS_MAX = 128 }; /* requests to the store under way; the agent's machines have fewer */
+enum { REQUESTS_MAX = 128 }; /* requests to the store under way; the agent's machines have fewer */
 
 struct blocking {
     struct mu_handler handler;
@@ -67,27 +64,11 @@ struct call {
     struct muster_error error;
 };
 
-/* A request to the round's store, likewise. */
-struct order {
-    struct mu_file_job job;
-    struct mu_list link; /* in the view's orders */
-    struct view *view;   /* the loop's side only */
-    struct mu_kv_request *request;
-    struct muster_store *store;
-    enum mu_kv_kind kind;
-    struct mu_buf key, value, expected;
-    int64_t number, timeout_ms;
-    struct muster_bytes bytes;
-    bool found;
-    struct muster_error error;
-};
-
 struct view { /* what an agent asks through */
     struct mu_kv kv;
     struct mu_list link;
-    struct blocking *b;    /* until it is closed */
-    struct mu_list orders; /* under way */
-    size_t orders_count;
+    struct blocking *b; /* until it is closed */
+    struct mu_kv_lane lane;
     struct mu_later later; /* answers without a call */
     mu_kv_closed *on_closed;
     void *closed_ctx;
@@ -155,7 +136,7 @@ static void run_call(struct mu_file_job *job)
     struct call *call = MU_LIST_ITEM(job, struct call, job);
 
     atomic_store(&call->begun, true);
-    mu_user_handler_settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
+    (void)mu_settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
 }
 
 static void drop_call(struct mu_file_job *job)
@@ -166,126 +147,9 @@ static void drop_call(struct mu_file_job *job)
     free(call);
 }
 
-/* ---- On the thread: the round's store ---- */
+/* ---- Requests to the store ---- */
 
-static struct muster_slice slice_of(const struct mu_buf *buf)
-{
-    return (struct muster_slice){ buf->data, buf->len };
-}
-
-static int ask_store(struct order *order)
-{
-    struct muster_slice key = slice_of(&order->key), value = slice_of(&order->value);
-
-    switch (order->kind) {
-    case MU_KV_GET:
-        return muster_store_get(order->store, key, order->timeout_ms, &order->bytes, &order->error);
-    case MU_KV_SET:
-        return muster_store_set(order->store, key, value, order->timeout_ms, &order->error);
-    case MU_KV_ADD:
-        return muster_store_add(order->store, key, order->number, order->timeout_ms, &order->number, &order->error);
-    case MU_KV_COMPARE_SET:
-        return muster_store_compare_set(order->store, key, slice_of(&order->expected), value, order->timeout_ms,
-                                        &order->bytes, &order->error);
-    case MU_KV_CHECK:
-        return muster_store_check(order->store, &key, 1, order->timeout_ms, &order->found, &order->error);
-    default:
-        assert(order->kind == MU_KV_DELETE);
-        return muster_store_delete_key(order->store, key, order->timeout_ms, &order->found, &order->error);
-    }
-}
-
-static void run_order(struct mu_file_job *job)
-{
-    struct order *order = MU_LIST_ITEM(job, struct order, job);
-
-    order->error = (struct muster_error){ 0 };
-    mu_user_handler_settle("the store's call", ask_store(order), &order->error);
-}
-
-static void free_order(struct order *order)
-{
-    muster_bytes_done(&order->bytes);
-    mu_buf_done(&order->key);
-    mu_buf_done(&order->value);
-    mu_buf_done(&order->expected);
-    free(order);
-}
-
-static void drop_order(struct mu_file_job *job)
-{
-    free_order(MU_LIST_ITEM(job, struct order, job));
-}
-
-/* ---- Requests to the store, on the loop ---- */
-
-/* `canceled` or done, with the error that is there. */
-static void answer_later(struct view *view, struct mu_kv_request *request, int rc)
-{
-    request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
-    mu_later_push(&view->later, &request->link);
-}
-
-static void forget_order(struct order *order)
-{
-    mu_list_remove(&order->link);
-    order->view->orders_count--;
-}
-
-/* The thread drops what it has of them. */
-static void cancel_orders(struct view *view, bool waiting_only)
-{
-    struct mu_list *link = view->orders.next;
-
-    while (link != &view->orders) {
-        struct order *order = MU_LIST_ITEM(link, struct order, link);
-        struct mu_kv_request *request = order->request;
-
-        link = link->next;
-        if (waiting_only && order->kind != MU_KV_GET)
-            continue;
-        forget_order(order);
-        mu_filethread_cancel(&order->job);
-        answer_later(view, request, mu_fail(&request->error, MUSTER_ECANCELED, "the round is over"));
-    }
-}
-
-static uint64_t left_ms(const struct order *order)
-{
-    uint64_t now_ms = uv_now(order->view->b->loop), until_ms = order->request->started_ms + order->request->timeout_ms;
-
-    return until_ms > now_ms ? until_ms - now_ms : 0;
-}
-
-static void submit_order(struct order *order)
-{
-    const struct view *view = order->view;
-
-    order->timeout_ms = mu_user_handler_slice_ms(order->kind == MU_KV_GET, view->orders_count, left_ms(order));
-    mu_filethread_submit(view->b->thread, &order->job);
-}
-
-static void on_ordered(struct mu_file_job *job)
-{
-    struct order *order = MU_LIST_ITEM(job, struct order, job);
-    struct mu_kv_request *request = order->request;
-
-    if (mu_user_handler_is_sliced(order->kind == MU_KV_GET, order->error.code, left_ms(order))) {
-        submit_order(order); /* behind what came meanwhile */
-        return;
-    }
-    forget_order(order);
-    request->rc = order->error.code;
-    request->error = order->error;
-    if (request->rc < 0)
-        (void)mu_wrap(&request->error, request->rc, "%s", mu_kv_kind_text(order->kind));
-    request->found = order->found;
-    request->number = order->number;
-    request->bytes = order->bytes;
-    order->bytes = (struct muster_bytes){ 0 };
-    free_order(order);
-    request->done(request);
-}
+static const char round_over[] = "the round is over";
 
 /* The store is the round's: its keys have no prefix there, as with PyTorch's agents. */
 static struct muster_slice own_key(const struct blocking *b, struct muster_slice key)
@@ -300,52 +164,31 @@ static struct muster_slice own_key(const struct blocking *b, struct muster_slice
     return key;
 }
 
-static int fill_order(struct order *order, const struct mu_kv_request *request, struct muster_slice key)
+static int begin(struct view *view, struct mu_kv_request *request, struct muster_error *reterr)
 {
-    if (mu_buf_append(&order->key, key.data, key.len, SIZE_MAX) < 0 ||
-        mu_buf_append(&order->value, request->value.data, request->value.len, SIZE_MAX) < 0 ||
-        mu_buf_append(&order->expected, request->token.data, request->token.len, SIZE_MAX) < 0)
-        return MUSTER_ENOMEM;
-    return 0;
-}
-
-static int begin_order(struct view *view, struct mu_kv_request *request, struct muster_error *reterr)
-{
-    struct blocking *b = view->b;
-    struct order *order;
+    const struct blocking *b = view->b;
+    struct mu_kv_request asked = *request;
 
     if (b->store == NULL)
         return mu_fail(reterr, MUSTER_ECANCELED, "there is no round, or it has no store");
-    if (view->orders_count == ORDERS_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "%d requests are under way", ORDERS_MAX);
-    order = calloc(1, sizeof *order);
-    if (order == NULL || fill_order(order, request, own_key(b, request->key)) < 0) {
-        if (order != NULL)
-            free_order(order);
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a request");
-    }
-    order->job = (struct mu_file_job){ .run = run_order, .done = on_ordered, .drop = drop_order };
-    order->view = view;
-    order->request = request;
-    order->store = b->store;
-    order->kind = request->kind;
-    order->number = request->number;
-    mu_list_push(&view->orders, &order->link);
-    view->orders_count++;
-    submit_order(order);
-    return 0;
+    if (view->lane.count == REQUESTS_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "%d requests are under way", REQUESTS_MAX);
+    view->lane.store = b->store;
+    asked.key = own_key(b, request->key);
+    return mu_kv_lane_submit(&view->lane, request, &asked, reterr);
 }
 
 static void view_submit(struct mu_kv *kv, struct mu_kv_request *request)
 {
     struct view *view = (struct view *)kv;
-    int rc;
+    struct muster_error error;
 
     assert(view->b != NULL);
     mu_kv_begin(request, uv_now(view->b->loop));
-    rc = begin_order(view, request, &request->error);
-    if (rc < 0)
-        answer_later(view, request, rc);
+    if (begin(view, request, &error) == 0)
+        return;
+    mu_kv_fail(request, error.code, &error);
+    mu_later_push(&view->later, &request->link);
 }
 
 static void on_view_closed(void *ctx)
@@ -360,7 +203,7 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct view *view = (struct view *)kv;
 
-    cancel_orders(view, false);
+    mu_kv_lane_cancel(&view->lane, false, round_over);
     mu_list_remove(&view->link);
     view->b = NULL;
     view->on_closed = closed;
@@ -384,8 +227,8 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
     view->kv.ops = &view_ops;
     view->b = b;
-    mu_list_init(&view->orders);
     mu_later_open(&view->later, b->loop, mu_kv_tell);
+    mu_kv_lane_init(&view->lane, b->thread, &view->later);
     mu_list_push(&b->views, &view->link);
     *ret_kv = &view->kv;
     return 0;
@@ -451,7 +294,7 @@ static void end_round(struct blocking *b)
 {
     b->store = NULL;
     for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
-        cancel_orders(MU_LIST_ITEM(link, struct view, link), true);
+        mu_kv_lane_cancel(&MU_LIST_ITEM(link, struct view, link)->lane, true, round_over);
 }
 
 static void make(struct mu_filethread *thread, struct call *call, enum mu_user_handler_call which)

@@ -3,6 +3,7 @@
 #include "pure.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 enum { TEXT_MAX = sizeof((struct muster_error *)NULL)->text };
 
@@ -169,6 +170,32 @@ static void an_errno_value_stays_until_the_next_failure(void **state)
     assert_int_equal(err.errnum, 0);
 }
 
+static void what_a_call_returns_decides(void **state)
+{
+    static const struct {
+        int rc;
+        const char *said; /* by the call */
+        int code;
+        const char *text;
+    } rows[] = {
+        { 0, "", 0, "" },
+        { 0, "ignored", 0, "ignored" },
+        { MUSTER_ETIMEOUT, "why", MUSTER_ETIMEOUT, "why" },
+        { MUSTER_ETIMEOUT, "", MUSTER_ETIMEOUT, NULL },
+        { 7, "", MUSTER_EINTERNAL, "f() returned 7; expected 0 or an error" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error = { .code = 99 };
+
+        (void)snprintf(error.text, sizeof error.text, "%s", rows[i].said);
+        assert_int_equal(mu_settle("f()", rows[i].rc, &error), rows[i].code);
+        assert_int_equal(error.code, rows[i].code);
+        assert_string_equal(error.text, rows[i].text != NULL ? rows[i].text : muster_error_text(rows[i].rc));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +210,7 @@ int main(void)
         cmocka_unit_test(the_cut_is_right_at_the_last_byte),
         cmocka_unit_test(errno_values_get_a_code_and_their_own_words),
         cmocka_unit_test(an_errno_value_stays_until_the_next_failure),
+        cmocka_unit_test(what_a_call_returns_decides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

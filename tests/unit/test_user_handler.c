@@ -443,20 +443,8 @@ static void the_next_round_and_the_end_take_the_store_away(void **state)
     }
 }
 
-static void what_a_call_returns_decides(void **state)
+static void a_place_in_the_world_is_checked(void **state)
 {
-    static const struct {
-        int rc;
-        const char *said; /* by the call */
-        int code;
-        const char *text;
-    } rows[] = {
-        { 0, "", 0, "" },
-        { 0, "ignored", 0, "ignored" },
-        { MUSTER_ETIMEOUT, "why", MUSTER_ETIMEOUT, "why" },
-        { MUSTER_ETIMEOUT, "", MUSTER_ETIMEOUT, NULL },
-        { 7, "", MUSTER_EINTERNAL, "f() returned 7; expected 0 or an error" },
-    };
     static const struct {
         int64_t rank, world_size;
         bool is_good;
@@ -465,34 +453,11 @@ static void what_a_call_returns_decides(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        struct muster_error error = { .code = 99 };
-
-        (void)snprintf(error.text, sizeof error.text, "%s", rows[i].said);
-        mu_user_handler_settle("f()", rows[i].rc, &error);
-        assert_int_equal(error.code, rows[i].code);
-        assert_string_equal(error.text, rows[i].text != NULL ? rows[i].text : muster_error_text(rows[i].rc));
-    }
     for (size_t i = 0; i < COUNT(infos); i++) {
         struct muster_rdzv_info info = { .rank = infos[i].rank, .world_size = infos[i].world_size };
 
         assert_int_equal(mu_user_handler_check_info(&info, NULL), infos[i].is_good ? 0 : MUSTER_EINTERNAL);
     }
-}
-
-static void a_get_lets_others_have_their_turn(void **state)
-{
-    (void)state;
-    assert_int_equal(mu_user_handler_slice_ms(true, 1, 5000), 100);
-    assert_int_equal(mu_user_handler_slice_ms(true, 2, 5000), 10);
-    assert_int_equal(mu_user_handler_slice_ms(true, 2, 7), 7);
-    assert_int_equal(mu_user_handler_slice_ms(true, 1, 0), 1);
-    assert_int_equal(mu_user_handler_slice_ms(false, 2, 5000), 5000);
-    assert_true(mu_user_handler_is_sliced(true, MUSTER_ETIMEOUT, 1));
-    assert_false(mu_user_handler_is_sliced(true, MUSTER_ETIMEOUT, 0));
-    assert_false(mu_user_handler_is_sliced(true, MUSTER_ELOST, 1));
-    assert_false(mu_user_handler_is_sliced(true, 0, 1));
-    assert_false(mu_user_handler_is_sliced(false, MUSTER_ETIMEOUT, 1));
 }
 
 static void an_address_is_put_into_the_store_if_the_handler_gave_none(void **state)
@@ -570,8 +535,7 @@ int main(void)
         cmocka_unit_test(a_call_that_waits_for_the_store_names_the_store),
         cmocka_unit_test(what_returns_after_it_was_abandoned_changes_nothing),
         cmocka_unit_test(the_next_round_and_the_end_take_the_store_away),
-        cmocka_unit_test(what_a_call_returns_decides),
-        cmocka_unit_test(a_get_lets_others_have_their_turn),
+        cmocka_unit_test(a_place_in_the_world_is_checked),
         cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
         cmocka_unit_test(without_threads_there_are_no_calls),
     };
