@@ -43,6 +43,11 @@ struct answer {
     struct muster_error error; /* code 0: none */
 };
 
+struct seen {
+    enum mu_blocking_standing standing;
+    bool closed; /* it stays so */
+};
+
 struct blocking {
     struct muster_rdzv base;
     char *backend, *run_id;
@@ -74,8 +79,7 @@ struct blocking {
     /* Under lock. */
     enum muster_rdzv_request awaited; /* UNKNOWN: none, or `answer` is there */
     struct answer answer;
-    enum mu_blocking_standing standing;
-    bool closed;             /* was seen closed, and stays so */
+    struct seen seen;
     struct muster_node self; /* for the record; its name is ours. NULL: not known */
 };
 
@@ -89,37 +93,27 @@ static struct blocking *blocking_on(struct mu_loop_thread *thread)
     return MU_LIST_ITEM(thread, struct blocking, thread);
 }
 
-static bool is_seen_closed(struct blocking *b)
+static struct seen seen_by(struct blocking *b)
 {
-    bool closed;
+    struct seen seen;
 
     (void)pthread_mutex_lock(&b->lock);
-    closed = b->closed;
+    seen = b->seen;
     (void)pthread_mutex_unlock(&b->lock);
-    return closed;
-}
-
-static enum mu_blocking_standing standing_of(struct blocking *b)
-{
-    enum mu_blocking_standing standing;
-
-    (void)pthread_mutex_lock(&b->lock);
-    standing = b->standing;
-    (void)pthread_mutex_unlock(&b->lock);
-    return standing;
+    return seen;
 }
 
 static bool is_member(struct blocking *b)
 {
-    return mu_blocking_is_member(standing_of(b));
+    return mu_blocking_is_member(seen_by(b).standing);
 }
 
 /* ---- The thread's side ---- */
 
 static void remember(struct blocking *b, const struct muster_rdzv_event *event)
 {
-    b->standing = mu_blocking_after(b->standing, event);
-    b->closed = b->closed || event->type == MUSTER_RDZV_CLOSED;
+    b->seen.standing = mu_blocking_after(b->seen.standing, event);
+    b->seen.closed = b->seen.closed || event->type == MUSTER_RDZV_CLOSED;
     if (event->type == MUSTER_RDZV_JOINED && b->store == STORE_MOVES &&
         !b->handler->ops->endpoint(b->handler, b->host, sizeof b->host, &b->port))
         b->host[0] = '\0';
@@ -392,7 +386,7 @@ static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     struct answer answer = { .closed = true };
     struct muster_error error = { 0 };
 
-    if (!is_seen_closed(b) && look(b, &answer, &error) < 0)
+    if (!seen_by(b).closed && look(b, &answer, &error) < 0)
         return failed(b, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
     *ret_closed = answer.closed;
     return 0;
@@ -405,7 +399,7 @@ static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struc
     struct muster_error error = { 0 };
     int rc = look(b, &answer, &error);
 
-    if (mu_blocking_nodes_waiting(standing_of(b), rc, answer.count, ret_count) < 0)
+    if (mu_blocking_nodes_waiting(seen_by(b).standing, rc, answer.count, ret_count) < 0)
         return failed(b, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
     return 0;
 }
@@ -414,7 +408,7 @@ static int close_rdzv(struct blocking *b, struct muster_error *reterr)
 {
     struct answer answer;
 
-    return is_seen_closed(b) ? 0 : ask_and_wait(b, MUSTER_RDZV_REQUEST_CLOSE, b->handler->ops->close, &answer, reterr);
+    return seen_by(b).closed ? 0 : ask_and_wait(b, MUSTER_RDZV_REQUEST_CLOSE, b->handler->ops->close, &answer, reterr);
 }
 
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
@@ -603,13 +597,32 @@ static int start_on_backend(struct blocking *b, uv_loop_t *loop, uint64_t patien
     return mu_dynamic_start(loop, &b->config, kv, listener, ctx, ret_handler, reterr);
 }
 
+/* A table of an older program may be shorter than ours, but not without these. */
+#define HAS(ops, member)                                                                                               \
+    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
+
+static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
+                       struct muster_error *reterr)
+{
+    if (backend == NULL || backend->ops == NULL || !HAS(backend->ops, name) || backend->ops->name[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
+    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
+        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state",
+                       backend->ops->name);
+    if (store == NULL || store->ops == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
+    return 0;
+}
+
 static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
                           struct muster_rdzv_backend *backend, struct muster_rdzv **ret_rdzv,
                           struct muster_error *reterr)
 {
     struct blocking *b = NULL;
-    int rc = new_blocking(config->backend, config->run_id, &b, reterr);
+    int rc = check_parts(store, backend, reterr);
 
+    if (rc == 0)
+        rc = new_blocking(config->backend, config->run_id, &b, reterr);
     if (rc < 0)
         return rc;
     assert(b != NULL);
@@ -640,23 +653,6 @@ static int creation_failed(const struct mu_dynamic_config *config, int rc, struc
     return rc;
 }
 
-/* A table of an older program may be shorter than ours, but not without these. */
-#define HAS(ops, member)                                                                                               \
-    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
-
-static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
-                       struct muster_error *reterr)
-{
-    if (backend == NULL || backend->ops == NULL || !HAS(backend->ops, name) || backend->ops->name[0] == '\0')
-        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
-    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
-        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state",
-                       backend->ops->name);
-    if (store == NULL || store->ops == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
-    return 0;
-}
-
 static const char *name_of(const struct muster_rdzv_backend *backend)
 {
     return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
@@ -674,8 +670,6 @@ int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings
     struct muster_error error = { .code = 0 };
     int rc = mu_blocking_settle(settings, &config, &error);
 
-    if (rc == 0)
-        rc = check_parts(store, backend, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
@@ -698,8 +692,6 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
         rc = mu_bind_from_params(params, &config.bind, &error);
     if (rc == 0)
         rc = mu_boot_master_from_params(params, &config.master, &error);
-    if (rc == 0)
-        rc = check_parts(store, backend, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;

@@ -60,11 +60,13 @@ static const char *name_of(const struct wrapper *w)
     return w->plugin->backend->name;
 }
 
-static void end_if_over(struct wrapper *w)
+static void handle_closed(void *ctx)
 {
+    struct wrapper *w = ctx;
     void (*done)(void *ctx) = w->done;
     void *done_ctx = w->done_ctx;
 
+    w->closing--;
     if (w->state != OVER || w->closing > 0)
         return;
     free(w);
@@ -78,8 +80,7 @@ static void on_service_closed(uv_handle_t *handle)
     struct wrapper *w = service->wrapper;
 
     free(service);
-    w->closing--;
-    end_if_over(w);
+    handle_closed(w);
 }
 
 static void close_service(struct service *service)
@@ -143,13 +144,6 @@ static void *host_timer_start(void *ctx, int64_t delay_ms, void (*fire)(void *ar
     return service;
 }
 
-static void host_timer_stop(void *ctx, void *timer)
-{
-    (void)ctx;
-    if (timer != NULL)
-        close_service(timer);
-}
-
 /* A descriptor with an error is all it is watched for: the back end finds the error when it uses it. */
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
@@ -186,11 +180,11 @@ static void *host_fd_watch(void *ctx, int fd, unsigned events, void (*ready)(voi
     return service;
 }
 
-static void host_fd_unwatch(void *ctx, void *watch)
+static void host_stop(void *ctx, void *service)
 {
     (void)ctx;
-    if (watch != NULL)
-        close_service(watch);
+    if (service != NULL)
+        close_service(service);
 }
 
 static void host_log(void *ctx, enum muster_log_level level, const char *line)
@@ -210,9 +204,9 @@ static const struct muster_host host_template = {
     .size = sizeof host_template,
     .now_ms = host_now_ms,
     .timer_start = host_timer_start,
-    .timer_stop = host_timer_stop,
+    .timer_stop = host_stop,
     .fd_watch = host_fd_watch,
-    .fd_unwatch = host_fd_unwatch,
+    .fd_unwatch = host_stop,
     .log = host_log,
     .fail = host_fail,
     .params_endpoint = muster_rdzv_params_endpoint,
@@ -238,20 +232,12 @@ static void close_services(struct wrapper *w)
         close_service(MU_LIST_ITEM(link, struct service, link));
 }
 
-static void on_later_closed(void *ctx)
-{
-    struct wrapper *w = ctx;
-
-    w->closing--;
-    end_if_over(w);
-}
-
 static void end(struct wrapper *w)
 {
     w->state = OVER;
     close_services(w);
     w->closing++;
-    mu_later_close(&w->later, on_later_closed, w);
+    mu_later_close(&w->later, handle_closed, w);
 }
 
 static void on_inner_freed(void *ctx)

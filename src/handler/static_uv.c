@@ -73,8 +73,10 @@ static int write_own(struct handler *h, const char *what, int64_t number, const 
 
 /* ---- Closing ---- */
 
-static void part_closed(struct handler *h)
+static void part_closed(void *ctx)
 {
+    struct handler *h = ctx;
+
     assert(h->parts_closing > 0);
     if (--h->parts_closing == 0)
         feed(h, (struct mu_static_event){ .type = MU_STATIC_ON_CLOSED });
@@ -95,11 +97,6 @@ static void on_server_closed(struct mu_server *server, void *ctx)
 static void on_timer_closed(uv_handle_t *timer)
 {
     part_closed(timer->data);
-}
-
-static void on_later_closed(void *ctx)
-{
-    part_closed(ctx);
 }
 
 static void close_client(struct handler *h)
@@ -138,7 +135,7 @@ static void close_parts(struct handler *h)
     if (h->group.state == MU_STATIC_ENDING) {
         h->parts_closing += 2;
         uv_close((uv_handle_t *)&h->timer, on_timer_closed);
-        mu_later_close(&h->later, on_later_closed, h);
+        mu_later_close(&h->later, part_closed, h);
     }
     part_closed(h);
 }

@@ -70,8 +70,6 @@ struct view { /* what an agent asks through */
     struct blocking *b; /* until it is closed */
     struct mu_kv_lane lane;
     struct mu_later later; /* answers without a call */
-    mu_kv_closed *on_closed;
-    void *closed_ctx;
 };
 
 static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned);
@@ -195,7 +193,7 @@ static void on_view_closed(void *ctx)
 {
     struct view *view = ctx;
 
-    view->on_closed(&view->kv, view->closed_ctx);
+    view->kv.on_closed(&view->kv, view->kv.closed_ctx);
     free(view);
 }
 
@@ -206,8 +204,7 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     mu_kv_lane_cancel(&view->lane, false, round_over);
     mu_list_remove(&view->link);
     view->b = NULL;
-    view->on_closed = closed;
-    view->closed_ctx = ctx;
+    mu_kv_begin_close(kv, closed, ctx);
     mu_later_close(&view->later, on_view_closed, view);
 }
 
@@ -319,6 +316,14 @@ static void free_call(struct call *call)
         drop_call(&call->job);
 }
 
+static void end_threads(struct blocking *b)
+{
+    free_call(b->call);
+    free_call(b->beside_call);
+    (void)mu_filethread_free(b->thread); /* one that hangs is left behind, with its call */
+    (void)mu_filethread_free(b->beside);
+}
+
 /* Before the loop has anything of it, or when it has nothing any more. */
 static void destroy(struct blocking *b)
 {
@@ -351,10 +356,7 @@ static void on_over(void *ctx)
     struct blocking *b = ctx;
 
     assert(mu_list_empty(&b->views));
-    free_call(b->call);
-    free_call(b->beside_call);
-    (void)mu_filethread_free(b->thread); /* one that hangs is left behind, with its call */
-    (void)mu_filethread_free(b->beside);
+    end_threads(b);
     b->handles = 3;
     uv_close((uv_handle_t *)&b->timer, on_handle_closed);
     uv_close((uv_handle_t *)&b->rang, on_handle_closed);
@@ -563,10 +565,7 @@ static int start(struct blocking *b, const char *local_addr, struct muster_error
     }
     if (rc == 0)
         return 0;
-    free_call(b->call);
-    free_call(b->beside_call);
-    (void)mu_filethread_free(b->thread);
-    (void)mu_filethread_free(b->beside);
+    end_threads(b);
     destroy(b);
     return rc;
 }
