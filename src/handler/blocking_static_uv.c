@@ -18,18 +18,18 @@ static struct blocking *blocking(struct muster_rdzv *rdzv)
     return (struct blocking *)rdzv;
 }
 
-static const char *get_backend(const struct muster_rdzv *rdzv)
+static const char *static_name(const struct muster_rdzv *rdzv)
 {
     (void)rdzv;
     return "static";
 }
 
-static const char *get_run_id(const struct muster_rdzv *rdzv)
+static const char *static_run_id(const struct muster_rdzv *rdzv)
 {
     return ((const struct blocking *)rdzv)->place.run_id;
 }
 
-static bool shares_store(const struct muster_rdzv *rdzv)
+static bool static_shares_store(const struct muster_rdzv *rdzv)
 {
     (void)rdzv;
     return true;
@@ -72,7 +72,7 @@ static int open_stores(struct blocking *b, struct muster_error *reterr)
     return 0;
 }
 
-static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+static int static_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
 {
     struct blocking *b = blocking(rdzv);
     int rc = 0;
@@ -86,7 +86,7 @@ static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *re
     return rc;
 }
 
-static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+static int static_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
     (void)rdzv;
     (void)reterr;
@@ -94,14 +94,14 @@ static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     return 0;
 }
 
-static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
+static int static_close(struct muster_rdzv *rdzv, struct muster_error *reterr)
 {
     (void)rdzv;
     (void)reterr;
     return 0;
 }
 
-static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
+static int static_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
 {
     (void)rdzv;
     (void)reterr;
@@ -109,7 +109,7 @@ static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struc
     return 0;
 }
 
-static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+static int static_shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
     (void)rdzv;
     (void)reterr;
@@ -117,7 +117,7 @@ static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_e
     return 0;
 }
 
-static void free_blocking(struct muster_rdzv *rdzv)
+static void static_free(struct muster_rdzv *rdzv)
 {
     struct blocking *b = blocking(rdzv);
 
@@ -128,17 +128,17 @@ static void free_blocking(struct muster_rdzv *rdzv)
     free(b);
 }
 
-static const struct muster_rdzv_ops blocking_ops = {
-    .size = sizeof blocking_ops,
-    .get_backend = get_backend,
-    .get_run_id = get_run_id,
-    .use_agent_store = shares_store,
-    .next_rendezvous = next_rendezvous,
-    .is_closed = is_closed,
-    .set_closed = set_closed,
-    .num_nodes_waiting = num_nodes_waiting,
-    .shutdown = shut_down,
-    .free = free_blocking,
+static const struct muster_rdzv_ops static_ops = {
+    .size = sizeof static_ops,
+    .get_backend = static_name,
+    .get_run_id = static_run_id,
+    .use_agent_store = static_shares_store,
+    .next_rendezvous = static_next,
+    .is_closed = static_is_closed,
+    .set_closed = static_close,
+    .num_nodes_waiting = static_waiting,
+    .shutdown = static_shut_down,
+    .free = static_free,
 };
 
 /* Takes `place`, also on failure. `rc`: what came of reading it. */
@@ -156,7 +156,7 @@ static int new_blocking(int rc, struct mu_static_place *place, struct muster_rdz
         mu_static_place_done(place);
         return mu_wrap(reterr, rc, "make a static rendezvous");
     }
-    b->base.ops = &blocking_ops;
+    b->base.ops = &static_ops;
     b->place = *place;
     (void)pthread_mutex_init(&b->lock, NULL);
     *ret_rdzv = &b->base;
@@ -184,7 +184,7 @@ int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params
 
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv)
 {
-    return rdzv->ops == &blocking_ops;
+    return rdzv->ops == &static_ops;
 }
 
 int mu_rdzv_static_start_twin(uv_loop_t *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener, void *ctx,

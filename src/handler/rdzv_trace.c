@@ -18,46 +18,22 @@ static const struct {
 #undef X
 };
 
-const char *mu_rdzv_trace_operation(enum mu_rdzv_trace_kind kind)
-{
-    return steps[kind].operation;
-}
-
-enum muster_node_state mu_rdzv_trace_state(enum mu_rdzv_trace_kind kind)
-{
-    return steps[kind].state;
-}
-
 enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action)
 {
-    switch (action) {
-    case MU_RDZV_KEEP_ALIVE:
-        return MU_RDZV_TRACE_KEEPS_ALIVE;
-    case MU_RDZV_ADD_TO_PARTICIPANTS:
-        return MU_RDZV_TRACE_ADDS_TO_PARTICIPANTS;
-    case MU_RDZV_ADD_TO_WAIT_LIST:
-        return MU_RDZV_TRACE_ADDS_TO_WAIT_LIST;
-    case MU_RDZV_ADD_TO_REDUNDANCY_LIST:
-        return MU_RDZV_TRACE_ADDS_TO_REDUNDANCY_LIST;
-    case MU_RDZV_REMOVE_FROM_PARTICIPANTS:
-        return MU_RDZV_TRACE_REMOVES_FROM_PARTICIPANTS;
-    case MU_RDZV_REMOVE_FROM_WAIT_LIST:
-        return MU_RDZV_TRACE_REMOVES_FROM_WAIT_LIST;
-    case MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST:
-        return MU_RDZV_TRACE_REMOVES_FROM_REDUNDANCY_LIST;
-    case MU_RDZV_MARK_COMPLETE:
-        return MU_RDZV_TRACE_MARKS_COMPLETE;
-    case MU_RDZV_MARK_CLOSED:
-        return MU_RDZV_TRACE_MARKS_CLOSED;
-    case MU_RDZV_SYNC:
-    case MU_RDZV_ERROR_CLOSED:
-    case MU_RDZV_ERROR_TIMEOUT:
-    case MU_RDZV_ERROR_GRACEFUL_EXIT:
-    case MU_RDZV_FINISH:
-        break;
-    }
-    assert(!mu_rdzv_action_writes(action));
-    return MU_RDZV_TRACE_SYNCED;
+    static const enum mu_rdzv_trace_kind kinds[] = {
+        [MU_RDZV_KEEP_ALIVE] = MU_RDZV_TRACE_KEEPS_ALIVE,
+        [MU_RDZV_ADD_TO_PARTICIPANTS] = MU_RDZV_TRACE_ADDS_TO_PARTICIPANTS,
+        [MU_RDZV_ADD_TO_WAIT_LIST] = MU_RDZV_TRACE_ADDS_TO_WAIT_LIST,
+        [MU_RDZV_ADD_TO_REDUNDANCY_LIST] = MU_RDZV_TRACE_ADDS_TO_REDUNDANCY_LIST,
+        [MU_RDZV_REMOVE_FROM_PARTICIPANTS] = MU_RDZV_TRACE_REMOVES_FROM_PARTICIPANTS,
+        [MU_RDZV_REMOVE_FROM_WAIT_LIST] = MU_RDZV_TRACE_REMOVES_FROM_WAIT_LIST,
+        [MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST] = MU_RDZV_TRACE_REMOVES_FROM_REDUNDANCY_LIST,
+        [MU_RDZV_MARK_COMPLETE] = MU_RDZV_TRACE_MARKS_COMPLETE,
+        [MU_RDZV_MARK_CLOSED] = MU_RDZV_TRACE_MARKS_CLOSED,
+    };
+
+    assert(mu_rdzv_action_writes(action));
+    return kinds[action];
 }
 
 /* ---- Words ---- */
@@ -220,13 +196,13 @@ void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story)
     mu_log(MUSTER_LOG_DEBUG, "%s", text);
     if (!wanted)
         return;
-    mu_event_record((struct muster_event_record){ .name = mu_rdzv_trace_operation(story.kind),
+    mu_event_record((struct muster_event_record){ .name = steps[story.kind].operation,
                                                   .run_id = who->run_id,
                                                   .hostname = who->node.name.data,
                                                   .pid = who->node.pid,
                                                   .local_id = who->node.local_id,
                                                   .rank = story.kind == MU_RDZV_TRACE_JOINED ? story.rank : -1,
-                                                  .node_state = mu_rdzv_trace_state(story.kind),
+                                                  .node_state = steps[story.kind].state,
                                                   .error = story.error != NULL ? story.error->text : NULL },
                     "%s", text);
 }

@@ -75,8 +75,6 @@ struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64
                                char hostname[static MU_HANDLER_NAME_MAX]);
 struct mu_teller mu_teller_of(const char *run_id, const struct muster_node *node);
 
-const char *mu_rdzv_trace_operation(enum mu_rdzv_trace_kind kind);
-enum muster_node_state mu_rdzv_trace_state(enum mu_rdzv_trace_kind kind);
 enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action); /* one that writes */
 /* The message. Returns `ret_text`. Pure. */
 const char *mu_rdzv_trace_text(const struct mu_teller *who, const struct mu_rdzv_trace *story,

@@ -6,6 +6,7 @@
 #include "kv/later_uv.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
+#include "store/table.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -156,14 +157,11 @@ static void free_memory(struct handler *h)
 static void on_count(void *ctx, struct mu_slice value)
 {
     struct handler *h = ctx;
-    char text[32];
-    size_t len = value.len < sizeof text - 1 ? value.len : sizeof text - 1;
+    int64_t number = 0;
 
-    memcpy(text, value.data, len);
-    text[len] = '\0';
-    feed(h, (struct mu_static_event){ .type = MU_STATIC_ON_COUNTED,
-                                      .connection = mu_server_writer(h->server),
-                                      .number = strtoll(text, NULL, 10) });
+    (void)mu_table_number(value, &number);
+    feed(h, (struct mu_static_event){
+                .type = MU_STATIC_ON_COUNTED, .connection = mu_server_writer(h->server), .number = number });
 }
 
 static void on_announced(void *ctx, struct mu_slice value)

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "store/loop_thread_uv.h"
 #include "store/server_uv.h"
+#include "store/table.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -178,13 +179,9 @@ struct count {
 static void on_value(void *ctx, struct mu_slice value)
 {
     struct count *count = ctx;
-    char text[32];
-    size_t len = value.len < sizeof text - 1 ? value.len : sizeof text - 1;
 
-    memcpy(text, value.data, len);
-    text[len] = '\0';
     (void)pthread_mutex_lock(&count->lock);
-    count->seen = strtoll(text, NULL, 10);
+    (void)mu_table_number(value, &count->seen);
     (void)pthread_cond_signal(&count->changed);
     (void)pthread_mutex_unlock(&count->lock);
 }

@@ -488,8 +488,7 @@ static void compare_set(const struct mu_step *step)
         wake_all(step->table, entry);
 }
 
-/* Reads a number as C's strtoll() in base 10 would: leading space, a sign, digits; what follows is ignored. */
-static bool parse_number(struct mu_slice text, int64_t *ret_number)
+bool mu_table_number(struct mu_slice text, int64_t *ret_number)
 {
     size_t i = 0;
     bool negative;
@@ -536,7 +535,7 @@ static struct mu_entry *count(const struct mu_step *step, int64_t delta)
     char text[NUMBER_TEXT_MAX];
     int64_t number = 0;
 
-    if (room == MU_ROOM_ENOUGH && entry->has_value && !parse_number(mu_buf_slice(&entry->value), &number)) {
+    if (room == MU_ROOM_ENOUGH && entry->has_value && !mu_table_number(mu_buf_slice(&entry->value), &number)) {
         step->out->kind = MU_ANSWER_REFUSED;
         (void)mu_fail(step->reterr, MUSTER_EINVAL, "%s on a value that is not a number of 64 bits",
                       mu_op_name(step->request->op));

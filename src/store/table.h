@@ -97,6 +97,9 @@ bool mu_peer_waits_long(const struct mu_peer *peer); /* for a list that came in 
 
 /* The value of a key; .data is NULL when there is none. Valid until the table changes. */
 struct mu_slice mu_table_get(const struct mu_table *table, struct mu_slice key);
+/* A value that ADD counts in, read as C's strtoll() in base 10 would: leading space, a sign, digits; what follows is
+ * ignored. False: it is no number, and *ret_number stays. */
+bool mu_table_number(struct mu_slice text, int64_t *ret_number);
 /* Keys one by one: NULL to begin with, NULL at the end. */
 const struct mu_entry *mu_table_next(const struct mu_table *table, const struct mu_entry *after);
 struct mu_slice mu_entry_key(const struct mu_entry *entry);

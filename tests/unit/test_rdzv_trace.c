@@ -195,10 +195,11 @@ static void each_action_that_writes_has_a_step_of_its_own(void **state)
 
     (void)state;
     for (int i = MU_RDZV_KEEP_ALIVE; i <= MU_RDZV_FINISH; i++) {
-        enum mu_rdzv_trace_kind kind = mu_rdzv_trace_of_action((enum mu_rdzv_action)i);
+        enum mu_rdzv_trace_kind kind;
 
         if (!mu_rdzv_action_writes((enum mu_rdzv_action)i))
             continue;
+        kind = mu_rdzv_trace_of_action((enum mu_rdzv_action)i);
         assert_in_range(kind, MU_RDZV_TRACE_KEEPS_ALIVE, MU_RDZV_TRACE_MARKS_CLOSED);
         assert_false(seen[kind]);
         seen[kind] = true;
@@ -211,6 +212,7 @@ static void of_a_thousand_dead_nodes_a_few_are_named(void **state)
     const struct mu_teller who = mu_teller_of("job", &node);
     struct mu_rdzv_trace story = { .kind = MU_RDZV_TRACE_DEAD_REMOVED, .nodes = nodes, .nodes_count = 2 };
     char text[MU_RDZV_TRACE_TEXT_MAX];
+    struct heard heard = { 0 };
 
     (void)state;
     for (size_t i = 0; i < COUNT(nodes); i++)
@@ -218,7 +220,9 @@ static void of_a_thousand_dead_nodes_a_few_are_named(void **state)
     assert_string_equal(mu_rdzv_trace_text(&who, &story, text),
                         "As part of the sync operation the node(s) 'dead_0_0', 'dead_1_0' have been removed from the "
                         "rendezvous 'job' since they had no heartbeat.");
-    assert_string_equal(mu_rdzv_trace_operation(story.kind), HOLDER "sync");
+    muster_events_set_sink(on_record, &heard);
+    mu_rdzv_trace_tell(&who, story);
+    assert_non_null(strstr(heard.text, HOLDER "sync|"));
     story.nodes_count = COUNT(nodes);
     (void)mu_rdzv_trace_text(&who, &story, text);
     assert_non_null(strstr(text, "'dead_15_0' and 984 more have been removed"));
