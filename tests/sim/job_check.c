@@ -218,18 +218,18 @@ void check_starting(struct agent *a)
 
 static bool mark_is_there(const struct agent *a, size_t rank, uint64_t before_us)
 {
+    bool old = w.on[F_OLD] && job.on[T_MIXED]; /* PyTorch's key: that it is there says it */
     char key[128];
     uint64_t born_us;
     struct mu_slice mark;
 
-    if (w.on[F_OLD] && job.on[T_MIXED])
+    if (old)
         (void)snprintf(key, sizeof key, "torch.rendezvous." RUN_ID ".%" PRId64 "/torchelastic/agent/terminal_state%zu",
                        a->round, rank);
     else
         (void)snprintf(key, sizeof key, "muster." RUN_ID "/%" PRId64 ".%016" PRIx64 "/done/%zu", a->round, a->tag,
                        rank);
-    return kv_find(key, &mark, &born_us) && born_us < before_us &&
-           (job.on[T_MIXED] || mu_vanished_is_mark(mark, (int64_t)rank));
+    return kv_find(key, &mark, &born_us) && born_us < before_us && (old || mu_vanished_is_mark(mark, (int64_t)rank));
 }
 
 /* Only what was to be found out: not if the store was away, said nothing, or has lost what it knew. */
