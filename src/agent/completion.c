@@ -26,6 +26,7 @@ int mu_completion_new(const struct mu_completion_config *config, struct mu_compl
     f->barrier_ms = config->barrier_ms;
     f->loss_ms = config->loss_ms == 0 ? MU_COMPLETION_LOSS_MS : config->loss_ms;
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->away_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
+    f->removed_by_ms = UINT64_MAX;
     mu_line_copy(f->node, sizeof f->node, mu_slice_str(config->node));
     mu_line_copy(f->host, sizeof f->host, mu_slice_str(config->host != NULL ? config->host : config->node));
     if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
@@ -212,6 +213,7 @@ static void start_round(struct mu_completion *f, const struct mu_completion_star
     f->text[0] = '\0';
     mu_vanished_done(&f->gone);
     f->waiting = 0;
+    f->cleared = 0;
     f->seen = UNSEEN;
     f->away_ms = UINT64_MAX; /* the round was joined there */
 }
@@ -291,6 +293,8 @@ static void pass_time(struct mu_completion *f, uint64_t now_ms, struct mu_comple
 {
     if (now_ms >= away_until_ms(f)) {
         end_away(f, now_ms, out);
+    } else if (now_ms >= f->removed_by_ms) {
+        mu_completion_disbelieve_budget(f, out);
     } else if (now_ms >= f->fin_ms) {
         mu_completion_be_last(f, now_ms, out);
     } else if (now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
@@ -350,7 +354,10 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
             mu_completion_end_over(f, "this node's workers have succeeded; the exit barrier is broken", out);
         break;
     case BUDGET_LOOK:
-        mu_completion_take_budget(f, &slot, answer, out);
+        mu_completion_take_budget(f, &slot, answer, event->now_ms, out);
+        break;
+    case RIVAL_LOOK:
+        mu_completion_take_rival(f, answer, out);
         break;
     case VERDICT_SET:
         mu_completion_verdict_written(f, &slot, answer, out);
@@ -376,13 +383,13 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
     case FAILED_GET:
         mu_completion_take_failed(f, &slot, answer, out);
         break;
-    case HEARD_GET:
+    case FAILED_CLEAR:
         if (answer->error == NULL)
-            mu_completion_set_bit(f->heard, slot.index);
+            mu_completion_listen(f);
         break;
+    case HEARD_GET:
     case HEARD_CHECK:
-        if (answer->error == NULL && answer->found)
-            mu_completion_set_bit(f->heard, slot.index);
+        mu_completion_take_heard(f, &slot, answer, out);
         break;
     case NOTE_LOOK:
         mu_completion_take_note(f, &slot, answer, out);
@@ -433,7 +440,9 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
     case MU_COMPLETION_ON_REMOVED:
         f->removed = f->removed || of_this;
         if (of_this && mu_completion_is_done(f))
-            mu_completion_end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
+            mu_completion_end_over(f, GONE_ON, out);
+        else if (of_this && f->removed_by_ms != UINT64_MAX)
+            mu_completion_be_outdated(f, out);
         break;
     case MU_COMPLETION_ON_CLOSED:
         mu_completion_on_closed(f, out);
@@ -498,7 +507,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 uint64_t mu_completion_deadline_ms(const struct mu_completion *f)
 {
     return sooner(sooner(sooner(f->deadline_ms, away_until_ms(f)), mu_asks_due_ms(&f->asks)),
-                  sooner(f->fin_ms, sooner(f->look_again_ms, f->scan_ms)));
+                  sooner(sooner(f->fin_ms, f->removed_by_ms), sooner(f->look_again_ms, f->scan_ms)));
 }
 
 enum mu_completion_state mu_completion_state(const struct mu_completion *f)

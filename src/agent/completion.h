@@ -69,6 +69,7 @@
 #define MU_COMPLETION_LOSS_MS 30000     /* for the rendezvous to notice a loss, if the config says nothing else */
 #define MU_COMPLETION_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
 #define MU_COMPLETION_CLOSE_MS 30000    /* for verdict and close */
+#define MU_COMPLETION_REMOVED_MS 15000  /* ... of which for a member to hear that it was removed */
 #define MU_COMPLETION_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
 
 /* ---- Events ---- */

@@ -12,12 +12,26 @@
 void mu_completion_say_heard(struct mu_completion *f)
 {
     struct mu_ask_slot *slot;
+    char text[MU_VANISHED_NOTE_MAX];
 
     if (f->said_heard || !mu_completion_is_private(f) || f->start.world_size == 1)
         return;
     f->said_heard = true;
     slot = mu_asks_add(&f->asks, MU_ASK_SET, HEARD_SET, -1, HEARD, f->own_prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str(f->node));
+    mu_vanished_write_mark(text, MU_MARK_HEARD, f->start.rank, f->node);
+    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+}
+
+/* Anything else than a member's own mark is no answer: it counts as silent. */
+void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                              struct mu_completion_effects *out)
+{
+    bool there = slot->what == HEARD_CHECK ? mu_answer_is_there(answer) : answer->error == NULL;
+
+    if (there && mu_vanished_is_mark(answer->value, MU_MARK_HEARD, slot->index))
+        mu_completion_set_bit(f->heard, slot->index);
+    else if (there)
+        mu_completion_warn_foreign(f, "a node's answer", slot->key, answer->value, "ignoring it", out);
 }
 
 void mu_completion_fail(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)

@@ -50,7 +50,8 @@ void mu_completion_sweep_on(struct mu_completion *f)
             mu_asks_look(&f->asks, slot);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
         if (f->state == MU_COMPLETION_ACCOUNTING) {
-            slot = mu_asks_add(&f->asks, MU_ASK_CHECK, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor);
+            slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor);
+            mu_asks_look(&f->asks, slot);
             slot->once = true;
         }
     }
@@ -65,7 +66,7 @@ void mu_completion_set_mark(struct mu_completion *f)
     if (mu_asks_has(&f->asks, MARK_SET))
         return;
     slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MU_ROUND_DONE_KEY, f->own_prefix, f->start.rank);
-    mu_vanished_write_mark(text, f->start.rank, f->node);
+    mu_vanished_write_mark(text, MU_MARK_DONE, f->start.rank, f->node);
     mu_asks_value(&f->asks, slot, mu_slice_str(text));
 }
 
@@ -264,7 +265,7 @@ void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_c
     if (f->state != MU_COMPLETION_WATCHING)
         return;
     if (f->removed) {
-        mu_completion_end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
+        mu_completion_end_over(f, GONE_ON, out);
         return;
     }
     if (limit_ms == UINT64_MAX && !mu_completion_is_tracked(f))
@@ -324,7 +325,8 @@ void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slo
                           struct mu_completion_effects *out)
 {
     bool old = mu_completion_is_old(f); /* a key that is there is a mark */
-    bool found = answer->error == NULL && (old ? answer->found : mu_vanished_is_mark(answer->value, slot->index));
+    bool found =
+        answer->error == NULL && (old ? answer->found : mu_vanished_is_mark(answer->value, MU_MARK_DONE, slot->index));
 
     if (!old && !found && mu_answer_is_there(answer)) {
         f->overwritten = true;

@@ -30,8 +30,8 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
 
 void mu_completion_listen(struct mu_completion *f)
 {
-    if (f->state == MU_COMPLETION_WATCHING && mu_completion_is_private(f) && f->start.world_size > 1 &&
-        !mu_asks_has(&f->asks, FAILED_GET))
+    if ((f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f)) && mu_completion_is_private(f) &&
+        f->start.world_size > 1 && !mu_asks_has(&f->asks, FAILED_GET))
         (void)mu_asks_add(&f->asks, MU_ASK_GET, FAILED_GET, -1, FAILED_KEY, f->own_prefix);
 }
 
@@ -82,7 +82,9 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot
         return;
     if (!mu_verdict_read(answer->value, &failure) || failure.succeeded || failure.rank < 0 ||
         failure.round != f->start.round || failure.tag != f->start.tag) {
-        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "ignoring it", out);
+        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "deleting it", out);
+        if (f->cleared++ < CLEARED_MAX)
+            (void)mu_asks_add(&f->asks, MU_ASK_DELETE, FAILED_CLEAR, -1, FAILED_KEY, f->own_prefix);
         return;
     }
     mu_completion_say_heard(f); /* also if we are done: we are there */

@@ -17,11 +17,12 @@
 #define LAST "%storchelastic/agent/terminal_state/last_member"
 #define FAILED_KEY "%sfailed"
 #define HEARD "%sheard/%" PRId64
-#define ALL_DONE "<val_ignored>"      /* in the key of the last; PyTorch's has the same */
-#define LOOK_AGAIN "look"             /* ... or: set your marks again, one of them was overwritten */
+#define ALL_DONE "<val_ignored>" /* in the key of the last; PyTorch's has the same */
+#define LOOK_AGAIN "look"        /* ... or: set your marks again, one of them was overwritten */
+#define GONE_ON "this node's workers have succeeded; the other nodes go on without it"
 #define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
-enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400 };
+enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400, CLEARED_MAX = 8 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
 
 enum what {
@@ -35,6 +36,7 @@ enum what {
     FIN_SET,      /* 1.13: we have seen all marks */
     FIN_113,      /* ... and so have they */
     BUDGET_LOOK,  /* which round is the job's? */
+    RIVAL_LOOK,   /* ... that of a verdict which names a later one? */
     VERDICT_SET,  /* ours, unless there is one */
     VERDICT_LOOK, /* whatever there is */
     CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
@@ -46,6 +48,7 @@ enum what {
     OUR_COUNT,    /* ... and how many of them are ours */
     FAILED_GET,   /* has a worker of somebody's failed? */
     FAILED_SET,   /* one of ours has */
+    FAILED_CLEAR, /* what is there is nobody's failure */
     HEARD_SET,    /* we know that the round is over, and are there */
     HEARD_GET,    /* ... and so does this one */
     HEARD_CHECK,  /* ... or did, before it vanished */
@@ -77,6 +80,7 @@ struct mu_completion {
     uint64_t loss_ms;
     bool noted, leaves;      /* that we leave the round; for good */
     bool said_failed;        /* that a worker of ours has */
+    unsigned cleared;        /* so often the key of the others' failures had to be */
     struct mu_vanished gone; /* those who vanished, and what their notes say */
     size_t note_cursor;      /* in `gone`: whose note is read next */
     char who[TEXT_MAX];
@@ -100,6 +104,7 @@ struct mu_completion {
 
     enum mu_completion_end end; /* what comes of VERDICT and CLOSING */
     bool has_verdict;           /* it is written, or somebody else's is there */
+    uint64_t removed_by_ms;     /* the budget has another round: by then we hear that we were removed; UINT64_MAX: no */
     bool fins;                  /* 1.13: all marks are there */
     uint64_t fin_ms;            /* ... and so long everybody has to say that it has seen them */
     bool down;                  /* the rendezvous says that the store is away */
@@ -146,7 +151,11 @@ void mu_completion_begin_judging_closed(struct mu_completion *f);
 void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
                                 struct mu_completion_effects *out);
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               struct mu_completion_effects *out);
+                               uint64_t now_ms, struct mu_completion_effects *out);
+void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer,
+                              struct mu_completion_effects *out);
+void mu_completion_be_outdated(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_disbelieve_budget(struct mu_completion *f, struct mu_completion_effects *out);
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer, struct mu_completion_effects *out);
 void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out);
@@ -171,6 +180,8 @@ bool mu_completion_is_judging(const struct mu_completion *f); /* whether those w
 
 /* completion_accounts.c */
 void mu_completion_say_heard(struct mu_completion *f);
+void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
+                              struct mu_completion_effects *out);
 void mu_completion_fail(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
 void mu_completion_account(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
 void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,

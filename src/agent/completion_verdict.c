@@ -11,7 +11,7 @@ static void name_verdict(struct mu_completion *f)
 void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state)
 {
     mu_completion_enter(f, state);
-    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
+    f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = f->removed_by_ms = UINT64_MAX;
     f->sweeping = f->judging_closed = false;
     mu_asks_drop(&f->asks);
 }
@@ -100,10 +100,10 @@ static void write_verdict(struct mu_completion *f)
     mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
 }
 
-/* Our round is done, or has failed: is it still the job's? */
-static void look_at_budget(struct mu_completion *f)
+/* Which round is the job's? */
+static void look_at_budget(struct mu_completion *f, enum what what)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", f->job_prefix);
+    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, what, -1, "%sbudget", f->job_prefix);
 
     mu_asks_look(&f->asks, slot);
 }
@@ -132,7 +132,7 @@ void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end 
     else if (!f->start.has_store || len < 0)
         close_job(f, out);
     else if (mu_completion_is_private(f))
-        look_at_budget(f);
+        look_at_budget(f, BUDGET_LOOK);
     else
         write_verdict(f);
 }
@@ -192,8 +192,13 @@ void mu_completion_begin_judging_closed(struct mu_completion *f)
 /* Whether the value is a verdict that can be believed, which is in f->verdict then. */
 static bool read_verdict(struct mu_completion *f, struct mu_slice value)
 {
-    return mu_verdict_read(value, &f->verdict) &&
-           mu_verdict_is_credible(&f->verdict, f->start.round, f->start.tag, f->start.world_size);
+    struct mu_verdict_reader reader = { .round = f->start.round,
+                                        .tag = f->start.tag,
+                                        .world_size = f->start.world_size,
+                                        .is_over = f->closed || f->removed };
+
+    f->verdict.round = -1;
+    return mu_verdict_read(value, &f->verdict) && mu_verdict_is_credible(&f->verdict, &reader);
 }
 
 void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
@@ -215,44 +220,92 @@ void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slo
     }
 }
 
+/* The round is over for the job. */
+void mu_completion_be_outdated(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    if (f->end == MU_COMPLETION_END_ALL_DONE)
+        mu_completion_end_over(f, GONE_ON, out);
+    else
+        mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED, out);
+}
+
+/* Another round in the budget: if it is the job's, we were removed, and hear of that from the rendezvous. */
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               struct mu_completion_effects *out)
+                               uint64_t now_ms, struct mu_completion_effects *out)
 {
     struct mu_restart_budget found;
     bool readable = answer->error == NULL && mu_restart_budget_read(answer->value, &found);
-    bool over = readable && (found.round != f->start.round || found.tag != f->start.tag);
+    bool is_other = readable && (found.round != f->start.round || found.tag != f->start.tag);
 
-    if (!readable && mu_answer_is_there(answer))
-        mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it", out);
-    if (over && f->end == MU_COMPLETION_END_ALL_DONE)
-        mu_completion_end_over(f, "this node's workers have succeeded; the other nodes go on without it", out);
-    else if (over)
-        mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED, out);
-    else
+    if (is_other && f->removed) {
+        mu_completion_be_outdated(f, out);
+    } else if (is_other) {
+        mu_foreign_say(f->foreign_text, "the restart budget", slot->key, answer->value, "ignoring it");
+        f->removed_by_ms = now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
+    } else {
+        if (!readable && mu_answer_is_there(answer))
+            mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it", out);
         write_verdict(f);
+    }
+}
+
+/* The time is up in which a member hears that it was removed: there is no such round. */
+void mu_completion_disbelieve_budget(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    f->removed_by_ms = UINT64_MAX;
+    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as take_budget() has left it */
+    write_verdict(f);
+}
+
+/* Somebody's verdict is there, which is in f->verdict. */
+static void accept_verdict(struct mu_completion *f, struct mu_completion_effects *out)
+{
+    if (f->end == MU_COMPLETION_END_ALL_DONE && !f->verdict.succeeded) {
+        name_verdict(f);
+        mu_completion_end_over(f, f->text, out);
+        return;
+    }
+    f->has_verdict = true;
+    close_job(f, out);
+}
+
+/* A later round that has ended was the job's: its verdict is believed if the budget knows the round as well. */
+void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer,
+                              struct mu_completion_effects *out)
+{
+    struct mu_restart_budget found;
+
+    if (answer->error == NULL && mu_restart_budget_read(answer->value, &found) && found.round == f->verdict.round &&
+        found.tag == f->verdict.tag) {
+        accept_verdict(f, out);
+        return;
+    }
+    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as verdict_written() has left it */
+    write_verdict(f);
 }
 
 /* There is a verdict: ours, or that of somebody who came before. What is none is replaced by ours. */
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer, struct mu_completion_effects *out)
 {
-    bool credible = answer->error == NULL && read_verdict(f, answer->value);
-
-    if (answer->error != NULL)
+    if (answer->error != NULL) {
         mu_completion_warn(f, "write the verdict", answer->error, out);
-    if (mu_answer_is_there(answer) && !credible && !mu_slice_equal(answer->value, mu_buf_slice(&f->replaced)) &&
-        mu_buf_assign(&f->replaced, answer->value) == 0) {
-        mu_completion_warn_foreign(f, "the verdict", slot->key, answer->value, "replacing it", out);
+        close_job(f, out);
+    } else if (read_verdict(f, answer->value)) {
+        accept_verdict(f, out);
+    } else if (mu_answer_is_there(answer) && !mu_slice_equal(answer->value, mu_buf_slice(&f->replaced)) &&
+               mu_buf_assign(&f->replaced, answer->value) == 0) {
+        mu_foreign_say(f->foreign_text, "the verdict", slot->key, answer->value, "replacing it");
+        if (mu_completion_is_private(f) && f->verdict.round > f->start.round) {
+            look_at_budget(f, RIVAL_LOOK);
+            return;
+        }
+        mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
         write_verdict(f);
-        return;
+    } else {
+        f->has_verdict = true;
+        close_job(f, out);
     }
-    if (credible && f->end == MU_COMPLETION_END_ALL_DONE && !f->verdict.succeeded) {
-        name_verdict(f);
-        mu_completion_end_over(f, f->text, out);
-        return;
-    }
-    f->has_verdict = answer->error == NULL;
-    close_job(f, out);
 }
 
 void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out)

@@ -278,8 +278,8 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
 {
     struct mu_verdict verdict;
     bool there = answer != NULL && mu_answer_is_there(answer);
-    bool known = there && mu_verdict_read(answer->value, &verdict) &&
-                 mu_verdict_is_credible(&verdict, p->joined.round, p->joined.tag, 0);
+    struct mu_verdict_reader reader = { .round = p->joined.round, .tag = p->joined.tag };
+    bool known = there && mu_verdict_read(answer->value, &verdict) && mu_verdict_is_credible(&verdict, &reader);
 
     p->membership = NO_MEMBER;
     mu_asks_drop(&p->asks);

@@ -662,7 +662,8 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
         return;
     if (slot.what == MISSING_DONE) {
         r->last.missing.members[slot.index].done =
-            answer->error == NULL && mu_vanished_is_mark(answer->value, r->last.missing.members[slot.index].rank);
+            answer->error == NULL &&
+            mu_vanished_is_mark(answer->value, MU_MARK_DONE, r->last.missing.members[slot.index].rank);
     } else if (slot.what == MISSING_NOTE) {
         mu_vanished_read_note(&r->last.missing.members[slot.index],
                               answer->error == NULL ? answer->value : mu_slice("", 0));

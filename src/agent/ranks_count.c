@@ -132,6 +132,13 @@ static void settle(struct mu_ranks *r)
     r->cursor = 0;
 }
 
+/* A later round was named before, and we have joined again for it. Rounds only grow: if it had begun, the one that came
+ * of that would be later still. */
+static bool is_disproved(const struct mu_ranks *r, const struct mu_restart_budget *found)
+{
+    return found->round > r->start.round && found->round == r->later.round && found->tag == r->later.tag;
+}
+
 /* What is in the key now: the round before, or one that was claimed meanwhile, or nothing that we can read. A store
  * that was lost and came back empty counts from 0 again; the members do not. */
 void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
@@ -140,7 +147,7 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
     bool fixing = slot->what == BUDGET_SET;
     bool is_wanted = fixing && mu_slice_equal(value, mu_slice_str(r->wanted));
     struct mu_restart_budget found;
-    bool readable = mu_restart_budget_read(value, &found);
+    bool readable = mu_restart_budget_read(value, &found) && !is_disproved(r, &found);
 
     /* A key that is missing answers what was expected of it, or nothing. */
     if (value.len == 0 ||
@@ -154,6 +161,7 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
         else
             tell_count(r, out);
     } else if (value.len > 0 && readable && found.round > r->start.round) {
+        r->later = found;
         (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
         mu_ranks_again(r, out);
     } else {

@@ -74,6 +74,7 @@ struct mu_ranks {
     bool used_up;                       /* the last round is charged, and that is more than the job has */
     bool has_found;                     /* it was read */
     struct mu_restart_budget found;     /* what the budget says, or should */
+    struct mu_restart_budget later;     /* a later round that it named, for which we joined again; round 0: none */
     struct mu_buf budget;               /* what is in the store; empty: nothing */
     char wanted[MU_RESTART_BUDGET_MAX]; /* what is to be there */
     struct mu_ranks_result result;

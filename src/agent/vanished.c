@@ -108,16 +108,16 @@ void mu_vanished_read_note(struct mu_vanished_member *member, struct mu_slice te
     mu_line_copy(member->why, sizeof member->why, mu_slice(text.data + skip, text.len - skip));
 }
 
-void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], int64_t rank, const char *node)
+void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], const char *what, int64_t rank, const char *node)
 {
-    (void)snprintf(text, MU_VANISHED_NOTE_MAX, "done %" PRId64 " %s", rank, node);
+    (void)snprintf(text, MU_VANISHED_NOTE_MAX, "%s %" PRId64 " %s", what, rank, node);
 }
 
-bool mu_vanished_is_mark(struct mu_slice text, int64_t rank)
+bool mu_vanished_is_mark(struct mu_slice text, const char *what, int64_t rank)
 {
     char start[MU_VANISHED_NOTE_MAX];
 
-    mu_vanished_write_mark(start, rank, "");
+    mu_vanished_write_mark(start, what, rank, "");
     return starts_with(text, start);
 }
 

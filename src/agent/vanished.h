@@ -53,9 +53,11 @@ void mu_vanished_copy(struct mu_vanished *to, const struct mu_vanished *from);
 void mu_vanished_add(struct mu_vanished *vanished, int64_t rank, const char *name, bool ours, bool waits);
 void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* NULL: nothing is known */
 
-/* The text of a done mark, which names the rank that it stands under: anything else there is none. */
-void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], int64_t rank, const char *node);
-bool mu_vanished_is_mark(struct mu_slice text, int64_t rank);
+/* The text of a mark, which names the rank that it stands under: anything else there is none. */
+#define MU_MARK_DONE "done"
+#define MU_MARK_HEARD "heard"
+void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], const char *what, int64_t rank, const char *node);
+bool mu_vanished_is_mark(struct mu_slice text, const char *what, int64_t rank);
 
 /* The text of a note; `text` has room for MU_VANISHED_NOTE_MAX bytes. */
 void mu_vanished_write_note(char *text, enum mu_vanished_note note, const char *why); /* LEFT, AGAIN or LOST */

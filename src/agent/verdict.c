@@ -59,9 +59,13 @@ bool mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict)
     return good;
 }
 
-bool mu_verdict_is_credible(const struct mu_verdict *verdict, int64_t round, uint64_t tag, int64_t world_size)
+bool mu_verdict_is_credible(const struct mu_verdict *verdict, const struct mu_verdict_reader *reader)
 {
-    if (verdict->rank < 0 || verdict->round < round)
+    if (verdict->rank < 0 || verdict->round < reader->round)
         return false;
-    return verdict->round > round || world_size == 0 || (verdict->tag == tag && verdict->rank < world_size);
+    if (reader->world_size == 0)
+        return true;
+    if (verdict->round > reader->round)
+        return reader->is_over;
+    return verdict->tag == reader->tag && verdict->rank < reader->world_size;
 }

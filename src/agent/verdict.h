@@ -1,9 +1,10 @@
 /* How a job has ended, as it stands in the job's store: JSON. Pure.
  *
  * Anybody who reaches the store can write to the key. A verdict is believed if it has this form, names a member by its
- * rank, and a round that can end the job: the reader's own, with its tag, or a later one. Anything else is told and
- * ignored, and replaced by the node that has a verdict to write. That keeps out mistakes, and writers who do not know
- * the job; it does not keep out a writer who copies all of this from the store. Tokens would. */
+ * rank, and a round that can end the job: the reader's own, with its tag, or a later one if the reader knows that its
+ * own round is over. Anything else is told and ignored, and replaced by the node that has a verdict to write. That keeps
+ * out mistakes, and writers who do not know the job; it does not keep out a writer who copies all of this from the
+ * store. Tokens would. */
 #ifndef MU_AGENT_VERDICT_H
 #define MU_AGENT_VERDICT_H
 
@@ -25,7 +26,13 @@ struct mu_verdict {
 /* The key of the verdict is "muster.<run_id>/verdict"; its value is JSON. Returns the length, or MUSTER_ENOMEM. */
 int mu_verdict_write(const struct mu_verdict *verdict, char text[static MU_VERDICT_TEXT_MAX]);
 bool mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict); /* false: it is none */
-/* What a reader of this round believes; world_size 0: it is in none, and knows no later one than `round`. */
-bool mu_verdict_is_credible(const struct mu_verdict *verdict, int64_t round, uint64_t tag, int64_t world_size);
+struct mu_verdict_reader {
+    int64_t round; /* its own, or the last one that it knows */
+    uint64_t tag;
+    int64_t world_size; /* 0: it is in no round */
+    bool is_over;       /* the round: the job was closed, or has gone on without the reader */
+};
+
+bool mu_verdict_is_credible(const struct mu_verdict *verdict, const struct mu_verdict_reader *reader);
 
 #endif

@@ -144,3 +144,57 @@ def test_a_document_of_another_layout_is_left_alone(scene, serve):
     assert agent.end() == 1
     assert "'job'" in agent.err.splitlines()[-1]
     assert store.call("get", DOCUMENT).out == OTHER_LAYOUT
+
+
+# ---- Values of the right form that nobody of the job has written ----
+
+VERDICT = b'{"verdict": "failed", "round": 999999, "tag": "0000000000000000", "node": "n7", "rank": 0, "cause": "made up"}'
+BUDGET = b"0 999999.0000000000000000"
+
+
+@pytest.fixture
+def store(serve):
+    return Store(serve().endpoint)
+
+
+def test_a_made_up_verdict_is_not_printed_as_fact(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2") for _ in range(2)]
+    workers = scene.world(2)
+    store.put("muster.job/verdict", VERDICT)
+    succeed(workers, agents)
+    told = "".join(agent.err for agent in agents)
+    assert "the job has failed" not in told, told
+    assert "somebody has overwritten the verdict in 'muster.job/verdict'" in told, told
+
+
+def test_a_made_up_budget_does_not_stop_a_restart(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2", "--max-restarts=2") for _ in range(2)]
+    first = scene.world(2)
+    store.put("muster.job/budget", BUDGET)
+    first[0].fail()
+    succeed(scene.world(2, without=first), agents)
+    assert "somebody has overwritten the restart budget" in "".join(agent.err for agent in agents)
+
+
+def test_a_made_up_budget_does_not_hide_the_end(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2") for _ in range(2)]
+    first = scene.world(2)
+    store.put("muster.job/budget", BUDGET)
+    succeed(first, agents)
+    told = "".join(agent.err for agent in agents)
+    assert "the other nodes go on without it" not in told, told
+    assert b"succeeded" in store.call("get", "muster.job/verdict").out
+
+
+def test_garbage_in_the_key_of_failures_does_not_make_the_end_late(scene, store):
+    """No loss is noticed for an hour: only an answer of every node ends the job sooner."""
+    conf = "keep_alive_interval=1800,last_call_timeout=1"
+    agents = [scene.node(store.endpoint, "--nnodes=3", "--max-restarts=0", conf=conf) for _ in range(3)]
+    workers = scene.world(3)
+    keys = store.call("list").out.decode().split()
+    [own] = [key for key in keys if key.startswith("muster.job/") and key.endswith("/MASTER_ADDR")]
+    store.put(own.replace("MASTER_ADDR", "failed"), b"garbage")
+    for agent in agents:
+        agent.said("somebody has overwritten the failure of a worker")
+    workers[1].fail()
+    assert [agent.end() for agent in agents] == [1, 1, 1]

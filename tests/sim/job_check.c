@@ -129,10 +129,11 @@ static void check_count(const struct agent *a)
     }
 }
 
-/* Failures that may have been paid for: also those of rounds that were over, if the store has forgotten that. */
+/* Failures that may have been paid for: also those of rounds that were over, if the store has forgotten that, or a
+ * stranger has overwritten it. */
 static int64_t failures_paid(void)
 {
-    return c.failed + (job.wiped_us != 0 ? c.outdated : 0);
+    return c.failed + (job.wiped_us != 0 || w.on[F_STRANGER] ? c.outdated : 0);
 }
 
 /* Killed before the round's first failure, without a goodbye, and not in this round; and one who knows that is. */
@@ -229,7 +230,8 @@ static bool mark_is_there(const struct agent *a, size_t rank, uint64_t before_us
     else
         (void)snprintf(key, sizeof key, "muster." RUN_ID "/%" PRId64 ".%016" PRIx64 "/done/%zu", a->round, a->tag,
                        rank);
-    return kv_find(key, &mark, &born_us) && born_us < before_us && (old || mu_vanished_is_mark(mark, (int64_t)rank));
+    return kv_find(key, &mark, &born_us) && born_us < before_us &&
+           (old || mu_vanished_is_mark(mark, MU_MARK_DONE, (int64_t)rank));
 }
 
 /* Only what was to be found out: not if the store was away, said nothing, or has lost what it knew. */
@@ -291,7 +293,7 @@ static bool verdict(struct mu_verdict *ret_verdict)
 
     if (!kv_find("muster." RUN_ID "/verdict", &text, NULL))
         return false;
-    if (w.on[F_STRANGER] && !mu_verdict_read(text, ret_verdict))
+    if (w.on[F_STRANGER] && (!mu_verdict_read(text, ret_verdict) || ret_verdict->round == MADE_UP_ROUND))
         return false;
     EXPECT("G4", mu_verdict_read(text, ret_verdict), "the verdict is none: %.*s", (int)text.len, text.data);
     return true;
@@ -378,7 +380,8 @@ static bool is_outdated(const struct agent *a)
     struct mu_slice text;
 
     return !job.on[T_MIXED] && job.wiped_us == 0 && kv_find("muster." RUN_ID "/budget", &text, NULL) &&
-           mu_restart_budget_read(text, &budget) && (budget.round != a->round || budget.tag != a->tag);
+           mu_restart_budget_read(text, &budget) && budget.round != MADE_UP_ROUND &&
+           (budget.round != a->round || budget.tag != a->tag);
 }
 
 void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_policy_phase before,

@@ -209,7 +209,16 @@ static void await(struct order *order)
 void kv_meddle(void)
 {
     static const char *const parts[] = { "/budget", "/verdict", "/done/", "/left/", "/heard/", "/last", "/failed" };
-    static const char *const values[] = { "garbage", "?", "7", "{\"verdict\": \"failed\", \"cause\": \"forged\"}" };
+    static const char *const values[] = {
+        "garbage",
+        "?",
+        "7",
+        "{\"verdict\": \"failed\", \"cause\": \"forged\"}",
+        "0 " MADE_UP ".0000000000000000",
+        "{\"verdict\": \"failed\", \"round\": " MADE_UP
+        ", \"tag\": \"0000000000000000\", \"node\": \"n\", \"rank\": 0, "
+        "\"cause\": \"forged\"}",
+    };
     size_t first = kv.count == 0 ? 0 : (size_t)below(kv.count);
 
     for (size_t i = 0; kv.up && i < kv.count; i++) {

@@ -200,7 +200,9 @@ void kv_begin(void);
 void kv_end(void);
 void kv_sync(void); /* with what the store has become */
 void kv_ask(struct agent *agent, enum mu_job_who who, const struct mu_ask *ask);
-void kv_meddle(void); /* a stranger writes something */
+#define MADE_UP_ROUND 999999
+#define MADE_UP "999999"
+void kv_meddle(void); /* a stranger writes something: garbage, or what looks like a value of MADE_UP_ROUND */
 bool kv_find(const char *key, struct mu_slice *ret_value, uint64_t *ret_born_us);
 
 /* job_proc.c: what they do arrives at the policy from the loop */

@@ -13,6 +13,10 @@ enum { T0 = 1000 };
 #define MIXED_MARKS MARKS ", add " R "/num_members+1"
 #define PROBE "check muster.job/verdict"
 #define LOOK "compare and set muster.job/budget=?"
+#define GONE_ON "end over: this node's workers have succeeded; the other nodes go on without it"
+#define FORGED(round, tag, rank)                                                                                       \
+    "{\"verdict\": \"failed\", \"round\": " #round ", \"tag\": \"" tag "\", \"node\": \"x\", \"rank\": " #rank         \
+    ", \"cause\": \"y\"}"
 #define GOOD                                                                                                           \
     "{\"verdict\": \"succeeded\", \"round\": 3, \"tag\": \"00000000000000ab\", \"node\": \"h1\", \"rank\": 1, "        \
     "\"cause\": \"all workers have succeeded\"}"
@@ -129,7 +133,9 @@ static const char *answer_id(struct scene *s, uint64_t id, struct mu_answer give
 
     given.id = id;
     if (given.found && given.value.len == 0) { /* a mark; its rank is the key's */
-        mu_vanished_write_mark(mark, s->ranks[id % COUNT(s->ranks)], "n7");
+        mu_vanished_write_mark(mark,
+                               strstr(s->keys[id % COUNT(s->keys)], "/heard/") != NULL ? MU_MARK_HEARD : MU_MARK_DONE,
+                               s->ranks[id % COUNT(s->ranks)], "n7");
         given.value = mu_slice_str(mark);
     }
     return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_ANSWER, .answer = given });
@@ -203,6 +209,11 @@ static const char *start(struct scene *s, struct mu_completion_start round)
     return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .start = &round });
 }
 
+static const char *fail_job(struct scene *s)
+{
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = "exit code 3" });
+}
+
 /* ---- Who has left, who is lost ---- */
 
 static const char *noting(struct scene *s, enum mu_vanished_note note, const char *why)
@@ -225,7 +236,8 @@ static void who_leaves_a_round_says_why_first(void **state)
 
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), ""); /* there is no round yet */
     (void)start(s, ours(2));
-    assert_string_equal(noting(s, MU_NOTE_AGAIN, "lost n7"), "set " T "heard/1=me, set " T "left/1=again: lost n7");
+    assert_string_equal(noting(s, MU_NOTE_AGAIN, "lost n7"),
+                        "set " T "heard/1=heard 1 me, set " T "left/1=again: lost n7");
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
     (void)start(s, mixed(2));
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
@@ -410,8 +422,14 @@ static void a_round_that_is_not_the_jobs_any_more_does_not_end_it(void **state)
     (void)done(s);
     (void)number(s, 2);
     assert_string_equal(found(s, true), LOOK);
-    assert_string_equal(value(s, "1 4.00000000000000cd"),
-                        "end over: this node's workers have succeeded; the other nodes go on without it");
+    assert_string_equal(value(s, "1 4.00000000000000cd"), ""); /* is it? */
+    assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), GONE_ON);
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 2);
+    (void)found(s, true);
+    (void)simple(s, MU_COMPLETION_ON_REMOVED);
+    assert_string_equal(value(s, "1 4.00000000000000cd"), GONE_ON);
     (void)start(s, ours(2));
     (void)done(s);
     (void)number(s, 2);
@@ -688,6 +706,55 @@ static void a_failed_verdict_fails_who_still_runs(void **state)
         "job failed: the job has failed: exit code 3");
 }
 
+/* A member that was removed hears of it: a round that is nowhere but in the budget was made up. */
+static void a_made_up_round_in_the_budget_delays_the_end_and_no_more(void **state)
+{
+    struct scene *s = *state;
+
+    for (int64_t fails = 0; fails < 2; fails++) {
+        s->now_ms = T0;
+        (void)start(s, ours(2));
+        (void)(fails ? fail_job(s) : done(s));
+        if (!fails)
+            (void)number(s, 2);
+        assert_string_equal(found(s, true), LOOK);
+        assert_string_equal(value(s, "0 999999.0000000000000000"), "");
+        assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_REMOVED_MS);
+        assert_non_null(strstr(pass(s, T0 + MU_COMPLETION_REMOVED_MS),
+                               "warn: somebody has overwritten the restart budget in 'muster.job/budget' (25 bytes: "
+                               "'0 999999.0000000000000000'); ignoring it, compare and set muster.job/verdict="));
+    }
+}
+
+static void a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round(void **state)
+{
+    static const struct {
+        const char *budget;
+        bool believed;
+    } cases[] = {
+        { "1 4.00000000000000cd", true },
+        { "1 4.00000000000000ef", false },
+        { "1 3.00000000000000ab", false },
+        { "garbage", false },
+        { "?", false },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        (void)start(s, ours(2));
+        (void)done(s);
+        (void)number(s, 2);
+        (void)found(s, true);
+        (void)value(s, "1 3.00000000000000ab");
+        assert_string_equal(value(s, FORGED(4, "00000000000000cd", 7)), LOOK);
+        (void)value(s, cases[i].budget);
+        if (cases[i].believed)
+            assert_string_equal(s->trace, "end over: the job has failed: y");
+        else
+            assert_non_null(strstr(s->trace, "replacing it, compare and set muster.job/verdict=" GOOD));
+    }
+}
+
 static void a_closed_job_without_a_verdict_stops_nobody(void **state)
 {
     struct scene *s = *state;
@@ -756,18 +823,13 @@ static void a_done_agent_ends_with_the_verdict(void **state)
 
 /* ---- Failure ---- */
 
-static const char *fail_job(struct scene *s)
-{
-    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_FAIL, .round = -1, .text = "exit code 3" });
-}
-
 static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
 {
     struct scene *s = *state;
 
     (void)start(s, ours(2));
     assert_string_equal(fail_job(s), "get " T "heard/0");
-    assert_string_equal(value(s, "n0"), LOOK);
+    assert_string_equal(found(s, true), LOOK);
     assert_string_equal(
         value(s, "?"),
         "compare and set muster.job/verdict={\"verdict\": \"failed\", \"round\": 3, \"tag\": \"00000000000000ab\", "
@@ -775,10 +837,6 @@ static void a_failed_job_gets_its_verdict_and_is_closed(void **state)
     assert_string_equal(value(s, GOOD), "close"); /* there is one */
     assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end failed: exit code 3");
 }
-
-#define FORGED(round, tag, rank)                                                                                       \
-    "{\"verdict\": \"failed\", \"round\": " #round ", \"tag\": \"" tag "\", \"node\": \"x\", \"rank\": " #rank         \
-    ", \"cause\": \"y\"}"
 
 /* What a stranger has put there is neither printed as a fact nor in the way of the verdict. */
 static void what_is_no_verdict_is_told_and_replaced(void **state)
@@ -836,8 +894,10 @@ static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         (void)start(s, ours(2));
         (void)fail_job(s);
-        assert_string_equal(value(s, "n0"), LOOK);
-        assert_string_equal(value(s, others[i]), "end outdated: exit code 3"); /* neither verdict nor close */
+        assert_string_equal(found(s, true), LOOK);
+        (void)value(s, others[i]);
+        assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED),
+                            "end outdated: exit code 3"); /* neither verdict nor close */
     }
 }
 
@@ -873,21 +933,22 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 
     (void)start(s, ours(2));
     (void)fail_job(s);
-    (void)value(s, "n0");
+    (void)found(s, true);
     (void)value(s, "?");
     assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
     assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end unsaid: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
-    (void)value(s, "n0");
+    (void)found(s, true);
     (void)value(s, "?");
     (void)value(s, FORGED(4, "00000000000000cd", 7)); /* there is one, of a later round */
+    (void)value(s, "1 4.00000000000000cd");
     assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
                         "warn: close the job: too late; going on without, end failed: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
-    (void)value(s, "n0");
+    (void)found(s, true);
     assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_CLOSE_MS),
                         "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
@@ -912,7 +973,7 @@ static void a_worker_that_fails_is_told_to_the_others_at_once_and_once(void **st
     (void)start(s, ours(2));
     assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "get " T "failed");
     assert_string_equal(worker_failed(s),
-                        "set " T "failed=" FAILURE ", set " T "heard/1=me, set " T "left/1=again: exit code 3");
+                        "set " T "failed=" FAILURE ", set " T "heard/1=heard 1 me, set " T "left/1=again: exit code 3");
     assert_string_equal(worker_failed(s), "");
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), ""); /* it ends our own wait, too */
 }
@@ -924,14 +985,22 @@ static void who_listens_hears_whose_worker_has_failed(void **state)
 
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
-    assert_string_equal(value(s, FAILURE), "exit code 3, set " T "heard/1=me"); /* a cause that names rank and host */
+    assert_string_equal(value(s, FAILURE),
+                        "exit code 3, set " T "heard/1=heard 1 me"); /* a cause that names rank and host */
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
     assert_string_equal(value(s, "-"), ""); /* somebody has stopped to listen */
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
-    assert_non_null(strstr(value(s, GOOD), "warn: somebody has overwritten the failure of a worker in '" T "failed'"));
+    for (unsigned i = 0; i < 8; i++) { /* nobody's failure: it goes, so that the next one can be waited for */
+        assert_non_null(
+            strstr(value(s, GOOD), "warn: somebody has overwritten the failure of a worker in '" T "failed'"));
+        assert_non_null(strstr(s->trace, "deleting it, delete " T "failed"));
+        assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " T "failed");
+    }
+    (void)value(s, GOOD);
+    assert_null(strstr(s->trace, "delete " T "failed")); /* not for ever */
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
     assert_string_equal(broken(s, MUSTER_ELOST), ""); /* asked again */
@@ -939,7 +1008,7 @@ static void who_listens_hears_whose_worker_has_failed(void **state)
     heard = s->id;
     (void)done(s);
     assert_string_equal(answer_id(s, heard, (struct mu_answer){ .value = mu_slice_str(FAILURE) }),
-                        "set " T "heard/1=me"); /* done is done, and there */
+                        "set " T "heard/1=heard 1 me"); /* done is done, and there */
 }
 
 /* So that none of our waits is in the way of the next round's. */
@@ -1008,7 +1077,7 @@ static void without_an_answer_of_all_the_job_fails_when_a_loss_would_have_been_n
     assert_string_equal(fail_job(s), "get " T "heard/0, get " T "heard/2");
     assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_ACCOUNTING);
     assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_LOSS_MS);
-    assert_string_equal(value(s, "n2"), ""); /* one is missing */
+    assert_string_equal(found(s, true), ""); /* one is missing */
     assert_string_equal(pass(s, T0 + MU_COMPLETION_LOSS_MS), LOOK);
 }
 
@@ -1019,7 +1088,7 @@ static void a_member_that_vanishes_without_an_answer_was_lost_and_the_job_goes_o
     (void)start(s, ours(2));
     (void)fail_job(s);
     assert_string_equal(vanish_named(s, 0, "node9"),
-                        "compare and set " T "done/0=?, check " T "heard/0, compare and set " T "left/0=?");
+                        "compare and set " T "done/0=?, compare and set " T "heard/0=?, compare and set " T "left/0=?");
     (void)answer_id(s, s->id - 2, (struct mu_answer){ .found = false });
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
     assert_string_equal(value(s, "lost: its agent was killed"), "lost node9: its agent was killed");
@@ -1108,7 +1177,7 @@ static void who_vanished_before_the_job_was_to_fail_is_judged_once_more(void **s
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
     assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
     assert_string_equal(fail_job(s),
-                        "compare and set " T "done/0=?, check " T "heard/0, compare and set " T "left/0=?");
+                        "compare and set " T "done/0=?, compare and set " T "heard/0=?, compare and set " T "left/0=?");
     (void)answer_id(s, s->id - 2, (struct mu_answer){ .found = false });
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = false });
     assert_string_equal(value(s, "?"), "lost node9: no heartbeat for 15 s");
@@ -1677,6 +1746,8 @@ int main(void)
         SCENE(a_1_13_member_is_asked_for_by_its_key),
         SCENE(removed_is_over_for_a_done_agent),
         SCENE(a_failed_verdict_fails_who_still_runs),
+        SCENE(a_made_up_round_in_the_budget_delays_the_end_and_no_more),
+        SCENE(a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round),
         SCENE(a_closed_job_without_a_verdict_stops_nobody),
         SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),
         SCENE(losses_fail_a_closed_job_that_nobody_finished),

@@ -211,9 +211,24 @@ static void a_budget_that_changes_meanwhile_is_taken_as_it_is_then(void **state)
     (void)start(s, ours(3, 0, 1));
     (void)value(s, "4 2.00000000000000cd");
     assert_string_equal(value(s, "4 4.00000000000000cd"), "again: round 4 has begun without this node");
-    (void)start(s, ours(3, 0, 1)); /* so long ago that the first look finds it */
-    assert_string_equal(value(s, "4 4.00000000000000cd"), "again: round 4 has begun without this node");
+    (void)start(s, ours(5, 0, 1)); /* so long ago that the first look finds it */
+    assert_string_equal(value(s, "4 6.00000000000000cd"), "again: round 6 has begun without this node");
     assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
+}
+
+/* It joins again for that round, and comes to one that is no later: then there was none. */
+static void a_made_up_round_in_the_budget_costs_one_more_round(void **state)
+{
+    struct scene *s = *state;
+
+    s->ranks = make("default", 2);
+    (void)start(s, ours(3, 0, 1));
+    assert_string_equal(value(s, "0 999999.0000000000000000"), "again: round 999999 has begun without this node");
+    (void)start(s, ours(4, 0, 1));
+    assert_string_equal(value(s, "0 999999.0000000000000000"),
+                        "warn: somebody has overwritten the restart budget in 'muster.job/budget' (25 bytes: '0 "
+                        "999999.0000000000000000'); putting it back, compare and set "
+                        "muster.job/budget=0 4.00000000000000ab");
 }
 
 /* Rank 0 may have told us, in a store that has forgotten it since; and rank 0 does not say it twice. */
@@ -1077,6 +1092,7 @@ int main(void)
         SCENE(another_round_of_the_same_number_has_other_keys),
         SCENE(a_count_never_goes_back),
         SCENE(a_budget_that_changes_meanwhile_is_taken_as_it_is_then),
+        SCENE(a_made_up_round_in_the_budget_costs_one_more_round),
         SCENE(ranks_that_do_not_come_from_a_store_that_was_away_need_another_round),
         SCENE(with_a_stock_member_or_without_rounds_each_counts_its_own),
         SCENE(identical_workers_exchange_nothing),
