@@ -169,14 +169,6 @@ const char *muster_worker_spec_entry_point(const struct muster_worker_spec *spec
 
 /* ---- The copy ---- */
 
-static const char *copy_text(struct mu_arena *arena, const char *text, bool *is_full)
-{
-    const char *copy = text != NULL ? mu_arena_join(arena, mu_slice_str(text), mu_slice("", 0)).data : NULL;
-
-    *is_full |= text != NULL && copy == NULL;
-    return copy;
-}
-
 static const char *const *copy_list(struct mu_arena *arena, const char *const *list, bool *is_full)
 {
     const char **copy;
@@ -192,7 +184,7 @@ static const char *const *copy_list(struct mu_arena *arena, const char *const *l
         return NULL;
     }
     for (size_t i = 0; i < count; i++)
-        copy[i] = copy_text(arena, list[i], is_full);
+        copy[i] = mu_arena_text(arena, list[i], is_full);
     copy[count] = NULL;
     return copy;
 }
@@ -238,15 +230,15 @@ static int copy_all(struct mu_spec *spec, struct muster_error *reterr)
         mu_spec_done(spec);
         return rc;
     }
-    it->master_addr = copy_text(&spec->arena, it->master_addr, &is_full);
-    it->role = copy_text(&spec->arena, it->role, &is_full);
+    it->master_addr = mu_arena_text(&spec->arena, it->master_addr, &is_full);
+    it->role = mu_arena_text(&spec->arena, it->role, &is_full);
     it->argv = copy_list(&spec->arena, it->argv, &is_full);
-    it->function_name = copy_text(&spec->arena, it->function_name, &is_full);
+    it->function_name = mu_arena_text(&spec->arena, it->function_name, &is_full);
     it->envp = copy_list(&spec->arena, it->envp, &is_full);
-    it->log_dir = copy_text(&spec->arena, it->log_dir, &is_full);
-    it->redirects = copy_text(&spec->arena, it->redirects, &is_full);
-    it->tee = copy_text(&spec->arena, it->tee, &is_full);
-    it->signals = copy_text(&spec->arena, it->signals, &is_full);
+    it->log_dir = mu_arena_text(&spec->arena, it->log_dir, &is_full);
+    it->redirects = mu_arena_text(&spec->arena, it->redirects, &is_full);
+    it->tee = mu_arena_text(&spec->arena, it->tee, &is_full);
+    it->signals = mu_arena_text(&spec->arena, it->signals, &is_full);
     if (!is_full)
         return 0;
     mu_spec_done(spec);

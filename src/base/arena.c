@@ -66,6 +66,14 @@ struct mu_slice mu_arena_join(struct mu_arena *arena, struct mu_slice a, struct 
     return mu_slice(text, a.len + b.len);
 }
 
+const char *mu_arena_text(struct mu_arena *arena, const char *text, bool *full)
+{
+    const char *copy = text != NULL ? mu_arena_join(arena, mu_slice_str(text), mu_slice("", 0)).data : NULL;
+
+    *full |= text != NULL && copy == NULL;
+    return copy;
+}
+
 void mu_arena_done(struct mu_arena *arena)
 {
     while (arena->blocks != NULL) {

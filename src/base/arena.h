@@ -14,6 +14,8 @@ struct mu_arena {
 
 void *mu_arena_alloc(struct mu_arena *arena, size_t size); /* aligned for any type; NULL when there is no more */
 struct mu_slice mu_arena_join(struct mu_arena *arena, struct mu_slice a, struct mu_slice b); /* .data NULL: no more */
+/* A copy; NULL stays NULL. No memory: NULL, and *full is set. */
+const char *mu_arena_text(struct mu_arena *arena, const char *text, bool *full);
 void mu_arena_done(struct mu_arena *arena); /* frees everything; the arena is empty and usable again */
 
 #endif

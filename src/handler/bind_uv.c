@@ -34,17 +34,6 @@ void mu_bind_ask_known(const struct mu_bind *bind, const char *host, const union
     mu_bind_plan(&question, ret_plan);
 }
 
-static size_t take_addrs(const struct addrinfo *list, union mu_addr addrs[static MU_DIAL_ADDRS_MAX])
-{
-    size_t count = 0;
-
-    for (const struct addrinfo *ai = list; ai != NULL && count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
-        if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
-            memcpy(&addrs[count++], ai->ai_addr, ai->ai_addrlen);
-    }
-    return count;
-}
-
 static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
 {
     struct mu_bind_uv *ask = req->data;
@@ -54,7 +43,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
     (void)status; /* without addresses it has failed, for whatever reason */
     ask->busy = false;
     if (!ask->cancelled)
-        mu_bind_ask_known(&ask->bind, ask->host, addrs, take_addrs(list, addrs), NULL, &plan);
+        mu_bind_ask_known(&ask->bind, ask->host, addrs, mu_dial_resolved(list, addrs), NULL, &plan);
     uv_freeaddrinfo(list);
     ask->on_planned(ask->ctx, ask->cancelled ? NULL : &plan);
 }
@@ -98,7 +87,7 @@ void mu_bind_ask_blocking(const struct mu_bind *bind, const char *host, struct m
     struct addrinfo *list = NULL;
 
     if (bind->hosts == NULL && count == 0 && getaddrinfo(host, NULL, &hints, &list) == 0) {
-        count = take_addrs(list, addrs);
+        count = mu_dial_resolved(list, addrs);
         freeaddrinfo(list);
     }
     mu_bind_ask_known(bind, host, addrs, count, NULL, ret_plan);

@@ -72,3 +72,13 @@ void mu_later_close(struct mu_later *later, void (*closed)(void *ctx), void *ctx
     later->ctx = ctx;
     uv_close((uv_handle_t *)&later->handle, on_closed);
 }
+
+void mu_timer_until(uv_timer_t *timer, uint64_t when_ms, uv_timer_cb on_time)
+{
+    uint64_t now_ms = uv_now(timer->loop);
+
+    if (when_ms == UINT64_MAX)
+        (void)uv_timer_stop(timer);
+    else
+        (void)uv_timer_start(timer, on_time, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+}

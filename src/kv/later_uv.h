@@ -30,4 +30,7 @@ void mu_later_turn(struct mu_later *later, void (*turn)(void *ctx), void *ctx);
 /* Tells what is left, and then `closed`, from the loop; until then more may be pushed. */
 void mu_later_close(struct mu_later *later, void (*closed)(void *ctx), void *ctx);
 
+/* A timer for a moment of the loop's time; UINT64_MAX: it is stopped. */
+void mu_timer_until(uv_timer_t *timer, uint64_t when_ms, uv_timer_cb on_time);
+
 #endif

@@ -470,13 +470,9 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
 {
     struct mu_client *client = req->data;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
-    size_t count = 0;
+    size_t count = mu_dial_resolved(list, addrs);
 
     client->resolving = false;
-    for (const struct addrinfo *ai = list; ai != NULL && count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
-        if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
-            memcpy(&addrs[count++], ai->ai_addr, ai->ai_addrlen);
-    }
     uv_freeaddrinfo(list);
     if (client->closing) {
         free_if_over(client);

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -309,4 +310,15 @@ size_t mu_dial_known(const char *host, uint16_t port, union mu_addr addrs[static
     (void)mu_addr_parse("127.0.0.1", port, &addrs[0]);
     (void)mu_addr_parse("::1", port, &addrs[1]);
     return 2;
+}
+
+size_t mu_dial_resolved(const struct addrinfo *list, union mu_addr addrs[static MU_DIAL_ADDRS_MAX])
+{
+    size_t count = 0;
+
+    for (; list != NULL && count < MU_DIAL_ADDRS_MAX; list = list->ai_next) {
+        if (list->ai_family == AF_INET || list->ai_family == AF_INET6)
+            memcpy(&addrs[count++], list->ai_addr, list->ai_addrlen);
+    }
+    return count;
 }

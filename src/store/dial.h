@@ -107,5 +107,7 @@ const char *mu_dial_state_name(enum mu_dial_state value);
 
 /* Names that need no resolver: numeric addresses and localhost. Returns how many addresses were put there. */
 size_t mu_dial_known(const char *host, uint16_t port, union mu_addr addrs[static MU_DIAL_ADDRS_MAX]);
+struct addrinfo;
+size_t mu_dial_resolved(const struct addrinfo *list, union mu_addr addrs[static MU_DIAL_ADDRS_MAX]); /* the same */
 
 #endif

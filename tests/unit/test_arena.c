@@ -107,6 +107,21 @@ static void without_memory_nothing_is_given_out(void **state)
     }
 }
 
+static void a_text_is_copied_and_no_text_stays_none(void **state)
+{
+    struct mu_arena arena = { .bytes_max = 16 };
+    bool full = false;
+
+    (void)state;
+    assert_null(mu_arena_text(&arena, NULL, &full));
+    assert_string_equal(mu_arena_text(&arena, "text", &full), "text");
+    assert_false(full);
+    assert_null(mu_arena_text(&arena, "one that is too long for it", &full));
+    assert_null(mu_arena_text(&arena, NULL, &full)); /* which does not make room */
+    assert_true(full);
+    mu_arena_done(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +132,7 @@ int main(void)
         cmocka_unit_test(joining_makes_one_text_of_two),
         cmocka_unit_test(a_join_past_the_ceiling_has_no_data),
         cmocka_unit_test(without_memory_nothing_is_given_out),
+        cmocka_unit_test(a_text_is_copied_and_no_text_stays_none),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
