@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "handler/local_addresses.h"
+#include "kv/later_uv.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
@@ -432,19 +433,6 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
 
 static void on_timer(uv_timer_t *timer);
 
-/* Always derived anew, so never forgotten. */
-static void arm(struct mu_boot_uv *boot)
-{
-    uint64_t when_ms = mu_boot_deadline_ms(&boot->machine), now_ms = uv_now(boot->loop);
-
-    if (boot->closing)
-        return;
-    if (when_ms == UINT64_MAX)
-        (void)uv_timer_stop(&boot->timer);
-    else
-        (void)uv_timer_start(&boot->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
-}
-
 static void step(struct mu_boot_uv *boot, struct mu_boot_event event)
 {
     struct mu_boot_effects effects;
@@ -459,7 +447,8 @@ static void step(struct mu_boot_uv *boot, struct mu_boot_event event)
             perform(boot, &effects.items[i]);
     }
     boot->stepping = boot->has_answer = false;
-    arm(boot);
+    if (!boot->closing) /* always derived anew, so never forgotten */
+        mu_timer_until(&boot->timer, mu_boot_deadline_ms(&boot->machine), on_timer);
 }
 
 static void on_timer(uv_timer_t *timer)

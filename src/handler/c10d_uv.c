@@ -5,6 +5,7 @@
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/log.h"
 #include "handler/bind_uv.h"
+#include "handler/dynamic.h"
 #include "handler/dynamic_uv.h"
 #include "handler/host.h"
 #include "handler/local_addresses.h"
@@ -13,22 +14,18 @@
 #include "store/server_uv.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum {
-    PORT_DEFAULT = 29400,
-    STORE_TYPE_MAX = 16,
-};
+enum { PORT_DEFAULT = 29400 };
 
 static const char loopback[] = "127.0.0.1"; /* hosts listen there, whatever else they do */
 
 struct c10d {
     struct mu_dynamic dynamic;
     /* By the parameters. */
-    char host[MU_HOST_MAX];
+    char host[MU_HOST_MAX], endpoint[MU_HOST_MAX + 8];
     uint16_t port;
     enum mu_host_rule rule;
     /* Starting up. */
@@ -129,7 +126,7 @@ static void connect_to(struct c10d *c, enum mu_host_place place, uint64_t wait_m
     const struct mu_kv_c10d_config config = {
         .host = host_of(c, place),
         .port = port_of(c),
-        .run_id = c->dynamic.run_id,
+        .run_id = c->dynamic.config.run_id,
         .read_timeout_ms = wait_ms,
         .seed = c->dynamic.seed++,
         .host_node = place == MU_HOST_OWN ? c->hosted_by : NULL,
@@ -165,7 +162,7 @@ static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
 
 static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
 {
-    const char *run_id = c->dynamic.run_id;
+    const char *run_id = c->dynamic.config.run_id;
     char text[MU_BIND_WARNING_MAX];
 
     if (mu_bind_warning(plan, c->host, "its store", c->dynamic.config.settings.nodes_max > 1, text))
@@ -177,9 +174,9 @@ static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
 /* PyTorch's has no place in the group yet when it hosts. */
 static void record_hosting(const struct c10d *c)
 {
-    const struct mu_node me = { mu_slice_str(c->dynamic.name), getpid(), -1 };
+    const struct mu_node me = { c->dynamic.shell.me.name, getpid(), -1 };
 
-    mu_rdzv_trace_tell(&(struct mu_teller){ c->dynamic.run_id, me },
+    mu_rdzv_trace_tell(&(struct mu_teller){ c->dynamic.config.run_id, me },
                        (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
 }
 
@@ -192,13 +189,13 @@ static void on_document(void *ctx, struct mu_slice value)
 
     if (from != NULL && !mu_kv_c10d_may_be_document(value))
         mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s has overwritten the document with something else (%zu bytes)",
-               c->dynamic.run_id, mu_addr_format(from, text), value.len);
+               c->dynamic.config.run_id, mu_addr_format(from, text), value.len);
 }
 
 static void watch_document(struct c10d *c)
 {
     char key[MU_KV_RUN_ID_MAX + 32];
-    int len = snprintf(key, sizeof key, "/torch.rendezvous.%s", c->dynamic.run_id);
+    int len = snprintf(key, sizeof key, "/torch.rendezvous.%s", c->dynamic.config.run_id);
     struct muster_error error;
 
     if (len < 0 || (size_t)len >= sizeof key ||
@@ -216,7 +213,7 @@ static void listen_for_nodes(struct c10d *c)
     };
     struct muster_error error;
 
-    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->dynamic.local_addr, &plan);
+    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
     config.host = plan.hosts;
     if (mu_server_start_as(shell_of(c)->loop, &config, &c->server, &error) < 0) {
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });
@@ -255,10 +252,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
     struct c10d *c = req->data;
 
     c->resolving = false;
-    for (const struct addrinfo *ai = list; ai != NULL && c->addrs_count < MU_DIAL_ADDRS_MAX; ai = ai->ai_next) {
-        if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
-            memcpy(&c->addrs[c->addrs_count++], ai->ai_addr, ai->ai_addrlen);
-    }
+    c->addrs_count = (unsigned)mu_dial_resolved(list, c->addrs);
     uv_freeaddrinfo(list);
     if (!shell_of(c)->freeing)
         tell_resolved(c, status);
@@ -313,12 +307,12 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
     case MU_HOST_DO_WARN_LOOPBACK:
         mu_log(MUSTER_LOG_WARNING,
                "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it",
-               c->dynamic.run_id, c->host);
+               c->dynamic.config.run_id, c->host);
         break;
     case MU_HOST_DO_WARN_TAKEN:
         mu_log(MUSTER_LOG_WARNING,
                "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
-               c->dynamic.run_id, c->port, effect->error->text);
+               c->dynamic.config.run_id, c->port, effect->error->text);
         break;
     }
 }
@@ -399,17 +393,9 @@ static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *
 }
 
 static const struct muster_handler_ops c10d_ops = {
-    .size = sizeof c10d_ops,
-    .name = "c10d",
-    .join = mu_shell_join,
-    .leave = mu_shell_leave,
-    .close = mu_shell_ask_to_close,
-    .look = mu_shell_look,
-    .use_agent_store = mu_dynamic_use_agent_store,
-    .free = c10d_free,
-    .endpoint = c10d_endpoint,
-    .hosts = c10d_hosts,
-    .when_alone = c10d_when_alone,
+    MU_SHELL_OPS("c10d"), .use_agent_store = mu_dynamic_use_agent_store,
+    .free = c10d_free,    .endpoint = c10d_endpoint,
+    .hosts = c10d_hosts,  .when_alone = c10d_when_alone,
 };
 
 static struct mu_kv *shared_kv(const struct muster_handler *handler)
@@ -420,35 +406,19 @@ static struct mu_kv *shared_kv(const struct muster_handler *handler)
 }
 
 static const struct mu_handler_ops agent_ops = { .shared_kv = shared_kv };
-static const struct mu_finder_ops finder = { &c10d_ops, &agent_ops, .find = find, .on_time = on_time, .last = last };
 
 /* ---- Parameters ---- */
 
 static int check_store_type(const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    struct muster_value value;
-    const char *start, *end;
-    char type[STORE_TYPE_MAX];
-    size_t len = 0;
+    char type[MU_RDZV_WORD_MAX];
+    int rc = mu_rdzv_word_from_params(params, "store_type", "tcp", type, reterr);
 
-    if (!muster_rdzv_params_get(params, "store_type", &value))
-        return 0;
-    if (value.kind != MUSTER_VALUE_TEXT)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type' is not text");
-    start = value.text;
-    while (isspace((unsigned char)*start))
-        start++;
-    end = start + strlen(start);
-    while (end > start && isspace((unsigned char)end[-1]))
-        end--;
-    for (; start < end && len < sizeof type - 1; start++)
-        type[len++] = (char)tolower((unsigned char)*start);
-    type[len] = '\0';
-    if (strcmp(type, "tcp") == 0)
-        return 0;
+    if (rc < 0 || strcmp(type, "tcp") == 0)
+        return rc;
     if (strcmp(type, "file") == 0)
         return mu_fail(reterr, MUSTER_ENOTSUP, "option 'store_type': 'file' is not supported yet; 'tcp' is");
-    return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type': '%.40s' is neither tcp nor file", value.text);
+    return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type': '%.40s' is neither tcp nor file", type);
 }
 
 static int read_hosting(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
@@ -483,45 +453,41 @@ static int read_endpoint(struct c10d *c, const struct muster_rdzv_params *params
     return 0;
 }
 
-static void start_machine(struct c10d *c, const struct mu_dynamic_config *config)
+static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
+                       struct muster_error *reterr)
 {
-    uint64_t patience_ms = config->request_timeout_ms;
+    struct c10d *c = (struct c10d *)d;
     bool many = config->settings.nodes_max > 1;
+    int rc = check_store_type(params, reterr);
 
-    mu_host_init(&c->machine,
-                 &(struct mu_host_config){
-                     .name = c->host,
-                     .port = c->port,
-                     .rule = c->rule,
-                     .patience_ms = patience_ms < config->settings.join_ms ? patience_ms : config->settings.join_ms,
-                     .warn_loopback = many && config->bind.hosts == NULL && mu_bind_is_universal(c->host) });
-}
-
-int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
-                  void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
-{
-    struct c10d *c = calloc(1, sizeof *c);
-    struct mu_dynamic_config config;
-    char endpoint[MU_HOST_MAX + 8];
-    int rc;
-
-    if (c == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    rc = mu_dynamic_config_from_params("c10d", params, &config, reterr);
-    if (rc == 0)
-        rc = check_store_type(params, reterr);
     if (rc == 0)
         rc = read_endpoint(c, params, reterr);
     if (rc == 0)
         rc = read_hosting(c, params, reterr);
-    if (rc < 0) {
-        free(c);
-        return mu_wrap(reterr, rc, "rendezvous c10d");
-    }
-    (void)snprintf(endpoint, sizeof endpoint, "%s:%u", c->host, (unsigned)c->port);
-    config.endpoint = endpoint;
-    config.store_host = c->host;
-    start_machine(c, &config);
-    rc = mu_dynamic_open(&c->dynamic, loop, &finder, &config, listener, ctx, ret_handler, reterr);
-    return rc < 0 ? mu_wrap(reterr, rc, "rendezvous c10d") : 0;
+    if (rc < 0)
+        return rc;
+    (void)snprintf(c->endpoint, sizeof c->endpoint, "%s:%u", c->host, (unsigned)c->port);
+    config->endpoint = c->endpoint;
+    config->store_host = c->host;
+    mu_host_init(&c->machine, &(struct mu_host_config){ .name = c->host,
+                                                        .port = c->port,
+                                                        .rule = c->rule,
+                                                        .patience_ms = mu_dynamic_find_ms(config),
+                                                        .warn_loopback = many && config->bind.hosts == NULL &&
+                                                                         mu_bind_is_universal(c->host) });
+    return 0;
+}
+
+static const struct mu_finder_ops finder = { .size = sizeof(struct c10d),
+                                             .handler = &c10d_ops,
+                                             .agent = &agent_ops,
+                                             .read = read_params,
+                                             .find = find,
+                                             .on_time = on_time,
+                                             .last = last };
+
+int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
+                  void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    return mu_dynamic_start_finder(&finder, loop, params, listener, ctx, ret_handler, reterr);
 }

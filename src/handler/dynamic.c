@@ -19,6 +19,18 @@ uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct
     return most_ms < request_timeout_ms ? most_ms : request_timeout_ms;
 }
 
+uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config)
+{
+    uint64_t join_ms = config->settings.join_ms;
+
+    return config->request_timeout_ms < join_ms ? config->request_timeout_ms : join_ms;
+}
+
+bool mu_dynamic_is_there(int rc)
+{
+    return rc == 0 || rc == MUSTER_ERDZV_STATE; /* what is no document was read all the same */
+}
+
 /* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us
  * or by another. One that is in it is lost because the store that it hosts is gone. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,

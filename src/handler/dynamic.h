@@ -2,7 +2,7 @@
 #ifndef MU_HANDLER_DYNAMIC_H
 #define MU_HANDLER_DYNAMIC_H
 
-#include "handler/boot.h"
+#include "handler/handler.h"
 #include "rdzv/rdzv.h"
 
 #define MU_DYNAMIC_PARK_MS 300000 /* then the bell is parked anew */
@@ -11,6 +11,11 @@
 /* How long the back end has for a request. */
 uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_rdzv_settings *settings,
                                uint64_t request_timeout_ms);
+
+/* How long the back end is looked for. */
+uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config);
+/* Whether a back end that answered a first read with this code is there. */
+bool mu_dynamic_is_there(int rc);
 
 /* Puts the lost into `nodes`, those that wait for the next round last; so many are *ret_waiting. Returns how the
  * others were lost: `cause`, or a constant. */

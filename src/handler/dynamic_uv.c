@@ -2,6 +2,7 @@
  * of the document machine and of the inquiry are made to the back end, and what the owner is told of the nodes. */
 #include "handler/dynamic_uv.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "handler/dynamic.h"
 #include "rdzv/pickle.h"
@@ -14,7 +15,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define PROGRESS_NODES_MAX 64 /* shown to a user who waits */
@@ -99,7 +99,7 @@ static void note_ghost(struct mu_dynamic *d)
         mu_log(MUSTER_LOG_INFO,
                "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after "
                "%" PRIu64 " s without a heartbeat",
-               d->run_id, mu_node_text(ghost, text), mu_rdzv_death_age_ms(&d->config.settings) / 1000);
+               d->config.run_id, mu_node_text(ghost, text), mu_rdzv_death_age_ms(&d->config.settings) / 1000);
 }
 
 static void tell_progress(struct mu_dynamic *d, struct muster_rdzv_event *event)
@@ -343,15 +343,16 @@ static void dynamic_waits(struct mu_shell *shell, bool waits)
 
 static bool shares_store(const struct mu_dynamic *d)
 {
-    return d->config.use_agent_store && d->store_addr != NULL;
+    return d->config.use_agent_store && d->place.store_addr != NULL;
 }
 
 static void dynamic_start_boot(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
     char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = mu_dynamic_boot_start(
-        mu_rdzv_world(d->rdzv), shell->me.name, shares_store(d) ? d->store_addr : NULL, d->place.store_port, rank0);
+    struct mu_boot_start start =
+        mu_dynamic_boot_start(mu_rdzv_world(d->rdzv), shell->me.name, shares_store(d) ? d->place.store_addr : NULL,
+                              d->place.store_port, rank0);
 
     inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_BOOT });
     start.own_addr = own_addr;
@@ -374,11 +375,11 @@ static void on_planned(struct mu_dynamic *d)
         mu_shell_record(&d->shell,
                         (struct mu_rdzv_trace){ .kind = mu_rdzv_trace_of_action(deed->action), .round = deed->round });
         if (deed->ends_round) /* these two are no events of PyTorch's, only lines */
-            mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", d->run_id);
+            mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", d->config.run_id);
         if (deed->ends_last_call)
             mu_log(MUSTER_LOG_DEBUG,
                    "rendezvous '%s': fewer participants left than the minimum of %" PRId64 "; the last call is off",
-                   d->run_id, d->config.settings.nodes_min);
+                   d->config.run_id, d->config.settings.nodes_min);
     }
 }
 
@@ -388,7 +389,7 @@ static void on_synced(struct mu_dynamic *d, const struct mu_rdzv_effect *effect)
     char node[MU_NODE_TEXT_MAX];
 
     for (size_t i = 0; i < removed.count; i++)
-        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", d->run_id,
+        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", d->config.run_id,
                mu_node_text(&removed.items[i], node));
     if (removed.count > 0)
         mu_shell_record(&d->shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_DEAD_REMOVED,
@@ -436,16 +437,9 @@ static void dynamic_destroy(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
 
-    if (d->finder != NULL && d->finder->done != NULL)
-        d->finder->done(d);
     mu_rdzv_free(d->rdzv);
     mu_boot_uv_done(&shell->boot);
-    free(d->run_id);
-    free(d->name);
-    free(d->local_addr);
-    free(d->store_host);
-    free(d->store_addr);
-    free(d->endpoint);
+    mu_arena_done(&d->texts);
     free(d);
 }
 
@@ -485,7 +479,7 @@ static void dynamic_on_time(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
 
-    if (d->finder->on_time != NULL && uv_now(shell->loop) >= shell->also_ms)
+    if (d->finder->on_time != NULL)
         d->finder->on_time(d);
 }
 
@@ -515,16 +509,8 @@ static int dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv
 }
 
 static const struct muster_handler_ops dynamic_ops = {
-    .size = sizeof dynamic_ops,
-    .name = "dynamic",
-    .join = mu_shell_join,
-    .leave = mu_shell_leave,
-    .close = mu_shell_ask_to_close,
-    .look = mu_shell_look,
-    .use_agent_store = mu_dynamic_use_agent_store,
-    .free = mu_dynamic_free,
+    MU_DYNAMIC_OPS("dynamic"),
     .hosts = mu_dynamic_hosts_workers,
-    .when_alone = mu_dynamic_when_alone,
 };
 
 #define PART_OPS                                                                                                       \
@@ -538,36 +524,26 @@ static const struct mu_shell_ops finding_ops = { PART_OPS, .find = dynamic_find,
 
 static const struct mu_handler_ops agent_ops[] = { { .open_kv = NULL }, { .open_kv = dynamic_open_kv } };
 
-static char *copy_of(const char *text, bool *all)
-{
-    char *copy = text != NULL ? strdup(text) : NULL;
-
-    *all = *all && (text == NULL || copy != NULL);
-    return copy;
-}
-
 static int take_config(struct mu_dynamic *d, const struct mu_dynamic_config *config, struct muster_error *reterr)
 {
     char hostname[MU_HANDLER_NAME_MAX];
-    uint64_t random[2];
-    bool all = true;
+    const char *name;
+    bool full = false;
 
     d->config = *config;
     d->config.bind = (struct mu_bind){ 0 }; /* the boot machine has its own */
-    d->config.run_id = d->run_id = copy_of(config->run_id, &all);
-    d->config.local_addr = d->local_addr = copy_of(config->local_addr, &all);
-    d->config.store_host = d->store_host = copy_of(config->store_host, &all);
-    d->config.endpoint = d->endpoint = copy_of(config->endpoint, &all);
-    d->name = copy_of(mu_handler_node_name(config->local_addr, hostname), &all);
-    if (!all)
+    d->config.run_id = mu_arena_text(&d->texts, config->run_id, &full);
+    d->config.local_addr = mu_arena_text(&d->texts, config->local_addr, &full);
+    d->config.store_host = mu_arena_text(&d->texts, config->store_host, &full);
+    d->config.endpoint = mu_arena_text(&d->texts, config->endpoint, &full);
+    name = mu_arena_text(&d->texts, mu_handler_node_name(config->local_addr, hostname), &full);
+    if (full)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
     if (d->config.local_id == 0)
-        d->config.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
-    d->seed = random[1];
-    d->shell.run_id = d->run_id;
-    d->shell.me = (struct mu_node){ mu_slice_str(d->name), getpid(), d->config.local_id };
+        d->config.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)mu_fresh_seed());
+    d->seed = mu_fresh_seed();
+    d->shell.run_id = d->config.run_id;
+    d->shell.me = (struct mu_node){ mu_slice_str(name), getpid(), d->config.local_id };
     d->shell.nodes_min = config->settings.nodes_min;
     d->shell.nodes_max = config->settings.nodes_max;
     return 0;
@@ -576,13 +552,13 @@ static int take_config(struct mu_dynamic *d, const struct mu_dynamic_config *con
 static int make_boot(struct mu_dynamic *d, struct mu_bind bind, struct muster_error *reterr)
 {
     struct mu_boot_config config = {
-        .run_id = d->run_id,
-        .local_addr = d->local_addr,
+        .run_id = d->config.run_id,
+        .local_addr = d->config.local_addr,
         .bind = bind,
         .master = d->config.master,
         .use_agent_store = d->config.use_agent_store,
         .standalone = d->config.settings.nodes_max == 1,
-        .at_localhost = d->store_host != NULL && strcmp(d->store_host, "localhost") == 0,
+        .at_localhost = d->config.store_host != NULL && strcmp(d->config.store_host, "localhost") == 0,
     };
 
     return mu_boot_uv_init(&d->shell.boot, &config, reterr);
@@ -593,24 +569,21 @@ static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
     struct mu_rdzv_config config = {
         .settings = d->config.settings,
         .me = d->shell.me,
-        .endpoint = d->endpoint,
+        .endpoint = d->config.endpoint,
         .dialect = d->config.dialect,
         .has_bell = d->kv->ops->has_bell,
         .has_turns = d->kv->ops->has_turns,
         .has_settle = d->kv->ops->has_settle,
         .shares_store = shares_store(d),
+        .hash_seed = { mu_fresh_seed(), mu_fresh_seed() },
+        .seed = mu_fresh_seed(),
     };
-    uint64_t random[3];
 
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    config.hash_seed = (struct mu_hash_seed){ random[0], random[1] };
-    config.seed = random[2];
-    mu_inquiry_init(&d->inquiry, &(struct mu_inquiry_config){ .run_id = d->run_id,
-                                                              .name = d->name,
+    mu_inquiry_init(&d->inquiry, &(struct mu_inquiry_config){ .run_id = d->config.run_id,
+                                                              .name = d->shell.me.name.data,
                                                               .nodes_min = d->config.settings.nodes_min,
                                                               .nodes_max = d->config.settings.nodes_max,
-                                                              .store_host = d->store_host,
+                                                              .store_host = d->config.store_host,
                                                               .has_board = d->kv->ops->is_common });
     return mu_rdzv_new(&config, &d->rdzv, reterr);
 }
@@ -618,16 +591,10 @@ static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
 bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place)
 {
     struct muster_error error;
-    bool all = true;
 
     assert(d->kv != NULL && d->rdzv == NULL);
     d->place = *place;
-    free(d->store_addr);
-    d->place.store_addr = d->store_addr = copy_of(place->store_addr, &all);
-    d->place.hosted_by = NULL;
-    if (!all || make_rdzv(d, &error) < 0) {
-        if (!all)
-            (void)mu_fail(&error, MUSTER_ENOMEM, "a rendezvous");
+    if (make_rdzv(d, &error) < 0) {
         mu_dynamic_fail(d, &error);
         return false;
     }
@@ -649,8 +616,8 @@ int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr)
                    strlen(local_addr));
 }
 
-int mu_dynamic_config_from_params(const char *backend, const struct muster_rdzv_params *params,
-                                  struct mu_dynamic_config *ret_config, struct muster_error *reterr)
+int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_dynamic_config *ret_config, struct muster_error *reterr)
 {
     struct mu_dynamic_config config = { .backend = backend,
                                         .run_id = muster_rdzv_params_run_id(params),
@@ -672,13 +639,14 @@ int mu_dynamic_config_from_params(const char *backend, const struct muster_rdzv_
     return rc;
 }
 
-int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_finder_ops *finder,
-                    const struct mu_dynamic_config *config, muster_rdzv_listener *listener, void *ctx,
-                    struct muster_handler **ret_handler, struct muster_error *reterr)
+/* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails. */
+static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_dynamic_config *config,
+                        muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
+                        struct muster_error *reterr)
 {
+    const struct mu_finder_ops *finder = d->finder;
     int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
 
-    d->finder = finder;
     if (rc == 0)
         rc = mu_dynamic_check_name(config->local_addr, reterr);
     if (rc == 0)
@@ -702,6 +670,28 @@ int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct m
     return 0;
 }
 
+int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s *loop,
+                            const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
+                            struct muster_handler **ret_handler, struct muster_error *reterr)
+{
+    const char *backend = finder->handler->name;
+    struct mu_dynamic *d = calloc(1, finder->size);
+    struct mu_dynamic_config config = { .backend = backend };
+    int rc;
+
+    if (d == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
+    d->finder = finder;
+    rc = mu_dynamic_read_config(backend, params, &config, reterr);
+    if (rc == 0)
+        rc = finder->read(d, params, &config, reterr);
+    if (rc < 0)
+        dynamic_destroy(&d->shell);
+    else
+        rc = open_dynamic(d, loop, &config, listener, ctx, ret_handler, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "rendezvous %s", backend) : 0;
+}
+
 static void forget_kv(struct mu_kv *kv, void *ctx)
 {
     (void)kv;
@@ -719,7 +709,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
         (void)mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
     } else {
         d->kv = kv;
-        rc = mu_dynamic_open(d, loop, NULL, config, listener, ctx, ret_handler, reterr);
+        rc = open_dynamic(d, loop, config, listener, ctx, ret_handler, reterr);
     }
     if (rc < 0)
         kv->ops->close(kv, forget_kv, NULL);

@@ -3,6 +3,7 @@
 #ifndef MU_HANDLER_DYNAMIC_UV_H
 #define MU_HANDLER_DYNAMIC_UV_H
 
+#include "base/arena.h"
 #include "handler/inquiry.h"
 #include "handler/shell_uv.h"
 #include "kv/kv.h"
@@ -11,15 +12,18 @@
 struct mu_dynamic;
 
 struct mu_finder_ops { /* a constant */
+    size_t size;       /* of the handler, which begins with a struct mu_dynamic */
     const struct muster_handler_ops *handler;
     const struct mu_handler_ops *agent;
+    /* What only this back end reads; *config has the rest. Texts that it puts there are copied. */
+    int (*read)(struct mu_dynamic *d, const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
+                struct muster_error *reterr);
     void (*find)(struct mu_dynamic *d);    /* from the loop; ends with mu_dynamic_run() or mu_dynamic_fail() */
-    void (*on_time)(struct mu_dynamic *d); /* shell.also_ms has come. May be NULL */
+    void (*on_time)(struct mu_dynamic *d); /* perhaps shell.also_ms has come. May be NULL */
     void (*last)(struct mu_dynamic *d);    /* the rest is closed: closes what is left, mu_shell_drop(). May be NULL */
-    void (*done)(struct mu_dynamic *d);    /* frees what it has; the struct itself is freed afterwards. May be NULL */
 };
 
-/* Where the back end is, once it is found. Texts are copied. */
+/* Where the back end is, once it is found. Its texts live as long as the handler. */
 struct mu_dynamic_place {
     const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
     uint16_t store_port;
@@ -31,32 +35,32 @@ struct mu_dynamic_place {
 struct mu_dynamic {
     struct mu_shell shell;
     const struct mu_finder_ops *finder; /* NULL: the back end is there */
-    char *run_id, *name, *local_addr, *store_host, *endpoint;
-    struct mu_dynamic_config config; /* its texts are the above */
-    struct mu_kv *kv;                /* NULL: there is none, or not yet */
-    uint64_t seed;                   /* random; for the finder */
-    struct mu_rdzv *rdzv;            /* NULL while the back end is being looked for */
-    char *store_addr;
+    struct mu_arena texts;              /* of the configuration, and for the finder */
+    struct mu_dynamic_config config;
+    struct mu_kv *kv;     /* NULL: there is none, or not yet */
+    uint64_t seed;        /* random; for the finder */
+    struct mu_rdzv *rdzv; /* NULL while the back end is being looked for */
     struct mu_dynamic_place place;
     struct mu_inquiry inquiry;
 };
 
 /* What every back end that has a dynamic rendezvous reads. Borrows from `params`. */
-int mu_dynamic_config_from_params(const char *backend, const struct muster_rdzv_params *params,
-                                  struct mu_dynamic_config *ret_config, struct muster_error *reterr);
-
-/* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails, with finder->done().
- * The finder begins by itself, from the loop. */
-int mu_dynamic_open(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_finder_ops *finder,
-                    const struct mu_dynamic_config *config, muster_rdzv_listener *listener, void *ctx,
-                    struct muster_handler **ret_handler, struct muster_error *reterr);
+int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_dynamic_config *ret_config, struct muster_error *reterr);
+/* For a mu_handler_start. The finder begins by itself, from the loop. */
+int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s *loop,
+                            const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
+                            struct muster_handler **ret_handler, struct muster_error *reterr);
 
 /* The back end is d->kv. False: nothing could be made of it; it was closed, and the owner has heard. */
 bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place);
 void mu_dynamic_fail(struct mu_dynamic *d, const struct muster_error *error); /* there is none */
 void mu_dynamic_close_kv(struct mu_dynamic *d);                               /* if there is one */
 
-/* For the handler's table, beside those of shell_uv.h. */
+/* For the handler's table. */
+#define MU_DYNAMIC_OPS(text)                                                                                           \
+    MU_SHELL_OPS(text), .use_agent_store = mu_dynamic_use_agent_store, .when_alone = mu_dynamic_when_alone,            \
+                        .free = mu_dynamic_free
 bool mu_dynamic_use_agent_store(const struct muster_handler *handler);
 bool mu_dynamic_hosts_workers(const struct muster_handler *handler); /* their store is here */
 /* `alone` when no other process is connected to the workers' store; not at all where it is not here. */

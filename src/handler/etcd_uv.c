@@ -211,12 +211,7 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
 }
 
 static const struct muster_handler_ops etcd_ops = {
-    .size = sizeof etcd_ops,
-    .name = "etcd",
-    .join = mu_shell_join,
-    .leave = mu_shell_leave,
-    .close = mu_shell_ask_to_close,
-    .look = mu_shell_look,
+    MU_SHELL_OPS("etcd"),
     .use_agent_store = shares_store,
     .free = free_handler,
 };

@@ -116,6 +116,10 @@ int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const c
 /* The option `read_timeout`: how long a back end has for its first answer. */
 int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, uint64_t *ret_ms,
                                      struct muster_error *reterr);
+#define MU_RDZV_WORD_MAX 40
+/* The option `key`, without the blanks around it, in lower case, and cut if it is too long for a word. */
+int mu_rdzv_word_from_params(const struct muster_rdzv_params *params, const char *key, const char *fallback,
+                             char word[static MU_RDZV_WORD_MAX], struct muster_error *reterr);
 /* The option `dialect`: which version of PyTorch is expected, and in whose form a first document is written; "2.x"
  * without it. The option `use_agent_store`; without it, what that version does. */
 int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct mu_doc_dialect *ret_dialect,

@@ -1,21 +1,14 @@
 /* How a c10d node gets its store. See host.h for the diagram. */
 #include "handler/host.h"
 
+#include "base/texts.h"
+
 #include <assert.h>
 #include <inttypes.h>
 
 #define NEVER UINT64_MAX
 
-const char *mu_host_state_text(enum mu_host_state state)
-{
-    static const char *const texts[] = {
-#define X(name, text) text,
-        MU_HOST_STATES(X)
-#undef X
-    };
-
-    return texts[state];
-}
+MU_DEFINE_TEXTS(mu_host_state_text, enum mu_host_state, MU_HOST_STATES)
 
 /* ---- States and effects ---- */
 

@@ -50,7 +50,7 @@ enum mu_host_state {
 #undef X
 };
 
-const char *mu_host_state_text(enum mu_host_state state);
+const char *mu_host_state_text(enum mu_host_state value);
 
 enum mu_host_rule {
     MU_HOST_IF_OURS,

@@ -2,6 +2,7 @@
 #include "base/number.h"
 #include "handler/handler.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 #define ATTEMPTS_MAX INT64_C(1000000)
 #define READ_TIMEOUT_S 60
 #define READ_TIMEOUT_MAX_S 100000000
+
+static const char blanks[] = " \t\n\v\f\r";
 
 const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX])
 {
@@ -214,6 +217,23 @@ int mu_rdzv_read_timeout_from_params(const struct muster_rdzv_params *params, ui
     if (rc == 0)
         *ret_ms *= 1000;
     return rc;
+}
+
+int mu_rdzv_word_from_params(const struct muster_rdzv_params *params, const char *key, const char *fallback,
+                             char word[static MU_RDZV_WORD_MAX], struct muster_error *reterr)
+{
+    struct muster_value value = { .kind = MUSTER_VALUE_TEXT, .text = fallback };
+    size_t len;
+
+    if (muster_rdzv_params_get(params, key, &value) && value.kind != MUSTER_VALUE_TEXT)
+        return mu_fail(reterr, MUSTER_EINVAL, "option '%s' is not text", key);
+    (void)snprintf(word, MU_RDZV_WORD_MAX, "%s", value.text + strspn(value.text, blanks));
+    for (len = strlen(word); len > 0 && strchr(blanks, word[len - 1]) != NULL; len--)
+        ;
+    word[len] = '\0';
+    for (char *at = word; *at != '\0'; at++)
+        *at = (char)tolower((unsigned char)*at);
+    return 0;
 }
 
 static const struct version { /* of PyTorch, as the option `dialect` names it */

@@ -117,8 +117,7 @@ static void record_failure(const struct mu_shell *s, enum muster_rdzv_request re
 
 static void tell_failed(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error)
 {
-    if (mu_talk_has_back_end(&s->talk) && !muster_error_is_rdzv(error->code)) /* else: why there is none */
-        error->code = MUSTER_ERDZV_CONNECTION;
+    error->code = mu_talk_told_code(&s->talk, error->code);
     wrap(s, mu_handler_request_text(event->request), error);
     record_failure(s, event->request, error);
     mu_shell_say(s, event);
@@ -249,10 +248,8 @@ static void on_part_tells(void *ctx, const struct mu_part_news *news)
 
     if (s->freeing)
         return;
-    if (news->tell == MU_PART_TELL_FOREIGN) {
+    if (news->tell == MU_PART_TELL_FOREIGN)
         mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", s->run_id, news->error->text);
-        return;
-    }
     if (news->tell == MU_PART_TELL_CLOSED && news->asked == MU_PART_ON_CLOSE)
         mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
     if (news->tell == MU_PART_TELL_WAITING)
@@ -401,16 +398,10 @@ static void on_timer(uv_timer_t *timer)
 /* Always derived anew, so never forgotten. */
 void mu_shell_arm(struct mu_shell *s)
 {
-    uint64_t when_ms = s->part != NULL ? s->ops->part->deadline_ms(s->part) : UINT64_MAX, now_ms = uv_now(s->loop);
+    uint64_t when_ms = s->part != NULL ? s->ops->part->deadline_ms(s->part) : UINT64_MAX;
 
-    if (s->freeing)
-        return;
-    if (s->also_ms < when_ms)
-        when_ms = s->also_ms;
-    if (when_ms == UINT64_MAX)
-        (void)uv_timer_stop(&s->timer);
-    else
-        (void)uv_timer_start(&s->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+    if (!s->freeing)
+        mu_timer_until(&s->timer, s->also_ms < when_ms ? s->also_ms : when_ms, on_timer);
 }
 
 /* ---- Requests under way ---- */

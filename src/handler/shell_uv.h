@@ -116,6 +116,9 @@ struct mu_order *mu_order_find(const struct mu_shell *shell, uint64_t id); /* NU
 void mu_order_free(struct mu_order *order);
 
 /* For the handler's table. */
+#define MU_SHELL_OPS(text)                                                                                             \
+    .size = sizeof(struct muster_handler_ops), .name = (text), .join = mu_shell_join, .leave = mu_shell_leave,         \
+    .close = mu_shell_ask_to_close, .look = mu_shell_look
 void mu_shell_join(struct muster_handler *handler);
 void mu_shell_leave(struct muster_handler *handler);
 void mu_shell_ask_to_close(struct muster_handler *handler);

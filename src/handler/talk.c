@@ -49,11 +49,6 @@ bool mu_talk_is_joining(const struct mu_talk *t)
            t->state == MU_TALK_LEAVING_TO_JOIN;
 }
 
-bool mu_talk_is_booting(const struct mu_talk *t)
-{
-    return t->state == MU_TALK_BOOTING;
-}
-
 /* The machine was asked to leave, or is about to be. */
 static bool is_leaving(const struct mu_talk *t)
 {
@@ -483,4 +478,9 @@ enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked)
         break;
     }
     return MUSTER_RDZV_REQUEST_MEMBERSHIP;
+}
+
+int mu_talk_told_code(const struct mu_talk *t, int code)
+{
+    return mu_talk_has_back_end(t) && !muster_error_is_rdzv(code) ? MUSTER_ERDZV_CONNECTION : code;
 }

@@ -124,19 +124,20 @@ struct mu_talk {
 };
 
 /* `finds_back_end`: FIND comes first. Zeroed memory is not enough. */
-void mu_talk_init(struct mu_talk *talk, uint64_t join_ms, bool finds_back_end);
+void mu_talk_init(struct mu_talk *t, uint64_t join_ms, bool finds_back_end);
 
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. The effects are to be performed in
  * order; the owner, when told, may ask from inside. */
-void mu_talk_step(struct mu_talk *talk, const struct mu_talk_event *event, struct mu_talk_effects *out);
+void mu_talk_step(struct mu_talk *t, const struct mu_talk_event *event, struct mu_talk_effects *out);
 
-bool mu_talk_is_due(const struct mu_talk *talk);     /* TURN is wanted, from the loop; asked after every step */
-bool mu_talk_is_joining(const struct mu_talk *talk); /* the back end is there, and the owner waits for JOINED */
-bool mu_talk_is_booting(const struct mu_talk *talk);
-bool mu_talk_has_back_end(const struct mu_talk *talk);
+bool mu_talk_is_due(const struct mu_talk *t);     /* TURN is wanted, from the loop; asked after every step */
+bool mu_talk_is_joining(const struct mu_talk *t); /* the back end is there, and the owner waits for JOINED */
+bool mu_talk_has_back_end(const struct mu_talk *t);
 
 const char *mu_talk_state_text(enum mu_talk_state value);
 
+/* Of a failure, as the owner is told it. Why there is no back end keeps its own code. */
+int mu_talk_told_code(const struct mu_talk *t, int code);
 /* What was asked, in the words of the owner. */
 enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked);
 

@@ -47,6 +47,19 @@ static void a_silent_store_is_noticed_before_others_miss_us(void **state)
     assert_int_equal(mu_dynamic_timeout_ms(&rows[0].effect, &settings, 3000), 3000);
 }
 
+static void a_back_end_is_looked_for_no_longer_than_a_join_lasts(void **state)
+{
+    struct mu_dynamic_config config = { .request_timeout_ms = 60000, .settings = MU_RDZV_SETTINGS_DEFAULT };
+
+    (void)state;
+    config.settings.join_ms = 600000;
+    assert_int_equal(mu_dynamic_find_ms(&config), 60000);
+    config.settings.join_ms = 3000;
+    assert_int_equal(mu_dynamic_find_ms(&config), 3000);
+    assert_true(mu_dynamic_is_there(0) && mu_dynamic_is_there(MUSTER_ERDZV_STATE));
+    assert_false(mu_dynamic_is_there(MUSTER_ETIMEOUT) || mu_dynamic_is_there(MUSTER_ECONNECT));
+}
+
 static void of_the_lost_those_who_wait_come_last(void **state)
 {
     struct mu_node lost[] = { node("a", 1, true), node("b", 2, true), node("c", 3, true) }, sorted[3];
@@ -106,6 +119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
         TEST(a_silent_store_is_noticed_before_others_miss_us),
+        TEST(a_back_end_is_looked_for_no_longer_than_a_join_lasts),
         TEST(of_the_lost_those_who_wait_come_last),
         TEST(a_lost_node_that_is_still_listed_hosts_the_store),
         TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),

@@ -318,6 +318,33 @@ static void the_first_writers_dialect_can_be_chosen(void **state)
     }
 }
 
+static void a_word_is_trimmed_lower_case_and_cut(void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } rows[] = {
+        { NULL, "tcp" },
+        { "File", "file" },
+        { " \tTCP\r\n ", "tcp" },
+        { "two Words", "two words" },
+        { "   ", "" },
+        { "a-word-of-more-than-forty-bytes-is-cut-there", "a-word-of-more-than-forty-bytes-is-cut-" },
+    };
+    char word[MU_RDZV_WORD_MAX];
+    struct muster_rdzv_params *params = params_of("job", 2, 4, "");
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        if (rows[i].text != NULL)
+            assert_int_equal(muster_rdzv_params_set_text(params, "store_type", rows[i].text, NULL), 0);
+        assert_int_equal(mu_rdzv_word_from_params(params, "store_type", "tcp", word, NULL), 0);
+        assert_string_equal(word, rows[i].word);
+    }
+    assert_int_equal(muster_rdzv_params_set_int(params, "store_type", 1, NULL), 0);
+    assert_int_equal(mu_rdzv_word_from_params(params, "store_type", "tcp", word, NULL), MUSTER_EINVAL);
+    muster_rdzv_params_free(params);
+}
+
 static void a_dialect_that_is_no_text_is_refused(void **state)
 {
     struct muster_rdzv_params *params = params_of("job", 1, 1, "");
@@ -354,6 +381,7 @@ int main(void)
         cmocka_unit_test(durations_read_as_in_python),
         cmocka_unit_test(the_first_writers_dialect_can_be_chosen),
         cmocka_unit_test(a_dialect_that_is_no_text_is_refused),
+        cmocka_unit_test(a_word_is_trimmed_lower_case_and_cut),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

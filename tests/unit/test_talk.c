@@ -579,6 +579,18 @@ static void who_closes_while_a_round_boots_is_answered(void **state)
     GIVES("boot failed, turn, left", "tell failed join: no -> idle");
 }
 
+static void failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_own(void **state)
+{
+    struct mu_talk t;
+
+    (void)state;
+    mu_talk_init(&t, JOIN_MS, false);
+    assert_int_equal(mu_talk_told_code(&t, MUSTER_ESYSTEM), MUSTER_ERDZV_CONNECTION);
+    assert_int_equal(mu_talk_told_code(&t, MUSTER_ERDZV_TIMEOUT), MUSTER_ERDZV_TIMEOUT);
+    mu_talk_init(&t, JOIN_MS, true);
+    assert_int_equal(mu_talk_told_code(&t, MUSTER_ENOTSUP), MUSTER_ENOTSUP);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -600,6 +612,7 @@ int main(void)
         TEST(an_owner_that_leaves_while_a_failed_join_leaves_hears_that_it_has_left),
         TEST(a_membership_that_fails_while_a_failed_join_leaves_is_not_told),
         TEST(who_closes_while_a_round_boots_is_answered),
+        TEST(failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
