@@ -108,59 +108,55 @@ static int find_path(struct muster_rdzv *rdzv, int64_t round, struct muster_stor
 }
 
 /* Until it is done, or its time is up. */
-static int run(struct mu_extra_data *extra, struct muster_store *store, const char *path, int64_t timeout_ms,
+static int run(struct muster_rdzv *rdzv, int64_t round, int64_t timeout_ms, struct mu_extra_data *extra,
                struct muster_error *reterr)
 {
     int64_t until_ms = mu_clock_in_ms(timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms);
-    int rc = 0;
+    struct muster_store *store;
+    char path[MU_CLASSIC_KEY_MAX];
+    int rc = find_path(rdzv, round, &store, path, reterr);
 
+    if (rc < 0)
+        return rc;
     while (rc == 0 && extra->state != MU_EXTRA_DONE) {
         struct mu_etcd2_call call = { .request = extra->request };
         int64_t left_ms;
 
         rest(extra->pause_ms);
         left_ms = until_ms - mu_clock_ms();
-        if (left_ms <= 0)
-            return mu_fail(reterr, MUSTER_ETIMEOUT, "timed out");
         call.request.key = mu_slice_str(path);
-        call.timeout_ms = (uint64_t)left_ms < extra->most_ms ? (uint64_t)left_ms : extra->most_ms;
+        call.timeout_ms = left_ms < extra->most_ms ? (uint64_t)left_ms : (uint64_t)extra->most_ms;
+        if (left_ms <= 0) {
+            rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out");
+            break;
+        }
         rc = mu_etcd_store_call(store, &call);
         rc = mu_extra_data_step(extra, rc, call.unsure, call.status, &call.answer, &call.error, reterr);
         mu_etcd2_answer_done(&call.answer);
     }
-    return rc;
+    mu_extra_data_done(extra);
+    return rc < 0 ? mu_wrap(reterr, rc, "%s extra data '%.100s'", extra->value != NULL ? "store" : "load", extra->key)
+                  : 0;
 }
 
 int muster_rdzv_etcd_store_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key, const char *value,
                                       int64_t timeout_ms, struct muster_error *reterr)
 {
-    struct muster_store *store;
     struct mu_extra_data extra;
-    char path[MU_CLASSIC_KEY_MAX];
-    int rc = find_path(rdzv, round, &store, path, reterr);
 
-    if (rc < 0)
-        return rc;
     mu_extra_data_init(&extra, key, value);
-    rc = run(&extra, store, path, timeout_ms, reterr);
-    mu_extra_data_done(&extra);
-    return rc < 0 ? mu_wrap(reterr, rc, "store extra data '%.100s'", key) : 0;
+    return run(rdzv, round, timeout_ms, &extra, reterr);
 }
 
 int muster_rdzv_etcd_load_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key, int64_t timeout_ms,
                                      struct muster_bytes *ret_value, struct muster_error *reterr)
 {
-    struct muster_store *store;
     struct mu_extra_data extra;
-    char path[MU_CLASSIC_KEY_MAX];
-    int rc = find_path(rdzv, round, &store, path, reterr);
+    int rc;
 
-    if (rc < 0)
-        return rc;
     mu_extra_data_init(&extra, key, NULL);
-    rc = run(&extra, store, path, timeout_ms, reterr);
-    if (rc < 0)
-        return mu_wrap(reterr, rc, "load extra data '%.100s'", key);
-    *ret_value = extra.found;
-    return 0;
+    rc = run(rdzv, round, timeout_ms, &extra, reterr);
+    if (rc == 0)
+        *ret_value = extra.found;
+    return rc;
 }

@@ -10,7 +10,7 @@ static void read_next(struct mu_extra_data *e)
 {
     e->state = MU_EXTRA_READING;
     e->request = (struct mu_etcd2_request){ .kind = MU_ETCD2_GET, .quorum = true };
-    e->most_ms = UINT64_MAX;
+    e->most_ms = INT64_MAX;
 }
 
 void mu_extra_data_init(struct mu_extra_data *e, const char *key, const char *value)

@@ -19,7 +19,8 @@ struct mu_extra_data {
     const char *key, *value; /* value NULL: it is loaded */
     enum mu_extra_state { MU_EXTRA_READING, MU_EXTRA_WRITING, MU_EXTRA_WATCHING, MU_EXTRA_DONE } state;
     struct mu_etcd2_request request; /* unless DONE: to be made next, with the path as its key */
-    uint64_t pause_ms, most_ms;      /* before that; and how long it may last */
+    uint64_t pause_ms;               /* before that */
+    int64_t most_ms;                 /* how long it may last */
     char *text, *prev;               /* that it points to */
     struct muster_bytes found;       /* DONE, of a load: the caller's */
 };
