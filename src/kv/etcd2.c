@@ -237,30 +237,20 @@ const char *mu_etcd2_text(const struct mu_etcd2_request *request, char *text, si
 
 /* ---- Answers ---- */
 
-static int read_index(const json_t *object, const char *path, const char *name, uint64_t *ret_index,
-                      struct muster_error *reterr)
-{
-    return mu_etcd_json_id(object, path, name, ret_index, reterr);
-}
-
 static int read_node(const json_t *json, const char *path, struct mu_etcd2_node *ret_node, struct muster_error *reterr)
 {
+    struct mu_etcd_reader r = { .error = reterr };
     struct mu_etcd2_node node = { .has_value = json_object_get(json, "value") != NULL,
                                   .has_ttl = json_object_get(json, "ttl") != NULL };
-    int rc = mu_etcd_json_text(json, path, "key", &node.key, reterr);
 
-    if (rc == 0)
-        rc = mu_etcd_json_text(json, path, "value", &node.value, reterr);
-    if (rc == 0)
-        rc = mu_etcd_json_bool(json, path, "dir", &node.dir, reterr);
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "ttl", &node.ttl_s, reterr);
-    if (rc == 0)
-        rc = read_index(json, path, "createdIndex", &node.created, reterr);
-    if (rc == 0)
-        rc = read_index(json, path, "modifiedIndex", &node.modified, reterr);
-    if (rc < 0)
-        return rc;
+    node.key = mu_etcd_json_text(&r, json, path, "key");
+    node.value = mu_etcd_json_text(&r, json, path, "value");
+    node.dir = mu_etcd_json_bool(&r, json, path, "dir");
+    node.ttl_s = mu_etcd_json_int(&r, json, path, "ttl");
+    node.created = mu_etcd_json_id(&r, json, path, "createdIndex");
+    node.modified = mu_etcd_json_id(&r, json, path, "modifiedIndex");
+    if (r.rc < 0)
+        return r.rc;
     if (node.key.len == 0 && !node.dir) /* the root has none */
         return mu_fail(reterr, MUSTER_EPROTOCOL, "'%skey' is missing", path);
     if (node.key.len > 0 && node.modified == 0)
@@ -291,8 +281,9 @@ static int read_nodes(struct mu_etcd2_answer *answer, size_t *room, const json_t
                       struct muster_error *reterr)
 {
     const char *path = depth == 0 ? "node." : "node.nodes.";
+    struct mu_etcd_reader r = { .error = reterr };
     struct mu_etcd2_node node;
-    json_t *children = NULL, *child;
+    json_t *children, *child;
     size_t index;
     int rc = json_is_object(json) ? read_node(json, path, &node, reterr)
                                   : mu_fail(reterr, MUSTER_EPROTOCOL, "'node.nodes' has something that is no object");
@@ -302,11 +293,10 @@ static int read_nodes(struct mu_etcd2_answer *answer, size_t *room, const json_t
     if (depth > MU_ETCD2_DEPTH_MAX)
         return mu_fail(reterr, MUSTER_ELIMIT, "directories are deeper than %d", MU_ETCD2_DEPTH_MAX);
     node.depth = depth;
-    rc = add_node(answer, room, &node, reterr);
-    if (rc == 0)
-        rc = mu_etcd_json_array(json, path, "nodes", &children, reterr);
-    if (rc < 0)
-        return rc;
+    r.rc = add_node(answer, room, &node, reterr);
+    children = mu_etcd_json_array(&r, json, path, "nodes");
+    if (r.rc < 0)
+        return r.rc;
     json_array_foreach(children, index, child)
     {
         rc = read_nodes(answer, room, child, depth + 1, reterr);
@@ -328,41 +318,35 @@ static bool is_write(struct mu_slice action)
 
 static int read_success(const json_t *root, struct mu_etcd2_answer *answer, struct muster_error *reterr)
 {
-    json_t *node = NULL, *prev = NULL;
+    struct mu_etcd_reader r = { .error = reterr };
+    const json_t *node, *prev;
     size_t room = 0;
-    int rc = mu_etcd_json_text(root, "", "action", &answer->action, reterr);
 
-    if (rc == 0)
-        rc = mu_etcd_json_object(root, "", "node", &node, reterr);
-    if (rc == 0 && node == NULL && !is_write(answer->action))
-        rc = mu_fail(reterr, MUSTER_EPROTOCOL, "'node' is missing");
-    if (rc == 0 && answer->index == 0) /* a watch would have to guess from where on, and be answered at once for ever */
-        rc = mu_fail(reterr, MUSTER_EPROTOCOL, "the header X-Etcd-Index is missing; is there a proxy that drops it?");
-    if (rc == 0 && node != NULL)
-        rc = read_nodes(answer, &room, node, 0, reterr);
-    if (rc == 0)
-        rc = mu_etcd_json_object(root, "", "prevNode", &prev, reterr);
-    if (rc < 0 || prev == NULL)
-        return rc;
-    answer->has_prev = true;
-    return read_node(prev, "prevNode.", &answer->prev, reterr);
+    answer->action = mu_etcd_json_text(&r, root, "", "action");
+    node = mu_etcd_json_object(&r, root, "", "node");
+    if (r.rc == 0 && node == NULL && !is_write(answer->action))
+        r.rc = mu_fail(reterr, MUSTER_EPROTOCOL, "'node' is missing");
+    if (r.rc == 0 && answer->index == 0) /* a watch would have to guess its start, and be answered at once for ever */
+        r.rc = mu_fail(reterr, MUSTER_EPROTOCOL, "the header X-Etcd-Index is missing; is there a proxy that drops it?");
+    if (r.rc == 0 && node != NULL)
+        r.rc = read_nodes(answer, &room, node, 0, reterr);
+    prev = mu_etcd_json_object(&r, root, "", "prevNode");
+    answer->has_prev = prev != NULL;
+    return prev != NULL ? read_node(prev, "prevNode.", &answer->prev, reterr) : r.rc;
 }
 
 static int read_failure(const json_t *root, struct mu_etcd2_answer *answer, struct muster_error *reterr)
 {
+    struct mu_etcd_reader r = { .error = reterr };
     char message[SAMPLE_MAX];
-    int64_t code = 0;
-    uint64_t index = 0;
-    int rc = mu_etcd_json_int(root, "", "errorCode", &code, reterr);
+    int64_t code = mu_etcd_json_int(&r, root, "", "errorCode");
+    uint64_t index;
 
-    if (rc == 0)
-        rc = mu_etcd_json_text(root, "", "message", &answer->message, reterr);
-    if (rc == 0)
-        rc = mu_etcd_json_text(root, "", "cause", &answer->cause, reterr);
-    if (rc == 0)
-        rc = read_index(root, "", "index", &index, reterr);
-    if (rc < 0)
-        return rc;
+    answer->message = mu_etcd_json_text(&r, root, "", "message");
+    answer->cause = mu_etcd_json_text(&r, root, "", "cause");
+    index = mu_etcd_json_id(&r, root, "", "index");
+    if (r.rc < 0)
+        return r.rc;
     if (code <= 0 || code > INT32_MAX)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "'errorCode' is missing, '%s'",
                        mu_words_plain(answer->message, message, sizeof message));

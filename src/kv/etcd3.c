@@ -21,261 +21,208 @@ struct mu_etcd3_store {
 /* ---- Answers ---- */
 
 struct reader {
+    struct mu_etcd_reader in;
     struct mu_arena *arena;
     struct mu_buf bytes; /* for decoding; used again and again */
-    struct muster_error *error;
 };
 
-static int no_memory(struct reader *r)
+static void no_memory(struct reader *r)
 {
-    return mu_fail(r->error, MUSTER_ENOMEM, "no memory for the answer");
+    if (r->in.rc == 0)
+        r->in.rc = mu_fail(r->in.error, MUSTER_ENOMEM, "no memory for the answer");
 }
 
-static int read_bytes(struct reader *r, const json_t *object, const char *path, const char *field,
-                      struct mu_slice *ret_bytes)
+/* Zeroed; NULL: it has failed. */
+static void *alloc(struct reader *r, size_t count, size_t size)
 {
-    struct mu_slice text = { NULL, 0 };
-    char *own;
-    int rc = mu_etcd_json_text(object, path, field, &text, r->error);
+    void *memory = r->in.rc == 0 ? mu_arena_alloc(r->arena, (count + 1) * size) : NULL;
 
-    if (rc < 0)
-        return rc;
+    if (memory == NULL)
+        no_memory(r);
+    else
+        memset(memory, 0, (count + 1) * size);
+    return memory;
+}
+
+/* With a NUL behind it. */
+static struct mu_slice copy_text(struct reader *r, struct mu_slice text)
+{
+    char *own = alloc(r, text.len, 1);
+
+    if (own == NULL)
+        return mu_slice("", 0);
+    if (text.len > 0)
+        memcpy(own, text.data, text.len);
+    return mu_slice(own, text.len);
+}
+
+static struct mu_slice read_bytes(struct reader *r, const json_t *object, const char *path, const char *field)
+{
+    struct mu_slice text = mu_etcd_json_text(&r->in, object, path, field);
+    int rc;
+
     r->bytes.len = 0;
     rc = mu_base64_decode(text, &r->bytes, BYTES_MAX);
     if (rc == MUSTER_ENOMEM)
-        return no_memory(r);
-    if (rc < 0)
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'%s%s' is not base64", path, field);
-    own = mu_arena_alloc(r->arena, r->bytes.len + 1);
-    if (own == NULL)
-        return no_memory(r);
-    if (r->bytes.len > 0)
-        memcpy(own, r->bytes.data, r->bytes.len);
-    own[r->bytes.len] = '\0';
-    *ret_bytes = mu_slice(own, r->bytes.len);
-    return 0;
+        no_memory(r);
+    else if (rc < 0)
+        mu_etcd_json_wrong(&r->in, path, field, "not base64");
+    return copy_text(r, mu_buf_slice(&r->bytes));
 }
 
-static int copy_text(struct reader *r, struct mu_slice text, struct mu_slice *ret_text)
+static void need(struct reader *r, bool is_there, const char *path, const char *field)
 {
-    char *own = mu_arena_alloc(r->arena, text.len + 1);
-
-    if (own == NULL)
-        return no_memory(r);
-    if (text.len > 0)
-        memcpy(own, text.data, text.len);
-    own[text.len] = '\0';
-    *ret_text = mu_slice(own, text.len);
-    return 0;
+    if (r->in.rc == 0 && !is_there)
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'%s%s' is missing", path, field);
 }
 
-static int read_kv(struct reader *r, const json_t *json, const char *path, struct mu_etcd3_kv *ret_kv)
+static void read_kv(struct reader *r, const json_t *json, const char *path, struct mu_etcd3_kv *kv)
 {
-    int rc;
-
-    *ret_kv = (struct mu_etcd3_kv){ 0 };
-    if (!json_is_object(json))
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'%.*s' is not an object", (int)strlen(path) - 1, path);
-    rc = read_bytes(r, json, path, "key", &ret_kv->key);
-    if (rc == 0)
-        rc = read_bytes(r, json, path, "value", &ret_kv->value);
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "create_revision", &ret_kv->create, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "mod_revision", &ret_kv->mod, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "version", &ret_kv->version, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "lease", &ret_kv->lease, r->error);
-    if (rc == 0 && ret_kv->key.len == 0)
-        rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'%skey' is missing", path);
-    if (rc == 0 && ret_kv->mod <= 0)
-        rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'%smod_revision' is missing", path);
-    return rc;
+    if (r->in.rc == 0 && !json_is_object(json))
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'%.*s' is not an object", (int)strlen(path) - 1, path);
+    kv->key = read_bytes(r, json, path, "key");
+    kv->value = read_bytes(r, json, path, "value");
+    kv->create = mu_etcd_json_int(&r->in, json, path, "create_revision");
+    kv->mod = mu_etcd_json_int(&r->in, json, path, "mod_revision");
+    kv->version = mu_etcd_json_int(&r->in, json, path, "version");
+    kv->lease = mu_etcd_json_int(&r->in, json, path, "lease");
+    need(r, kv->key.len > 0, path, "key");
+    need(r, kv->mod > 0, path, "mod_revision");
 }
 
-static int read_kvs(struct reader *r, const json_t *object, const char *path, const char *field,
-                    struct mu_etcd3_result *result)
+/* How many elements there are to be read; 0 after a failure. */
+static size_t read_array(struct reader *r, const json_t *object, const char *path, const char *field,
+                         json_t **ret_array)
 {
-    json_t *array = NULL, *item;
-    struct mu_etcd3_kv *kvs;
-    size_t index, count;
+    size_t count;
+
+    *ret_array = mu_etcd_json_array(&r->in, object, path, field);
+    count = json_array_size(*ret_array);
+    if (r->in.rc == 0 && count > MU_ETCD3_KVS_MAX)
+        r->in.rc = mu_fail(r->in.error, MUSTER_ELIMIT, "'%s%s' has %zu elements", path, field, count);
+    return r->in.rc == 0 ? count : 0;
+}
+
+static void read_range(struct reader *r, const json_t *json, const char *path, struct mu_etcd3_result *result)
+{
+    json_t *array;
+    size_t count = read_array(r, json, path, "kvs", &array);
+    struct mu_etcd3_kv *kvs = alloc(r, count, sizeof *kvs);
     char inner[INNER_PATH_MAX];
-    int rc = mu_etcd_json_array(object, path, field, &array, r->error);
 
-    if (rc < 0)
-        return rc;
-    count = json_array_size(array);
-    if (count > MU_ETCD3_KVS_MAX)
-        return mu_fail(r->error, MUSTER_ELIMIT, "'%s%s' has %zu elements", path, field, count);
-    kvs = mu_arena_alloc(r->arena, (count + 1) * sizeof *kvs);
-    if (kvs == NULL)
-        return no_memory(r);
-    (void)snprintf(inner, sizeof inner, "%s%s.", path, field);
-    json_array_foreach(array, index, item)
-    {
-        rc = read_kv(r, item, inner, &kvs[index]);
-        if (rc < 0)
-            return rc;
-    }
-    result->kvs = kvs;
-    result->kvs_count = count;
-    return 0;
+    (void)snprintf(inner, sizeof inner, "%skvs.", path);
+    for (size_t i = 0; r->in.rc == 0 && i < count; i++)
+        read_kv(r, json_array_get(array, i), inner, &kvs[i]);
+    *result = (struct mu_etcd3_result){ .kind = MU_ETCD3_OP_RANGE,
+                                        .count = mu_etcd_json_int(&r->in, json, path, "count"),
+                                        .kvs = kvs,
+                                        .kvs_count = count };
+    result->more = mu_etcd_json_bool(&r->in, json, path, "more");
 }
 
-static int read_range(struct reader *r, const json_t *json, const char *path, struct mu_etcd3_result *result)
-{
-    int rc = read_kvs(r, json, path, "kvs", result);
-
-    result->kind = MU_ETCD3_OP_RANGE;
-    if (rc == 0)
-        rc = mu_etcd_json_int(json, path, "count", &result->count, r->error);
-    return rc == 0 ? mu_etcd_json_bool(json, path, "more", &result->more, r->error) : rc;
-}
-
-static int read_result(struct reader *r, const json_t *json, struct mu_etcd3_result *result)
+static void read_result(struct reader *r, const json_t *json, struct mu_etcd3_result *result)
 {
     const json_t *range = json_object_get(json, "response_range");
     const json_t *deleted = json_object_get(json, "response_delete_range");
 
-    *result = (struct mu_etcd3_result){ 0 };
-    if (json_is_object(range))
-        return read_range(r, range, "response_range.", result);
-    result->kind = json_is_object(deleted) ? MU_ETCD3_OP_DELETE : MU_ETCD3_OP_PUT;
-    if (json_is_object(deleted))
-        return mu_etcd_json_int(deleted, "response_delete_range.", "deleted", &result->count, r->error);
-    if (json_is_object(json_object_get(json, "response_put")))
-        return 0;
-    return mu_fail(r->error, MUSTER_EPROTOCOL, "'responses' has something that is no response");
-}
-
-static int new_results(struct reader *r, size_t count, struct mu_etcd3_answer *answer,
-                       struct mu_etcd3_result **ret_results)
-{
-    struct mu_etcd3_result *results = mu_arena_alloc(r->arena, (count + 1) * sizeof *results);
-
-    if (results == NULL)
-        return no_memory(r);
-    memset(results, 0, (count + 1) * sizeof *results);
-    answer->results = *ret_results = results;
-    answer->results_count = count;
-    return 0;
-}
-
-static int read_txn(struct reader *r, const struct mu_etcd3_request *request, const json_t *root,
-                    struct mu_etcd3_answer *answer)
-{
-    struct mu_etcd3_result *results = NULL;
-    json_t *array = NULL, *item;
-    size_t index, wanted;
-    int rc = mu_etcd_json_bool(root, "", "succeeded", &answer->succeeded, r->error);
-
-    if (rc == 0)
-        rc = mu_etcd_json_array(root, "", "responses", &array, r->error);
-    if (rc < 0)
-        return rc;
-    wanted = answer->succeeded ? request->txn.success_count : request->txn.failure_count;
-    if (json_array_size(array) != wanted)
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'responses' has %zu elements instead of %zu",
-                       json_array_size(array), wanted);
-    rc = new_results(r, wanted, answer, &results);
-    if (rc < 0)
-        return rc;
-    json_array_foreach(array, index, item)
-    {
-        rc = read_result(r, item, &results[index]);
-        if (rc < 0)
-            return rc;
+    if (json_is_object(range)) {
+        read_range(r, range, "response_range.", result);
+    } else if (json_is_object(deleted)) {
+        result->kind = MU_ETCD3_OP_DELETE;
+        result->count = mu_etcd_json_int(&r->in, deleted, "response_delete_range.", "deleted");
+    } else if (json_is_object(json_object_get(json, "response_put"))) {
+        result->kind = MU_ETCD3_OP_PUT;
+    } else {
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'responses' has something that is no response");
     }
-    return 0;
 }
 
-static int read_lease(struct reader *r, const json_t *root, struct mu_etcd3_answer *answer)
+static void read_txn(struct reader *r, const struct mu_etcd3_request *request, const json_t *root,
+                     struct mu_etcd3_answer *answer)
 {
-    int rc = mu_etcd_json_int(root, "", "ID", &answer->lease, r->error);
+    struct mu_etcd3_result *results;
+    json_t *array;
+    size_t wanted;
 
-    if (rc == 0)
-        rc = mu_etcd_json_int(root, "", "TTL", &answer->ttl_s, r->error);
-    if (rc == 0 && answer->lease == 0)
-        rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'ID' is missing");
-    return rc;
+    answer->succeeded = mu_etcd_json_bool(&r->in, root, "", "succeeded");
+    array = mu_etcd_json_array(&r->in, root, "", "responses");
+    wanted = answer->succeeded ? request->txn.success_count : request->txn.failure_count;
+    if (r->in.rc == 0 && json_array_size(array) != wanted)
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'responses' has %zu elements instead of %zu",
+                           json_array_size(array), wanted);
+    results = alloc(r, wanted, sizeof *results);
+    for (size_t i = 0; r->in.rc == 0 && i < wanted; i++)
+        read_result(r, json_array_get(array, i), &results[i]);
+    answer->results = results;
+    answer->results_count = wanted;
 }
 
-static int read_revision(struct reader *r, const json_t *root, int64_t *ret_revision)
+static void read_lease(struct reader *r, const json_t *root, struct mu_etcd3_answer *answer)
 {
-    json_t *header = NULL;
-    uint64_t id;
-    int rc = mu_etcd_json_object(root, "", "header", &header, r->error);
-
-    if (rc == 0 && header == NULL)
-        rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'header' is missing");
-    if (rc == 0) /* an etcd has these two */
-        rc = mu_etcd_json_id(header, "header.", "cluster_id", &id, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_id(header, "header.", "member_id", &id, r->error);
-    return rc == 0 ? mu_etcd_json_int(header, "header.", "revision", ret_revision, r->error) : rc;
+    answer->lease = mu_etcd_json_int(&r->in, root, "", "ID");
+    answer->ttl_s = mu_etcd_json_int(&r->in, root, "", "TTL");
+    need(r, answer->lease != 0, "", "ID");
 }
 
-static int read_token(struct reader *r, const json_t *root, struct mu_etcd3_answer *answer)
+static int64_t read_revision(struct reader *r, const json_t *root)
 {
-    struct mu_slice token = { NULL, 0 };
-    int rc = mu_etcd_json_text(root, "", "token", &token, r->error);
+    const json_t *header = mu_etcd_json_object(&r->in, root, "", "header");
 
-    if (rc == 0 && token.len == 0)
-        rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'token' is missing");
-    return rc == 0 ? copy_text(r, token, &answer->token) : rc;
+    need(r, header != NULL, "", "header");
+    (void)mu_etcd_json_id(&r->in, header, "header.", "cluster_id"); /* an etcd has these two */
+    (void)mu_etcd_json_id(&r->in, header, "header.", "member_id");
+    return mu_etcd_json_int(&r->in, header, "header.", "revision");
 }
 
-static int read_success(struct reader *r, const struct mu_etcd3_request *request, const json_t *root,
-                        struct mu_etcd3_answer *answer)
+static void read_success(struct reader *r, const struct mu_etcd3_request *request, const json_t *root,
+                         struct mu_etcd3_answer *answer)
 {
-    struct mu_etcd3_result *results = NULL;
-    int rc = read_revision(r, root, &answer->revision);
+    struct mu_etcd3_result *result;
 
-    if (rc < 0)
-        return rc;
+    answer->revision = read_revision(r, root);
+    if (r->in.rc < 0)
+        return;
     switch (request->kind) {
     case MU_ETCD3_RANGE:
-        rc = new_results(r, 1, answer, &results);
-        return rc == 0 ? read_range(r, root, "", &results[0]) : rc;
+        result = alloc(r, 1, sizeof *result);
+        if (result != NULL)
+            read_range(r, root, "", result);
+        answer->results = result;
+        answer->results_count = 1;
+        return;
     case MU_ETCD3_TXN:
-        return read_txn(r, request, root, answer);
+        read_txn(r, request, root, answer);
+        return;
     case MU_ETCD3_GRANT:
     case MU_ETCD3_KEEP_ALIVE:
-        return read_lease(r, root, answer);
+        read_lease(r, root, answer);
+        return;
     case MU_ETCD3_AUTHENTICATE:
-        return read_token(r, root, answer);
+        answer->token = copy_text(r, mu_etcd_json_text(&r->in, root, "", "token"));
+        need(r, answer->token.len > 0, "", "token");
+        return;
     case MU_ETCD3_REVOKE:
     case MU_ETCD3_WATCH:
-        break;
+        return;
     }
-    return 0;
 }
 
-/* Of a plain call {"code", "message" or "error"}, or of a stream {"error": {"grpc_code", "message"}}. False: it is
- * none. */
-static int read_error(struct reader *r, const json_t *root, int *ret_code, struct mu_slice *ret_message)
+/* Of a plain call {"code", "message" or "error"}, or of a stream {"error": {"grpc_code", "message"}}. */
+static void read_error(struct reader *r, const json_t *root, int *ret_code, struct mu_slice *ret_message)
 {
     const json_t *error = json_object_get(root, "error");
     const json_t *from = json_is_object(error) ? error : root;
     const char *path = from == root ? "" : "error.";
-    struct mu_slice message = { NULL, 0 };
-    int64_t code = 0, other = 0;
-    int rc = mu_etcd_json_int(from, path, "code", &code, r->error);
+    int64_t code = mu_etcd_json_int(&r->in, from, path, "code");
+    int64_t other = mu_etcd_json_int(&r->in, from, path, "grpc_code");
+    struct mu_slice message = mu_etcd_json_text(&r->in, from, path, "message");
 
-    if (rc == 0)
-        rc = mu_etcd_json_int(from, path, "grpc_code", &other, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_text(from, path, "message", &message, r->error);
-    if (rc == 0 && message.len == 0 && json_is_string(error))
-        rc = mu_etcd_json_text(root, "", "error", &message, r->error);
-    if (rc < 0)
-        return rc;
+    if (message.len == 0 && json_is_string(error))
+        message = mu_etcd_json_text(&r->in, root, "", "error");
     code = code != 0 ? code : other;
-    if (code <= 0 || code > INT32_MAX)
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'code' is missing");
+    need(r, code > 0 && code <= INT32_MAX, "", "code");
     *ret_code = (int)code;
-    return copy_text(r, message, ret_message);
+    *ret_message = copy_text(r, message);
 }
 
 static struct mu_etcd3_store *new_store(void)
@@ -291,45 +238,45 @@ static void free_store(struct mu_etcd3_store *store)
     free(store);
 }
 
-static int read_root(struct reader *r, const struct mu_etcd3_request *request, unsigned status, const json_t *root,
-                     struct mu_etcd3_answer *answer)
+static void read_root(struct reader *r, const struct mu_etcd3_request *request, unsigned status, const json_t *root,
+                      struct mu_etcd3_answer *answer)
 {
     const json_t *inner = root;
 
     if (request->kind == MU_ETCD3_KEEP_ALIVE && json_is_object(json_object_get(root, "result")))
         inner = json_object_get(root, "result"); /* the first message of a stream */
     if (status >= 300 || json_object_get(inner, "error") != NULL)
-        return read_error(r, inner, &answer->code, &answer->message);
-    return read_success(r, request, inner, answer);
+        read_error(r, inner, &answer->code, &answer->message);
+    else
+        read_success(r, request, inner, answer);
 }
 
 int mu_etcd3_read(const struct mu_etcd3_request *request, unsigned status, struct mu_slice body,
                   struct mu_etcd3_answer *ret_answer, struct muster_error *reterr)
 {
     struct mu_etcd3_answer answer = { .store = new_store() };
-    struct reader r = { .error = reterr };
+    struct reader r = { .in = { .error = reterr } };
     json_t *root;
-    int rc;
 
     assert(request->kind != MU_ETCD3_WATCH);
     if (answer.store == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the answer");
     r.arena = &answer.store->arena;
-    rc = mu_etcd_json_load(status, body, &root, reterr);
-    if (rc == 0) {
-        rc = read_root(&r, request, status, root, &answer);
+    r.in.rc = mu_etcd_json_load(status, body, &root, reterr);
+    if (r.in.rc == 0) {
+        read_root(&r, request, status, root, &answer);
         json_decref(root);
-        if (rc < 0)
-            (void)mu_wrap(reterr, rc, "HTTP %u", status);
+        if (r.in.rc < 0)
+            (void)mu_wrap(reterr, r.in.rc, "HTTP %u", status);
     } else if (status == 404) {
-        (void)mu_wrap(reterr, rc, "no version 3 API here (etcd 3.4 or newer has it)");
+        (void)mu_wrap(reterr, r.in.rc, "no version 3 API here (etcd 3.4 or newer has it)");
     }
     mu_buf_done(&r.bytes);
-    if (rc < 0)
+    if (r.in.rc < 0)
         mu_etcd3_answer_done(&answer);
     else
         *ret_answer = answer;
-    return rc;
+    return r.in.rc;
 }
 
 void mu_etcd3_answer_done(struct mu_etcd3_answer *answer)
@@ -422,97 +369,63 @@ static size_t find_object(struct mu_etcd3_stream *stream)
     return 0;
 }
 
-static int read_event(struct reader *r, const json_t *json, struct mu_etcd3_event *event)
+static void read_event(struct reader *r, const json_t *json, struct mu_etcd3_event *event)
 {
-    struct mu_slice type = { NULL, 0 };
-    int rc;
+    struct mu_slice type;
 
-    *event = (struct mu_etcd3_event){ 0 };
-    if (!json_is_object(json))
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'events' has something that is no object");
-    rc = mu_etcd_json_text(json, "events.", "type", &type, r->error);
-    if (rc == 0)
-        rc = read_kv(r, json_object_get(json, "kv"), "events.kv.", &event->kv);
-    if (rc < 0)
-        return rc;
+    if (!json_is_object(json)) {
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'events' has something that is no object");
+        return;
+    }
+    type = mu_etcd_json_text(&r->in, json, "events.", "type");
+    read_kv(r, json_object_get(json, "kv"), "events.kv.", &event->kv);
     if (mu_slice_equal(type, mu_slice_str("DELETE")))
         event->kind = MU_ETCD3_DELETE;
     else if (type.len > 0 && !mu_slice_equal(type, mu_slice_str("PUT")))
-        return mu_fail(r->error, MUSTER_EPROTOCOL, "'events.type' is neither PUT nor DELETE");
-    return 0;
+        mu_etcd_json_wrong(&r->in, "events.", "type", "neither PUT nor DELETE");
 }
 
-static int read_events(struct reader *r, const json_t *result, struct mu_etcd3_message *message)
+static void read_message(struct reader *r, const json_t *root, struct mu_etcd3_message *message)
 {
+    const json_t *result = mu_etcd_json_object(&r->in, root, "", "result");
     struct mu_etcd3_event *events;
-    json_t *array = NULL, *item;
-    size_t index, count;
-    int rc = mu_etcd_json_array(result, "", "events", &array, r->error);
+    json_t *array;
 
-    if (rc < 0)
-        return rc;
-    count = json_array_size(array);
-    if (count > MU_ETCD3_KVS_MAX)
-        return mu_fail(r->error, MUSTER_ELIMIT, "'events' has %zu elements", count);
-    events = mu_arena_alloc(r->arena, (count + 1) * sizeof *events);
-    if (events == NULL)
-        return no_memory(r);
-    json_array_foreach(array, index, item)
-    {
-        rc = read_event(r, item, &events[index]);
-        if (rc < 0)
-            return rc;
+    if (result == NULL) {
+        read_error(r, root, &message->code, &message->message);
+        return;
     }
-    message->events = events;
-    message->events_count = count;
-    return 0;
-}
-
-static int read_message(struct reader *r, const json_t *root, struct mu_etcd3_message *message)
-{
-    struct mu_slice reason = { NULL, 0 };
-    json_t *result = NULL;
-    int rc = mu_etcd_json_object(root, "", "result", &result, r->error);
-
-    if (rc < 0)
-        return rc;
-    if (result == NULL)
-        return read_error(r, root, &message->code, &message->message);
-    rc = read_revision(r, result, &message->revision);
-    if (rc == 0)
-        rc = mu_etcd_json_bool(result, "", "created", &message->created, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_bool(result, "", "canceled", &message->canceled, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_int(result, "", "compact_revision", &message->compact_revision, r->error);
-    if (rc == 0)
-        rc = mu_etcd_json_text(result, "", "cancel_reason", &reason, r->error);
-    if (rc == 0)
-        rc = copy_text(r, reason, &message->message);
-    return rc == 0 ? read_events(r, result, message) : rc;
+    message->revision = read_revision(r, result);
+    message->created = mu_etcd_json_bool(&r->in, result, "", "created");
+    message->canceled = mu_etcd_json_bool(&r->in, result, "", "canceled");
+    message->compact_revision = mu_etcd_json_int(&r->in, result, "", "compact_revision");
+    message->message = copy_text(r, mu_etcd_json_text(&r->in, result, "", "cancel_reason"));
+    message->events_count = read_array(r, result, "", "events", &array);
+    message->events = events = alloc(r, message->events_count, sizeof *events);
+    for (size_t i = 0; r->in.rc == 0 && i < message->events_count; i++)
+        read_event(r, json_array_get(array, i), &events[i]);
 }
 
 static int take_object(struct mu_slice text, struct mu_etcd3_message *ret_message, struct muster_error *reterr)
 {
     struct mu_etcd3_message message = { .store = new_store() };
-    struct reader r = { .error = reterr };
+    struct reader r = { .in = { .error = reterr } };
     json_t *root;
-    int rc;
 
     if (message.store == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a watch");
     r.arena = &message.store->arena;
-    rc = mu_etcd_json_load(200, text, &root, reterr);
-    if (rc == 0) {
-        rc = read_message(&r, root, &message);
+    r.in.rc = mu_etcd_json_load(200, text, &root, reterr);
+    if (r.in.rc == 0) {
+        read_message(&r, root, &message);
         json_decref(root);
     }
     mu_buf_done(&r.bytes);
-    if (rc < 0)
+    if (r.in.rc < 0)
         mu_etcd3_message_done(&message);
     else
         *ret_message = message;
-    return rc;
+    return r.in.rc;
 }
 
 int mu_etcd3_stream_next(struct mu_etcd3_stream *stream, struct mu_etcd3_message *ret_message,

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SAMPLE_MAX = 120, NUMBER_MAX = 24 };
+enum { SAMPLE_MAX = 120 };
 
 static struct mu_slice first_line(struct mu_slice body)
 {
@@ -41,101 +41,102 @@ int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, 
                    mu_words_plain(first_line(body), sample, sizeof sample));
 }
 
-static int wrong(const char *path, const char *name, const char *kind, struct muster_error *reterr)
+void mu_etcd_json_wrong(struct mu_etcd_reader *r, const char *path, const char *name, const char *what)
 {
-    return mu_fail(reterr, MUSTER_EPROTOCOL, "'%s%s' is not %s", path, name, kind);
+    if (r->rc == 0)
+        r->rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'%s%s' is %s", path, name, what);
 }
 
-/* All digits, perhaps a sign. */
-static bool number_text(const json_t *text, char number[static NUMBER_MAX])
+/* NULL: it is missing, is not `right`, or something has failed before. */
+static json_t *find(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name,
+                    bool (*right)(const json_t *value), const char *otherwise)
 {
-    size_t len = json_string_length(text), start;
+    json_t *value = r->rc == 0 ? json_object_get(object, name) : NULL;
 
-    if (len == 0 || len >= NUMBER_MAX)
-        return false;
-    memcpy(number, json_string_value(text), len);
-    number[len] = '\0';
-    start = number[0] == '-' ? 1 : 0;
-    return len > start && strspn(number + start, "0123456789") == len - start;
+    if (value == NULL || right(value))
+        return value;
+    mu_etcd_json_wrong(r, path, name, otherwise);
+    return NULL;
 }
 
-int mu_etcd_json_int(const json_t *object, const char *path, const char *name, int64_t *ret_value,
-                     struct muster_error *reterr)
+/* Digits, perhaps with a sign, within the range; as text or not. */
+static bool is_int(const json_t *value)
 {
-    const json_t *value = json_object_get(object, name);
-    char number[NUMBER_MAX];
+    const char *text = json_string_value(value), *digits;
+    char *end;
 
-    *ret_value = 0;
-    if (value == NULL)
-        return 0;
-    if (json_is_integer(value)) {
-        *ret_value = json_integer_value(value);
-        return 0;
-    }
+    if (text == NULL)
+        return json_is_integer(value);
+    digits = text + (text[0] == '-');
     errno = 0;
-    if (json_is_string(value) && number_text(value, number)) {
-        *ret_value = strtoll(number, NULL, 10);
-        if (errno == 0)
-            return 0;
-    }
-    return wrong(path, name, "a number of 64 bits", reterr);
+    (void)strtoll(text, &end, 10);
+    return errno == 0 && digits[0] >= '0' && digits[0] <= '9' && end == text + json_string_length(value);
 }
 
-int mu_etcd_json_id(const json_t *object, const char *path, const char *name, uint64_t *ret_value,
-                    struct muster_error *reterr)
+static bool is_id(const json_t *value)
 {
-    const json_t *value = json_object_get(object, name);
-    char number[NUMBER_MAX];
+    const char *text = json_string_value(value);
+    char *end;
 
-    *ret_value = 0;
-    if (value == NULL)
-        return 0;
-    if (json_is_integer(value) && json_integer_value(value) >= 0) {
-        *ret_value = (uint64_t)json_integer_value(value);
-        return 0;
-    }
+    if (text == NULL)
+        return json_is_integer(value) && json_integer_value(value) >= 0;
     errno = 0;
-    if (json_is_string(value) && number_text(value, number) && number[0] != '-') {
-        *ret_value = strtoull(number, NULL, 10);
-        if (errno == 0)
-            return 0;
-    }
-    return wrong(path, name, "a number of 64 bits, not negative", reterr);
+    (void)strtoull(text, &end, 10);
+    return errno == 0 && text[0] >= '0' && text[0] <= '9' && end == text + json_string_length(value);
 }
 
-int mu_etcd_json_bool(const json_t *object, const char *path, const char *name, bool *ret_value,
-                      struct muster_error *reterr)
+static bool is_bool(const json_t *value)
 {
-    const json_t *value = json_object_get(object, name);
-
-    *ret_value = json_is_true(value);
-    return value == NULL || json_is_boolean(value) ? 0 : wrong(path, name, "true or false", reterr);
+    return json_is_boolean(value);
 }
 
-int mu_etcd_json_text(const json_t *object, const char *path, const char *name, struct mu_slice *ret_value,
-                      struct muster_error *reterr)
+static bool is_text(const json_t *value)
 {
-    const json_t *value = json_object_get(object, name);
-
-    *ret_value = mu_slice("", 0);
-    if (value == NULL)
-        return 0;
-    if (!json_is_string(value))
-        return wrong(path, name, "text", reterr);
-    *ret_value = mu_slice(json_string_value(value), json_string_length(value));
-    return 0;
+    return json_is_string(value);
 }
 
-int mu_etcd_json_object(const json_t *object, const char *path, const char *name, json_t **ret_value,
-                        struct muster_error *reterr)
+static bool is_object(const json_t *value)
 {
-    *ret_value = json_object_get(object, name);
-    return *ret_value == NULL || json_is_object(*ret_value) ? 0 : wrong(path, name, "an object", reterr);
+    return json_is_object(value);
 }
 
-int mu_etcd_json_array(const json_t *object, const char *path, const char *name, json_t **ret_value,
-                       struct muster_error *reterr)
+static bool is_array(const json_t *value)
 {
-    *ret_value = json_object_get(object, name);
-    return *ret_value == NULL || json_is_array(*ret_value) ? 0 : wrong(path, name, "an array", reterr);
+    return json_is_array(value);
+}
+
+int64_t mu_etcd_json_int(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    const json_t *value = find(r, object, path, name, is_int, "not a number of 64 bits");
+
+    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
+}
+
+uint64_t mu_etcd_json_id(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    const json_t *value = find(r, object, path, name, is_id, "not a number of 64 bits, not negative");
+
+    return json_is_string(value) ? strtoull(json_string_value(value), NULL, 10) : (uint64_t)json_integer_value(value);
+}
+
+bool mu_etcd_json_bool(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    return json_is_true(find(r, object, path, name, is_bool, "not true or false"));
+}
+
+struct mu_slice mu_etcd_json_text(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    const json_t *value = find(r, object, path, name, is_text, "not text");
+
+    return value == NULL ? mu_slice("", 0) : mu_slice(json_string_value(value), json_string_length(value));
+}
+
+json_t *mu_etcd_json_object(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    return find(r, object, path, name, is_object, "not an object");
+}
+
+json_t *mu_etcd_json_array(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
+{
+    return find(r, object, path, name, is_array, "not an array");
 }
