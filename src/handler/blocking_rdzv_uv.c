@@ -557,13 +557,6 @@ int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_param
     return mu_rdzv_blocking_new_with(muster_rdzv_params_backend(params), start, params, NULL, ret_rdzv, reterr);
 }
 
-int mu_rdzv_c10d_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                        struct muster_error *reterr)
-{
-    (void)ctx;
-    return mu_rdzv_blocking_new(mu_c10d_start, params, ret_rdzv, reterr);
-}
-
 /* ---- New, on a back end of the user's ---- */
 
 static int copy_text(const char **text)
@@ -642,15 +635,8 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
 static int creation_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
                            struct muster_error *reterr)
 {
-    char hostname[MU_HANDLER_NAME_MAX];
-    const struct mu_teller who =
-        mu_teller_new(config->run_id == NULL ? "" : config->run_id, config->local_addr, -1, hostname);
-
     (void)mu_wrap(error, rc, "make a dynamic rendezvous");
-    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = error });
-    if (reterr != NULL)
-        *reterr = *error;
-    return rc;
+    return mu_rdzv_trace_create_failed(config->run_id == NULL ? "" : config->run_id, config->local_addr, error, reterr);
 }
 
 static const char *name_of(const struct muster_rdzv_backend *backend)

@@ -366,10 +366,3 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     *ret_handler = &v->shell.handler.base;
     return 0;
 }
-
-int mu_rdzv_etcd_v3_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                           struct muster_error *reterr)
-{
-    (void)ctx;
-    return mu_rdzv_blocking_new(mu_etcd_v3_start, params, ret_rdzv, reterr);
-}

@@ -170,9 +170,7 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
 
 /* ---- blocking_rdzv_uv.c: a blocking struct muster_rdzv around an event-driven handler ---- */
 
-muster_rdzv_creator mu_rdzv_c10d_create;    /* no context */
 muster_rdzv_creator mu_rdzv_etcd_v2_create; /* etcd_v2_uv.c; no context */
-muster_rdzv_creator mu_rdzv_etcd_v3_create; /* no context */
 
 int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_params *params,
                          struct muster_rdzv **ret_rdzv, struct muster_error *reterr);

@@ -44,47 +44,41 @@ const struct mu_plugin *mu_plugin_find(const char *name)
     return plugin;
 }
 
-static int check_trusted(const char *path, const struct stat *st, struct muster_error *reterr)
-{
-    if (st->st_uid != 0 && st->st_uid != geteuid())
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' belongs to user %u; expected root or user %u", path,
-                       (unsigned)st->st_uid, (unsigned)geteuid());
-    if ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "'%s' is writable by others than its owner (mode %04o); expected no such right: chmod go-w",
-                       path, (unsigned)(st->st_mode & 07777));
-    return 0;
-}
-
-static int check_directory(const char *path, struct muster_error *reterr)
+/* `type`: S_IFDIR or S_IFREG, which is `kind` in words. */
+static int check_trusted(const char *path, mode_t type, const char *kind, struct muster_error *reterr)
 {
     struct stat st;
 
     if (stat(path, &st) < 0)
         return mu_fail_errno(reterr, errno, "'%s'", path);
-    if (!S_ISDIR(st.st_mode))
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a directory", path);
-    return check_trusted(path, &st, reterr);
+    if ((st.st_mode & S_IFMT) != type)
+        return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a %s", path, kind);
+    if (st.st_uid != 0 && st.st_uid != geteuid())
+        return mu_fail(reterr, MUSTER_EINVAL, "'%s' belongs to user %u; expected root or user %u", path,
+                       (unsigned)st.st_uid, (unsigned)geteuid());
+    if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "'%s' is writable by others than its owner (mode %04o); expected no such right: chmod go-w",
+                       path, (unsigned)(st.st_mode & 07777));
+    return 0;
+}
+
+static int check_directory(const char *path, struct muster_error *reterr)
+{
+    return check_trusted(path, S_IFDIR, "directory", reterr);
 }
 
 /* `path` has no symbolic links in it. Whoever may write the directory it lies in may swap the file. */
 static int check_file(const char *path, struct muster_error *reterr)
 {
     char *copy = strdup(path);
-    struct stat st;
     int rc;
 
     if (copy == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
     rc = check_directory(dirname(copy), reterr);
     free(copy);
-    if (rc < 0)
-        return rc;
-    if (stat(path, &st) < 0)
-        return mu_fail_errno(reterr, errno, "'%s'", path);
-    if (!S_ISREG(st.st_mode))
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a regular file", path);
-    return check_trusted(path, &st, reterr);
+    return rc < 0 ? rc : check_trusted(path, S_IFREG, "regular file", reterr);
 }
 
 static int check_backend(const struct muster_backend_1 *backend, struct muster_error *reterr)

@@ -207,6 +207,18 @@ void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story)
                     "%s", text);
 }
 
+int mu_rdzv_trace_create_failed(const char *run_id, const char *local_addr, const struct muster_error *error,
+                                struct muster_error *reterr)
+{
+    char hostname[MU_HANDLER_NAME_MAX];
+    const struct mu_teller who = mu_teller_new(run_id, local_addr, -1, hostname);
+
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = error });
+    if (reterr != NULL)
+        *reterr = *error;
+    return error->code;
+}
+
 void mu_rdzv_trace_phase(struct mu_rdzv_trace_phases *phases, const char *run_id, const char *phase, uint64_t now_ms)
 {
     uint64_t dropped = 0;

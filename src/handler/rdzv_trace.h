@@ -93,5 +93,8 @@ struct mu_rdzv_trace_phases {
 void mu_rdzv_trace_phase(struct mu_rdzv_trace_phases *phases, const char *run_id, const char *phase, uint64_t now_ms);
 
 void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story);
+/* No handler could be made; also when nobody has asked why, with *reterr. Returns the error's code. */
+int mu_rdzv_trace_create_failed(const char *run_id, const char *local_addr, const struct muster_error *error,
+                                struct muster_error *reterr);
 
 #endif

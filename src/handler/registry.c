@@ -20,7 +20,7 @@ enum {
 
 struct binding {
     const char *name;
-    muster_rdzv_creator *creator;
+    muster_rdzv_creator *creator; /* NULL: a blocking handler is made around what `start` starts */
     void *ctx;
     mu_handler_start *start; /* NULL: the creator's blocking handler is driven */
 };
@@ -36,8 +36,8 @@ struct muster_rdzv_registry {
 static const struct binding library_builtins[] = {
     { .name = "etcd", .creator = muster_rdzv_etcd_create, .start = mu_etcd_start },
     { .name = "etcd-v2", .creator = mu_rdzv_etcd_v2_create, .start = mu_etcd_v2_start },
-    { .name = "etcd-v3", .creator = mu_rdzv_etcd_v3_create, .start = mu_etcd_v3_start },
-    { .name = "c10d", .creator = mu_rdzv_c10d_create, .start = mu_c10d_start },
+    { .name = "etcd-v3", .start = mu_etcd_v3_start },
+    { .name = "c10d", .start = mu_c10d_start },
     { .name = "static", .creator = muster_rdzv_static_create, .start = mu_static_start },
 };
 
@@ -205,15 +205,6 @@ static int look_up(struct muster_rdzv_registry *registry, const char *name, stru
     return rc;
 }
 
-static void record_failure(const struct muster_rdzv_params *params, const struct muster_error *error)
-{
-    char hostname[MU_HANDLER_NAME_MAX];
-    const struct mu_teller who =
-        mu_teller_new(muster_rdzv_params_run_id(params), muster_rdzv_params_local_addr(params), -1, hostname);
-
-    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CREATE_FAILED, .error = error });
-}
-
 /* Records what went wrong, whoever asked for the error or did not. */
 static int failed(const struct muster_rdzv_params *params, int rc, struct muster_error *error,
                   struct muster_error *reterr)
@@ -221,10 +212,8 @@ static int failed(const struct muster_rdzv_params *params, int rc, struct muster
     if (error->text[0] == '\0') /* a creator need not say why */
         (void)snprintf(error->text, sizeof error->text, "%s", muster_error_text(rc));
     error->code = rc;
-    record_failure(params, error);
-    if (reterr != NULL)
-        *reterr = *error;
-    return rc;
+    return mu_rdzv_trace_create_failed(muster_rdzv_params_run_id(params), muster_rdzv_params_local_addr(params), error,
+                                       reterr);
 }
 
 static int create(const struct binding *binding, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
@@ -234,8 +223,8 @@ static int create(const struct binding *binding, const struct muster_rdzv_params
     struct muster_rdzv *rdzv = NULL;
     int rc;
 
-    assert(binding->creator != NULL);
-    rc = binding->creator(binding->ctx, params, &rdzv, reterr);
+    rc = binding->creator != NULL ? binding->creator(binding->ctx, params, &rdzv, reterr)
+                                  : mu_rdzv_blocking_new(binding->start, params, &rdzv, reterr);
     if (rc < 0)
         return rc;
     if (rc > 0 || rdzv == NULL)

@@ -17,7 +17,9 @@ enum {
 #define FOREVER_MS UINT64_C(1000000000000)
 
 /* What the owner is told, in this order if several are due. */
-enum { DUE_PROGRESS = 1, DUE_FAILED = 2, DUE_LOOKED = 4, DUE_CLOSED = 8, DUE_LEFT = 16 };
+static const enum muster_rdzv_event_type tells[] = { MUSTER_RDZV_PROGRESS, MUSTER_RDZV_FAILED, MUSTER_RDZV_LOOKED,
+                                                     MUSTER_RDZV_CLOSED, MUSTER_RDZV_LEFT };
+#define DUE(tell) (1U << MUSTER_RDZV_##tell)
 
 /* ---- States ---- */
 
@@ -42,10 +44,10 @@ static void check(const struct mu_static *m)
     bool is_shut = is_in(m, IN(IDLE) | IN(CLOSING) | IN(ENDING) | IN(FREED));
 
     assert(!is_shut || (m->progress_due_ms == UINT64_MAX && mu_roster_is_empty(&m->roster)));
-    assert(!is_shut || (m->due & DUE_PROGRESS) == 0);
+    assert(!is_shut || (m->due & DUE(PROGRESS)) == 0);
     assert(m->owner != MU_STATIC_MEMBER || m->state == MU_STATIC_OPEN || !is_in(m, NOT_FREED));
-    assert((m->due & DUE_PROGRESS) == 0 || m->owner == MU_STATIC_JOINING);
-    assert(((m->due & DUE_FAILED) != 0) == (m->failed != MUSTER_RDZV_REQUEST_UNKNOWN));
+    assert((m->due & DUE(PROGRESS)) == 0 || m->owner == MU_STATIC_JOINING);
+    assert(((m->due & DUE(FAILED)) != 0) == (m->failed != MUSTER_RDZV_REQUEST_UNKNOWN));
     assert(is_rank_0(m) || !is_in(m, IN(SERVING) | IN(DISPUTED) | IN(BROKEN) | IN(LINGERING)));
     assert(is_rank_0(m) || (m->progress_due_ms == UINT64_MAX && mu_roster_is_empty(&m->roster)));
     assert(m->state != MU_STATIC_LEAVING || (!is_rank_0(m) && m->rank_0 == MU_STATIC_MUSTER));
@@ -78,7 +80,7 @@ static void enter(struct mu_static *m, enum mu_static_state state)
     assert(is_in(m, from[state]));
     m->state = state;
     if (is_in(m, IN(CLOSING) | IN(ENDING))) {
-        m->due &= ~(unsigned)DUE_PROGRESS;
+        m->due &= ~DUE(PROGRESS);
         m->progress_due_ms = UINT64_MAX;
         mu_roster_done(&m->roster);
         mu_roster_init(&m->roster);
@@ -123,7 +125,7 @@ static void note_failure(struct mu_static *m)
         return;
     (void)mu_static_error(m->place, m->error.code, &m->error);
     m->failed = m->owner == MU_STATIC_JOINING ? MUSTER_RDZV_REQUEST_JOIN : MUSTER_RDZV_REQUEST_MEMBERSHIP;
-    m->due = (m->due & ~(unsigned)DUE_PROGRESS) | DUE_FAILED;
+    m->due = (m->due & ~DUE(PROGRESS)) | DUE(FAILED);
     m->owner = MU_STATIC_OUT;
 }
 
@@ -194,7 +196,7 @@ static void set_lost_error(struct mu_static *m, struct mu_slice text)
 static void note_news_of_progress(struct mu_static *m)
 {
     if (m->owner == MU_STATIC_JOINING)
-        m->due |= DUE_PROGRESS;
+        m->due |= DUE(PROGRESS);
 }
 
 static bool is_complete(const struct mu_static *m)
@@ -431,7 +433,7 @@ static void on_gone(struct mu_static *m, const struct mu_static_event *event, st
 static void leave(struct mu_static *m, struct mu_static_effects *out)
 {
     m->owner = MU_STATIC_OUT;
-    m->due = (m->due & ~(unsigned)DUE_PROGRESS) | DUE_LEFT;
+    m->due = (m->due & ~DUE(PROGRESS)) | DUE(LEFT);
     if (is_in(m, IN(SERVING) | TRYING))
         close_all(m, out);
 }
@@ -459,27 +461,15 @@ static void tell(struct mu_static_effects *out, enum muster_rdzv_event_type type
 
 static void tell_due(struct mu_static *m, struct mu_static_effects *out)
 {
-    unsigned lowest = m->due & (~m->due + 1);
+    size_t i = 0;
 
-    m->due &= ~lowest;
-    switch (lowest) {
-    case DUE_PROGRESS:
-        tell(out, MUSTER_RDZV_PROGRESS);
-        break;
-    case DUE_FAILED:
-        tell(out, MUSTER_RDZV_FAILED);
+    while ((m->due & 1U << tells[i]) == 0)
+        i++;
+    m->due &= ~(1U << tells[i]);
+    tell(out, tells[i]);
+    if (tells[i] == MUSTER_RDZV_FAILED) {
         out->items[0].request = m->failed;
         m->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
-        break;
-    case DUE_LOOKED:
-        tell(out, MUSTER_RDZV_LOOKED);
-        break;
-    case DUE_CLOSED:
-        tell(out, MUSTER_RDZV_CLOSED);
-        break;
-    case DUE_LEFT:
-        tell(out, MUSTER_RDZV_LEFT);
-        break;
     }
 }
 
@@ -558,10 +548,10 @@ void mu_static_step(struct mu_static *m, const struct mu_static_event *event, st
         leave(m, out);
         break;
     case MU_STATIC_ON_CLOSE:
-        m->due |= DUE_CLOSED;
+        m->due |= DUE(CLOSED);
         break;
     case MU_STATIC_ON_LOOK:
-        m->due |= DUE_LOOKED;
+        m->due |= DUE(LOOKED);
         break;
     case MU_STATIC_ON_FREE:
         free_group(m, event->now_ms, out);

@@ -991,7 +991,7 @@ static void handlers_of_c10d_tell_their_settings_and_others_have_none(void **sta
     struct muster_error error;
 
     (void)state;
-    assert_int_equal(mu_rdzv_c10d_create(NULL, params, &rdzv, NULL), 0);
+    assert_int_equal(mu_rdzv_blocking_new(mu_c10d_start, params, &rdzv, NULL), 0);
     muster_rdzv_params_free(params);
     assert_int_equal(settings_of(rdzv).keep_alive_interval_ms, 7000);
     assert_int_equal(settings_of(rdzv).max_nodes, 4);
@@ -1205,7 +1205,7 @@ static void start_c10d(struct node *node, const char *endpoint, int64_t min, int
     struct muster_error error;
 
     *node = (struct node){ .rc = 1 };
-    if (mu_rdzv_c10d_create(NULL, params, &node->rdzv, &error) != 0)
+    if (mu_rdzv_blocking_new(mu_c10d_start, params, &node->rdzv, &error) != 0)
         fail_msg("%s", error.text);
     muster_rdzv_params_free(params);
 }

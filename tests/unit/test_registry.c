@@ -306,7 +306,6 @@ static void the_default_registry_has_the_back_ends_of_the_library(void **state)
     struct muster_error error = { 0 };
 
     (void)state;
-    assert_int_equal(muster_rdzv_registry_register(registry, "c10d", mu_rdzv_c10d_create, NULL, NULL), 0);
     assert_int_equal(muster_rdzv_registry_register(registry, "static", muster_rdzv_static_create, NULL, NULL), 0);
     assert_int_equal(muster_rdzv_registry_register(registry, "c10d", create_own, NULL, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "the one of this library"));
