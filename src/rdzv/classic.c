@@ -30,17 +30,15 @@ const char *mu_classic_tell_text(enum mu_classic_tell tell)
 
 /* ---- The phases ---- */
 
-static void enter_nothing(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_nothing(struct mu_classic *m)
 {
     (void)m;
-    (void)out;
 }
 
-static void nobody_asked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void nobody_asked(struct mu_classic *m, const struct mu_classic_event *event)
 {
     (void)m;
     (void)event;
-    (void)out;
 }
 
 static const struct mu_classic_phase idle_phases[MU_CLASSIC_PHASES_COUNT] = {
@@ -65,16 +63,16 @@ const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state)
     return &tables[i][state];
 }
 
-void mu_classic_enter(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_enter(struct mu_classic *m)
 {
     m->main.due_ms = NEVER;
-    mu_classic_phase(m->state)->enter(m, out);
+    mu_classic_phase(m->state)->enter(m);
 }
 
-static void on_main(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_main(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->main.id = 0;
-    mu_classic_phase(m->state)->on_answer(m, event, out);
+    mu_classic_phase(m->state)->on_answer(m, event);
 }
 
 /* ---- The server ---- */
@@ -93,7 +91,7 @@ static bool is_refused(const struct mu_classic *m, const struct mu_classic_event
 
 /* Watches that come back without news are the server's answer as well; if it is away, what follows them will say so. */
 static void note_server(struct mu_classic *m, const struct mu_classic_event *event,
-                        const struct mu_classic_track *track, struct mu_classic_effects *out)
+                        const struct mu_classic_track *track)
 {
     bool no_news =
         track->kind == MU_CLASSIC_WATCH && (event->code == MUSTER_ETIMEOUT || event->code == MUSTER_ECANCELED);
@@ -114,10 +112,10 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
     if (away && was_up) {
         mu_classic_set_error(m, &m->last_error, event);
-        mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_DOWN, out)->error = &m->last_error;
+        mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_DOWN)->error = &m->last_error;
     } else if (is_back) {
         m->verify = true;
-        (void)mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_UP, out);
+        (void)mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_UP);
     }
     m->server = refuses ? SERVER_REFUSES : away ? SERVER_AWAY : SERVER_UP;
 }
@@ -125,92 +123,92 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
 /* ---- Steps ---- */
 
 /* Once nobody takes himself back, and nothing is put back: see mu_classic_puts_back(). */
-static void join_if_wanted(struct mu_classic *m, bool answered, struct mu_classic_effects *out)
+static void join_if_wanted(struct mu_classic *m, bool answered)
 {
     if (!m->join_next || mu_classic_is_quitting(m) || mu_classic_puts_back(m) ||
         (mu_classic_is_writing(m) && !answered))
         return;
     m->join_next = false;
-    mu_classic_withdraw(&m->main, out);
-    mu_classic_stop_rank_lease(m, out);
-    mu_classic_start_join(m, out);
+    mu_classic_withdraw(m, &m->main);
+    mu_classic_stop_rank_lease(m);
+    mu_classic_start_join(m);
 }
 
-static void on_answer(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_answer(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->id == 0)
         return;
     if (event->id == m->main.id) {
-        note_server(m, event, &m->main, out);
-        on_main(m, event, out);
-        mu_classic_quit_if_possible(m, true, out);
-        join_if_wanted(m, true, out);
+        note_server(m, event, &m->main);
+        on_main(m, event);
+        mu_classic_quit_if_possible(m, true);
+        join_if_wanted(m, true);
     } else if (event->id == m->job_lease.id) {
-        note_server(m, event, &m->job_lease, out);
+        note_server(m, event, &m->job_lease);
         mu_classic_on_job_lease(m, event);
     } else if (event->id == m->rank_lease.id) {
-        note_server(m, event, &m->rank_lease, out);
-        mu_classic_on_rank_lease(m, event, out);
-        mu_classic_quit_if_possible(m, false, out);
-        join_if_wanted(m, false, out);
+        note_server(m, event, &m->rank_lease);
+        mu_classic_on_rank_lease(m, event);
+        mu_classic_quit_if_possible(m, false);
+        join_if_wanted(m, false);
     } else if (event->id == m->close.id) {
-        note_server(m, event, &m->close, out);
-        mu_classic_on_close_answer(m, event, out);
+        note_server(m, event, &m->close);
+        mu_classic_on_close_answer(m, event);
     } else if (event->id == m->look.id) {
-        mu_classic_on_look_answer(m, event, out);
+        mu_classic_on_look_answer(m, event);
     } else if (event->id == m->notice.id) {
-        mu_classic_on_notice_answer(m, event, out);
+        mu_classic_on_notice_answer(m, event);
     }
 }
 
-static void on_time(struct mu_classic *m, struct mu_classic_effects *out)
+static void on_time(struct mu_classic *m)
 {
     uint64_t now = m->now_ms;
 
     if (m->job_lease.id == 0 && now >= m->job_lease.due_ms)
-        mu_classic_renew_job(m, out);
+        mu_classic_renew_job(m);
     if (mu_classic_renews_rank(m) && now >= m->rank_lease.due_ms)
-        mu_classic_renew_rank(m, out);
-    mu_classic_tell_waiting(m, out);
+        mu_classic_renew_rank(m);
+    mu_classic_tell_waiting(m);
     if (m->close_state != CLOSE_NONE && now >= mu_classic_close_end_ms(m)) {
         if (m->close_error.code == 0)
             (void)mu_fail(&m->close_error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s", m->close_ms / 1000);
-        mu_classic_end_close(m, false, out);
+        mu_classic_end_close(m, false);
     } else if (m->close_state != CLOSE_NONE && m->close.id == 0 && now >= m->close.due_ms) {
-        mu_classic_close_read(m, out);
+        mu_classic_close_read(m);
     }
     if (mu_classic_is_quitting(m) && now >= m->quit_deadline_ms) {
-        mu_classic_break_quit_off(m, out);
+        mu_classic_break_quit_off(m);
         return;
     }
     if (m->intent == INTENT_JOIN && now >= m->join_deadline_ms) {
         mu_classic_set_timeout_error(m);
-        mu_classic_begin_quit(m, QUIT_TIMED_OUT, false, out);
+        mu_classic_begin_quit(m, QUIT_TIMED_OUT, false);
     }
     if (m->main.id == 0 && now >= m->main.due_ms)
-        mu_classic_enter(m, out);
+        mu_classic_enter(m);
     else if (m->recheck_ms <= now && m->main.id != 0 && m->state == MU_CLASSIC_IN_MEMBER_WATCH) {
-        mu_classic_withdraw(&m->main, out);
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_withdraw(m, &m->main);
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ);
     }
 }
 
-static void on_ask_join(struct mu_classic *m, struct mu_classic_effects *out)
+static void on_ask_join(struct mu_classic *m)
 {
     assert(m->intent != INTENT_JOIN);
     m->join_next = true;
     if (!mu_classic_is_quitting(m) && !mu_classic_is_writing(m))
-        mu_classic_withdraw(&m->main, out); /* nothing is told of the old group any more */
-    join_if_wanted(m, false, out);
+        mu_classic_withdraw(m, &m->main); /* nothing is told of the old group any more */
+    join_if_wanted(m, false);
 }
 
-static void on_ask_close(struct mu_classic *m, struct mu_classic_effects *out)
+static void on_ask_close(struct mu_classic *m)
 {
     if (m->close_state != CLOSE_NONE)
         return;
     m->close_error.code = 0;
     m->close_deadline_ms = m->now_ms + m->close_ms;
-    mu_classic_close_read(m, out);
+    mu_classic_close_read(m);
 }
 
 static void check(const struct mu_classic *m)
@@ -232,30 +230,31 @@ void mu_classic_step(struct mu_classic *m, const struct mu_classic_event *event,
     assert(event->now_ms >= m->now_ms);
     check(m);
     out->count = 0;
+    m->out = out;
     m->now_ms = event->now_ms;
     switch (event->type) {
     case MU_CLASSIC_ON_JOIN:
-        on_ask_join(m, out);
+        on_ask_join(m);
         break;
     case MU_CLASSIC_ON_LEAVE:
         m->join_next = false;
-        mu_classic_begin_quit(m, QUIT_LEAVE, false, out);
+        mu_classic_begin_quit(m, QUIT_LEAVE, false);
         break;
     case MU_CLASSIC_ON_CLOSE:
-        on_ask_close(m, out);
+        on_ask_close(m);
         break;
     case MU_CLASSIC_ON_LOOK:
         if (m->look.id == 0)
-            (void)mu_classic_ask(m, out, &m->look, MU_CLASSIC_GET, "/rdzv/active_version");
+            (void)mu_classic_ask(m, &m->look, MU_CLASSIC_GET, "/rdzv/active_version");
         break;
     case MU_CLASSIC_ON_ANSWER:
-        on_answer(m, event, out);
+        on_answer(m, event);
         break;
     case MU_CLASSIC_ON_TIME:
-        on_time(m, out);
+        on_time(m);
         break;
     }
-    mu_classic_drive_notices(m, out);
+    mu_classic_drive_notices(m);
     check(m);
 }
 

@@ -1,19 +1,19 @@
 /* The classic etcd rendezvous: closing it, and looking whether it is closed. */
 #include "rdzv/classic_parts.h"
 
-void mu_classic_end_close(struct mu_classic *m, bool done, struct mu_classic_effects *out)
+void mu_classic_end_close(struct mu_classic *m, bool done)
 {
     struct mu_classic_effect *effect;
 
     m->close_state = CLOSE_NONE;
     m->close.due_ms = NEVER;
-    mu_classic_withdraw(&m->close, out);
+    mu_classic_withdraw(m, &m->close);
     if (done) {
         m->closed_told = true;
-        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED, out)->asked = MU_CLASSIC_ON_CLOSE;
+        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED)->asked = MU_CLASSIC_ON_CLOSE;
         return;
     }
-    effect = mu_classic_tell(m, MU_CLASSIC_TELL_FAILED, out);
+    effect = mu_classic_tell(m, MU_CLASSIC_TELL_FAILED);
     effect->asked = MU_CLASSIC_ON_CLOSE;
     effect->error = &m->close_error;
 }
@@ -24,10 +24,10 @@ uint64_t mu_classic_close_end_ms(const struct mu_classic *m)
     return m->close_deadline_ms + (m->close.id != 0 ? 2 * DEADLINE_SLACK_MS : 0);
 }
 
-void mu_classic_close_read(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_close_read(struct mu_classic *m)
 {
     m->close_state = CLOSE_READ;
-    (void)mu_classic_ask(m, out, &m->close, MU_CLASSIC_GET, "/rdzv/active_version");
+    (void)mu_classic_ask(m, &m->close, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
 static void close_later(struct mu_classic *m, uint64_t delay_ms)
@@ -36,11 +36,11 @@ static void close_later(struct mu_classic *m, uint64_t delay_ms)
     m->close.due_ms = m->now_ms + delay_ms;
 }
 
-static void close_error(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void close_error(struct mu_classic *m, const struct mu_classic_event *event)
 {
     mu_classic_set_error(m, &m->close_error, event);
     if (mu_classic_is_final(m, event) || m->now_ms >= m->close_deadline_ms)
-        mu_classic_end_close(m, false, out);
+        mu_classic_end_close(m, false);
     else
         close_later(m, QUIT_RETRY_MS);
 }
@@ -61,7 +61,7 @@ static int make_closed(struct mu_classic *m, const struct mu_classic_event *even
     return rc < 0 ? mu_fail(error, MUSTER_ENOMEM, "no memory for the document") : 0;
 }
 
-static void on_close_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_close_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     struct mu_classic_request *request;
     struct muster_error error;
@@ -69,20 +69,20 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
     int rc;
 
     if (event->code != 0 && !is_new) {
-        close_error(m, event, out);
+        close_error(m, event);
         return;
     }
     rc = make_closed(m, event, &closed, &error);
     if (rc < 0) {
-        close_error(m, &(struct mu_classic_event){ .code = rc, .error = &error }, out);
+        close_error(m, &(struct mu_classic_event){ .code = rc, .error = &error });
         return;
     }
     if (closed) {
-        mu_classic_end_close(m, true, out);
+        mu_classic_end_close(m, true);
         return;
     }
     m->close_state = CLOSE_WRITE;
-    request = mu_classic_ask(m, out, &m->close, MU_CLASSIC_PUT, "/rdzv/active_version");
+    request = mu_classic_ask(m, &m->close, MU_CLASSIC_PUT, "/rdzv/active_version");
     request->has_value = true;
     request->value = mu_buf_slice(&m->close.value);
     request->must_not_exist = is_new;
@@ -91,26 +91,24 @@ static void on_close_read(struct mu_classic *m, const struct mu_classic_event *e
         request->ttl_s = MU_CLASSIC_ROOT_TTL_S;
 }
 
-void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                                struct mu_classic_effects *out)
+void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->close.id = 0;
     if (m->close_state == CLOSE_READ)
-        on_close_read(m, event, out);
+        on_close_read(m, event);
     else if (event->code == 0)
-        mu_classic_end_close(m, true, out);
+        mu_classic_end_close(m, true);
     else if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND ||
              event->code == MU_CLASSIC_CODE_EXISTS)
         close_later(m, mu_rng_below(&m->rng, MU_CLASSIC_CAS_DELAY_MS));
     else
-        close_error(m, event, out);
+        close_error(m, event);
 }
 
-void mu_classic_on_look_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                               struct mu_classic_effects *out)
+void mu_classic_on_look_answer(struct mu_classic *m, const struct mu_classic_event *event)
 {
     struct mu_classic_doc doc = { .version = -1 };
-    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOOKED, out);
+    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOOKED);
     int rc = event->code == 0 ? mu_classic_doc_read(event->value, &doc, &m->look_error) : 0;
 
     m->look.id = 0;

@@ -5,42 +5,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void enter_confirm_key(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_confirm_key(struct mu_classic *m)
 {
     m->key_written = true; /* if there is no answer, nobody knows */
     m->key_version = m->in_version;
     m->key_rank = m->rank;
     mu_classic_put_rank_key(
-        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
+        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
 }
 
-static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_PEERS_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_PEERS_READ);
         return;
     }
     m->keep_alive = KEEP_RENEWED;
     m->renewed_ms = m->now_ms;
     m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
-    mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_MARK, out);
+    mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_MARK);
 }
 
-static void put_mark(struct mu_classic *m, struct mu_classic_effects *out)
+static void put_mark(struct mu_classic *m)
 {
     struct mu_classic_request *request =
-        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
+        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
 
     request->has_value = request->must_not_exist = true; /* whose it is, is seen when all are read */
     request->value = mu_slice_str(m->node);
 }
 
-static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_WRITE, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_WRITE);
 }
 
 static void own_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
@@ -48,14 +48,14 @@ static void own_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_M
     (void)snprintf(key, MU_CLASSIC_KEY_MAX, ROOT "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->root, m->in_version, m->rank);
 }
 
-static void enter_confirm_write(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_confirm_write(struct mu_classic *m)
 {
     char key[MU_CLASSIC_KEY_MAX];
     bool last = m->doc.keep_alives + 1 == m->doc.participants;
 
     own_key(m, key);
-    mu_classic_put_doc(m, out, mu_classic_doc_confirmed(&m->doc, key, &m->main.value),
-                       last ? 0 : MU_CLASSIC_FROZEN_TTL_S, MU_CLASSIC_IN_CONFIRM_READ);
+    mu_classic_put_doc(m, mu_classic_doc_confirmed(&m->doc, key, &m->main.value), last ? 0 : MU_CLASSIC_FROZEN_TTL_S,
+                       MU_CLASSIC_IN_CONFIRM_READ);
 }
 
 /* How often our key is in the document. */
@@ -70,44 +70,44 @@ static size_t count_confirmed(const struct mu_classic *m)
 /* Where the server has lost everything, PyTorch may have our place in a document that is like ours: then our key is
  * there without our doing, or twice. Where we do not know whether it is our doing, we look whether everything was
  * lost. */
-static void judge_confirmations(struct mu_classic *m, struct mu_classic_effects *out)
+static void judge_confirmations(struct mu_classic *m)
 {
     size_t count = m->doc.version == m->in_version ? count_confirmed(m) : 0;
     bool confirmed = count == 1 && m->confirmation != CONFIRMED_NOT;
     bool has_place = (int64_t)m->doc.participants > m->rank && (count == 0 || confirmed);
 
     if (has_place && confirmed && m->confirmation == CONFIRMED_UNSURELY)
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_SELF, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_SELF);
     else if (has_place && confirmed && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->in_version))
-        mu_classic_go(m, MU_CLASSIC_IN_STORE_DIR, out);
+        mu_classic_go(m, MU_CLASSIC_IN_STORE_DIR);
     else if (has_place && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
-        mu_classic_go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE, out);
+        mu_classic_go(m, confirmed ? MU_CLASSIC_IN_FINAL_WATCH : MU_CLASSIC_IN_CONFIRM_WRITE);
     else
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
 }
 
-static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_confirm_self(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->keys = KEYS_UNKNOWN;
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
     } else if (event->code != 0) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ);
     } else {
         m->confirmation = CONFIRMED;
-        judge_confirmations(m, out);
+        judge_confirmations(m);
     }
 }
 
-static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_confirm_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event))
-        mu_classic_look_again(m, out);
-    else if (mu_classic_got_doc(m, event, MU_CLASSIC_IN_CONFIRM_READ, out))
-        judge_confirmations(m, out);
+        mu_classic_look_again(m);
+    else if (mu_classic_got_doc(m, event, MU_CLASSIC_IN_CONFIRM_READ))
+        judge_confirmations(m);
 }
 
-static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *event)
 {
     /* One before that had no answer may have been carried out just now. */
     m->confirmation = event->code == 0                                         ? CONFIRMED
@@ -116,31 +116,31 @@ static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *ev
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
     else if (event->code != 0)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ);
     else if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_CONFIRM_READ, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_CONFIRM_READ);
     else
-        judge_confirmations(m, out);
+        judge_confirmations(m);
 }
 
 /* ---- The group is complete ---- */
 
-static void make_store_dir(struct mu_classic *m, struct mu_classic_effects *out)
+static void make_store_dir(struct mu_classic *m)
 {
-    mu_classic_put_dir(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
+    mu_classic_put_dir(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
 }
 
-static void on_store_dir(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_store_dir(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_STORE_DIR, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_STORE_DIR);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_MARKS_READ, out);
+        mu_classic_go(m, MU_CLASSIC_IN_MARKS_READ);
 }
 
-static void get_marks(struct mu_classic *m, struct mu_classic_effects *out)
+static void get_marks(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
 }
 
 static bool make_group(struct mu_classic *m)
@@ -170,26 +170,26 @@ static const struct mu_classic_node *own_mark(const struct mu_classic *m, const 
     return NULL;
 }
 
-static void on_marks(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_marks(struct mu_classic *m, const struct mu_classic_event *event)
 {
     const struct mu_classic_node *own = own_mark(m, event);
     struct mu_node other;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_MARKS_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MARKS_READ);
         return;
     }
     if (own != NULL && !mu_node_read(own->value, &other)) {
-        mu_classic_put_mark_back(m, own->value, out);
+        mu_classic_put_mark_back(m, own->value);
         return;
     }
     if (own == NULL || !mu_slice_equal(own->value, mu_slice_str(m->node))) {
         /* The server has lost everything meanwhile, and another one is that rank of that number. */
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
         return;
     }
     if (!make_group(m)) {
-        mu_classic_no_memory(m, MU_CLASSIC_IN_MARKS_READ, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_MARKS_READ);
         return;
     }
     for (size_t i = 0; event->code == 0 && i < event->nodes_count; i++) {
@@ -206,8 +206,8 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event,
     m->old_version = -1;
     m->joined_ms = m->now_ms;
     m->last_error.code = 0;
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_JOINED, out);
-    mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_JOINED);
+    mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ);
 }
 
 const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT] = {

@@ -42,78 +42,76 @@ void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value)
 
 /* `what`: instead of what; `then`: what is done about it. */
 static void tell_foreign(struct mu_classic *m, const char *key, struct mu_slice found, const char *what,
-                         const char *then, struct mu_classic_effects *out)
+                         const char *then)
 {
     (void)mu_fail(&m->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.300s, which is not %s; %s",
                   found.len, (int)(found.len < SHOWN_MAX ? found.len : SHOWN_MAX), found.len > 0 ? found.data : "",
                   found.len > SHOWN_MAX ? "..." : "", key, what, then);
-    mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN, out)->error = &m->foreign;
+    mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN)->error = &m->foreign;
 }
 
-void mu_classic_tell_foreign_doc(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_tell_foreign_doc(struct mu_classic *m)
 {
     if (m->doc_value == DOC_OTHER_LAYOUT) {
         (void)mu_fail(
             &m->foreign, MUSTER_ERDZV_STATE,
             "%.300s holds a document with a status that this version of muster does not know; leaving it alone",
             m->main.key);
-        mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN, out)->error = &m->foreign;
+        mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN)->error = &m->foreign;
         return;
     }
     tell_foreign(m, m->main.key, mu_buf_slice(&m->raw), "a document of a rendezvous",
                  m->state == MU_CLASSIC_IN_MEMBER_READ ? "putting the group's document back"
-                                                       : "waiting for members to put their document back",
-                 out);
+                                                       : "waiting for members to put their document back");
 }
 
 /* ---- The document of our group ---- */
 
 /* Whoever writes there again and again is answered once a second. */
-void mu_classic_put_group_back(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_put_group_back(struct mu_classic *m)
 {
     assert(mu_classic_is_foreign(m) && m->world.version >= 0);
     if (m->put_doc_back_ms != 0 && m->now_ms < m->put_doc_back_ms + MU_CLASSIC_RETRY_MS)
         mu_classic_pause(m, MU_CLASSIC_IN_MEMBER_READ, MU_CLASSIC_RETRY_MS);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_BACK, out);
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_BACK);
 }
 
-static void enter_member_back(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_member_back(struct mu_classic *m)
 {
     m->put_doc_back_ms = m->now_ms;
-    mu_classic_put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->group_raw)), 0,
-                       MU_CLASSIC_IN_MEMBER_READ);
+    mu_classic_put_doc(m, mu_buf_assign(&m->main.value, mu_buf_slice(&m->group_raw)), 0, MU_CLASSIC_IN_MEMBER_READ);
 }
 
-static void on_member_back(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_member_back(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == 0 || event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out); /* we, or another one of us */
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ); /* we, or another one of us */
     else
-        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ);
 }
 
 /* ---- The counter ---- */
 
-void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->counter_index = event->modified;
-    tell_foreign(m, m->main.key, event->value, "a version number", "counting on from the last version", out);
-    mu_classic_go(m, MU_CLASSIC_IN_COUNT_LIST, out);
+    tell_foreign(m, m->main.key, event->value, "a version number", "counting on from the last version");
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_LIST);
 }
 
-static void list_versions(struct mu_classic *m, struct mu_classic_effects *out)
+static void list_versions(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv");
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv");
 }
 
-static void on_count_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_count_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     size_t prefix = strlen(m->root) + sizeof "/rdzv/v_" - 1;
     int64_t last = m->old_version > m->in_version ? m->old_version : m->in_version;
 
     if (event->code != 0) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
         return;
     }
     for (size_t i = 0; i < event->nodes_count; i++) {
@@ -124,26 +122,26 @@ static void on_count_list(struct mu_classic *m, const struct mu_classic_event *e
         last = version > last ? version : last;
     }
     m->counter = last < 0 ? 1 : last + 1;
-    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE);
 }
 
 /* ---- Our mark ---- */
 
-void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struct mu_classic_effects *out)
+void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found)
 {
     if (mu_buf_assign(&m->main.value, found) < 0) {
-        mu_classic_no_memory(m, m->state, out);
+        mu_classic_no_memory(m, m->state);
         return;
     }
-    tell_foreign(m, m->main.key, found, "what a node calls itself", "putting our name back", out);
-    mu_classic_go(m, MU_CLASSIC_IN_MARK_BACK, out);
+    tell_foreign(m, m->main.key, found, "what a node calls itself", "putting our name back");
+    mu_classic_go(m, MU_CLASSIC_IN_MARK_BACK);
 }
 
-static void enter_mark_back(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_mark_back(struct mu_classic *m)
 {
     bool member = m->world.version >= 0;
     struct mu_classic_request *request =
-        mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64,
+        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64,
                        member ? m->world.version : m->in_version, member ? m->world.rank : m->rank);
 
     request->has_value = request->must_exist = true;
@@ -152,16 +150,16 @@ static void enter_mark_back(struct mu_classic *m, struct mu_classic_effects *out
     request->prev_value = mu_buf_slice(&m->main.value);
 }
 
-static void on_mark_back(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_mark_back(struct mu_classic *m, const struct mu_classic_event *event)
 {
     enum mu_classic_state next = m->world.version >= 0 ? MU_CLASSIC_IN_MEMBER_READ : MU_CLASSIC_IN_MARKS_READ;
 
     if (event->code == 0)
-        mu_classic_go(m, next, out);
+        mu_classic_go(m, next);
     else if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
         mu_classic_after_lost_write(m, next);
     else
-        mu_classic_failed(m, event, next, out);
+        mu_classic_failed(m, event, next);
 }
 
 const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT] = {

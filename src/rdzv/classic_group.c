@@ -28,10 +28,10 @@ static bool is_ours(const struct mu_classic *m)
            (m->doc.status == MU_CLASSIC_FINAL || m->doc.status == MU_CLASSIC_CLOSED);
 }
 
-static void see_closed(struct mu_classic *m, struct mu_classic_effects *out)
+static void see_closed(struct mu_classic *m)
 {
     if (!m->closed_told)
-        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED, out)->asked = MU_CLASSIC_ON_TIME;
+        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED)->asked = MU_CLASSIC_ON_TIME;
     m->closed_told = true;
 }
 
@@ -46,64 +46,64 @@ bool mu_classic_has_waiting(const struct mu_classic *m)
     return m->waiting > 0 && !m->waiting_told && !m->over && (int64_t)m->world.count < m->nodes_max;
 }
 
-void mu_classic_tell_waiting(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_tell_waiting(struct mu_classic *m)
 {
     if (!mu_classic_has_waiting(m) || m->now_ms < mu_classic_hold_until_ms(m))
         return;
-    mu_classic_tell(m, MU_CLASSIC_TELL_WAITING, out)->count = m->waiting;
+    mu_classic_tell(m, MU_CLASSIC_TELL_WAITING)->count = m->waiting;
     m->waiting_told = true;
 }
 
-static void read_anew(struct mu_classic *m, struct mu_classic_effects *out)
+static void read_anew(struct mu_classic *m)
 {
     m->verify = true;
-    mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ, out);
+    mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ);
 }
 
-static void on_member_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_member_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->over = true;
         if (event->index > m->index)
             m->index = event->index;
         if (mu_classic_counts_anew(m, event))
-            mu_classic_restore(m, out);
+            mu_classic_restore(m);
         else
-            mu_classic_go(m, MU_CLASSIC_IN_MEMBER_MARK, out);
+            mu_classic_go(m, MU_CLASSIC_IN_MEMBER_MARK);
         return;
     }
     if (mu_classic_counts_anew(m, event)) { /* another one has put it back, or another group is there */
         m->verify = true;
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
     }
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_MEMBER_READ, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_MEMBER_READ))
         return;
     if (mu_classic_is_foreign(m)) {
         m->over = false;
-        mu_classic_put_group_back(m, out);
+        mu_classic_put_group_back(m);
         return;
     }
     m->over = !is_ours(m);
     if (m->over && m->doc.version == m->world.version && m->doc.status != MU_CLASSIC_CLOSED)
         m->key_written = false; /* another group of our number: it is another's */
     if (m->over && m->doc.status == MU_CLASSIC_CLOSED) {
-        see_closed(m, out);
+        see_closed(m);
     } else if (!m->over) {
         if (mu_buf_assign(&m->group_raw, mu_buf_slice(&m->raw)) < 0) {
-            mu_classic_no_memory(m, MU_CLASSIC_IN_MEMBER_READ, out);
+            mu_classic_no_memory(m, MU_CLASSIC_IN_MEMBER_READ);
             return;
         }
         if (m->doc.status == MU_CLASSIC_CLOSED)
-            see_closed(m, out);
+            see_closed(m);
         m->waiting = m->doc.status == MU_CLASSIC_FINAL ? m->doc.waiting : 0;
-        mu_classic_tell_waiting(m, out);
+        mu_classic_tell_waiting(m);
     }
-    mu_classic_go(m, m->verify && !m->over ? MU_CLASSIC_IN_MEMBER_MARK : MU_CLASSIC_IN_MEMBER_LIST, out);
+    mu_classic_go(m, m->verify && !m->over ? MU_CLASSIC_IN_MEMBER_MARK : MU_CLASSIC_IN_MEMBER_LIST);
 }
 
-static void get_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
+static void get_own_mark(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version,
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version,
                          m->world.rank);
 }
 
@@ -115,10 +115,10 @@ static uint64_t marked_until_ms(const struct mu_classic *m)
     return until_ms > m->judge_ms ? until_ms : m->judge_ms;
 }
 
-static void watch_own_mark(struct mu_classic *m, struct mu_classic_effects *out)
+static void watch_own_mark(struct mu_classic *m)
 {
     struct mu_classic_request *request = mu_classic_ask(
-        m, out, &m->main, MU_CLASSIC_WATCH, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
+        m, &m->main, MU_CLASSIC_WATCH, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
 
     request->once = true;
     request->wait_index = m->mark_index + 1;
@@ -135,21 +135,21 @@ static bool may_be_marked_yet(struct mu_classic *m)
 /* A server that has lost everything counts from 1 again: a group of the same number and size may be another one, with
  * one in our place who has a mark of its own, or PyTorch, which has none. Or it is ours, and whoever put it back is
  * about to write the marks. */
-static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *event)
 {
     struct mu_node other;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ);
     } else if (event->code != 0 && mu_classic_counts_anew(m, event)) {
-        read_anew(m, out);
+        read_anew(m);
     } else if (event->code != 0 && m->over) {
-        mu_classic_restore(m, out); /* nobody deletes these */
+        mu_classic_restore(m); /* nobody deletes these */
     } else if (event->code != 0 && may_be_marked_yet(m)) {
         m->mark_index = event->index;
-        mu_classic_go(m, MU_CLASSIC_IN_MARK_WATCH, out);
+        mu_classic_go(m, MU_CLASSIC_IN_MARK_WATCH);
     } else if (event->code == 0 && !mu_node_read(event->value, &other)) {
-        mu_classic_put_mark_back(m, event->value, out);
+        mu_classic_put_mark_back(m, event->value);
     } else {
         m->verify = false;
         if (m->unmarked_ms != NEVER)
@@ -159,18 +159,18 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
             m->over = m->lapsed = true;
             m->key_written = false; /* it is another's */
         }
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_LIST, out);
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_LIST);
     }
 }
 
-static void list_members(struct mu_classic *m, struct mu_classic_effects *out)
+static void list_members(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->world.version);
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->world.version);
 }
 
-static void watch_members(struct mu_classic *m, struct mu_classic_effects *out)
+static void watch_members(struct mu_classic *m)
 {
-    mu_classic_watch(m, true, mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until_recheck(m)), out);
+    mu_classic_watch(m, true, mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until_recheck(m)));
 }
 
 /* The members that are not listed; `missing` has room for all. */
@@ -186,9 +186,9 @@ static void find_missing(const struct mu_classic *m, const struct mu_classic_eve
     }
 }
 
-static void tell_lost(struct mu_classic *m, size_t count, struct mu_classic_effects *out)
+static void tell_lost(struct mu_classic *m, size_t count)
 {
-    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOST, out);
+    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOST);
 
     effect->ranks = m->ranks;
     effect->ranks_count = count;
@@ -196,16 +196,16 @@ static void tell_lost(struct mu_classic *m, size_t count, struct mu_classic_effe
 
 /* ---- It is over ---- */
 
-static void is_removed(struct mu_classic *m, struct mu_classic_effects *out)
+static void is_removed(struct mu_classic *m)
 {
-    mu_classic_stop_rank_lease(m, out);
-    mu_classic_go(m, MU_CLASSIC_IN_OVER, out);
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_REMOVED, out);
+    mu_classic_stop_rank_lease(m);
+    mu_classic_go(m, MU_CLASSIC_IN_OVER);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_REMOVED);
 }
 
 /* Our group's document is gone, or is another's. Our keep-alive stays until we join anew or leave: so long the others
  * wait for us, up to the end of their last call. */
-static void group_over(struct mu_classic *m, const bool *missing, struct mu_classic_effects *out)
+static void group_over(struct mu_classic *m, const bool *missing)
 {
     size_t me = (size_t)m->world.rank, count = 0;
     bool goes_on = m->doc.status == MU_CLASSIC_FINAL && !is_ours(m); /* without us */
@@ -213,7 +213,7 @@ static void group_over(struct mu_classic *m, const bool *missing, struct mu_clas
     if (missing[me])
         m->key_written = false; /* what will be there may be another's */
     if (missing[me] || m->lapsed || goes_on || m->world.count == 1) {
-        is_removed(m, out);
+        is_removed(m);
         return;
     }
     for (size_t i = 0; i < m->world.count; i++) {
@@ -225,37 +225,37 @@ static void group_over(struct mu_classic *m, const bool *missing, struct mu_clas
             m->ranks[count++] = i;
     }
     if (!m->key_written)
-        mu_classic_stop_rank_lease(m, out); /* it is another's */
-    tell_lost(m, count, out);
-    mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH, out);
+        mu_classic_stop_rank_lease(m); /* it is another's */
+    tell_lost(m, count);
+    mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
 }
 
-static void watch_others(struct mu_classic *m, struct mu_classic_effects *out)
+static void watch_others(struct mu_classic *m)
 {
-    mu_classic_watch(m, false, MU_CLASSIC_WATCH_MS, out);
+    mu_classic_watch(m, false, MU_CLASSIC_WATCH_MS);
 }
 
-static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->index = event->index != 0 ? event->index : m->index;
-        mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH, out);
+        mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
         return;
     }
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_OVER_READ, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_OVER_READ))
         return;
     if (m->doc.status == MU_CLASSIC_FINAL) {
-        is_removed(m, out);
+        is_removed(m);
         return;
     }
     if (m->doc.status == MU_CLASSIC_CLOSED)
-        see_closed(m, out);
-    mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH, out);
+        see_closed(m);
+    mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
 }
 
 /* ---- Its members ---- */
 
-static void judge_peers(struct mu_classic *m, const bool *missing, struct mu_classic_effects *out)
+static void judge_peers(struct mu_classic *m, const bool *missing)
 {
     size_t me = (size_t)m->world.rank, count = 0;
     bool news = false;
@@ -272,51 +272,51 @@ static void judge_peers(struct mu_classic *m, const bool *missing, struct mu_cla
     } else if (news) {
         for (size_t i = 0; i < count; i++)
             m->lost[m->ranks[i]] = true;
-        tell_lost(m, count, out);
+        tell_lost(m, count);
     }
-    mu_classic_go(m, missing[me] ? MU_CLASSIC_IN_MEMBER_KEY : MU_CLASSIC_IN_MEMBER_WATCH, out);
+    mu_classic_go(m, missing[me] ? MU_CLASSIC_IN_MEMBER_KEY : MU_CLASSIC_IN_MEMBER_WATCH);
 }
 
-static void on_member_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_member_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool *missing;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ);
         return;
     }
     if (mu_classic_counts_anew(m, event)) {
-        read_anew(m, out);
+        read_anew(m);
         return;
     }
     missing = calloc(m->world.count, sizeof *missing);
     if (missing == NULL) {
-        mu_classic_no_memory(m, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_MEMBER_READ);
         return;
     }
     find_missing(m, event, missing);
     if (m->over)
-        group_over(m, missing, out);
+        group_over(m, missing);
     else
-        judge_peers(m, missing, out);
+        judge_peers(m, missing);
     m->lapsed &= m->over;
     free(missing);
 }
 
-static void enter_member_key(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_member_key(struct mu_classic *m)
 {
-    mu_classic_put_rank_key(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64,
+    mu_classic_put_rank_key(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64,
                                            m->world.version, m->world.rank));
 }
 
-static void on_member_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_member_key(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ);
     else if (mu_classic_counts_anew(m, event))
-        read_anew(m, out);
+        read_anew(m);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_WATCH, out);
+        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_WATCH);
 }
 
 const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] = {
@@ -338,9 +338,9 @@ const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] =
 
 /* ---- Leases ---- */
 
-void mu_classic_renew_job(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_renew_job(struct mu_classic *m)
 {
-    struct mu_classic_request *request = mu_classic_ask(m, out, &m->job_lease, MU_CLASSIC_PUT, "%s", "");
+    struct mu_classic_request *request = mu_classic_ask(m, &m->job_lease, MU_CLASSIC_PUT, "%s", "");
 
     request->ttl_s = MU_CLASSIC_ROOT_TTL_S;
     request->refresh = request->must_exist = true;
@@ -355,10 +355,10 @@ void mu_classic_on_job_lease(struct mu_classic *m, const struct mu_classic_event
         m->job_lease.due_ms = m->now_ms + (event->code == 0 ? ROOT_EVERY_MS : MU_CLASSIC_RETRY_MS);
 }
 
-void mu_classic_stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_stop_rank_lease(struct mu_classic *m)
 {
     m->keep_alive = KEEP_NONE;
-    mu_classic_withdraw(&m->rank_lease, out);
+    mu_classic_withdraw(m, &m->rank_lease);
 }
 
 /* It might come behind our deletion. */
@@ -367,10 +367,10 @@ bool mu_classic_puts_back(const struct mu_classic *m)
     return m->rank_lease.id != 0 && m->keep_alive == KEEP_PUT_BACK;
 }
 
-void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_renew_rank(struct mu_classic *m)
 {
     struct mu_classic_request *request = mu_classic_ask(
-        m, out, &m->rank_lease, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version, m->key_rank);
+        m, &m->rank_lease, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version, m->key_rank);
 
     mu_classic_put_rank_key(request);
     request->timeout_ms = RANK_EVERY_MS / 2; /* another server has to be asked before the key is gone */
@@ -394,21 +394,20 @@ static bool is_over(enum mu_classic_state state)
 }
 
 /* It was not renewed in time, although nobody stopped: it is put back, and whether anybody has noticed will be seen. */
-void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event,
-                              struct mu_classic_effects *out)
+void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->rank_lease.id = 0;
     if (event->code == 0)
         m->renewed_ms = m->now_ms;
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND && is_over(m->state)) {
-        mu_classic_stop_rank_lease(m, out);
+        mu_classic_stop_rank_lease(m);
         m->key_written = false; /* what will be there may be another's */
     } else if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->lapsed = true;
         m->keep_alive = KEEP_PUT_BACK;
         m->rank_lease.due_ms = m->now_ms;
         if (mu_classic_renews_rank(m))
-            mu_classic_renew_rank(m, out);
+            mu_classic_renew_rank(m);
     } else if (event->code == 0) {
         m->keep_alive = KEEP_RENEWED;
         m->rank_lease.due_ms = m->now_ms + RANK_EVERY_MS;
@@ -420,11 +419,11 @@ void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_even
     if ((m->state != MU_CLASSIC_IN_MEMBER_WATCH && m->state != MU_CLASSIC_IN_OVER_WATCH) || m->main.id == 0)
         return;
     if (mu_classic_counts_anew(m, event)) { /* the watch's server has gone without a word */
-        mu_classic_withdraw(&m->main, out);
+        mu_classic_withdraw(m, &m->main);
         m->verify = true;
-        mu_classic_go(m, mu_classic_phase(m->state)->next, out);
+        mu_classic_go(m, mu_classic_phase(m->state)->next);
     } else if (event->code == MUSTER_ETIMEOUT) { /* as may have that of the watch: another one is asked */
-        mu_classic_withdraw(&m->main, out);
-        mu_classic_go(m, m->state, out);
+        mu_classic_withdraw(m, &m->main);
+        mu_classic_go(m, m->state);
     }
 }

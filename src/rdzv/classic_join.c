@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_start_join(struct mu_classic *m)
 {
     m->hold_ms = m->world.version >= 0 ? mu_rules_hold_ms(m->hold_ms, m->now_ms - m->joined_ms) : 0;
     m->old_version = m->world.version;
@@ -25,42 +25,42 @@ void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out)
     mu_classic_forget_group(m);
     mu_classic_set_intent(m, INTENT_JOIN);
     if (m->key_written && m->old_ours)
-        mu_classic_go(m, MU_CLASSIC_IN_REJOIN_KEY, out);
+        mu_classic_go(m, MU_CLASSIC_IN_REJOIN_KEY);
     else /* PyTorch members see that somebody waits, for as long as the key does */
-        mu_classic_begin_anew(m, out);
+        mu_classic_begin_anew(m);
 }
 
-static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_rejoin_key(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_REJOIN_KEY, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_REJOIN_KEY);
         return;
     }
     m->key_written = false;
-    mu_classic_begin_anew(m, out);
+    mu_classic_begin_anew(m);
 }
 
 /* Whatever we were in is no more. */
-void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_look_again(struct mu_classic *m)
 {
     if (mu_classic_is_in(m))
         mu_classic_set_place(m, PLACE_NONE);
     mu_classic_set_announcement(m, ANNOUNCED_NOT);
     if (!mu_classic_is_there(m, MU_CLASSIC_CLOSED, m->key_version))
         m->key_written = false; /* of a version that is over */
-    mu_classic_stop_rank_lease(m, out);
-    mu_classic_begin_anew(m, out);
+    mu_classic_stop_rank_lease(m);
+    mu_classic_begin_anew(m);
 }
 
-void mu_classic_tell_progress(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_tell_progress(struct mu_classic *m)
 {
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS, out);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
 }
 
-static void is_closed(struct mu_classic *m, struct mu_classic_effects *out)
+static void is_closed(struct mu_classic *m)
 {
     (void)mu_fail(&m->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
-    mu_classic_give_up(m, out);
+    mu_classic_give_up(m);
 }
 
 void mu_classic_set_announcement(struct mu_classic *m, enum announcement announcement)
@@ -71,102 +71,101 @@ void mu_classic_set_announcement(struct mu_classic *m, enum announcement announc
     m->announced_ms = m->now_ms;
 }
 
-static void join_final(struct mu_classic *m, struct mu_classic_effects *out)
+static void join_final(struct mu_classic *m)
 {
     bool announced = m->announced == m->doc.version;
 
     if (announced && m->announcement == ANNOUNCED_LOST && m->doc.waiting > m->announced_waiting)
         mu_classic_set_announcement(m, ANNOUNCED_PERHAPS);
     if (m->doc.version == m->old_version && m->old_ours) /* nobody of PyTorch's has to see first that we wait */
-        mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+        mu_classic_go(m, MU_CLASSIC_IN_DROP);
     else
-        mu_classic_go(m, announced && mu_classic_is_announced(m) ? MU_CLASSIC_IN_FREE_LIST : MU_CLASSIC_IN_ANNOUNCE,
-                      out);
+        mu_classic_go(m, announced && mu_classic_is_announced(m) ? MU_CLASSIC_IN_FREE_LIST : MU_CLASSIC_IN_ANNOUNCE);
 }
 
-static void on_looked(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_looked(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_set_place(m, PLACE_NONE);
         mu_classic_set_doc_value(m, DOC_OURS);
-        mu_classic_go(m, MU_CLASSIC_IN_CREATE, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CREATE);
         return;
     }
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LOOK, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LOOK))
         return;
-    mu_classic_tell_progress(m, out);
+    mu_classic_tell_progress(m);
     if (m->doc.version != m->in_version || m->doc.status == MU_CLASSIC_FINAL)
         mu_classic_set_place(m, PLACE_NONE);
     switch (m->doc.status) {
     case MU_CLASSIC_CLOSED:
-        is_closed(m, out);
+        is_closed(m);
         break;
     case MU_CLASSIC_JOINABLE:
         if (m->place == PLACE_MAYBE)
-            mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+            mu_classic_go(m, MU_CLASSIC_IN_DROP);
         else
-            mu_classic_go(
-                m, (int64_t)m->doc.participants < m->nodes_max ? MU_CLASSIC_IN_JOIN : MU_CLASSIC_IN_LOOK_WATCH, out);
+            mu_classic_go(m,
+                          (int64_t)m->doc.participants < m->nodes_max ? MU_CLASSIC_IN_JOIN : MU_CLASSIC_IN_LOOK_WATCH);
         break;
     case MU_CLASSIC_FROZEN:
-        mu_classic_go(m, m->place == PLACE_MAYBE ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
+        mu_classic_go(m, m->place == PLACE_MAYBE ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH);
         break;
     case MU_CLASSIC_SETUP:
-        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH, out);
+        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_LOOK_WATCH);
         break;
     case MU_CLASSIC_FINAL:
-        join_final(m, out);
+        join_final(m);
         break;
     }
 }
 
-static void on_dropped(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_dropped(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE) {
         if (event->code == 0)
             mu_classic_set_place(m, PLACE_NONE);
         if (event->code != MU_CLASSIC_CODE_COMPARE)
             mu_classic_set_announcement(m, ANNOUNCED_NOT);
-        mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LOOK);
     } else {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
     }
 }
 
 /* ---- A new document ---- */
 
-static void enter_create(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_create(struct mu_classic *m)
 {
     struct mu_classic_request *request;
 
     if (mu_classic_doc_setup(&m->main.value) < 0) {
-        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK);
         return;
     }
-    request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
+    request = mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
     request->has_value = request->must_not_exist = true;
     request->value = mu_buf_slice(&m->main.value);
     request->ttl_s = MU_CLASSIC_SETUP_TTL_S;
 }
 
-static void on_created(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_created(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_EXISTS)
-        mu_classic_go(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LOOK);
     else if (event->code != 0)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
     else if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_COUNT_READ, out);
+        mu_classic_go(m, MU_CLASSIC_IN_COUNT_READ);
 }
 
-static void get_counter(struct mu_classic *m, struct mu_classic_effects *out)
+static void get_counter(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/version_counter");
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/version_counter");
 }
 
-static void on_count_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_count_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) { /* the job's root has expired, or the server has lost all */
         m->keys = KEYS_UNKNOWN;
@@ -175,75 +174,75 @@ static void on_count_read(struct mu_classic *m, const struct mu_classic_event *e
         return;
     }
     if (event->code != 0) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
         return;
     }
     m->counter = mu_classic_number(event->value) + 1;
     if (m->counter == 0) {
-        mu_classic_count_anew(m, event, out);
+        mu_classic_count_anew(m, event);
         return;
     }
     m->counter_index = event->modified;
-    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE, out);
+    mu_classic_go(m, MU_CLASSIC_IN_COUNT_WRITE);
 }
 
-static void enter_count(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_count(struct mu_classic *m)
 {
     struct mu_classic_request *request;
     char text[24];
 
     (void)snprintf(text, sizeof text, "%" PRId64, m->counter);
     if (mu_buf_assign(&m->main.value, mu_slice_str(text)) < 0) {
-        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK);
         return;
     }
-    request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/version_counter");
+    request = mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/version_counter");
     request->has_value = request->must_exist = true;
     request->value = mu_buf_slice(&m->main.value);
     request->prev_index = m->counter_index;
 }
 
-static void make_version_dir(struct mu_classic *m, struct mu_classic_effects *out)
+static void make_version_dir(struct mu_classic *m)
 {
-    mu_classic_put_dir(mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
+    mu_classic_put_dir(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
 }
 
 /* COUNT_WRITE, MAKE_DIR and a failed OPEN. Where another one was faster, our time to set up was over. */
-static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == 0)
-        mu_classic_go(m, mu_classic_phase(m->state)->next, out);
+        mu_classic_go(m, mu_classic_phase(m->state)->next);
     else if (event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE ||
              event->code == MU_CLASSIC_CODE_EXISTS)
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
     else
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
 }
 
-static void enter_open(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_open(struct mu_classic *m)
 {
-    mu_classic_put_doc(m, out, mu_classic_doc_joinable(m->counter, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
+    mu_classic_put_doc(m, mu_classic_doc_joinable(m->counter, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
 }
 
-static void on_opened(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_opened(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0)
-        on_set_up(m, event, out);
+        on_set_up(m, event);
     else if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_JOIN, out);
+        mu_classic_go(m, MU_CLASSIC_IN_JOIN);
 }
 
 /* ---- Taking part ---- */
 
-static void enter_join(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_join(struct mu_classic *m)
 {
     int64_t count = (int64_t)m->doc.participants + 1;
     bool freeze = count == m->nodes_max;
     int64_t ttl_s = freeze ? MU_CLASSIC_FROZEN_TTL_S : count >= m->nodes_min ? MU_CLASSIC_JOINABLE_TTL_S : 0;
 
-    mu_classic_put_doc(m, out, mu_classic_doc_joined(&m->doc, freeze, &m->main.value), ttl_s, MU_CLASSIC_IN_LOOK);
+    mu_classic_put_doc(m, mu_classic_doc_joined(&m->doc, freeze, &m->main.value), ttl_s, MU_CLASSIC_IN_LOOK);
 }
 
 /* The next version after a group that was all ours, with enough nodes: its members may end the last call. */
@@ -253,20 +252,20 @@ static bool judges_last_call(const struct mu_classic *m)
            (int64_t)m->doc.participants >= m->nodes_min;
 }
 
-static void wait_for_peers(struct mu_classic *m, struct mu_classic_effects *out)
+static void wait_for_peers(struct mu_classic *m)
 {
     m->recheck_ms = NEVER;
     if (judges_last_call(m))
-        mu_classic_go(m, MU_CLASSIC_IN_PAST_LIST, out);
+        mu_classic_go(m, MU_CLASSIC_IN_PAST_LIST);
     else
-        mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+        mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH);
 }
 
-static void joined(struct mu_classic *m, struct mu_classic_effects *out)
+static void joined(struct mu_classic *m)
 {
-    mu_classic_tell_progress(m, out);
+    mu_classic_tell_progress(m);
     if (m->doc.status == MU_CLASSIC_FROZEN) {
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
         return;
     }
     if (m->rank == m->nodes_min - 1) {
@@ -274,10 +273,10 @@ static void joined(struct mu_classic *m, struct mu_classic_effects *out)
         m->last_call_until_ms = m->now_ms + m->last_call_ms;
         m->touched_ms = m->now_ms;
     }
-    wait_for_peers(m, out);
+    wait_for_peers(m);
 }
 
-static void on_join(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_join(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
@@ -286,7 +285,7 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     m->in_version = m->doc.version;
     if (event->code != 0) {
         mu_classic_set_place(m, event->code < 0 && event->unsure ? PLACE_MAYBE : PLACE_NONE);
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
         return;
     }
     m->rank = (int64_t)m->doc.participants;
@@ -297,27 +296,27 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event, 
     mu_classic_set_announcement(m, ANNOUNCED_NOT);
     if (mu_classic_take_written(m, event) < 0) {
         m->index = event->modified;
-        mu_classic_no_memory(m, MU_CLASSIC_IN_PEERS_READ, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_PEERS_READ);
         return;
     }
-    joined(m, out);
+    joined(m);
 }
 
 /* ---- Peers, and the last call ---- */
 
-static void enter_last_watch(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_last_watch(struct mu_classic *m)
 {
     uint64_t touch_ms = m->touched_ms + MU_CLASSIC_TOUCH_MS;
     uint64_t until_ms = mu_classic_sooner(mu_classic_until(m, touch_ms), mu_classic_until(m, m->last_call_until_ms));
 
-    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
 }
 
-static void watch_peers(struct mu_classic *m, struct mu_classic_effects *out)
+static void watch_peers(struct mu_classic *m)
 {
     uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
 
-    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
 }
 
 static enum mu_classic_state read_again(const struct mu_classic *m)
@@ -325,86 +324,86 @@ static enum mu_classic_state read_again(const struct mu_classic *m)
     return mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_READ : MU_CLASSIC_IN_PEERS_READ;
 }
 
-static void on_last_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_last_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool news;
 
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event)) {
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
         return;
     }
     news = event->code == 0 && !mu_slice_equal(event->value, mu_buf_slice(&m->raw));
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LAST_READ, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LAST_READ))
         return;
     if (news) {
         m->touched_ms = m->now_ms; /* who joins renews the TTL */
-        mu_classic_tell_progress(m, out);
+        mu_classic_tell_progress(m);
     }
     if (mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
     else if (!mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->in_version) || (int64_t)m->doc.participants <= m->rank)
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
     else if (m->now_ms >= m->last_call_until_ms)
-        mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE);
     else if (m->now_ms >= m->touched_ms + MU_CLASSIC_TOUCH_MS)
-        mu_classic_go(m, MU_CLASSIC_IN_LAST_TOUCH, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_TOUCH);
     else
-        wait_for_peers(m, out);
+        wait_for_peers(m);
 }
 
-static void enter_touch(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_touch(struct mu_classic *m)
 {
-    mu_classic_put_doc(m, out, mu_buf_assign(&m->main.value, mu_buf_slice(&m->raw)), MU_CLASSIC_JOINABLE_TTL_S,
+    mu_classic_put_doc(m, mu_buf_assign(&m->main.value, mu_buf_slice(&m->raw)), MU_CLASSIC_JOINABLE_TTL_S,
                        MU_CLASSIC_IN_LAST_READ);
 }
 
-static void enter_freeze(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_freeze(struct mu_classic *m)
 {
-    mu_classic_put_doc(m, out, mu_classic_doc_frozen(&m->doc, &m->main.value), MU_CLASSIC_FROZEN_TTL_S, read_again(m));
+    mu_classic_put_doc(m, mu_classic_doc_frozen(&m->doc, &m->main.value), MU_CLASSIC_FROZEN_TTL_S, read_again(m));
 }
 
 /* LAST_TOUCH and LAST_FREEZE. */
-static void on_last_written(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_last_written(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_after_lost_write(m, read_again(m));
     } else if (event->code != 0) {
-        mu_classic_failed(m, event, read_again(m), out);
+        mu_classic_failed(m, event, read_again(m));
     } else if (mu_classic_take_written(m, event) < 0) {
-        mu_classic_no_memory(m, read_again(m), out);
+        mu_classic_no_memory(m, read_again(m));
     } else if (m->state == MU_CLASSIC_IN_LAST_FREEZE) {
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
     } else {
         m->touched_ms = m->now_ms;
-        mu_classic_go(m, MU_CLASSIC_IN_LAST_WATCH, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_WATCH);
     }
 }
 
-static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool is_in;
 
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND || mu_classic_is_older(m, event)) {
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
         return;
     }
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_PEERS_READ, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_PEERS_READ))
         return;
-    mu_classic_tell_progress(m, out);
+    mu_classic_tell_progress(m);
     is_in = (int64_t)m->doc.participants > m->rank;
     if (is_in && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY, out);
+        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
     else if (!is_in || !mu_classic_is_there(m, MU_CLASSIC_JOINABLE, m->in_version))
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
     else if (mu_classic_is_last_caller(m))
-        mu_classic_go(m, MU_CLASSIC_IN_LAST_READ, out);
+        mu_classic_go(m, MU_CLASSIC_IN_LAST_READ);
     else
-        wait_for_peers(m, out);
+        wait_for_peers(m);
 }
 
-static void list_last_group(struct mu_classic *m, struct mu_classic_effects *out)
+static void list_last_group(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->old_version);
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->old_version);
 }
 
 /* Those who are back have deleted their keep-alive of the last group, and so have those who left. */
@@ -418,13 +417,13 @@ static bool is_last_group_gone(const struct mu_classic *m, const struct mu_class
 
 /* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for
  * more. */
-static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
     bool first = mu_classic_is_last_caller(m) || m->rank + 1 == (int64_t)m->doc.participants;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, read_again(m), out);
+        mu_classic_failed(m, event, read_again(m));
         return;
     }
     if (!is_last_group_gone(m, event))
@@ -434,22 +433,21 @@ static void on_past_list(struct mu_classic *m, const struct mu_classic_event *ev
     if (m->old_gone_ms != NEVER && (all_in || m->old_waiting == 0)) {
         m->recheck_ms = m->old_gone_ms + MU_CLASSIC_SETTLE_MS;
         if ((all_in && first) || m->now_ms >= m->recheck_ms) {
-            mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE, out);
+            mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE);
             return;
         }
     }
-    mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH, out);
+    mu_classic_go(m, mu_classic_is_last_caller(m) ? MU_CLASSIC_IN_LAST_WATCH : MU_CLASSIC_IN_PEERS_WATCH);
 }
 
 /* ---- A group is there ---- */
 
-static void enter_announce(struct mu_classic *m, struct mu_classic_effects *out)
+static void enter_announce(struct mu_classic *m)
 {
-    mu_classic_put_doc(m, out, mu_classic_doc_waiting(&m->doc, m->doc.waiting + 1, &m->main.value), 0,
-                       MU_CLASSIC_IN_LOOK);
+    mu_classic_put_doc(m, mu_classic_doc_waiting(&m->doc, m->doc.waiting + 1, &m->main.value), 0, MU_CLASSIC_IN_LOOK);
 }
 
-static void on_announced(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_announced(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
@@ -460,47 +458,47 @@ static void on_announced(struct mu_classic *m, const struct mu_classic_event *ev
             mu_classic_set_announcement(m, ANNOUNCED_LOST);
             m->announced_waiting = m->doc.waiting;
         }
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
         return;
     }
     mu_classic_set_announcement(m, ANNOUNCED);
     if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_FREE_READ, out);
+        mu_classic_no_memory(m, MU_CLASSIC_IN_FREE_READ);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
+        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST);
 }
 
-static void on_free_read(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_free_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
         return;
     }
-    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_FREE_READ, out))
+    if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_FREE_READ))
         return;
     if (mu_classic_is_foreign(m)) {
         m->recheck_ms = m->foreign_until_ms;
-        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_FREE_WATCH, out);
+        mu_classic_go(m, mu_classic_is_foreign_for_good(m) ? MU_CLASSIC_IN_DROP : MU_CLASSIC_IN_FREE_WATCH);
     } else if (!mu_classic_is_there(m, MU_CLASSIC_FINAL, m->announced)) {
-        mu_classic_look_again(m, out);
+        mu_classic_look_again(m);
     } else if (m->doc.waiting == 0) { /* the server has lost what we said */
         mu_classic_set_announcement(m, ANNOUNCED_NOT);
-        join_final(m, out);
+        join_final(m);
     } else {
-        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST, out);
+        mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST);
     }
 }
 
-static void list_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+static void list_awaited(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
 }
 
-static void watch_awaited(struct mu_classic *m, struct mu_classic_effects *out)
+static void watch_awaited(struct mu_classic *m)
 {
     uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
 
-    mu_classic_watch(m, true, mu_classic_sooner(until_ms, mu_classic_until_recheck(m)), out);
+    mu_classic_watch(m, true, mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
 }
 
 /* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says
@@ -526,13 +524,13 @@ static size_t count_missing(const struct mu_classic *m, const struct mu_classic_
     return count;
 }
 
-static void on_free_list(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void on_free_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     uint64_t judge_ms = m->judge_ms;
     size_t missing;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_failed(m, event, MU_CLASSIC_IN_FREE_READ, out);
+        mu_classic_failed(m, event, MU_CLASSIC_IN_FREE_READ);
         return;
     }
     if (m->announced == m->old_version && judge_ms < m->announced_ms + MU_CLASSIC_STAND_MS)
@@ -540,12 +538,12 @@ static void on_free_list(struct mu_classic *m, const struct mu_classic_event *ev
     missing = count_missing(m, event, m->doc.version, NULL);
     m->recheck_ms = NEVER;
     if (missing > 0 && m->now_ms >= judge_ms) {
-        mu_classic_go(m, MU_CLASSIC_IN_DROP, out);
+        mu_classic_go(m, MU_CLASSIC_IN_DROP);
         return;
     }
     if (missing > 0)
         m->recheck_ms = judge_ms;
-    mu_classic_go(m, MU_CLASSIC_IN_FREE_WATCH, out);
+    mu_classic_go(m, MU_CLASSIC_IN_FREE_WATCH);
 }
 
 const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT] = {

@@ -75,9 +75,9 @@ static void own_notice_key(const struct mu_classic *m, char key[static MU_CLASSI
 }
 
 static struct mu_classic_request *ask_notice(struct mu_classic *m, enum notice_request what, enum mu_classic_kind kind,
-                                             const char *key, struct mu_classic_effects *out)
+                                             const char *key)
 {
-    struct mu_classic_request *request = mu_classic_ask(m, out, &m->notice, kind, "%s", "");
+    struct mu_classic_request *request = mu_classic_ask(m, &m->notice, kind, "%s", "");
 
     m->notice_request = what;
     (void)snprintf(m->notice.key, sizeof m->notice.key, "%s", key);
@@ -85,7 +85,7 @@ static struct mu_classic_request *ask_notice(struct mu_classic *m, enum notice_r
     return request;
 }
 
-static void write_notice(struct mu_classic *m, const char *key, struct mu_classic_effects *out)
+static void write_notice(struct mu_classic *m, const char *key)
 {
     struct mu_classic_request *request;
 
@@ -95,29 +95,29 @@ static void write_notice(struct mu_classic *m, const char *key, struct mu_classi
     if (mu_classic_notice_write(&m->self_notice, &m->notice.value) < 0)
         return; /* no memory, or a name that JSON cannot have */
     (void)snprintf(m->notice_key, sizeof m->notice_key, "%s", key);
-    request = ask_notice(m, NOTICE_WRITE, MU_CLASSIC_PUT, key, out);
+    request = ask_notice(m, NOTICE_WRITE, MU_CLASSIC_PUT, key);
     request->has_value = true;
     request->value = mu_buf_slice(&m->notice.value);
     request->ttl_s = MU_CLASSIC_NOTICE_TTL_S;
 }
 
 /* Only if it is still ours. If there is no answer, it expires. */
-static void delete_notice(struct mu_classic *m, struct mu_classic_effects *out)
+static void delete_notice(struct mu_classic *m)
 {
-    struct mu_classic_request *request = ask_notice(m, NOTICE_DELETE, MU_CLASSIC_DELETE, m->notice_key, out);
+    struct mu_classic_request *request = ask_notice(m, NOTICE_DELETE, MU_CLASSIC_DELETE, m->notice_key);
 
     request->has_prev_value = true;
     request->prev_value = mu_buf_slice(&m->notice.value);
     m->notice_key[0] = '\0';
 }
 
-static void read_notices(struct mu_classic *m, struct mu_classic_effects *out)
+static void read_notices(struct mu_classic *m)
 {
     char key[MU_CLASSIC_KEY_MAX];
 
     m->look_at_ms = m->join_since_ms + mu_waiters_next_ms(m->now_ms - m->join_since_ms, m->join_ms);
     notices_dir(m, key);
-    (void)ask_notice(m, NOTICES_READ, MU_CLASSIC_GET, key, out);
+    (void)ask_notice(m, NOTICES_READ, MU_CLASSIC_GET, key);
 }
 
 static bool is_notice_old(const struct mu_classic *m)
@@ -125,7 +125,7 @@ static bool is_notice_old(const struct mu_classic *m)
     return m->notice_key[0] != '\0' && mu_classic_is_in(m) && m->self_notice.version != m->in_version;
 }
 
-void mu_classic_drive_notices(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_drive_notices(struct mu_classic *m)
 {
     char key[MU_CLASSIC_KEY_MAX];
 
@@ -134,11 +134,11 @@ void mu_classic_drive_notices(struct mu_classic *m, struct mu_classic_effects *o
     own_notice_key(m, key);
     if (m->notice_key[0] != '\0' && (!waits(m) || strcmp(m->notice_key, key) != 0)) {
         m->notice_at_ms = m->now_ms; /* it is written anew, elsewhere */
-        delete_notice(m, out);
+        delete_notice(m);
     } else if (wants_notice(m) && (m->now_ms >= m->notice_at_ms || is_notice_old(m))) {
-        write_notice(m, key, out);
+        write_notice(m, key);
     } else if (waits(m) && m->now_ms >= m->look_at_ms) {
-        read_notices(m, out);
+        read_notices(m);
     }
 }
 
@@ -221,7 +221,7 @@ static void sort_notices(struct mu_classic *m, const struct mu_classic_event *ev
     }
 }
 
-static void see_notices(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+static void see_notices(struct mu_classic *m, const struct mu_classic_event *event)
 {
     const struct mu_fold_record own = { .nodes_min = m->nodes_min, .nodes_max = m->nodes_max };
     struct notices *all = calloc(1, sizeof *all);
@@ -237,14 +237,13 @@ static void see_notices(struct mu_classic *m, const struct mu_classic_event *eve
     for (size_t i = 0; i < all->others_count; i++)
         all->items[all->count++] = item_of(m, &all->others[i], false);
     if (mu_waiters_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
-        mu_classic_tell_progress(m, out);
+        mu_classic_tell_progress(m);
     m->crowd_version = m->doc.version;
     free(all);
 }
 
 /* etcd that is away is the business of the phases: here nothing is missed but a line for people. */
-void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                                 struct mu_classic_effects *out)
+void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_event *event)
 {
     m->notice.id = 0;
     switch (m->notice_request) {
@@ -254,7 +253,7 @@ void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_e
         break;
     case NOTICES_READ:
         if (waits(m) && (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND))
-            see_notices(m, event, out);
+            see_notices(m, event);
         break;
     case NOTICE_DELETE:
         break;

@@ -80,6 +80,7 @@ struct mu_classic {
     uint64_t join_ms, last_call_ms, close_ms;
     struct mu_rng rng;
     uint64_t now_ms, last_id;
+    struct mu_classic_effects *out; /* of this step */
     /* The phases. */
     enum mu_classic_state state;
     struct mu_classic_track main;
@@ -167,8 +168,8 @@ struct mu_classic {
 
 /* A state: what it asks for, from what is known, and what the answer leads to. */
 struct mu_classic_phase {
-    void (*enter)(struct mu_classic *m, struct mu_classic_effects *out);
-    void (*on_answer)(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
+    void (*enter)(struct mu_classic *m);
+    void (*on_answer)(struct mu_classic *m, const struct mu_classic_event *event);
     enum mu_classic_state next; /* of a watch, and of a step of setting up: when nothing is in the way */
 };
 
@@ -196,64 +197,59 @@ static inline bool mu_classic_is_last_caller(const struct mu_classic *m)
 
 /* classic.c */
 const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state);
-void mu_classic_enter(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_enter(struct mu_classic *m);
 
 /* classic_requests.c */
-struct mu_classic_effect *mu_classic_add(struct mu_classic_effects *out, enum mu_classic_effect_type type);
-struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what,
-                                          struct mu_classic_effects *out);
+struct mu_classic_effect *mu_classic_add(struct mu_classic *m, enum mu_classic_effect_type type);
+struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what);
 uint64_t mu_classic_until(const struct mu_classic *m, uint64_t when_ms);
 uint64_t mu_classic_sooner(uint64_t a, uint64_t b);
 /* `format` is what comes behind the job's root. */
-__attribute__((format(printf, 5, 6))) struct mu_classic_request *mu_classic_ask(struct mu_classic *m,
-                                                                                struct mu_classic_effects *out,
+__attribute__((format(printf, 4, 5))) struct mu_classic_request *mu_classic_ask(struct mu_classic *m,
                                                                                 struct mu_classic_track *track,
                                                                                 enum mu_classic_kind kind,
                                                                                 const char *format, ...);
-void mu_classic_withdraw(struct mu_classic_track *track, struct mu_classic_effects *out);
-void mu_classic_go(struct mu_classic *m, enum mu_classic_state state, struct mu_classic_effects *out);
+void mu_classic_withdraw(struct mu_classic *m, struct mu_classic_track *track);
+void mu_classic_go(struct mu_classic *m, enum mu_classic_state state);
 void mu_classic_pause(struct mu_classic *m, enum mu_classic_state next, uint64_t delay_ms);
 void mu_classic_after_lost_write(struct mu_classic *m, enum mu_classic_state next);
 bool mu_classic_is_final(const struct mu_classic *m, const struct mu_classic_event *event);
 void mu_classic_set_error(struct mu_classic *m, struct muster_error *to, const struct mu_classic_event *event);
-void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again,
-                       struct mu_classic_effects *out);
+void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again);
 void mu_classic_failed_with(struct mu_classic *m, int code, const struct muster_error *error,
-                            enum mu_classic_state again, struct mu_classic_effects *out);
-void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again, struct mu_classic_effects *out);
+                            enum mu_classic_state again);
+void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again);
 int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t index, struct muster_error *error);
 int mu_classic_take_written(struct mu_classic *m, const struct mu_classic_event *event);
-bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again,
-                        struct mu_classic_effects *out);
+bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again);
 bool mu_classic_is_there(const struct mu_classic *m, enum mu_classic_status status, int64_t version);
 bool mu_classic_counts_anew(const struct mu_classic *m, const struct mu_classic_event *event);
 bool mu_classic_is_older(const struct mu_classic *m, const struct mu_classic_event *event);
-void mu_classic_get_doc(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_put_doc(struct mu_classic *m, struct mu_classic_effects *out, int rc, int64_t ttl_s,
-                        enum mu_classic_state again);
-void mu_classic_drop_doc(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_get_self(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_get_doc(struct mu_classic *m);
+void mu_classic_put_doc(struct mu_classic *m, int rc, int64_t ttl_s, enum mu_classic_state again);
+void mu_classic_drop_doc(struct mu_classic *m);
+void mu_classic_get_self(struct mu_classic *m);
 void mu_classic_put_dir(struct mu_classic_request *request);
 void mu_classic_put_rank_key(struct mu_classic_request *request);
-void mu_classic_delete_key(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_delete_key(struct mu_classic *m);
 int64_t mu_classic_number(struct mu_slice text);
 int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version);
-void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, struct mu_classic_effects *out);
-void mu_classic_watch_document(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms);
+void mu_classic_watch_document(struct mu_classic *m);
 uint64_t mu_classic_until_recheck(const struct mu_classic *m);
-void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
+void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event);
 
 /* classic_prepare.c */
 extern const struct mu_classic_phase mu_classic_prepare_phases[MU_CLASSIC_PHASES_COUNT];
-void mu_classic_begin_anew(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_restore(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_begin_anew(struct mu_classic *m);
+void mu_classic_restore(struct mu_classic *m);
 
 /* classic_join.c */
 void mu_classic_set_announcement(struct mu_classic *m, enum announcement announcement);
 extern const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT];
-void mu_classic_start_join(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_look_again(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_tell_progress(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_start_join(struct mu_classic *m);
+void mu_classic_look_again(struct mu_classic *m);
+void mu_classic_tell_progress(struct mu_classic *m);
 
 /* classic_confirm.c */
 extern const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT];
@@ -263,15 +259,14 @@ extern const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_C
 void mu_classic_forget_group(struct mu_classic *m);
 uint64_t mu_classic_hold_until_ms(const struct mu_classic *m);
 bool mu_classic_has_waiting(const struct mu_classic *m);
-void mu_classic_tell_waiting(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_renew_job(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_tell_waiting(struct mu_classic *m);
+void mu_classic_renew_job(struct mu_classic *m);
 void mu_classic_on_job_lease(struct mu_classic *m, const struct mu_classic_event *event);
-void mu_classic_stop_rank_lease(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_stop_rank_lease(struct mu_classic *m);
 bool mu_classic_puts_back(const struct mu_classic *m);
-void mu_classic_renew_rank(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_renew_rank(struct mu_classic *m);
 bool mu_classic_renews_rank(const struct mu_classic *m);
-void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event,
-                              struct mu_classic_effects *out);
+void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_event *event);
 
 /* classic_foreign.c */
 extern const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT];
@@ -279,36 +274,33 @@ bool mu_classic_is_foreign(const struct mu_classic *m);
 bool mu_classic_is_foreign_for_good(const struct mu_classic *m);
 uint64_t mu_classic_until_not_foreign(const struct mu_classic *m);
 void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value);
-void mu_classic_tell_foreign_doc(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_put_group_back(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out);
-void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found, struct mu_classic_effects *out);
+void mu_classic_tell_foreign_doc(struct mu_classic *m);
+void mu_classic_put_group_back(struct mu_classic *m);
+void mu_classic_count_anew(struct mu_classic *m, const struct mu_classic_event *event);
+void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found);
 
 /* classic_quit.c */
 extern const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT];
 void mu_classic_set_place(struct mu_classic *m, enum place place);
 void mu_classic_set_intent(struct mu_classic *m, enum intent intent);
 bool mu_classic_is_writing(const struct mu_classic *m);
-void mu_classic_break_quit_off(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_quit_if_possible(struct mu_classic *m, bool answered, struct mu_classic_effects *out);
-void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered, struct mu_classic_effects *out);
-void mu_classic_give_up(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_break_quit_off(struct mu_classic *m);
+void mu_classic_quit_if_possible(struct mu_classic *m, bool answered);
+void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered);
+void mu_classic_give_up(struct mu_classic *m);
 
 /* classic_close.c */
-void mu_classic_end_close(struct mu_classic *m, bool done, struct mu_classic_effects *out);
+void mu_classic_end_close(struct mu_classic *m, bool done);
 uint64_t mu_classic_close_end_ms(const struct mu_classic *m);
-void mu_classic_close_read(struct mu_classic *m, struct mu_classic_effects *out);
-void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                                struct mu_classic_effects *out);
-void mu_classic_on_look_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                               struct mu_classic_effects *out);
+void mu_classic_close_read(struct mu_classic *m);
+void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_event *event);
+void mu_classic_on_look_answer(struct mu_classic *m, const struct mu_classic_event *event);
 
 /* classic_notices.c */
 void mu_classic_begin_notices(struct mu_classic *m);
-void mu_classic_drive_notices(struct mu_classic *m, struct mu_classic_effects *out);
+void mu_classic_drive_notices(struct mu_classic *m);
 uint64_t mu_classic_notices_due_ms(const struct mu_classic *m);
-void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_event *event,
-                                 struct mu_classic_effects *out);
+void mu_classic_on_notice_answer(struct mu_classic *m, const struct mu_classic_event *event);
 const struct mu_node *mu_classic_known_nodes(const struct mu_classic *m, size_t *ret_count);
 void mu_classic_set_timeout_error(struct mu_classic *m);
 

@@ -7,17 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct mu_classic_effect *mu_classic_add(struct mu_classic_effects *out, enum mu_classic_effect_type type)
+struct mu_classic_effect *mu_classic_add(struct mu_classic *m, enum mu_classic_effect_type type)
 {
-    assert(out->count < MU_CLASSIC_EFFECTS_MAX);
-    out->items[out->count] = (struct mu_classic_effect){ .type = type, .round = -1 };
-    return &out->items[out->count++];
+    assert(m->out->count < MU_CLASSIC_EFFECTS_MAX);
+    m->out->items[m->out->count] = (struct mu_classic_effect){ .type = type, .round = -1 };
+    return &m->out->items[m->out->count++];
 }
 
-struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what,
-                                          struct mu_classic_effects *out)
+struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what)
 {
-    struct mu_classic_effect *effect = mu_classic_add(out, MU_CLASSIC_DO_TELL);
+    struct mu_classic_effect *effect = mu_classic_add(m, MU_CLASSIC_DO_TELL);
 
     effect->tell = what;
     effect->round = m->world.version;
@@ -35,11 +34,10 @@ uint64_t mu_classic_sooner(uint64_t a, uint64_t b)
 }
 
 /* `format` is what comes behind the job's root. */
-struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classic_effects *out,
-                                          struct mu_classic_track *track, enum mu_classic_kind kind, const char *format,
-                                          ...)
+struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classic_track *track,
+                                          enum mu_classic_kind kind, const char *format, ...)
 {
-    struct mu_classic_request *request = &mu_classic_add(out, MU_CLASSIC_DO_REQUEST)->request;
+    struct mu_classic_request *request = &mu_classic_add(m, MU_CLASSIC_DO_REQUEST)->request;
     size_t used = (size_t)snprintf(track->key, sizeof track->key, "%s", m->root);
     uint64_t timeout_ms = MU_CLASSIC_REQUEST_MS;
     va_list args;
@@ -61,7 +59,7 @@ struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classi
 }
 
 /* Nobody waits for it any more. If it was asked for in this very step, it never was. */
-void mu_classic_withdraw(struct mu_classic_track *track, struct mu_classic_effects *out)
+void mu_classic_withdraw(struct mu_classic *m, struct mu_classic_track *track)
 {
     uint64_t id = track->id;
 
@@ -69,14 +67,14 @@ void mu_classic_withdraw(struct mu_classic_track *track, struct mu_classic_effec
     track->due_ms = NEVER;
     if (id == 0)
         return;
-    for (unsigned i = 0; i < out->count; i++) {
-        if (out->items[i].type == MU_CLASSIC_DO_REQUEST && out->items[i].request.id == id) {
-            memmove(&out->items[i], &out->items[i + 1], (out->count - i - 1) * sizeof out->items[0]);
-            out->count--;
+    for (unsigned i = 0; i < m->out->count; i++) {
+        if (m->out->items[i].type == MU_CLASSIC_DO_REQUEST && m->out->items[i].request.id == id) {
+            memmove(&m->out->items[i], &m->out->items[i + 1], (m->out->count - i - 1) * sizeof m->out->items[0]);
+            m->out->count--;
             return;
         }
     }
-    mu_classic_add(out, MU_CLASSIC_DO_CANCEL)->id = id;
+    mu_classic_add(m, MU_CLASSIC_DO_CANCEL)->id = id;
 }
 
 static void set_state(struct mu_classic *m, enum mu_classic_state state)
@@ -88,10 +86,10 @@ static void set_state(struct mu_classic *m, enum mu_classic_state state)
     m->state = state;
 }
 
-void mu_classic_go(struct mu_classic *m, enum mu_classic_state state, struct mu_classic_effects *out)
+void mu_classic_go(struct mu_classic *m, enum mu_classic_state state)
 {
     set_state(m, state);
-    mu_classic_enter(m, out);
+    mu_classic_enter(m);
 }
 
 void mu_classic_pause(struct mu_classic *m, enum mu_classic_state next, uint64_t delay_ms)
@@ -133,8 +131,7 @@ void mu_classic_set_error(struct mu_classic *m, struct muster_error *to, const s
 }
 
 /* The request of this state has failed: from `again` on it is tried again, or not. */
-void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again,
-                       struct mu_classic_effects *out)
+void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again)
 {
     mu_classic_set_error(m, &m->last_error, event);
     if (m->intent == QUIT_TIMED_OUT)
@@ -144,23 +141,23 @@ void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *even
         return;
     }
     m->error = m->last_error;
-    mu_classic_give_up(m, out);
+    mu_classic_give_up(m);
 }
 
 void mu_classic_failed_with(struct mu_classic *m, int code, const struct muster_error *error,
-                            enum mu_classic_state again, struct mu_classic_effects *out)
+                            enum mu_classic_state again)
 {
     const struct mu_classic_event event = { .code = code, .error = error };
 
-    mu_classic_failed(m, &event, again, out);
+    mu_classic_failed(m, &event, again);
 }
 
-void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again, struct mu_classic_effects *out)
+void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again)
 {
     struct muster_error error;
 
     (void)mu_fail(&error, MUSTER_ENOMEM, "no memory to %s", mu_classic_state_text(m->state));
-    mu_classic_failed_with(m, MUSTER_ENOMEM, &error, again, out);
+    mu_classic_failed_with(m, MUSTER_ENOMEM, &error, again);
 }
 
 /* ---- The document ---- */
@@ -203,23 +200,22 @@ int mu_classic_take_written(struct mu_classic *m, const struct mu_classic_event 
 }
 
 /* The document of a GET, or what is to be done instead. */
-bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again,
-                        struct mu_classic_effects *out)
+bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again)
 {
     enum doc_value before = m->doc_value;
     struct muster_error error;
     int rc;
 
     if (event->code != 0) {
-        mu_classic_failed(m, event, again, out);
+        mu_classic_failed(m, event, again);
         return false;
     }
     rc = mu_classic_take_doc(m, event->value, event->index, &error);
     m->foreign_index = event->modified;
     if (m->doc_value != DOC_OURS && m->doc_value != before)
-        mu_classic_tell_foreign_doc(m, out);
+        mu_classic_tell_foreign_doc(m);
     if (rc < 0)
-        mu_classic_failed_with(m, rc, &error, again, out);
+        mu_classic_failed_with(m, rc, &error, again);
     return rc == 0;
 }
 
@@ -241,9 +237,9 @@ bool mu_classic_is_older(const struct mu_classic *m, const struct mu_classic_eve
     return event->code == 0 && event->modified < m->in_index;
 }
 
-void mu_classic_get_doc(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_get_doc(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/active_version");
 }
 
 /* Only if the document is still what we know. etcd compares with no empty value: so what is foreign is told by its
@@ -257,30 +253,29 @@ static void if_unchanged(const struct mu_classic *m, struct mu_classic_request *
         request->prev_index = m->foreign_index;
 }
 
-void mu_classic_put_doc(struct mu_classic *m, struct mu_classic_effects *out, int rc, int64_t ttl_s,
-                        enum mu_classic_state again)
+void mu_classic_put_doc(struct mu_classic *m, int rc, int64_t ttl_s, enum mu_classic_state again)
 {
     struct mu_classic_request *request;
 
     if (rc < 0) {
-        mu_classic_no_memory(m, again, out);
+        mu_classic_no_memory(m, again);
         return;
     }
-    request = mu_classic_ask(m, out, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
+    request = mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/active_version");
     request->has_value = true;
     request->value = mu_buf_slice(&m->main.value);
     if_unchanged(m, request);
     request->ttl_s = ttl_s;
 }
 
-void mu_classic_drop_doc(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_drop_doc(struct mu_classic *m)
 {
-    if_unchanged(m, mu_classic_ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/active_version"));
+    if_unchanged(m, mu_classic_ask(m, &m->main, MU_CLASSIC_DELETE, "/rdzv/active_version"));
 }
 
-void mu_classic_get_self(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_get_self(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_GET, SELF, m->self);
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, SELF, m->self);
 }
 
 /* ---- Keys ---- */
@@ -297,9 +292,9 @@ void mu_classic_put_rank_key(struct mu_classic_request *request)
     request->ttl_s = MU_CLASSIC_RANK_TTL_S;
 }
 
-void mu_classic_delete_key(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_delete_key(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, out, &m->main, MU_CLASSIC_DELETE, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version,
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_DELETE, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version,
                          m->key_rank);
 }
 
@@ -332,10 +327,10 @@ int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, cons
  * index that we know would wait there for what will not come for a long time: what is there is read first. But not by
  * who waits for a group to end: it leaves it to the members to put their group back, and would be faster than they with
  * a new one. */
-void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, struct mu_classic_effects *out)
+void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms)
 {
     struct mu_classic_request *request =
-        mu_classic_ask(m, out, &m->main, MU_CLASSIC_WATCH, "%s", group ? "/rdzv" : "/rdzv/active_version");
+        mu_classic_ask(m, &m->main, MU_CLASSIC_WATCH, "%s", group ? "/rdzv" : "/rdzv/active_version");
 
     request->once = m->state != MU_CLASSIC_IN_FREE_WATCH;
     request->recursive = group;
@@ -343,11 +338,11 @@ void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms, str
     request->timeout_ms = timeout_ms;
 }
 
-void mu_classic_watch_document(struct mu_classic *m, struct mu_classic_effects *out)
+void mu_classic_watch_document(struct mu_classic *m)
 {
     uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
 
-    mu_classic_watch(m, false, mu_classic_sooner(until_ms, mu_classic_until_not_foreign(m)), out);
+    mu_classic_watch(m, false, mu_classic_sooner(until_ms, mu_classic_until_not_foreign(m)));
 }
 
 uint64_t mu_classic_until_recheck(const struct mu_classic *m)
@@ -366,7 +361,7 @@ static bool is_relevant(const struct mu_classic *m, struct mu_slice key, int64_t
     return mu_classic_rank_of(m, key, "rdzv", version) >= 0;
 }
 
-void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event, struct mu_classic_effects *out)
+void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event)
 {
     enum mu_classic_state next = mu_classic_phase(m->state)->next;
     int64_t version = m->state == MU_CLASSIC_IN_FREE_WATCH     ? m->announced
@@ -378,12 +373,12 @@ void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *ev
     if (event->code == 0 && event->key.len > 0 && event->modified > m->index && !is_relevant(m, event->key, version)) {
         m->index = event->modified;
         if (++m->idle_events < MU_CLASSIC_IDLE_EVENTS_MAX)
-            mu_classic_go(m, m->state, out);
+            mu_classic_go(m, m->state);
         else
             mu_classic_pause(m, next, MU_CLASSIC_IDLE_MS); /* a busy store: what is there then is read instead */
     } else if (event->code == 0 || event->code == MUSTER_ETIMEOUT || event->code == MU_CLASSIC_CODE_CLEARED ||
                event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_go(m, next, out);
+        mu_classic_go(m, next);
     } else if (event->code == MUSTER_ECANCELED) {
         m->verify = true;
         m->ended_ms = ended_ms == 0 ? MU_CLASSIC_ENDED_MS : ended_ms * 2;
@@ -391,6 +386,6 @@ void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *ev
             m->ended_ms = MU_CLASSIC_ENDED_MAX_MS;
         mu_classic_pause(m, next, mu_rng_jitter(&m->rng, m->ended_ms, 50));
     } else {
-        mu_classic_failed(m, event, next, out);
+        mu_classic_failed(m, event, next);
     }
 }
