@@ -16,57 +16,31 @@
 
 MU_DEFINE_TEXTS(mu_classic_state_text, enum mu_classic_state, MU_CLASSIC_STATES)
 
-const char *mu_classic_tell_text(enum mu_classic_tell tell)
-{
-    switch (tell) {
-#define X(name, text)                                                                                                  \
-    case MU_CLASSIC_TELL_##name:                                                                                       \
-        return text;
-        MU_PART_TELLS(X)
-#undef X
-    }
-    return "unknown";
-}
+MU_DEFINE_TEXTS(mu_classic_tell_text, enum mu_classic_tell, MU_PART_TELLS)
 
 /* ---- The phases ---- */
 
-static void enter_nothing(struct mu_classic *m)
-{
-    (void)m;
-}
-
-static void nobody_asked(struct mu_classic *m, const struct mu_classic_event *event)
-{
-    (void)m;
-    (void)event;
-}
-
-static const struct mu_classic_phase idle_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_IDLE] = { .enter = enter_nothing, .on_answer = nobody_asked },
-    [MU_CLASSIC_IN_OVER] = { .enter = enter_nothing, .on_answer = nobody_asked },
-};
-
-/* Each state is in one of the tables. */
+/* Each state is in one of the tables, but for IDLE and OVER, which ask for nothing. */
 const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state)
 {
-    static const struct mu_classic_phase *const tables[] = { idle_phases,
-                                                             mu_classic_prepare_phases,
-                                                             mu_classic_join_phases,
-                                                             mu_classic_confirm_phases,
-                                                             mu_classic_group_phases,
-                                                             mu_classic_foreign_phases,
-                                                             mu_classic_quit_phases };
-    size_t i = 0;
+    static const struct mu_classic_phase nothing;
+    static const struct mu_classic_phase *const tables[] = { mu_classic_prepare_phases, mu_classic_join_phases,
+                                                             mu_classic_confirm_phases, mu_classic_group_phases,
+                                                             mu_classic_foreign_phases, mu_classic_quit_phases };
 
-    while (tables[i][state].enter == NULL)
-        i++;
-    return &tables[i][state];
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        if (tables[i][state].enter != NULL)
+            return &tables[i][state];
+    return &nothing;
 }
 
 void mu_classic_enter(struct mu_classic *m)
 {
+    const struct mu_classic_phase *phase = mu_classic_phase(m->state);
+
     m->main.due_ms = NEVER;
-    mu_classic_phase(m->state)->enter(m);
+    if (phase->enter != NULL)
+        phase->enter(m);
 }
 
 static void on_main(struct mu_classic *m, const struct mu_classic_event *event)

@@ -98,8 +98,7 @@ void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_ev
         on_close_read(m, event);
     else if (event->code == 0)
         mu_classic_end_close(m, true);
-    else if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND ||
-             event->code == MU_CLASSIC_CODE_EXISTS)
+    else if (mu_classic_is_lost_write(event))
         close_later(m, mu_rng_below(&m->rng, MU_CLASSIC_CAS_DELAY_MS));
     else
         close_error(m, event);

@@ -10,8 +10,7 @@ static void enter_confirm_key(struct mu_classic *m)
     m->key_written = true; /* if there is no answer, nobody knows */
     m->key_version = m->in_version;
     m->key_rank = m->rank;
-    mu_classic_put_rank_key(
-        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank));
+    (void)mu_classic_put_key(m, &m->main, m->in_version, m->rank);
 }
 
 static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *event)
@@ -28,11 +27,8 @@ static void on_confirm_key(struct mu_classic *m, const struct mu_classic_event *
 
 static void put_mark(struct mu_classic *m)
 {
-    struct mu_classic_request *request =
-        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64, m->in_version, m->rank);
-
-    request->has_value = request->must_not_exist = true; /* whose it is, is seen when all are read */
-    request->value = mu_slice_str(m->node);
+    /* Whose it is, is seen when all are read. */
+    mu_classic_ask_mark(m, MU_CLASSIC_PUT, m->in_version, m->rank)->must_not_exist = true;
 }
 
 static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event)
@@ -113,13 +109,7 @@ static void on_confirmed(struct mu_classic *m, const struct mu_classic_event *ev
     m->confirmation = event->code == 0                                         ? CONFIRMED
                       : m->confirmation == CONFIRMED_UNSURELY || event->unsure ? CONFIRMED_UNSURELY
                                                                                : CONFIRMED_NOT;
-    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
-        mu_classic_after_lost_write(m, MU_CLASSIC_IN_CONFIRM_READ);
-    else if (event->code != 0)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_READ);
-    else if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_CONFIRM_READ);
-    else
+    if (mu_classic_wrote_doc(m, event, MU_CLASSIC_IN_CONFIRM_READ))
         judge_confirmations(m);
 }
 
@@ -211,14 +201,12 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event)
 }
 
 const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
-    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
-    [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
-    [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = mu_classic_get_doc, .on_answer = on_confirm_read },
-    [MU_CLASSIC_IN_CONFIRM_SELF] = { .enter = mu_classic_get_self, .on_answer = on_confirm_self },
-    [MU_CLASSIC_IN_FINAL_WATCH] = { .enter = mu_classic_watch_document,
-                                    .on_answer = mu_classic_on_watch,
-                                    .next = MU_CLASSIC_IN_CONFIRM_READ },
-    [MU_CLASSIC_IN_STORE_DIR] = { .enter = make_store_dir, .on_answer = on_store_dir },
-    [MU_CLASSIC_IN_MARKS_READ] = { .enter = get_marks, .on_answer = on_marks },
+    [MU_CLASSIC_IN_CONFIRM_KEY] = { enter_confirm_key, on_confirm_key },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { put_mark, on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_WRITE] = { enter_confirm_write, on_confirmed },
+    [MU_CLASSIC_IN_CONFIRM_READ] = { mu_classic_get_doc, on_confirm_read },
+    [MU_CLASSIC_IN_CONFIRM_SELF] = { mu_classic_get_self, on_confirm_self },
+    [MU_CLASSIC_IN_FINAL_WATCH] = { mu_classic_watch_document, mu_classic_on_watch, MU_CLASSIC_IN_CONFIRM_READ },
+    [MU_CLASSIC_IN_STORE_DIR] = { make_store_dir, on_store_dir },
+    [MU_CLASSIC_IN_MARKS_READ] = { get_marks, on_marks },
 };

@@ -85,7 +85,7 @@ static void enter_member_back(struct mu_classic *m)
 
 static void on_member_back(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (event->code == 0 || event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
+    if (event->code == 0 || mu_classic_is_lost_write(event))
         mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ); /* we, or another one of us */
     else
         mu_classic_failed(m, event, MU_CLASSIC_IN_MEMBER_READ);
@@ -140,12 +140,10 @@ void mu_classic_put_mark_back(struct mu_classic *m, struct mu_slice found)
 static void enter_mark_back(struct mu_classic *m)
 {
     bool member = m->world.version >= 0;
-    struct mu_classic_request *request =
-        mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%" PRId64,
-                       member ? m->world.version : m->in_version, member ? m->world.rank : m->rank);
+    struct mu_classic_request *request = mu_classic_ask_mark(
+        m, MU_CLASSIC_PUT, member ? m->world.version : m->in_version, member ? m->world.rank : m->rank);
 
-    request->has_value = request->must_exist = true;
-    request->value = mu_slice_str(m->node);
+    request->must_exist = true;
     request->has_prev_value = m->main.value.len > 0; /* etcd compares with no empty value */
     request->prev_value = mu_buf_slice(&m->main.value);
 }
@@ -156,14 +154,14 @@ static void on_mark_back(struct mu_classic *m, const struct mu_classic_event *ev
 
     if (event->code == 0)
         mu_classic_go(m, next);
-    else if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND)
+    else if (mu_classic_is_lost_write(event))
         mu_classic_after_lost_write(m, next);
     else
         mu_classic_failed(m, event, next);
 }
 
 const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_MEMBER_BACK] = { .enter = enter_member_back, .on_answer = on_member_back },
-    [MU_CLASSIC_IN_COUNT_LIST] = { .enter = list_versions, .on_answer = on_count_list },
-    [MU_CLASSIC_IN_MARK_BACK] = { .enter = enter_mark_back, .on_answer = on_mark_back },
+    [MU_CLASSIC_IN_MEMBER_BACK] = { enter_member_back, on_member_back },
+    [MU_CLASSIC_IN_COUNT_LIST] = { list_versions, on_count_list },
+    [MU_CLASSIC_IN_MARK_BACK] = { enter_mark_back, on_mark_back },
 };

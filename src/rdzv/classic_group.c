@@ -103,8 +103,7 @@ static void on_member_read(struct mu_classic *m, const struct mu_classic_event *
 
 static void get_own_mark(struct mu_classic *m)
 {
-    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version,
-                         m->world.rank);
+    (void)mu_classic_ask_mark(m, MU_CLASSIC_GET, m->world.version, m->world.rank);
 }
 
 /* After an outage whoever writes it has to find the server first. */
@@ -117,8 +116,7 @@ static uint64_t marked_until_ms(const struct mu_classic *m)
 
 static void watch_own_mark(struct mu_classic *m)
 {
-    struct mu_classic_request *request = mu_classic_ask(
-        m, &m->main, MU_CLASSIC_WATCH, "/muster/v_%" PRId64 "/rank_%" PRId64, m->world.version, m->world.rank);
+    struct mu_classic_request *request = mu_classic_ask_mark(m, MU_CLASSIC_WATCH, m->world.version, m->world.rank);
 
     request->once = true;
     request->wait_index = m->mark_index + 1;
@@ -161,11 +159,6 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
         }
         mu_classic_go(m, MU_CLASSIC_IN_MEMBER_LIST);
     }
-}
-
-static void list_members(struct mu_classic *m)
-{
-    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->world.version);
 }
 
 static void watch_members(struct mu_classic *m)
@@ -305,8 +298,7 @@ static void on_member_list(struct mu_classic *m, const struct mu_classic_event *
 
 static void enter_member_key(struct mu_classic *m)
 {
-    mu_classic_put_rank_key(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64,
-                                           m->world.version, m->world.rank));
+    (void)mu_classic_put_key(m, &m->main, m->world.version, m->world.rank);
 }
 
 static void on_member_key(struct mu_classic *m, const struct mu_classic_event *event)
@@ -320,20 +312,14 @@ static void on_member_key(struct mu_classic *m, const struct mu_classic_event *e
 }
 
 const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_MEMBER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_member_read },
-    [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
-    [MU_CLASSIC_IN_MARK_WATCH] = { .enter = watch_own_mark,
-                                   .on_answer = mu_classic_on_watch,
-                                   .next = MU_CLASSIC_IN_MEMBER_READ },
-    [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = list_members, .on_answer = on_member_list },
-    [MU_CLASSIC_IN_MEMBER_WATCH] = { .enter = watch_members,
-                                     .on_answer = mu_classic_on_watch,
-                                     .next = MU_CLASSIC_IN_MEMBER_READ },
-    [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
-    [MU_CLASSIC_IN_OVER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_over_read },
-    [MU_CLASSIC_IN_OVER_WATCH] = { .enter = watch_others,
-                                   .on_answer = mu_classic_on_watch,
-                                   .next = MU_CLASSIC_IN_OVER_READ },
+    [MU_CLASSIC_IN_MEMBER_READ] = { mu_classic_get_doc, on_member_read },
+    [MU_CLASSIC_IN_MEMBER_MARK] = { get_own_mark, on_member_mark },
+    [MU_CLASSIC_IN_MARK_WATCH] = { watch_own_mark, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
+    [MU_CLASSIC_IN_MEMBER_LIST] = { mu_classic_list_keys, on_member_list },
+    [MU_CLASSIC_IN_MEMBER_WATCH] = { watch_members, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
+    [MU_CLASSIC_IN_MEMBER_KEY] = { enter_member_key, on_member_key },
+    [MU_CLASSIC_IN_OVER_READ] = { mu_classic_get_doc, on_over_read },
+    [MU_CLASSIC_IN_OVER_WATCH] = { watch_others, mu_classic_on_watch, MU_CLASSIC_IN_OVER_READ },
 };
 
 /* ---- Leases ---- */
@@ -369,10 +355,8 @@ bool mu_classic_puts_back(const struct mu_classic *m)
 
 void mu_classic_renew_rank(struct mu_classic *m)
 {
-    struct mu_classic_request *request = mu_classic_ask(
-        m, &m->rank_lease, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, m->key_version, m->key_rank);
+    struct mu_classic_request *request = mu_classic_put_key(m, &m->rank_lease, m->key_version, m->key_rank);
 
-    mu_classic_put_rank_key(request);
     request->timeout_ms = RANK_EVERY_MS / 2; /* another server has to be asked before the key is gone */
     if (m->keep_alive != KEEP_PUT_BACK) {
         request->has_value = false;

@@ -207,13 +207,12 @@ static void make_version_dir(struct mu_classic *m)
     mu_classic_put_dir(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64, m->counter));
 }
 
-/* COUNT_WRITE, MAKE_DIR and a failed OPEN. Where another one was faster, our time to set up was over. */
+/* COUNT_WRITE and MAKE_DIR. Where another one was faster, our time to set up was over. */
 static void on_set_up(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == 0)
         mu_classic_go(m, mu_classic_phase(m->state)->next);
-    else if (event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE ||
-             event->code == MU_CLASSIC_CODE_EXISTS)
+    else if (mu_classic_is_lost_write(event))
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
     else
         mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
@@ -226,11 +225,7 @@ static void enter_open(struct mu_classic *m)
 
 static void on_opened(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (event->code != 0)
-        on_set_up(m, event);
-    else if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_LOOK);
-    else
+    if (mu_classic_wrote_doc(m, event, MU_CLASSIC_IN_LOOK))
         mu_classic_go(m, MU_CLASSIC_IN_JOIN);
 }
 
@@ -278,7 +273,7 @@ static void joined(struct mu_classic *m)
 
 static void on_join(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
+    if (mu_classic_is_lost_write(event)) {
         mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
         return;
     }
@@ -365,13 +360,9 @@ static void enter_freeze(struct mu_classic *m)
 /* LAST_TOUCH and LAST_FREEZE. */
 static void on_last_written(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_after_lost_write(m, read_again(m));
-    } else if (event->code != 0) {
-        mu_classic_failed(m, event, read_again(m));
-    } else if (mu_classic_take_written(m, event) < 0) {
-        mu_classic_no_memory(m, read_again(m));
-    } else if (m->state == MU_CLASSIC_IN_LAST_FREEZE) {
+    if (!mu_classic_wrote_doc(m, event, read_again(m)))
+        return;
+    if (m->state == MU_CLASSIC_IN_LAST_FREEZE) {
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
     } else {
         m->touched_ms = m->now_ms;
@@ -399,11 +390,6 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
         mu_classic_go(m, MU_CLASSIC_IN_LAST_READ);
     else
         wait_for_peers(m);
-}
-
-static void list_last_group(struct mu_classic *m)
-{
-    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->old_version);
 }
 
 /* Those who are back have deleted their keep-alive of the last group, and so have those who left. */
@@ -449,22 +435,13 @@ static void enter_announce(struct mu_classic *m)
 
 static void on_announced(struct mu_classic *m, const struct mu_classic_event *event)
 {
-    if (event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND) {
-        mu_classic_after_lost_write(m, MU_CLASSIC_IN_LOOK);
-        return;
+    if (event->code < 0 && event->unsure) {
+        mu_classic_set_announcement(m, ANNOUNCED_LOST);
+        m->announced_waiting = m->doc.waiting;
+    } else if (event->code == 0) {
+        mu_classic_set_announcement(m, ANNOUNCED);
     }
-    if (event->code != 0) {
-        if (event->code < 0 && event->unsure) {
-            mu_classic_set_announcement(m, ANNOUNCED_LOST);
-            m->announced_waiting = m->doc.waiting;
-        }
-        mu_classic_failed(m, event, MU_CLASSIC_IN_LOOK);
-        return;
-    }
-    mu_classic_set_announcement(m, ANNOUNCED);
-    if (mu_classic_take_written(m, event) < 0)
-        mu_classic_no_memory(m, MU_CLASSIC_IN_FREE_READ);
-    else
+    if (mu_classic_wrote_doc(m, event, MU_CLASSIC_IN_LOOK))
         mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST);
 }
 
@@ -487,11 +464,6 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     } else {
         mu_classic_go(m, MU_CLASSIC_IN_FREE_LIST);
     }
-}
-
-static void list_awaited(struct mu_classic *m)
-{
-    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, m->doc.version);
 }
 
 static void watch_awaited(struct mu_classic *m)
@@ -547,33 +519,25 @@ static void on_free_list(struct mu_classic *m, const struct mu_classic_event *ev
 }
 
 const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_REJOIN_KEY] = { .enter = mu_classic_delete_key, .on_answer = on_rejoin_key },
-    [MU_CLASSIC_IN_LOOK] = { .enter = mu_classic_get_doc, .on_answer = on_looked },
-    [MU_CLASSIC_IN_LOOK_WATCH] = { .enter = mu_classic_watch_document,
-                                   .on_answer = mu_classic_on_watch,
-                                   .next = MU_CLASSIC_IN_LOOK },
-    [MU_CLASSIC_IN_CREATE] = { .enter = enter_create, .on_answer = on_created },
-    [MU_CLASSIC_IN_COUNT_READ] = { .enter = get_counter, .on_answer = on_count_read },
-    [MU_CLASSIC_IN_COUNT_WRITE] = { .enter = enter_count, .on_answer = on_set_up, .next = MU_CLASSIC_IN_MAKE_DIR },
-    [MU_CLASSIC_IN_MAKE_DIR] = { .enter = make_version_dir, .on_answer = on_set_up, .next = MU_CLASSIC_IN_OPEN },
-    [MU_CLASSIC_IN_OPEN] = { .enter = enter_open, .on_answer = on_opened },
-    [MU_CLASSIC_IN_JOIN] = { .enter = enter_join, .on_answer = on_join },
-    [MU_CLASSIC_IN_LAST_READ] = { .enter = mu_classic_get_doc, .on_answer = on_last_read },
-    [MU_CLASSIC_IN_LAST_WATCH] = { .enter = enter_last_watch,
-                                   .on_answer = mu_classic_on_watch,
-                                   .next = MU_CLASSIC_IN_LAST_READ },
-    [MU_CLASSIC_IN_LAST_TOUCH] = { .enter = enter_touch, .on_answer = on_last_written },
-    [MU_CLASSIC_IN_LAST_FREEZE] = { .enter = enter_freeze, .on_answer = on_last_written },
-    [MU_CLASSIC_IN_PEERS_READ] = { .enter = mu_classic_get_doc, .on_answer = on_peers_read },
-    [MU_CLASSIC_IN_PAST_LIST] = { .enter = list_last_group, .on_answer = on_past_list },
-    [MU_CLASSIC_IN_PEERS_WATCH] = { .enter = watch_peers,
-                                    .on_answer = mu_classic_on_watch,
-                                    .next = MU_CLASSIC_IN_PEERS_READ },
-    [MU_CLASSIC_IN_ANNOUNCE] = { .enter = enter_announce, .on_answer = on_announced },
-    [MU_CLASSIC_IN_FREE_READ] = { .enter = mu_classic_get_doc, .on_answer = on_free_read },
-    [MU_CLASSIC_IN_FREE_LIST] = { .enter = list_awaited, .on_answer = on_free_list },
-    [MU_CLASSIC_IN_FREE_WATCH] = { .enter = watch_awaited,
-                                   .on_answer = mu_classic_on_watch,
-                                   .next = MU_CLASSIC_IN_FREE_READ },
-    [MU_CLASSIC_IN_DROP] = { .enter = mu_classic_drop_doc, .on_answer = on_dropped },
+    [MU_CLASSIC_IN_REJOIN_KEY] = { mu_classic_delete_key, on_rejoin_key },
+    [MU_CLASSIC_IN_LOOK] = { mu_classic_get_doc, on_looked },
+    [MU_CLASSIC_IN_LOOK_WATCH] = { mu_classic_watch_document, mu_classic_on_watch, MU_CLASSIC_IN_LOOK },
+    [MU_CLASSIC_IN_CREATE] = { enter_create, on_created },
+    [MU_CLASSIC_IN_COUNT_READ] = { get_counter, on_count_read },
+    [MU_CLASSIC_IN_COUNT_WRITE] = { enter_count, on_set_up, MU_CLASSIC_IN_MAKE_DIR },
+    [MU_CLASSIC_IN_MAKE_DIR] = { make_version_dir, on_set_up, MU_CLASSIC_IN_OPEN },
+    [MU_CLASSIC_IN_OPEN] = { enter_open, on_opened },
+    [MU_CLASSIC_IN_JOIN] = { enter_join, on_join },
+    [MU_CLASSIC_IN_LAST_READ] = { mu_classic_get_doc, on_last_read },
+    [MU_CLASSIC_IN_LAST_WATCH] = { enter_last_watch, mu_classic_on_watch, MU_CLASSIC_IN_LAST_READ },
+    [MU_CLASSIC_IN_LAST_TOUCH] = { enter_touch, on_last_written },
+    [MU_CLASSIC_IN_LAST_FREEZE] = { enter_freeze, on_last_written },
+    [MU_CLASSIC_IN_PEERS_READ] = { mu_classic_get_doc, on_peers_read },
+    [MU_CLASSIC_IN_PAST_LIST] = { mu_classic_list_keys, on_past_list },
+    [MU_CLASSIC_IN_PEERS_WATCH] = { watch_peers, mu_classic_on_watch, MU_CLASSIC_IN_PEERS_READ },
+    [MU_CLASSIC_IN_ANNOUNCE] = { enter_announce, on_announced },
+    [MU_CLASSIC_IN_FREE_READ] = { mu_classic_get_doc, on_free_read },
+    [MU_CLASSIC_IN_FREE_LIST] = { mu_classic_list_keys, on_free_list },
+    [MU_CLASSIC_IN_FREE_WATCH] = { watch_awaited, mu_classic_on_watch, MU_CLASSIC_IN_FREE_READ },
+    [MU_CLASSIC_IN_DROP] = { mu_classic_drop_doc, on_dropped },
 };

@@ -200,7 +200,6 @@ const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state);
 void mu_classic_enter(struct mu_classic *m);
 
 /* classic_requests.c */
-struct mu_classic_effect *mu_classic_add(struct mu_classic *m, enum mu_classic_effect_type type);
 struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what);
 uint64_t mu_classic_until(const struct mu_classic *m, uint64_t when_ms);
 uint64_t mu_classic_sooner(uint64_t a, uint64_t b);
@@ -216,10 +215,10 @@ void mu_classic_after_lost_write(struct mu_classic *m, enum mu_classic_state nex
 bool mu_classic_is_final(const struct mu_classic *m, const struct mu_classic_event *event);
 void mu_classic_set_error(struct mu_classic *m, struct muster_error *to, const struct mu_classic_event *event);
 void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again);
-void mu_classic_failed_with(struct mu_classic *m, int code, const struct muster_error *error,
-                            enum mu_classic_state again);
 void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again);
 int mu_classic_take_doc(struct mu_classic *m, struct mu_slice text, uint64_t index, struct muster_error *error);
+bool mu_classic_is_lost_write(const struct mu_classic_event *event);
+bool mu_classic_wrote_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again);
 int mu_classic_take_written(struct mu_classic *m, const struct mu_classic_event *event);
 bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again);
 bool mu_classic_is_there(const struct mu_classic *m, enum mu_classic_status status, int64_t version);
@@ -230,7 +229,11 @@ void mu_classic_put_doc(struct mu_classic *m, int rc, int64_t ttl_s, enum mu_cla
 void mu_classic_drop_doc(struct mu_classic *m);
 void mu_classic_get_self(struct mu_classic *m);
 void mu_classic_put_dir(struct mu_classic_request *request);
-void mu_classic_put_rank_key(struct mu_classic_request *request);
+struct mu_classic_request *mu_classic_put_key(struct mu_classic *m, struct mu_classic_track *track, int64_t version,
+                                              int64_t rank);
+struct mu_classic_request *mu_classic_ask_mark(struct mu_classic *m, enum mu_classic_kind kind, int64_t version,
+                                               int64_t rank);
+void mu_classic_list_keys(struct mu_classic *m);
 void mu_classic_delete_key(struct mu_classic *m);
 int64_t mu_classic_number(struct mu_slice text);
 int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version);

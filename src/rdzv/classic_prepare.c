@@ -43,8 +43,7 @@ static void prepare(struct mu_classic *m)
         request->value = mu_slice_str(m->node);
         break;
     case PUT_KEY:
-        mu_classic_put_rank_key(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64,
-                                               m->world.version, m->world.rank));
+        (void)mu_classic_put_key(m, &m->main, m->world.version, m->world.rank);
         break;
     case PUT_STORE:
         mu_classic_put_dir(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->world.version));
@@ -61,9 +60,8 @@ static void prepare(struct mu_classic *m)
         mu_classic_get_self(m);
         break;
     case PUT_MARK: /* of all of us: who finds its own knows that it is our group that was put back */
-        request = mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/muster/v_%" PRId64 "/rank_%zu", m->world.version,
-                                 m->mark_rank);
-        request->has_value = request->must_not_exist = true;
+        request = mu_classic_ask_mark(m, MU_CLASSIC_PUT, m->world.version, (int64_t)m->mark_rank);
+        request->must_not_exist = true;
         request->value = mu_slice_str(m->marks[m->mark_rank]);
         break;
     case RESTORED:
@@ -143,5 +141,5 @@ static void on_prepared(struct mu_classic *m, const struct mu_classic_event *eve
 }
 
 const struct mu_classic_phase mu_classic_prepare_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_PREPARE] = { .enter = prepare, .on_answer = on_prepared },
+    [MU_CLASSIC_IN_PREPARE] = { prepare, on_prepared },
 };

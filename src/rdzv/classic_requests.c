@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct mu_classic_effect *mu_classic_add(struct mu_classic *m, enum mu_classic_effect_type type)
+static struct mu_classic_effect *add(struct mu_classic *m, enum mu_classic_effect_type type)
 {
     assert(m->out->count < MU_CLASSIC_EFFECTS_MAX);
     m->out->items[m->out->count] = (struct mu_classic_effect){ .type = type, .round = -1 };
@@ -16,7 +16,7 @@ struct mu_classic_effect *mu_classic_add(struct mu_classic *m, enum mu_classic_e
 
 struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what)
 {
-    struct mu_classic_effect *effect = mu_classic_add(m, MU_CLASSIC_DO_TELL);
+    struct mu_classic_effect *effect = add(m, MU_CLASSIC_DO_TELL);
 
     effect->tell = what;
     effect->round = m->world.version;
@@ -37,7 +37,7 @@ uint64_t mu_classic_sooner(uint64_t a, uint64_t b)
 struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classic_track *track,
                                           enum mu_classic_kind kind, const char *format, ...)
 {
-    struct mu_classic_request *request = &mu_classic_add(m, MU_CLASSIC_DO_REQUEST)->request;
+    struct mu_classic_request *request = &add(m, MU_CLASSIC_DO_REQUEST)->request;
     size_t used = (size_t)snprintf(track->key, sizeof track->key, "%s", m->root);
     uint64_t timeout_ms = MU_CLASSIC_REQUEST_MS;
     va_list args;
@@ -74,7 +74,7 @@ void mu_classic_withdraw(struct mu_classic *m, struct mu_classic_track *track)
             return;
         }
     }
-    mu_classic_add(m, MU_CLASSIC_DO_CANCEL)->id = id;
+    add(m, MU_CLASSIC_DO_CANCEL)->id = id;
 }
 
 static void set_state(struct mu_classic *m, enum mu_classic_state state)
@@ -102,6 +102,13 @@ void mu_classic_pause(struct mu_classic *m, enum mu_classic_state next, uint64_t
 void mu_classic_after_lost_write(struct mu_classic *m, enum mu_classic_state next)
 {
     mu_classic_pause(m, next, mu_rng_below(&m->rng, MU_CLASSIC_CAS_DELAY_MS));
+}
+
+/* Another one was faster. */
+bool mu_classic_is_lost_write(const struct mu_classic_event *event)
+{
+    return event->code == MU_CLASSIC_CODE_COMPARE || event->code == MU_CLASSIC_CODE_NOT_FOUND ||
+           event->code == MU_CLASSIC_CODE_EXISTS;
 }
 
 static void after_error(struct mu_classic *m, enum mu_classic_state next)
@@ -144,8 +151,7 @@ void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *even
     mu_classic_give_up(m);
 }
 
-void mu_classic_failed_with(struct mu_classic *m, int code, const struct muster_error *error,
-                            enum mu_classic_state again)
+static void failed_with(struct mu_classic *m, int code, const struct muster_error *error, enum mu_classic_state again)
 {
     const struct mu_classic_event event = { .code = code, .error = error };
 
@@ -157,7 +163,7 @@ void mu_classic_no_memory(struct mu_classic *m, enum mu_classic_state again)
     struct muster_error error;
 
     (void)mu_fail(&error, MUSTER_ENOMEM, "no memory to %s", mu_classic_state_text(m->state));
-    mu_classic_failed_with(m, MUSTER_ENOMEM, &error, again);
+    failed_with(m, MUSTER_ENOMEM, &error, again);
 }
 
 /* ---- The document ---- */
@@ -199,6 +205,20 @@ int mu_classic_take_written(struct mu_classic *m, const struct mu_classic_event 
     return mu_classic_take_doc(m, mu_buf_slice(&m->main.value), event->modified, &error);
 }
 
+/* The answer to a write of the document: it is ours now, or what is to be done instead. */
+bool mu_classic_wrote_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again)
+{
+    if (mu_classic_is_lost_write(event))
+        mu_classic_after_lost_write(m, again);
+    else if (event->code != 0)
+        mu_classic_failed(m, event, again);
+    else if (mu_classic_take_written(m, event) < 0)
+        mu_classic_no_memory(m, again);
+    else
+        return true;
+    return false;
+}
+
 /* The document of a GET, or what is to be done instead. */
 bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *event, enum mu_classic_state again)
 {
@@ -215,7 +235,7 @@ bool mu_classic_got_doc(struct mu_classic *m, const struct mu_classic_event *eve
     if (m->doc_value != DOC_OURS && m->doc_value != before)
         mu_classic_tell_foreign_doc(m);
     if (rc < 0)
-        mu_classic_failed_with(m, rc, &error, again);
+        failed_with(m, rc, &error, again);
     return rc == 0;
 }
 
@@ -285,11 +305,42 @@ void mu_classic_put_dir(struct mu_classic_request *request)
     request->dir = request->must_not_exist = true;
 }
 
-void mu_classic_put_rank_key(struct mu_classic_request *request)
+/* Of a member: its keep-alive. */
+struct mu_classic_request *mu_classic_put_key(struct mu_classic *m, struct mu_classic_track *track, int64_t version,
+                                              int64_t rank)
 {
+    struct mu_classic_request *request =
+        mu_classic_ask(m, track, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/rank_%" PRId64, version, rank);
+
     request->has_value = true;
     request->value = mu_slice_str("");
     request->ttl_s = MU_CLASSIC_RANK_TTL_S;
+    return request;
+}
+
+/* Of a member: who it is. */
+struct mu_classic_request *mu_classic_ask_mark(struct mu_classic *m, enum mu_classic_kind kind, int64_t version,
+                                               int64_t rank)
+{
+    struct mu_classic_request *request =
+        mu_classic_ask(m, &m->main, kind, "/muster/v_%" PRId64 "/rank_%" PRId64, version, rank);
+
+    request->has_value = kind == MU_CLASSIC_PUT;
+    request->value = mu_slice_str(m->node);
+    return request;
+}
+
+/* Whose keep-alives we look at: those of our group, of the one that we wait for, or of the one that we were in. */
+static int64_t watched_version(const struct mu_classic *m)
+{
+    if (m->world.version >= 0)
+        return m->world.version;
+    return mu_classic_is_announced(m) ? m->announced : m->old_version;
+}
+
+void mu_classic_list_keys(struct mu_classic *m)
+{
+    (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/rdzv/v_%" PRId64, watched_version(m));
 }
 
 void mu_classic_delete_key(struct mu_classic *m)
@@ -351,26 +402,23 @@ uint64_t mu_classic_until_recheck(const struct mu_classic *m)
 }
 
 /* What happens in stores, in other versions' directories and to extra data is nobody's business here. */
-static bool is_relevant(const struct mu_classic *m, struct mu_slice key, int64_t version)
+static bool is_relevant(const struct mu_classic *m, struct mu_slice key)
 {
     char prefix[MU_CLASSIC_KEY_MAX];
     size_t len = (size_t)snprintf(prefix, sizeof prefix, ROOT "/rdzv/v_", m->root);
 
     if (key.len <= len || memcmp(key.data, prefix, len) != 0)
         return true;
-    return mu_classic_rank_of(m, key, "rdzv", version) >= 0;
+    return mu_classic_rank_of(m, key, "rdzv", watched_version(m)) >= 0;
 }
 
 void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event)
 {
     enum mu_classic_state next = mu_classic_phase(m->state)->next;
-    int64_t version = m->state == MU_CLASSIC_IN_FREE_WATCH     ? m->announced
-                      : m->state == MU_CLASSIC_IN_MEMBER_WATCH ? m->world.version
-                                                               : m->old_version;
     uint64_t ended_ms = m->ended_ms;
 
     m->ended_ms = 0;
-    if (event->code == 0 && event->key.len > 0 && event->modified > m->index && !is_relevant(m, event->key, version)) {
+    if (event->code == 0 && event->key.len > 0 && event->modified > m->index && !is_relevant(m, event->key)) {
         m->index = event->modified;
         if (++m->idle_events < MU_CLASSIC_IDLE_EVENTS_MAX)
             mu_classic_go(m, m->state);
