@@ -138,15 +138,11 @@ static int add_query(struct mu_buf *target, const struct mu_etcd2_request *reque
 {
     struct fields fields = { .out = target, .query = true };
 
-    if (request->kind == MU_ETCD2_WATCH)
-        field(&fields, "wait", mu_slice("true", 4));
-    if (request->kind == MU_ETCD2_WATCH)
-        field_number(&fields, "waitIndex", request->wait_index);
+    field_if(&fields, request->kind == MU_ETCD2_WATCH, "wait");
+    field_number(&fields, "waitIndex", request->wait_index);
     field_if(&fields, request->recursive, "recursive");
-    if (request->kind == MU_ETCD2_GET) {
-        field_if(&fields, request->sorted, "sorted");
-        field_if(&fields, request->quorum, "quorum");
-    }
+    field_if(&fields, request->sorted, "sorted");
+    field_if(&fields, request->quorum, "quorum");
     if (request->kind == MU_ETCD2_DELETE) {
         field_if(&fields, request->dir, "dir");
         add_conditions(&fields, request);
@@ -240,14 +236,12 @@ const char *mu_etcd2_text(const struct mu_etcd2_request *request, char *text, si
 static int read_node(const json_t *json, const char *path, struct mu_etcd2_node *ret_node, struct muster_error *reterr)
 {
     struct mu_etcd_reader r = { .error = reterr };
-    struct mu_etcd2_node node = { .has_value = json_object_get(json, "value") != NULL,
-                                  .has_ttl = json_object_get(json, "ttl") != NULL };
+    struct mu_etcd2_node node = { .modified = 0 };
 
     node.key = mu_etcd_json_text(&r, json, path, "key");
     node.value = mu_etcd_json_text(&r, json, path, "value");
     node.dir = mu_etcd_json_bool(&r, json, path, "dir");
     node.ttl_s = mu_etcd_json_int(&r, json, path, "ttl");
-    node.created = mu_etcd_json_id(&r, json, path, "createdIndex");
     node.modified = mu_etcd_json_id(&r, json, path, "modifiedIndex");
     if (r.rc < 0)
         return r.rc;

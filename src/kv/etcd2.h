@@ -14,33 +14,15 @@
 #define MU_ETCD2_NODES_MAX 200000 /* of one answer */
 #define MU_ETCD2_DEPTH_MAX 64     /* of directories in one answer */
 
-/* etcd's own codes: name, number, what it means. */
-#define MU_ETCD2_CODES(X)                                                                                              \
-    X(NOT_FOUND, 100, "key not found")                                                                                 \
-    X(COMPARE_FAILED, 101, "compare failed")                                                                           \
-    X(NOT_FILE, 102, "not a file")                                                                                     \
-    X(NOT_DIR, 104, "not a directory")                                                                                 \
-    X(EXISTS, 105, "key already exists")                                                                               \
-    X(ROOT_READ_ONLY, 107, "root is read only")                                                                        \
-    X(DIR_NOT_EMPTY, 108, "directory not empty")                                                                       \
-    X(UNAUTHORIZED, 110, "the request requires user authentication")                                                   \
-    X(PREV_VALUE_REQUIRED, 201, "PrevValue is required")                                                               \
-    X(TTL_NAN, 202, "the given TTL is not a number")                                                                   \
-    X(INDEX_NAN, 203, "the given index is not a number")                                                               \
-    X(INVALID_FIELD, 209, "invalid field")                                                                             \
-    X(INVALID_FORM, 210, "invalid POST form")                                                                          \
-    X(REFRESH_VALUE, 211, "value provided on refresh")                                                                 \
-    X(REFRESH_TTL, 212, "a TTL must be provided on refresh")                                                           \
-    X(RAFT, 300, "raft internal error")                                                                                \
-    X(ELECTION, 301, "during leader election")                                                                         \
-    X(WATCHER_CLEARED, 400, "watcher is cleared")                                                                      \
-    X(INDEX_CLEARED, 401, "the event of the requested index is outdated and cleared")
-
-enum mu_etcd2_code { /* others may come, too: they are numbers */
+enum mu_etcd2_code { /* etcd's own; others may come, too: they are numbers */
                      MU_ETCD2_OK = 0,
-#define X(name, number, text) MU_ETCD2_##name = (number),
-                     MU_ETCD2_CODES(X)
-#undef X
+                     MU_ETCD2_NOT_FOUND = 100,
+                     MU_ETCD2_COMPARE_FAILED = 101,
+                     MU_ETCD2_NOT_FILE = 102,
+    MU_ETCD2_EXISTS = 105,
+                     MU_ETCD2_RAFT = 300,          /* "raft internal error" */
+                     MU_ETCD2_ELECTION = 301,      /* "during leader election" */
+                     MU_ETCD2_INDEX_CLEARED = 401, /* events of that index are no longer kept */
 };
 
 enum mu_etcd2_kind { MU_ETCD2_GET, MU_ETCD2_PUT, MU_ETCD2_DELETE, MU_ETCD2_WATCH };
@@ -81,18 +63,16 @@ const char *mu_etcd2_text(const struct mu_etcd2_request *request, char *text, si
 struct mu_etcd2_node {
     struct mu_slice key; /* as etcd has it, unescaped */
     struct mu_slice value;
-    bool has_value, dir;
-    bool has_ttl;
-    int64_t ttl_s; /* left */
-    uint64_t created, modified;
+    bool dir;
+    int64_t ttl_s; /* left; 0: none */
+    uint64_t modified;
     unsigned depth; /* nodes[0] has 0, its children 1 */
 };
 
 struct mu_etcd2_answer {
     int code;                       /* 0, or etcd's error code: enum mu_etcd2_code */
     struct mu_slice message, cause; /* of an error: etcd's texts */
-    struct mu_slice
-        action; /* "get", "set", "create", "update", "compareAndSwap", "delete", "compareAndDelete", "expire" */
+    struct mu_slice action;         /* "get", "set", "create", "update", "compareAndSwap", "delete", "expire", ... */
     /* The node and what is below it, a directory before its children; none for an error, and for a PUT with
      * no_value. */
     struct mu_etcd2_node *nodes;

@@ -679,11 +679,6 @@ unsigned mu_http_endpoints_count(const struct mu_http *http)
     return http->endpoints.count;
 }
 
-unsigned mu_http_current(const struct mu_http *http)
-{
-    return http->current;
-}
-
 uint64_t mu_http_answered_ms(const struct mu_http *http, unsigned endpoint)
 {
     return endpoint < http->endpoints.count ? http->answered_ms[endpoint] : 0;
@@ -748,8 +743,7 @@ static int set_up(struct mu_http *http, const struct mu_http_config *config, str
 
     if (rc == 0)
         rc = mu_endpoints_parse(config->endpoints, config->protocol != NULL ? config->protocol : "http",
-                                config->port_default != 0 ? config->port_default : MU_HTTP_ETCD_PORT, &http->endpoints,
-                                reterr);
+                                MU_HTTP_ETCD_PORT, &http->endpoints, reterr);
     return rc == 0 ? mu_curl_new(&curl, &curl_loop, http, &http->curl, reterr) : rc;
 }
 

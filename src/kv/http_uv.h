@@ -16,7 +16,7 @@
 
 #include <uv.h>
 
-#define MU_HTTP_ETCD_PORT 2379       /* of endpoints that name none, unless the configuration does */
+#define MU_HTTP_ETCD_PORT 2379       /* of endpoints that name none */
 #define MU_HTTP_CONNECT_MS 2000      /* for a connection, TLS included, before the next server is tried */
 #define MU_HTTP_ATTEMPT_MS 5000      /* for one server's answer to a repeatable request, before the next is tried */
 #define MU_HTTP_PAUSE_FIRST_MS 50    /* between rounds of all servers: doubled each time, */
@@ -31,7 +31,6 @@ struct mu_http_config { /* Zero it, then fill it in; every text is copied. */
     /* "host:port,https://host:port,[::1]:2379": see kv/endpoints.h. */
     const char *endpoints;
     const char *protocol;  /* "http" or "https", of endpoints that do not say. NULL: http */
-    uint16_t port_default; /* of endpoints that have none. 0: MU_HTTP_ETCD_PORT */
     const char *ca_file;   /* PEM. NULL: what this system trusts */
     const char *cert_file; /* PEM: the client's certificate, and its key, unless key_file has it. NULL: none */
     const char *key_file;  /* PEM. Only with cert_file */
@@ -112,8 +111,6 @@ int mu_http_so_far(const struct mu_http_request *request, struct muster_error *r
 /* "http://10.0.0.1:2379", or "" if there is no such endpoint. */
 const char *mu_http_endpoint(const struct mu_http *http, unsigned endpoint);
 unsigned mu_http_endpoints_count(const struct mu_http *http);
-/* The one that the next request goes to first. */
-unsigned mu_http_current(const struct mu_http *http);
 /* When this endpoint last answered anything, by uv_now(); 0: never. */
 uint64_t mu_http_answered_ms(const struct mu_http *http, unsigned endpoint);
 /* The caller has found this endpoint bad: if it is the current one, the next becomes current. */

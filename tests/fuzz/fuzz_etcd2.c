@@ -27,7 +27,7 @@ static void check_answer(const struct mu_etcd2_answer *answer, unsigned status)
         check_line(&error);
         return;
     }
-    EXPECT(status < 300 && answer->nodes_count > 0 && answer->nodes[0].depth == 0);
+    EXPECT(status < 300 && answer->index > 0);
     for (size_t i = 1; i < answer->nodes_count; i++) {
         EXPECT(answer->nodes[i].depth >= 1 && answer->nodes[i].depth <= answer->nodes[i - 1].depth + 1);
         EXPECT(answer->nodes[i].depth <= MU_ETCD2_DEPTH_MAX);

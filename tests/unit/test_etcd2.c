@@ -154,12 +154,9 @@ static const char *answered(unsigned status, uint64_t index, const char *body)
     for (size_t i = 0; i < answer.nodes_count; i++) {
         const struct mu_etcd2_node *node = &answer.nodes[i];
 
-        used +=
-            (size_t)snprintf(line + used, sizeof line - used, " %u:%.*s%s%s%.*s(%" PRIu64 ",%" PRIu64 ")", node->depth,
-                             (int)node->key.len, node->key.data, node->dir ? "/" : "", node->has_value ? "=" : "",
-                             (int)node->value.len, node->value.data, node->created, node->modified);
-        if (node->has_ttl)
-            used += (size_t)snprintf(line + used, sizeof line - used, "ttl%" PRId64, node->ttl_s);
+        used += (size_t)snprintf(line + used, sizeof line - used, " %u:%.*s%s=%.*s(%" PRIu64 "/%" PRId64 ")",
+                                 node->depth, (int)node->key.len, node->key.data, node->dir ? "/" : "",
+                                 (int)node->value.len, node->value.data, node->modified, node->ttl_s);
     }
     if (answer.has_prev)
         (void)snprintf(line + used, sizeof line - used, " before:%.*s", (int)answer.prev.value.len,
@@ -179,16 +176,16 @@ static void answers_are_read(void **state)
     assert_string_equal(answered(200, 9,
                                  "{\"action\":\"get\",\"node\":{\"key\":\"/a\",\"value\":\"x y\","
                                  "\"modifiedIndex\":7,\"createdIndex\":5}}\n"),
-                        "0 get @9 0:/a=x y(5,7)");
+                        "0 get @9 0:/a=x y(7/0)");
     assert_string_equal(answered(201, 7,
                                  "{\"action\":\"set\",\"node\":{\"key\":\"/a\",\"value\":\"\",\"ttl\":10,"
                                  "\"expiration\":\"2026\",\"modifiedIndex\":7,\"createdIndex\":7},"
                                  "\"prevNode\":{\"key\":\"/a\",\"value\":\"old\",\"modifiedIndex\":6,"
                                  "\"createdIndex\":6}}"),
-                        "0 set @7 0:/a=(7,7)ttl10 before:old");
+                        "0 set @7 0:/a=(7/10) before:old");
     assert_string_equal(
         answered(200, 7, "{\"action\":\"expire\",\"node\":{\"key\":\"/a\",\"modifiedIndex\":8,\"createdIndex\":5}}"),
-        "0 expire @7 0:/a(5,8)");
+        "0 expire @7 0:/a=(8/0)");
 }
 
 static void a_write_may_be_answered_without_a_node(void **state)
@@ -216,7 +213,7 @@ static void directories_come_before_their_children(void **state)
                                  "{\"key\":\"/d\",\"dir\":true,\"modifiedIndex\":2,\"createdIndex\":2,\"nodes\":["
                                  "{\"key\":\"/d/k\",\"value\":\"1\",\"modifiedIndex\":3,\"createdIndex\":3}]},"
                                  "{\"key\":\"/e\",\"value\":\"2\",\"modifiedIndex\":4,\"createdIndex\":4}]}}"),
-                        "0 get @9 0:/(0,0) 1:/d/(2,2) 2:/d/k=1(3,3) 1:/e=2(4,4)");
+                        "0 get @9 0:/=(0/0) 1:/d/=(2/0) 2:/d/k=1(3/0) 1:/e=2(4/0)");
 }
 
 static void errors_of_etcds_are_answers(void **state)

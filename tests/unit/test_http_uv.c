@@ -132,7 +132,6 @@ static void the_next_server_is_asked_when_one_is_down(void **state)
     (void)state;
     take_down(0);
     assert_ok(ASK(http, PUT), 1); /* nothing was sent to the first */
-    assert_int_equal(mu_http_current(http), 1);
     assert_ok(ASK(http, GET), 1);
     take_down(2);
     mu_http_give_up(http, 1);
@@ -286,13 +285,14 @@ static void a_long_poll_takes_its_time_once_it_was_answered(void **state)
     (void)state;
     assert_int_equal(mu_http_start(&loop, &config, &http, NULL), 0);
     servers[0].replies[0] = SILENT;
+    servers[1].replies[1] = servers[1].replies[0];
     servers[1].replies[0] = "HTTP/1.1 200 OK\r\nX-Etcd-Index: 9\r\n\r\n"; /* a head, and no more */
     request = ASK(http, .method = "GET", .target = "/", .what = "poll", .timeout_ms = 2500, .attempt_ms = UINT64_MAX,
                   .repeatable = true, .done = on_done);
     assert_fails(&request, MUSTER_ETIMEOUT, true, "poll");
     assert_int_equal(request.status, 200);
     assert_int_equal(request.etcd_index, 9);
-    assert_int_equal(mu_http_current(http), 1); /* it did nothing wrong */
+    assert_ok(ASK(http, GET), 1); /* it did nothing wrong */
     stop(http);
 }
 
