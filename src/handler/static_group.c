@@ -393,7 +393,7 @@ static void on_answered(struct mu_static *m, const struct mu_static_event *event
 static void end(struct mu_static *m, struct mu_static_effects *out)
 {
     enter(m, MU_STATIC_ENDING);
-    (void)add(out, MU_STATIC_DO_CLOSE);
+    (void)add(out, MU_STATIC_DO_END);
 }
 
 static void break_group(struct mu_static *m, struct mu_static_effects *out)
@@ -471,6 +471,11 @@ static void tell_due(struct mu_static *m, struct mu_static_effects *out)
         out->items[0].request = m->failed;
         m->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
     }
+}
+
+bool mu_static_has_store(const struct mu_static *m)
+{
+    return m->state == MU_STATIC_OPEN && m->owner != MU_STATIC_OUT;
 }
 
 bool mu_static_wants_turn(const struct mu_static *m)

@@ -111,7 +111,8 @@ enum mu_static_call {
     X(WRITE_LOST)   /* rank 0: `text` says which node is lost */                                                       \
     X(GOODBYE)      /* say goodbye, within timeout_ms; then SAID */                                                    \
     X(CLOSE_CLIENT) /* while the server stays */                                                                       \
-    X(CLOSE)        /* close client and server; while ending the loop's handles, too; then CLOSED */                   \
+    X(CLOSE)        /* close client and server; then CLOSED */                                                         \
+    X(END)          /* the same, and the loop's handles; then CLOSED */                                                \
     X(TELL)         /* `tell`; always the last effect of a step */                                                     \
     X(FREED)        /* nothing is left: free the machine */
 
@@ -166,6 +167,7 @@ void mu_static_init(struct mu_static *m, const struct mu_static_place *place, co
                     uint64_t seed);
 void mu_static_step(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out);
 bool mu_static_wants_turn(const struct mu_static *m);
+bool mu_static_has_store(const struct mu_static *m);                    /* the owner may use the store of the group */
 uint64_t mu_static_deadline_ms(const struct mu_static *m);              /* UINT64_MAX: none */
 uint64_t mu_static_left_ms(const struct mu_static *m, uint64_t now_ms); /* of the join */
 

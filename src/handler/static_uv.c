@@ -133,12 +133,14 @@ static void close_parts(struct handler *h)
     }
     close_client(h);
     close_server(h);
-    if (h->group.state == MU_STATIC_ENDING) {
-        h->parts_closing += 2;
-        uv_close((uv_handle_t *)&h->timer, on_timer_closed);
-        mu_later_close(&h->later, part_closed, h);
-    }
     part_closed(h);
+}
+
+static void close_handles(struct handler *h)
+{
+    h->parts_closing += 2;
+    uv_close((uv_handle_t *)&h->timer, on_timer_closed);
+    mu_later_close(&h->later, part_closed, h);
 }
 
 static void free_memory(struct handler *h)
@@ -409,6 +411,10 @@ static void perform(struct handler *h, const struct mu_static_effect *effect)
     case MU_STATIC_DO_CLOSE_CLIENT:
         close_client(h);
         break;
+    case MU_STATIC_DO_END:
+        close_handles(h);
+        close_parts(h);
+        break;
     case MU_STATIC_DO_CLOSE:
         close_parts(h);
         break;
@@ -436,17 +442,10 @@ static void on_turn(void *ctx)
 static void feed(struct handler *h, struct mu_static_event event)
 {
     struct mu_static_effects effects;
-    uint64_t until_ms;
 
     event.now_ms = uv_now(h->loop);
     mu_static_step(&h->group, &event, &effects);
-    until_ms = mu_static_deadline_ms(&h->group);
-    if (!uv_is_closing((uv_handle_t *)&h->timer)) {
-        if (until_ms == UINT64_MAX)
-            (void)uv_timer_stop(&h->timer);
-        else
-            (void)uv_timer_start(&h->timer, on_time, until_ms > event.now_ms ? until_ms - event.now_ms : 0, 0);
-    }
+    mu_timer_until(&h->timer, mu_static_deadline_ms(&h->group), on_time);
     if (mu_static_wants_turn(&h->group))
         mu_later_turn(&h->later, on_turn, h);
     for (size_t i = 0; i < effects.count; i++)
@@ -497,7 +496,7 @@ static bool endpoint(const struct muster_handler *base, char *ret_host, size_t r
 
     (void)snprintf(ret_host, room, "%s", h->place.host);
     *ret_port = h->place.port;
-    return h->group.state == MU_STATIC_OPEN && h->group.owner != MU_STATIC_OUT;
+    return mu_static_has_store(&h->group);
 }
 
 static bool hosts(const struct muster_handler *base)

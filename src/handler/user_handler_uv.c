@@ -421,12 +421,7 @@ static void on_turn(void *ctx)
 
 static void arm(struct blocking *b)
 {
-    uint64_t when_ms = mu_user_handler_deadline_ms(&b->machine), now_ms = uv_now(b->loop);
-
-    if (when_ms == UINT64_MAX)
-        (void)uv_timer_stop(&b->timer);
-    else
-        (void)uv_timer_start(&b->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+    mu_timer_until(&b->timer, mu_user_handler_deadline_ms(&b->machine), on_timer);
     if (mu_user_handler_wants_turn(&b->machine))
         mu_later_turn(&b->later, on_turn, b);
 }
