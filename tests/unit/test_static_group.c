@@ -363,7 +363,7 @@ static const struct situation {
     { 0,
       R0_OPEN ",GONE=2,~,FREE",
       "LINGERING",
-      { { "TIME=2000", "ENDING END" }, { "GONE=1", "ENDING FREE_RANK(0) CLOSE" } } },
+      { { "TIME=2000", "ENDING END" }, { "GONE=1", "ENDING FREE_RANK(0) END" } } },
     { 0, R0_OPEN ",FREE", "ENDING", { { "CLOSED", "FREED FREED" } } },
     { 0, R0_OPEN ",FREE,CLOSED", "FREED", { { NULL, NULL } } },
 };
