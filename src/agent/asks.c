@@ -43,19 +43,18 @@ static void release(struct mu_asks *asks, struct mu_ask_slot *slot)
     asks->count--;
 }
 
-struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
-                                const char *key_format, ...)
+__attribute__((format(printf, 6, 0))) static struct mu_ask_slot *add(struct mu_asks *asks, enum mu_ask_kind kind,
+                                                                     unsigned what, int64_t index,
+                                                                     struct mu_slice value, const char *key_format,
+                                                                     va_list args)
 {
     struct mu_ask_slot *slot = asks->slots;
-    va_list args;
     int len;
 
-    assert(asks->count < MU_ASKS_MAX);
+    assert(asks->count < MU_ASKS_MAX && value.len <= asks->value_room);
     while (slot->ask.id != 0)
         slot++;
-    va_start(args, key_format);
     len = vsnprintf(slot->key, asks->key_room, key_format, args);
-    va_end(args);
     assert(len > 0 && (size_t)len < asks->key_room);
     slot->ask = (struct mu_ask){ .kind = kind, .id = ++asks->last_id, .key = mu_slice(slot->key, (size_t)len) };
     slot->what = what;
@@ -64,23 +63,47 @@ struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, uns
     slot->due_ms = 0;
     slot->retry_ms = MU_ASK_RETRY_MS;
     slot->last.code = 0;
+    if (value.len > 0)
+        memcpy(slot->value, value.data, value.len);
+    slot->ask.value = mu_slice(slot->value, value.len);
     asks->count++;
     return slot;
 }
 
-void mu_asks_value(struct mu_asks *asks, struct mu_ask_slot *slot, struct mu_slice value)
+struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
+                                const char *key_format, ...)
 {
-    assert(value.len <= asks->value_room);
-    if (value.len > 0)
-        memcpy(slot->value, value.data, value.len);
-    slot->ask.value = mu_slice(slot->value, value.len);
+    struct mu_ask_slot *slot;
+    va_list args;
+
+    va_start(args, key_format);
+    slot = add(asks, kind, what, index, mu_slice("", 0), key_format, args);
+    va_end(args);
+    return slot;
 }
 
-void mu_asks_look(struct mu_asks *asks, struct mu_ask_slot *slot)
+struct mu_ask_slot *mu_asks_put(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
+                                struct mu_slice value, const char *key_format, ...)
 {
-    assert(slot->ask.kind == MU_ASK_COMPARE_SET);
+    struct mu_ask_slot *slot;
+    va_list args;
+
+    va_start(args, key_format);
+    slot = add(asks, kind, what, index, value, key_format, args);
+    va_end(args);
+    return slot;
+}
+
+struct mu_ask_slot *mu_asks_look(struct mu_asks *asks, unsigned what, int64_t index, const char *key_format, ...)
+{
+    struct mu_ask_slot *slot;
+    va_list args;
+
+    va_start(args, key_format);
+    slot = add(asks, MU_ASK_COMPARE_SET, what, index, mu_slice_str(MU_ASK_NOTHING), key_format, args);
+    va_end(args);
     slot->ask.expected = mu_slice_str(MU_ASK_NOTHING);
-    mu_asks_value(asks, slot, mu_slice_str(MU_ASK_NOTHING));
+    return slot;
 }
 
 bool mu_answer_is_there(const struct mu_answer *answer)

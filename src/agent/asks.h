@@ -78,16 +78,19 @@ struct mu_asks {
 int mu_asks_init(struct mu_asks *asks, size_t prefix_max, size_t value_max, struct muster_error *reterr);
 void mu_asks_done(struct mu_asks *asks);
 
-/* There must be room: mu_asks_free() says how much. The key is made of the format; value and the rest are filled in by
- * the caller, values through mu_asks_value(). */
+/* There must be room: mu_asks_free() says how much. The key is made of the format; number, expected and once are filled
+ * in by the caller. */
 unsigned mu_asks_free(const struct mu_asks *asks);
 struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
                                 const char *key_format, ...) __attribute__((format(printf, 5, 6)));
-void mu_asks_value(struct mu_asks *asks, struct mu_ask_slot *slot, struct mu_slice value); /* copies; must fit */
-/* Makes a COMPARE_SET that changes nothing: a key that is missing answers MU_ASK_NOTHING, or nothing, and stays
- * missing. */
+/* SET, or COMPARE_SET of nothing. Copies the value, which must fit. */
+struct mu_ask_slot *mu_asks_put(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
+                                struct mu_slice value, const char *key_format, ...)
+    __attribute__((format(printf, 6, 7)));
+/* A COMPARE_SET that changes nothing: a key that is missing answers MU_ASK_NOTHING, or nothing, and stays missing. */
 #define MU_ASK_NOTHING "?"
-void mu_asks_look(struct mu_asks *asks, struct mu_ask_slot *slot);
+struct mu_ask_slot *mu_asks_look(struct mu_asks *asks, unsigned what, int64_t index, const char *key_format, ...)
+    __attribute__((format(printf, 4, 5)));
 bool mu_answer_is_there(const struct mu_answer *answer); /* to a look: there is a value */
 /* Whether something of that kind is under way. */
 bool mu_asks_has(const struct mu_asks *asks, unsigned what);

@@ -11,15 +11,13 @@
 
 void mu_completion_say_heard(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
     char text[MU_VANISHED_NOTE_MAX];
 
     if (f->said_heard || !mu_completion_is_private(f) || f->start.world_size == 1)
         return;
     f->said_heard = true;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, HEARD_SET, -1, HEARD, f->own_prefix, f->start.rank);
     mu_vanished_write_mark(text, MU_MARK_HEARD, f->start.rank, f->node);
-    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+    (void)mu_asks_put(&f->asks, MU_ASK_SET, HEARD_SET, -1, mu_slice_str(text), HEARD, f->own_prefix, f->start.rank);
 }
 
 /* Anything else than a member's own mark is no answer: it counts as silent. */

@@ -44,52 +44,40 @@ void mu_completion_sweep_on(struct mu_completion *f)
         if (mu_completion_is_old(f))
             slot = mu_asks_add(&f->asks, MU_ASK_CHECK, CHECK_MARK, f->cursor, MARK_113, f->prefix, f->cursor);
         else
-            slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, CHECK_MARK, f->cursor, MU_ROUND_DONE_KEY, f->own_prefix,
-                               f->cursor);
-        if (!mu_completion_is_old(f))
-            mu_asks_look(&f->asks, slot);
+            slot = mu_asks_look(&f->asks, CHECK_MARK, f->cursor, MU_ROUND_DONE_KEY, f->own_prefix, f->cursor);
         slot->once = true; /* without an answer they are lost: so it is if the store's host is the one that went */
-        if (f->state == MU_COMPLETION_ACCOUNTING) {
-            slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor);
-            mu_asks_look(&f->asks, slot);
-            slot->once = true;
-        }
+        if (f->state == MU_COMPLETION_ACCOUNTING)
+            mu_asks_look(&f->asks, HEARD_CHECK, f->cursor, HEARD, f->own_prefix, f->cursor)->once = true;
     }
     mu_completion_read_notes(f);
 }
 
 void mu_completion_set_mark(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
     char text[MU_VANISHED_NOTE_MAX];
 
     if (mu_asks_has(&f->asks, MARK_SET))
         return;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MU_ROUND_DONE_KEY, f->own_prefix, f->start.rank);
     mu_vanished_write_mark(text, MU_MARK_DONE, f->start.rank, f->node);
-    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+    (void)mu_asks_put(&f->asks, MU_ASK_SET, MARK_SET, -1, mu_slice_str(text), MU_ROUND_DONE_KEY, f->own_prefix,
+                      f->start.rank);
 }
 
 static void set_mark_113(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
     char text[32];
     int len = snprintf(text, sizeof text, "%" PRId64, f->start.rank);
 
-    if (mu_asks_has(&f->asks, MARK_SET))
-        return;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, MARK_SET, -1, MARK_113, f->prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice(text, (size_t)len));
+    if (!mu_asks_has(&f->asks, MARK_SET))
+        (void)mu_asks_put(&f->asks, MU_ASK_SET, MARK_SET, -1, mu_slice(text, (size_t)len), MARK_113, f->prefix,
+                          f->start.rank);
 }
 
 static void set_fin_113(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
-
-    if (mu_asks_has(&f->asks, FIN_SET))
-        return;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, FIN_SET, -1, MARK_113 ".FIN", f->prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str("FIN"));
+    if (!mu_asks_has(&f->asks, FIN_SET))
+        (void)mu_asks_put(&f->asks, MU_ASK_SET, FIN_SET, -1, mu_slice_str("FIN"), MARK_113 ".FIN", f->prefix,
+                          f->start.rank);
 }
 
 void mu_completion_sweep(struct mu_completion *f)
@@ -152,13 +140,10 @@ static bool has_unmarked(const struct mu_completion *f)
 /* Somebody has overwritten a mark, and the node whose mark it was may be done: it waits for this key. */
 static void ask_to_mark_again(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
-
     if (!f->overwritten || !mu_completion_is_private(f))
         return;
     f->overwritten = false;
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, LOOK_SET, -1, "%slast", f->own_prefix);
-    mu_asks_value(&f->asks, slot, mu_slice_str(LOOK_AGAIN));
+    (void)mu_asks_put(&f->asks, MU_ASK_SET, LOOK_SET, -1, mu_slice_str(LOOK_AGAIN), "%slast", f->own_prefix);
 }
 
 void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)

@@ -11,7 +11,6 @@ bool mu_completion_is_missed(const struct mu_completion *f)
 
 void mu_completion_write_note(struct mu_completion *f, const struct mu_completion_event *event)
 {
-    struct mu_ask_slot *slot;
     char text[MU_VANISHED_NOTE_MAX];
 
     if (!mu_completion_is_missed(f))
@@ -22,8 +21,8 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
         mu_completion_say_heard(f);
     mu_vanished_write_note(text, event->note, event->text == NULL ? "" : event->text);
     mu_asks_drop_what(&f->asks, NOTE_SET);
-    slot = mu_asks_add(&f->asks, MU_ASK_SET, NOTE_SET, -1, MU_ROUND_LEFT_KEY, f->own_prefix, f->start.rank);
-    mu_asks_value(&f->asks, slot, mu_slice_str(text));
+    (void)mu_asks_put(&f->asks, MU_ASK_SET, NOTE_SET, -1, mu_slice_str(text), MU_ROUND_LEFT_KEY, f->own_prefix,
+                      f->start.rank);
 }
 
 /* ---- Workers that fail ---- */
@@ -37,9 +36,7 @@ void mu_completion_listen(struct mu_completion *f)
 
 static void write_failed(struct mu_completion *f, struct mu_slice text)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_SET, FAILED_SET, -1, FAILED_KEY, f->own_prefix);
-
-    mu_asks_value(&f->asks, slot, text);
+    (void)mu_asks_put(&f->asks, MU_ASK_SET, FAILED_SET, -1, text, FAILED_KEY, f->own_prefix);
 }
 
 void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event)
@@ -100,14 +97,11 @@ void mu_completion_read_notes(struct mu_completion *f)
 {
     for (; f->sweeping && f->note_cursor < f->gone.count && mu_asks_free(&f->asks) > SPARE_SLOTS; f->note_cursor++) {
         const struct mu_vanished_member *member = &f->gone.members[f->note_cursor];
-        struct mu_ask_slot *slot;
 
         if (!mu_completion_has_marks(f) || !member->ours || member->rank < 0 || member->note != MU_NOTE_NONE)
             continue;
-        slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, NOTE_LOOK, (int64_t)f->note_cursor, MU_ROUND_LEFT_KEY,
-                           f->own_prefix, member->rank);
-        mu_asks_look(&f->asks, slot);
-        slot->once = true;
+        mu_asks_look(&f->asks, NOTE_LOOK, (int64_t)f->note_cursor, MU_ROUND_LEFT_KEY, f->own_prefix, member->rank)
+            ->once = true;
     }
 }
 

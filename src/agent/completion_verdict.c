@@ -64,16 +64,15 @@ void mu_completion_end_written(struct mu_completion *f,
 
 void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out)
 {
-    struct mu_ask_slot *slot;
-
     if (f->end != MU_COMPLETION_END_ALL_DONE || mu_completion_is_old(f) || !f->start.has_store) {
         mu_completion_end_written(f, out);
         return;
     }
     mu_completion_enter(f, MU_COMPLETION_FREEING);
-    slot = mu_completion_is_private(f) ? mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, "%slast", f->own_prefix)
-                                       : mu_asks_add(&f->asks, MU_ASK_SET, LAST_SET, -1, LAST, f->prefix);
-    mu_asks_value(&f->asks, slot, mu_slice_str(ALL_DONE));
+    if (mu_completion_is_private(f))
+        (void)mu_asks_put(&f->asks, MU_ASK_SET, LAST_SET, -1, mu_slice_str(ALL_DONE), "%slast", f->own_prefix);
+    else
+        (void)mu_asks_put(&f->asks, MU_ASK_SET, LAST_SET, -1, mu_slice_str(ALL_DONE), LAST, f->prefix);
 }
 
 /* The rendezvous says no more than that its store is away: is somebody there, and when does it answer again? */
@@ -94,18 +93,15 @@ static void close_job(struct mu_completion *f, struct mu_completion_effects *out
 
 static void write_verdict(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, "%sverdict", f->job_prefix);
-
-    slot->ask.expected = mu_buf_slice(&f->replaced);
-    mu_asks_value(&f->asks, slot, mu_slice_str(f->verdict_text));
+    mu_asks_put(&f->asks, MU_ASK_COMPARE_SET, VERDICT_SET, -1, mu_slice_str(f->verdict_text), "%sverdict",
+                f->job_prefix)
+        ->ask.expected = mu_buf_slice(&f->replaced);
 }
 
 /* Which round is the job's? */
 static void look_at_budget(struct mu_completion *f, enum what what)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, what, -1, "%sbudget", f->job_prefix);
-
-    mu_asks_look(&f->asks, slot);
+    (void)mu_asks_look(&f->asks, what, -1, "%sbudget", f->job_prefix);
 }
 
 /* With f->text as the cause, if there is one. */
@@ -146,12 +142,8 @@ void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_c
 
 static void look_at_verdict(struct mu_completion *f)
 {
-    struct mu_ask_slot *slot;
-
-    if (!f->start.has_store || mu_asks_has(&f->asks, VERDICT_LOOK))
-        return;
-    slot = mu_asks_add(&f->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
-    mu_asks_look(&f->asks, slot);
+    if (f->start.has_store && !mu_asks_has(&f->asks, VERDICT_LOOK))
+        (void)mu_asks_look(&f->asks, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
 }
 
 static void tell_failed(struct mu_completion *f, struct mu_completion_effects *out)

@@ -20,10 +20,8 @@ static void charged(struct mu_policy *p, int64_t spent)
 
 static void claim(struct mu_policy *p)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", p->job_prefix);
-
-    slot->ask.expected = mu_buf_slice(&p->budget);
-    mu_asks_value(&p->asks, slot, mu_slice_str(p->paid));
+    mu_asks_put(&p->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, mu_slice_str(p->paid), "%sbudget", p->job_prefix)
+        ->ask.expected = mu_buf_slice(&p->budget);
 }
 
 /* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to

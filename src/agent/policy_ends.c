@@ -202,10 +202,7 @@ void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct
 
 static void ask_why(struct mu_policy *p, uint64_t now_ms)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&p->asks, MU_ASK_COMPARE_SET, VERDICT_LOOK, -1, "%sverdict", p->job_prefix);
-
-    mu_asks_look(&p->asks, slot);
-    slot->once = true;
+    mu_asks_look(&p->asks, VERDICT_LOOK, -1, "%sverdict", p->job_prefix)->once = true;
     mu_policy_enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
 }
 

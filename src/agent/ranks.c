@@ -333,24 +333,28 @@ static int take_info(struct mu_ranks *r, int64_t rank, const char *role, int64_t
 
 /* ---- Asking, a window at a time ---- */
 
-static void ask_info(struct mu_ranks *r, int64_t rank)
+/* Keys are made of these and a rank: KEY_OF_RANK. */
+static const char *prefix_of(const struct mu_ranks *r)
+{
+    return mu_ranks_is_private(r) ? r->own_prefix : r->prefix;
+}
+
+static const char *info_name(const struct mu_ranks *r)
 {
     if (mu_ranks_is_private(r))
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_OURS, r->own_prefix, rank);
-    else if (r->start.old_dialect)
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_113, r->prefix, rank);
-    else
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, rank, "%s" INFO_2X, r->prefix, rank);
+        return "role_info/";
+    return r->start.old_dialect ? INFO_113 : "torchelastic/role_info/";
+}
+
+static const char *assigned_name(const struct mu_ranks *r)
+{
+    return mu_ranks_is_private(r) ? "ranks/" : "torchelastic/assigned_ranks/";
 }
 
 static void tell_assigned(struct mu_ranks *r, int64_t rank)
 {
     const struct info *info = &r->infos[rank]; /* NOLINTNEXTLINE(clang-analyzer-core*): there once all are read */
     struct role *role = &r->roles[info->role];
-    struct mu_ask_slot *slot =
-        mu_ranks_is_private(r)
-            ? mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank)
-            : mu_asks_add(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, "%s" ASSIGNED, r->prefix, rank);
     char text[VALUE_EXTRA + SETTLED_JSON_MAX];
     int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, r->next_base,
                        r->result.world_size, role->next, role->workers);
@@ -359,7 +363,8 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
         len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64 "%s", r->result.count, r->settled_json);
     len += snprintf(text + len, sizeof text - (size_t)len, "]");
     assert(len > 0 && (size_t)len < sizeof text);
-    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    (void)mu_asks_put(&r->asks, MU_ASK_SET, ASSIGNED_SET, rank, mu_slice(text, (size_t)len), KEY_OF_RANK, prefix_of(r),
+                      assigned_name(r), rank);
     if (rank == r->start.rank) {
         r->result.base_rank = r->next_base;
         r->result.base_role_rank = role->next;
@@ -380,11 +385,13 @@ static void ask_on(struct mu_ranks *r)
         bool own = r->cursor == r->start.rank;
 
         if (r->state == MU_RANKS_GATHERING && !own)
-            ask_info(r, r->cursor);
+            (void)mu_asks_add(&r->asks, MU_ASK_GET, INFO_GET, r->cursor, KEY_OF_RANK, prefix_of(r), info_name(r),
+                              r->cursor);
         else if (r->state == MU_RANKS_ASSIGNING)
             tell_assigned(r, r->cursor);
         else if (r->state == MU_RANKS_AGREEING && !own)
-            (void)mu_asks_add(&r->asks, MU_ASK_GET, FIN_GET, r->cursor, "%s" INFO_113 ".FIN", r->prefix, r->cursor);
+            (void)mu_asks_add(&r->asks, MU_ASK_GET, FIN_GET, r->cursor, KEY_OF_RANK ".FIN", r->prefix, INFO_113,
+                              r->cursor);
     }
 }
 
@@ -409,10 +416,8 @@ void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out)
 
 static void agree(struct mu_ranks *r)
 {
-    struct mu_ask_slot *slot =
-        mu_asks_add(&r->asks, MU_ASK_SET, FIN_SET, r->start.rank, "%s" INFO_113 ".FIN", r->prefix, r->start.rank);
-
-    mu_asks_value(&r->asks, slot, mu_slice_str("FIN"));
+    (void)mu_asks_put(&r->asks, MU_ASK_SET, FIN_SET, r->start.rank, mu_slice_str("FIN"), KEY_OF_RANK ".FIN", r->prefix,
+                      INFO_113, r->start.rank);
     mu_ranks_enter(r, MU_RANKS_AGREEING);
     r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
 }
@@ -442,12 +447,6 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
 
 static void tell_info(struct mu_ranks *r)
 {
-    struct mu_ask_slot *slot =
-        mu_ranks_is_private(r)
-            ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_OURS, r->own_prefix, r->start.rank)
-        : r->start.old_dialect
-            ? mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_113, r->prefix, r->start.rank)
-            : mu_asks_add(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, "%s" INFO_2X, r->prefix, r->start.rank);
     char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX]; /* JSON makes at most six bytes of one */
     char last[MU_SETTLEMENT_JSON_MAX];
     size_t last_len = mu_ranks_is_private(r) ? mu_settlement_write(&r->last, last) : 0;
@@ -460,7 +459,15 @@ static void tell_info(struct mu_ranks *r)
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"last\": %.*s", (int)last_len, last);
     len += snprintf(text + len, sizeof text - (size_t)len, "}");
     assert(len > 0 && (size_t)len < sizeof text);
-    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    (void)mu_asks_put(&r->asks, MU_ASK_SET, INFO_SET, r->start.rank, mu_slice(text, (size_t)len), KEY_OF_RANK,
+                      prefix_of(r), info_name(r), r->start.rank);
+}
+
+static void await_ranks(struct mu_ranks *r)
+{
+    mu_ranks_enter(r, MU_RANKS_AWAITING);
+    (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, KEY_OF_RANK, prefix_of(r), assigned_name(r),
+                      r->start.rank);
 }
 
 static void be_identical(struct mu_ranks *r)
@@ -495,12 +502,10 @@ static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
         return;
     }
     tell_info(r);
-    if (!r->start.old_dialect && r->start.rank != 0) {
-        mu_ranks_enter(r, MU_RANKS_AWAITING);
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, r->start.rank, "%s" ASSIGNED, r->prefix, r->start.rank);
-    } else {
+    if (!r->start.old_dialect && r->start.rank != 0)
+        await_ranks(r);
+    else
         gather(r, out);
-    }
 }
 
 static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
@@ -517,9 +522,8 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
         mu_ranks_enter(r, MU_RANKS_AWAITING);
         (void)mu_asks_add(&r->asks, MU_ASK_GET, COUNT_GET, rank, "%scount", r->own_prefix);
     } else {
-        mu_ranks_enter(r, MU_RANKS_AWAITING);
         tell_info(r);
-        (void)mu_asks_add(&r->asks, MU_ASK_GET, ASSIGNED_GET, rank, "%s" ASSIGNED_OURS, r->own_prefix, rank);
+        await_ranks(r);
     }
 }
 

@@ -6,9 +6,7 @@
 
 void mu_ranks_look_at_budget(struct mu_ranks *r)
 {
-    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
-
-    mu_asks_look(&r->asks, slot);
+    (void)mu_asks_look(&r->asks, BUDGET_LOOK, -1, "%sbudget", r->job_prefix);
     mu_ranks_enter(r, MU_RANKS_COUNTING);
 }
 
@@ -40,18 +38,16 @@ void mu_ranks_fix_count(struct mu_ranks *r)
     struct mu_restart_budget ours = { .count = count > r->known ? count : r->known,
                                       .round = r->start.round,
                                       .tag = r->start.tag };
-    struct mu_ask_slot *slot = mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, "%sbudget", r->job_prefix);
-    int len;
 
     r->used_up = r->found.charged && !free && ours.count > r->start.max_restarts;
-    len = mu_restart_budget_write(r->wanted, &ours, r->used_up ? "used up" : NULL);
+    (void)mu_restart_budget_write(r->wanted, &ours, r->used_up ? "used up" : NULL);
     r->result.settled[0] = r->settled_json[0] = '\0';
     if (free) {
         mu_settlement_say(&r->last, r->start.world_size, r->result.settled);
         write_settled(r);
     }
-    mu_asks_value(&r->asks, slot, mu_slice(r->wanted, (size_t)len));
-    slot->ask.expected = mu_slice(r->budget.data, r->budget.len);
+    mu_asks_put(&r->asks, MU_ASK_COMPARE_SET, BUDGET_SET, -1, mu_slice_str(r->wanted), "%sbudget", r->job_prefix)
+        ->ask.expected = mu_buf_slice(&r->budget);
     mu_ranks_enter(r, MU_RANKS_FIXING);
 }
 
@@ -66,7 +62,6 @@ static void tell_used_up(struct mu_ranks *r, struct mu_ranks_effects *out)
 
 static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
 {
-    struct mu_ask_slot *slot;
     char text[32];
     int len = snprintf(text, sizeof text, "%" PRId64, r->result.count);
 
@@ -79,8 +74,7 @@ static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
     if (!r->identical)
         return;
     r->cursor = r->start.world_size;
-    slot = mu_asks_add(&r->asks, MU_ASK_SET, COUNT_SET, -1, "%scount", r->own_prefix);
-    mu_asks_value(&r->asks, slot, mu_slice(text, (size_t)len));
+    (void)mu_asks_put(&r->asks, MU_ASK_SET, COUNT_SET, -1, mu_slice(text, (size_t)len), "%scount", r->own_prefix);
 }
 
 /* The budget's key says nothing: what the members know of it. */
@@ -108,15 +102,9 @@ void mu_ranks_ask_about_missing(struct mu_ranks *r)
 {
     for (; r->cursor < (int64_t)r->last.missing.count && mu_asks_free(&r->asks) >= 2; r->cursor++) {
         int64_t rank = r->last.missing.members[r->cursor].rank;
-        struct mu_ask_slot *slot =
-            mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_DONE, r->cursor, MU_ROUND_DONE_KEY, r->last_prefix, rank);
 
-        mu_asks_look(&r->asks, slot);
-        slot->once = true;
-        slot =
-            mu_asks_add(&r->asks, MU_ASK_COMPARE_SET, MISSING_NOTE, r->cursor, MU_ROUND_LEFT_KEY, r->last_prefix, rank);
-        mu_asks_look(&r->asks, slot);
-        slot->once = true;
+        mu_asks_look(&r->asks, MISSING_DONE, r->cursor, MU_ROUND_DONE_KEY, r->last_prefix, rank)->once = true;
+        mu_asks_look(&r->asks, MISSING_NOTE, r->cursor, MU_ROUND_LEFT_KEY, r->last_prefix, rank)->once = true;
     }
 }
 

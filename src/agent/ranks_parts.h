@@ -12,11 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INFO_OURS "role_info/%" PRId64
-#define INFO_2X "torchelastic/role_info/%" PRId64
-#define INFO_113 "torchelastic/role_info%" PRId64
-#define ASSIGNED_OURS "ranks/%" PRId64
-#define ASSIGNED "torchelastic/assigned_ranks/%" PRId64
+#define KEY_OF_RANK "%s%s%" PRId64 /* prefix, name, rank */
+#define INFO_113 "torchelastic/role_info"
 enum {
     VALUE_EXTRA = 128, /* of a value, beside the role and what is settled */
     VALUE_MAX = 16384, /* of others' values */
