@@ -43,7 +43,7 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p->store_ms = config->store_ms == 0 ? MU_POLICY_STORE_MS : config->store_ms;
     p->state = MU_GROUP_INIT;
     p->barrier_ms = config->barrier_ms == 0 ? UINT64_MAX : config->barrier_ms;
-    p->deadline_ms = p->charge_until_ms = p->down_say_ms = UINT64_MAX;
+    p->deadline_ms = p->charge_until_ms = p->down_ms = p->down_say_ms = p->restart_ms = UINT64_MAX;
     p->joined.round = -1;
     *ret_policy = p;
     return 0;
@@ -108,7 +108,7 @@ void mu_policy_time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms,
 void mu_policy_initialize_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     mu_policy_time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
-    if (p->restarting)
+    if (p->restart_ms != UINT64_MAX)
         mu_policy_time_step(MU_METRICS_RESTART_WORKERS, false, p->restart_ms, now_ms, out);
 }
 
@@ -178,6 +178,14 @@ void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t d
     p->deadline_ms = deadline_ms;
 }
 
+void mu_policy_set_membership(struct mu_policy *p, enum membership membership)
+{
+    bool was_in = p->membership == MAY_BE_MEMBER || p->membership == HAS_SAID_WHY;
+
+    assert(membership == NO_MEMBER || was_in || (membership == MAY_BE_MEMBER && p->membership == NO_MEMBER));
+    p->membership = membership;
+}
+
 int64_t mu_policy_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -209,9 +217,8 @@ static void on_backend(struct mu_policy *p, const struct mu_policy_event *event,
         return;
     if (down)
         note_away(p, event); /* what changed is in the next line */
-    if (down == p->down)
+    if (down == (p->down_ms != UINT64_MAX))
         return;
-    p->down = down;
     if (down) {
         p->down_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
         if (p->outcome.kind == MU_POLICY_OUTCOME_NONE)
@@ -223,7 +230,7 @@ static void on_backend(struct mu_policy *p, const struct mu_policy_event *event,
     } else {
         uint64_t away_ms = event->now_ms - p->down_ms;
 
-        p->down_say_ms = UINT64_MAX;
+        p->down_ms = p->down_say_ms = UINT64_MAX;
         mu_policy_say(p, out, MUSTER_LOG_NOTICE, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
                       away_ms % 1000 / 100);
     }
@@ -237,7 +244,7 @@ static void say_away(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effe
 
     if (now_ms < p->down_say_ms)
         return;
-    assert(p->down);
+    assert(p->down_ms != UINT64_MAX);
     p->down_say_ms =
         now_ms + (away_ms < MU_POLICY_AWAY_SAY_LATER_MS ? MU_POLICY_AWAY_SAY_MS : MU_POLICY_AWAY_SAY_LATER_MS);
     if (p->down_until_ms > now_ms)
@@ -304,7 +311,7 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
-    p->serve = false;
+    p->serve_until_ms = 0;
     mu_policy_note(p, MU_NOTE_LOST, "its launcher was killed", out);
     if (p->workers == NONE) {
         if (p->phase == MU_POLICY_ASSIGNING)
@@ -386,7 +393,7 @@ static void take(struct mu_policy *p, const struct mu_policy_event *event, struc
         if (p->phase == MU_POLICY_LEAVING)
             mu_policy_left(p, event->now_ms, out);
         else if (p->membership == IS_LEAVING)
-            p->membership = NO_MEMBER;
+            mu_policy_set_membership(p, NO_MEMBER);
         break;
     case MU_POLICY_ON_FAILED:
         mu_policy_on_failed(p, event, out);

@@ -176,7 +176,7 @@ void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event,
 {
     const char *why = event->text == NULL ? "lost a node" : event->text;
 
-    bool without_store = p->charge == CHARGING && (p->down || p->gone);
+    bool without_store = p->charge == CHARGING && (p->down_ms != UINT64_MAX || p->gone);
 
     if (p->fate == BUDGET && (p->phase == MU_POLICY_FAILING || without_store))
         be_free(p, why, out);

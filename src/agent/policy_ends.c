@@ -75,19 +75,19 @@ void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char 
 
     effect->note = note;
     effect->text = why;
-    p->noted = note != MU_NOTE_AGAIN;
+    if (p->membership == MAY_BE_MEMBER || p->membership == HAS_SAID_WHY)
+        mu_policy_set_membership(p, note == MU_NOTE_AGAIN ? MAY_BE_MEMBER : HAS_SAID_WHY);
 }
 
 void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
     if (p->membership == IS_LEAVING)
         return;
-    assert(p->membership == MAY_BE_MEMBER);
-    if (!p->noted)
+    if (p->membership == MAY_BE_MEMBER)
         mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
     (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
     (void)mu_policy_emit(out, MU_POLICY_DO_LEAVE);
-    p->membership = IS_LEAVING;
+    mu_policy_set_membership(p, IS_LEAVING);
     p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
 }
 
@@ -116,21 +116,21 @@ void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
 
 /* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it.
  */
-static void serve(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+static void serve(struct mu_policy *p, struct mu_policy_effects *out)
 {
     mu_policy_say(p, out, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
                   p->joined.serves ? "rendezvous" : "workers'");
     (void)mu_policy_emit(out, MU_POLICY_DO_LINGER);
     if (p->joined.serves)
         (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
-    mu_policy_enter(p, MU_POLICY_SERVING, p->serve_until_ms != 0 ? p->serve_until_ms : now_ms + MU_POLICY_SERVE_MS);
+    mu_policy_enter(p, MU_POLICY_SERVING, p->serve_until_ms);
 }
 
 void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
 {
-    p->membership = NO_MEMBER;
-    if (p->serve)
-        serve(p, now_ms, out);
+    mu_policy_set_membership(p, NO_MEMBER);
+    if (p->serve_until_ms != 0)
+        serve(p, out);
     else
         mu_policy_end(p, now_ms, out);
 }
@@ -211,7 +211,6 @@ static void ask_why(struct mu_policy *p, uint64_t now_ms)
 static void decide_peer_failed(struct mu_policy *p, const struct muster_error *error)
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
-    p->graceful = true;
     p->outcome.error = *error;
     p->outcome.error.code = MUSTER_ERDZV_CLOSED;
 }
@@ -246,13 +245,13 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error, u
         mu_policy_say(p, out, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
         p->outcome.error = *error;
-        p->membership = NO_MEMBER;
+        mu_policy_set_membership(p, NO_MEMBER);
         mu_policy_end(p, now_ms, out);
         return;
     }
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
-    if (p->down && p->down_until_ms == 0) /* else the rendezvous has said it */
+    if (p->down_ms != UINT64_MAX && p->down_until_ms == 0) /* else the rendezvous has said it */
         (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
                       (now_ms - p->down_ms) / 1000);
     if (error->code == MUSTER_ERDZV_CLOSED)
@@ -278,7 +277,7 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
     struct mu_verdict_reader reader = { .round = p->joined.round, .tag = p->joined.tag };
     bool known = there && mu_verdict_read(answer->value, &verdict) && mu_verdict_is_credible(&verdict, &reader);
 
-    p->membership = NO_MEMBER;
+    mu_policy_set_membership(p, NO_MEMBER);
     mu_asks_drop(&p->asks);
     if (there && !known)
         mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it", out);
@@ -288,7 +287,7 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
         add_reason(&p->outcome.error, "the job has failed: ", untold_cause(p, &verdict));
     else if (p->peer_failed[0] != '\0')
         add_reason(&p->outcome.error, "the job did not restart", "");
-    if (known && verdict.succeeded && p->graceful) /* a spare after all */
+    if (known && verdict.succeeded && p->error.code == MUSTER_ERDZV_GRACEFUL_EXIT) /* a spare after all */
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {
         mu_policy_say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
@@ -303,7 +302,7 @@ static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
     if (p->phase == MU_POLICY_LEAVING)
         mu_policy_left(p, now_ms, out);
     else if (p->phase == MU_POLICY_STOPPING && p->membership == IS_LEAVING)
-        p->membership = NO_MEMBER;
+        mu_policy_set_membership(p, NO_MEMBER);
 }
 
 static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
@@ -395,17 +394,15 @@ void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *ev
     if (p->phase != MU_POLICY_FINISHING)
         return;
     mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
-    if (event->text != NULL) {
+    if (event->text != NULL)
         mu_policy_say(p, out, good ? MUSTER_LOG_INFO : MUSTER_LOG_WARNING, "%.*s", TEXT_SHOWN_MAX * 2, event->text);
-    }
     if (good) {
         mu_policy_linger(p, event->now_ms, out);
         return;
     }
-    p->serve = p->joined.serves && event->end != MU_COMPLETION_END_TIMEOUT;
-    if (event->end == MU_COMPLETION_END_AWAY && !p->joined.serves && p->joined.serves_workers) {
-        p->serve = true;
+    if (p->joined.serves && event->end != MU_COMPLETION_END_TIMEOUT)
+        p->serve_until_ms = event->now_ms + MU_POLICY_SERVE_MS;
+    else if (p->joined.serves_workers && event->end == MU_COMPLETION_END_AWAY)
         p->serve_until_ms = p->barrier_ms == UINT64_MAX ? UINT64_MAX : p->done_ms + p->barrier_ms;
-    }
     mu_policy_leave(p, event->now_ms, out);
 }

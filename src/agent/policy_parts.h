@@ -19,6 +19,7 @@ enum what { BUDGET_SET, VERDICT_LOOK, VERDICT_GET };
 enum membership {
     NO_MEMBER,
     MAY_BE_MEMBER, /* JOIN was said */
+    HAS_SAID_WHY,  /* ... and the others can read why we leave the round for good */
     IS_LEAVING,    /* LEAVE was said */
 };
 
@@ -52,11 +53,9 @@ struct mu_policy {
     /* The rendezvous. */
     struct mu_policy_joined joined;
     enum membership membership;
-    bool noted;              /* the others can read why we leave the round for good */
     uint64_t leave_until_ms; /* IS_LEAVING: so long it may take */
     bool closed;             /* no round can follow */
-    bool down;               /* the store is away */
-    uint64_t down_ms;        /* ... since then */
+    uint64_t down_ms;        /* since when the store is away; UINT64_MAX: it is there */
     uint64_t down_until_ms;  /* ... and is waited for until then; 0: nobody knows */
     uint64_t down_say_ms;    /* when that is said again; UINT64_MAX: never */
     char down_why[MU_POLICY_TEXT_MAX];
@@ -69,11 +68,9 @@ struct mu_policy {
     int64_t leftovers;
     char unkilled[MU_POLICY_TEXT_MAX];    /* what they are */
     char peer_failed[MU_POLICY_TEXT_MAX]; /* a worker of somebody else, and no round has followed yet */
-    bool graceful;                        /* the rendezvous takes us for a spare of a job that is closed */
     char signal_name[MU_SIGNAL_NAME_MAX];
     struct mu_signals_seen signals; /* that are handled */
-    bool serve;                     /* after leaving: a store is in our process, and others still need it */
-    uint64_t serve_until_ms;        /* ... but no longer than until then; 0: MU_POLICY_SERVE_MS */
+    uint64_t serve_until_ms;        /* after leaving, a store in our process is there for the others; 0: it is not */
     uint64_t done_ms;               /* when our workers had succeeded */
     int64_t base_rank, failed_rank; /* failed_rank: of the first that has; -1: a worker of another node */
     char failure[MU_POLICY_TEXT_MAX];
@@ -94,12 +91,12 @@ struct mu_policy {
     char foreign[MU_FOREIGN_TEXT_MAX];
 
     /* For records and metrics. */
-    uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms, restart_ms;
-    bool restarting;
+    uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms;
+    uint64_t restart_ms; /* since when there are no workers of the last round; UINT64_MAX: this is the first */
     char why[MU_POLICY_TEXT_MAX], text[MU_POLICY_TEXT_MAX];
     char lines[LINES_MAX][MU_POLICY_TEXT_MAX]; /* of this step */
     size_t lines_count;
-    struct muster_error error; /* of a record */
+    struct muster_error error; /* of the last record that has one */
 };
 
 /* policy.c */
@@ -114,6 +111,7 @@ struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_polic
                                               struct mu_policy_effects *out);
 void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms);
+void mu_policy_set_membership(struct mu_policy *p, enum membership membership);
 /* A value of another kind in a key of the job (without its prefix); `next`: what is done about it. */
 void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
                            const char *next, struct mu_policy_effects *out);

@@ -12,7 +12,7 @@ void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
     p->charge = UNCHARGED;
     p->charge_until_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
-    p->membership = MAY_BE_MEMBER;
+    mu_policy_set_membership(p, MAY_BE_MEMBER);
     p->join_ms = p->initialize_ms = now_ms;
     mu_policy_enter(p, MU_POLICY_JOINING, UINT64_MAX);
     (void)mu_policy_emit(out, MU_POLICY_DO_JOIN);
@@ -22,8 +22,7 @@ void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effec
 void mu_policy_join_again(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out)
 {
     (void)snprintf(p->why, sizeof p->why, "%s", why);
-    p->restarting = true;
-    p->restart_ms = p->restart_ms == 0 ? now_ms : p->restart_ms;
+    p->restart_ms = p->restart_ms == UINT64_MAX ? now_ms : p->restart_ms;
     (void)mu_policy_emit(out, MU_POLICY_DO_ASSIGN_STOP);
     (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
     mu_policy_join(p, now_ms, out);
@@ -35,7 +34,6 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
         return;
     p->joined = *event->joined;
     p->closed = false;
-    p->noted = false;
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
     p->watch = (struct mu_completion_start){ .round = p->joined.round,
                                              .tag = p->joined.tag,
@@ -91,8 +89,8 @@ void mu_policy_on_assigned(struct mu_policy *p, const struct mu_policy_event *ev
     p->failure[0] = '\0';
     mu_policy_enter(p, MU_POLICY_STARTING, UINT64_MAX);
     start = mu_policy_emit(out, MU_POLICY_DO_START_WORKERS);
-    start->ok = p->restarting;
-    start->number = p->restarting ? (int64_t)(event->now_ms - p->restart_ms) : 0;
+    start->ok = p->restart_ms != UINT64_MAX;
+    start->number = start->ok ? (int64_t)(event->now_ms - p->restart_ms) : 0;
 }
 
 /* ---- Stopping ---- */
@@ -126,7 +124,6 @@ void mu_policy_regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct 
 {
     p->failure[0] = '\0'; /* of a worker, while the others were being started: it did not end the round */
     p->fate = REJOIN;
-    p->restarting = true;
     p->restart_ms = now_ms;
     mu_policy_say(p, out, MUSTER_LOG_WARNING, "%.*s; restarting the group", TEXT_SHOWN_MAX * 2, p->why);
     if (p->phase == MU_POLICY_RUNNING) /* else there is no group yet */
@@ -170,7 +167,6 @@ static void worker_failed(struct mu_policy *p, enum mu_group_state state, uint64
     p->failed_as = state;
     say_failure(p, out);
     (void)snprintf(p->why, sizeof p->why, "%s", p->failure);
-    p->restarting = true;
     p->restart_ms = now_ms;
     mu_policy_observe(p, state, now_ms, out);
     mu_policy_stop(p, SIGTERM, p->grace_ms, now_ms, out);
@@ -235,10 +231,9 @@ void mu_policy_on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_WORKERS_START, -1, out);
     mu_policy_enter(p, MU_POLICY_RUNNING, UINT64_MAX);
     (void)mu_policy_emit(out, MU_POLICY_DO_LISTEN);
-    if (p->restarting)
+    if (p->restart_ms != UINT64_MAX)
         mu_policy_time_step(MU_METRICS_RESTART_WORKERS, true, p->restart_ms, now_ms, out);
-    p->restarting = false;
-    p->restart_ms = 0;
+    p->restart_ms = UINT64_MAX;
     mu_policy_observe(p, MU_GROUP_HEALTHY, now_ms, out);
     if (p->failure[0] != '\0')
         worker_failed(p, MU_GROUP_FAILED, now_ms, out);
