@@ -215,14 +215,14 @@ bool mu_agent_round_prefix(const struct mu_agent *a, char *text, size_t room)
     return true;
 }
 
-static struct mu_policy_joined joined_of(struct mu_agent *a, const struct muster_rdzv_event *event,
-                                         const struct mu_node *nodes, size_t count)
+static struct mu_round joined_of(struct mu_agent *a, const struct muster_rdzv_event *event, const struct mu_node *nodes,
+                                 size_t count)
 {
     bool all_ours = count > 0 || event->info->world_size == 1;
 
     for (size_t i = 0; nodes != NULL && i < count; i++)
         all_ours &= mu_node_is_ours(&nodes[i]);
-    return (struct mu_policy_joined){
+    return (struct mu_round){
         .round = job_round(a, event->info->round),
         .rank = event->info->rank,
         .world_size = event->info->world_size,
@@ -253,7 +253,7 @@ static void take_round(struct mu_agent *a, const struct muster_rdzv_event *event
 static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
 {
     struct mu_agent *a = ctx;
-    struct mu_policy_joined joined;
+    struct mu_round joined;
     struct mu_node *nodes;
     struct mu_job_event told = { .type = MU_JOB_ON_RDZV,
                                  .rdzv = event->type,

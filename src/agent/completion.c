@@ -197,7 +197,7 @@ static int reserve(struct mu_completion *f, int64_t world_size)
     return 0;
 }
 
-static void start_round(struct mu_completion *f, const struct mu_completion_start *start)
+static void start_round(struct mu_completion *f, const struct mu_round *start)
 {
     assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
     mu_completion_be_idle(f, MU_COMPLETION_WATCHING);

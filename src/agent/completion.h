@@ -55,7 +55,7 @@
 
 #include "agent/asks.h"
 #include "agent/restart_budget.h"
-#include "agent/vanished.h"
+#include "agent/round.h"
 #include "agent/verdict.h"
 
 #define MU_COMPLETION_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
@@ -93,13 +93,6 @@ enum mu_completion_state {
 
 const char *mu_completion_state_text(enum mu_completion_state value);
 
-struct mu_completion_start { /* borrowed */
-    int64_t round;           /* -1: the back end has no rounds, and tells nothing of its members */
-    uint64_t tag;            /* of its members */
-    int64_t rank, world_size;
-    bool all_ours, old_dialect, has_store;
-};
-
 enum mu_completion_event_type {
     MU_COMPLETION_ON_START,   /* start: a round was joined */
     MU_COMPLETION_ON_STOP,    /* the round is over for us: nothing is under way any more */
@@ -134,7 +127,7 @@ struct mu_completion_event { /* borrows what it points to */
     int64_t rank;  /* WORKER_FAILED: the worker's; WAITING: how many */
     enum mu_vanished_note note;
     bool settled; /* FAIL: what the round before costs; nobody of this one has to be asked */
-    const struct mu_completion_start *start;
+    const struct mu_round *start;
     const struct mu_completion_peer *lost;
     size_t lost_count;
     const char *text;

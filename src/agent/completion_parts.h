@@ -63,7 +63,7 @@ struct mu_completion {
     uint64_t barrier_ms;
 
     enum mu_completion_state state;
-    struct mu_completion_start start;
+    struct mu_round start;
     struct mu_asks asks;
     uint64_t deadline_ms; /* of the state */
     uint64_t wait_until_ms;

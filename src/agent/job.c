@@ -249,14 +249,14 @@ static void begin_round(struct mu_job *j, const struct mu_ranks_result *assigned
 static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
 {
     bool known = keep_members(&j->members, event->nodes, event->nodes_count) == 0;
-    struct mu_policy_joined joined = *event->joined;
+    struct mu_round joined = *event->joined;
     struct muster_error error = { 0 };
 
     joined.tag = known ? mu_round_tag(event->nodes, event->nodes_count) : 0;
-    joined.last = &j->last;
     j->round = joined.round;
     j->tag = joined.tag;
     find_missing(j);
+    joined.last = j->last;
     if (!known) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
                       joined.round);
@@ -579,7 +579,7 @@ static bool take_key_gc(const struct mu_ask *ask, struct mu_job_effect *out)
     return true;
 }
 
-static void begin_assigning(struct mu_job *j, const struct mu_ranks_start *assign, uint64_t now_ms)
+static void begin_assigning(struct mu_job *j, const struct mu_round *assign, uint64_t now_ms)
 {
     struct mu_key_gc_round round = {
         .round = assign->round, .tag = assign->tag, .rank = assign->rank, .world_size = assign->world_size
@@ -595,7 +595,7 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
 {
     struct mu_completion_event told = {
         .round = -1,
-        .start = effect->watch,
+        .start = effect->joined,
         .rank = effect->number,
         .note = effect->note,
         .settled = effect->ok,
@@ -605,7 +605,7 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
     *out = (struct mu_job_effect){ .type = MU_JOB_DO_POLICY, .policy = effect };
     switch (effect->type) {
     case MU_POLICY_DO_ASSIGN:
-        begin_assigning(j, effect->assign, now_ms);
+        begin_assigning(j, effect->joined, now_ms);
         return false;
     case MU_POLICY_DO_ASSIGN_STOP:
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_STOP }, now_ms);

@@ -33,7 +33,7 @@ struct mu_job_event { /* borrows what it points to, until mu_job_next() has retu
     enum mu_job_event_type type;
     enum muster_rdzv_event_type rdzv;
     int64_t round;
-    const struct mu_policy_joined *joined; /* without tag and last, which the job knows */
+    const struct mu_round *joined; /* without tag and last, which the job knows */
     const struct mu_node
         *nodes; /* JOINED: the members by rank; PEERS_LOST, WAITING: who. NULL: there was no memory for them */
     enum muster_rdzv_request request; /* FAILED */

@@ -122,24 +122,11 @@ enum mu_policy_event_type {
 
 const char *mu_policy_event_text(enum mu_policy_event_type value);
 
-struct mu_policy_joined {
-    int64_t round; /* -1: the back end has no rounds */
-    uint64_t tag;  /* of its members */
-    int64_t rank, world_size;
-    bool all_ours;                    /* no PyTorch member in the round; false if not known */
-    bool old_dialect;                 /* PyTorch's agents are 1.13 to 2.3 */
-    bool has_store;                   /* there is a store for the agents of the round */
-    bool needs_master;                /* it came without MASTER_ADDR and MASTER_PORT */
-    bool serves;                      /* the rendezvous store runs in our process; LINGER is answered */
-    bool serves_workers;              /* the same of the workers' store, which other nodes use */
-    const struct mu_settlement *last; /* the last round whose ranks were assigned; NULL: nothing is known of it */
-};
-
 struct mu_policy_event { /* borrows what it points to */
     enum mu_policy_event_type type;
     uint64_t now_ms;
     int64_t round; /* -1: not known */
-    const struct mu_policy_joined *joined;
+    const struct mu_round *joined;
     const struct mu_ranks_result *ranks;
     int64_t number; /* also of BACKEND_DOWN: members that are lost with it, which is heard next */
     bool ok;
@@ -159,9 +146,9 @@ struct mu_policy_event { /* borrows what it points to */
 #define MU_POLICY_EFFECTS(X)                                                                                           \
     X(JOIN, "join")     /* the handler's; an old round is left by it */                                                \
     X(LEAVE, "leave")   /* the handler's */                                                                            \
-    X(ASSIGN, "assign") /* start the ranks machine: assign */                                                          \
+    X(ASSIGN, "assign") /* start the ranks machine: joined */                                                          \
     X(ASSIGN_STOP, "stop assigning")                                                                                   \
-    X(WATCH, "watch") /* start the completion machine: watch */                                                        \
+    X(WATCH, "watch") /* start the completion machine: joined */                                                       \
     X(WATCH_STOP, "stop watching")                                                                                     \
     X(LISTEN, "listen")       /* the completion machine's LISTEN */                                                    \
     X(TELL_FAILED, "tell")    /* the completion machine's WORKER_FAILED: number, the worker's rank; text */            \
@@ -225,8 +212,7 @@ struct mu_policy_outcome {
 
 struct mu_policy_effect { /* borrows from the machine, until its next step */
     enum mu_policy_effect_type type;
-    const struct mu_ranks_start *assign;
-    const struct mu_completion_start *watch;
+    const struct mu_round *joined; /* ASSIGN, WATCH */
     int signal;
     uint64_t grace_ms;
     struct mu_ask ask;

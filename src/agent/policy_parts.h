@@ -51,7 +51,7 @@ struct mu_policy {
     uint64_t deadline_ms; /* of the phase */
 
     /* The rendezvous. */
-    struct mu_policy_joined joined;
+    struct mu_round joined;
     enum membership membership;
     uint64_t leave_until_ms; /* IS_LEAVING: so long it may take */
     bool closed;             /* no round can follow */
@@ -59,8 +59,6 @@ struct mu_policy {
     uint64_t down_until_ms;  /* ... and is waited for until then; 0: nobody knows */
     uint64_t down_say_ms;    /* when that is said again; UINT64_MAX: never */
     char down_why[MU_POLICY_TEXT_MAX];
-    struct mu_ranks_start assign;
-    struct mu_completion_start watch;
 
     /* The workers. */
     bool ever_started;

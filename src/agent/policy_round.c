@@ -35,31 +35,13 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
     p->joined = *event->joined;
     p->closed = false;
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(event->now_ms - p->join_ms), out);
-    p->watch = (struct mu_completion_start){ .round = p->joined.round,
-                                             .tag = p->joined.tag,
-                                             .rank = p->joined.rank,
-                                             .world_size = p->joined.world_size,
-                                             .all_ours = p->joined.all_ours,
-                                             .old_dialect = p->joined.old_dialect,
-                                             .has_store = p->joined.has_store };
-    p->assign = (struct mu_ranks_start){ .round = p->joined.round,
-                                         .tag = p->joined.tag,
-                                         .rank = p->joined.rank,
-                                         .world_size = p->joined.world_size,
-                                         .all_ours = p->joined.all_ours,
-                                         .old_dialect = p->joined.old_dialect,
-                                         .has_store = p->joined.has_store,
-                                         .needs_master = p->joined.needs_master,
-                                         .own_count = p->own,
-                                         .count_min = p->known,
-                                         .max_restarts = p->max_restarts };
-    if (p->joined.last != NULL) {
-        p->assign.last = *p->joined.last;
-        memcpy(p->assign.last.failure, p->claim, sizeof p->claim);
-        memcpy(p->assign.last.loss, p->loss, sizeof p->loss);
-    }
-    mu_policy_emit(out, MU_POLICY_DO_WATCH)->watch = &p->watch;
-    mu_policy_emit(out, MU_POLICY_DO_ASSIGN)->assign = &p->assign;
+    p->joined.own_count = p->own;
+    p->joined.count_min = p->known;
+    p->joined.max_restarts = p->max_restarts;
+    memcpy(p->joined.last.failure, p->claim, sizeof p->claim);
+    memcpy(p->joined.last.loss, p->loss, sizeof p->loss);
+    mu_policy_emit(out, MU_POLICY_DO_WATCH)->joined = &p->joined;
+    mu_policy_emit(out, MU_POLICY_DO_ASSIGN)->joined = &p->joined;
     p->assign_ms = event->now_ms;
     mu_policy_enter(p, MU_POLICY_ASSIGNING, UINT64_MAX);
 }

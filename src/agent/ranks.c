@@ -529,7 +529,7 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
 
 static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
 {
-    const struct mu_ranks_start *start = event->start;
+    const struct mu_round *start = event->start;
 
     assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
     mu_ranks_end(r, MU_RANKS_IDLE);

@@ -33,7 +33,7 @@
 
 #include "agent/asks.h"
 #include "agent/restart_budget.h"
-#include "agent/settlement.h"
+#include "agent/round.h"
 
 #define MU_RANKS_TIMEOUT_MS 300000 /* for all of it, if the config says nothing else; as PyTorch's */
 #define MU_RANKS_AGAIN_MS 10000    /* for what rank 0 tells, once the store was away: it may have told it before */
@@ -63,20 +63,6 @@ enum mu_ranks_state {
 
 const char *mu_ranks_state_text(enum mu_ranks_state value);
 
-struct mu_ranks_start {        /* borrowed */
-    int64_t round;             /* -1: the back end has no rounds */
-    uint64_t tag;              /* of its members */
-    int64_t rank, world_size;  /* of the group: agents */
-    bool all_ours;             /* no PyTorch member in the round; false if that is not known */
-    bool old_dialect;          /* PyTorch's agents are 1.13 to 2.3 */
-    bool has_store;            /* false: only a world of one, or identical workers, can be ranked */
-    bool needs_master;         /* JOINED came without MASTER_ADDR: rank 0 is PyTorch 1.13 */
-    int64_t own_count;         /* restarts that we count ourselves: used if the job's count is not */
-    int64_t count_min;         /* the job's count is not below this, as far as we know */
-    int64_t max_restarts;      /* of the job: if a charge would make it more, there is no round */
-    struct mu_settlement last; /* the round before, as far as this node knows */
-};
-
 struct mu_ranks_result {
     int64_t count;                        /* TORCHELASTIC_RESTART_COUNT */
     bool shared;                          /* it is the job's, and so is the budget */
@@ -96,7 +82,7 @@ enum mu_ranks_event_type {
 struct mu_ranks_event { /* borrows what it points to */
     enum mu_ranks_event_type type;
     uint64_t now_ms;
-    const struct mu_ranks_start *start;
+    const struct mu_round *start;
     struct mu_answer answer;
 };
 

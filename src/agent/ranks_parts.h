@@ -57,7 +57,7 @@ struct mu_ranks {
     uint64_t timeout_ms;
 
     enum mu_ranks_state state;
-    struct mu_ranks_start start;
+    struct mu_round start;
     uint64_t start_ms, deadline_ms, again_ms;
     struct mu_asks asks;
     int64_t cursor; /* the next one of the ranks that are asked about; SETTLING: of last.missing */

@@ -259,7 +259,7 @@ static void on_news(struct agent *a, void *what, uint64_t number)
 {
     const struct news *news = what;
     struct mu_node nodes[AGENTS_MAX];
-    struct mu_policy_joined joined = {
+    struct mu_round joined = {
         .round = news->round,
         .rank = news->rank,
         .world_size = (int64_t)news->ids_count,

@@ -189,22 +189,22 @@ static const char *vanish_named(struct scene *s, int64_t rank, const char *name)
                                                  .text = "no heartbeat for 15 s" });
 }
 
-static struct mu_completion_start ours(int64_t world_size)
+static struct mu_round ours(int64_t world_size)
 {
-    return (struct mu_completion_start){
+    return (struct mu_round){
         .round = 3, .tag = 0xab, .rank = 1, .world_size = world_size, .all_ours = true, .has_store = true
     };
 }
 
-static struct mu_completion_start mixed(int64_t world_size)
+static struct mu_round mixed(int64_t world_size)
 {
-    struct mu_completion_start round = ours(world_size);
+    struct mu_round round = ours(world_size);
 
     round.all_ours = false;
     return round;
 }
 
-static const char *start(struct scene *s, struct mu_completion_start round)
+static const char *start(struct scene *s, struct mu_round round)
 {
     return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_START, .start = &round });
 }
@@ -241,7 +241,7 @@ static void who_leaves_a_round_says_why_first(void **state)
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
     (void)start(s, mixed(2));
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), "set " T "left/1=left: SIGTERM");
-    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
     assert_string_equal(noting(s, MU_NOTE_LEFT, "SIGTERM"), ""); /* nobody would read it */
     (void)start(s, ours(2)); /* it is as good as killed: that is no answer to a failure */
     assert_string_equal(noting(s, MU_NOTE_LOST, "killed"), "set " T "left/1=lost: killed");
@@ -324,9 +324,9 @@ static void a_will_is_there_while_the_others_would_miss_us(void **state)
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_FAIL);
     assert_string_equal(will(s), "");
-    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
     assert_string_equal(will(s), ""); /* nobody would read it */
-    (void)start(s, (struct mu_completion_start){ .round = -1, .world_size = 2, .all_ours = true, .has_store = true });
+    (void)start(s, (struct mu_round){ .round = -1, .world_size = 2, .all_ours = true, .has_store = true });
     assert_string_equal(will(s), ""); /* there are no notes without rounds */
 }
 
@@ -402,7 +402,7 @@ static void a_counter_alone_ends_nothing(void **state)
 static void another_round_of_the_same_number_has_other_keys(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start other = ours(2);
+    struct mu_round other = ours(2);
 
     other.tag = 0xcd;
     (void)start(s, other);
@@ -485,7 +485,7 @@ static void without_any_wait_the_mark_is_written_all_the_same(void **state)
 static void back_ends_without_rounds_have_the_barrier_only(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = ours(2);
+    struct mu_round round = ours(2);
 
     round.round = -1;
     (void)start(s, round);
@@ -501,7 +501,7 @@ static void back_ends_without_rounds_have_the_barrier_only(void **state)
 static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = { .round = 3, .world_size = 1 };
+    struct mu_round round = { .round = 3, .world_size = 1 };
 
     (void)start(s, round);
     assert_string_equal(done(s), "close");
@@ -514,7 +514,7 @@ static void back_ends_without_a_store_are_closed_by_a_lone_node(void **state)
 static void in_1_13_there_is_a_key_for_each(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = ours(3);
+    struct mu_round round = ours(3);
 
     round.old_dialect = true;
     round.all_ours = false;
@@ -666,7 +666,7 @@ static void a_stock_member_is_lost_after_a_second_look(void **state)
 static void a_1_13_member_is_asked_for_by_its_key(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = ours(3);
+    struct mu_round round = ours(3);
 
     round.all_ours = false;
     round.old_dialect = true;
@@ -847,7 +847,7 @@ static void what_is_no_verdict_is_told_and_replaced(void **state)
     struct scene *s = *state;
 
     for (size_t i = 0; i < COUNT(foreign); i++) {
-        (void)start(s, (struct mu_completion_start){
+        (void)start(s, (struct mu_round){
                            .round = 3, .tag = 0xab, .rank = 1, .world_size = 2, .all_ours = true, .has_store = true });
         (void)done(s);
         (void)number(s, 2);
@@ -904,7 +904,7 @@ static void a_round_that_the_job_has_left_behind_cannot_fail_it(void **state)
 static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = ours(2);
+    struct mu_round round = ours(2);
 
     (void)start(s, round);
     (void)simple(s, MU_COMPLETION_ON_CLOSED);
@@ -917,7 +917,7 @@ static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
 static void a_close_that_fails_leaves_a_success_what_it_is(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = { .round = 3, .world_size = 1 };
+    struct mu_round round = { .round = 3, .world_size = 1 };
     struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
 
     (void)start(s, round);
@@ -1059,7 +1059,7 @@ static void nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come(voi
     (void)start(s, mixed(2)); /* nobody listens where PyTorch is: only who finds us gone reads why */
     assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "");
     assert_string_equal(worker_failed(s), "set " T "left/1=again: exit code 3");
-    (void)start(s, (struct mu_completion_start){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1, .all_ours = true, .has_store = true });
     assert_string_equal(simple(s, MU_COMPLETION_ON_LISTEN), "");
     assert_string_equal(worker_failed(s), "");
     (void)start(s, ours(2));
@@ -1277,7 +1277,7 @@ static void a_look_at_the_marks_ends_with_the_first_that_is_missing(void **state
 static void in_1_13_marks_are_set_again_as_well(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = mixed(3);
+    struct mu_round round = mixed(3);
 
     round.old_dialect = true;
     round.rank = 0;
@@ -1362,7 +1362,7 @@ static void a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it(void
 static void a_store_of_its_own_may_be_started_again(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = ours(1);
+    struct mu_round round = ours(1);
 
     round.rank = 0;
     (void)start(s, round);
@@ -1468,7 +1468,7 @@ static void a_store_that_was_silent_before_has_as_long_once_we_are_done(void **s
 static void where_nobody_tells_of_the_store_it_is_looked_at(void **state)
 {
     struct scene *s = *state;
-    struct mu_completion_start round = mixed(2);
+    struct mu_round round = mixed(2);
 
     round.round = -1;
     (void)start(s, round);
@@ -1666,7 +1666,7 @@ static void live(struct mu_rng *rng, uint64_t deaths)
     world_ms = T0;
     nodes_count = 1 + (size_t)mu_rng_below(rng, NODES);
     for (size_t i = 0; i < nodes_count; i++) {
-        struct mu_completion_start round = ours((int64_t)nodes_count);
+        struct mu_round round = ours((int64_t)nodes_count);
 
         nodes[i] = (struct node){ .completion = NULL };
         round.rank = (int64_t)i;

@@ -121,7 +121,7 @@ static const char *answer(struct scene *s, struct mu_answer given)
 
 static const char *join(struct scene *s, size_t world_size)
 {
-    struct mu_policy_joined joined = {
+    struct mu_round joined = {
         .round = 3, .rank = 0, .world_size = (int64_t)world_size, .all_ours = true, .has_store = true
     };
 
@@ -322,7 +322,7 @@ static void a_request_that_cannot_be_made_is_answered_all_the_same(void **state)
 /* Its keys would be those of another round. */
 static void a_round_whose_members_there_is_no_memory_for_is_left(void **state)
 {
-    struct mu_policy_joined joined = { .round = 3, .world_size = 2, .all_ours = true, .has_store = true };
+    struct mu_round joined = { .round = 3, .world_size = 2, .all_ours = true, .has_store = true };
     struct scene *s = *state;
     struct mu_job_effect effect;
     bool ended = false;
@@ -643,11 +643,11 @@ static bool somebody_joins(void)
 static void rendezvous(struct agent *a)
 {
     struct muster_error error = { .code = MUSTER_ERDZV_CLOSED, .text = "closed" };
-    struct mu_policy_joined joined = { .round = a->round,
-                                       .rank = a->rank,
-                                       .world_size = (int64_t)job.members_count[a->round],
-                                       .all_ours = true,
-                                       .has_store = true };
+    struct mu_round joined = { .round = a->round,
+                               .rank = a->rank,
+                               .world_size = (int64_t)job.members_count[a->round],
+                               .all_ours = true,
+                               .has_store = true };
     struct mu_node members[AGENTS];
 
     if (a->seat == LEAVING) {

@@ -205,7 +205,7 @@ static const char *fails(struct scene *s, enum muster_rdzv_request request, int 
         s, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED, .round = -1, .request = request, .error = &error });
 }
 
-static const char *joined_as(struct scene *s, struct mu_policy_joined joined)
+static const char *joined_as(struct scene *s, struct mu_round joined)
 {
     return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &joined });
 }
@@ -213,7 +213,7 @@ static const char *joined_as(struct scene *s, struct mu_policy_joined joined)
 static const char *joined(struct scene *s, int64_t round)
 {
     return joined_as(
-        s, (struct mu_policy_joined){
+        s, (struct mu_round){
                .round = round, .tag = 0xab, .rank = 1, .world_size = 2, .all_ours = true, .has_store = true });
 }
 
@@ -1208,7 +1208,7 @@ static void what_we_know_of_the_count_goes_with_us(void **state)
 {
     struct scene *s = *state;
     struct mu_settlement last = { .known = true, .round = 7 };
-    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = &last };
+    struct mu_round in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = last };
     struct mu_policy_event event = { .type = MU_POLICY_ON_JOINED, .now_ms = T0, .joined = &in };
     struct mu_policy_effects effects;
 
@@ -1220,10 +1220,10 @@ static void what_we_know_of_the_count_goes_with_us(void **state)
     (void)stopped(s);
     mu_policy_step(s->policy, &event, &effects);
     assert_int_equal(effects.items[effects.count - 1].type, MU_POLICY_DO_ASSIGN);
-    assert_int_equal(effects.items[effects.count - 1].assign->count_min, 3);
-    assert_int_equal(effects.items[effects.count - 1].assign->own_count, 4);
-    assert_string_equal(effects.items[effects.count - 1].assign->last.failure, "rank 3's failure on me");
-    assert_int_equal(effects.items[effects.count - 1].assign->last.round, 7);
+    assert_int_equal(effects.items[effects.count - 1].joined->count_min, 3);
+    assert_int_equal(effects.items[effects.count - 1].joined->own_count, 4);
+    assert_string_equal(effects.items[effects.count - 1].joined->last.failure, "rank 3's failure on me");
+    assert_int_equal(effects.items[effects.count - 1].joined->last.round, 7);
 }
 
 /* As rank 0 we have found that the round before was one too many. */
@@ -1273,7 +1273,7 @@ static void what_was_told_as_the_cause_goes_with_us(void **state)
 {
     struct scene *s = *state;
     struct mu_settlement last = { .known = true, .round = 0 };
-    struct mu_policy_joined in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = &last };
+    struct mu_round in = { .round = 1, .world_size = 2, .all_ours = true, .has_store = true, .last = last };
     struct mu_policy_event event = { .type = MU_POLICY_ON_JOINED, .now_ms = T0, .joined = &in };
     struct mu_policy_effects effects;
 
@@ -1285,14 +1285,14 @@ static void what_was_told_as_the_cause_goes_with_us(void **state)
     assert_non_null(strstr(stopped(s), "fail job"));
     assert_string_equal(lost(s), "join");
     mu_policy_step(s->policy, &event, &effects);
-    assert_string_equal(effects.items[effects.count - 1].assign->last.loss, "b");
-    assert_int_equal(effects.items[effects.count - 1].assign->max_restarts, 0);
+    assert_string_equal(effects.items[effects.count - 1].joined->last.loss, "b");
+    assert_int_equal(effects.items[effects.count - 1].joined->max_restarts, 0);
     (void)assigned(s, 0, true);
     (void)simple(s, MU_POLICY_ON_STARTED);
     (void)removed(s, 1); /* it was we who were lost */
     (void)stopped(s);
     mu_policy_step(s->policy, &event, &effects);
-    assert_string_equal(effects.items[effects.count - 1].assign->last.loss, "lost me, which is back");
+    assert_string_equal(effects.items[effects.count - 1].joined->last.loss, "lost me, which is back");
 }
 
 static void with_a_stock_member_each_counts_its_own(void **state)
@@ -1419,8 +1419,8 @@ static void serving_scene(struct scene *s, bool fails)
 {
     configure(s, 0);
     (void)simple(s, MU_POLICY_ON_RUN);
-    (void)joined_as(s, (struct mu_policy_joined){
-                           .tag = 0xab, .world_size = 2, .all_ours = true, .has_store = true, .serves = true });
+    (void)joined_as(
+        s, (struct mu_round){ .tag = 0xab, .world_size = 2, .all_ours = true, .has_store = true, .serves = true });
     (void)assigned(s, 0, true);
     (void)simple(s, MU_POLICY_ON_STARTED);
     (void)exited(s, 0, true);
@@ -1462,7 +1462,7 @@ static void who_is_behind_leaves_and_has_succeeded(void **state)
     assert_string_equal(pass(s, T0 + MU_POLICY_LEAVE_MS), "end succeeded rc 0");
 }
 
-static void finish_as(struct scene *s, struct mu_policy_joined joined)
+static void finish_as(struct scene *s, struct mu_round joined)
 {
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)joined_as(s, joined);
@@ -1485,7 +1485,7 @@ static void who_is_done_and_cannot_reach_the_store_has_succeeded(void **state)
 
 static void who_serves_the_workers_of_others_stays_until_they_have_gone(void **state)
 {
-    const struct mu_policy_joined joined = {
+    const struct mu_round joined = {
         .tag = 0xab, .world_size = 2, .all_ours = true, .has_store = true, .serves_workers = true
     };
     struct scene *s = *state;
@@ -1795,12 +1795,12 @@ static void world_join_ends(struct world *w)
 {
     static const int codes[] = { MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CLOSED, MUSTER_ERDZV_GRACEFUL_EXIT };
     struct muster_error error = { .code = codes[dice(w, 3)], .text = "no" };
-    struct mu_policy_joined in = { .round = ++w->round,
-                                   .world_size = 2,
-                                   .all_ours = dice(w, 2) == 0,
-                                   .has_store = true,
-                                   .serves = dice(w, 2) == 0,
-                                   .serves_workers = dice(w, 2) == 0 };
+    struct mu_round in = { .round = ++w->round,
+                           .world_size = 2,
+                           .all_ours = dice(w, 2) == 0,
+                           .has_store = true,
+                           .serves = dice(w, 2) == 0,
+                           .serves_workers = dice(w, 2) == 0 };
 
     w->joining = false;
     if (dice(w, 12) == 0)

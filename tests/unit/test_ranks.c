@@ -94,18 +94,18 @@ static const char *step(struct scene *s, struct mu_ranks_event event)
     return s->trace;
 }
 
-static struct mu_ranks_start ours(int64_t round, int64_t rank, int64_t world_size)
+static struct mu_round ours(int64_t round, int64_t rank, int64_t world_size)
 {
-    return (struct mu_ranks_start){ .round = round,
-                                    .tag = 0xab,
-                                    .rank = rank,
-                                    .world_size = world_size,
-                                    .all_ours = true,
-                                    .has_store = true,
-                                    .max_restarts = 100 };
+    return (struct mu_round){ .round = round,
+                              .tag = 0xab,
+                              .rank = rank,
+                              .world_size = world_size,
+                              .all_ours = true,
+                              .has_store = true,
+                              .max_restarts = 100 };
 }
 
-static const char *start(struct scene *s, struct mu_ranks_start round)
+static const char *start(struct scene *s, struct mu_round round)
 {
     return step(s, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .now_ms = T0, .start = &round });
 }
@@ -152,7 +152,7 @@ static void rank_0_fixes_the_count_and_tells_it_with_the_ranks(void **state)
 static void the_others_are_told_their_ranks_and_the_count(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 1, 2);
+    struct mu_round round = ours(3, 1, 2);
 
     s->ranks = make("default", 2);
     round.count_min = 2;
@@ -170,7 +170,7 @@ static void the_others_are_told_their_ranks_and_the_count(void **state)
 static void another_round_of_the_same_number_has_other_keys(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 1, 2);
+    struct mu_round round = ours(3, 1, 2);
 
     s->ranks = make("default", 2);
     round.tag = 0xcd;
@@ -182,7 +182,7 @@ static void another_round_of_the_same_number_has_other_keys(void **state)
 static void a_count_never_goes_back(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
 
     s->ranks = make("default", 2);
     round.count_min = 2;
@@ -257,7 +257,7 @@ static void ranks_that_do_not_come_from_a_store_that_was_away_need_another_round
 static void with_a_stock_member_or_without_rounds_each_counts_its_own(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 1, 2);
+    struct mu_round round = ours(3, 1, 2);
 
     s->ranks = make("default", 2);
     round.all_ours = false;
@@ -293,7 +293,7 @@ static void identical_workers_exchange_nothing(void **state)
 static void without_a_store_only_a_world_of_one_has_ranks(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(0, 0, 1);
+    struct mu_round round = ours(0, 0, 1);
 
     s->ranks = make("default", 2);
     round.has_store = false;
@@ -326,7 +326,7 @@ static void rank_0_reads_all_and_tells_all(void **state)
 static void a_rank_0_of_1_13_is_asked_for_the_master(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(1, 1, 2);
+    struct mu_round round = ours(1, 1, 2);
 
     s->ranks = make("r1", 1);
     round.all_ours = false;
@@ -352,7 +352,7 @@ static void a_master_that_is_none_is_an_error(void **state)
 {
     static const char *const bad[][2] = { { "", "1" }, { "a b", "1" }, { "a", "0" }, { "a", "65536" }, { "a", "1x" } };
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(1, 1, 2);
+    struct mu_round round = ours(1, 1, 2);
 
     round.old_dialect = round.needs_master = true;
     round.all_ours = false;
@@ -550,7 +550,7 @@ static void who_does_not_come_is_named_at_the_deadline(void **state)
 static void a_static_node_that_waited_for_keys_of_1_13_hears_what_for(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start old = ours(-1, 0, 2);
+    struct mu_round old = ours(-1, 0, 2);
 
     old.old_dialect = true;
     s->ranks = make("r", 2);
@@ -681,12 +681,12 @@ struct member {
     int64_t size;
 };
 
-static void run_round(const struct member *members, size_t count, struct mu_ranks_start like, struct mu_rng *rng)
+static void run_round(const struct member *members, size_t count, struct mu_round like, struct mu_rng *rng)
 {
     size_t over = 0;
 
     for (size_t i = 0; i < count; i++) {
-        struct mu_ranks_start round = like;
+        struct mu_round round = like;
 
         agents[i] = (struct agent){ .ranks = make(members[i].role, members[i].size) };
         round.rank = (int64_t)i;
@@ -737,8 +737,7 @@ static void three_agents_with_two_roles_get_the_ranks_that_pytorch_gives(void **
     (void)state;
     for (int old_dialect = 0; old_dialect < 2; old_dialect++) {
         ask_store_clear(&store);
-        run_round(members, 3, (struct mu_ranks_start){ .round = -1, .old_dialect = old_dialect, .has_store = true },
-                  &rng);
+        run_round(members, 3, (struct mu_round){ .round = -1, .old_dialect = old_dialect, .has_store = true }, &rng);
         for (size_t i = 0; i < 3; i++) {
             assert_int_equal(agents[i].result.base_rank, wanted[i][0]);
             assert_int_equal(agents[i].result.world_size, wanted[i][1]);
@@ -753,7 +752,7 @@ static void three_agents_with_two_roles_get_the_ranks_that_pytorch_gives(void **
 static void with_a_pytorch_member_everything_is_written_as_it_writes_it(void **state)
 {
     static const struct member members[] = { { "default", 2 }, { "default", 1 } };
-    struct mu_ranks_start like = ours(0, 0, 1);
+    struct mu_round like = ours(0, 0, 1);
     struct mu_rng rng = mu_rng_seeded(1);
 
     (void)state;
@@ -806,7 +805,7 @@ static void a_claimed_failure_is_charged_unless_a_member_of_that_round_was_lost(
           "lost n9; rank 12's failure on n3 is a consequence; restarting with 1 node, no restart charged" },
     };
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
     char text[512];
 
     s->ranks = make("default", 2);
@@ -831,7 +830,7 @@ static void of_many_missing_members_all_are_judged(void **state)
 {
     enum { MISSING = 40 };
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
     char name[16], note[16];
     const char *asked;
 
@@ -862,7 +861,7 @@ static void a_store_that_does_not_answer_has_no_goodbye(void **state)
 {
     struct muster_error error = { .code = MUSTER_ELOST, .text = "reset" };
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
 
     s->ranks = make("default", 2);
     round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xcd };
@@ -905,7 +904,7 @@ static void a_new_rank_0_hears_from_the_others_who_is_missing(void **state)
 static void only_the_claimed_round_is_settled(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
 
     s->ranks = make("default", 2);
     round.last = (struct mu_settlement){ .known = true, .round = 2, .tag = 0xee };
@@ -925,7 +924,7 @@ static void only_the_claimed_round_is_settled(void **state)
 static void a_claim_outlives_the_store_that_had_it(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 1);
+    struct mu_round round = ours(3, 0, 1);
 
     s->ranks = make("default", 2);
     round.count_min = 4;
@@ -947,9 +946,9 @@ struct memory {
     bool claims;
 };
 
-static struct mu_ranks_start start_with(int64_t rank, struct memory memory)
+static struct mu_round start_with(int64_t rank, struct memory memory)
 {
-    struct mu_ranks_start round = ours(3, rank, 2);
+    struct mu_round round = ours(3, rank, 2);
 
     round.count_min = memory.count;
     round.last = (struct mu_settlement){ .known = memory.round >= 0, .round = memory.round, .tag = 0xcd };
@@ -998,7 +997,7 @@ static void a_claim_that_was_settled_is_not_charged_again(void **state)
 static void a_round_that_the_budget_does_not_allow_is_not_begun(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 2);
+    struct mu_round round = ours(3, 0, 2);
     const char *info = "{\"role\": \"default\", \"rank\": 1, \"local_world_size\": 1, \"count\": 4}";
 
     s->ranks = make("default", 1);
@@ -1026,7 +1025,7 @@ static void a_round_that_the_budget_does_not_allow_is_not_begun(void **state)
 static void what_was_told_as_free_is_not_charged(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start round = ours(3, 0, 2);
+    struct mu_round round = ours(3, 0, 2);
 
     s->ranks = make("default", 1);
     round.max_restarts = 4;
@@ -1044,7 +1043,7 @@ static void what_was_told_as_free_is_not_charged(void **state)
 static void a_claim_that_did_not_reach_the_store_is_charged(void **state)
 {
     struct scene *s = *state;
-    struct mu_ranks_start first = start_with(0, (struct memory){ 1, 4, true });
+    struct mu_round first = start_with(0, (struct memory){ 1, 4, true });
     struct mu_restart_budget budget = { .count = 4, .round = first.last.round, .tag = first.last.tag };
     char uncharged[MU_RESTART_BUDGET_MAX];
 
@@ -1063,7 +1062,7 @@ static void any_world_is_ranked_as_it_should_be(void **state)
 
     (void)state;
     for (unsigned n = 0; n < 300; n++) {
-        struct mu_ranks_start like = ours((int64_t)mu_rng_below(&rng, 3) - 1, 0, 1);
+        struct mu_round like = ours((int64_t)mu_rng_below(&rng, 3) - 1, 0, 1);
         size_t count = 1 + (size_t)mu_rng_below(&rng, 40);
         struct member members[40];
         char text[64];
