@@ -2,8 +2,8 @@
  *
  * Happy path: JOIN takes a turn; when it has come the document is read; the rules say "add me"; the changed copy is
  * written, the turn given on. Then the bell is parked and the document read now and then, until somebody has marked the
- * round complete; the digest of that document is settled, and the owner told. As a member: heartbeats, and whoever is
- * missing, waiting or closing is told.
+ * round complete; the digest of that document is settled, and the owner told. A member writes heartbeats, and tells of
+ * nodes that are missing, waiting or closing.
  *
  * A lost write brings the winner's document, on which the rules are asked again; the next write waits a random moment.
  * A failed request is tried again after a growing delay: whether a failed write took place shows in the next read, and
@@ -128,7 +128,7 @@ static void end_close(struct mu_rdzv *r)
     mu_rdzv_set_close(r, r->sights.doc.closed ? CLOSE_TOLD : CLOSE_NONE);
 }
 
-/* Whatever was under way has no meaning any more; a write of it may still take place. */
+/* Answers to what is under way are dropped; a write may still take place. */
 void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     r->maybe_in |= is_writing(r);

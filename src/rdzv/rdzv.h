@@ -1,33 +1,29 @@
-/* One node's part in a dynamic rendezvous: keeps its copy of the document, does what is asked of it (join, leave,
- * close) by the rules, keeps itself alive, judges who is dead, and tells what happened. Pure: events and the time come
- * in, effects go out.
+/* One node's part in a dynamic rendezvous: keeps a copy of the document, joins, leaves and closes by the rules, writes
+ * heartbeats, judges which members are dead, and tells what happened. Pure: events and the time come in, effects go
+ * out.
  *
  *   IDLE --join--> LEAVING the old round --> JOINING --complete, and me in it--> settling --> MEMBER
  *     ^               (turn, write)          (turn, write, wait)                                |
  *     |                                                                 join, leave, close, removed, failed
  *     +-----------------------------------------------------------------------------------------+
  *
- * At most one read or write, one park and one turn request are under way; an answer to another id is dropped. Whatever
- * happens, mu_rdzv_deadline_ms() says when time must pass next.
+ * At most one read or write, one park and one turn request are under way; an answer to another id is dropped.
+ * mu_rdzv_deadline_ms() always says when time must pass next.
  *
- * What is believed: a document that can be read, whoever wrote it, with its round, members and heartbeats. One of a
- * lower round, or one without us, takes us out of our round. Who may write to the store is the store's matter. A value
- * that is no document is logged and replaced, by compare-and-set: at once by a node that is in the complete round of
- * its copy; by any other after a keep-alive interval, in which members may do so. A document of another layout is
- * refused and left alone.
+ * Every document that can be read is believed, with its round, members and heartbeats. A lower round, or a document
+ * without us, takes us out of our round. A value that is no document is logged and replaced by compare-and-set: at once
+ * by a node that is in the complete round of its copy, by other nodes after a keep-alive interval. A document of
+ * another layout is refused and left alone.
  *
- * What is better than the original, with the same document:
- * - A peer is dead when we looked, without a gap longer than a keep-alive interval, for the whole death age, and always
- *   saw the same heartbeat. Our pause or an outage of the store begins this anew. No clocks are compared.
- *  - Times that we write are the document's own: those of the PyTorch members if there are any.
- * - A bell tells all nodes at once that a round ends, that the next one is open, and that it is complete; turns keep a
- *   crowd from overwriting each other. Both are hints. Regrouping costs a node a few reads of the document, whatever
- *   their number.
- * - A store that is away judges nobody, and is waited for. If a member hosts it, that member is lost with it: at once
- *   when connections are refused, after the death age and store_lost_ms when there is silence. Who joins waits for
- *   store_lost_ms, and for MU_RDZV_SURPLUS_MS where it has no place in the round.
- * - Rank and world are those of the complete document as written, and of nobody else's idea of it: the first member
- *   that sees the complete document puts down its digest, and whoever saw another one does not start but joins anew. */
+ * What is better than in PyTorch, with the same document:
+ * - A peer is dead when we saw the same heartbeat for the whole death age, looking at least once in every keep-alive
+ *   interval. A pause of ours or an outage of the store begins this anew. No clocks are compared.
+ * - Times that we write are the document's own: those of the PyTorch members if there are any.
+ * - A bell tells all nodes that a round ends, that the next one is open, and that it is complete. Turns keep a crowd
+ *   from overwriting each other. Both are hints. See rdzv_turns.c.
+ * - While the store is away nobody is judged, unless a member hosts it. See rdzv_away.c.
+ * - The first member that sees the complete document puts down its digest. A member that saw another document does not
+ *   start, but joins anew: so all that start have the same ranks and world. */
 #ifndef MU_RDZV_RDZV_H
 #define MU_RDZV_RDZV_H
 
@@ -38,21 +34,20 @@
 
 #define MU_RDZV_POLL_MS 1000                          /* reads beside the bell, because PyTorch does not ring */
 #define MU_RDZV_POLL_BYTES_S ((uint64_t)16 << 20)     /* of all members together; past it they read less often */
-#define MU_RDZV_POLL_OURS_BYTES_S ((uint64_t)2 << 20) /* where all ring, who does not is a newcomer: less is enough */
+#define MU_RDZV_POLL_OURS_BYTES_S ((uint64_t)2 << 20) /* where all ring: the slow read only finds newcomers */
 #define MU_RDZV_POLL_TURN_MS 4                        /* between reads, for each turn that a crowd waits for */
 #define MU_RDZV_IDLE_RINGS_MAX 3                      /* that bring nothing; then the bell waits for the next read */
-#define MU_RDZV_TURN_WAIT_MS 100  /* for the one before us, and as long again for each one before that */
-#define MU_RDZV_TURN_CROWD_MS 500 /* instead, where there are many */
+#define MU_RDZV_TURN_WAIT_MS 100                      /* for each node before us */
+#define MU_RDZV_TURN_CROWD_MS 500                     /* instead, where there are many */
 #define MU_RDZV_TURN_WAIT_MAX_MS 2000
-#define MU_RDZV_TURN_TRIES 4 /* lost writes with which a turn is over */
-#define MU_RDZV_CROWD 16     /* above so many members heartbeats take turns, too */
-#define MU_RDZV_FAIL_ALIKE_MS                                                                                          \
-    5000                      /* for workers of all nodes to fail by themselves, where each agent counts that alone */
-#define MU_RDZV_BACK_OFF_MS 4 /* after a lost write: random below this, doubling */
+#define MU_RDZV_TURN_TRIES 4       /* lost writes with which a turn is over */
+#define MU_RDZV_CROWD 16           /* with more members, heartbeats take turns, too */
+#define MU_RDZV_FAIL_ALIKE_MS 5000 /* for workers of all nodes to fail by themselves: mu_rdzv_fails_alike() */
+#define MU_RDZV_BACK_OFF_MS 4      /* after a lost write: random below this, doubling */
 #define MU_RDZV_BACK_OFF_MAX_MS 1000
-#define MU_RDZV_RETRY_MS 100 /* after a failed request: so long +-50 %, doubling */
+#define MU_RDZV_RETRY_MS 100 /* after a failed request, +-50 %, doubling */
 #define MU_RDZV_RETRY_MAX_MS 5000
-#define MU_RDZV_LEFT_MS 1000       /* a member of the last round that left so long ago is not waited for */
+#define MU_RDZV_LEFT_MS 1000       /* how long a round waits for a member of the last one that has left */
 #define MU_RDZV_HOLD_STOCK_MS 1500 /* a PyTorch member looks once a second, and must have seen the round */
 #define MU_RDZV_SURPLUS_MS 2000    /* for a refused store to come back, of a node that has no place in the round */
 #define MU_RDZV_LAST_TRY_MS 1000   /* that a join has at least, if the store was lost before it began */
@@ -65,8 +60,7 @@ struct mu_doc_codec {
     const char *name;
     int (*decode)(struct mu_slice bytes, struct mu_doc *doc, struct muster_error *reterr);
     int (*encode)(const struct mu_doc *doc, struct mu_buf *out);
-    bool (*is_other_layout)(
-        struct mu_slice bytes); /* which decode() refuses: a document all the same, not ours to replace */
+    bool (*is_other_layout)(struct mu_slice bytes); /* of what decode() refuses: a document, not ours to replace */
 };
 
 extern const struct mu_doc_codec mu_doc_codec_pickle;
@@ -151,9 +145,8 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     enum mu_rdzv_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
     bool written, beat;            /* SYNCED */
     int64_t count;
-    uint64_t away_ms;       /* BACKEND_DOWN: so long the store has not answered */
-    uint64_t give_up_in_ms; /* BACKEND_DOWN: so long it is still waited for; UINT64_MAX: without a limit */
-    bool host_lost;         /* BACKEND_DOWN: its host, a member, is lost with it; LOST follows */
+    uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN, as in struct mu_part_news */
+    bool host_lost;
 };
 
 #define MU_RDZV_EFFECTS_MAX 16

@@ -8,10 +8,9 @@
  *
  * If the store's host is a member, it is lost with the store: at once when connections are refused, after the death age
  * and store_lost_ms when there is silence. Nodes that join wait store_lost_ms for such a store, and then fail with an
- * error that names the host; a node without a place in the round waits MU_RDZV_SURPLUS_MS. A muster host says who it is
- * under a key of its own. PyTorch does not say who hosts: a PyTorch member counts as the host only if it has the
- * endpoint's own name, and for spares if nobody else says that it hosts. A store that stands alone is tried without
- * limit by members. */
+ * error that names the host; a node without a place in the round waits MU_RDZV_SURPLUS_MS. A muster host puts its name
+ * under a key. A PyTorch member counts as the host if it has the endpoint's name, and for spares if no node says that
+ * it hosts. Members try a store that stands alone without a limit. */
 #include "rdzv/rdzv_parts.h"
 
 #include <assert.h>
@@ -27,8 +26,8 @@ void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_m
     assert((value != VALUE_GONE && value != VALUE_FOREIGN) || r->size == 0);
 }
 
-/* The document is not for us, and is left as it is. The owner's requests fail at once; a member bears it for as long as
- * it would bear a silent peer. */
+/* The document is not for us, and is left as it is. The owner's requests fail at once, a membership after the death
+ * age. */
 void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     mu_rdzv_set_value(r, VALUE_REFUSED, now_ms);
@@ -90,7 +89,7 @@ static uint64_t store_lost_ms(const struct mu_rdzv *r)
     return r->away_since_ms + mu_rdzv_death_age_ms(&r->settings) + r->settings.store_lost_ms;
 }
 
-/* Who begins to join a lost store has a moment, for it may be back. */
+/* A join to a lost store has a moment, for the store may be back. */
 uint64_t mu_rdzv_join_lost_ms(const struct mu_rdzv *r)
 {
     uint64_t lost_ms = is_joining(r) ? store_lost_ms(r) : NEVER;
@@ -259,8 +258,8 @@ static bool may_put_back(const struct mu_rdzv *r, uint64_t now_ms)
                               now_ms - r->value_since_ms >= interval_ms / 10 * 9);
 }
 
-/* Our copy may have older heartbeats than those that were lost, and nodes that did not see the document gone would take
- * that for silence. So each is a little later than it was: a change, which begins their judgement anew. */
+/* Our copy may have older heartbeats than the document that was lost, which would look like silence. So each is made a
+ * little later: a change, which begins the others' judgement anew. */
 static void renew_heartbeats(struct mu_doc *doc)
 {
     for (size_t i = 0; i < doc->count; i++)
@@ -272,19 +271,19 @@ static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
     struct plan plan = { .phase = r->phase, .rings = true };
     int64_t doc_now_us =
         mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    int rc;
 
     assert(holds_round(r) && (r->value == VALUE_GONE || r->value == VALUE_FOREIGN));
-    if (mu_doc_copy(&r->doc, &r->sights.doc) < 0) {
-        mu_rdzv_try_later(r, event->now_ms);
-        return;
+    rc = mu_doc_copy(&r->doc, &r->sights.doc);
+    if (rc == 0) {
+        renew_heartbeats(&r->doc);
+        r->dead_count = 0;
+        rc = mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us);
     }
-    renew_heartbeats(&r->doc);
-    r->dead_count = 0;
-    if (mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us) < 0) {
+    if (rc == 0)
+        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+    else
         mu_rdzv_try_later(r, event->now_ms);
-        return;
-    }
-    mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
 }
 
 /* Others may hold the document: members look as often as we do. Where it is gone, there are such members if we saw

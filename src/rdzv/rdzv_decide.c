@@ -11,8 +11,7 @@ uint64_t mu_rdzv_last_call_end_ms(const struct mu_rdzv *r)
     return r->deadline_seen_ms + r->settings.last_call_ms + r->complete_jitter_ms;
 }
 
-/* A round of which we were a member is formed again: whom is there to wait for? NEVER: for somebody who may come.
- * Otherwise when we know that nobody will. */
+/* When the round that follows ours need not wait for anybody any more; NEVER: somebody may still come. */
 uint64_t mu_rdzv_everybody_is_back_ms(const struct mu_rdzv *r, const struct mu_doc *doc)
 {
     uint64_t when = 0;
@@ -39,8 +38,8 @@ uint64_t mu_rdzv_effective_deadline_ms(const struct mu_rdzv *r)
     return r->spare ? NEVER : r->deadline_ms;
 }
 
-/* When to write a heartbeat. A node that waits for its turn, or whose round is ending, writes itself into the document
- * soon all the same; until then a heartbeat would only get into the way of those who leave and join. */
+/* When to write a heartbeat. A node that waits for its turn, or whose round ends, soon writes for another reason; until
+ * then a heartbeat would only get in the way of nodes that leave and join. */
 uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r)
 {
     bool ends = r->phase == MU_RDZV_PHASE_MEMBER && r->lost_count > 0 && r->dead_count == 0;
@@ -129,16 +128,10 @@ static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t no
     }
     if (!mu_rdzv_needs_turn(r, action))
         return true;
-    switch (r->turn_state) {
-    case TURN_NONE:
+    if (r->turn_state == TURN_NONE)
         mu_rdzv_take_turn(r, out);
+    if (r->turn_state != TURN_HELD)
         return false;
-    case TURN_TAKING:
-    case TURN_WAITING:
-        return false;
-    case TURN_HELD:
-        break;
-    }
     if (r->main_sent_ms < r->turn_held_ms)
         mu_rdzv_look_now(r);
     return r->main_sent_ms >= r->turn_held_ms;
@@ -225,7 +218,6 @@ static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_
     }
 }
 
-/* There is nothing to write. */
 static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     switch (r->phase) {
@@ -275,7 +267,7 @@ static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     return true;
 }
 
-/* Who waits for a turn to do something else must not be taken for dead over it. */
+/* A node that waits for a turn must not be taken for dead meanwhile. */
 static bool beats_meanwhile(const struct mu_rdzv *r, const struct plan *plan, enum mu_rdzv_action wanted,
                             uint64_t now_ms)
 {

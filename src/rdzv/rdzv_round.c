@@ -32,9 +32,9 @@ void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 }
 
 /* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted.
- * It counts none if it hears from us that the round is over before its own workers have failed of that, and then they
- * never meet ours. So everybody's get a moment to fail: who wants to leave a whole round waits for others to leave it,
- * and who sees one leave waits for its own workers. */
+ * An agent that hears of the round's end before its workers have failed counts no failure, and its workers never meet
+ * ours. So all workers get a moment to fail: a node that wants to leave a whole round waits for others to leave, and a
+ * node that sees another leave waits for its own workers. */
 bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
 {
     return r->shares_store && has_world(r) && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
@@ -57,9 +57,8 @@ static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGES
     (void)snprintf(digest, MU_RDZV_DIGEST_MAX, "%zu-%016llx", doc->participants, (unsigned long long)sum);
 }
 
-/* A complete round without some of its ranks or with too few of them, one that others saw with more or fewer members,
- * or one that was over for us already: it is over before it began for us. We leave it, which the others notice, and
- * join the next one. */
+/* A complete round that lacks ranks, that others saw with other members, or that we left before: we leave it, which
+ * the others notice, and join the next one. */
 static void leave_broken_round(struct mu_rdzv *r)
 {
     r->exit_round = r->sights.doc.round;
@@ -113,9 +112,8 @@ static int enter_world(struct mu_rdzv *r)
     return 0;
 }
 
-/* A store that has lost its data gets back the document that some member held: we may be in it again, although we had
- * left. And where nobody held one, the numbers of rounds may come again. A round is joined once, or its keys would be
- * those of two. */
+/* A store that lost its data gets back a document that some member held: it may list us, although we have left. If
+ * nobody held one, numbers of rounds come again. A round is joined once, or its keys would be those of two rounds. */
 static bool was_joined_before(const struct mu_rdzv *r, int64_t round)
 {
     for (size_t i = 0; i < PAST_MAX && i < r->past_count; i++) {
@@ -198,19 +196,20 @@ static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects
         if (!mu_doc_has(&r->doc, &r->world.members[i], MU_DOC_PARTICIPANT))
             r->lost[r->lost_count++] = r->world.members[i];
     if (r->lost_count <= r->told_lost)
-        return; /* whoever vanished first may have been done; the next one is told as well */
+        return;
     if (r->lost_since_ms == 0)
         r->lost_since_ms = now_ms;
     if (mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms))
         return;
     mu_rdzv_tell_lost(r, out);
-    if (r->dead_count >
-        0) /* whom we told dead we take out soon, so that they learn of it; the others mean to do the same */
-        r->beat_due_ms = sooner(
-            r->beat_due_ms, now_ms + mu_rng_below(&r->rng, r->doc.participants < 50 ? 10 * r->doc.participants : 500));
+    if (r->dead_count > 0) { /* they are taken out soon, so that they learn of it; all members mean to do that */
+        uint64_t within_ms = sooner(10 * r->doc.participants, 500);
+
+        r->beat_due_ms = sooner(r->beat_due_ms, now_ms + mu_rng_below(&r->rng, within_ms));
+    }
 }
 
-/* Whoever waits for a place in a full round is not helped by a new one. */
+/* A node that waits for a place in a full round would not get one in a new round either. */
 bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r)
 {
     return r->doc.waiting > 0 && (int64_t)r->doc.participants < r->settings.nodes_max;

@@ -1,6 +1,5 @@
 /* The document as it was just read or written: what is kept of it, and when each node was last seen in it. */
 #include "rdzv/rdzv_parts.h"
-#include "rdzv/timeout_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,7 +136,7 @@ int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slic
 static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     struct muster_error error = { 0 };
-    int rc = 0;
+    int rc = MUSTER_ERDZV_STATE;
 
     if (!event->found) {
         mu_rdzv_is_up(r, out);
@@ -147,8 +146,6 @@ static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     r->incoming.dialect = r->sights.doc.dialect;
     if (event->error == NULL)
         rc = r->codec->decode(event->bytes, &r->incoming, &error);
-    else
-        rc = MUSTER_ERDZV_STATE;
     if (rc == MUSTER_ERDZV_STATE && event->error == NULL && r->codec->is_other_layout(event->bytes)) {
         mu_rdzv_refuse(r, &error, event->now_ms, out);
         return;
@@ -172,8 +169,8 @@ void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
     on_document(r, event, out);
 }
 
-/* A little early, and not in step with the others. The heartbeats of very many come later, for each is a write of the
- * whole document; still well before anybody is taken for dead. */
+/* A little early, and not in step with the others. Each is a write of the whole document, so those of very many members
+ * come later, but well before anybody is taken for dead. */
 static uint64_t next_beat_ms(struct mu_rdzv *r, uint64_t now_ms)
 {
     uint64_t wanted = r->settings.keep_alive_ms, most = mu_rdzv_death_age_ms(&r->settings) / 5 * 3;

@@ -38,13 +38,13 @@ static uint64_t poll_ms(const struct mu_rdzv *r)
     uint64_t slow = bytes / ((r->all_ours && r->has_bell ? MU_RDZV_POLL_OURS_BYTES_S : MU_RDZV_POLL_BYTES_S) / 1000);
     uint64_t most = r->settings.keep_alive_ms / 5 * 4; /* a longer gap would keep us from judging anybody */
 
-    /* A crowd that waits for its turns must not keep from them whose turn it is. */
+    /* A crowd that waits for its turns must not keep the store from the node whose turn it is. */
     if (r->turn_state == TURN_WAITING && mu_rdzv_turns_before(r) > MU_RDZV_CROWD)
         slow = later(slow, mu_rdzv_turns_before(r) * MU_RDZV_POLL_TURN_MS);
     return sooner(slow > MU_RDZV_POLL_MS ? slow : MU_RDZV_POLL_MS, most);
 }
 
-/* What was due when we last looked has had its chance. */
+/* NEVER if we have looked since. */
 static uint64_t if_new(const struct mu_rdzv *r, uint64_t when_ms)
 {
     return r->sights.any && when_ms <= r->sights.seen_ms ? NEVER : when_ms;

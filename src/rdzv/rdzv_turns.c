@@ -46,7 +46,7 @@ void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms)
     mu_rdzv_look_now(r);
 }
 
-/* Those before us are done. Who has such a turn is in nobody's way, and need not back off. */
+/* Those before us are done: we are in nobody's way, and need not back off. */
 static void hold_own_turn(struct mu_rdzv *r, uint64_t now_ms)
 {
     mu_rdzv_hold_turn(r, now_ms);
@@ -58,8 +58,8 @@ uint64_t mu_rdzv_turns_before(const struct mu_rdzv *r)
     return r->turns_done < r->turn ? (uint64_t)(r->turn - r->turns_done) : 1;
 }
 
-/* Until the one before us is done. How long that may take grows with how many are before us, and with what they have to
- * carry; if none of them gets on in that time, they are gone. */
+/* Until the node before us is done. The more are before us, the longer that may take; if none of them is done in that
+ * time, they are gone. */
 static void wait_for_turn(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     uint64_t before = mu_rdzv_turns_before(r);
@@ -94,10 +94,6 @@ bool mu_rdzv_needs_turn(const struct mu_rdzv *r, enum mu_rdzv_action action)
     }
 }
 
-/* Each ring makes every node read the whole document. So a write is rung only if all of them have something to do
- * because of it; of the writes that tell all of them the same, the first one is rung. Everything else is found by the
- * slow read. */
-
 /* ---- Ringing ---- */
 
 static bool has_of_ours(const struct mu_doc *doc, unsigned in)
@@ -108,8 +104,8 @@ static bool has_of_ours(const struct mu_doc *doc, unsigned in)
     return false;
 }
 
-/* A member of ours has left the complete round of `doc`, and rang. A node that was never a member of it cannot know; it
- * takes those who wait for such members. */
+/* A muster member has left the complete round of `doc`, and rang. A node that was never in that round cannot know, and
+ * takes nodes that wait for such members. */
 static bool has_lost_one_of_ours(const struct mu_rdzv *r, const struct mu_doc *doc)
 {
     if (!has_world(r) || doc->round != r->world.round)
@@ -128,7 +124,7 @@ static bool ends_round(const struct mu_rdzv *r, const struct mu_doc *before, con
     return (leaves && !has_lost_one_of_ours(r, before)) || (waits && !has_of_ours(before, MU_DOC_WAITING));
 }
 
-/* The last member leaves. Where that was one of PyTorch's, which do not ring, the first of ours who comes in does. */
+/* The last member leaves. If that is a PyTorch node, which does not ring, the first muster node that comes in does. */
 static bool opens_round(const struct mu_doc *before, const struct mu_doc *after)
 {
     return before->complete || (has_of_ours(after, MU_DOC_WAITING) && has_of_ours(after, MU_DOC_PARTICIPANT) &&
@@ -170,8 +166,7 @@ void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token)
         mu_rdzv_set_bell(r, BELL_LATER); /* until the document is seen */
 }
 
-/* As long as the user says, or else growing, and by more where there are more to get out of the way of. Never so long
- * that heartbeats would be missed. */
+/* As long as the user says, or else growing, more with more members. Never so long that heartbeats would be missed. */
 static uint64_t back_off_below_ms(const struct mu_rdzv *r)
 {
     uint64_t most = mu_rdzv_death_age_ms(&r->settings) / 4 + 1;
@@ -182,7 +177,7 @@ static uint64_t back_off_below_ms(const struct mu_rdzv *r)
     return sooner((uint64_t)MU_RDZV_BACK_OFF_MS << r->lost_writes, most);
 }
 
-/* Random and bounded. Whose turn it is tries again at once, for everybody behind it waits; but not for ever. */
+/* Random and bounded. With a turn it is tried again at once, for other nodes wait for its end; but not for ever. */
 void mu_rdzv_back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
     r->lost_writes = r->lost_writes < 16 ? r->lost_writes + 1 : 16;
@@ -214,8 +209,7 @@ void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, 
         wait_for_turn(r, event->now_ms, out);
 }
 
-/* Most likely the next round is open, and all who wait for it mean to write now. The document is read when our turn has
- * come, and then once. */
+/* Most likely the next round is open, and all that wait for it write now: the document is read once, with our turn. */
 static bool reads_with_turn(const struct mu_rdzv *r)
 {
     return r->has_turns && !r->turn_in_vain && !is_away(r) && r->value == VALUE_FINE &&
