@@ -562,25 +562,10 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
 
 /* ---- Answers ---- */
 
-static bool parse_number(struct mu_slice text, int64_t max, int64_t *ret_number)
-{
-    int64_t number = 0;
-
-    if (text.len == 0 || text.len > 18)
-        return false;
-    for (size_t i = 0; i < text.len; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9')
-            return false;
-        number = number * 10 + (text.data[i] - '0');
-    }
-    *ret_number = number;
-    return number <= max;
-}
-
 static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
                        struct mu_ranks_effects *out)
 {
-    if (parse_number(value, MU_ROUND_COUNT_MAX, &r->result.count))
+    if (mu_slice_number(value, MU_ROUND_COUNT_MAX, &r->result.count))
         mu_ranks_meet(r, out);
     else
         wrong(r, slot, "no restart count: that is a decimal number", out);
@@ -637,7 +622,7 @@ static void take_port(struct mu_ranks *r, const struct mu_ask_slot *slot, struct
 {
     int64_t port = 0;
 
-    if (!parse_number(value, UINT16_MAX, &port) || port == 0)
+    if (!mu_slice_number(value, UINT16_MAX, &port) || port == 0)
         wrong(r, slot, "not a decimal number from 1 to 65535", out);
     else
         r->result.master_port = (uint16_t)port;

@@ -68,18 +68,11 @@ static bool is_enclosed(struct mu_slice text)
 
 static bool read_port(struct mu_slice text, int *ret_port)
 {
-    int port = 0;
+    int64_t port = 0;
 
-    if (text.len == 0 || text.len > PORT_DIGITS_MAX)
+    if (text.len > PORT_DIGITS_MAX || !mu_slice_number(text, UINT16_MAX, &port))
         return false;
-    for (size_t i = 0; i < text.len; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9')
-            return false;
-        port = port * 10 + (text.data[i] - '0');
-    }
-    if (port > UINT16_MAX)
-        return false;
-    *ret_port = port;
+    *ret_port = (int)port;
     return true;
 }
 

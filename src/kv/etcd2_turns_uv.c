@@ -16,7 +16,6 @@
 #define OVER MU_ETCD2_TURNS_DIR "/over."
 
 enum {
-    NUMBER_MAX = 24,
     VALUE_MAX = 48,
     KEY_MAX = 64,
     LOOK_MS = 2000,   /* for who was last, when the time to wait is up */
@@ -106,14 +105,9 @@ static bool is_closing(struct turn_work *work)
 
 static uint64_t number_of(struct mu_slice text)
 {
-    uint64_t number = 0;
+    int64_t number = 0;
 
-    for (size_t i = 0; i < text.len && i < NUMBER_MAX; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9' || number > (UINT64_MAX - 9) / 10)
-            return 0;
-        number = number * 10 + (uint64_t)(text.data[i] - '0');
-    }
-    return number;
+    return mu_slice_number(text, INT64_MAX, &number) ? (uint64_t)number : 0;
 }
 
 static void on_begun(struct mu_etcd2_call *call)

@@ -223,15 +223,7 @@ static void add_read(struct mu_c10d_work *work, const char *name)
 
 static bool read_counter(const struct muster_bytes *text, int64_t *ret_number)
 {
-    int64_t number = 0;
-
-    for (size_t i = 0; i < text->len; i++) {
-        if (text->len >= COUNTER_TEXT_MAX - 1 || text->data[i] < '0' || text->data[i] > '9')
-            return false;
-        number = number * 10 + (text->data[i] - '0');
-    }
-    *ret_number = number;
-    return text->len > 0 && number <= COUNTER_MAX;
+    return mu_slice_number(mu_slice(text->data, text->len), COUNTER_MAX, ret_number);
 }
 
 /* Sets a counter that was none. */

@@ -247,19 +247,13 @@ static void on_written(struct mu_etcd2_call *call)
     finish(work, rc, &error);
 }
 
-/* A token is etcd's index, as we gave it. */
-static int read_token(const struct mu_kv_request *request, uint64_t *ret_index)
+/* A token is etcd's index, as we gave it; none, or an empty one: 0. */
+static bool read_token(const struct mu_kv_request *request, int64_t *ret_index)
 {
-    const char *token = request->token.data;
-    uint64_t index = 0;
+    struct mu_slice token = mu_slice(request->token.data, request->has_token ? request->token.len : 0);
 
-    for (size_t i = 0; request->has_token && i < request->token.len; i++) {
-        if (token[i] < '0' || token[i] > '9' || index > (UINT64_MAX - 9) / 10)
-            return MUSTER_EINVAL;
-        index = index * 10 + (uint64_t)(token[i] - '0');
-    }
-    *ret_index = index;
-    return 0;
+    *ret_index = 0;
+    return token.len == 0 || mu_slice_number(token, INT64_MAX, ret_index);
 }
 
 static void put_document(struct work *work, uint64_t index)
@@ -437,17 +431,17 @@ static int write_document(struct work *work, struct muster_error *reterr)
 {
     struct driver *driver = work->driver;
     struct mu_kv_request *request = work->request;
-    uint64_t index = 0;
+    int64_t index = 0;
     int rc = mu_kv_encode_document(request, &work->text, reterr);
 
     if (rc < 0)
         return rc;
-    if (read_token(request, &index) < 0) /* no index: what it is for is not there any more */
+    if (!read_token(request, &index)) /* no index: what it is for is not there any more */
         get_document(work);
     else if (index == 0 && driver->absent_index > 0 && !driver->seen)
         return clear_first(work, reterr);
     else
-        put_document(work, index);
+        put_document(work, (uint64_t)index);
     return 0;
 }
 

@@ -21,8 +21,6 @@ enum {
 
 /* ---- Nodes ---- */
 
-#define NUMBER_DIGITS_MAX 18
-
 bool mu_node_equal(const struct mu_node *a, const struct mu_node *b)
 {
     return a->pid == b->pid && a->local_id == b->local_id && mu_slice_equal(a->name, b->name);
@@ -62,22 +60,19 @@ const char *mu_node_text(const struct mu_node *node, char text[static MU_NODE_TE
     return text;
 }
 
+#define NUMBER_MAX INT64_C(999999999999999999)
+
 /* The number behind the last '_', which is taken off. */
 static bool cut_number(struct mu_slice *text, int64_t *ret_number)
 {
-    char digits[NUMBER_DIGITS_MAX + 1];
-    size_t at = text->len, len;
+    size_t at = text->len;
 
     while (at > 0 && text->data[at - 1] != '_')
         at--;
-    len = text->len - at;
-    if (at < 2 || len == 0 || len > NUMBER_DIGITS_MAX)
+    if (at < 2 || !mu_slice_number(mu_slice(text->data + at, text->len - at), NUMBER_MAX, ret_number))
         return false;
-    memcpy(digits, text->data + at, len);
-    digits[len] = '\0';
     text->len = at - 1;
-    *ret_number = strtoll(digits, NULL, 10);
-    return strspn(digits, "0123456789") == len;
+    return true;
 }
 
 bool mu_node_read(struct mu_slice text, struct mu_node *ret_node)

@@ -70,10 +70,9 @@ static bool next_line(struct mu_slice *rest, struct mu_slice *ret_line)
 
 static bool is_number(struct mu_slice word)
 {
-    for (size_t i = 0; i < word.len; i++)
-        if (word.data[i] < '0' || word.data[i] > '9')
-            return false;
-    return word.len > 0 && word.len <= 19;
+    int64_t number;
+
+    return mu_slice_number(word, INT64_MAX, &number);
 }
 
 /* What others have written: five words of printable bytes, three of them numbers. */

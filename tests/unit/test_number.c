@@ -1,5 +1,6 @@
-/* Numbers as Python reads them. */
+/* Numbers as Python reads them, and as digits alone. */
 #include "base/number.h"
+#include "base/slice.h"
 #include "pure.h"
 
 #include <math.h>
@@ -98,11 +99,29 @@ static void floats_are_those_of_python(void **state)
     assert_false(mu_number_float(text, &value));
 }
 
+static void digits_alone_are_a_number_up_to_its_maximum(void **state)
+{
+    static const char *const bad[] = { "", "-1", "+1", " 1", "1 ", "1_0", "x", "66", "99999999999999999999" };
+    int64_t value = 7;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_false(mu_slice_number(mu_slice_str(bad[i]), 65, &value));
+    assert_false(mu_slice_number(mu_slice_str("9"), 5, &value));
+    assert_false(mu_slice_number(mu_slice_str("9223372036854775808"), INT64_MAX, &value));
+    assert_int_equal(value, 7);
+    assert_true(mu_slice_number(mu_slice_str("065"), 65, &value));
+    assert_int_equal(value, 65);
+    assert_true(mu_slice_number(mu_slice_str("9223372036854775807"), INT64_MAX, &value));
+    assert_int_equal(value, INT64_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_are_those_of_python),
         cmocka_unit_test(floats_are_those_of_python),
+        cmocka_unit_test(digits_alone_are_a_number_up_to_its_maximum),
     };
 
     return cmocka_run_group_tests_name("numbers", tests, NULL, NULL);
