@@ -26,7 +26,8 @@ struct driver {
     struct mu_kv kv;
     uv_loop_t *loop;
     struct mu_http *etcd;
-    char *dir, *root, *round_prefix;
+    char *dir;                   /* of the keys, with "/" at its end */
+    char *rounds, *round_prefix; /* in a classic rendezvous: of its versions, and how a key of one begins. Else NULL */
     struct mu_rng rng;
     struct mu_list jobs;
     struct mu_later later; /* requests that could not be begun */
@@ -62,45 +63,35 @@ static int append_text(struct mu_buf *buf, const char *text)
     return mu_buf_append(buf, text, strlen(text), MU_ETCD2_KEY_MAX);
 }
 
-/* "torch.rendezvous.RUN.7/K" in a classic rendezvous: the directory of version 7, and K. */
-static int place_round(const struct driver *driver, struct mu_slice *key, struct mu_buf *path, bool *ret_placed)
+/* "torch.rendezvous.RUN.7/K" in a classic rendezvous is K in the directory of version 7: takes "7" off, and leaves K.
+ * Empty: it is no such key. */
+static struct mu_slice take_version(const struct driver *driver, struct mu_slice *key)
 {
-    size_t len = strlen(driver->round_prefix), digits = 0;
-    int rc;
+    size_t len = driver->round_prefix != NULL ? strlen(driver->round_prefix) : 0, digits = 0;
+    struct mu_slice version = { key->data + len, 0 };
 
-    *ret_placed = false;
-    if (key->len <= len || memcmp(key->data, driver->round_prefix, len) != 0)
-        return 0;
-    while (len + digits < key->len && key->data[len + digits] >= '0' && key->data[len + digits] <= '9')
+    if (len == 0 || key->len <= len || memcmp(key->data, driver->round_prefix, len) != 0)
+        return mu_slice("", 0);
+    while (len + digits < key->len && version.data[digits] >= '0' && version.data[digits] <= '9')
         digits++;
-    if (digits == 0 || len + digits >= key->len || key->data[len + digits] != '/')
-        return 0;
-    rc = append_text(path, driver->root);
-    if (rc == 0)
-        rc = append_text(path, "/rdzv/v_");
-    if (rc == 0)
-        rc = mu_buf_append(path, key->data + len, digits, MU_ETCD2_KEY_MAX);
-    if (rc == 0)
-        rc = append_text(path, "/kv/");
-    key->data += len + digits + 1;
-    key->len -= len + digits + 1;
-    *ret_placed = true;
-    return rc;
+    if (digits == 0 || len + digits >= key->len || version.data[digits] != '/')
+        return mu_slice("", 0);
+    version.len = digits;
+    *key = mu_slice(version.data + digits + 1, key->len - len - digits - 1);
+    return version;
 }
 
 static int place(const struct driver *driver, struct mu_slice key, struct mu_buf *path, struct muster_error *reterr)
 {
-    bool placed = false;
-    int rc = 0;
+    struct mu_slice version = take_version(driver, &key);
+    int rc = append_text(path, version.len > 0 ? driver->rounds : driver->dir);
 
-    if (driver->root != NULL)
-        rc = place_round(driver, &key, path, &placed);
-    if (rc == 0 && !placed)
-        rc = append_text(path, driver->root != NULL ? driver->root : driver->dir);
-    if (rc == 0 && !placed)
-        rc = append_text(path, driver->root != NULL ? "/muster/kv/" : "/");
-    if (rc == 0 && key.len == 0)
+    if (key.len == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "an empty key has no name in an etcd store");
+    if (rc == 0 && version.len > 0)
+        rc = mu_buf_append(path, version.data, version.len, MU_ETCD2_KEY_MAX);
+    if (rc == 0 && version.len > 0)
+        rc = append_text(path, "/kv/");
     if (rc == 0)
         rc = mu_base64_encode(key, path, MU_ETCD2_KEY_MAX);
     if (rc < 0)
@@ -112,15 +103,20 @@ static int place(const struct driver *driver, struct mu_slice key, struct mu_buf
 
 /* ---- Answering ---- */
 
+static void free_driver(struct driver *driver)
+{
+    free(driver->dir);
+    free(driver->rounds);
+    free(driver->round_prefix);
+    free(driver);
+}
+
 static void free_if_over(struct driver *driver)
 {
     if (driver->parts_left > 0 || !mu_list_empty(&driver->jobs))
         return;
     driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
-    free(driver->dir);
-    free(driver->root);
-    free(driver->round_prefix);
-    free(driver);
+    free_driver(driver);
 }
 
 static void free_job(struct job *job)
@@ -188,11 +184,6 @@ static void give_bytes(struct job *job, const char *data, size_t len)
     done(job);
 }
 
-static void on_time_up(struct job *job)
-{
-    fail_text(job, MUSTER_ETIMEOUT, "timed out; the key is not there");
-}
-
 /* ---- Steps ---- */
 
 static uint64_t time_left(const struct job *job)
@@ -206,7 +197,7 @@ static void next(struct job *job, enum step step)
 {
     job->step = step;
     if (time_left(job) == 0)
-        on_time_up(job);
+        fail_text(job, MUSTER_ETIMEOUT, "timed out; the key is not there");
     else
         ask(job);
 }
@@ -262,6 +253,16 @@ static int encode_number(struct job *job, int64_t number)
     return mu_base64_encode(mu_slice_str(text), &job->value, MU_ETCD2_VALUE_MAX);
 }
 
+static void write_number(struct job *job, int64_t number, enum step step)
+{
+    int rc = encode_number(job, number);
+
+    if (rc < 0)
+        fail_text(job, rc, "no memory for a number");
+    else
+        next(job, step);
+}
+
 static void on_got(struct job *job)
 {
     int code = job->answer->code, rc;
@@ -278,66 +279,46 @@ static void on_got(struct job *job)
         give_bytes(job, job->bytes.data, job->bytes.len);
 }
 
-static void on_watched(struct job *job)
+static void add_to_what_is_there(struct job *job)
 {
-    next(job, READ); /* something has happened; what, will be read */
+    int64_t there;
+
+    if (take_value(job) < 0 || !is_number(&job->bytes, &there))
+        fail_text(job, MUSTER_EINVAL, "what is there is no number");
+    else if (__builtin_add_overflow(there, job->number, &job->request->number))
+        fail_text(job, MUSTER_EINVAL, "the sum is no number of 64 bits");
+    else
+        write_number(job, job->request->number, SWAP);
 }
 
 static void on_add(struct job *job)
 {
-    int code = job->answer->code, rc;
-    int64_t there;
+    int code = job->answer->code;
 
-    switch (job->step) {
-    case FIRST:
-        if (code == 0) {
-            job->request->number = job->number;
-            done(job);
-        } else {
-            next(job, READ);
-        }
-        return;
-    case READ:
-        if (code == MU_ETCD2_NOT_FOUND) {
-            rc = encode_number(job, job->number);
-            if (rc < 0)
-                fail_text(job, rc, "no memory for a number");
-            else
-                next(job, FIRST);
-            return;
-        }
-        rc = take_value(job);
-        if (rc < 0 || !is_number(&job->bytes, &there)) {
-            fail_text(job, MUSTER_EINVAL, "what is there is no number");
-            return;
-        }
-        if (__builtin_add_overflow(there, job->number, &job->request->number)) {
-            fail_text(job, MUSTER_EINVAL, "the sum is no number of 64 bits");
-            return;
-        }
-        rc = encode_number(job, job->request->number);
-        if (rc < 0)
-            fail_text(job, rc, "no memory for a number");
-        else
-            next(job, SWAP);
-        return;
-    default:
-        if (code == 0)
-            done(job);
-        else
-            pause_then_read(job);
-    }
+    if (job->step == FIRST && code == 0)
+        job->request->number = job->number;
+    if (job->step == READ && code == MU_ETCD2_NOT_FOUND)
+        write_number(job, job->number, FIRST);
+    else if (job->step == READ)
+        add_to_what_is_there(job);
+    else if (code == 0)
+        done(job);
+    else if (job->step == FIRST)
+        next(job, READ);
+    else
+        pause_then_read(job);
 }
 
 static void on_compare_set(struct job *job)
 {
     const struct muster_slice value = job->request->value, expected = job->request->token;
+    bool wrote = job->step == FIRST || job->step == SWAP;
     int code = job->answer->code, rc;
 
-    if (job->step == FIRST && code == 0) {
+    if (wrote && code == 0) {
         give_bytes(job, value.data, value.len);
-    } else if (job->step == FIRST) {
-        next(job, READ);
+    } else if (wrote) {
+        next(job, job->step == FIRST ? READ : LOOK);
     } else if (code == MU_ETCD2_NOT_FOUND) {
         give_bytes(job, expected.data, expected.len);
     } else {
@@ -358,7 +339,7 @@ static void on_answer(struct job *job)
     switch (job->request->kind) {
     case MU_KV_GET:
         if (job->step == WATCH)
-            on_watched(job);
+            next(job, READ); /* something has happened; what, will be read */
         else
             on_got(job);
         break;
@@ -366,12 +347,7 @@ static void on_answer(struct job *job)
         on_add(job);
         break;
     case MU_KV_COMPARE_SET:
-        if (job->step == SWAP && answer->code == 0)
-            give_bytes(job, job->request->value.data, job->request->value.len);
-        else if (job->step == SWAP)
-            next(job, LOOK);
-        else
-            on_compare_set(job);
+        on_compare_set(job);
         break;
     case MU_KV_CHECK:
     case MU_KV_DELETE:
@@ -591,14 +567,20 @@ static const struct mu_kv_ops store_ops = {
 
 static int set_up(struct driver *driver, const struct mu_kv_etcd_store_config *config)
 {
-    if (config->root == NULL) {
-        driver->dir = strdup(config->dir);
-        return driver->dir == NULL ? MUSTER_ENOMEM : 0;
+    const char *root = config->root != NULL ? config->root : config->dir;
+    bool failed = asprintf(&driver->dir, config->root != NULL ? "%s/muster/kv/" : "%s/", root) < 0;
+
+    if (failed)
+        driver->dir = NULL;
+    if (config->root != NULL && asprintf(&driver->rounds, "%s/rdzv/v_", root) < 0) {
+        driver->rounds = NULL;
+        failed = true;
     }
-    driver->root = strdup(config->root);
-    if (asprintf(&driver->round_prefix, ROUND_PREFIX "%s.", config->run_id) < 0)
+    if (config->root != NULL && asprintf(&driver->round_prefix, ROUND_PREFIX "%s.", config->run_id) < 0) {
         driver->round_prefix = NULL;
-    return driver->root == NULL || driver->round_prefix == NULL ? MUSTER_ENOMEM : 0;
+        failed = true;
+    }
+    return failed ? MUSTER_ENOMEM : 0;
 }
 
 int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config *config, struct mu_kv **ret_kv,
@@ -619,10 +601,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     else
         rc = mu_http_start(loop, config->http, &driver->etcd, reterr);
     if (rc < 0) {
-        free(driver->dir);
-        free(driver->root);
-        free(driver->round_prefix);
-        free(driver);
+        free_driver(driver);
         return rc;
     }
     mu_later_open(&driver->later, loop, mu_kv_tell);
