@@ -65,20 +65,24 @@ static void end(struct writer *w, const char *bracket)
     w->first = false;
 }
 
-static void add_bytes(struct writer *w, const char *field, struct mu_slice bytes)
+static void begin_field(struct writer *w, const char *field, const char *bracket)
 {
     name(w, field);
-    put_text(w, "\"");
+    begin(w, bracket);
+}
+
+static void add_bytes(struct writer *w, const char *field, struct mu_slice bytes)
+{
+    begin_field(w, field, "\"");
     if (w->rc == 0)
         w->rc = mu_base64_encode(bytes, w->out, BODY_MAX);
-    put_text(w, "\"");
+    end(w, "\"");
 }
 
 /* As it is, but for what JSON does not take. */
-static void add_string(struct writer *w, const char *field, const char *text)
+static void add_text(struct writer *w, const char *field, const char *text)
 {
-    name(w, field);
-    put_text(w, "\"");
+    begin_field(w, field, "\"");
     for (const char *at = text; *at != '\0'; at++) {
         char escaped[8];
 
@@ -89,15 +93,7 @@ static void add_string(struct writer *w, const char *field, const char *text)
         (void)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)(unsigned char)*at);
         put_text(w, escaped);
     }
-    put_text(w, "\"");
-}
-
-static void add_word(struct writer *w, const char *field, const char *word)
-{
-    name(w, field);
-    put_text(w, "\"");
-    put_text(w, word);
-    put_text(w, "\"");
+    end(w, "\"");
 }
 
 static void add_number(struct writer *w, const char *field, int64_t number)
@@ -105,7 +101,7 @@ static void add_number(struct writer *w, const char *field, int64_t number)
     char text[NUMBER_TEXT_MAX];
 
     (void)snprintf(text, sizeof text, "%" PRId64, number);
-    add_word(w, field, text);
+    add_text(w, field, text);
 }
 
 static void add_number_if(struct writer *w, const char *field, int64_t number)
@@ -116,10 +112,10 @@ static void add_number_if(struct writer *w, const char *field, int64_t number)
 
 static void add_flag(struct writer *w, const char *field, bool value)
 {
-    if (!value)
-        return;
-    name(w, field);
-    put_text(w, "true");
+    if (value) {
+        name(w, field);
+        put_text(w, "true");
+    }
 }
 
 /* The first key behind all with that prefix; for an empty one, and for one of 0xff alone, that is the end of all
@@ -152,31 +148,34 @@ static void add_key(struct writer *w, const struct mu_etcd3_op *op)
 
 static void add_range(struct writer *w, const struct mu_etcd3_op *op)
 {
-    begin(w, "{");
     add_key(w, op);
     add_number_if(w, "limit", op->limit);
     add_number_if(w, "revision", op->revision);
     add_flag(w, "count_only", op->count_only);
     if (op->sort) {
-        add_word(w, "sort_order", op->descending ? "DESCEND" : "ASCEND");
-        add_word(w, "sort_target", op->sort_by == MU_ETCD3_BY_CREATE ? "CREATE" : "MOD");
+        add_text(w, "sort_order", op->descending ? "DESCEND" : "ASCEND");
+        add_text(w, "sort_target", op->sort_by == MU_ETCD3_BY_CREATE ? "CREATE" : "MOD");
     }
-    end(w, "}");
 }
 
-static void add_put(struct writer *w, const struct mu_etcd3_op *op)
+static void add_op(struct writer *w, const struct mu_etcd3_op *op)
 {
-    begin(w, "{");
-    add_bytes(w, "key", op->key);
-    add_bytes(w, "value", op->value);
-    add_number_if(w, "lease", op->lease);
-    end(w, "}");
-}
-
-static void add_delete(struct writer *w, const struct mu_etcd3_op *op)
-{
-    begin(w, "{");
-    add_key(w, op);
+    switch (op->kind) {
+    case MU_ETCD3_OP_RANGE:
+        begin_field(w, "request_range", "{");
+        add_range(w, op);
+        break;
+    case MU_ETCD3_OP_PUT:
+        begin_field(w, "request_put", "{");
+        add_bytes(w, "key", op->key);
+        add_bytes(w, "value", op->value);
+        add_number_if(w, "lease", op->lease);
+        break;
+    case MU_ETCD3_OP_DELETE:
+        begin_field(w, "request_delete_range", "{");
+        add_key(w, op);
+        break;
+    }
     end(w, "}");
 }
 
@@ -184,25 +183,11 @@ static void add_ops(struct writer *w, const char *field, const struct mu_etcd3_o
 {
     if (count == 0)
         return;
-    name(w, field);
-    begin(w, "[");
+    begin_field(w, field, "[");
     for (size_t i = 0; i < count; i++) {
         separate(w);
         begin(w, "{");
-        switch (ops[i].kind) {
-        case MU_ETCD3_OP_RANGE:
-            name(w, "request_range");
-            add_range(w, &ops[i]);
-            break;
-        case MU_ETCD3_OP_PUT:
-            name(w, "request_put");
-            add_put(w, &ops[i]);
-            break;
-        case MU_ETCD3_OP_DELETE:
-            name(w, "request_delete_range");
-            add_delete(w, &ops[i]);
-            break;
-        }
+        add_op(w, &ops[i]);
         end(w, "}");
     }
     end(w, "]");
@@ -216,8 +201,8 @@ static void add_compare(struct writer *w, const struct mu_etcd3_compare *compare
     separate(w);
     begin(w, "{");
     add_bytes(w, "key", compare->key);
-    add_word(w, "target", targets[compare->target]);
-    add_word(w, "result", "EQUAL");
+    add_text(w, "target", targets[compare->target]);
+    add_text(w, "result", "EQUAL");
     if (compare->target == MU_ETCD3_VALUE)
         add_bytes(w, "value", compare->value);
     else
@@ -228,8 +213,7 @@ static void add_compare(struct writer *w, const struct mu_etcd3_compare *compare
 static void add_txn(struct writer *w, const struct mu_etcd3_txn *txn)
 {
     if (txn->compares_count > 0) {
-        name(w, "compare");
-        begin(w, "[");
+        begin_field(w, "compare", "[");
         for (size_t i = 0; i < txn->compares_count; i++)
             add_compare(w, &txn->compares[i]);
         end(w, "]");
@@ -238,25 +222,12 @@ static void add_txn(struct writer *w, const struct mu_etcd3_txn *txn)
     add_ops(w, "failure", txn->failure, txn->failure_count);
 }
 
-static void add_watch(struct writer *w, const struct mu_etcd3_op *op)
-{
-    name(w, "create_request");
-    begin(w, "{");
-    add_key(w, op);
-    add_number_if(w, "start_revision", op->revision);
-    add_flag(w, "progress_notify", true);
-    end(w, "}");
-}
-
 static void add_body(struct writer *w, const struct mu_etcd3_request *request)
 {
-    if (request->kind == MU_ETCD3_RANGE) {
-        add_range(w, &request->range);
-        return;
-    }
     begin(w, "{");
     switch (request->kind) {
     case MU_ETCD3_RANGE:
+        add_range(w, &request->range);
         break;
     case MU_ETCD3_TXN:
         add_txn(w, &request->txn);
@@ -270,11 +241,15 @@ static void add_body(struct writer *w, const struct mu_etcd3_request *request)
         add_number(w, "ID", request->lease);
         break;
     case MU_ETCD3_WATCH:
-        add_watch(w, &request->range);
+        begin_field(w, "create_request", "{");
+        add_key(w, &request->range);
+        add_number_if(w, "start_revision", request->range.revision);
+        add_flag(w, "progress_notify", true);
+        end(w, "}");
         break;
     case MU_ETCD3_AUTHENTICATE:
-        add_string(w, "name", request->user);
-        add_string(w, "password", request->password);
+        add_text(w, "name", request->user);
+        add_text(w, "password", request->password);
         break;
     }
     end(w, "}");
