@@ -14,6 +14,7 @@
 #include "events/agent_event.h"
 #include "handler/handler.h"
 #include "kv/kv.h"
+#include "kv/later_uv.h"
 #include "proc/keeper.h"
 #include "proc/signals_uv.h"
 
@@ -53,6 +54,7 @@ struct mu_agent {
     uint16_t kv_port;
     size_t waits; /* gets that are under way in it */
     uv_timer_t timer;
+    struct mu_later ending; /* the end is told from the loop */
     uv_poll_t keeper;
     bool has_keeper;
     struct mu_will *will;             /* what the keeper sends if we are killed; NULL: it sends nothing */

@@ -31,7 +31,7 @@ enum {
     FILES_PER_WORKER = 2, /* its pidfd, and the pipe of a function's result */
 };
 
-static void on_ended(uv_timer_t *timer);
+static void on_ended(void *ctx);
 
 /* ---- Telling ---- */
 
@@ -54,7 +54,7 @@ static void end(struct mu_agent *a, const struct mu_policy_outcome *outcome)
     a->ended = true;
     a->outcome = *outcome;
     (void)uv_timer_stop(&a->timer);
-    (void)uv_timer_start(&a->timer, on_ended, 0, 0);
+    mu_later_turn(&a->ending, on_ended, a);
 }
 
 static void on_alone(void *ctx)
@@ -334,9 +334,9 @@ static int by_death(const void *x, const void *y)
     return (*left)->order < (*right)->order ? -1 : 1;
 }
 
-static void on_ended(uv_timer_t *timer)
+static void on_ended(void *ctx)
 {
-    struct mu_agent *a = timer->data;
+    struct mu_agent *a = ctx;
     size_t count = (size_t)a->config.local_world_size;
     struct mu_worker **dead = calloc(count, sizeof *dead);
     struct mu_failure *failures = calloc(count, sizeof *failures);
@@ -439,7 +439,8 @@ void mu_agent_free(struct mu_agent *a, void (*done)(void *ctx), void *ctx)
     a->done_ctx = ctx;
     a->handles += 4;
     mu_agent_close_workers(a);
-    a->handles++;
+    a->handles += 2;
+    mu_later_close(&a->ending, mu_agent_on_part_closed, a);
     uv_close((uv_handle_t *)&a->read_timer, on_handle_closed);
     uv_close((uv_handle_t *)&a->timer, on_handle_closed);
     mu_watch_close(a->signals, mu_agent_on_part_closed, a);
@@ -608,6 +609,7 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
             destroy(a);
         return rc;
     }
+    mu_later_open(&a->ending, loop, NULL);
     (void)uv_timer_init(loop, &a->timer);
     (void)uv_timer_init(loop, &a->read_timer);
     a->timer.data = a->read_timer.data = a;
