@@ -19,13 +19,32 @@ enum { URL_OPTIONS_MAX = 32 }; /* more than there are */
 struct url { /* its texts are in `text` */
     char text[URL_MAX];
     char *host, *run_id, *query;
+    int64_t nodes_min, nodes_max; /* 0: not said */
+    const char *keys[URL_OPTIONS_MAX], *values[URL_OPTIONS_MAX];
+    size_t count;
 };
 
-static int bad_url(const char *url, const char *why, struct muster_error *reterr)
+/* Which URL the error is about, without what is secret in it. */
+static int in_url(const char *url, int rc, struct muster_error *reterr)
 {
     char shown[MU_SECRET_SHOWN_MAX];
 
-    return mu_fail(reterr, MUSTER_EINVAL, "URL '%s': %s", mu_secret_hide(mu_slice_str(url), shown, sizeof shown), why);
+    return mu_wrap(reterr, rc, "URL '%s'", mu_secret_hide(mu_slice_str(url), shown, sizeof shown));
+}
+
+static int bad_url(const char *url, const char *why, struct muster_error *reterr)
+{
+    return in_url(url, mu_fail(reterr, MUSTER_EINVAL, "%s", why), reterr);
+}
+
+static int bad_key(const char *url, const char *key, const char *why, struct muster_error *reterr)
+{
+    return in_url(url, mu_fail(reterr, MUSTER_EINVAL, "'%.40s' %s", key, why), reterr);
+}
+
+static bool is_url(const char *endpoint)
+{
+    return strncmp(endpoint, SCHEME, strlen(SCHEME)) == 0;
 }
 
 static int digit(char c)
@@ -61,7 +80,7 @@ static int split_url(const char *given, struct url *url, struct muster_error *re
 {
     char *slash, *question;
 
-    if (strncmp(given, SCHEME, strlen(SCHEME)) != 0)
+    if (!is_url(given))
         return bad_url(given, "it does not begin with " SCHEME, reterr);
     if (strlen(given) >= sizeof url->text)
         return bad_url(given, "it is too long", reterr);
@@ -84,85 +103,60 @@ static int split_url(const char *given, struct url *url, struct muster_error *re
     return 0;
 }
 
-struct query {
-    int64_t nodes_min, nodes_max; /* 0: not said */
-    const char *keys[URL_OPTIONS_MAX], *values[URL_OPTIONS_MAX];
-    size_t count;
-};
-
-/* `key` is what is wrong. */
-static int bad_key(const char *url, const char *key, const char *why, struct muster_error *reterr)
-{
-    char shown[MU_SECRET_SHOWN_MAX];
-
-    return mu_fail(reterr, MUSTER_EINVAL, "URL '%s': '%.40s' %s",
-                   mu_secret_hide(mu_slice_str(url), shown, sizeof shown), key, why);
-}
-
-static int take_count(const char *given, const char *key, const char *value, int64_t *ret_count,
-                      struct muster_error *reterr)
-{
-    if (!mu_number_int(value, ret_count) || *ret_count < 1)
-        return bad_key(given, key, "is no number above 0", reterr);
-    return 0;
-}
-
-static int take_pair(const char *given, const char *key, const char *value, struct query *query,
+static int take_pair(const char *given, const char *key, const char *value, struct url *url,
                      struct muster_error *reterr)
 {
-    char shown[MU_SECRET_SHOWN_MAX];
+    int64_t *count = strcmp(key, "min_workers") == 0   ? &url->nodes_min
+                     : strcmp(key, "max_workers") == 0 ? &url->nodes_max
+                                                       : NULL;
     int rc;
 
-    if (strcmp(key, "min_workers") == 0)
-        return take_count(given, key, value, &query->nodes_min, reterr);
-    if (strcmp(key, "max_workers") == 0)
-        return take_count(given, key, value, &query->nodes_max, reterr);
-    for (size_t i = 0; i < query->count; i++)
-        if (strcmp(query->keys[i], key) == 0)
+    if (count != NULL)
+        return mu_number_int(value, count) && *count >= 1 ? 0 : bad_key(given, key, "is no number above 0", reterr);
+    for (size_t i = 0; i < url->count; i++)
+        if (strcmp(url->keys[i], key) == 0)
             return bad_key(given, key, "is there twice", reterr);
     rc = mu_rdzv_check_option("etcd", key, reterr);
     if (rc < 0)
-        return mu_wrap(reterr, rc, "URL '%s'", mu_secret_hide(mu_slice_str(given), shown, sizeof shown));
-    assert(query->count < URL_OPTIONS_MAX); /* each known one at most once */
-    query->keys[query->count] = key;
-    query->values[query->count++] = value;
+        return in_url(given, rc, reterr);
+    assert(url->count < URL_OPTIONS_MAX); /* each known one at most once */
+    url->keys[url->count] = key;
+    url->values[url->count++] = value;
     return 0;
 }
 
-static int read_query(const char *given, char *text, struct query *query, struct muster_error *reterr)
+static int read_url(const char *given, struct url *url, struct muster_error *reterr)
 {
     char *rest = NULL;
+    int rc = split_url(given, url, reterr);
 
-    for (char *pair = text == NULL ? NULL : strtok_r(text, "&", &rest); pair != NULL;
+    for (char *pair = rc < 0 || url->query == NULL ? NULL : strtok_r(url->query, "&", &rest); rc == 0 && pair != NULL;
          pair = strtok_r(NULL, "&", &rest)) {
         char *equals = strchr(pair, '=');
-        int rc;
 
         if (equals == NULL || equals == pair || equals[1] == '\0')
             return bad_url(given, "what follows '?' is not KEY=VALUE&KEY=VALUE", reterr);
         *equals = '\0';
         if (!unescape(pair) || !unescape(equals + 1))
             return bad_url(given, "it has a '%' that is no character", reterr);
-        rc = take_pair(given, pair, equals + 1, query, reterr);
-        if (rc < 0)
-            return rc;
+        rc = take_pair(given, pair, equals + 1, url, reterr);
     }
-    return 0;
+    return rc;
 }
 
-/* What is 0 in the query is `fallback`'s, if there is one. */
-static int make_params(const struct url *url, const struct query *query, const struct muster_rdzv_params *fallback,
+/* `fallback`: what it has besides, if there is one. */
+static int make_params(const struct url *url, const struct muster_rdzv_params *fallback,
                        struct muster_rdzv_params **ret_params, struct muster_error *reterr)
 {
     const char *local_addr = fallback == NULL ? NULL : muster_rdzv_params_local_addr(fallback);
     struct muster_rdzv_params *made = NULL;
-    int rc = muster_rdzv_params_new("etcd", url->host, url->run_id, query->nodes_min, query->nodes_max, local_addr,
-                                    &made, reterr);
+    int rc = muster_rdzv_params_new("etcd", url->host, url->run_id, url->nodes_min, url->nodes_max, local_addr, &made,
+                                    reterr);
 
     if (rc == 0 && fallback != NULL)
         rc = mu_rdzv_params_add_all(made, fallback, reterr);
-    for (size_t i = 0; rc == 0 && i < query->count; i++)
-        rc = muster_rdzv_params_set_text(made, query->keys[i], query->values[i], reterr);
+    for (size_t i = 0; rc == 0 && i < url->count; i++)
+        rc = muster_rdzv_params_set_text(made, url->keys[i], url->values[i], reterr);
     if (rc < 0) {
         muster_rdzv_params_free(made);
         return rc;
@@ -173,42 +167,36 @@ static int make_params(const struct url *url, const struct query *query, const s
 
 int muster_rdzv_params_from_url(const char *given, struct muster_rdzv_params **ret_params, struct muster_error *reterr)
 {
-    struct url url;
-    struct query query = { 0 };
-    int rc = split_url(given, &url, reterr);
+    struct url url = { .count = 0 };
+    int rc = read_url(given, &url, reterr);
 
-    if (rc == 0)
-        rc = read_query(given, url.query, &query, reterr);
     if (rc < 0)
         return rc;
-    if (query.nodes_min == 0 || query.nodes_max == 0)
+    if (url.nodes_min == 0 || url.nodes_max == 0)
         return bad_url(given, "min_workers and max_workers are needed", reterr);
-    return make_params(&url, &query, NULL, ret_params, reterr);
+    return make_params(&url, NULL, ret_params, reterr);
 }
 
 int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muster_rdzv_params **ret_own,
                            struct muster_error *reterr)
 {
     const char *given = muster_rdzv_params_endpoint(params), *run_id = muster_rdzv_params_run_id(params);
-    struct url url;
-    struct query query = { 0 };
+    struct url url = { .count = 0 };
     int rc;
 
     *ret_own = NULL;
-    if (strncmp(given, SCHEME, strlen(SCHEME)) != 0)
+    if (!is_url(given))
         return 0;
-    rc = split_url(given, &url, reterr);
-    if (rc == 0)
-        rc = read_query(given, url.query, &query, reterr);
+    rc = read_url(given, &url, reterr);
     if (rc < 0)
         return rc;
     if (run_id[0] != '\0' && strcmp(run_id, url.run_id) != 0)
         return mu_fail(reterr, MUSTER_EINVAL, "the run id is '%.100s', and in the URL '%.100s'", run_id, url.run_id);
-    if (query.nodes_min == 0)
-        query.nodes_min = muster_rdzv_params_min_nodes(params);
-    if (query.nodes_max == 0)
-        query.nodes_max = muster_rdzv_params_max_nodes(params);
-    return make_params(&url, &query, params, ret_own, reterr);
+    if (url.nodes_min == 0)
+        url.nodes_min = muster_rdzv_params_min_nodes(params);
+    if (url.nodes_max == 0)
+        url.nodes_max = muster_rdzv_params_max_nodes(params);
+    return make_params(&url, params, ret_own, reterr);
 }
 
 int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster_error *reterr)
@@ -217,7 +205,7 @@ int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster
     int rc;
 
     *ret_run_id = NULL;
-    if (strncmp(endpoint, SCHEME, strlen(SCHEME)) != 0)
+    if (!is_url(endpoint))
         return 0;
     rc = split_url(endpoint, &url, reterr);
     if (rc < 0)
