@@ -37,26 +37,6 @@ static struct mu_dynamic *dynamic_of(struct mu_shell *shell)
 
 /* ---- Telling ---- */
 
-/* Names in documents and of members are terminated. */
-static struct muster_node *public_nodes(const struct mu_node *nodes, size_t count)
-{
-    struct muster_node *copy = calloc(count + 1, sizeof *copy);
-
-    for (size_t i = 0; copy != NULL && i < count; i++)
-        copy[i] = (struct muster_node){ nodes[i].name.data, nodes[i].pid, nodes[i].local_id };
-    return copy;
-}
-
-static void tell_nodes(struct mu_dynamic *d, struct muster_rdzv_event *event, const struct mu_node *nodes, size_t count)
-{
-    struct muster_node *copy = public_nodes(nodes, count);
-
-    event->nodes = copy;
-    event->nodes_count = copy != NULL ? count : 0;
-    mu_shell_say(&d->shell, event);
-    free(copy);
-}
-
 static void tell_members(struct mu_dynamic *d, struct muster_rdzv_event *event, unsigned in, size_t most)
 {
     const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
@@ -66,7 +46,7 @@ static void tell_members(struct mu_dynamic *d, struct muster_rdzv_event *event, 
     for (size_t i = 0; i < doc->count && count < most; i++)
         if ((doc->members[i].in & in) != 0)
             nodes[count++] = doc->members[i].node;
-    tell_nodes(d, event, nodes, count);
+    mu_shell_say_nodes(&d->shell, event, nodes, count);
 }
 
 static void tell_lost(struct mu_dynamic *d, struct muster_rdzv_event *event)
@@ -80,7 +60,7 @@ static void tell_lost(struct mu_dynamic *d, struct muster_rdzv_event *event)
         event->cause = mu_dynamic_sort_lost(mu_rdzv_doc(d->rdzv), lost, mu_rdzv_death_age_ms(&d->config.settings),
                                             mu_rdzv_store_refuses(d->rdzv), nodes, &waiting, cause);
     event->count = (int64_t)waiting;
-    tell_nodes(d, event, nodes != NULL ? nodes : lost.items, lost.count);
+    mu_shell_say_nodes(&d->shell, event, nodes != NULL ? nodes : lost.items, lost.count);
     free(nodes);
 }
 
@@ -120,7 +100,7 @@ static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event
     (void)news;
     if (event->type == MUSTER_RDZV_JOINED) {
         event->old_dialect = mu_dynamic_is_old(world);
-        tell_nodes(d, event, world->members, world->count);
+        mu_shell_say_nodes(&d->shell, event, world->members, world->count);
     } else if (event->type == MUSTER_RDZV_WAITING) {
         tell_members(d, event, MU_DOC_WAITING, WAITING_NAMED_MAX);
     } else if (event->type == MUSTER_RDZV_PEERS_LOST) {

@@ -12,7 +12,6 @@
 #include "kv/etcd_store_uv.h"
 #include "store/net.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,16 +56,10 @@ static void tell_nodes(struct etcd *e, struct muster_rdzv_event *event, const si
 static void tell_progress(struct etcd *e, struct muster_rdzv_event *event)
 {
     struct mu_part_progress seen = mu_classic_progress(e->classic);
-    struct muster_node nodes[MU_WAITERS_NAMES_MAX];
     char note[MU_WAITERS_NOTE_MAX];
 
-    assert(seen.nodes_count <= MU_WAITERS_NAMES_MAX);
-    for (size_t i = 0; i < seen.nodes_count; i++)
-        nodes[i] = (struct muster_node){ seen.nodes[i].name.data, seen.nodes[i].pid, seen.nodes[i].local_id };
-    event->nodes = nodes;
-    event->nodes_count = seen.nodes_count;
     event->note = mu_waiters_note(mu_classic_crowd(e->classic), note);
-    mu_shell_say(&e->shell, event);
+    mu_shell_say_nodes(&e->shell, event, seen.nodes, seen.nodes_count);
 }
 
 /* Of those who have left no note for the agents. */

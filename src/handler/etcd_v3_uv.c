@@ -21,18 +21,13 @@
 static void tell_members(struct mu_v3 *v, struct muster_rdzv_event *event, bool only_lost)
 {
     const struct mu_fold_world *world = mu_fold_world(v->fold);
-    struct muster_node *nodes = calloc(world->count + 1, sizeof *nodes);
+    struct mu_node *nodes = calloc(world->count + 1, sizeof *nodes);
     size_t count = 0;
 
-    for (size_t i = 0; nodes != NULL && i < world->count; i++) {
-        const struct mu_node *node = &world->members[i].node;
-
+    for (size_t i = 0; nodes != NULL && i < world->count; i++)
         if (!only_lost || mu_fold_is_lost(v->fold, i))
-            nodes[count++] = (struct muster_node){ node->name.data, node->pid, node->local_id };
-    }
-    event->nodes = nodes;
-    event->nodes_count = count;
-    mu_shell_say(&v->shell, event);
+            nodes[count++] = world->members[i].node;
+    mu_shell_say_nodes(&v->shell, event, nodes, count);
     free(nodes);
 }
 
@@ -49,15 +44,10 @@ static void tell_lost(struct mu_v3 *v, struct muster_rdzv_event *event)
 static void tell_progress(struct mu_v3 *v, struct muster_rdzv_event *event)
 {
     const struct mu_waiters *crowd = mu_fold_crowd(v->fold);
-    struct muster_node nodes[MU_WAITERS_NAMES_MAX];
     char note[MU_WAITERS_NOTE_MAX];
 
-    for (size_t i = 0; i < crowd->count; i++)
-        nodes[i] = (struct muster_node){ crowd->nodes[i].name.data, crowd->nodes[i].pid, crowd->nodes[i].local_id };
-    event->nodes = nodes;
-    event->nodes_count = crowd->count;
     event->note = mu_fold_note(v->fold, note);
-    mu_shell_say(&v->shell, event);
+    mu_shell_say_nodes(&v->shell, event, crowd->nodes, crowd->count);
 }
 
 static void meet_agents(struct mu_v3 *v)

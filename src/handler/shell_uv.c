@@ -25,6 +25,18 @@ void mu_shell_say(struct mu_shell *s, struct muster_rdzv_event *event)
     s->listener(s->ctx, event);
 }
 
+void mu_shell_say_nodes(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_node *nodes, size_t count)
+{
+    struct muster_node *copy = calloc(count + 1, sizeof *copy);
+
+    for (size_t i = 0; copy != NULL && i < count; i++)
+        copy[i] = (struct muster_node){ nodes[i].name.data, nodes[i].pid, nodes[i].local_id };
+    event->nodes = copy;
+    event->nodes_count = copy != NULL ? count : 0;
+    mu_shell_say(s, event);
+    free(copy);
+}
+
 void mu_shell_record(const struct mu_shell *s, struct mu_rdzv_trace story)
 {
     mu_rdzv_trace_tell(&(struct mu_teller){ s->run_id, s->me }, story);

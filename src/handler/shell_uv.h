@@ -101,6 +101,9 @@ void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside 
 
 /* Tells the owner; after this the shell may be being freed. */
 void mu_shell_say(struct mu_shell *shell, struct muster_rdzv_event *event);
+/* ... with these nodes, whose names end with a NUL; without them if there is no memory. */
+void mu_shell_say_nodes(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_node *nodes,
+                        size_t count);
 void mu_shell_tell_progress(struct mu_shell *shell); /* as if the part had told it */
 void mu_shell_record(const struct mu_shell *shell, struct mu_rdzv_trace story);
 
