@@ -93,7 +93,7 @@ int mu_blocking_find_store(const struct muster_rdzv_params *params, char ret_hos
     if (rc < 0)
         return rc;
     if (port == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 nobody knows where the store is",
+        return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 the other nodes could not find the store",
                        muster_rdzv_params_endpoint(params));
     *ret_port = (uint16_t)port;
     *ret_timeout_ms = (int64_t)timeout_s * 1000;

@@ -1,6 +1,6 @@
 /* Loads back ends of other people from shared objects.
  *
- * The directory, and the file that a name in it leads to, must be writable by nobody but root and us, for what is in
+ * Only root and this user may be able to write the directory and the file that a name in it leads to, for what is in
  * them runs with our rights. Then the object is opened, its one symbol looked up and checked, and its name registered.
  * An object that fails is an error that names the file; those before it in the order of names stay. */
 #include "handler/plugin.h"
@@ -18,7 +18,7 @@
 
 enum { FILES_MAX = 256 }; /* in one directory */
 
-/* All that are loaded. They are never taken away, so that whoever found one may use it without the lock. */
+/* All that are loaded. They are never taken away, so one that was found may be used without the lock. */
 static struct {
     pthread_mutex_t lock;
     struct mu_plugin *first;
@@ -68,7 +68,7 @@ static int check_directory(const char *path, struct muster_error *reterr)
     return check_trusted(path, S_IFDIR, "directory", reterr);
 }
 
-/* `path` has no symbolic links in it. Whoever may write the directory it lies in may swap the file. */
+/* `path` has no symbolic links in it. Who can write the directory can swap the file. */
 static int check_file(const char *path, struct muster_error *reterr)
 {
     char *copy = strdup(path);
@@ -140,8 +140,7 @@ static int load_object(const char *path, struct muster_rdzv_registry *registry, 
         return mu_fail(reterr, MUSTER_EINVAL, "it does not load: %s", dlerror());
     backend = dlsym(object, MUSTER_BACKEND_SYMBOL);
     if (backend == NULL)
-        rc =
-            mu_fail(reterr, MUSTER_EINVAL, "it does not have the symbol " MUSTER_BACKEND_SYMBOL " that a back end has");
+        rc = mu_fail(reterr, MUSTER_EINVAL, "it has no symbol " MUSTER_BACKEND_SYMBOL);
     else
         rc = check_backend(backend, reterr);
     if (rc == 0) {

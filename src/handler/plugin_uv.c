@@ -374,7 +374,7 @@ static bool can_be_freed(const struct muster_handler *handler)
     return handler != NULL && handler->ops != NULL && handler->ops->size >= OPS_BYTES_MIN && handler->ops->free != NULL;
 }
 
-/* Gives the wrapper back to the loop, with whatever the back end left in it. */
+/* Gives the wrapper back to the loop, with what the back end left in it. */
 static void abandon(struct wrapper *w, struct muster_handler *inner)
 {
     w->inner = inner;

@@ -75,7 +75,7 @@ int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, s
     if (pause_ms == -1)
         return rc;
     why->code = MUSTER_ERDZV_TIMEOUT;
-    return mu_wrap(why, MUSTER_ERDZV_TIMEOUT, "tried again for %d s", MU_RETRY_TIME_MS / 1000);
+    return mu_wrap(why, MUSTER_ERDZV_TIMEOUT, "gave up after trying for %d s", MU_RETRY_TIME_MS / 1000);
 }
 
 int muster_rdzv_next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info,
@@ -117,7 +117,7 @@ MU_DEFINE_TEXTS(muster_rdzv_event_name, enum muster_rdzv_event_type, MUSTER_RDZV
 static int own_name(char *text, size_t size, struct muster_error *reterr)
 {
     if (gethostname(text, size) < 0)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "this machine's name cannot be told");
+        return mu_fail(reterr, MUSTER_ESYSTEM, "cannot get this machine's name");
     text[size - 1] = '\0'; /* one that is cut need not be ended */
     return 0;
 }
@@ -152,8 +152,8 @@ static int take_addr(struct muster_store *store, struct muster_store_info *info,
     if (rc < 0)
         return rc;
     if (addr.len == 0 || addr.len >= sizeof info->master_addr || memchr(addr.data, '\0', addr.len) != NULL)
-        rc = mu_fail(reterr, MUSTER_EINVAL, "%s in the store is no address: %zu bytes, '%.*s'", MUSTER_KEY_MASTER_ADDR,
-                     addr.len, addr.len > 40 ? 40 : (int)addr.len, addr.data);
+        rc = mu_fail(reterr, MUSTER_EINVAL, "%s in the store is not an address: %zu bytes, '%.*s'",
+                     MUSTER_KEY_MASTER_ADDR, addr.len, addr.len > 40 ? 40 : (int)addr.len, addr.data);
     else
         (void)snprintf(info->master_addr, sizeof info->master_addr, "%.*s", (int)addr.len, addr.data);
     muster_bytes_done(&addr);
@@ -168,7 +168,7 @@ static int take_port(struct muster_store *store, struct muster_store_info *info,
     if (rc < 0)
         return rc;
     if (strlen(port.data) != port.len || !mu_port_parse(port.data, &info->master_port) || info->master_port == 0)
-        rc = mu_fail(reterr, MUSTER_EINVAL, "%s in the store is no port: '%.*s'", MUSTER_KEY_MASTER_PORT,
+        rc = mu_fail(reterr, MUSTER_EINVAL, "%s in the store is not a port: '%.*s'", MUSTER_KEY_MASTER_PORT,
                      port.len > 40 ? 40 : (int)port.len, port.data);
     muster_bytes_done(&port);
     return rc;

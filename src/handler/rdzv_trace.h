@@ -11,7 +11,7 @@
 #define MU_RDZV_TRACE_NODES_MAX 16 /* named in a text; of the others it says how many there are */
 #define MU_RDZV_TRACE_TEXT_MAX 2048
 
-/* Operations of PyTorch's, as they stand in its events; and one of ours, for which it has none. */
+/* PyTorch's operations, as they stand in its events. It has none for leaving. */
 #define MU_RDZV_TRACE_HANDLER "dynamic_rendezvous.py:DynamicRendezvousHandler."
 #define MU_RDZV_TRACE_EXECUTOR "dynamic_rendezvous.py:_DistributedRendezvousOpExecutor."
 #define MU_RDZV_TRACE_HOLDER "dynamic_rendezvous.py:_BackendRendezvousStateHolder."
@@ -80,8 +80,8 @@ enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action); /* 
 const char *mu_rdzv_trace_text(const struct mu_teller *who, const struct mu_rdzv_trace *story,
                                char ret_text[static MU_RDZV_TRACE_TEXT_MAX]);
 
-/* For a machine with phases, at debug level: what it does now, when that has changed. At most so many lines at once,
- * and so many a second after that. Zeroed memory is ready for use. */
+/* For a machine with phases, at debug level: what it does now, when that has changed. At most BURST lines at once,
+ * and S a second after that. Zeroed memory is ready for use. */
 #define MU_RDZV_TRACE_PHASES_BURST 50
 #define MU_RDZV_TRACE_PHASES_S 10
 
@@ -93,7 +93,7 @@ struct mu_rdzv_trace_phases {
 void mu_rdzv_trace_phase(struct mu_rdzv_trace_phases *phases, const char *run_id, const char *phase, uint64_t now_ms);
 
 void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story);
-/* No handler could be made; also when nobody has asked why, with *reterr. Returns the error's code. */
+/* No handler could be made. Fills in *reterr, unless it is NULL, and returns the error's code. */
 int mu_rdzv_trace_create_failed(const char *run_id, const char *local_addr, const struct muster_error *error,
                                 struct muster_error *reterr);
 

@@ -1,5 +1,5 @@
-/* Names of rendezvous back ends and who creates their handlers. The default registry is a constant of the process: it
- * knows the back ends of this library from the start, so that there is nothing to set up and nothing to fail. */
+/* Names of rendezvous back ends, and what creates their handlers. The default registry knows the back ends of this
+ * library from the start: there is nothing to set up, and nothing to fail. */
 #include "handler/plugin.h"
 #include "handler/rdzv_trace.h"
 
@@ -107,8 +107,8 @@ static int unknown(const struct muster_rdzv_registry *registry, const char *name
 
     (void)list_names(registry->bindings, registry->count, names, used);
     return mu_fail(reterr, MUSTER_EINVAL,
-                   "the rendezvous back end '%s' is not registered (known: %s); was it forgotten to register it, or to "
-                   "name the directory of its shared object with --backend-dir?",
+                   "the rendezvous back end '%s' is not registered (known: %s); register it, or name the directory of "
+                   "its shared object with --backend-dir",
                    name, names);
 }
 
@@ -205,7 +205,7 @@ static int look_up(struct muster_rdzv_registry *registry, const char *name, stru
     return rc;
 }
 
-/* Records what went wrong, whoever asked for the error or did not. */
+/* Records what went wrong, also for callers without an error to fill in. */
 static int failed(const struct muster_rdzv_params *params, int rc, struct muster_error *error,
                   struct muster_error *reterr)
 {

@@ -12,7 +12,7 @@ enum {
     PROGRESS_MS = 200, /* between two that rank 0 tells the others */
     GOODBYE_MS = 1000, /* for the answer to it */
     LINGER_MS = 2000,  /* of rank 0, for the others to hear of a loss */
-    DISPUTE_MS = 2000, /* for what has rank 0's port to be connected to, and again to say who it is */
+    DISPUTE_MS = 2000, /* to connect to what has rank 0's port, and again for its answer */
 };
 #define FOREVER_MS UINT64_C(1000000000000)
 
@@ -314,7 +314,7 @@ static void on_connected(struct mu_static *m, const struct mu_static_event *even
 
 static void on_counted_ourselves(struct mu_static *m, uint64_t now_ms, struct mu_static_effects *out)
 {
-    if (m->rank_0 == MU_STATIC_PYTORCH) { /* it tells nobody when all are in */
+    if (m->rank_0 == MU_STATIC_PYTORCH) { /* it does not tell when all are in */
         open_group(m, out);
         return;
     }

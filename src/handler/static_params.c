@@ -24,9 +24,10 @@ struct mu_bind mu_static_bind(const struct mu_static_place *place)
 int mu_static_place_init(struct mu_static_place *place, const char *host, int64_t port, int64_t rank,
                          int64_t world_size, int64_t timeout_ms, const char *run_id, struct muster_error *reterr)
 {
-    if (host[0] == '\0' || strlen(host) >= sizeof place->host)
-        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is %s", strlen(host),
-                       host[0] == '\0' ? "none" : "too long");
+    if (host[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "the host name is empty");
+    if (strlen(host) >= sizeof place->host)
+        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(host));
     if (port < 1 || port > UINT16_MAX)
         return mu_fail(reterr, MUSTER_EINVAL, "port %" PRId64 " of host '%s' is not in 1..65535", port, host);
     if (world_size < 1 || world_size > UINT32_MAX)
@@ -34,7 +35,7 @@ int mu_static_place_init(struct mu_static_place *place, const char *host, int64_
     if (rank < 0 || rank >= world_size)
         return mu_fail(reterr, MUSTER_EINVAL, "rank %" PRId64 " is not in 0..%" PRId64, rank, world_size - 1);
     if (timeout_ms < 1 || timeout_ms > TIMEOUT_S_MAX * 1000)
-        return mu_fail(reterr, MUSTER_EINVAL, "a timeout of %" PRId64 " ms is not above 0 and below %" PRId64 " s",
+        return mu_fail(reterr, MUSTER_EINVAL, "a timeout of %" PRId64 " ms is not between 1 ms and %" PRId64 " s",
                        timeout_ms, TIMEOUT_S_MAX);
     *place = (struct mu_static_place){
         .port = (uint16_t)port, .rank = rank, .world_size = world_size, .timeout_ms = timeout_ms

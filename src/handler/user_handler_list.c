@@ -1,4 +1,4 @@
-/* Blocking handlers that agents are given as objects: who has which one, and how they are driven. */
+/* Blocking handlers that agents are given as objects: which agent has which, and how they are driven. */
 #include "base/list.h"
 #include "handler/user_handler_uv.h"
 

@@ -556,7 +556,7 @@ static int start(struct blocking *b, const char *local_addr, struct muster_error
     if (rc == 0) {
         rc = uv_async_init(b->loop, &b->rang, on_rang);
         if (rc < 0)
-            rc = mu_fail_errno(reterr, -rc, "make what wakes the loop");
+            rc = mu_fail_errno(reterr, -rc, "make the handle that wakes the loop");
     }
     if (rc == 0)
         return 0;

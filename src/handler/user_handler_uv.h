@@ -1,4 +1,4 @@
-/* A user's own blocking handler (struct muster_rdzv) as an event-driven one on a loop; see blocking.h. */
+/* A user's own blocking handler (struct muster_rdzv) as an event-driven one on a loop; see user_handler.h. */
 #ifndef MU_HANDLER_USER_HANDLER_UV_H
 #define MU_HANDLER_USER_HANDLER_UV_H
 

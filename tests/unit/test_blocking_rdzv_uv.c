@@ -571,7 +571,7 @@ static void endpoints_and_timeouts_of_c10d_are_checked(void **state)
     static const struct {
         const char *endpoint, *options, *text;
     } rows[] = {
-        { "host:0", "", "endpoint 'host:0': with port 0 nobody knows where the store is" },
+        { "host:0", "", "endpoint 'host:0': with port 0 the other nodes could not find the store" },
         { "host:x", "", "host:x" },
         { "host:1", "read_timeout=0", "option 'read_timeout': 0 s is not in 1.." },
         { "host:1", "read_timeout=x", "read_timeout" },
