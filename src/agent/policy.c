@@ -307,7 +307,7 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
 }
 
 /* Nobody is there to kill what we would leave behind: everything at once, and out. */
-static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+static void on_keeper_gone(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
@@ -316,13 +316,13 @@ static void on_keeper_gone(struct mu_policy *p, uint64_t now_ms, struct mu_polic
     if (p->workers == NONE) {
         if (p->phase == MU_POLICY_ASSIGNING)
             (void)mu_policy_emit(out, MU_POLICY_DO_ASSIGN_STOP);
-        mu_policy_leave(p, now_ms, out);
+        mu_policy_leave(p, event->now_ms, out);
         return;
     }
-    mu_policy_stop(p, SIGKILL, 0, now_ms, out);
+    mu_policy_stop(p, SIGKILL, 0, event->now_ms, out);
     if (p->membership != NO_MEMBER)
-        mu_policy_say_leave(p, now_ms, out);
-    p->deadline_ms = now_ms + MU_POLICY_LEAVE_MS;
+        mu_policy_say_leave(p, event->now_ms, out);
+    p->deadline_ms = event->now_ms + MU_POLICY_LEAVE_MS;
 }
 
 /* ---- Driving ---- */
@@ -369,95 +369,63 @@ static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_eff
         mu_policy_end(p, now_ms, out); /* lingered long enough */
 }
 
-static void take(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_run(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
-    switch (event->type) {
-    case MU_POLICY_ON_RUN:
-        p->run_ms = event->now_ms;
-        if (p->phase == MU_POLICY_IDLE)
-            mu_policy_join(p, event->now_ms, out);
-        break;
-    case MU_POLICY_ON_JOINED:
-        mu_policy_on_joined(p, event, out);
-        break;
-    case MU_POLICY_ON_WAITING:
-        mu_policy_on_waiting(p, event, out);
-        break;
-    case MU_POLICY_ON_REMOVED:
-        mu_policy_on_removed(p, event, out);
-        break;
-    case MU_POLICY_ON_CLOSED:
-        p->closed = true;
-        break;
-    case MU_POLICY_ON_LEFT:
-        if (p->phase == MU_POLICY_LEAVING)
-            mu_policy_left(p, event->now_ms, out);
-        else if (p->membership == IS_LEAVING)
-            mu_policy_set_membership(p, NO_MEMBER);
-        break;
-    case MU_POLICY_ON_FAILED:
-        mu_policy_on_failed(p, event, out);
-        break;
-    case MU_POLICY_ON_BACKEND_DOWN:
-    case MU_POLICY_ON_BACKEND_UP:
-        on_backend(p, event, out);
-        break;
-    case MU_POLICY_ON_ASSIGNED:
-        mu_policy_on_assigned(p, event, out);
-        break;
-    case MU_POLICY_ON_ASSIGN_AGAIN:
-        mu_policy_on_assign_again(p, event, out);
-        break;
-    case MU_POLICY_ON_ASSIGN_USED_UP:
-        mu_policy_on_used_up(p, event, out);
-        break;
-    case MU_POLICY_ON_ASSIGN_FAILED:
-        mu_policy_on_assign_failed(p, event, out);
-        break;
-    case MU_POLICY_ON_LOST:
-        mu_policy_on_lost(p, event, out);
-        break;
-    case MU_POLICY_ON_JOB_FAILED:
-        mu_policy_on_job_failed(p, event, out);
-        break;
-    case MU_POLICY_ON_PEER_FAILED:
-        mu_policy_on_peer_failed(p, event, out);
-        break;
-    case MU_POLICY_ON_FINISHED:
-        mu_policy_on_finished(p, event, out);
-        break;
-    case MU_POLICY_ON_STARTED:
-        mu_policy_on_started(p, event->now_ms, out);
-        break;
-    case MU_POLICY_ON_START_FAILED:
-        mu_policy_on_start_failed(p, event, out);
-        break;
-    case MU_POLICY_ON_EXITED:
-        mu_policy_on_exited(p, event, out);
-        break;
-    case MU_POLICY_ON_UNHEALTHY:
-        mu_policy_on_unhealthy(p, event, out);
-        break;
-    case MU_POLICY_ON_STOPPED:
-        mu_policy_on_stopped(p, event, out);
-        break;
-    case MU_POLICY_ON_SIGNAL:
-        on_signal(p, event, out);
-        break;
-    case MU_POLICY_ON_KEEPER_GONE:
-        on_keeper_gone(p, event->now_ms, out);
-        break;
-    case MU_POLICY_ON_ALONE:
-        if (p->phase == MU_POLICY_SERVING || p->phase == MU_POLICY_LINGERING)
-            mu_policy_end(p, event->now_ms, out);
-        break;
-    case MU_POLICY_ON_ANSWER:
-        on_answer(p, event, out);
-        break;
-    case MU_POLICY_ON_TIME:
-        break;
-    }
+    p->run_ms = event->now_ms;
+    if (p->phase == MU_POLICY_IDLE)
+        mu_policy_join(p, event->now_ms, out);
 }
+
+static void on_closed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    (void)event;
+    (void)out;
+    p->closed = true;
+}
+
+static void on_left(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_LEAVING)
+        mu_policy_left(p, event->now_ms, out);
+    else if (p->membership == IS_LEAVING)
+        mu_policy_set_membership(p, NO_MEMBER);
+}
+
+static void on_alone(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+{
+    if (p->phase == MU_POLICY_SERVING || p->phase == MU_POLICY_LINGERING)
+        mu_policy_end(p, event->now_ms, out);
+}
+
+static mu_policy_hear *const hearers[] = {
+    [MU_POLICY_ON_RUN] = on_run,
+    [MU_POLICY_ON_JOINED] = mu_policy_on_joined,
+    [MU_POLICY_ON_WAITING] = mu_policy_on_waiting,
+    [MU_POLICY_ON_REMOVED] = mu_policy_on_removed,
+    [MU_POLICY_ON_CLOSED] = on_closed,
+    [MU_POLICY_ON_LEFT] = on_left,
+    [MU_POLICY_ON_FAILED] = mu_policy_on_failed,
+    [MU_POLICY_ON_BACKEND_DOWN] = on_backend,
+    [MU_POLICY_ON_BACKEND_UP] = on_backend,
+    [MU_POLICY_ON_ASSIGNED] = mu_policy_on_assigned,
+    [MU_POLICY_ON_ASSIGN_AGAIN] = mu_policy_on_assign_again,
+    [MU_POLICY_ON_ASSIGN_USED_UP] = mu_policy_on_used_up,
+    [MU_POLICY_ON_ASSIGN_FAILED] = mu_policy_on_assign_failed,
+    [MU_POLICY_ON_LOST] = mu_policy_on_lost,
+    [MU_POLICY_ON_JOB_FAILED] = mu_policy_on_job_failed,
+    [MU_POLICY_ON_PEER_FAILED] = mu_policy_on_peer_failed,
+    [MU_POLICY_ON_FINISHED] = mu_policy_on_finished,
+    [MU_POLICY_ON_STARTED] = mu_policy_on_started,
+    [MU_POLICY_ON_START_FAILED] = mu_policy_on_start_failed,
+    [MU_POLICY_ON_EXITED] = mu_policy_on_exited,
+    [MU_POLICY_ON_UNHEALTHY] = mu_policy_on_unhealthy,
+    [MU_POLICY_ON_STOPPED] = mu_policy_on_stopped,
+    [MU_POLICY_ON_SIGNAL] = on_signal,
+    [MU_POLICY_ON_KEEPER_GONE] = on_keeper_gone,
+    [MU_POLICY_ON_ALONE] = on_alone,
+    [MU_POLICY_ON_ANSWER] = on_answer,
+    [MU_POLICY_ON_TIME] = NULL, /* passes with every event */
+};
 
 void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
@@ -468,7 +436,8 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
     p->lines_count = 0;
     if (p->phase == MU_POLICY_ENDED)
         return;
-    take(p, event, out);
+    if (hearers[event->type] != NULL)
+        hearers[event->type](p, event, out);
     pass_time(p, event->now_ms, out);
     mu_policy_proceed(p, event->now_ms, out);
     while (mu_asks_emit(&p->asks, event->now_ms, UINT64_MAX, &ask))

@@ -308,30 +308,14 @@ static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_
 static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
                               struct mu_policy_effects *out)
 {
-    switch (p->phase) {
-    case MU_POLICY_ASSIGNING:
-    case MU_POLICY_STARTING:
-    case MU_POLICY_RUNNING:
+    if (p->phase == MU_POLICY_ASSIGNING || mu_policy_has_workers(p)) {
         mu_policy_fail_with(p, error, now_ms, out);
-        break;
-    case MU_POLICY_FINISHING: /* done is done */
+    } else if (p->phase == MU_POLICY_FINISHING) { /* done is done */
         mu_policy_say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2,
                       error->text);
         mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
         mu_policy_end(p, now_ms, out);
-        break;
-    case MU_POLICY_IDLE: /* what follows finds out for itself */
-    case MU_POLICY_JOINING:
-    case MU_POLICY_LEAVING:
-    case MU_POLICY_STOPPING:
-    case MU_POLICY_ASKING:
-    case MU_POLICY_CHARGING:
-    case MU_POLICY_FAILING:
-    case MU_POLICY_SERVING:
-    case MU_POLICY_LINGERING:
-    case MU_POLICY_ENDED:
-        break;
-    }
+    } /* else what follows finds out for itself */
 }
 
 void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)

@@ -97,6 +97,9 @@ struct mu_policy {
     struct muster_error error; /* of the last record that has one */
 };
 
+/* What is heard of an event. */
+typedef void mu_policy_hear(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+
 /* policy.c */
 struct mu_policy_effect *mu_policy_emit(struct mu_policy_effects *out, enum mu_policy_effect_type type);
 void mu_policy_say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
@@ -116,36 +119,27 @@ void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *ke
 int64_t mu_policy_larger(int64_t a, int64_t b);
 
 /* policy_round.c */
+mu_policy_hear mu_policy_on_joined, mu_policy_on_assigned, mu_policy_on_exited, mu_policy_on_unhealthy,
+    mu_policy_on_started, mu_policy_on_start_failed, mu_policy_on_stopped, mu_policy_on_assign_failed,
+    mu_policy_on_assign_again;
 void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_join_again(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_assigned(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 void mu_policy_stop(struct mu_policy *p, int signal, uint64_t grace_ms, uint64_t now_ms, struct mu_policy_effects *out);
 bool mu_policy_has_workers(const struct mu_policy *p); /* of a round that goes on */
 void mu_policy_regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_on_exited(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_unhealthy(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_on_start_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_stopped(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 void mu_policy_proceed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_on_assign_failed(struct mu_policy *p, const struct mu_policy_event *event,
-                                struct mu_policy_effects *out);
-void mu_policy_on_assign_again(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 
 /* policy_causes.c */
+mu_policy_hear mu_policy_on_used_up, mu_policy_on_lost, mu_policy_on_peer_failed, mu_policy_on_waiting,
+    mu_policy_on_removed;
 void mu_policy_charge(struct mu_policy *p, uint64_t now_ms);
 void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                          struct mu_policy_effects *out);
-void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 
 /* policy_ends.c */
+mu_policy_hear mu_policy_on_failed, mu_policy_on_job_failed, mu_policy_on_finished;
 void mu_policy_decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc, int signal);
 void mu_policy_decide_signal(struct mu_policy *p, int signal);
 void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out);
@@ -162,8 +156,5 @@ void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_e
 void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
 void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
                         struct mu_policy_effects *out);
-void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
-void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
 
 #endif

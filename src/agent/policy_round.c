@@ -203,8 +203,10 @@ void mu_policy_on_unhealthy(struct mu_policy *p, const struct mu_policy_event *e
     tell_failed(p, out);
 }
 
-void mu_policy_on_started(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_on_started(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
 {
+    uint64_t now_ms = event->now_ms;
+
     if (p->phase != MU_POLICY_STARTING || p->workers != STARTING)
         return;
     p->workers = UP;
