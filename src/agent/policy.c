@@ -64,17 +64,16 @@ void mu_policy_free(struct mu_policy *p)
 
 /* ---- Telling ---- */
 
-struct mu_policy_effect *mu_policy_emit(struct mu_policy_effects *out, enum mu_policy_effect_type type)
+struct mu_policy_effect *mu_policy_emit(struct mu_policy *p, enum mu_policy_effect_type type)
 {
-    assert(out->count < MU_POLICY_EFFECTS_MAX);
-    out->items[out->count] = (struct mu_policy_effect){ .type = type, .duration_ms = -1 };
-    return &out->items[out->count++];
+    assert(p->out->count < MU_POLICY_EFFECTS_MAX);
+    p->out->items[p->out->count] = (struct mu_policy_effect){ .type = type, .duration_ms = -1 };
+    return &p->out->items[p->out->count++];
 }
 
-void mu_policy_say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
-                   ...)
+void mu_policy_say(struct mu_policy *p, enum muster_log_level level, const char *format, ...)
 {
-    struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_SAY);
+    struct mu_policy_effect *effect = mu_policy_emit(p, MU_POLICY_DO_SAY);
     va_list args;
 
     assert(p->lines_count < LINES_MAX);
@@ -85,37 +84,35 @@ void mu_policy_say(struct mu_policy *p, struct mu_policy_effects *out, enum must
     effect->text = p->lines[p->lines_count++];
 }
 
-void mu_policy_enter_state(struct mu_policy *p, enum mu_group_state state, struct mu_policy_effects *out)
+void mu_policy_enter_state(struct mu_policy *p, enum mu_group_state state)
 {
     if (p->state == state)
         return;
     assert(mu_group_state_may_follow(p->state, state));
     p->state = state;
-    mu_policy_emit(out, MU_POLICY_DO_STATE)->state = state;
+    mu_policy_emit(p, MU_POLICY_DO_STATE)->state = state;
 }
 
-void mu_policy_time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms, uint64_t now_ms,
-                         struct mu_policy_effects *out)
+void mu_policy_time_step(struct mu_policy *p, enum mu_metrics_step which, bool ok, uint64_t since_ms)
 {
-    struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_STEP);
+    struct mu_policy_effect *effect = mu_policy_emit(p, MU_POLICY_DO_STEP);
 
     effect->step = which;
     effect->ok = ok;
-    effect->duration_ms = (int64_t)(now_ms - since_ms);
+    effect->duration_ms = (int64_t)(p->now_ms - since_ms);
 }
 
 /* What began with the rendezvous has failed: PyTorch measures an exception in every step that it leaves. */
-void mu_policy_initialize_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_initialize_failed(struct mu_policy *p)
 {
-    mu_policy_time_step(MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms, now_ms, out);
+    mu_policy_time_step(p, MU_METRICS_INITIALIZE_WORKERS, false, p->initialize_ms);
     if (p->restart_ms != UINT64_MAX)
-        mu_policy_time_step(MU_METRICS_RESTART_WORKERS, false, p->restart_ms, now_ms, out);
+        mu_policy_time_step(p, MU_METRICS_RESTART_WORKERS, false, p->restart_ms);
 }
 
-struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms,
-                                              struct mu_policy_effects *out)
+struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms)
 {
-    struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_RECORD);
+    struct mu_policy_effect *effect = mu_policy_emit(p, MU_POLICY_DO_RECORD);
 
     effect->record = which;
     effect->duration_ms = duration_ms;
@@ -125,13 +122,13 @@ struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_polic
 
 /* A look at the workers has found the group in this state: as PyTorch does after each of its polls, the state is first
  * changed and then measured. Nothing else is measured as a decision. */
-void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_observe(struct mu_policy *p, enum mu_group_state state)
 {
     struct mu_policy_effect *effect;
 
-    mu_policy_enter_state(p, state, out);
-    mu_policy_time_step(MU_METRICS_MONITOR_WORKERS, true, now_ms, now_ms, out);
-    effect = mu_policy_emit(out, MU_POLICY_DO_DECISION);
+    mu_policy_enter_state(p, state);
+    mu_policy_time_step(p, MU_METRICS_MONITOR_WORKERS, true, p->now_ms);
+    effect = mu_policy_emit(p, MU_POLICY_DO_DECISION);
     effect->state = p->state;
     effect->number = mu_policy_remaining_restarts(p);
 }
@@ -192,24 +189,24 @@ int64_t mu_policy_larger(int64_t a, int64_t b)
 }
 
 void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
-                           const char *next, struct mu_policy_effects *out)
+                           const char *next)
 {
     char full[MU_FOREIGN_TEXT_MAX / 2];
 
     (void)snprintf(full, sizeof full, "%.200s%s", p->job_prefix, key);
     mu_foreign_say(p->foreign, what, full, value, next);
-    mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s", p->foreign);
+    mu_policy_say(p, MUSTER_LOG_WARNING, "%s", p->foreign);
 }
 
 /* ---- A store that is away ---- */
 
 static void note_away(struct mu_policy *p, const struct mu_policy_event *event)
 {
-    p->down_until_ms = event->give_up_in_ms == 0 ? 0 : event->now_ms + event->give_up_in_ms;
+    p->down_until_ms = event->give_up_in_ms == 0 ? 0 : p->now_ms + event->give_up_in_ms;
     (void)snprintf(p->down_why, sizeof p->down_why, "%s", event->error->text);
 }
 
-static void on_backend(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_backend(struct mu_policy *p, const struct mu_policy_event *event)
 {
     bool down = event->type == MU_POLICY_ON_BACKEND_DOWN;
 
@@ -220,86 +217,86 @@ static void on_backend(struct mu_policy *p, const struct mu_policy_event *event,
     if (down == (p->down_ms != UINT64_MAX))
         return;
     if (down) {
-        p->down_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
+        p->down_ms = p->now_ms > event->away_ms ? p->now_ms - event->away_ms : 0;
         if (p->outcome.kind == MU_POLICY_OUTCOME_NONE)
-            p->down_say_ms = event->now_ms + MU_POLICY_AWAY_SAY_MS;
+            p->down_say_ms = p->now_ms + MU_POLICY_AWAY_SAY_MS;
         if (event->number > 0 && mu_policy_has_workers(p) && !p->closed)
             return; /* the loss ends the round, and its line says that it is the store's host */
-        mu_policy_say(p, out, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, p->down_why,
+        mu_policy_say(p, MUSTER_LOG_WARNING, "%.*s; %strying again", TEXT_SHOWN_MAX * 2, p->down_why,
                       p->workers == UP ? "the workers run on; " : "");
     } else {
-        uint64_t away_ms = event->now_ms - p->down_ms;
+        uint64_t away_ms = p->now_ms - p->down_ms;
 
         p->down_ms = p->down_say_ms = UINT64_MAX;
-        mu_policy_say(p, out, MUSTER_LOG_NOTICE, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
+        mu_policy_say(p, MUSTER_LOG_NOTICE, "the store is back after %" PRIu64 ".%" PRIu64 " s", away_ms / 1000,
                       away_ms % 1000 / 100);
     }
 }
 
 /* Every few seconds, and then less often. */
-static void say_away(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+static void say_away(struct mu_policy *p)
 {
-    uint64_t away_ms = now_ms - p->down_ms;
+    uint64_t away_ms = p->now_ms - p->down_ms;
     char limit[64] = "";
 
-    if (now_ms < p->down_say_ms)
+    if (p->now_ms < p->down_say_ms)
         return;
     assert(p->down_ms != UINT64_MAX);
     p->down_say_ms =
-        now_ms + (away_ms < MU_POLICY_AWAY_SAY_LATER_MS ? MU_POLICY_AWAY_SAY_MS : MU_POLICY_AWAY_SAY_LATER_MS);
-    if (p->down_until_ms > now_ms)
-        (void)snprintf(limit, sizeof limit, " for up to %" PRIu64 " s", (p->down_until_ms - now_ms + 999) / 1000);
-    mu_policy_say(p, out, MUSTER_LOG_WARNING, "the store has been away for %" PRIu64 " s (%.*s); %strying again%s",
+        p->now_ms + (away_ms < MU_POLICY_AWAY_SAY_LATER_MS ? MU_POLICY_AWAY_SAY_MS : MU_POLICY_AWAY_SAY_LATER_MS);
+    if (p->down_until_ms > p->now_ms)
+        (void)snprintf(limit, sizeof limit, " for up to %" PRIu64 " s", (p->down_until_ms - p->now_ms + 999) / 1000);
+    mu_policy_say(p, MUSTER_LOG_WARNING, "the store has been away for %" PRIu64 " s (%.*s); %strying again%s",
                   away_ms / 1000, TEXT_SHOWN_MAX, p->down_why, p->workers == UP ? "the workers run on; " : "", limit);
 }
 
 /* ---- Signals, and the keeper ---- */
 
-static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_signal(struct mu_policy *p, const struct mu_policy_event *event)
 {
     int signal = (int)event->number;
-    enum mu_signal_meaning meaning = mu_signals_see(&p->signals, signal, event->now_ms);
+    enum mu_signal_meaning meaning = mu_signals_see(&p->signals, signal, p->now_ms);
 
     if (meaning == MU_SIGNAL_REPEAT) {
-        mu_policy_say(p, out, MUSTER_LOG_INFO, "Received %d death signal again, shutting down as before", signal);
+        mu_policy_say(p, MUSTER_LOG_INFO, "Received %d death signal again, shutting down as before", signal);
         return;
     }
-    mu_policy_say(p, out, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
+    mu_policy_say(p, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
                   p->workers == NONE           ? ""
                   : meaning == MU_SIGNAL_BEGIN ? " workers"
                                                : " workers at once");
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         mu_policy_decide_signal(p, signal);
     if (p->outcome.signal == signal)
-        mu_policy_note(p, MU_NOTE_LEFT, mu_signal_name(signal, p->signal_name), out);
+        mu_policy_note(p, MU_NOTE_LEFT, mu_signal_name(signal, p->signal_name));
     switch (p->phase) {
     case MU_POLICY_STARTING:
     case MU_POLICY_RUNNING:
     case MU_POLICY_STOPPING:
         if (meaning == MU_SIGNAL_BEGIN)
-            mu_policy_stop(p, signal, p->grace_ms, event->now_ms, out);
+            mu_policy_stop(p, signal, p->grace_ms);
         else
-            mu_policy_stop(p, SIGKILL, 0, event->now_ms, out);
+            mu_policy_stop(p, SIGKILL, 0);
         break;
     case MU_POLICY_ASSIGNING:
-        (void)mu_policy_emit(out, MU_POLICY_DO_ASSIGN_STOP);
-        mu_policy_leave(p, event->now_ms, out);
+        (void)mu_policy_emit(p, MU_POLICY_DO_ASSIGN_STOP);
+        mu_policy_leave(p);
         break;
     case MU_POLICY_JOINING:
     case MU_POLICY_CHARGING:
     case MU_POLICY_FINISHING:
     case MU_POLICY_IDLE:
-        mu_policy_leave(p, event->now_ms, out);
+        mu_policy_leave(p);
         break;
     case MU_POLICY_FAILING:
-        mu_policy_be_failed(p, "no restarts left", out);
-        mu_policy_end(p, event->now_ms, out);
+        mu_policy_be_failed(p, "no restarts left");
+        mu_policy_end(p);
         break;
     case MU_POLICY_ASKING: /* it is decided: end it */
     case MU_POLICY_LEAVING:
     case MU_POLICY_SERVING:
     case MU_POLICY_LINGERING:
-        mu_policy_end(p, event->now_ms, out);
+        mu_policy_end(p);
         break;
     case MU_POLICY_ENDED:
         break;
@@ -307,27 +304,28 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event, 
 }
 
 /* Nobody is there to kill what we would leave behind: everything at once, and out. */
-static void on_keeper_gone(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_keeper_gone(struct mu_policy *p, const struct mu_policy_event *event)
 {
+    (void)event;
     mu_policy_decide(p, MU_POLICY_OUTCOME_KEEPER_GONE, 1, 0);
     (void)mu_fail(&p->outcome.error, MUSTER_ESYSTEM, "the process that started this agent is gone");
     p->serve_until_ms = 0;
-    mu_policy_note(p, MU_NOTE_LOST, "its launcher was killed", out);
+    mu_policy_note(p, MU_NOTE_LOST, "its launcher was killed");
     if (p->workers == NONE) {
         if (p->phase == MU_POLICY_ASSIGNING)
-            (void)mu_policy_emit(out, MU_POLICY_DO_ASSIGN_STOP);
-        mu_policy_leave(p, event->now_ms, out);
+            (void)mu_policy_emit(p, MU_POLICY_DO_ASSIGN_STOP);
+        mu_policy_leave(p);
         return;
     }
-    mu_policy_stop(p, SIGKILL, 0, event->now_ms, out);
+    mu_policy_stop(p, SIGKILL, 0);
     if (p->membership != NO_MEMBER)
-        mu_policy_say_leave(p, event->now_ms, out);
-    p->deadline_ms = event->now_ms + MU_POLICY_LEAVE_MS;
+        mu_policy_say_leave(p);
+    p->deadline_ms = p->now_ms + MU_POLICY_LEAVE_MS;
 }
 
 /* ---- Driving ---- */
 
-static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_answer(struct mu_policy *p, const struct mu_policy_event *event)
 {
     const struct mu_answer *answer = &event->answer;
     const struct mu_ask_slot *asked = mu_asks_find(&p->asks, answer->id);
@@ -337,64 +335,66 @@ static void on_answer(struct mu_policy *p, const struct mu_policy_event *event, 
         p->gone = answer->gone;
         p->silence = *answer->error;
     }
-    if (!mu_asks_answer(&p->asks, answer, event->now_ms, &slot))
+    if (!mu_asks_answer(&p->asks, answer, p->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
     case BUDGET_SET:
-        mu_policy_on_budget(p, answer, event->now_ms, out);
+        mu_policy_on_budget(p, answer);
         break;
     case VERDICT_LOOK:
-        mu_policy_told_why(p, answer, event->now_ms, out);
+        mu_policy_told_why(p, answer);
         break;
     case VERDICT_GET:
-        mu_policy_linger(p, event->now_ms, out);
+        mu_policy_linger(p);
         break;
     }
 }
 
-static void pass_time(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+static void pass_time(struct mu_policy *p)
 {
-    mu_policy_await_budget(p, now_ms, out);
-    say_away(p, now_ms, out);
-    if (now_ms < p->deadline_ms)
+    mu_policy_await_budget(p);
+    say_away(p);
+    if (p->now_ms < p->deadline_ms)
         return;
     if (p->phase == MU_POLICY_LEAVING)
-        mu_policy_left(p, now_ms, out);
+        mu_policy_left(p);
     else if (p->phase == MU_POLICY_ASKING)
-        mu_policy_told_why(p, NULL, now_ms, out);
+        mu_policy_told_why(p, NULL);
     else if (p->phase == MU_POLICY_STOPPING) { /* the keeper is gone: the rest at once; that has limits of its own */
         p->deadline_ms = UINT64_MAX;
-        mu_policy_stop(p, SIGKILL, 0, now_ms, out);
+        mu_policy_stop(p, SIGKILL, 0);
     } else
-        mu_policy_end(p, now_ms, out); /* lingered long enough */
+        mu_policy_end(p); /* lingered long enough */
 }
 
-static void on_run(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
-{
-    p->run_ms = event->now_ms;
-    if (p->phase == MU_POLICY_IDLE)
-        mu_policy_join(p, event->now_ms, out);
-}
-
-static void on_closed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_run(struct mu_policy *p, const struct mu_policy_event *event)
 {
     (void)event;
-    (void)out;
+    p->run_ms = p->now_ms;
+    if (p->phase == MU_POLICY_IDLE)
+        mu_policy_join(p);
+}
+
+static void on_closed(struct mu_policy *p, const struct mu_policy_event *event)
+{
+    (void)event;
     p->closed = true;
 }
 
-static void on_left(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_left(struct mu_policy *p, const struct mu_policy_event *event)
 {
+    (void)event;
     if (p->phase == MU_POLICY_LEAVING)
-        mu_policy_left(p, event->now_ms, out);
+        mu_policy_left(p);
     else if (p->membership == IS_LEAVING)
         mu_policy_set_membership(p, NO_MEMBER);
 }
 
-static void on_alone(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_alone(struct mu_policy *p, const struct mu_policy_event *event)
 {
+    (void)event;
     if (p->phase == MU_POLICY_SERVING || p->phase == MU_POLICY_LINGERING)
-        mu_policy_end(p, event->now_ms, out);
+        mu_policy_end(p);
 }
 
 static mu_policy_hear *const hearers[] = {
@@ -433,15 +433,17 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
 
     assert(is_sound(p));
     out->count = 0;
+    p->out = out;
+    p->now_ms = event->now_ms;
     p->lines_count = 0;
     if (p->phase == MU_POLICY_ENDED)
         return;
     if (hearers[event->type] != NULL)
-        hearers[event->type](p, event, out);
-    pass_time(p, event->now_ms, out);
-    mu_policy_proceed(p, event->now_ms, out);
-    while (mu_asks_emit(&p->asks, event->now_ms, UINT64_MAX, &ask))
-        mu_policy_emit(out, MU_POLICY_DO_ASK)->ask = ask;
+        hearers[event->type](p, event);
+    pass_time(p);
+    mu_policy_proceed(p);
+    while (mu_asks_emit(&p->asks, p->now_ms, UINT64_MAX, &ask))
+        mu_policy_emit(p, MU_POLICY_DO_ASK)->ask = ask;
     assert(is_sound(p) && p->count >= 0 && p->known >= 0);
     assert(mu_policy_has_workers(p) == (p->workers == STARTING || p->workers == UP));
     assert(!mu_group_state_is_running(p->state) || p->workers == UP || p->workers == STOPPING);

@@ -26,7 +26,7 @@ static void claim(struct mu_policy *p)
 
 /* While the workers are being stopped. Also if nothing is left: whether the job has failed is for its present round to
  * say. */
-void mu_policy_charge(struct mu_policy *p, uint64_t now_ms)
+void mu_policy_charge(struct mu_policy *p)
 {
     struct mu_restart_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
 
@@ -35,8 +35,8 @@ void mu_policy_charge(struct mu_policy *p, uint64_t now_ms)
         return;
     }
     p->charge = CHARGING;
-    p->charge_ms = now_ms;
-    p->charge_until_ms = now_ms + MU_POLICY_CHARGE_MS;
+    p->charge_ms = p->now_ms;
+    p->charge_until_ms = p->now_ms + MU_POLICY_CHARGE_MS;
     p->gone = false;
     p->silence.code = 0;
     (void)snprintf(p->claim, sizeof p->claim, "rank %" PRId64 "'s failure on %.*s", p->failed_rank,
@@ -61,21 +61,21 @@ static void uncharge(struct mu_policy *p)
 }
 
 /* The others have gone on without us: what our workers write from now on is in their way. */
-void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_be_outdated(struct mu_policy *p)
 {
     uncharge(p);
     p->claim[0] = p->loss[0] = '\0';
     if (p->failed_rank < 0)
         p->failure[0] = '\0';
     (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
-    mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
-    mu_policy_stop(p, SIGKILL, 0, now_ms, out);
+    mu_policy_say(p, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
+    mu_policy_stop(p, SIGKILL, 0);
 }
 
 /* The store says nothing. */
-void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_await_budget(struct mu_policy *p)
 {
-    uint64_t waited_ms = now_ms - p->charge_ms;
+    uint64_t waited_ms = p->now_ms - p->charge_ms;
 
     if (p->charge != CHARGING || waited_ms < MU_POLICY_CHARGE_MS)
         return;
@@ -87,9 +87,9 @@ void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_poli
         p->charge = UNKNOWN;
         p->charge_until_ms = UINT64_MAX;
         mu_asks_drop(&p->asks);
-    } else if (now_ms >= p->charge_until_ms) {
+    } else if (p->now_ms >= p->charge_until_ms) {
         p->charge_until_ms = p->charge_ms + p->store_ms;
-        mu_policy_say(p, out, MUSTER_LOG_WARNING,
+        mu_policy_say(p, MUSTER_LOG_WARNING,
                       "waiting up to %" PRIu64 " s for the store to say whether restarts are left%s%.*s",
                       p->store_ms / 1000, p->silence.code != 0 ? ": " : "", TEXT_SHOWN_MAX * 2,
                       p->silence.code != 0 ? p->silence.text : "");
@@ -98,8 +98,7 @@ void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_poli
 
 /* A store that has forgotten the budget, or cannot say it, leaves us to what we know. What a stranger has put there is
  * replaced: the round is ours, for nobody has told us otherwise. */
-void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
-                         struct mu_policy_effects *out)
+void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer)
 {
     struct mu_restart_budget found;
     bool missing = answer->error != NULL || answer->value.len == 0;
@@ -107,7 +106,7 @@ void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, ui
     if (missing) {
         charged(p, p->count + 1);
     } else if (!mu_restart_budget_read(answer->value, &found)) {
-        mu_policy_say_foreign(p, "the restart budget", "budget", answer->value, "putting it back", out);
+        mu_policy_say_foreign(p, "the restart budget", "budget", answer->value, "putting it back");
         if (p->fate != BUDGET || mu_buf_assign(&p->budget, answer->value) < 0)
             charged(p, p->count + 1);
         else
@@ -115,12 +114,12 @@ void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, ui
     } else if (found.round == p->joined.round && found.tag == p->joined.tag) {
         charged(p, found.count); /* whoever has claimed it */
     } else if (p->fate == BUDGET) {
-        mu_policy_be_outdated(p, now_ms, out);
+        mu_policy_be_outdated(p);
     }
 }
 
 /* We are rank 0 of a round that may not run. No worker has been started: all others wait for their ranks. */
-void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *event)
 {
     const char *told = event->text != NULL ? event->text : "";
 
@@ -133,7 +132,7 @@ void mu_policy_on_used_up(struct mu_policy *p, const struct mu_policy_event *eve
     p->failed_rank = -1;
     p->fate = BUDGET;
     p->charge = USED_UP;
-    mu_policy_fail_job(p, event->now_ms, out);
+    mu_policy_fail_job(p);
 }
 
 /* ---- The rendezvous ---- */
@@ -144,68 +143,68 @@ static bool is_old(const struct mu_policy *p, const struct mu_policy_event *even
 }
 
 /* Those of the others who have not heard of it will find us gone, too, and say the same. */
-static void membership_changed(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out)
+static void membership_changed(struct mu_policy *p, const char *why)
 {
     if (p->phase != MU_POLICY_ASSIGNING && !mu_policy_has_workers(p))
         return;
     (void)snprintf(p->text, sizeof p->text, "%s", why);
-    mu_policy_note(p, MU_NOTE_AGAIN, p->text, out);
+    mu_policy_note(p, MU_NOTE_AGAIN, p->text);
     if (p->phase == MU_POLICY_ASSIGNING) {
-        mu_policy_join_again(p, p->text, now_ms, out);
+        mu_policy_join_again(p, p->text);
         return;
     }
     (void)snprintf(p->why, sizeof p->why, "%s", p->text);
-    mu_policy_regroup(p, SIGTERM, now_ms, out);
+    mu_policy_regroup(p, SIGTERM);
 }
 
 /* A member was lost: that ends the round, and not what our worker made of it. What we have claimed is settled when the
  * next round forms; if the store went with the member, the claim has gone, too. */
-static void be_free(struct mu_policy *p, const char *why, struct mu_policy_effects *out)
+static void be_free(struct mu_policy *p, const char *why)
 {
     uncharge(p);
     mu_line_copy(p->loss, sizeof p->loss, mu_slice_str(why));
     (void)snprintf(p->why, sizeof p->why, "%s", why);
-    mu_policy_say(p, out, MUSTER_LOG_WARNING, "%.*s; rank %" PRId64 "'s failure is a consequence; restarting the group",
+    mu_policy_say(p, MUSTER_LOG_WARNING, "%.*s; rank %" PRId64 "'s failure is a consequence; restarting the group",
                   TEXT_SHOWN_MAX, p->why, p->failed_rank);
     p->failure[0] = '\0';
     if (p->phase == MU_POLICY_FAILING)
         mu_policy_enter(p, MU_POLICY_STOPPING, UINT64_MAX);
 }
 
-void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_lost(struct mu_policy *p, const struct mu_policy_event *event)
 {
     const char *why = event->text == NULL ? "lost a node" : event->text;
 
     bool without_store = p->charge == CHARGING && (p->down_ms != UINT64_MAX || p->gone);
 
     if (p->fate == BUDGET && (p->phase == MU_POLICY_FAILING || without_store))
-        be_free(p, why, out);
+        be_free(p, why);
     else
-        membership_changed(p, why, event->now_ms, out);
+        membership_changed(p, why);
 }
 
-void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_peer_failed(struct mu_policy *p, const struct mu_policy_event *event)
 {
     if (!mu_policy_has_workers(p) || p->closed)
         return;
     (void)snprintf(p->why, sizeof p->why, "%s", event->text == NULL ? "a worker failed on another node" : event->text);
     (void)snprintf(p->peer_failed, sizeof p->peer_failed, "%s", p->why);
-    mu_policy_note(p, MU_NOTE_AGAIN, p->peer_failed, out);
-    mu_policy_regroup(p, SIGTERM, event->now_ms, out);
+    mu_policy_note(p, MU_NOTE_AGAIN, p->peer_failed);
+    mu_policy_regroup(p, SIGTERM);
 }
 
-void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *event)
 {
     if (is_old(p, event) || p->closed)
         return;
     if (mu_policy_has_workers(p))
-        mu_policy_say(p, out, MUSTER_LOG_INFO,
+        mu_policy_say(p, MUSTER_LOG_INFO,
                       "[%.200s] Detected %" PRId64 " new nodes from group_rank=%" PRId64 "; will restart worker group",
                       p->role, event->number, p->joined.rank);
-    membership_changed(p, event->text == NULL ? "nodes want to join" : event->text, event->now_ms, out);
+    membership_changed(p, event->text == NULL ? "nodes want to join" : event->text);
 }
 
-void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *event)
 {
     const char *why = REMOVED_WHY;
 
@@ -213,14 +212,14 @@ void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *eve
         return;
     (void)snprintf(p->loss, sizeof p->loss, "lost %.*s, which is back", MU_VANISHED_NAME_MAX, p->host);
     if (p->phase == MU_POLICY_ASSIGNING) {
-        mu_policy_join_again(p, why, event->now_ms, out);
+        mu_policy_join_again(p, why);
     } else if (mu_policy_has_workers(p)) {
         (void)snprintf(p->why, sizeof p->why, "%s", why);
-        mu_policy_regroup(p, SIGKILL, event->now_ms, out);
+        mu_policy_regroup(p, SIGKILL);
     } else if (p->fate == BUDGET && p->charge == CHARGING) {
-        mu_policy_be_outdated(p, event->now_ms, out); /* whether it was paid for is of no concern to the job any more */
+        mu_policy_be_outdated(p); /* whether it was paid for is of no concern to the job any more */
     } else if (p->phase == MU_POLICY_STOPPING && p->workers == STOPPING && p->fate != DONE) {
-        mu_policy_say(p, out, MUSTER_LOG_WARNING, "%s: its workers have no grace any more", why);
-        mu_policy_stop(p, SIGKILL, 0, event->now_ms, out); /* what they write from now on is in the others' way */
+        mu_policy_say(p, MUSTER_LOG_WARNING, "%s: its workers have no grace any more", why);
+        mu_policy_stop(p, SIGKILL, 0); /* what they write from now on is in the others' way */
     }
 }

@@ -23,22 +23,22 @@ void mu_policy_decide_signal(struct mu_policy *p, int signal)
     (void)mu_fail(&p->outcome.error, MUSTER_ESIGNAL, "stopped by signal %d", signal);
 }
 
-static void be_stopped(struct mu_policy *p, struct mu_policy_effects *out)
+static void be_stopped(struct mu_policy *p)
 {
     assert(p->workers == NONE);
     if (mu_group_state_is_running(p->state))
-        mu_policy_enter_state(p, MU_GROUP_STOPPED, out);
+        mu_policy_enter_state(p, MU_GROUP_STOPPED);
 }
 
 /* Another round may follow, also after a failure. */
-void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out)
+void mu_policy_be_between_rounds(struct mu_policy *p)
 {
     if (p->state == MU_GROUP_FAILED)
-        mu_policy_enter_state(p, MU_GROUP_STOPPED, out);
-    be_stopped(p, out);
+        mu_policy_enter_state(p, MU_GROUP_STOPPED);
+    be_stopped(p);
 }
 
-void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_end(struct mu_policy *p)
 {
     enum mu_policy_outcome_kind kind = p->outcome.kind;
     bool returned = kind == MU_POLICY_OUTCOME_SUCCEEDED || kind == MU_POLICY_OUTCOME_WORKERS_FAILED;
@@ -46,32 +46,32 @@ void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effect
     struct mu_policy_effect *agent;
 
     assert(kind != MU_POLICY_OUTCOME_NONE);
-    be_stopped(p, out);
+    be_stopped(p);
     mu_policy_enter(p, MU_POLICY_ENDED, UINT64_MAX);
     p->charge_until_ms = p->down_say_ms = UINT64_MAX;
     mu_asks_drop(&p->asks);
-    (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
+    (void)mu_policy_emit(p, MU_POLICY_DO_WATCH_STOP);
     p->outcome.state = p->state;
     if (returned) {
-        struct mu_policy_effect *final = mu_policy_emit(out, MU_POLICY_DO_FINAL);
+        struct mu_policy_effect *final = mu_policy_emit(p, MU_POLICY_DO_FINAL);
 
         final->ok = kind == MU_POLICY_OUTCOME_SUCCEEDED;
         final->number = mu_policy_remaining_restarts(p);
-        (void)mu_policy_put_record(p, MU_POLICY_RECORD_WORKERS_END, -1, out);
+        (void)mu_policy_put_record(p, MU_POLICY_RECORD_WORKERS_END, -1);
     }
     if (kind != MU_POLICY_OUTCOME_DIE) {
-        mu_policy_time_step(MU_METRICS_RUN, !raised, p->run_ms, now_ms, out);
-        agent = mu_policy_put_record(p, MU_POLICY_RECORD_AGENT, -1, out);
+        mu_policy_time_step(p, MU_METRICS_RUN, !raised, p->run_ms);
+        agent = mu_policy_put_record(p, MU_POLICY_RECORD_AGENT, -1);
         agent->state = raised ? MU_GROUP_FAILED : MU_GROUP_SUCCEEDED;
         agent->error = raised ? &p->outcome.error : NULL;
     }
-    mu_policy_emit(out, MU_POLICY_DO_END)->outcome = &p->outcome;
+    mu_policy_emit(p, MU_POLICY_DO_END)->outcome = &p->outcome;
 }
 
 /* So that the others know why, before we are gone. */
-void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why, struct mu_policy_effects *out)
+void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why)
 {
-    struct mu_policy_effect *effect = mu_policy_emit(out, MU_POLICY_DO_NOTE);
+    struct mu_policy_effect *effect = mu_policy_emit(p, MU_POLICY_DO_NOTE);
 
     effect->note = note;
     effect->text = why;
@@ -79,69 +79,68 @@ void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char 
         mu_policy_set_membership(p, note == MU_NOTE_AGAIN ? MAY_BE_MEMBER : HAS_SAID_WHY);
 }
 
-void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_say_leave(struct mu_policy *p)
 {
     if (p->membership == IS_LEAVING)
         return;
     if (p->membership == MAY_BE_MEMBER)
-        mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done", out);
-    (void)mu_policy_emit(out, MU_POLICY_DO_WATCH_STOP);
-    (void)mu_policy_emit(out, MU_POLICY_DO_LEAVE);
+        mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text[0] != '\0' ? p->outcome.error.text : "done");
+    (void)mu_policy_emit(p, MU_POLICY_DO_WATCH_STOP);
+    (void)mu_policy_emit(p, MU_POLICY_DO_LEAVE);
     mu_policy_set_membership(p, IS_LEAVING);
-    p->leave_until_ms = now_ms + MU_POLICY_LEAVE_MS;
+    p->leave_until_ms = p->now_ms + MU_POLICY_LEAVE_MS;
 }
 
-void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_leave(struct mu_policy *p)
 {
-    be_stopped(p, out);
+    be_stopped(p);
     if (p->membership == NO_MEMBER) {
-        mu_policy_end(p, now_ms, out);
+        mu_policy_end(p);
         return;
     }
-    mu_policy_say_leave(p, now_ms, out);
+    mu_policy_say_leave(p);
     mu_policy_enter(p, MU_POLICY_LEAVING, p->leave_until_ms);
 }
 
 /* The others may still be reading, in our process, how it ended. */
-void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_linger(struct mu_policy *p)
 {
     if (!p->joined.serves) {
-        mu_policy_end(p, now_ms, out);
+        mu_policy_end(p);
         return;
     }
     if (p->phase != MU_POLICY_SERVING)
-        (void)mu_policy_emit(out, MU_POLICY_DO_LINGER);
-    mu_policy_enter(p, MU_POLICY_LINGERING, now_ms + MU_POLICY_LINGER_MS);
+        (void)mu_policy_emit(p, MU_POLICY_DO_LINGER);
+    mu_policy_enter(p, MU_POLICY_LINGERING, p->now_ms + MU_POLICY_LINGER_MS);
 }
 
 /* The rendezvous store: until the job has a verdict. The workers' store alone: as long as others are connected to it.
  */
-static void serve(struct mu_policy *p, struct mu_policy_effects *out)
+static void serve(struct mu_policy *p)
 {
-    mu_policy_say(p, out, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
+    mu_policy_say(p, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
                   p->joined.serves ? "rendezvous" : "workers'");
-    (void)mu_policy_emit(out, MU_POLICY_DO_LINGER);
+    (void)mu_policy_emit(p, MU_POLICY_DO_LINGER);
     if (p->joined.serves)
         (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
     mu_policy_enter(p, MU_POLICY_SERVING, p->serve_until_ms);
 }
 
-void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_left(struct mu_policy *p)
 {
     mu_policy_set_membership(p, NO_MEMBER);
     if (p->serve_until_ms != 0)
-        serve(p, out);
+        serve(p);
     else
-        mu_policy_end(p, now_ms, out);
+        mu_policy_end(p);
 }
 
-void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
-                         struct mu_policy_effects *out)
+void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error)
 {
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
-    mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text, out);
-    mu_policy_stop(p, SIGTERM, p->grace_ms, now_ms, out);
+    mu_policy_note(p, MU_NOTE_LEFT, p->outcome.error.text);
+    mu_policy_stop(p, SIGTERM, p->grace_ms);
 }
 
 /* ---- A job that has failed ---- */
@@ -154,7 +153,7 @@ static void decide_workers_failed(struct mu_policy *p)
 }
 
 /* `text`: what the failure, which was said when it happened, means for the job. */
-void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out)
+void mu_policy_be_failed(struct mu_policy *p, const char *text)
 {
     if (p->failed_rank < 0) {
         mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
@@ -163,47 +162,47 @@ void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy
                       p->failure, p->max_restarts);
     } else {
         decide_workers_failed(p);
-        mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+        mu_policy_enter_state(p, MU_GROUP_FAILED);
     }
-    mu_policy_say(p, out, MUSTER_LOG_ERROR, "%s", text);
+    mu_policy_say(p, MUSTER_LOG_ERROR, "%s", text);
 }
 
-void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_fail_job(struct mu_policy *p)
 {
     struct mu_policy_effect *effect;
 
     if (p->closed) {
-        mu_policy_be_failed(p, "the job is closed: giving up", out);
-        mu_policy_leave(p, now_ms, out);
+        mu_policy_be_failed(p, "the job is closed: giving up");
+        mu_policy_leave(p);
         return;
     }
     (void)snprintf(p->text, sizeof p->text, "%.*s; no restarts left (max restarts: %" PRId64 ")", TEXT_SHOWN_MAX,
                    p->failure, p->max_restarts);
-    be_stopped(p, out); /* an unhealthy one */
-    effect = mu_policy_emit(out, MU_POLICY_DO_FAIL_JOB);
+    be_stopped(p); /* an unhealthy one */
+    effect = mu_policy_emit(p, MU_POLICY_DO_FAIL_JOB);
     effect->text = p->text;
     effect->ok = p->failed_rank < 0;
     mu_policy_enter(p, MU_POLICY_FAILING, UINT64_MAX);
 }
 
 /* Nobody can say whether the round was still the job's. */
-void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+void mu_policy_give_up_on_the_store(struct mu_policy *p)
 {
-    uint64_t waited_ms = now_ms - p->charge_ms;
+    uint64_t waited_ms = p->now_ms - p->charge_ms;
 
     (void)snprintf(p->text, sizeof p->text, "the store has been silent for %" PRIu64 " s: giving up%s%.*s",
                    waited_ms / 1000, p->silence.code != 0 ? ": " : "", TEXT_SHOWN_MAX,
                    p->silence.code != 0 ? p->silence.text : "");
-    mu_policy_be_failed(p, p->text, out);
-    mu_policy_leave(p, now_ms, out);
+    mu_policy_be_failed(p, p->text);
+    mu_policy_leave(p);
 }
 
 /* ---- The rendezvous ---- */
 
-static void ask_why(struct mu_policy *p, uint64_t now_ms)
+static void ask_why(struct mu_policy *p)
 {
     mu_asks_look(&p->asks, VERDICT_LOOK, -1, "%sverdict", p->job_prefix)->once = true;
-    mu_policy_enter(p, MU_POLICY_ASKING, now_ms + MU_POLICY_WHY_MS);
+    mu_policy_enter(p, MU_POLICY_ASKING, p->now_ms + MU_POLICY_WHY_MS);
 }
 
 /* A member of the round that has failed for good is no spare, also if it looks like one by the time the job is closed.
@@ -226,38 +225,37 @@ static const char *untold_cause(const struct mu_policy *p, const struct mu_verdi
     return cause;
 }
 
-static void join_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
-                        struct mu_policy_effects *out)
+static void join_failed(struct mu_policy *p, const struct muster_error *error)
 {
     struct mu_policy_effect *effect =
-        mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(now_ms - p->join_ms), out);
+        mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms));
 
     p->error = *error;
     effect->error = &p->error;
-    mu_policy_time_step(MU_METRICS_RENDEZVOUS, false, p->join_ms, now_ms, out);
-    mu_policy_initialize_failed(p, now_ms, out);
+    mu_policy_time_step(p, MU_METRICS_RENDEZVOUS, false, p->join_ms);
+    mu_policy_initialize_failed(p);
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT && p->peer_failed[0] != '\0') {
         decide_peer_failed(p, error);
-        ask_why(p, now_ms);
+        ask_why(p);
         return;
     }
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
-        mu_policy_say(p, out, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
+        mu_policy_say(p, MUSTER_LOG_INFO, "Rendezvous gracefully exited: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
         p->outcome.error = *error;
         mu_policy_set_membership(p, NO_MEMBER);
-        mu_policy_end(p, now_ms, out);
+        mu_policy_end(p);
         return;
     }
     mu_policy_decide(p, MU_POLICY_OUTCOME_ERROR, 1, 0);
     p->outcome.error = *error;
     if (p->down_ms != UINT64_MAX && p->down_until_ms == 0) /* else the rendezvous has said it */
         (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
-                      (now_ms - p->down_ms) / 1000);
+                      (p->now_ms - p->down_ms) / 1000);
     if (error->code == MUSTER_ERDZV_CLOSED)
-        ask_why(p, now_ms);
+        ask_why(p);
     else
-        mu_policy_leave(p, now_ms, out);
+        mu_policy_leave(p);
 }
 
 /* "join rendezvous 'job': the rendezvous is closed: the job has succeeded" */
@@ -269,8 +267,7 @@ static void add_reason(struct muster_error *error, const char *reason, const cha
 }
 
 /* The job is closed: was it a failure of ours that we could not come back from? */
-void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
-                        struct mu_policy_effects *out)
+void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer)
 {
     struct mu_verdict verdict;
     bool there = answer != NULL && mu_answer_is_there(answer);
@@ -280,7 +277,7 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
     mu_policy_set_membership(p, NO_MEMBER);
     mu_asks_drop(&p->asks);
     if (there && !known)
-        mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it", out);
+        mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it");
     if (known && verdict.succeeded)
         add_reason(&p->outcome.error, "the job has succeeded", "");
     else if (known)
@@ -290,46 +287,44 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uin
     if (known && verdict.succeeded && p->error.code == MUSTER_ERDZV_GRACEFUL_EXIT) /* a spare after all */
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {
-        mu_policy_say(p, out, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
+        mu_policy_say(p, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
         decide_workers_failed(p);
-        mu_policy_enter_state(p, MU_GROUP_FAILED, out);
+        mu_policy_enter_state(p, MU_GROUP_FAILED);
     }
-    mu_policy_end(p, now_ms, out);
+    mu_policy_end(p);
 }
 
-static void leave_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out)
+static void leave_failed(struct mu_policy *p)
 {
     if (p->phase == MU_POLICY_LEAVING)
-        mu_policy_left(p, now_ms, out);
+        mu_policy_left(p);
     else if (p->phase == MU_POLICY_STOPPING && p->membership == IS_LEAVING)
         mu_policy_set_membership(p, NO_MEMBER);
 }
 
-static void membership_failed(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
-                              struct mu_policy_effects *out)
+static void membership_failed(struct mu_policy *p, const struct muster_error *error)
 {
     if (p->phase == MU_POLICY_ASSIGNING || mu_policy_has_workers(p)) {
-        mu_policy_fail_with(p, error, now_ms, out);
+        mu_policy_fail_with(p, error);
     } else if (p->phase == MU_POLICY_FINISHING) { /* done is done */
-        mu_policy_say(p, out, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2,
-                      error->text);
+        mu_policy_say(p, MUSTER_LOG_WARNING, "done; the membership has failed: %.*s", TEXT_SHOWN_MAX * 2, error->text);
         mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
-        mu_policy_end(p, now_ms, out);
+        mu_policy_end(p);
     } /* else what follows finds out for itself */
 }
 
-void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *event)
 {
     switch (event->request) {
     case MUSTER_RDZV_REQUEST_JOIN:
         if (p->phase == MU_POLICY_JOINING)
-            join_failed(p, event->error, event->now_ms, out);
+            join_failed(p, event->error);
         break;
     case MUSTER_RDZV_REQUEST_LEAVE:
-        leave_failed(p, event->now_ms, out);
+        leave_failed(p);
         break;
     case MUSTER_RDZV_REQUEST_MEMBERSHIP:
-        membership_failed(p, event->error, event->now_ms, out);
+        membership_failed(p, event->error);
         break;
     case MUSTER_RDZV_REQUEST_CLOSE: /* completion's */
     case MUSTER_RDZV_REQUEST_LOOK:
@@ -341,52 +336,51 @@ void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *even
 
 /* ---- The other machines ---- */
 
-void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_job_failed(struct mu_policy *p, const struct mu_policy_event *event)
 {
     struct muster_error error = { 0 };
 
     if (p->phase != MU_POLICY_ASSIGNING && !mu_policy_has_workers(p))
         return;
     (void)mu_fail(&error, MUSTER_ERDZV_CLOSED, "%s", event->text == NULL ? "the job has failed" : event->text);
-    mu_policy_say(p, out, MUSTER_LOG_ERROR, "the job has failed on another node%s", /* why: in the end */
+    mu_policy_say(p, MUSTER_LOG_ERROR, "the job has failed on another node%s", /* why: in the end */
                   p->workers == NONE ? "" : "; stopping the workers");
-    mu_policy_fail_with(p, &error, event->now_ms, out);
+    mu_policy_fail_with(p, &error);
 }
 
 /* The verdict is written; unless the job, after all, goes on. */
-static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+static void on_job_ended(struct mu_policy *p, const struct mu_policy_event *event)
 {
     if (event->end == MU_COMPLETION_END_OUTDATED) {
-        mu_policy_be_outdated(p, event->now_ms, out);
+        mu_policy_be_outdated(p);
         return;
     }
-    mu_policy_be_failed(p,
-                        event->end == MU_COMPLETION_END_UNSAID ? "no restarts left; could not tell the other nodes"
-                                                               : "no restarts left: the job has failed and is closed",
-                        out);
-    mu_policy_linger(p, event->now_ms, out);
+    mu_policy_be_failed(p, event->end == MU_COMPLETION_END_UNSAID
+                               ? "no restarts left; could not tell the other nodes"
+                               : "no restarts left: the job has failed and is closed");
+    mu_policy_linger(p);
 }
 
-void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out)
+void mu_policy_on_finished(struct mu_policy *p, const struct mu_policy_event *event)
 {
     bool good = event->end == MU_COMPLETION_END_ALL_DONE;
 
     if (p->phase == MU_POLICY_FAILING) {
-        on_job_ended(p, event, out);
+        on_job_ended(p, event);
         return;
     }
     if (p->phase != MU_POLICY_FINISHING)
         return;
     mu_policy_decide(p, MU_POLICY_OUTCOME_SUCCEEDED, 0, 0);
     if (event->text != NULL)
-        mu_policy_say(p, out, good ? MUSTER_LOG_INFO : MUSTER_LOG_WARNING, "%.*s", TEXT_SHOWN_MAX * 2, event->text);
+        mu_policy_say(p, good ? MUSTER_LOG_INFO : MUSTER_LOG_WARNING, "%.*s", TEXT_SHOWN_MAX * 2, event->text);
     if (good) {
-        mu_policy_linger(p, event->now_ms, out);
+        mu_policy_linger(p);
         return;
     }
     if (p->joined.serves && event->end != MU_COMPLETION_END_TIMEOUT)
-        p->serve_until_ms = event->now_ms + MU_POLICY_SERVE_MS;
+        p->serve_until_ms = p->now_ms + MU_POLICY_SERVE_MS;
     else if (p->joined.serves_workers && event->end == MU_COMPLETION_END_AWAY)
         p->serve_until_ms = p->barrier_ms == UINT64_MAX ? UINT64_MAX : p->done_ms + p->barrier_ms;
-    mu_policy_leave(p, event->now_ms, out);
+    mu_policy_leave(p);
 }

@@ -38,6 +38,9 @@ enum fate {
 enum charge { UNCHARGED, CHARGING, RESTARTS_LEFT, USED_UP, UNKNOWN /* the store was silent for too long */ };
 
 struct mu_policy {
+    struct mu_policy_effects *out; /* of this step ... */
+    uint64_t now_ms;               /* ... and its time */
+
     char *job_prefix, *role, *node, *host;
     int64_t size, max_restarts;
     uint64_t grace_ms, store_ms, barrier_ms;
@@ -98,63 +101,58 @@ struct mu_policy {
 };
 
 /* What is heard of an event. */
-typedef void mu_policy_hear(struct mu_policy *p, const struct mu_policy_event *event, struct mu_policy_effects *out);
+typedef void mu_policy_hear(struct mu_policy *p, const struct mu_policy_event *event);
 
 /* policy.c */
-struct mu_policy_effect *mu_policy_emit(struct mu_policy_effects *out, enum mu_policy_effect_type type);
-void mu_policy_say(struct mu_policy *p, struct mu_policy_effects *out, enum muster_log_level level, const char *format,
-                   ...) __attribute__((format(printf, 4, 5)));
-void mu_policy_enter_state(struct mu_policy *p, enum mu_group_state state, struct mu_policy_effects *out);
-void mu_policy_time_step(enum mu_metrics_step which, bool ok, uint64_t since_ms, uint64_t now_ms,
-                         struct mu_policy_effects *out);
-void mu_policy_initialize_failed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms,
-                                              struct mu_policy_effects *out);
-void mu_policy_observe(struct mu_policy *p, enum mu_group_state state, uint64_t now_ms, struct mu_policy_effects *out);
+struct mu_policy_effect *mu_policy_emit(struct mu_policy *p, enum mu_policy_effect_type type);
+void mu_policy_say(struct mu_policy *p, enum muster_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void mu_policy_enter_state(struct mu_policy *p, enum mu_group_state state);
+void mu_policy_time_step(struct mu_policy *p, enum mu_metrics_step which, bool ok, uint64_t since_ms);
+void mu_policy_initialize_failed(struct mu_policy *p);
+struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_policy_record which, int64_t duration_ms);
+void mu_policy_observe(struct mu_policy *p, enum mu_group_state state);
 void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms);
 void mu_policy_set_membership(struct mu_policy *p, enum membership membership);
 /* A value of another kind in a key of the job (without its prefix); `next`: what is done about it. */
 void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
-                           const char *next, struct mu_policy_effects *out);
+                           const char *next);
 int64_t mu_policy_larger(int64_t a, int64_t b);
 
 /* policy_round.c */
 mu_policy_hear mu_policy_on_joined, mu_policy_on_assigned, mu_policy_on_exited, mu_policy_on_unhealthy,
     mu_policy_on_started, mu_policy_on_start_failed, mu_policy_on_stopped, mu_policy_on_assign_failed,
     mu_policy_on_assign_again;
-void mu_policy_join(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_join_again(struct mu_policy *p, const char *why, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_stop(struct mu_policy *p, int signal, uint64_t grace_ms, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_join(struct mu_policy *p);
+void mu_policy_join_again(struct mu_policy *p, const char *why);
+void mu_policy_stop(struct mu_policy *p, int signal, uint64_t grace_ms);
 bool mu_policy_has_workers(const struct mu_policy *p); /* of a round that goes on */
-void mu_policy_regroup(struct mu_policy *p, int signal, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_proceed(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
+void mu_policy_regroup(struct mu_policy *p, int signal);
+void mu_policy_proceed(struct mu_policy *p);
 
 /* policy_causes.c */
 mu_policy_hear mu_policy_on_used_up, mu_policy_on_lost, mu_policy_on_peer_failed, mu_policy_on_waiting,
     mu_policy_on_removed;
-void mu_policy_charge(struct mu_policy *p, uint64_t now_ms);
-void mu_policy_be_outdated(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_await_budget(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
-                         struct mu_policy_effects *out);
+void mu_policy_charge(struct mu_policy *p);
+void mu_policy_be_outdated(struct mu_policy *p);
+void mu_policy_await_budget(struct mu_policy *p);
+void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer);
 
 /* policy_ends.c */
 mu_policy_hear mu_policy_on_failed, mu_policy_on_job_failed, mu_policy_on_finished;
 void mu_policy_decide(struct mu_policy *p, enum mu_policy_outcome_kind kind, int rc, int signal);
 void mu_policy_decide_signal(struct mu_policy *p, int signal);
-void mu_policy_be_between_rounds(struct mu_policy *p, struct mu_policy_effects *out);
-void mu_policy_end(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why, struct mu_policy_effects *out);
-void mu_policy_say_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_leave(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_linger(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_left(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error, uint64_t now_ms,
-                         struct mu_policy_effects *out);
-void mu_policy_be_failed(struct mu_policy *p, const char *text, struct mu_policy_effects *out);
-void mu_policy_fail_job(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_give_up_on_the_store(struct mu_policy *p, uint64_t now_ms, struct mu_policy_effects *out);
-void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer, uint64_t now_ms,
-                        struct mu_policy_effects *out);
+void mu_policy_be_between_rounds(struct mu_policy *p);
+void mu_policy_end(struct mu_policy *p);
+void mu_policy_note(struct mu_policy *p, enum mu_vanished_note note, const char *why);
+void mu_policy_say_leave(struct mu_policy *p);
+void mu_policy_leave(struct mu_policy *p);
+void mu_policy_linger(struct mu_policy *p);
+void mu_policy_left(struct mu_policy *p);
+void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error);
+void mu_policy_be_failed(struct mu_policy *p, const char *text);
+void mu_policy_fail_job(struct mu_policy *p);
+void mu_policy_give_up_on_the_store(struct mu_policy *p);
+void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer);
 
 #endif
