@@ -56,11 +56,11 @@ void mu_completion_free(struct mu_completion *f)
 
 /* ---- Words ---- */
 
-struct mu_completion_effect *mu_completion_emit(struct mu_completion_effects *out, enum mu_completion_effect_type type)
+struct mu_completion_effect *mu_completion_emit(struct mu_completion *f, enum mu_completion_effect_type type)
 {
-    assert(out->count < MU_COMPLETION_EFFECTS_MAX);
-    out->items[out->count] = (struct mu_completion_effect){ .type = type };
-    return &out->items[out->count++];
+    assert(f->out->count < MU_COMPLETION_EFFECTS_MAX);
+    f->out->items[f->out->count] = (struct mu_completion_effect){ .type = type };
+    return &f->out->items[f->out->count++];
 }
 
 bool mu_completion_bit(const uint8_t *bits, int64_t rank)
@@ -81,18 +81,17 @@ const char *mu_completion_who(struct mu_completion *f)
     return f->who;
 }
 
-void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error,
-                        struct mu_completion_effects *out)
+void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error)
 {
     (void)snprintf(f->warning, sizeof f->warning, "%s: %.600s; going on without", what, error->text);
-    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->warning;
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
 }
 
 void mu_completion_warn_foreign(struct mu_completion *f, const char *what, const char *key, struct mu_slice value,
-                                const char *next, struct mu_completion_effects *out)
+                                const char *next)
 {
     mu_foreign_say(f->foreign_text, what, key, value, next);
-    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
 }
 
 /* ---- Kinds of rounds ---- */
@@ -222,21 +221,20 @@ static void start_round(struct mu_completion *f, const struct mu_round *start)
 
 /* Answers say that the store is there, or that nobody listens. Silence about a key that is waited for says nothing, and
  * neither does a SET, which a store does not answer. */
-static void note_host(struct mu_completion *f, const struct mu_ask *ask, const struct mu_answer *answer,
-                      uint64_t now_ms)
+static void note_host(struct mu_completion *f, const struct mu_ask *ask, const struct mu_answer *answer)
 {
     bool timed_out = answer->error != NULL && answer->error->code == MUSTER_ETIMEOUT;
 
     if (answer->error == NULL)
         f->gone_ms = UINT64_MAX;
     else if (answer->gone && f->gone_ms == UINT64_MAX)
-        f->gone_ms = now_ms;
+        f->gone_ms = f->now_ms;
     if (answer->error == NULL && ask->kind != MU_ASK_SET)
         f->away_ms = UINT64_MAX;
     if (answer->error == NULL || !mu_ask_may_mend(answer->error->code) || (timed_out && ask->kind == MU_ASK_GET) ||
         f->away_ms != UINT64_MAX)
         return;
-    f->away_ms = timed_out && now_ms > ask->timeout_ms ? now_ms - ask->timeout_ms : now_ms;
+    f->away_ms = timed_out && f->now_ms > ask->timeout_ms ? f->now_ms - ask->timeout_ms : f->now_ms;
 }
 
 /* When there is nothing more to be expected of a store that is away. A PyTorch host goes as soon as it may; else it is
@@ -259,26 +257,26 @@ static uint64_t away_until_ms(const struct mu_completion *f)
     return refused_ms < silent_ms ? refused_ms : silent_ms;
 }
 
-static void end_away(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+static void end_away(struct mu_completion *f)
 {
     bool refused = f->gone_ms != UINT64_MAX;
 
     if (is_closing(f)) {
-        mu_completion_end_written(f, out);
+        mu_completion_end_written(f);
         return;
     }
     (void)snprintf(f->text, sizeof f->text,
                    "the workers of this node have succeeded, and the store has %s for %" PRIu64
                    " s: ending without waiting for the other nodes",
                    refused ? "refused connections" : "not answered",
-                   (now_ms - (refused ? f->gone_ms : f->away_ms)) / 1000);
-    mu_completion_end_as(f, MU_COMPLETION_END_AWAY, out);
+                   (f->now_ms - (refused ? f->gone_ms : f->away_ms)) / 1000);
+    mu_completion_end_as(f, MU_COMPLETION_END_AWAY);
 }
 
-static void look_again(struct mu_completion *f, uint64_t now_ms)
+static void look_again(struct mu_completion *f)
 {
     if (!mu_completion_is_tracked(f)) { /* there are no marks: is the store there? */
-        f->scan_ms = now_ms + MU_COMPLETION_PROBE_MS;
+        f->scan_ms = f->now_ms + MU_COMPLETION_PROBE_MS;
         mu_completion_probe(f);
         return;
     }
@@ -289,33 +287,32 @@ static void look_again(struct mu_completion *f, uint64_t now_ms)
     mu_completion_sweep(f);
 }
 
-static void pass_time(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+static void pass_time(struct mu_completion *f)
 {
-    if (now_ms >= away_until_ms(f)) {
-        end_away(f, now_ms, out);
-    } else if (now_ms >= f->removed_by_ms) {
-        mu_completion_disbelieve_budget(f, out);
-    } else if (now_ms >= f->fin_ms) {
-        mu_completion_be_last(f, now_ms, out);
-    } else if (now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
-        mu_completion_fail(f, now_ms, out);
-    } else if (now_ms >= f->deadline_ms && mu_completion_is_done(f)) {
+    if (f->now_ms >= away_until_ms(f)) {
+        end_away(f);
+    } else if (f->now_ms >= f->removed_by_ms) {
+        mu_completion_disbelieve_budget(f);
+    } else if (f->now_ms >= f->fin_ms) {
+        mu_completion_be_last(f);
+    } else if (f->now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
+        mu_completion_fail(f);
+    } else if (f->now_ms >= f->deadline_ms && mu_completion_is_done(f)) {
         (void)snprintf(f->text, sizeof f->text,
                        "this node's workers have succeeded; the other nodes were not done in time");
-        mu_completion_end_as(f, MU_COMPLETION_END_TIMEOUT, out);
-    } else if (now_ms >= f->deadline_ms) {
+        mu_completion_end_as(f, MU_COMPLETION_END_TIMEOUT);
+    } else if (f->now_ms >= f->deadline_ms) {
         (void)snprintf(f->warning, sizeof f->warning, "the job's end: %s was not done within %d s",
                        mu_completion_state_text(f->state), MU_COMPLETION_CLOSE_MS / 1000);
-        mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->warning;
-        mu_completion_end_written(f, out);
-    } else if (now_ms >= f->look_again_ms || now_ms >= f->scan_ms) {
-        look_again(f, now_ms);
+        mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
+        mu_completion_end_written(f);
+    } else if (f->now_ms >= f->look_again_ms || f->now_ms >= f->scan_ms) {
+        look_again(f);
     }
 }
 
 /* The answer is final: an error here is one that asking again does not mend. */
-static void answered(struct mu_completion *f, const struct mu_completion_event *event,
-                     struct mu_completion_effects *out)
+static void answered(struct mu_completion *f, const struct mu_completion_event *event)
 {
     const struct mu_answer *answer = &event->answer;
     const struct mu_ask_slot *asked = mu_asks_find(&f->asks, answer->id);
@@ -323,56 +320,56 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
 
     if (asked == NULL)
         return;
-    note_host(f, &asked->ask, answer, event->now_ms);
+    note_host(f, &asked->ask, answer);
     if (answer->error != NULL && answer->error->code != MUSTER_ETIMEOUT && asked->ask.kind == MU_ASK_GET)
-        mu_completion_doubt(f, event->now_ms);
+        mu_completion_doubt(f);
     if (f->away_ms != UINT64_MAX)
         mu_completion_probe(f);
-    if (!mu_asks_answer(&f->asks, answer, event->now_ms, &slot))
+    if (!mu_asks_answer(&f->asks, answer, f->now_ms, &slot))
         return;
     switch ((enum what)slot.what) {
     case MARK_SET:
         if (f->state == MU_COMPLETION_MARKING && mu_completion_is_old(f))
-            mu_completion_begin_waiting(f, false, event->now_ms, out);
+            mu_completion_begin_waiting(f, false);
         break;
     case DONE_ADD:
         if (mu_completion_is_private(f))
-            mu_completion_counted(f, answer, event->now_ms, out);
+            mu_completion_counted(f, answer);
         break;
     case MEMBERS_ADD:
-        mu_completion_counted(f, answer, event->now_ms, out);
+        mu_completion_counted(f, answer);
         break;
     case LAST_GET:
         if (answer->error == NULL && mu_completion_is_private(f) &&
             !mu_slice_equal(answer->value, mu_slice_str(ALL_DONE))) {
             if (!mu_slice_equal(answer->value, mu_slice_str(LOOK_AGAIN)))
-                mu_completion_warn_foreign(f, "the end of the round", slot.key, answer->value, "ignoring it", out);
-            mu_completion_doubt(f, event->now_ms); /* the marks decide */
+                mu_completion_warn_foreign(f, "the end of the round", slot.key, answer->value, "ignoring it");
+            mu_completion_doubt(f); /* the marks decide */
         } else if (answer->error == NULL)
-            mu_completion_end_all_done(f, out);
+            mu_completion_end_all_done(f);
         else
-            mu_completion_end_over(f, "this node's workers have succeeded; the exit barrier is broken", out);
+            mu_completion_end_over(f, "this node's workers have succeeded; the exit barrier is broken");
         break;
     case BUDGET_LOOK:
-        mu_completion_take_budget(f, &slot, answer, event->now_ms, out);
+        mu_completion_take_budget(f, &slot, answer);
         break;
     case RIVAL_LOOK:
-        mu_completion_take_rival(f, answer, out);
+        mu_completion_take_rival(f, answer);
         break;
     case VERDICT_SET:
-        mu_completion_verdict_written(f, &slot, answer, out);
+        mu_completion_verdict_written(f, &slot, answer);
         break;
     case LAST_SET:
-        mu_completion_end_written(f, out);
+        mu_completion_end_written(f);
         break;
     case VERDICT_LOOK:
-        mu_completion_take_verdict(f, &slot, answer, out);
+        mu_completion_take_verdict(f, &slot, answer);
         break;
     case CLOSED_COUNT:
         f->closed_count = answer->error == NULL ? answer->number : -1;
         break;
     case CHECK_MARK:
-        mu_completion_marked(f, &slot, answer, out);
+        mu_completion_marked(f, &slot, answer);
         break;
     case STOCK_COUNT:
         f->stock_count = answer->error == NULL ? answer->number : 0;
@@ -381,7 +378,7 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
         f->our_count = answer->error == NULL ? answer->number : 0;
         break;
     case FAILED_GET:
-        mu_completion_take_failed(f, &slot, answer, out);
+        mu_completion_take_failed(f, &slot, answer);
         break;
     case FAILED_CLEAR:
         if (answer->error == NULL)
@@ -389,14 +386,14 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
         break;
     case HEARD_GET:
     case HEARD_CHECK:
-        mu_completion_take_heard(f, &slot, answer, out);
+        mu_completion_take_heard(f, &slot, answer);
         break;
     case NOTE_LOOK:
-        mu_completion_take_note(f, &slot, answer, out);
+        mu_completion_take_note(f, &slot, answer);
         break;
     case PROBE:
-        if (f->down && f->state == MU_COMPLETION_WAITING && f->scan_ms > event->now_ms + MU_COMPLETION_PROBE_MS)
-            f->scan_ms = event->now_ms + MU_COMPLETION_PROBE_MS; /* it answers us, and not the rendezvous: look again */
+        if (f->down && f->state == MU_COMPLETION_WAITING && f->scan_ms > f->now_ms + MU_COMPLETION_PROBE_MS)
+            f->scan_ms = f->now_ms + MU_COMPLETION_PROBE_MS; /* it answers us, and not the rendezvous: look again */
         break;
     case NOTE_SET:
     case LOOK_SET:
@@ -409,7 +406,7 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
     }
 }
 
-static void take(struct mu_completion *f, const struct mu_completion_event *event, struct mu_completion_effects *out)
+static void take(struct mu_completion *f, const struct mu_completion_event *event)
 {
     bool of_this = event->round < 0 || event->round == f->start.round;
 
@@ -435,43 +432,43 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
         break;
     case MU_COMPLETION_ON_LOST:
         if (of_this)
-            mu_completion_on_lost(f, event, out);
+            mu_completion_on_lost(f, event);
         break;
     case MU_COMPLETION_ON_REMOVED:
         f->removed = f->removed || of_this;
         if (of_this && mu_completion_is_done(f))
-            mu_completion_end_over(f, GONE_ON, out);
+            mu_completion_end_over(f, GONE_ON);
         else if (of_this && f->removed_by_ms != UINT64_MAX)
-            mu_completion_be_outdated(f, out);
+            mu_completion_be_outdated(f);
         break;
     case MU_COMPLETION_ON_CLOSED:
-        mu_completion_on_closed(f, out);
+        mu_completion_on_closed(f);
         break;
     case MU_COMPLETION_ON_CLOSE_FAILED:
         if (f->state == MU_COMPLETION_CLOSING) {
-            mu_completion_warn(f, "close the job", event->error, out);
-            mu_completion_let_go(f, out);
+            mu_completion_warn(f, "close the job", event->error);
+            mu_completion_let_go(f);
         }
         break;
     case MU_COMPLETION_ON_BACKEND_DOWN:
         f->down = true;
         if (f->away_ms == UINT64_MAX)
-            f->away_ms = event->now_ms > event->away_ms ? event->now_ms - event->away_ms : 0;
+            f->away_ms = f->now_ms > event->away_ms ? f->now_ms - event->away_ms : 0;
         mu_completion_probe(f);
         break;
     case MU_COMPLETION_ON_BACKEND_UP:
         f->down = false;
         f->away_ms = UINT64_MAX;
-        mu_completion_doubt(f, event->now_ms);
+        mu_completion_doubt(f);
         break;
     case MU_COMPLETION_ON_DONE:
-        mu_completion_on_done(f, event->now_ms, out);
+        mu_completion_on_done(f);
         break;
     case MU_COMPLETION_ON_FAIL:
-        mu_completion_on_fail(f, event, out);
+        mu_completion_on_fail(f, event);
         break;
     case MU_COMPLETION_ON_ANSWER:
-        answered(f, event, out);
+        answered(f, event);
         break;
     case MU_COMPLETION_ON_TIME:
         break;
@@ -485,17 +482,19 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
 
     assert(is_sound(f));
     out->count = 0;
-    take(f, event, out);
+    f->out = out;
+    f->now_ms = event->now_ms;
+    take(f, event);
     mu_completion_sweep_on(f);
-    mu_completion_judge(f, event->now_ms, out);
-    mu_completion_judge_closed(f, out);
-    mu_completion_barrier_113_on(f, event->now_ms, out);
-    pass_time(f, event->now_ms, out);
-    mu_completion_judge(f, event->now_ms, out); /* a sweep that has nothing to ask is over at once */
-    mu_completion_account(f, event->now_ms, out);
-    mu_completion_tell_waiting(f, out);
-    while (mu_asks_emit(&f->asks, event->now_ms, f->deadline_ms, &ask))
-        mu_completion_emit(out, MU_COMPLETION_DO_ASK)->ask = ask;
+    mu_completion_judge(f);
+    mu_completion_judge_closed(f);
+    mu_completion_barrier_113_on(f);
+    pass_time(f);
+    mu_completion_judge(f); /* a sweep that has nothing to ask is over at once */
+    mu_completion_account(f);
+    mu_completion_tell_waiting(f);
+    while (mu_asks_emit(&f->asks, f->now_ms, f->deadline_ms, &ask))
+        mu_completion_emit(f, MU_COMPLETION_DO_ASK)->ask = ask;
     assert(is_sound(f));
 }
 

@@ -21,24 +21,23 @@ void mu_completion_say_heard(struct mu_completion *f)
 }
 
 /* Anything else than a member's own mark is no answer: it counts as silent. */
-void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                              struct mu_completion_effects *out)
+void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     bool there = slot->what == HEARD_CHECK ? mu_answer_is_there(answer) : answer->error == NULL;
 
     if (there && mu_vanished_is_mark(answer->value, MU_MARK_HEARD, slot->index))
         mu_completion_set_bit(f->heard, slot->index);
     else if (there)
-        mu_completion_warn_foreign(f, "a node's answer", slot->key, answer->value, "ignoring it", out);
+        mu_completion_warn_foreign(f, "a node's answer", slot->key, answer->value, "ignoring it");
 }
 
-void mu_completion_fail(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_fail(struct mu_completion *f)
 {
     (void)snprintf(f->text, sizeof f->text, "%s", f->failure);
     if (f->closed)
-        mu_completion_end_as(f, MU_COMPLETION_END_FAILED, out);
+        mu_completion_end_as(f, MU_COMPLETION_END_FAILED);
     else
-        mu_completion_give_verdict(f, MU_COMPLETION_END_FAILED, f->failure, now_ms, out);
+        mu_completion_give_verdict(f, MU_COMPLETION_END_FAILED, f->failure);
 }
 
 /* Keeps the window full. Those who have vanished are judged by their marks and notes. */
@@ -62,27 +61,26 @@ static bool is_complete(const struct mu_completion *f)
     return true;
 }
 
-void mu_completion_account(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_account(struct mu_completion *f)
 {
     if (f->state != MU_COMPLETION_ACCOUNTING || f->told_lost)
         return;
     ask_on(f);
     if (!mu_completion_is_judging(f) && (is_complete(f) || f->closed || f->removed))
-        mu_completion_fail(f, now_ms, out);
+        mu_completion_fail(f);
 }
 
-void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out)
+void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event)
 {
     if (f->state != MU_COMPLETION_WATCHING)
         return;
     (void)snprintf(f->failure, sizeof f->failure, "%s", event->text == NULL ? "the workers have failed" : event->text);
     if (event->settled || !mu_completion_is_private(f) || f->vanished == NULL || f->start.world_size == 1) {
-        mu_completion_fail(f, event->now_ms, out);
+        mu_completion_fail(f);
         return;
     }
     mu_completion_enter(f, MU_COMPLETION_ACCOUNTING);
-    f->deadline_ms = event->now_ms + f->loss_ms;
+    f->deadline_ms = f->now_ms + f->loss_ms;
     f->account_cursor = 0;
     f->told_lost = false; /* what was told before may have been somebody who left */
     if (f->vanished_count > 0)

@@ -4,7 +4,7 @@
 /* ---- Was this one done? ---- */
 
 /* While the job is about to fail it matters alone that somebody was lost. */
-static void tell_lost(struct mu_completion *f, struct mu_completion_effects *out)
+static void tell_lost(struct mu_completion *f)
 {
     const char *who = mu_completion_who(f);
 
@@ -12,18 +12,18 @@ static void tell_lost(struct mu_completion *f, struct mu_completion_effects *out
         return;
     f->told_lost = true;
     (void)snprintf(f->text, sizeof f->text, "%s", who);
-    mu_completion_emit(out, MU_COMPLETION_DO_LOST)->text = f->text;
+    mu_completion_emit(f, MU_COMPLETION_DO_LOST)->text = f->text;
 }
 
-static void note_lost(struct mu_completion *f, struct mu_completion_effects *out)
+static void note_lost(struct mu_completion *f)
 {
     f->undone = true;
     if (f->state == MU_COMPLETION_WAITING) {
-        mu_completion_end_behind(f, out);
+        mu_completion_end_behind(f);
     } else if (f->state == MU_COMPLETION_WATCHING && f->closed) {
         mu_completion_begin_judging_closed(f);
     } else if (f->state == MU_COMPLETION_WATCHING || f->state == MU_COMPLETION_ACCOUNTING) {
-        tell_lost(f, out);
+        tell_lost(f);
     }
 }
 
@@ -105,7 +105,7 @@ void mu_completion_sweep(struct mu_completion *f)
 }
 
 /* We wait, and the store may have forgotten that we are done. */
-void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms)
+void mu_completion_doubt(struct mu_completion *f)
 {
     if (f->state != MU_COMPLETION_WAITING)
         return;
@@ -116,8 +116,8 @@ void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms)
         set_mark_113(f);
     if (mu_completion_is_old(f) && f->fins)
         set_fin_113(f);
-    if (mu_completion_has_marks(f) && !f->sweeping && f->scan_ms > now_ms + MU_COMPLETION_SCAN_MS)
-        f->scan_ms = now_ms + MU_COMPLETION_SCAN_MS;
+    if (mu_completion_has_marks(f) && !f->sweeping && f->scan_ms > f->now_ms + MU_COMPLETION_SCAN_MS)
+        f->scan_ms = f->now_ms + MU_COMPLETION_SCAN_MS;
 }
 
 static bool is_sweep_through(const struct mu_completion *f)
@@ -146,29 +146,28 @@ static void ask_to_mark_again(struct mu_completion *f)
     (void)mu_asks_put(&f->asks, MU_ASK_SET, LOOK_SET, -1, mu_slice_str(LOOK_AGAIN), "%slast", f->own_prefix);
 }
 
-void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_judge(struct mu_completion *f)
 {
     if (!is_sweep_through(f))
         return;
     f->sweeping = false;
     if (has_unmarked(f)) {
-        note_lost(f, out);
+        note_lost(f);
     } else if (f->foreign_count > f->stock_count - f->our_count) {
         if (f->second_look)
-            note_lost(f, out);
+            note_lost(f);
         else
-            f->look_again_ms = now_ms + MU_COMPLETION_SECOND_LOOK_MS;
+            f->look_again_ms = f->now_ms + MU_COMPLETION_SECOND_LOOK_MS;
         f->second_look = true;
     } else if (f->full && f->marked_count + f->foreign_count == f->start.world_size) {
-        mu_completion_be_last(f, now_ms, out);
+        mu_completion_be_last(f);
     } else if (f->full) {
-        f->scan_ms = now_ms + (f->uncounted ? MU_COMPLETION_SCAN_MS : MU_COMPLETION_SCAN_SLOW_MS);
+        f->scan_ms = f->now_ms + (f->uncounted ? MU_COMPLETION_SCAN_MS : MU_COMPLETION_SCAN_SLOW_MS);
         ask_to_mark_again(f);
     }
 }
 
-void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out)
+void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event)
 {
     /* A store that is away cannot say who was done; and mostly it is its host that is lost. */
     bool watches = f->state == MU_COMPLETION_WATCHING || f->state == MU_COMPLETION_ACCOUNTING;
@@ -195,20 +194,19 @@ void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_e
     }
     f->second_look = false;
     if (unknown)
-        note_lost(f, out);
+        note_lost(f);
     else
         mu_completion_sweep(f);
 }
 
 /* ---- Done ---- */
 
-void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_t now_ms,
-                                 struct mu_completion_effects *out)
+void mu_completion_begin_waiting(struct mu_completion *f, bool look_now)
 {
     mu_completion_enter(f, MU_COMPLETION_WAITING);
     f->deadline_ms = f->wait_until_ms;
     if (f->undone) {
-        mu_completion_end_behind(f, out);
+        mu_completion_end_behind(f);
         return;
     }
     if (mu_completion_is_private(f))
@@ -216,9 +214,9 @@ void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_
     else if (!mu_completion_is_old(f))
         (void)mu_asks_add(&f->asks, MU_ASK_GET, LAST_GET, -1, LAST, f->prefix);
     if (mu_completion_has_marks(f))
-        f->scan_ms = now_ms + (f->uncounted ? MU_COMPLETION_SCAN_MS : MU_COMPLETION_SCAN_SLOW_MS);
+        f->scan_ms = f->now_ms + (f->uncounted ? MU_COMPLETION_SCAN_MS : MU_COMPLETION_SCAN_SLOW_MS);
     else if (!mu_completion_is_tracked(f))
-        f->scan_ms = now_ms + MU_COMPLETION_PROBE_MS;
+        f->scan_ms = f->now_ms + MU_COMPLETION_PROBE_MS;
     if (f->away_ms != UINT64_MAX)
         mu_completion_probe(f);
     if (look_now || (f->vanished_count > 0 && mu_completion_has_marks(f)))
@@ -243,33 +241,33 @@ static void count_ourselves(struct mu_completion *f)
     slot->once = true;
 }
 
-void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_on_done(struct mu_completion *f)
 {
     uint64_t limit_ms = f->barrier_ms;
 
     if (f->state != MU_COMPLETION_WATCHING)
         return;
     if (f->removed) {
-        mu_completion_end_over(f, GONE_ON, out);
+        mu_completion_end_over(f, GONE_ON);
         return;
     }
     if (limit_ms == UINT64_MAX && !mu_completion_is_tracked(f))
         limit_ms = MU_COMPLETION_BARRIER_MS;
-    f->wait_until_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + limit_ms;
-    f->deadline_ms = limit_ms == UINT64_MAX ? UINT64_MAX : now_ms + (limit_ms < MARK_MS ? MARK_MS : limit_ms);
+    f->wait_until_ms = limit_ms == UINT64_MAX ? UINT64_MAX : f->now_ms + limit_ms;
+    f->deadline_ms = limit_ms == UINT64_MAX ? UINT64_MAX : f->now_ms + (limit_ms < MARK_MS ? MARK_MS : limit_ms);
     f->gone_ms = UINT64_MAX; /* what a wait has met while the workers ran says nothing about now */
     if (f->away_ms != UINT64_MAX)
-        f->away_ms = now_ms; /* it has as long as any other */
+        f->away_ms = f->now_ms; /* it has as long as any other */
     mu_completion_enter(f, MU_COMPLETION_MARKING);
     if (f->vanished != NULL) {
         mu_completion_set_bit(f->marked, f->start.rank);
         f->marked_count++;
     }
     if (!f->start.has_store && f->start.world_size == 1)
-        mu_completion_be_last(f, now_ms, out);
+        mu_completion_be_last(f);
     else if (!f->start.has_store)
         mu_completion_end_over(
-            f, "this node's workers have succeeded; the back end has no store to wait for the other nodes", out);
+            f, "this node's workers have succeeded; the back end has no store to wait for the other nodes");
     else if (mu_completion_is_old(f))
         set_mark_113(f);
     else
@@ -277,7 +275,7 @@ void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_c
 }
 
 /* 1.13: all marks, then all have seen them. */
-void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_barrier_113_on(struct mu_completion *f)
 {
     if (f->state != MU_COMPLETION_WAITING || !mu_completion_is_old(f))
         return;
@@ -294,20 +292,19 @@ void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, stru
         mu_asks_has(&f->asks, FIN_113) || mu_asks_has(&f->asks, FIN_SET))
         return;
     if (f->fins) {
-        mu_completion_be_last(f, now_ms, out); /* everybody closes there; one of them does it first */
+        mu_completion_be_last(f); /* everybody closes there; one of them does it first */
         return;
     }
     f->fins = true;
-    f->fin_ms = now_ms + MU_COMPLETION_FIN_MS;
+    f->fin_ms = f->now_ms + MU_COMPLETION_FIN_MS;
     f->barrier_cursor = 0;
     set_fin_113(f);
-    mu_completion_barrier_113_on(f, now_ms, out);
+    mu_completion_barrier_113_on(f);
 }
 
 /* ---- Answers ---- */
 
-void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                          struct mu_completion_effects *out)
+void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     bool old = mu_completion_is_old(f); /* a key that is there is a mark */
     bool found =
@@ -315,7 +312,7 @@ void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slo
 
     if (!old && !found && mu_answer_is_there(answer)) {
         f->overwritten = true;
-        mu_completion_warn_foreign(f, "a done mark", slot->key, answer->value, "ignoring it", out);
+        mu_completion_warn_foreign(f, "a done mark", slot->key, answer->value, "ignoring it");
     }
     f->missing |= !found;
     if (found && !mu_completion_bit(f->marked, slot->index)) {
@@ -324,19 +321,18 @@ void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slo
     }
 }
 
-void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer, uint64_t now_ms,
-                           struct mu_completion_effects *out)
+void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer)
 {
     bool last = answer->error == NULL && answer->number >= f->start.world_size;
 
     if (answer->error != NULL) {
         f->uncounted = true;
-        mu_completion_warn(f, "the exit barrier", answer->error, out);
+        mu_completion_warn(f, "the exit barrier", answer->error);
     }
     if (last && !mu_completion_is_private(f)) {
-        mu_completion_be_last(f, now_ms, out);
+        mu_completion_be_last(f);
         return;
     }
     f->uncounted |= last; /* if a mark is missing all the same */
-    mu_completion_begin_waiting(f, last, now_ms, out);
+    mu_completion_begin_waiting(f, last);
 }

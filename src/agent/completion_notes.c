@@ -70,8 +70,7 @@ void mu_completion_end_listening(struct mu_completion *f)
         write_failed(f, mu_slice_str(UNTOLD));
 }
 
-void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               struct mu_completion_effects *out)
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     struct mu_verdict failure;
 
@@ -79,7 +78,7 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot
         return;
     if (!mu_verdict_read(answer->value, &failure) || failure.succeeded || failure.rank < 0 ||
         failure.round != f->start.round || failure.tag != f->start.tag) {
-        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "deleting it", out);
+        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "deleting it");
         if (f->cleared++ < CLEARED_MAX)
             (void)mu_asks_add(&f->asks, MU_ASK_DELETE, FAILED_CLEAR, -1, FAILED_KEY, f->own_prefix);
         return;
@@ -88,7 +87,7 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot
     if (f->state != MU_COMPLETION_WATCHING)
         return;
     (void)snprintf(f->text, sizeof f->text, "%s", failure.cause); /* names rank and host */
-    mu_completion_emit(out, MU_COMPLETION_DO_PEER_FAILED)->text = f->text;
+    mu_completion_emit(f, MU_COMPLETION_DO_PEER_FAILED)->text = f->text;
 }
 
 /* ---- Notes of those who have left ---- */
@@ -112,14 +111,13 @@ void mu_completion_read_notes_again(struct mu_completion *f)
     f->note_cursor = 0;
 }
 
-void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                             struct mu_completion_effects *out)
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     struct mu_vanished_member *member = &f->gone.members[slot->index];
 
     mu_vanished_read_note(member, answer->error == NULL ? answer->value : mu_slice("", 0));
     if (member->note == MU_NOTE_NONE && mu_answer_is_there(answer))
-        mu_completion_warn_foreign(f, "a note", slot->key, answer->value, "ignoring it", out);
+        mu_completion_warn_foreign(f, "a note", slot->key, answer->value, "ignoring it");
 }
 
 bool mu_completion_are_notes_read(const struct mu_completion *f)
@@ -143,14 +141,14 @@ void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completio
     (void)snprintf(f->waiting_text, sizeof f->waiting_text, "%s", event->text == NULL ? "" : event->text);
 }
 
-void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_tell_waiting(struct mu_completion *f)
 {
     struct mu_completion_effect *effect;
 
     if (f->waiting == 0 || mu_completion_is_judging(f))
         return;
     if (f->state == MU_COMPLETION_WATCHING && !f->told_lost) {
-        effect = mu_completion_emit(out, MU_COMPLETION_DO_WAITING);
+        effect = mu_completion_emit(f, MU_COMPLETION_DO_WAITING);
         effect->number = f->waiting;
         effect->text = f->waiting_text;
     }

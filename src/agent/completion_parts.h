@@ -57,6 +57,9 @@ enum what {
 enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
 
 struct mu_completion {
+    struct mu_completion_effects *out; /* of this step ... */
+    uint64_t now_ms;                   /* ... and its time */
+
     char *run_id, *prefix, *job_prefix, *own_prefix; /* R, M, T */
     size_t prefix_room;
     char node[MU_VERDICT_NODE_MAX], host[MU_VERDICT_NODE_MAX];
@@ -116,14 +119,13 @@ struct mu_completion {
 };
 
 /* completion.c */
-struct mu_completion_effect *mu_completion_emit(struct mu_completion_effects *out, enum mu_completion_effect_type type);
+struct mu_completion_effect *mu_completion_emit(struct mu_completion *f, enum mu_completion_effect_type type);
 bool mu_completion_bit(const uint8_t *bits, int64_t rank);
 const char *mu_completion_who(struct mu_completion *f);
-void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error,
-                        struct mu_completion_effects *out);
+void mu_completion_warn(struct mu_completion *f, const char *what, const struct muster_error *error);
 /* A value of another kind in a key; `next`: what is done about it. */
 void mu_completion_warn_foreign(struct mu_completion *f, const char *what, const char *key, struct mu_slice value,
-                                const char *next, struct mu_completion_effects *out);
+                                const char *next);
 bool mu_completion_is_tracked(const struct mu_completion *f); /* we hear of its members, and it can be closed */
 bool mu_completion_is_private(const struct mu_completion *f); /* nobody of PyTorch looks: all keys are ours */
 bool mu_completion_is_old(const struct mu_completion *f);     /* the keys are those of 1.13 */
@@ -134,31 +136,27 @@ void mu_completion_enter(struct mu_completion *f, enum mu_completion_state state
 
 /* completion_verdict.c */
 void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state state);
-void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how, struct mu_completion_effects *out);
-void mu_completion_end_all_done(struct mu_completion *f, struct mu_completion_effects *out);
-void mu_completion_end_behind(struct mu_completion *f, struct mu_completion_effects *out);
-void mu_completion_end_over(struct mu_completion *f, const char *text, struct mu_completion_effects *out);
-void mu_completion_end_written(struct mu_completion *f,
-                               struct mu_completion_effects *out); /* the verdict, and all that follows it */
-void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how);
+void mu_completion_end_all_done(struct mu_completion *f);
+void mu_completion_end_behind(struct mu_completion *f);
+void mu_completion_end_over(struct mu_completion *f, const char *text);
+void mu_completion_end_written(struct mu_completion *f); /* the verdict, and all that follows it */
+void mu_completion_let_go(struct mu_completion *f);
 void mu_completion_probe(struct mu_completion *f);
 /* `cause`: for people. */
-void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
-                                struct mu_completion_effects *out);
-void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause);
+void mu_completion_be_last(struct mu_completion *f);
+void mu_completion_judge_closed(struct mu_completion *f);
 void mu_completion_begin_judging_closed(struct mu_completion *f);
-void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                                struct mu_completion_effects *out);
-void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer,
-                              struct mu_completion_effects *out);
-void mu_completion_be_outdated(struct mu_completion *f, struct mu_completion_effects *out);
-void mu_completion_disbelieve_budget(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot,
+                                const struct mu_answer *answer);
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer);
+void mu_completion_be_outdated(struct mu_completion *f);
+void mu_completion_disbelieve_budget(struct mu_completion *f);
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
-                                   const struct mu_answer *answer, struct mu_completion_effects *out);
-void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out);
+                                   const struct mu_answer *answer);
+void mu_completion_on_closed(struct mu_completion *f);
 
 /* completion_notes.c */
 bool mu_completion_is_missed(const struct mu_completion *f);
@@ -166,42 +164,34 @@ void mu_completion_write_note(struct mu_completion *f, const struct mu_completio
 void mu_completion_listen(struct mu_completion *f);
 void mu_completion_tell_others(struct mu_completion *f, const struct mu_completion_event *event);
 void mu_completion_end_listening(struct mu_completion *f);
-void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               struct mu_completion_effects *out);
+void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
 void mu_completion_read_notes(struct mu_completion *f);
 void mu_completion_read_notes_again(struct mu_completion *f);
-void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                             struct mu_completion_effects *out);
+void mu_completion_take_note(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
 bool mu_completion_are_notes_read(const struct mu_completion *f);
 void mu_completion_on_waiting(struct mu_completion *f, const struct mu_completion_event *event);
-void mu_completion_tell_waiting(struct mu_completion *f, struct mu_completion_effects *out);
+void mu_completion_tell_waiting(struct mu_completion *f);
 
 bool mu_completion_is_judging(const struct mu_completion *f); /* whether those who vanished were done */
 
 /* completion_accounts.c */
 void mu_completion_say_heard(struct mu_completion *f);
-void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                              struct mu_completion_effects *out);
-void mu_completion_fail(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_account(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out);
+void mu_completion_take_heard(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_fail(struct mu_completion *f);
+void mu_completion_account(struct mu_completion *f);
+void mu_completion_on_fail(struct mu_completion *f, const struct mu_completion_event *event);
 
 /* completion_marks.c */
 void mu_completion_sweep_on(struct mu_completion *f);
 void mu_completion_set_mark(struct mu_completion *f);
 void mu_completion_sweep(struct mu_completion *f);
-void mu_completion_doubt(struct mu_completion *f, uint64_t now_ms);
-void mu_completion_judge(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event,
-                           struct mu_completion_effects *out);
-void mu_completion_begin_waiting(struct mu_completion *f, bool look_now, uint64_t now_ms,
-                                 struct mu_completion_effects *out);
-void mu_completion_on_done(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_barrier_113_on(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out);
-void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                          struct mu_completion_effects *out);
-void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer, uint64_t now_ms,
-                           struct mu_completion_effects *out);
+void mu_completion_doubt(struct mu_completion *f);
+void mu_completion_judge(struct mu_completion *f);
+void mu_completion_on_lost(struct mu_completion *f, const struct mu_completion_event *event);
+void mu_completion_begin_waiting(struct mu_completion *f, bool look_now);
+void mu_completion_on_done(struct mu_completion *f);
+void mu_completion_barrier_113_on(struct mu_completion *f);
+void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
+void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answer);
 
 #endif

@@ -17,55 +17,53 @@ void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state sta
 }
 
 /* With f->text filled in. */
-void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how, struct mu_completion_effects *out)
+void mu_completion_end_as(struct mu_completion *f, enum mu_completion_end how)
 {
-    struct mu_completion_effect *effect = mu_completion_emit(out, MU_COMPLETION_DO_END);
+    struct mu_completion_effect *effect = mu_completion_emit(f, MU_COMPLETION_DO_END);
 
     effect->end = how;
     effect->text = f->text;
     mu_completion_be_idle(f, MU_COMPLETION_ENDED);
 }
 
-void mu_completion_end_all_done(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_end_all_done(struct mu_completion *f)
 {
     (void)snprintf(f->text, sizeof f->text, "%s%" PRId64 " node%s done", f->start.world_size == 1 ? "" : "all ",
                    f->start.world_size, f->start.world_size == 1 ? " is" : "s are");
-    mu_completion_end_as(f, MU_COMPLETION_END_ALL_DONE, out);
+    mu_completion_end_as(f, MU_COMPLETION_END_ALL_DONE);
 }
 
-void mu_completion_end_behind(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_end_behind(struct mu_completion *f)
 {
     (void)snprintf(f->text, sizeof f->text,
                    "%.*s; this node's workers have succeeded, so it ends and the other nodes regroup", WHO_SHOWN_MAX,
                    mu_completion_who(f));
-    mu_completion_end_as(f, MU_COMPLETION_END_BEHIND, out);
+    mu_completion_end_as(f, MU_COMPLETION_END_BEHIND);
 }
 
-void mu_completion_end_over(struct mu_completion *f, const char *text, struct mu_completion_effects *out)
+void mu_completion_end_over(struct mu_completion *f, const char *text)
 {
     if (text != f->text)
         (void)snprintf(f->text, sizeof f->text, "%s", text);
-    mu_completion_end_as(f, MU_COMPLETION_END_OVER, out);
+    mu_completion_end_as(f, MU_COMPLETION_END_OVER);
 }
 
-void mu_completion_end_written(struct mu_completion *f,
-                               struct mu_completion_effects *out) /* the verdict, and all that follows it */
+void mu_completion_end_written(struct mu_completion *f) /* the verdict, and all that follows it */
 {
     if (f->end == MU_COMPLETION_END_ALL_DONE)
-        mu_completion_end_all_done(f, out);
+        mu_completion_end_all_done(f);
     else
-        mu_completion_end_as(
-            f,
-            f->has_verdict || !f->start.has_store || !mu_completion_is_tracked(f) ? f->end : MU_COMPLETION_END_UNSAID,
-            out);
+        mu_completion_end_as(f, f->has_verdict || !f->start.has_store || !mu_completion_is_tracked(f)
+                                    ? f->end
+                                    : MU_COMPLETION_END_UNSAID);
 }
 
 /* ---- The last: verdict, close, let go ---- */
 
-void mu_completion_let_go(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_let_go(struct mu_completion *f)
 {
     if (f->end != MU_COMPLETION_END_ALL_DONE || mu_completion_is_old(f) || !f->start.has_store) {
-        mu_completion_end_written(f, out);
+        mu_completion_end_written(f);
         return;
     }
     mu_completion_enter(f, MU_COMPLETION_FREEING);
@@ -83,10 +81,10 @@ void mu_completion_probe(struct mu_completion *f)
         (void)mu_asks_add(&f->asks, MU_ASK_CHECK, PROBE, -1, "%sverdict", f->job_prefix);
 }
 
-static void close_job(struct mu_completion *f, struct mu_completion_effects *out)
+static void close_job(struct mu_completion *f)
 {
     mu_completion_enter(f, MU_COMPLETION_CLOSING);
-    (void)mu_completion_emit(out, MU_COMPLETION_DO_CLOSE);
+    (void)mu_completion_emit(f, MU_COMPLETION_DO_CLOSE);
     if (f->down)
         mu_completion_probe(f);
 }
@@ -105,8 +103,7 @@ static void look_at_budget(struct mu_completion *f, enum what what)
 }
 
 /* With f->text as the cause, if there is one. */
-void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause, uint64_t now_ms,
-                                struct mu_completion_effects *out)
+void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end how, const char *cause)
 {
     struct mu_verdict verdict = { .succeeded = how == MU_COMPLETION_END_ALL_DONE,
                                   .round = f->start.round,
@@ -118,24 +115,24 @@ void mu_completion_give_verdict(struct mu_completion *f, enum mu_completion_end 
     f->end = how;
     f->has_verdict = false;
     f->replaced.len = 0;
-    f->deadline_ms = now_ms + MU_COMPLETION_CLOSE_MS;
+    f->deadline_ms = f->now_ms + MU_COMPLETION_CLOSE_MS;
     mu_line_copy(verdict.node, sizeof verdict.node, mu_slice_str(f->host));
     mu_line_copy(verdict.cause, sizeof verdict.cause, mu_slice_str(cause));
     len = mu_verdict_write(&verdict, f->verdict_text);
     f->verdict_text[len < 0 ? 0 : len] = '\0';
     if (!mu_completion_is_tracked(f))
-        mu_completion_let_go(f, out);
+        mu_completion_let_go(f);
     else if (!f->start.has_store || len < 0)
-        close_job(f, out);
+        close_job(f);
     else if (mu_completion_is_private(f))
         look_at_budget(f, BUDGET_LOOK);
     else
         write_verdict(f);
 }
 
-void mu_completion_be_last(struct mu_completion *f, uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_be_last(struct mu_completion *f)
 {
-    mu_completion_give_verdict(f, MU_COMPLETION_END_ALL_DONE, "all workers have succeeded", now_ms, out);
+    mu_completion_give_verdict(f, MU_COMPLETION_END_ALL_DONE, "all workers have succeeded");
 }
 
 /* ---- A closed job ---- */
@@ -146,16 +143,16 @@ static void look_at_verdict(struct mu_completion *f)
         (void)mu_asks_look(&f->asks, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
 }
 
-static void tell_failed(struct mu_completion *f, struct mu_completion_effects *out)
+static void tell_failed(struct mu_completion *f)
 {
     if (f->told_failed)
         return;
     f->told_failed = true;
-    mu_completion_emit(out, MU_COMPLETION_DO_JOB_FAILED)->text = f->text;
+    mu_completion_emit(f, MU_COMPLETION_DO_JOB_FAILED)->text = f->text;
 }
 
 /* Members have vanished, and no round can follow. */
-void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_judge_closed(struct mu_completion *f)
 {
     if (!f->judging_closed || mu_asks_has(&f->asks, VERDICT_LOOK) || mu_asks_has(&f->asks, CLOSED_COUNT))
         return;
@@ -164,7 +161,7 @@ void mu_completion_judge_closed(struct mu_completion *f, struct mu_completion_ef
         return;
     (void)snprintf(f->text, sizeof f->text, "the job was closed without a verdict; %.*s", WHO_SHOWN_MAX,
                    mu_completion_who(f));
-    tell_failed(f, out);
+    tell_failed(f);
 }
 
 void mu_completion_begin_judging_closed(struct mu_completion *f)
@@ -193,98 +190,95 @@ static bool read_verdict(struct mu_completion *f, struct mu_slice value)
     return mu_verdict_read(value, &f->verdict) && mu_verdict_is_credible(&f->verdict, &reader);
 }
 
-void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                                struct mu_completion_effects *out)
+void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     f->seen = NONE;
     if (mu_answer_is_there(answer) && read_verdict(f, answer->value))
         f->seen = f->verdict.succeeded ? SUCCEEDED : FAILED;
     else if (mu_answer_is_there(answer))
-        mu_completion_warn_foreign(f, "the verdict", slot->key, answer->value, "ignoring it", out);
+        mu_completion_warn_foreign(f, "the verdict", slot->key, answer->value, "ignoring it");
     if (f->seen == FAILED) {
         name_verdict(f);
         if (mu_completion_is_done(f))
-            mu_completion_end_over(f, f->text, out);
+            mu_completion_end_over(f, f->text);
         else if (f->state == MU_COMPLETION_WATCHING)
-            tell_failed(f, out);
+            tell_failed(f);
     } else if (f->seen == SUCCEEDED && mu_completion_is_done(f)) {
-        mu_completion_end_all_done(f, out);
+        mu_completion_end_all_done(f);
     }
 }
 
 /* The round is over for the job. */
-void mu_completion_be_outdated(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_be_outdated(struct mu_completion *f)
 {
     if (f->end == MU_COMPLETION_END_ALL_DONE)
-        mu_completion_end_over(f, GONE_ON, out);
+        mu_completion_end_over(f, GONE_ON);
     else
-        mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED, out);
+        mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED);
 }
 
 /* Another round in the budget: if it is the job's, we were removed, and hear of that from the rendezvous. */
-void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer,
-                               uint64_t now_ms, struct mu_completion_effects *out)
+void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     struct mu_restart_budget found;
     bool readable = answer->error == NULL && mu_restart_budget_read(answer->value, &found);
     bool is_other = readable && (found.round != f->start.round || found.tag != f->start.tag);
 
     if (is_other && f->removed) {
-        mu_completion_be_outdated(f, out);
+        mu_completion_be_outdated(f);
     } else if (is_other) {
         mu_foreign_say(f->foreign_text, "the restart budget", slot->key, answer->value, "ignoring it");
-        f->removed_by_ms = now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
+        f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
     } else {
         if (!readable && mu_answer_is_there(answer))
-            mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it", out);
+            mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it");
         write_verdict(f);
     }
 }
 
 /* The time is up in which a member hears that it was removed: there is no such round. */
-void mu_completion_disbelieve_budget(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_disbelieve_budget(struct mu_completion *f)
 {
     f->removed_by_ms = UINT64_MAX;
-    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as take_budget() has left it */
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as take_budget() has left it */
     write_verdict(f);
 }
 
 /* Somebody's verdict is there, which is in f->verdict. */
-static void accept_verdict(struct mu_completion *f, struct mu_completion_effects *out)
+static void accept_verdict(struct mu_completion *f)
 {
     if (f->end == MU_COMPLETION_END_ALL_DONE && !f->verdict.succeeded) {
         name_verdict(f);
-        mu_completion_end_over(f, f->text, out);
+        mu_completion_end_over(f, f->text);
         return;
     }
     f->has_verdict = true;
-    close_job(f, out);
+    close_job(f);
 }
 
 /* A later round that has ended was the job's: its verdict is believed if the budget knows the round as well. */
-void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer,
-                              struct mu_completion_effects *out)
+void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer)
 {
     struct mu_restart_budget found;
 
     if (answer->error == NULL && mu_restart_budget_read(answer->value, &found) && found.round == f->verdict.round &&
         found.tag == f->verdict.tag) {
-        accept_verdict(f, out);
+        accept_verdict(f);
         return;
     }
-    mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as verdict_written() has left it */
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as verdict_written() has left it */
     write_verdict(f);
 }
 
 /* There is a verdict: ours, or that of somebody who came before. What is none is replaced by ours. */
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
-                                   const struct mu_answer *answer, struct mu_completion_effects *out)
+                                   const struct mu_answer *answer)
 {
     if (answer->error != NULL) {
-        mu_completion_warn(f, "write the verdict", answer->error, out);
-        close_job(f, out);
+        mu_completion_warn(f, "write the verdict", answer->error);
+        close_job(f);
     } else if (read_verdict(f, answer->value)) {
-        accept_verdict(f, out);
+        accept_verdict(f);
     } else if (mu_answer_is_there(answer) && !mu_slice_equal(answer->value, mu_buf_slice(&f->replaced)) &&
                mu_buf_assign(&f->replaced, answer->value) == 0) {
         mu_foreign_say(f->foreign_text, "the verdict", slot->key, answer->value, "replacing it");
@@ -292,19 +286,19 @@ void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_
             look_at_budget(f, RIVAL_LOOK);
             return;
         }
-        mu_completion_emit(out, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
+        mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
         write_verdict(f);
     } else {
         f->has_verdict = true;
-        close_job(f, out);
+        close_job(f);
     }
 }
 
-void mu_completion_on_closed(struct mu_completion *f, struct mu_completion_effects *out)
+void mu_completion_on_closed(struct mu_completion *f)
 {
     f->closed = true;
     if (f->state == MU_COMPLETION_CLOSING)
-        mu_completion_let_go(f, out);
+        mu_completion_let_go(f);
     else if (f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f))
         look_at_verdict(f);
 }

@@ -143,11 +143,11 @@ void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state)
 
 /* ---- The ends ---- */
 
-struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type)
+struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks *r, enum mu_ranks_effect_type type)
 {
-    assert(out->count < MU_RANKS_EFFECTS_MAX);
-    out->items[out->count] = (struct mu_ranks_effect){ .type = type };
-    return &out->items[out->count++];
+    assert(r->out->count < MU_RANKS_EFFECTS_MAX);
+    r->out->items[r->out->count] = (struct mu_ranks_effect){ .type = type };
+    return &r->out->items[r->out->count++];
 }
 
 void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state)
@@ -158,27 +158,27 @@ void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state)
     forget_infos(r);
 }
 
-static void succeed(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void succeed(struct mu_ranks *r)
 {
-    mu_ranks_emit(out, MU_RANKS_DO_DONE)->result = &r->result;
+    mu_ranks_emit(r, MU_RANKS_DO_DONE)->result = &r->result;
     mu_ranks_end(r, MU_RANKS_DONE);
 }
 
 /* With r->error filled in. */
-void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_fail(struct mu_ranks *r)
 {
     if (r->start.round >= 0)
         (void)mu_wrap(&r->error, r->error.code, "assign ranks in round %" PRId64, r->start.round);
     else
         (void)mu_wrap(&r->error, r->error.code, "assign ranks");
-    mu_ranks_emit(out, MU_RANKS_DO_FAIL)->error = &r->error;
+    mu_ranks_emit(r, MU_RANKS_DO_FAIL)->error = &r->error;
     mu_ranks_end(r, MU_RANKS_FAILED);
 }
 
 /* With r->text filled in. */
-void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_again(struct mu_ranks *r)
 {
-    mu_ranks_emit(out, MU_RANKS_DO_AGAIN)->text = r->text;
+    mu_ranks_emit(r, MU_RANKS_DO_AGAIN)->text = r->text;
     mu_ranks_end(r, MU_RANKS_FAILED);
 }
 
@@ -193,10 +193,10 @@ static const char *advice(const struct mu_ranks *r)
                : "; if a node runs PyTorch 2.3 or older, all muster nodes need the option 'dialect' with its version";
 }
 
-static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effects *out)
+static void time_is_up(struct mu_ranks *r)
 {
     const struct mu_ask_slot *slot = mu_asks_first(&r->asks);
-    uint64_t took_ms = now_ms - r->start_ms;
+    uint64_t took_ms = r->now_ms - r->start_ms;
     const char *key = slot == NULL ? "" : slot->key;
 
     if (slot != NULL && slot->last.code != 0 && slot->last.code != MUSTER_ETIMEOUT)
@@ -208,13 +208,13 @@ static void time_is_up(struct mu_ranks *r, uint64_t now_ms, struct mu_ranks_effe
                       "%s: '%.300s' of rank %" PRId64 " was not there within %" PRIu64 ".%" PRIu64 " s%s",
                       mu_ranks_state_text(r->state), key, slot == NULL ? r->start.rank : slot->index, took_ms / 1000,
                       took_ms % 1000 / 100, advice(r));
-    mu_ranks_fail(r, out);
+    mu_ranks_fail(r);
 }
 
-static void wrong(struct mu_ranks *r, const struct mu_ask_slot *slot, const char *what, struct mu_ranks_effects *out)
+static void wrong(struct mu_ranks *r, const struct mu_ask_slot *slot, const char *what)
 {
     (void)mu_fail(&r->error, MUSTER_EPROTOCOL, "'%.400s' is %s", slot->key, what);
-    mu_ranks_fail(r, out);
+    mu_ranks_fail(r);
 }
 
 /* ---- Reading others' values ---- */
@@ -403,10 +403,10 @@ static bool is_through(const struct mu_ranks *r)
 
 /* ---- From state to state ---- */
 
-void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out)
+void mu_ranks_meet(struct mu_ranks *r)
 {
     if (!r->start.needs_master) {
-        succeed(r, out);
+        succeed(r);
         return;
     }
     mu_ranks_enter(r, MU_RANKS_MEETING);
@@ -422,7 +422,7 @@ static void agree(struct mu_ranks *r)
     r->cursor = r->start.rank == 0 ? 0 : r->start.world_size; /* rank 0 alone waits for all */
 }
 
-static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void go_on(struct mu_ranks *r)
 {
     ask_on(r);
     if (r->state == MU_RANKS_GATHERING && is_through(r)) {
@@ -436,12 +436,12 @@ static void go_on(struct mu_ranks *r, struct mu_ranks_effects *out)
         }
         ask_on(r);
     } else if ((r->state == MU_RANKS_ASSIGNING || r->state == MU_RANKS_AGREEING) && is_through(r)) {
-        mu_ranks_meet(r, out);
+        mu_ranks_meet(r);
     } else if (r->state == MU_RANKS_SETTLING && r->asks.count == 0) { /* all have been asked about */
         r->settled = true;
         mu_ranks_fix_count(r);
     } else if (r->state == MU_RANKS_MEETING && r->asks.count == 0) {
-        succeed(r, out);
+        succeed(r);
     }
 }
 
@@ -476,7 +476,7 @@ static void be_identical(struct mu_ranks *r)
     r->result.world_size = r->result.role_world_size = r->start.world_size * r->size;
 }
 
-static void gather(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void gather(struct mu_ranks *r)
 {
     int64_t world = r->start.world_size;
 
@@ -485,30 +485,30 @@ static void gather(struct mu_ranks *r, struct mu_ranks_effects *out)
         r->infos = calloc((size_t)world, sizeof *r->infos);
         if (r->infos == NULL) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
-            mu_ranks_fail(r, out);
+            mu_ranks_fail(r);
             return;
         }
     }
     if (take_info(r, r->start.rank, r->role, r->size) < 0)
-        mu_ranks_fail(r, out);
+        mu_ranks_fail(r);
 }
 
 /* As PyTorch's agents do it. */
-static void exchange(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void exchange(struct mu_ranks *r)
 {
     if (r->identical || (r->start.world_size == 1 && !r->start.has_store)) {
         be_identical(r);
-        mu_ranks_meet(r, out);
+        mu_ranks_meet(r);
         return;
     }
     tell_info(r);
     if (!r->start.old_dialect && r->start.rank != 0)
         await_ranks(r);
     else
-        gather(r, out);
+        gather(r);
 }
 
-static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void exchange_privately(struct mu_ranks *r)
 {
     int64_t rank = r->start.rank;
 
@@ -517,7 +517,7 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
     if (rank == 0 && (r->identical || r->start.world_size == 1)) {
         mu_ranks_look_at_budget(r);
     } else if (rank == 0) {
-        gather(r, out);
+        gather(r);
     } else if (r->identical) {
         mu_ranks_enter(r, MU_RANKS_AWAITING);
         (void)mu_asks_add(&r->asks, MU_ASK_GET, COUNT_GET, rank, "%scount", r->own_prefix);
@@ -527,15 +527,15 @@ static void exchange_privately(struct mu_ranks *r, struct mu_ranks_effects *out)
     }
 }
 
-static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, struct mu_ranks_effects *out)
+static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event)
 {
     const struct mu_round *start = event->start;
 
     assert(start->world_size >= 1 && start->rank >= 0 && start->rank < start->world_size);
     mu_ranks_end(r, MU_RANKS_IDLE);
     r->start = *start;
-    r->start_ms = event->now_ms;
-    r->deadline_ms = event->now_ms + r->timeout_ms;
+    r->start_ms = r->now_ms;
+    r->deadline_ms = r->now_ms + r->timeout_ms;
     r->error.code = 0;
     r->cursor = 0;
     r->known = start->count_min;
@@ -548,31 +548,29 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event, 
     mu_round_own_prefix(r->own_prefix, r->prefix_room, r->run_id, start->round, start->tag);
     if (start->world_size > MU_RANKS_WORLD_MAX) {
         (void)mu_fail(&r->error, MUSTER_ELIMIT, "a world of %" PRId64 " agents is too large", start->world_size);
-        mu_ranks_fail(r, out);
+        mu_ranks_fail(r);
     } else if (start->world_size > 1 && !start->has_store && !r->identical) {
         (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
                       start->world_size);
-        mu_ranks_fail(r, out);
+        mu_ranks_fail(r);
     } else if (mu_ranks_is_private(r)) {
-        exchange_privately(r, out);
+        exchange_privately(r);
     } else {
-        exchange(r, out);
+        exchange(r);
     }
 }
 
 /* ---- Answers ---- */
 
-static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                       struct mu_ranks_effects *out)
+static void take_count(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     if (mu_slice_number(value, MU_ROUND_COUNT_MAX, &r->result.count))
-        mu_ranks_meet(r, out);
+        mu_ranks_meet(r);
     else
-        wrong(r, slot, "no restart count: that is a decimal number", out);
+        wrong(r, slot, "no restart count: that is a decimal number");
 }
 
-static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                       struct mu_ranks_effects *out)
+static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     json_t *json = load(value);
     const char *role = "";
@@ -583,71 +581,68 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
     if (complaint == NULL && mu_ranks_is_private(r))
         mu_settlement_add(&r->last, json_object_get(json, "last"));
     if (complaint != NULL)
-        wrong(r, slot, complaint, out);
+        wrong(r, slot, complaint);
     else if (take_info(r, slot->index, role, size) < 0)
-        mu_ranks_fail(r, out);
+        mu_ranks_fail(r);
     json_decref(json);
 }
 
-static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                          struct mu_ranks_effects *out)
+static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     json_t *json = load(value);
     const char *complaint = read_assigned(json, mu_ranks_is_private(r), r->size, &r->result);
 
     json_decref(json);
     if (complaint != NULL)
-        wrong(r, slot, complaint, out);
+        wrong(r, slot, complaint);
     else
-        mu_ranks_meet(r, out);
+        mu_ranks_meet(r);
 }
 
-static void take_addr(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                      struct mu_ranks_effects *out)
+static void take_addr(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     bool fits = value.len > 0 && value.len < sizeof r->result.master_addr;
 
     for (size_t i = 0; fits && i < value.len; i++)
         fits = (unsigned char)value.data[i] > ' ' && value.data[i] != 0x7f;
     if (!fits) {
-        wrong(r, slot, "not an address", out);
+        wrong(r, slot, "not an address");
         return;
     }
     memcpy(r->result.master_addr, value.data, value.len);
     r->result.master_addr[value.len] = '\0';
 }
 
-static void take_port(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                      struct mu_ranks_effects *out)
+static void take_port(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     int64_t port = 0;
 
     if (!mu_slice_number(value, UINT16_MAX, &port) || port == 0)
-        wrong(r, slot, "not a decimal number from 1 to 65535", out);
+        wrong(r, slot, "not a decimal number from 1 to 65535");
     else
         r->result.master_port = (uint16_t)port;
 }
 
 /* Whoever waits for rank 0: it may have told us before, in a store that has forgotten it since; and so may we. */
-static void doubt(struct mu_ranks *r, const struct mu_answer *answer, uint64_t now_ms)
+static void doubt(struct mu_ranks *r, const struct mu_answer *answer)
 {
     const struct mu_ask_slot *slot = mu_asks_find(&r->asks, answer->id);
 
     if (slot == NULL || r->state != MU_RANKS_AWAITING || !mu_ranks_is_private(r) ||
         answer->error->code == MUSTER_ETIMEOUT || (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
         return;
-    r->again_ms = now_ms + MU_RANKS_AGAIN_MS;
+    r->again_ms = r->now_ms + MU_RANKS_AGAIN_MS;
     if (!r->identical && !mu_asks_has(&r->asks, INFO_SET))
         tell_info(r);
 }
 
-static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_t now_ms, struct mu_ranks_effects *out)
+static void answered(struct mu_ranks *r, const struct mu_answer *answer)
 {
     struct mu_ask_slot slot;
 
     if (answer->error != NULL)
-        doubt(r, answer, now_ms);
-    if (!mu_asks_answer(&r->asks, answer, now_ms, &slot))
+        doubt(r, answer);
+    if (!mu_asks_answer(&r->asks, answer, r->now_ms, &slot))
         return;
     if (slot.what == MISSING_DONE) {
         r->last.missing.members[slot.index].done =
@@ -660,28 +655,28 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
         r->error = *answer->error;
         (void)mu_wrap(&r->error, r->error.code, "%s: %s '%.300s'", mu_ranks_state_text(r->state),
                       mu_ask_kind_text(slot.ask.kind), slot.key);
-        mu_ranks_fail(r, out);
+        mu_ranks_fail(r);
         return;
     }
     switch ((enum what)slot.what) {
     case BUDGET_LOOK:
     case BUDGET_SET:
-        mu_ranks_take_budget(r, &slot, answer->value, out);
+        mu_ranks_take_budget(r, &slot, answer->value);
         break;
     case COUNT_GET:
-        take_count(r, &slot, answer->value, out);
+        take_count(r, &slot, answer->value);
         break;
     case INFO_GET:
-        take_infos(r, &slot, answer->value, out);
+        take_infos(r, &slot, answer->value);
         break;
     case ASSIGNED_GET:
-        take_assigned(r, &slot, answer->value, out);
+        take_assigned(r, &slot, answer->value);
         break;
     case ADDR_GET:
-        take_addr(r, &slot, answer->value, out);
+        take_addr(r, &slot, answer->value);
         break;
     case PORT_GET:
-        take_port(r, &slot, answer->value, out);
+        take_port(r, &slot, answer->value);
         break;
     case COUNT_SET:
     case INFO_SET:
@@ -692,7 +687,7 @@ static void answered(struct mu_ranks *r, const struct mu_answer *answer, uint64_
     case FIN_GET:
         break;
     }
-    go_on(r, out);
+    go_on(r);
 }
 
 /* ---- Driving ---- */
@@ -708,29 +703,31 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
 
     assert(is_active(r) || r->asks.count == 0);
     out->count = 0;
+    r->out = out;
+    r->now_ms = event->now_ms;
     switch (event->type) {
     case MU_RANKS_ON_START:
-        start_round(r, event, out);
-        go_on(r, out);
+        start_round(r, event);
+        go_on(r);
         break;
     case MU_RANKS_ON_STOP:
         mu_ranks_end(r, MU_RANKS_IDLE);
         break;
     case MU_RANKS_ON_ANSWER:
-        answered(r, &event->answer, event->now_ms, out);
+        answered(r, &event->answer);
         break;
     case MU_RANKS_ON_TIME:
         break;
     }
-    if (event->now_ms >= r->deadline_ms) {
-        time_is_up(r, event->now_ms, out);
-    } else if (event->now_ms >= r->again_ms) {
+    if (r->now_ms >= r->deadline_ms) {
+        time_is_up(r);
+    } else if (r->now_ms >= r->again_ms) {
         (void)snprintf(r->text, sizeof r->text, "the store may have forgotten the ranks of round %" PRId64,
                        r->start.round);
-        mu_ranks_again(r, out);
+        mu_ranks_again(r);
     }
-    while (mu_asks_emit(&r->asks, event->now_ms, r->deadline_ms, &ask))
-        mu_ranks_emit(out, MU_RANKS_DO_ASK)->ask = ask;
+    while (mu_asks_emit(&r->asks, r->now_ms, r->deadline_ms, &ask))
+        mu_ranks_emit(r, MU_RANKS_DO_ASK)->ask = ask;
     assert(is_active(r) == (r->deadline_ms != UINT64_MAX) && (is_active(r) || r->asks.count == 0));
 }
 

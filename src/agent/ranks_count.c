@@ -53,20 +53,20 @@ void mu_ranks_fix_count(struct mu_ranks *r)
 
 /* ---- Answers ---- */
 
-static void tell_used_up(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void tell_used_up(struct mu_ranks *r)
 {
     (void)snprintf(r->text, sizeof r->text, "%s", r->last.failure);
-    mu_ranks_emit(out, MU_RANKS_DO_USED_UP)->text = r->text;
+    mu_ranks_emit(r, MU_RANKS_DO_USED_UP)->text = r->text;
     mu_ranks_end(r, MU_RANKS_FAILED);
 }
 
-static void tell_count(struct mu_ranks *r, struct mu_ranks_effects *out)
+static void tell_count(struct mu_ranks *r)
 {
     char text[32];
     int len = snprintf(text, sizeof text, "%" PRId64, r->result.count);
 
     if (r->start.world_size == 1) {
-        mu_ranks_meet(r, out);
+        mu_ranks_meet(r);
         return;
     }
     mu_ranks_enter(r, MU_RANKS_ASSIGNING);
@@ -129,8 +129,7 @@ static bool is_disproved(const struct mu_ranks *r, const struct mu_restart_budge
 
 /* What is in the key now: the round before, or one that was claimed meanwhile, or nothing that we can read. A store
  * that was lost and came back empty counts from 0 again; the members do not. */
-void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                          struct mu_ranks_effects *out)
+void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     bool fixing = slot->what == BUDGET_SET;
     bool is_wanted = fixing && mu_slice_equal(value, mu_slice_str(r->wanted));
@@ -145,18 +144,18 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
     if (value.len > 0 && readable && fixing && found.round == r->start.round && found.tag == r->start.tag) {
         r->result.count = found.count;
         if (r->used_up)
-            tell_used_up(r, out);
+            tell_used_up(r);
         else
-            tell_count(r, out);
+            tell_count(r);
     } else if (value.len > 0 && readable && found.round > r->start.round) {
         r->later = found;
         (void)snprintf(r->text, sizeof r->text, "round %" PRId64 " has begun without this node", found.round);
-        mu_ranks_again(r, out);
+        mu_ranks_again(r);
     } else {
         r->budget.len = 0;
         if (mu_buf_append(&r->budget, value.data, value.len, SIZE_MAX) < 0) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the restart budget");
-            mu_ranks_fail(r, out);
+            mu_ranks_fail(r);
             return;
         }
         if (value.len > 0 && readable)
@@ -166,7 +165,7 @@ void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, st
         r->has_found |= value.len > 0 && readable;
         if (value.len > 0 && !readable) {
             mu_foreign_say(r->warning, "the restart budget", slot->key, value, "putting it back");
-            mu_ranks_emit(out, MU_RANKS_DO_WARN)->text = r->warning;
+            mu_ranks_emit(r, MU_RANKS_DO_WARN)->text = r->warning;
         }
         settle(r);
     }

@@ -49,6 +49,9 @@ struct info { /* of one agent */
 };
 
 struct mu_ranks {
+    struct mu_ranks_effects *out; /* of this step ... */
+    uint64_t now_ms;              /* ... and its time */
+
     char *run_id, *role, *role_json;
     char *prefix, *job_prefix, *own_prefix, *last_prefix; /* R, M, T, T of the round before */
     size_t prefix_room;
@@ -84,17 +87,16 @@ struct mu_ranks {
 bool mu_ranks_is_private(
     const struct mu_ranks *r); /* nobody of PyTorch looks: the keys are ours, and so is the count */
 void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state);
-struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks_effects *out, enum mu_ranks_effect_type type);
+struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks *r, enum mu_ranks_effect_type type);
 void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state);
-void mu_ranks_fail(struct mu_ranks *r, struct mu_ranks_effects *out);
-void mu_ranks_again(struct mu_ranks *r, struct mu_ranks_effects *out);
-void mu_ranks_meet(struct mu_ranks *r, struct mu_ranks_effects *out);
+void mu_ranks_fail(struct mu_ranks *r);
+void mu_ranks_again(struct mu_ranks *r);
+void mu_ranks_meet(struct mu_ranks *r);
 
 /* ranks_count.c */
 void mu_ranks_look_at_budget(struct mu_ranks *r);
 void mu_ranks_fix_count(struct mu_ranks *r);
 void mu_ranks_ask_about_missing(struct mu_ranks *r);
-void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value,
-                          struct mu_ranks_effects *out);
+void mu_ranks_take_budget(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value);
 
 #endif
