@@ -278,7 +278,7 @@ struct muster_store_tcp_config {
     bool is_host;               /* run the server in this process, as `server` says; it ends with the store */
     bool shared;                /* with is_host: share one server per port among the stores of this process */
     bool wait_for_workers;      /* with is_host and world_size: wait until that many have come */
-    uint32_t world_size;        /* > 0: count as one of so many workers */
+    uint32_t world_size;        /* > 0: how many workers there are; this store counts as one of them */
     int64_t connect_timeout_ms; /* 0: MUSTER_STORE_TIMEOUT_MS */
     int64_t timeout_ms;         /* the default of every call; 0: MUSTER_STORE_TIMEOUT_MS */
     const char *dialect;        /* what the server speaks: NULL or "auto" (find out), "1.13", "2.1", "2.x" */
@@ -499,8 +499,8 @@ struct muster_rdzv_settings {
     int64_t min_nodes, max_nodes;
     struct muster_rdzv_timeout timeout;
     int64_t keep_alive_interval_ms, keep_alive_max_attempt; /* 0: 5 s, 3 */
-    const char
-        *bind; /* where the workers' store listens, "any" or "10.0.0.5,fd00::5"; NULL: MASTER_ADDR and loopback */
+    /* Where the workers' store listens, "any" or "10.0.0.5,fd00::5"; NULL: MASTER_ADDR and loopback. */
+    const char *bind;
     const char *allow;   /* networks that may connect to it, "10.0.0.0/8,fd00::/8"; NULL: every network */
     bool no_agent_store; /* worker 0 is to host the workers' store: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 of PyTorch */
 };
@@ -586,13 +586,14 @@ enum muster_rdzv_event_type {
 
 MUSTER_API const char *muster_rdzv_event_name(enum muster_rdzv_event_type type);
 
-enum muster_rdzv_request {                              /* what has failed */
-                           MUSTER_RDZV_REQUEST_UNKNOWN, /* only from back ends that were built before this was there */
-                           MUSTER_RDZV_REQUEST_JOIN,
-                           MUSTER_RDZV_REQUEST_LEAVE,
-                           MUSTER_RDZV_REQUEST_CLOSE,
-                           MUSTER_RDZV_REQUEST_LOOK,
-                           MUSTER_RDZV_REQUEST_MEMBERSHIP, /* no request: we were a member, and are not any more */
+/* What has failed. */
+enum muster_rdzv_request {
+    MUSTER_RDZV_REQUEST_UNKNOWN, /* only from back ends that were built before this was there */
+    MUSTER_RDZV_REQUEST_JOIN,
+    MUSTER_RDZV_REQUEST_LEAVE,
+    MUSTER_RDZV_REQUEST_CLOSE,
+    MUSTER_RDZV_REQUEST_LOOK,
+    MUSTER_RDZV_REQUEST_MEMBERSHIP, /* no request: we were a member, and are not any more */
 };
 
 struct muster_rdzv_progress {
@@ -741,8 +742,8 @@ struct muster_worker {
     int64_t id; /* its pid, or the number that the driver gave it; 0: it was not started yet */
     int64_t local_rank;
     int64_t global_rank, role_rank, world_size, role_world_size; /* -1 until they are assigned */
-    char id_text
-        [MUSTER_WORKER_ID_MAX]; /* the id as the driver writes it, "host:port"; else the number. Empty: as above */
+    /* The id as the driver writes it, "host:port"; else the number. Empty: it was not started yet. */
+    char id_text[MUSTER_WORKER_ID_MAX];
 };
 
 #define MUSTER_WORKER_TEXT_MAX 192
@@ -973,9 +974,9 @@ enum muster_event_source { MUSTER_EVENT_RENDEZVOUS, MUSTER_EVENT_AGENT, MUSTER_E
 
 struct muster_event_record { /* borrowed */
     uint32_t size;
-    const char
-        *name; /* of a rendezvous: PyTorch's operation, "dynamic_rendezvous.py:DynamicRendezvousHandler._close", ...;
-                       * else "torchelastic.worker.status.START", ... */
+    /* Of a rendezvous: PyTorch's operation, "dynamic_rendezvous.py:DynamicRendezvousHandler._close", ...; else
+     * "torchelastic.worker.status.START", ... */
+    const char *name;
     const char *run_id, *message, *hostname;
     int64_t pid, local_id, rank; /* -1: none. Of a worker: its process (under a driver -1) and its global rank */
     enum muster_node_state node_state;

@@ -10,6 +10,7 @@
 #include "store/client_uv.h"
 
 #include "base/error.h"
+#include "base/words.h"
 #include "store/dial.h"
 #include "store/greeting.h"
 
@@ -239,16 +240,17 @@ static void greeting_closed(struct link *link, const char *why, bool refused)
 }
 
 /* Bytes that are no answer to a greeting, as text: as they are if they can be printed, else in hex. */
-static void describe_answer(const struct link *link, char *text, size_t size)
+static void describe_answer(const struct link *link, char *text, size_t room)
 {
-    size_t used = (size_t)snprintf(text, size, "what listens there is not a store; it answered '");
+    struct mu_words words = mu_words_into(text, room);
 
+    mu_words_add(&words, "what listens there is not a store; it answered '");
     for (size_t i = 0; i < link->answered; i++) {
         unsigned byte = (unsigned char)link->answer[i];
 
-        used += (size_t)snprintf(text + used, size - used, byte >= 0x20 && byte < 0x7f ? "%c" : "\\x%02x", byte);
+        mu_words_add(&words, byte >= 0x20 && byte < 0x7f ? "%c" : "\\x%02x", byte);
     }
-    (void)snprintf(text + used, size - used, "'");
+    mu_words_add(&words, "'");
 }
 
 static void read_greeting(struct link *link, struct mu_slice bytes)

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/texts.h"
+#include "base/words.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -60,21 +61,18 @@ static void note_address(struct mu_dial *dial, size_t index, const char *why)
     note(dial, mu_addr_format(&dial->addrs[index], text), why);
 }
 
-static void list_notes(const struct mu_dial *dial, char *text, size_t size)
+static void list_notes(const struct mu_dial *dial, char *text, size_t room)
 {
-    size_t used = 0;
+    struct mu_words words = mu_words_into(text, room);
 
     text[0] = '\0';
-    for (size_t i = 0; i < dial->notes_count && used < size; i++) {
-        const struct mu_dial_note *n = &dial->notes[i];
-        int len = n->times > 1
-                      ? snprintf(text + used, size - used, "%s%s (%u times)", i > 0 ? "; " : "", n->text, n->times)
-                      : snprintf(text + used, size - used, "%s%s", i > 0 ? "; " : "", n->text);
-
-        used += len > 0 ? (size_t)len : 0;
+    for (size_t i = 0; i < dial->notes_count; i++) {
+        mu_words_add(&words, "%s%s", i > 0 ? "; " : "", dial->notes[i].text);
+        if (dial->notes[i].times > 1)
+            mu_words_add(&words, " (%u times)", dial->notes[i].times);
     }
-    if (dial->notes_dropped > 0 && used < size)
-        (void)snprintf(text + used, size - used, "; and %u more", dial->notes_dropped);
+    if (dial->notes_dropped > 0)
+        mu_words_add(&words, "; and %u more", dial->notes_dropped);
 }
 
 static void end(struct mu_dial *dial, enum mu_dial_state state)

@@ -14,18 +14,6 @@
 
 enum { PORT_TRIES_MAX = 64 }; /* for a port that is free on every address */
 
-/* 0, or -1 with errno. */
-static int port_of(int fd, uint16_t *ret_port)
-{
-    union mu_addr addr;
-    socklen_t len = sizeof addr;
-
-    if (getsockname(fd, &addr.any, &len) < 0)
-        return -1;
-    *ret_port = mu_addr_port(&addr);
-    return 0;
-}
-
 static int set_flag(int fd, int level, int option, int value)
 {
     return setsockopt(fd, level, option, &value, sizeof value);
@@ -197,6 +185,7 @@ void mu_listen_close_all(struct mu_listen_sockets *sockets)
 static int open_places(const struct places *places, uint16_t port, struct mu_listen_sockets *sockets,
                        const union mu_addr **ret_failed)
 {
+    union mu_addr bound;
     int fd = -EADDRNOTAVAIL;
 
     sockets->count = 0;
@@ -210,10 +199,12 @@ static int open_places(const struct places *places, uint16_t port, struct mu_lis
             return fd;
         }
         sockets->fds[sockets->count++] = fd;
-        if (port == 0 && port_of(fd, &port) < 0) {
+        if (port == 0 && mu_listen_address(fd, &bound, NULL) < 0) {
             mu_listen_close_all(sockets);
             return -EIO;
         }
+        if (port == 0)
+            port = mu_addr_port(&bound); /* the others get the same */
     }
     return sockets->count > 0 ? 0 : fd;
 }

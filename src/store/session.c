@@ -263,15 +263,12 @@ static int keep(struct mu_session *session, struct mu_slice bytes, struct muster
     return rc < 0 ? mu_fail(reterr, rc, "no memory for a request that is still being sent") : 0;
 }
 
-static void drop_unread(struct mu_session *session)
+static void forget_read(struct mu_session *session, size_t used)
 {
-    mu_buf_done(&session->unread);
-    settle_charge(session);
-}
-
-static void keep_rest(struct mu_session *session, size_t used)
-{
-    mu_buf_consume(&session->unread, used);
+    if (used == session->unread.len)
+        mu_buf_done(&session->unread);
+    else
+        mu_buf_consume(&session->unread, used);
     settle_charge(session);
 }
 
@@ -293,13 +290,9 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
     if (rc < 0)
         return rc;
     rc = carry_out_all(session, mu_buf_slice(&session->unread), now_ms, &used, reterr);
-    if (rc < 0)
-        return rc;
-    if (used == session->unread.len)
-        drop_unread(session);
-    else
-        keep_rest(session, used);
-    return 0;
+    if (rc == 0)
+        forget_read(session, used);
+    return rc;
 }
 
 /* ---- Turns ---- */
@@ -404,10 +397,7 @@ int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_e
     if (rc < 0 || !done)
         return rc;
     end_work(session);
-    if (session->codec.pos == session->unread.len)
-        drop_unread(session);
-    else
-        keep_rest(session, session->codec.pos);
+    forget_read(session, session->codec.pos);
     return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* the bytes that came behind it */
 }
 
@@ -422,6 +412,6 @@ void mu_session_leave(struct mu_session *session)
     session->dead = true;
     mu_table_leave(&session->service->table, &session->peer);
     end_work(session);
-    drop_unread(session);
+    forget_read(session, session->unread.len);
     tell_woken(session->service);
 }
