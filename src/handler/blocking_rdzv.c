@@ -80,13 +80,13 @@ int mu_blocking_store_error(int rc)
 
 /* ---- Settings ---- */
 
-int mu_blocking_find_store(const struct muster_rdzv_params *params, char ret_host[static MU_RDZV_HOST_MAX],
-                           uint16_t *ret_port, int64_t *ret_timeout_ms, struct muster_error *reterr)
+static int find_c10d_store(const struct muster_rdzv_params *params, struct mu_blocking_store *store,
+                           struct muster_error *reterr)
 {
+    const char *endpoint = muster_rdzv_params_endpoint(params);
     uint64_t timeout_s = 0;
-    int port = 0, rc;
+    int port = 0, rc = mu_rdzv_endpoint_parse(endpoint, C10D_PORT, store->host, &port, reterr);
 
-    rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), C10D_PORT, ret_host, &port, reterr);
     if (rc == 0)
         rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, READ_TIMEOUT_S_MAX, &timeout_s,
                                          reterr);
@@ -94,10 +94,27 @@ int mu_blocking_find_store(const struct muster_rdzv_params *params, char ret_hos
         return rc;
     if (port == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "endpoint '%.200s': with port 0 the other nodes could not find the store",
-                       muster_rdzv_params_endpoint(params));
-    *ret_port = (uint16_t)port;
-    *ret_timeout_ms = (int64_t)timeout_s * 1000;
+                       endpoint);
+    store->port = (uint16_t)port;
+    store->timeout_ms = (int64_t)timeout_s * 1000;
     return 0;
+}
+
+int mu_blocking_find_store(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_blocking_store *ret_store, struct muster_error *reterr)
+{
+    *ret_store = (struct mu_blocking_store){ .timeout_ms = READ_TIMEOUT_S * 1000 };
+    if (strcmp(backend, "etcd-v3") == 0)
+        ret_store->kind = MU_BLOCKING_STORE_MOVES;
+    if (strcmp(backend, "c10d") != 0)
+        return 0;
+    ret_store->kind = MU_BLOCKING_STORE_FIXED;
+    return find_c10d_store(params, ret_store, reterr);
+}
+
+bool mu_blocking_is_dynamic(const char *backend)
+{
+    return strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0;
 }
 
 static uint64_t or_default(int64_t value, uint64_t fallback)

@@ -35,8 +35,19 @@ int mu_blocking_settle(const struct muster_rdzv_settings *given, struct mu_dynam
 struct muster_rdzv_settings mu_blocking_settings(const char *run_id, const struct mu_rdzv_settings *settings,
                                                  struct mu_bind bind, bool use_agent_store);
 
-/* Host and port of the store of a c10d rendezvous, and its timeout. */
-int mu_blocking_find_store(const struct muster_rdzv_params *params, char ret_host[static MU_RDZV_HOST_MAX],
-                           uint16_t *ret_port, int64_t *ret_timeout_ms, struct muster_error *reterr);
+struct mu_blocking_store { /* of a round */
+    enum {
+        MU_BLOCKING_STORE_GIVEN, /* another one than these */
+        MU_BLOCKING_STORE_FIXED, /* a TCPStore at host and port */
+        MU_BLOCKING_STORE_MOVES, /* the same; the handler says where it is, for each round that was joined */
+    } kind;
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port;
+    int64_t timeout_ms;
+};
+
+int mu_blocking_find_store(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_blocking_store *ret_store, struct muster_error *reterr);
+bool mu_blocking_is_dynamic(const char *backend); /* a back end of this library with a dynamic rendezvous */
 
 #endif

@@ -28,7 +28,6 @@
 enum {
     LEAVE_WAIT_MS = 2000, /* when freed */
     CLOSE_WAIT_MS = 1000,
-    READ_TIMEOUT_MS = 60000,
 };
 #define REQUEST_TIMEOUT_MS 60000 /* of a back end of the user's */
 #define PREFIX_FORMAT "torch.rendezvous.%s.%" PRId64
@@ -55,14 +54,7 @@ struct blocking {
     struct mu_loop_thread thread;
     struct muster_handler *handler;
     /* The stores of a round; the caller's side only. */
-    enum {
-        STORE_GIVEN, /* user_store */
-        STORE_FIXED, /* a TCPStore at host and port */
-        STORE_MOVES, /* the same; host and port are what the handler says of each round that was joined */
-    } store;
-    char host[MU_RDZV_HOST_MAX];
-    uint16_t port;
-    int64_t read_timeout_ms;
+    struct mu_blocking_store store;
     struct muster_store *user_store; /* the user's; NULL: what the handler tells, if anything */
     bool owns_store;                 /* user_store is ours */
     struct muster_store *tcp, *view;
@@ -114,9 +106,9 @@ static void remember(struct blocking *b, const struct muster_rdzv_event *event)
 {
     b->seen.standing = mu_blocking_after(b->seen.standing, event);
     b->seen.closed = b->seen.closed || event->type == MUSTER_RDZV_CLOSED;
-    if (event->type == MUSTER_RDZV_JOINED && b->store == STORE_MOVES &&
-        !b->handler->ops->endpoint(b->handler, b->host, sizeof b->host, &b->port))
-        b->host[0] = '\0';
+    if (event->type == MUSTER_RDZV_JOINED && b->store.kind == MU_BLOCKING_STORE_MOVES &&
+        !b->handler->ops->endpoint(b->handler, b->store.host, sizeof b->store.host, &b->store.port))
+        b->store.host[0] = '\0';
 }
 
 static void remember_self(struct blocking *b, const struct muster_node *self)
@@ -255,10 +247,10 @@ static void close_stores(struct blocking *b)
 static int open_tcp(struct blocking *b, struct muster_error *reterr)
 {
     const struct muster_store_tcp_config config = { .size = sizeof config,
-                                                    .host = b->host,
-                                                    .port = b->port,
-                                                    .connect_timeout_ms = b->read_timeout_ms,
-                                                    .timeout_ms = b->read_timeout_ms };
+                                                    .host = b->store.host,
+                                                    .port = b->store.port,
+                                                    .connect_timeout_ms = b->store.timeout_ms,
+                                                    .timeout_ms = b->store.timeout_ms };
 
     return muster_store_tcp_new(&config, &b->tcp, reterr);
 }
@@ -283,7 +275,7 @@ static int open_stores(struct blocking *b, struct muster_rdzv_info *info, struct
     struct muster_store *inner = b->user_store;
     int rc = 0;
 
-    if (b->store != STORE_GIVEN) {
+    if (b->store.kind != MU_BLOCKING_STORE_GIVEN) {
         rc = open_tcp(b, reterr);
         inner = b->tcp;
     }
@@ -532,13 +524,7 @@ int mu_rdzv_blocking_new_with(const char *backend, mu_handler_start *start, cons
     assert(b != NULL);
     b->user_store = store;
     b->owns_store = true;
-    if (strcmp(backend, "c10d") == 0) {
-        b->store = STORE_FIXED;
-        rc = mu_blocking_find_store(params, b->host, &b->port, &b->read_timeout_ms, reterr);
-    } else if (strcmp(backend, "etcd-v3") == 0) {
-        b->store = STORE_MOVES;
-        b->read_timeout_ms = READ_TIMEOUT_MS;
-    }
+    rc = mu_blocking_find_store(backend, params, &b->store, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_copy(params, &b->params, reterr);
     if (rc == 0)
@@ -745,7 +731,6 @@ int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv
 static int find_settings(const struct blocking *b, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
                          struct muster_error *reterr)
 {
-    bool is_ours = strcmp(b->backend, "c10d") == 0 || strcmp(b->backend, "etcd-v2") == 0;
     int rc;
 
     if (b->params == NULL) { /* on a back end of the user's */
@@ -753,7 +738,7 @@ static int find_settings(const struct blocking *b, struct mu_rdzv_settings *ret_
         *ret_bind = b->config.bind;
         return 0;
     }
-    if (!is_ours)
+    if (!mu_blocking_is_dynamic(b->backend))
         return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", b->backend);
     rc = mu_rdzv_settings_from_params(b->params, ret_settings, reterr);
     return rc == 0 ? mu_bind_from_params(b->params, ret_bind, reterr) : rc;

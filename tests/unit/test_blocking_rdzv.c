@@ -104,6 +104,43 @@ static void errors_of_a_connection_are_told_as_such(void **state)
     assert_int_equal(mu_blocking_store_error(MUSTER_ENOMEM), MUSTER_ENOMEM);
 }
 
+static void the_store_of_a_round_is_found_by_its_back_end(void **state)
+{
+    static const struct {
+        const char *backend, *endpoint, *options;
+        int rc, kind;
+        const char *host;
+        int port;
+        int64_t timeout_ms;
+        bool is_dynamic;
+    } rows[] = {
+        { "c10d", "host:1234", "", 0, MU_BLOCKING_STORE_FIXED, "host", 1234, 60000, true },
+        { "c10d", "host", "read_timeout=7", 0, MU_BLOCKING_STORE_FIXED, "host", 29400, 7000, true },
+        { "c10d", "host:0", "", MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
+        { "c10d", "host:1", "read_timeout=0", MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
+        { "etcd-v3", "host:0", "", 0, MU_BLOCKING_STORE_MOVES, "", 0, 60000, false },
+        { "etcd-v2", "host:0", "", 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, true },
+        { "mine", "", "", 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_rdzv_params *params = NULL;
+        struct mu_blocking_store store;
+
+        assert_int_equal(muster_rdzv_params_new(rows[i].backend, rows[i].endpoint, "job", 1, 1, NULL, &params, NULL),
+                         0);
+        assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
+        assert_int_equal(mu_blocking_find_store(rows[i].backend, params, &store, NULL), rows[i].rc);
+        assert_int_equal(store.kind, rows[i].kind);
+        assert_string_equal(store.host, rows[i].host);
+        assert_int_equal(store.port, rows[i].port);
+        assert_int_equal(store.timeout_ms, rows[i].timeout_ms);
+        assert_int_equal(mu_blocking_is_dynamic(rows[i].backend), rows[i].is_dynamic);
+        muster_rdzv_params_free(params);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +148,7 @@ int main(void)
         cmocka_unit_test(a_call_is_answered_by_its_event_or_its_failure_alone),
         cmocka_unit_test(a_broken_round_calls_for_the_next_one),
         cmocka_unit_test(errors_of_a_connection_are_told_as_such),
+        cmocka_unit_test(the_store_of_a_round_is_found_by_its_back_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -401,6 +401,10 @@ static void what_the_back_end_says_is_passed_on(void **state)
     answer = ask(&s.a, asking_write("x", NULL));
     assert_int_equal(answer->rc, MUSTER_ELOST);
     assert_string_equal(answer->error.text, "write the document: connection lost");
+    s.m.fails = 7;
+    answer = ask(&s.a, asking_write("x", NULL));
+    assert_int_equal(answer->rc, MUSTER_EINTERNAL);
+    assert_string_equal(answer->error.text, "write the document: the call returned 7; expected 0 or an error");
     end(&s);
 }
 
