@@ -163,7 +163,6 @@ static void on_call_done(struct mu_call *call)
         mu_c10d_proceed(work);
 }
 
-/* Makes the calls that were added. */
 int mu_c10d_make_calls(struct mu_c10d_work *work, struct mu_c10d_conn *conn, uint64_t timeout_ms)
 {
     int rc;

@@ -4,9 +4,9 @@
  * of them are answered it takes its next step or is finished. Failures: a call that fails ends its work once the others
  * have answered.
  *
- * Anybody may have written anything to the counters of the bell and the turns. A server closes the connection of an ADD
- * to what is no number. So they are read by COMPARE_SET where that will do, and set to a number anew where they have
- * none: one above all that we know of. Both are hints, so it does not matter that others may know of higher ones. */
+ * Anybody may have written anything to the counters of the bell and the turns, and a server closes the connection of an
+ * ADD to a value that is no number. So they are read by COMPARE_SET where that is enough. A counter that has no number
+ * is set to one above all that we know of; both are hints, so others may know of higher ones. */
 #include "kv/kv_c10d_parts_uv.h"
 
 #include "base/log.h"
@@ -231,7 +231,7 @@ static void add_repair(struct mu_c10d_work *work, const char *name, int64_t numb
 {
     char *text = work->counters[work->count];
 
-    mu_log(MUSTER_LOG_WARNING, "'%s%s' in the store at %s was no counter any more; it is set to %" PRId64,
+    mu_log(MUSTER_LOG_WARNING, "somebody has overwritten the counter '%s%s' in the store at %s; setting it to %" PRId64,
            work->driver->prefix, name, work->driver->host, number);
     (void)snprintf(text, COUNTER_TEXT_MAX, "%" PRId64, number);
     add(work, (struct mu_call){ .kind = MU_CALL_SET, .key = side_key(work, name, -1), .value = muster_str(text) });
@@ -363,7 +363,7 @@ static bool are_turns(int64_t turn, int64_t done)
     return turn >= 0 && turn <= COUNTER_MAX && done >= 0 && done <= turn && turn - done <= TURNS_OPEN_MAX;
 }
 
-/* The first step of a TURN_TAKE that doubts the counters: are they any? */
+/* The first step of a TURN_TAKE that doubts the counters. */
 static void check_turns(struct mu_c10d_work *work)
 {
     struct mu_c10d *driver = work->driver;
@@ -382,7 +382,7 @@ static void check_turns(struct mu_c10d_work *work)
     add_add(work, side_key(work, "turn", -1), 1);
 }
 
-/* Without a number it is our turn at once. */
+/* Without usable counters it is our turn at once. */
 static void take_turn(struct mu_c10d_work *work)
 {
     struct mu_c10d *driver = work->driver;

@@ -279,7 +279,7 @@ static void end_clearing(struct clearing *clearing)
     struct work *work = clearing->work;
 
     if (clearing->deleted > 0)
-        mu_log(MUSTER_LOG_INFO, "etcd-v2: %zu keys of an earlier job of that name were taken away from '%s'",
+        mu_log(MUSTER_LOG_INFO, "etcd-v2: deleted %zu keys of an earlier job of the same name from '%s'",
                clearing->deleted, MU_KV_ETCD_V2_STORE);
     mu_etcd2_answer_done(&clearing->found);
     free(clearing);
@@ -400,7 +400,7 @@ static void on_listed(struct mu_etcd2_call *call)
 
     clearing->found = call->answer;
     if (call->rc < 0)
-        mu_log(MUSTER_LOG_WARNING, "etcd-v2: what an earlier job of that name may have left was not looked for: %s",
+        mu_log(MUSTER_LOG_WARNING, "etcd-v2: could not look for keys of an earlier job of the same name: %s",
                call->error.text);
     for (size_t i = 0; i < clearing->found.nodes_count && !any; i++)
         any = is_from_before(clearing, &clearing->found.nodes[i]);
@@ -447,7 +447,7 @@ static int write_document(struct work *work, struct muster_error *reterr)
 
 /* ---- The bell ---- */
 
-/* Whoever waits for its turn need not hear of everybody else's. */
+/* A node that waits for its turn need not hear of the others' writes. */
 static const char *watched_key(const struct driver *driver)
 {
     return driver->size > SMALL_MAX || driver->turns.before > 0 ? driver->bell : driver->key;
@@ -465,7 +465,7 @@ static void answer_parked(struct driver *driver, int rc, const struct muster_err
     request->done(request);
 }
 
-/* What is newer than an event that was missed, nobody can say: the next read goes through etcd's log. */
+/* After an event that was missed, the next read goes through etcd's log. */
 static void on_rung(struct mu_etcd2_call *call)
 {
     struct watch *watch = call->ctx;

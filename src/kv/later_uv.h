@@ -1,6 +1,5 @@
-/* The one way to do something later: from the loop, soon, and never inside of the call that wanted it. Answers that
- * are there at once are told by it, and whoever must not act from inside of a call or callback takes its turn by
- * it. */
+/* The one way to do something later: from the loop, soon, and never inside of the call that wanted it. For answers that
+ * are there at once, and for code that must not act from inside of a call or callback. */
 #ifndef MU_KV_LATER_UV_H
 #define MU_KV_LATER_UV_H
 
@@ -21,8 +20,8 @@ struct mu_later { /* a member of its driver */
 /* Only fills in memory; but from here on it is the loop's, and has to be closed. `tell` is NULL where nothing is
  * pushed. */
 void mu_later_open(struct mu_later *later, uv_loop_t *loop, void (*tell)(struct mu_list *link));
-/* `tell` is called for it, from the loop, soon, and in order. What is pushed from inside of `tell` has to wait until
- * everybody else had a turn of the loop: for it may be refused again, and for ever. */
+/* `tell` is called for it, from the loop, soon, and in order. What is pushed from inside of `tell` waits for the next
+ * turn of the loop: it may be refused again, and for ever. */
 void mu_later_push(struct mu_later *later, struct mu_list *link);
 /* `turn` is called once, from the loop, soon, and after what was pushed; however often it is wanted before that.
  * Wanted from inside of it: in the next turn of the loop. Not called any more once it is being closed. */

@@ -40,7 +40,7 @@ int mu_node_compare(const struct mu_node *a, const struct mu_node *b)
     return order;
 }
 
-/* A name comes from outside and may be anything: what would break a line or a terminal is shown as '?'. */
+/* A name comes from outside: bytes that would break a line or a terminal are shown as '?'. */
 const char *mu_node_text(const struct mu_node *node, char text[static MU_NODE_TEXT_MAX])
 {
     static const char cut_mark[] = "...";

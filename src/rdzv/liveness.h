@@ -1,6 +1,5 @@
-/* What a node has seen of the others, and when: the document as it was read last, since when each heartbeat in it has
- * been the same, and what time it is in the document. Liveness is judged by our own monotonic clock, and only while we
- * looked. Pure. */
+/* What a node has seen of the others: the document as it was read last, since when each heartbeat is the same, and
+ * what time it is in the document. Liveness is judged by our own monotonic clock, and only while we looked. Pure. */
 #ifndef MU_RDZV_LIVENESS_H
 #define MU_RDZV_LIVENESS_H
 

@@ -1,9 +1,7 @@
-/* A node's part in a rendezvous, as seen by whoever drives it. There are three machines that play it: rdzv.h (one
- * shared document), classic.h (etcd's v2 keys) and fold.h (etcd v3). They are asked the same and tell the same, with
- * the words below; what each of them wants from its back end, and gets back, is its own.
- *
- * The lists of events and tells of a machine begin with the shared ones: so a shared number means the same in all of
- * them. */
+/* A node's part in a rendezvous, for the code that drives it. Three machines play it: rdzv.h (one shared document),
+ * classic.h (etcd's v2 keys) and fold.h (etcd v3). They are asked the same and tell the same, in the words below; their
+ * requests to the back end are their own. Each machine's lists of events and tells begin with the shared ones, so a
+ * shared number means the same in all of them. */
 #ifndef MU_RDZV_PART_H
 #define MU_RDZV_PART_H
 
