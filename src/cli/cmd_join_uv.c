@@ -11,31 +11,24 @@
 #include "cli/cli.h"
 #include "cli/join.h"
 #include "cli/log_line.h"
-#include "handler/handler.h"
-#include "proc/signals.h"
+#include "cli/rdzv_options.h"
+#include "proc/signals_uv.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
-#include <uv.h>
 
 #define OUT_BYTES_MAX ((size_t)16 << 20) /* that nobody has read */
 #define HANDLER_END_MS 1000
 #define OUT_END_MS 2000 /* for the reader of stdout, after a signal */
 
 static const char command[] = "muster join";
-static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-
-enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
-
 struct run {
     uv_loop_t loop;
     uv_timer_t timer;
-    uv_signal_t signals[SIGNALS];
-    size_t signals_count; /* that are open */
+    struct mu_watch *signals; /* NULL: not started */
     struct mu_join join;
     struct muster_handler *handler; /* NULL: not started, or freed */
     bool ending, closed;
@@ -87,8 +80,8 @@ static void close_when_done(struct run *run)
     }
     run->closed = true;
     uv_close((uv_handle_t *)&run->timer, NULL);
-    while (run->signals_count > 0)
-        uv_close((uv_handle_t *)&run->signals[--run->signals_count], NULL);
+    if (run->signals != NULL)
+        mu_watch_close(run->signals, NULL, NULL);
 }
 
 static void send_pending(struct run *run);
@@ -241,55 +234,37 @@ static void on_told(void *ctx, const struct muster_rdzv_event *told)
     feed(ctx, (struct mu_join_event){ .type = MU_JOIN_TOLD, .told = told });
 }
 
-static void on_signal(uv_signal_t *handle, int signum)
+static void on_signal(void *ctx, int signum)
 {
-    feed(handle->data, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .number = signum });
+    feed(ctx, (struct mu_join_event){ .type = MU_JOIN_SIGNAL, .number = signum });
 }
 
 /* ---- The beginning ---- */
 
 /* Signals that were ignored at the start (nohup, or a script's background) stay ignored. */
-static bool is_ignored(int signum)
+static struct mu_signals ending_signals(void)
 {
-    struct sigaction action;
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+    struct mu_signals signals = { .count = 0 };
+    struct mu_startup startup;
 
-    return sigaction(signum, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
-static int catch_signals(struct run *run)
-{
-    int rc = 0;
-
-    for (size_t i = 0; i < SIGNALS && rc == 0; i++) {
-        uv_signal_t *handle = &run->signals[run->signals_count];
-
-        if (is_ignored(ending_signals[i]))
-            continue;
-        rc = uv_signal_init(&run->loop, handle);
-        if (rc < 0)
-            break;
-        run->signals_count++;
-        handle->data = run;
-        rc = uv_signal_start(handle, on_signal, ending_signals[i]);
+    mu_startup_look(&startup);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (!mu_startup_ignored(&startup, numbers[i]))
+            signals.numbers[signals.count++] = numbers[i];
     }
-    return rc < 0 ? mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc)) : MU_EXIT_OK;
+    return signals;
 }
 
 static int start(struct run *run, const struct muster_rdzv_params *params)
 {
+    const struct mu_signals signals = ending_signals();
     struct muster_error error = { 0 };
-    int rc = catch_signals(run);
 
-    if (rc != MU_EXIT_OK)
-        return rc;
-    mu_signals_unblock_all();
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run->loop, params, &MU_DRIVING_DEFAULT, on_told, run,
-                                  &run->handler, &error);
-    if (rc == MUSTER_EINVAL)
-        return mu_cli_usage(command, "%s", error.text);
-    if (rc < 0)
+    if (mu_watch_start(&run->loop, &signals, NULL, on_signal, run, &run->signals, &error) < 0)
         return mu_cli_fail(command, "%s", error.text);
-    return MU_EXIT_OK;
+    mu_signals_unblock_all();
+    return mu_cli_start_handler(command, &run->loop, params, on_told, run, &run->handler);
 }
 
 int mu_cmd_join_run(const struct muster_rdzv_params *params, const struct mu_join_config *config)

@@ -6,7 +6,6 @@
 #include "cli/cli.h"
 #include "cli/rdzv_options.h"
 #include "cli/rdzv_visit.h"
-#include "handler/handler.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -82,22 +81,18 @@ static void on_told(void *ctx, const struct muster_rdzv_event *told)
 int mu_cmd_rdzv_visit(const char *command, const struct muster_rdzv_params *params, struct mu_rdzv_visit *visit)
 {
     struct run run = { .command = command, .visit = visit };
-    struct muster_error error = { 0 };
     int rc = uv_loop_init(&run.loop);
 
     if (rc < 0)
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
     (void)uv_timer_init(&run.loop, &run.timer);
     run.timer.data = &run;
-    rc = mu_handler_start_by_name(muster_rdzv_registry_default(), &run.loop, params, &MU_DRIVING_DEFAULT, on_told, &run,
-                                  &run.handler, &error);
-    if (rc == 0)
+    rc = mu_cli_start_handler(command, &run.loop, params, on_told, &run, &run.handler);
+    if (rc == MU_EXIT_OK)
         feed(&run, (struct mu_rdzv_visit_event){ .type = MU_RDZV_VISIT_START });
     else
         end(&run);
     (void)uv_run(&run.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&run.loop);
-    if (rc == MUSTER_EINVAL)
-        return mu_cli_usage(command, "%s", error.text);
-    return rc < 0 ? mu_cli_fail(command, "%s", error.text) : mu_cmd_rdzv_say(command, visit);
+    return rc == MU_EXIT_OK ? mu_cmd_rdzv_say(command, visit) : rc;
 }

@@ -1,20 +1,17 @@
 /* `muster store` as a server: the loop, the signals that end it, and the line that says it is ready. */
 #include "base/files.h"
 #include "cli/cli.h"
-#include "proc/signals.h"
+#include "proc/signals_uv.h"
 #include "store/server_uv.h"
 
 #include <stdio.h>
 
 static const char command[] = "muster store";
-static const int ending_signals[] = { SIGTERM, SIGINT };
+static const struct mu_signals ending_signals = { .numbers = { SIGTERM, SIGINT }, .count = 2 };
 
-enum { SIGNALS = sizeof ending_signals / sizeof ending_signals[0] };
-
-struct serve {
-    struct mu_server *server; /* NULL: not started, or closed */
-    uv_signal_t signals[SIGNALS];
-    size_t signals_count; /* that are open */
+struct serve { /* NULL: not started, or closed */
+    struct mu_server *server;
+    struct mu_watch *signals;
 };
 
 static void on_server_closed(struct mu_server *server, void *ctx)
@@ -26,46 +23,27 @@ static void on_server_closed(struct mu_server *server, void *ctx)
 /* Closes what is open; the loop then runs out of things to do. A second signal finds its default action back. */
 static void end(struct serve *serve)
 {
-    while (serve->signals_count > 0)
-        uv_close((uv_handle_t *)&serve->signals[--serve->signals_count], NULL);
+    if (serve->signals != NULL)
+        mu_watch_close(serve->signals, NULL, NULL);
     if (serve->server != NULL)
         mu_server_close(serve->server, on_server_closed, NULL);
-    serve->server = NULL;
+    *serve = (struct serve){ 0 };
 }
 
-static void on_signal(uv_signal_t *handle, int signum)
+static void on_signal(void *ctx, int signum)
 {
     (void)signum;
-    end(handle->data);
-}
-
-static int catch_signals(uv_loop_t *loop, struct serve *serve)
-{
-    int rc = 0;
-
-    while (serve->signals_count < SIGNALS && rc == 0) {
-        uv_signal_t *handle = &serve->signals[serve->signals_count];
-
-        rc = uv_signal_init(loop, handle);
-        if (rc < 0)
-            break;
-        handle->data = serve;
-        rc = uv_signal_start(handle, on_signal, ending_signals[serve->signals_count++]);
-    }
-    return rc;
+    end(ctx);
 }
 
 static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
 {
     struct muster_error error = { 0 };
     char text[MU_ADDR_TEXT_MAX];
-    int rc;
 
-    if (mu_server_start_as(loop, config, &serve->server, &error) < 0)
+    if (mu_server_start_as(loop, config, &serve->server, &error) < 0 ||
+        mu_watch_start(loop, &ending_signals, NULL, on_signal, serve, &serve->signals, &error) < 0)
         return mu_cli_fail(command, "%s", error.text);
-    rc = catch_signals(loop, serve);
-    if (rc < 0)
-        return mu_cli_fail(command, "cannot catch signals: %s", uv_strerror(rc));
     mu_signals_unblock_all();
     (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
     return mu_cli_flush(command);

@@ -2,8 +2,8 @@
 #include "cli/rdzv_options.h"
 
 #include "base/error.h"
-#include "handler/bind.h"
 #include "handler/etcd_params.h"
+#include "handler/handler.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,6 +21,23 @@ void mu_rdzv_words_init(struct mu_rdzv_words *words, const char *command)
 void mu_rdzv_words_done(struct mu_rdzv_words *words)
 {
     free(words->url_run_id);
+}
+
+/* A mistake in the command line is told with a pointer to --help, a failure is not. */
+static int fail(const char *command, int code, const char *step, const struct muster_error *error)
+{
+    return code == MUSTER_EINVAL ? mu_cli_usage(command, "%s%s", step, error->text)
+                                 : mu_cli_fail(command, "%s%s", step, error->text);
+}
+
+int mu_cli_start_handler(const char *command, struct uv_loop_s *loop, const struct muster_rdzv_params *params,
+                         muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler)
+{
+    struct muster_error error = { 0 };
+    int rc = mu_handler_start_by_name(muster_rdzv_registry_default(), loop, params, &MU_DRIVING_DEFAULT, listener, ctx,
+                                      ret_handler, &error);
+
+    return rc < 0 ? fail(command, rc, "", &error) : MU_EXIT_OK;
 }
 
 static bool take_number(const char **text, int64_t *ret_number)
@@ -63,9 +80,7 @@ static int take_url_run_id(struct mu_rdzv_words *words)
         rc = mu_etcd_params_run_id(words->endpoint, &words->url_run_id, &error);
     if (words->url_run_id != NULL)
         words->run_id = words->url_run_id;
-    return rc == 0               ? MU_EXIT_OK
-           : rc == MUSTER_EINVAL ? mu_cli_usage(words->command, "option '--rdzv-endpoint': %s", error.text)
-                                 : mu_cli_fail(words->command, "%s", error.text);
+    return rc < 0 ? fail(words->command, rc, "option '--rdzv-endpoint': ", &error) : MU_EXIT_OK;
 }
 
 /* Mistakes for every back end. Mistakes for a certain back end are found by it when it is started. */
@@ -122,8 +137,7 @@ static int make_params(const struct mu_rdzv_words *words, int64_t nodes_min, int
         return MU_EXIT_OK;
     }
     muster_rdzv_params_free(params);
-    return rc == MUSTER_EINVAL ? mu_cli_usage(words->command, "%s%s", step, error.text)
-                               : mu_cli_fail(words->command, "%s%s", step, error.text);
+    return fail(words->command, rc, step, &error);
 }
 
 static bool is_builtin(const char *backend)

@@ -20,4 +20,9 @@ void mu_rdzv_words_done(struct mu_rdzv_words *words);
  * with the error printed. */
 int mu_rdzv_words_params(struct mu_rdzv_words *words, struct muster_rdzv_params **ret_params);
 
+struct uv_loop_s;
+/* 0, or an exit code, with the error printed. */
+int mu_cli_start_handler(const char *command, struct uv_loop_s *loop, const struct muster_rdzv_params *params,
+                         muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler);
+
 #endif
