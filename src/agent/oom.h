@@ -8,8 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MU_OOM_PATH_MAX 4352
-
 struct mu_oom {
     bool known;      /* false: no counter here; nothing is ever said to be out of memory */
     bool of_machine; /* the counter is the whole machine's: it may have been another process */

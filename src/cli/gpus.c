@@ -2,8 +2,9 @@
 #include "cli/gpus.h"
 
 #include "base/error.h"
-#include "cli/kernel_files.h"
+#include "base/kernel_files.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,18 +151,12 @@ static void found_node(void *ctx, const char *name)
         (*count)++;
 }
 
-/* The value of "NAME VALUE" among the lines; 0: it is not there. */
-static unsigned long long property(const char *lines, const char *name)
+/* 0: it is not there. */
+static uint64_t property(const char *lines, const char *name)
 {
-    size_t len = strlen(name);
+    uint64_t value;
 
-    while (*lines != '\0') {
-        if (strncmp(lines, name, len) == 0 && lines[len] == ' ')
-            return strtoull(lines + len + 1, NULL, 10);
-        lines += strcspn(lines, "\n");
-        lines += *lines == '\n';
-    }
-    return 0;
+    return mu_kernel_files_number(lines, name, &value) ? value : 0;
 }
 
 /* AMD's list also has the CPUs: they have no SIMD units. Devices that this process may not use cannot be read. */
@@ -169,7 +164,7 @@ static void found_amd(void *ctx, const char *name)
 {
     struct listing *listing = ctx;
     char text[MU_KERNEL_FILES_TEXT_MAX];
-    unsigned long long place, id;
+    uint64_t place, id;
     struct address address;
     struct mu_gpu *gpu;
 
@@ -182,7 +177,7 @@ static void found_amd(void *ctx, const char *name)
     listing->numbers[gpu - listing->gpus->items] = (unsigned)strtoul(name, NULL, 10);
     id = property(text, "unique_id");
     if (id != 0)
-        (void)snprintf(gpu->uuid, sizeof gpu->uuid, "GPU-%016llx", id);
+        (void)snprintf(gpu->uuid, sizeof gpu->uuid, "GPU-%016" PRIx64, id);
     place = property(text, "location_id");
     if (place == 0)
         return;

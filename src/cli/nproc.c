@@ -1,7 +1,7 @@
 /* CPUs and GPUs as the kernel and the drivers list them. */
 #include "cli/nproc.h"
 
-#include "cli/kernel_files.h"
+#include "base/kernel_files.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -87,42 +87,31 @@ static void read_levels(const char *root, const char *mount, const char *group, 
     }
 }
 
-/* Whether "cpu" is among "cpu,cpuacct". */
-static bool has_cpu(const char *controllers)
-{
-    while (*controllers != '\0') {
-        size_t len = strcspn(controllers, ",");
+struct quota {
+    const char *root;
+    int64_t cpus; /* 0: no limit so far */
+};
 
-        if (len == 3 && strncmp(controllers, "cpu", len) == 0)
-            return true;
-        controllers += len + (controllers[len] == ',');
-    }
-    return false;
-}
-
-int64_t mu_nproc_quota(const char *root)
+static void found_group(void *ctx, const char *controllers, const char *group)
 {
     static const char *const mounts_2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" }, *const mounts_1[] = {
         "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"
     };
-    char text[MU_KERNEL_FILES_TEXT_MAX], *rest = text, *line;
-    int64_t quota = 0;
+    bool has_cpu = mu_kernel_files_has_controller(controllers, "cpu");
+    struct quota *quota = ctx;
 
-    if (!mu_kernel_files_read(root, text, "/proc/self/cgroup"))
-        return 0;
-    while ((line = strsep(&rest, "\n")) != NULL) { /* NUMBER:CONTROLLERS:GROUP */
-        char *group = line, *controllers;
+    for (size_t i = 0; controllers[0] == '\0' && i < sizeof mounts_2 / sizeof mounts_2[0]; i++)
+        read_levels(quota->root, mounts_2[i], group, read_level_2, &quota->cpus);
+    for (size_t i = 0; has_cpu && i < sizeof mounts_1 / sizeof mounts_1[0]; i++)
+        read_levels(quota->root, mounts_1[i], group, read_level_1, &quota->cpus);
+}
 
-        (void)strsep(&group, ":");
-        controllers = group == NULL ? NULL : strsep(&group, ":");
-        if (group == NULL || controllers == NULL)
-            continue;
-        for (size_t i = 0; controllers[0] == '\0' && i < sizeof mounts_2 / sizeof mounts_2[0]; i++)
-            read_levels(root, mounts_2[i], group, read_level_2, &quota);
-        for (size_t i = 0; has_cpu(controllers) && i < sizeof mounts_1 / sizeof mounts_1[0]; i++)
-            read_levels(root, mounts_1[i], group, read_level_1, &quota);
-    }
-    return quota;
+int64_t mu_nproc_quota(const char *root)
+{
+    struct quota quota = { .root = root };
+
+    mu_kernel_files_cgroups(root, found_group, &quota);
+    return quota.cpus;
 }
 
 /* ---- GPUs ---- */

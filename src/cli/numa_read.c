@@ -1,6 +1,6 @@
 /* The machine's CPUs and NUMA nodes, from sysfs. */
 #include "base/error.h"
-#include "cli/kernel_files.h"
+#include "base/kernel_files.h"
 #include "cli/numa.h"
 
 #include <stdio.h>

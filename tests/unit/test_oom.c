@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -128,7 +129,7 @@ static void without_a_counter_nothing_is_known(void **state)
 
 static void a_root_that_is_too_long_is_none(void **state)
 {
-    char name[MU_OOM_PATH_MAX + 1];
+    char name[PATH_MAX + 1];
     struct mu_oom oom;
 
     (void)state;

@@ -1,9 +1,10 @@
 /* Small files of the kernel and of drivers, in /proc and /sys. `root` stands in front of every path ("" for this
  * machine's own), so that a test can bring a tree of its own. */
-#ifndef MU_CLI_KERNEL_FILES_H
-#define MU_CLI_KERNEL_FILES_H
+#ifndef MU_BASE_KERNEL_FILES_H
+#define MU_BASE_KERNEL_FILES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define MU_KERNEL_FILES_TEXT_MAX (32 * 1024) /* bytes of a file that is read here; a list of every second CPU fits */
 
@@ -16,5 +17,13 @@ bool mu_kernel_files_exists(const char *root, const char *path);
  * read. */
 typedef void mu_kernel_files_found(void *ctx, const char *name);
 bool mu_kernel_files_each(const char *root, const char *path, mu_kernel_files_found *found, void *ctx);
+
+/* The number of "NAME NUMBER", a line of its own among `lines`. False: there is none. */
+bool mu_kernel_files_number(const char *lines, const char *name, uint64_t *ret_number);
+
+/* Calls `found` for each cgroup of this process: "/job7". `controllers`: "cpu,cpuacct"; version 2 names none. */
+typedef void mu_kernel_files_cgroup(void *ctx, const char *controllers, const char *group);
+void mu_kernel_files_cgroups(const char *root, mu_kernel_files_cgroup *found, void *ctx);
+bool mu_kernel_files_has_controller(const char *controllers, const char *name);
 
 #endif

@@ -1,11 +1,14 @@
 /* Small files of the kernel and of drivers. */
-#include "cli/kernel_files.h"
+#include "base/kernel_files.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 bool mu_kernel_files_read(const char *root, char text[static MU_KERNEL_FILES_TEXT_MAX], const char *format, ...)
@@ -23,7 +26,7 @@ bool mu_kernel_files_read(const char *root, char text[static MU_KERNEL_FILES_TEX
     text[0] = '\0';
     if (more < 0 || more >= (int)sizeof path - at)
         return false;
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return false;
     do {
@@ -59,4 +62,49 @@ bool mu_kernel_files_each(const char *root, const char *path, mu_kernel_files_fo
     }
     (void)closedir(directory);
     return true;
+}
+
+bool mu_kernel_files_number(const char *lines, const char *name, uint64_t *ret_number)
+{
+    size_t len = strlen(name);
+
+    for (; *lines != '\0'; lines += strcspn(lines, "\n"), lines += *lines == '\n') {
+        const char *digits = lines + len + 1;
+        char *end;
+
+        if (strncmp(lines, name, len) != 0 || lines[len] != ' ' || *digits < '0' || *digits > '9')
+            continue;
+        errno = 0;
+        *ret_number = strtoull(digits, &end, 10);
+        return errno == 0 && (*end == '\n' || *end == '\0');
+    }
+    return false;
+}
+
+void mu_kernel_files_cgroups(const char *root, mu_kernel_files_cgroup *found, void *ctx)
+{
+    char text[MU_KERNEL_FILES_TEXT_MAX], *rest = text, *line;
+
+    if (!mu_kernel_files_read(root, text, "/proc/self/cgroup"))
+        return;
+    while ((line = strsep(&rest, "\n")) != NULL) { /* NUMBER:CONTROLLERS:GROUP */
+        char *group = line, *controllers;
+
+        (void)strsep(&group, ":");
+        controllers = group == NULL ? NULL : strsep(&group, ":");
+        if (group != NULL && controllers != NULL)
+            found(ctx, controllers, group);
+    }
+}
+
+bool mu_kernel_files_has_controller(const char *controllers, const char *name)
+{
+    while (*controllers != '\0') {
+        size_t len = strcspn(controllers, ",");
+
+        if (len == strlen(name) && strncmp(controllers, name, len) == 0)
+            return true;
+        controllers += len + (controllers[len] == ',');
+    }
+    return false;
 }
