@@ -533,12 +533,6 @@ void muster_run_result_free(struct muster_run_result *result)
 
 /* ---- The end ---- */
 
-static void on_console_closed(struct mu_console *console, void *ctx)
-{
-    (void)console;
-    (void)ctx;
-}
-
 /* The loop ends when all of this is closed. */
 static void close_rest(void *ctx)
 {
@@ -550,9 +544,9 @@ static void close_rest(void *ctx)
     mu_group_store_close(&p->store);
     uv_close((uv_handle_t *)&p->wake, NULL);
     if (p->out != NULL)
-        mu_console_close(p->out, CONSOLE_MS, on_console_closed, p);
+        mu_console_close(p->out, CONSOLE_MS, NULL, NULL);
     if (p->err != NULL)
-        mu_console_close(p->err, CONSOLE_MS, on_console_closed, p);
+        mu_console_close(p->err, CONSOLE_MS, NULL, NULL);
 }
 
 static void on_end(void *ctx, const struct mu_agent_result *result)

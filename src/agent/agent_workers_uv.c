@@ -103,20 +103,15 @@ static void stop_watchdog(struct mu_agent *a)
 /* Lines that scripts look for. */
 static void say_where(struct mu_agent *a)
 {
-    char line[MU_LOGTREE_PATH_MAX + 128];
-
     if (!a->said_where && a->config.tree->run[0] != '\0') {
         a->said_where = true;
-        mu_say_log_dir(line, sizeof line, a->config.tree->run);
-        mu_log(MUSTER_LOG_INFO, "%s", line);
+        mu_log(MUSTER_LOG_INFO, MU_SAY_LOG_DIR, a->config.tree->run);
     }
-    for (uint32_t i = 0; i < (uint32_t)a->config.local_world_size; i++) {
-        const char *path = mu_logs_error_file(a->logs, i);
+    for (int64_t i = 0; i < a->config.local_world_size; i++) {
+        const char *path = mu_logs_error_file(a->logs, (uint32_t)i);
 
-        if (path[0] == '\0')
-            continue; /* there is none without a log directory */
-        mu_say_error_file(line, sizeof line, i, path);
-        mu_log(MUSTER_LOG_INFO, "%s", line);
+        if (path[0] != '\0') /* there is none without a log directory */
+            mu_log(MUSTER_LOG_INFO, MU_SAY_ERROR_FILE, i, path);
     }
 }
 

@@ -2,6 +2,7 @@
  * end the launcher. */
 #include "agent/errfile.h"
 
+#include "base/number.h"
 #include "events/json.h"
 
 #include <assert.h>
@@ -68,20 +69,6 @@ static void mend_escapes(char *text, size_t len)
     }
 }
 
-static int parse_whole_text(const char *text, int64_t *ret_value)
-{
-    char *end;
-    long long value;
-
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text)
-        return -1;
-    end += strspn(end, " \t\r\n");
-    *ret_value = value;
-    return *end == '\0' ? 0 : -1;
-}
-
 /* As int() takes it: a number, or text of one. */
 static int parse_time(const json_t *value, const char *name, int64_t *ret_time_s, struct muster_error *reterr)
 {
@@ -91,7 +78,7 @@ static int parse_time(const json_t *value, const char *name, int64_t *ret_time_s
         time_s = json_integer_value(value);
     else if (json_is_real(value) && json_real_value(value) > -1e15 && json_real_value(value) < 1e15)
         time_s = (int64_t)json_real_value(value);
-    else if (json_is_string(value) && parse_whole_text(json_string_value(value), &time_s) < 0)
+    else if (json_is_string(value) && !mu_number_int(json_string_value(value), &time_s))
         time_s = INT64_MIN;
     if (time_s < TIME_MIN_S || time_s > TIME_MAX_S)
         return mu_fail(reterr, MUSTER_EINVAL, "'%s' is not a time in seconds", name);
@@ -148,19 +135,16 @@ static int take_object(struct mu_errfile *file, const json_t *message, struct mu
 static int take(struct mu_errfile *file, struct muster_error *reterr)
 {
     const json_t *message = json_object_get(file->root, "message");
-    int rc;
 
     if (!json_is_object(file->root))
         return mu_fail(reterr, MUSTER_EINVAL, "not a JSON object");
     if (message == NULL)
         return mu_fail(reterr, MUSTER_EINVAL, "no 'message'");
     if (json_is_string(message))
-        rc = take_text(file, message, reterr);
-    else if (json_is_object(message))
-        rc = take_object(file, message, reterr);
-    else
-        rc = mu_fail(reterr, MUSTER_EINVAL, "'message' is neither text nor an object");
-    return rc;
+        return take_text(file, message, reterr);
+    if (json_is_object(message))
+        return take_object(file, message, reterr);
+    return mu_fail(reterr, MUSTER_EINVAL, "'message' is neither text nor an object");
 }
 
 /* Reading and writing are recursive, so a text that is nested too deeply is refused before. */
@@ -210,10 +194,9 @@ int mu_errfile_parse(struct mu_slice bytes, struct mu_errfile *ret_file, struct 
         return mu_fail(reterr, MUSTER_EINVAL, "empty");
     if (too_deep(bytes.data, bytes.len))
         return mu_fail(reterr, MUSTER_ELIMIT, "nested more than %d deep", (int)DEPTH_MAX);
-    text = malloc(bytes.len);
+    text = mu_slice_copy(bytes);
     if (text == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory");
-    memcpy(text, bytes.data, bytes.len);
     mend_escapes(text, bytes.len);
     rc = load(text, bytes.len, &file.root, reterr);
     free(text);

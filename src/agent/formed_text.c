@@ -53,51 +53,38 @@ static void add_list(struct mu_words *w, const char *name, int64_t first, int64_
 
 bool mu_formed_say_result(const struct mu_formed *formed, unsigned index, char line[static MU_FORMED_LINE_MAX])
 {
-    int64_t count = formed->local_workers;
+    const struct {
+        const char *name;
+        enum { NUMBER, TEXT, LIST } kind;
+        const char *text;
+        int64_t first, step;
+    } rows[] = {
+        { "restart_count", NUMBER, NULL, formed->restarts, 0 },
+        { "master_addr", TEXT, formed->master_addr, 0, 0 },
+        { "master_port", NUMBER, NULL, formed->master_port, 0 },
+        { "group_rank", NUMBER, NULL, formed->rank, 0 },
+        { "group_world_size", NUMBER, NULL, formed->nodes, 0 },
+        { "local_ranks", LIST, NULL, 0, 1 },
+        { "role_ranks", LIST, NULL, formed->first_role_rank, 1 },
+        { "global_ranks", LIST, NULL, formed->first_worker, 1 },
+        { "role_world_sizes", LIST, NULL, formed->role_workers, 0 },
+        { "global_world_sizes", LIST, NULL, formed->workers, 0 },
+        { "event_log_handler", TEXT, formed->event_log_handler, 0, 0 },
+    };
+    size_t row = index - 1, count = sizeof rows / sizeof rows[0] - (formed->event_log_handler == NULL);
     struct mu_words w = mu_words_into(line, MU_FORMED_LINE_MAX);
 
-    switch (index) {
-    case 0:
+    if (index == 0)
         mu_words_add(&w, "[%.*s] Rendezvous complete for workers. Result:", ROLE_SHOWN_MAX, formed->role);
-        return true;
-    case 1:
-        mu_words_add(&w, "  restart_count=%" PRId64, formed->restarts);
-        return true;
-    case 2:
-        mu_words_add(&w, "  master_addr=%s", formed->master_addr);
-        return true;
-    case 3:
-        mu_words_add(&w, "  master_port=%u", formed->master_port);
-        return true;
-    case 4:
-        mu_words_add(&w, "  group_rank=%" PRId64, formed->rank);
-        return true;
-    case 5:
-        mu_words_add(&w, "  group_world_size=%" PRId64, formed->nodes);
-        return true;
-    case 6:
-        add_list(&w, "local_ranks", 0, 1, count);
-        return true;
-    case 7:
-        add_list(&w, "role_ranks", formed->first_role_rank, 1, count);
-        return true;
-    case 8:
-        add_list(&w, "global_ranks", formed->first_worker, 1, count);
-        return true;
-    case 9:
-        add_list(&w, "role_world_sizes", formed->role_workers, 0, count);
-        return true;
-    case 10:
-        add_list(&w, "global_world_sizes", formed->workers, 0, count);
-        return true;
-    case 11:
-        if (formed->event_log_handler == NULL)
-            return false;
-        mu_words_add(&w, "  event_log_handler=%s", formed->event_log_handler);
-        return true;
-    default:
+    else if (row >= count)
         return false;
-    }
+    else if (rows[row].kind == TEXT)
+        mu_words_add(&w, "  %s=%s", rows[row].name, rows[row].text);
+    else if (rows[row].kind == NUMBER)
+        mu_words_add(&w, "  %s=%" PRId64, rows[row].name, rows[row].first);
+    else
+        add_list(&w, rows[row].name, rows[row].first, rows[row].step, formed->local_workers);
+    return true;
 }
 
 size_t mu_formed_say_members(int64_t round, const struct muster_node *nodes, size_t count, size_t first,

@@ -456,21 +456,6 @@ void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, co
         (void)snprintf(line + used, room - (size_t)used, " (start_method: %s)", start_method);
 }
 
-void mu_say_log_dir(char *line, size_t room, const char *directory)
-{
-    (void)snprintf(line, room, "log directory set to: %s", directory);
-}
-
-void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path)
-{
-    (void)snprintf(line, room, "Setting worker%lld reply file to: %s", (long long)local_rank, path);
-}
-
-void mu_say_no_copy(char *line, size_t room, const char *path)
-{
-    (void)snprintf(line, room, "no error file defined for parent, to copy child error file (%s)", path);
-}
-
 void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal)
 {
     (void)snprintf(line, room, SIGNAL_CLASS "Process %ld got signal: %d", (long)pid, signal);

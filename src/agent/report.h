@@ -5,6 +5,7 @@
 
 #include "agent/errfile.h"
 
+#include <inttypes.h>
 #include <sys/types.h>
 
 #define MU_REPORT_BYTES_MAX ((size_t)64 << 20) /* of one report */
@@ -72,9 +73,9 @@ const char *mu_report_entry_point(const char *program);
 /* DEBUG. `start_method`: of workers that are functions, "spawn" or "fork"; NULL: they are programs. */
 void mu_say_failed(char *line, size_t room, const struct mu_failure *failure, const char *entry_point,
                    const char *start_method);
-void mu_say_log_dir(char *line, size_t room, const char *directory);                   /* INFO */
-void mu_say_error_file(char *line, size_t room, int64_t local_rank, const char *path); /* INFO */
-void mu_say_no_copy(char *line, size_t room, const char *path); /* DEBUG: the launcher has no TORCHELASTIC_ERROR_FILE */
+#define MU_SAY_LOG_DIR "log directory set to: %s"                                        /* INFO */
+#define MU_SAY_ERROR_FILE "Setting worker%" PRId64 " reply file to: %s"                  /* INFO: local rank, path */
+#define MU_SAY_NO_COPY "no error file defined for parent, to copy child error file (%s)" /* DEBUG */
 /* The last line of a run that a signal ended: "...SignalException: Process 42 got signal: 15"; on stderr, not in the
  * log. */
 void mu_say_ended_by_signal(char *line, size_t room, pid_t pid, int signal);

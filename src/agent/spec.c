@@ -1,6 +1,7 @@
 /* Worker specs: checked field by field, copied whole; environments made of them. */
 #include "agent/spec.h"
 
+#include "agent/report.h"
 #include "base/error.h"
 #include "handler/handler.h"
 
@@ -95,6 +96,13 @@ static int check_rendezvous(const struct muster_worker_spec *spec, struct muster
     return 0;
 }
 
+static int check_not_negative(const char *name, int64_t value, struct muster_error *reterr)
+{
+    return value >= 0
+               ? 0
+               : mu_fail(reterr, MUSTER_EINVAL, "worker spec: %s must not be below 0, but is %" PRId64, name, value);
+}
+
 static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_parsed, struct muster_error *reterr)
 {
     int rc;
@@ -110,10 +118,9 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
     if (spec->monitor_interval_ms <= 0)
         return mu_fail(reterr, MUSTER_EINVAL, "worker spec: monitor_interval_ms must be above 0, not %" PRId64,
                        spec->monitor_interval_ms);
-    if (spec->max_restarts < 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: max_restarts must not be below 0, but is %" PRId64,
-                       spec->max_restarts);
-    rc = check_rendezvous(spec, reterr);
+    rc = check_not_negative("max_restarts", spec->max_restarts, reterr);
+    if (rc == 0)
+        rc = check_rendezvous(spec, reterr);
     if (rc == 0)
         rc = check_entry_point(spec, reterr);
     if (rc == 0)
@@ -127,18 +134,10 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
         return mu_fail(reterr, MUSTER_EINVAL,
                        "worker spec: signals has what is no signal, or none that can be handled: %s",
                        ret_parsed->signals.skipped);
-    if (spec->shutdown_timeout_ms < 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: shutdown_timeout_ms must not be below 0, but is %" PRId64,
-                       spec->shutdown_timeout_ms);
-    if (spec->uninterruptible_timeout_ms < 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "worker spec: uninterruptible_timeout_ms must not be below 0, but is %" PRId64,
-                       spec->uninterruptible_timeout_ms);
-    if (spec->exit_barrier_timeout_ms < 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "worker spec: exit_barrier_timeout_ms must not be below 0, but is %" PRId64,
-                       spec->exit_barrier_timeout_ms);
-    return 0;
+    rc = check_not_negative("shutdown_timeout_ms", spec->shutdown_timeout_ms, reterr);
+    if (rc == 0)
+        rc = check_not_negative("uninterruptible_timeout_ms", spec->uninterruptible_timeout_ms, reterr);
+    return rc < 0 ? rc : check_not_negative("exit_barrier_timeout_ms", spec->exit_barrier_timeout_ms, reterr);
 }
 
 int muster_worker_spec_check(const struct muster_worker_spec *spec, struct muster_error *reterr)
@@ -156,14 +155,10 @@ int muster_worker_spec_check(const struct muster_worker_spec *spec, struct muste
 
 const char *muster_worker_spec_entry_point(const struct muster_worker_spec *spec)
 {
-    const char *slash;
-
     if (spec->function != NULL)
         return spec->function_name != NULL ? spec->function_name : "";
-    if (has_command(spec)) {
-        slash = strrchr(spec->argv[0], '/');
-        return slash != NULL ? slash + 1 : spec->argv[0];
-    }
+    if (has_command(spec))
+        return mu_report_entry_point(spec->argv[0]);
     return spec->driver != NULL ? spec->driver->ops->name : "";
 }
 

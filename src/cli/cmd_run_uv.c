@@ -225,12 +225,8 @@ static void write_error_file(struct run *run, const struct mu_agent_result *resu
     if (kind == NULL && (first == NULL || !first->error->present))
         return;
     if (path == NULL) {
-        if (kind == NULL) {
-            char line[1024];
-
-            mu_say_no_copy(line, sizeof line, first->error_path);
-            mu_log(MUSTER_LOG_DEBUG, "%s", line);
-        }
+        if (kind == NULL)
+            mu_log(MUSTER_LOG_DEBUG, MU_SAY_NO_COPY, first->error_path);
         return;
     }
     rc = kind == NULL ? mu_errfile_write_copy(first->error, first->exit_code, &run->error_bytes)
@@ -352,12 +348,6 @@ static void tell_signal(struct run *run, const struct mu_agent_result *result)
     write_error_file(run, result, "SignalException", text);
 }
 
-static void on_console_closed(struct mu_console *console, void *ctx)
-{
-    (void)console;
-    (void)ctx;
-}
-
 static void on_agent_freed(void *ctx)
 {
     struct run *run = ctx;
@@ -367,8 +357,8 @@ static void on_agent_freed(void *ctx)
     mu_waiting_done(&run->waiting);
     if (run->has_poked)
         uv_close((uv_handle_t *)&run->poked, NULL);
-    mu_console_close(run->out, CONSOLE_MS, on_console_closed, run);
-    mu_console_close(run->err, CONSOLE_MS, on_console_closed, run);
+    mu_console_close(run->out, CONSOLE_MS, NULL, NULL);
+    mu_console_close(run->err, CONSOLE_MS, NULL, NULL);
 }
 
 static void on_end(void *ctx, const struct mu_agent_result *result)
@@ -560,13 +550,6 @@ static int fail(const struct run *run, struct muster_error *error)
     return MU_EXIT_ERROR;
 }
 
-static void end_as(const struct run *run)
-{
-    if (run->outcome.kind != MU_POLICY_OUTCOME_DIE)
-        return;
-    mu_die_of(run->outcome.signal);
-}
-
 static int run_agent(struct run *run, const struct mu_startup *startup, int keeper_fd)
 {
     struct muster_error error = { 0 };
@@ -628,7 +611,8 @@ int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *sta
         rc = run_agent(run, startup, keeper_fd);
     mu_sink_close(events);
     mu_sink_close(metrics);
-    end_as(run);
+    if (run->outcome.kind == MU_POLICY_OUTCOME_DIE)
+        mu_die_of(run->outcome.signal);
     if (mu_filethread_hangs()) { /* and exit() might wait for it */
         (void)fflush(NULL);
         _exit(rc);

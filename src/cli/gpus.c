@@ -123,20 +123,19 @@ static void found_device(void *ctx, const char *name)
     ask_bus(listing->root, gpu);
 }
 
+static uint64_t address_number(const struct mu_gpu *gpu)
+{
+    struct address address = { 0 };
+
+    (void)parse_address(gpu->address, &address);
+    return (uint64_t)address.domain << 32 | address.bus << 16 | address.device << 8 | address.function;
+}
+
 static int compare_addresses(const void *a, const void *b)
 {
-    const struct mu_gpu *first = a, *second = b;
-    struct address x = { 0 }, y = { 0 };
+    uint64_t x = address_number(a), y = address_number(b);
 
-    (void)parse_address(first->address, &x);
-    (void)parse_address(second->address, &y);
-    if (x.domain != y.domain)
-        return x.domain < y.domain ? -1 : 1;
-    if (x.bus != y.bus)
-        return x.bus < y.bus ? -1 : 1;
-    if (x.device != y.device)
-        return x.device < y.device ? -1 : 1;
-    return x.function < y.function ? -1 : x.function > y.function;
+    return x < y ? -1 : x > y;
 }
 
 /* nvidia0, but not nvidiactl or nvidia-uvm */

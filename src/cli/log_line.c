@@ -10,25 +10,10 @@ enum { HOST_MAX = 255 };
 
 static const char red[] = "\033[1;31m", yellow[] = "\033[33m", no_colour[] = "\033[0m";
 
-static const char *colour_of(enum muster_log_level level)
-{
-    switch (level) {
-    case MUSTER_LOG_WARNING:
-        return yellow;
-    case MUSTER_LOG_ERROR:
-        return red;
-    case MUSTER_LOG_DEBUG:
-    case MUSTER_LOG_INFO:
-    case MUSTER_LOG_NOTICE:
-        break;
-    }
-    return NULL;
-}
-
 size_t mu_log_line(const struct mu_log_style *style, struct timespec when, enum muster_log_level level,
                    const char *text, char out[static MU_LOG_LINE_MAX])
 {
-    const char *colour = style->colour ? colour_of(level) : NULL;
+    bool coloured = style->colour && level >= MUSTER_LOG_WARNING;
     char stamp[32] = "", host[HOST_MAX + 2] = "";
     struct tm utc = { 0 };
     int len;
@@ -40,8 +25,11 @@ size_t mu_log_line(const struct mu_log_style *style, struct timespec when, enum 
         mu_log_make_plain(host);
     }
     len = snprintf(out, MU_LOG_LINE_MAX - 1, "%s.%03ldZ %smuster[%d] %s%s:%s %s", stamp, when.tv_nsec / 1000000, host,
-                   style->pid, colour != NULL ? colour : "", muster_log_level_name(level),
-                   colour != NULL ? no_colour : "", text);
+                   style->pid,
+                   !coloured                     ? ""
+                   : level == MUSTER_LOG_WARNING ? yellow
+                                                 : red,
+                   muster_log_level_name(level), coloured ? no_colour : "", text);
     if (len > MU_LOG_LINE_MAX - 2)
         len = MU_LOG_LINE_MAX - 2;
     out[len++] = '\n';

@@ -213,19 +213,11 @@ int mu_rdzv_event_write(const struct muster_event_record *record, struct mu_buf 
 
 static enum muster_node_state node_state_of(enum mu_agent_event_state state)
 {
-    switch (state) {
-    case MU_EVENT_START:
+    if (state == MU_EVENT_START)
         return MUSTER_NODE_INIT;
-    case MU_EVENT_RENDEZVOUS:
-    case MU_EVENT_ASSIGN_WORKER_RANKS:
-        return MUSTER_NODE_RUNNING;
-    case MU_EVENT_SUCCEEDED:
+    if (state == MU_EVENT_SUCCEEDED)
         return MUSTER_NODE_SUCCEEDED;
-    case MU_EVENT_FAILED:
-    case MU_EVENT_TERMINATED:
-        return MUSTER_NODE_FAILED;
-    }
-    return MUSTER_NODE_RUNNING;
+    return state == MU_EVENT_FAILED || state == MU_EVENT_TERMINATED ? MUSTER_NODE_FAILED : MUSTER_NODE_RUNNING;
 }
 
 /* Takes the bytes of `json`; an empty one stands for a lack of memory. */

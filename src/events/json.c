@@ -33,24 +33,12 @@ static uint32_t next_character(struct mu_slice text, size_t *at)
 
 static int put_character(struct mu_buf *out, uint32_t c)
 {
+    static const char special[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
+    const char *found = c > 0 && c < 0x80 ? strchr(special, (int)c) : NULL;
     char escape[16];
 
-    switch (c) {
-    case '"':
-        return put(out, "\\\"", 2);
-    case '\\':
-        return put(out, "\\\\", 2);
-    case '\n':
-        return put(out, "\\n", 2);
-    case '\r':
-        return put(out, "\\r", 2);
-    case '\t':
-        return put(out, "\\t", 2);
-    case '\b':
-        return put(out, "\\b", 2);
-    case '\f':
-        return put(out, "\\f", 2);
-    }
+    if (found != NULL)
+        return put(out, (char[]){ '\\', letters[found - special] }, 2);
     if (c < 0x10000)
         return put(out, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04" PRIx32, c));
     c -= 0x10000;

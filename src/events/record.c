@@ -30,33 +30,30 @@ const char *muster_node_state_name(enum muster_node_state state)
 
 const char *mu_event_error_kind(int code)
 {
-    switch (code) {
-    case MUSTER_EINVAL:
-        return "ValueError";
-    case MUSTER_ENOMEM:
-        return "MemoryError";
-    case MUSTER_ETIMEOUT:
-        return "TimeoutError";
-    case MUSTER_ECONNECT:
-    case MUSTER_ELOST:
-    case MUSTER_ERESOLVE:
-    case MUSTER_EADDRINUSE:
-        return "DistNetworkError";
-    case MUSTER_ESIGNAL:
-        return "SignalException";
-    case MUSTER_ERDZV_CLOSED:
-        return "RendezvousClosedError";
-    case MUSTER_ERDZV_TIMEOUT:
-        return "RendezvousTimeoutError";
-    case MUSTER_ERDZV_CONNECTION:
-        return "RendezvousConnectionError";
-    case MUSTER_ERDZV_STATE:
-        return "RendezvousStateError";
-    case MUSTER_ERDZV_GRACEFUL_EXIT:
-        return "RendezvousGracefulExitError";
-    default:
-        return "RuntimeError";
+    static const struct {
+        int code;
+        const char *kind;
+    } rows[] = {
+        { MUSTER_EINVAL, "ValueError" },
+        { MUSTER_ENOMEM, "MemoryError" },
+        { MUSTER_ETIMEOUT, "TimeoutError" },
+        { MUSTER_ECONNECT, "DistNetworkError" },
+        { MUSTER_ELOST, "DistNetworkError" },
+        { MUSTER_ERESOLVE, "DistNetworkError" },
+        { MUSTER_EADDRINUSE, "DistNetworkError" },
+        { MUSTER_ESIGNAL, "SignalException" },
+        { MUSTER_ERDZV_CLOSED, "RendezvousClosedError" },
+        { MUSTER_ERDZV_TIMEOUT, "RendezvousTimeoutError" },
+        { MUSTER_ERDZV_CONNECTION, "RendezvousConnectionError" },
+        { MUSTER_ERDZV_STATE, "RendezvousStateError" },
+        { MUSTER_ERDZV_GRACEFUL_EXIT, "RendezvousGracefulExitError" },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].code == code)
+            return rows[i].kind;
     }
+    return "RuntimeError";
 }
 
 void muster_events_set_sink(muster_events_sink *sink, void *ctx)

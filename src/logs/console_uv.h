@@ -79,7 +79,7 @@ void mu_console_flush(struct mu_console *console);
 typedef void mu_console_closed(struct mu_console *console, void *ctx);
 
 /* Waits up to `wait_ms` for what is queued to go out, and drops and says the rest. From here on the console belongs to
- * the loop, which frees it after on_closed. */
+ * the loop, which frees it after on_closed (may be NULL). */
 void mu_console_close(struct mu_console *console, uint32_t wait_ms, mu_console_closed *on_closed, void *ctx);
 
 #endif

@@ -303,6 +303,13 @@ static bool shows_us(const char *root)
     return strcmp(target, own) == 0;
 }
 
+static int check_root(const char *root, struct muster_error *reterr)
+{
+    return shows_us(root) ? 0
+                          : mu_fail(reterr, MUSTER_ENOTSUP,
+                                    "list processes in '%s': it is not mounted, or shows another pid namespace", root);
+}
+
 static void sort(struct mu_children *list)
 {
     if (list->count > 1)
@@ -323,9 +330,8 @@ int mu_children_list(struct mu_children *list, const char *root, pid_t parent, b
     int rc = MUSTER_ENOTSUP;
 
     list->count = 0;
-    if (parent == getpid() && !shows_us(root))
-        return mu_fail(reterr, MUSTER_ENOTSUP,
-                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
+    if (parent == getpid() && check_root(root, reterr) < 0)
+        return MUSTER_ENOTSUP;
     if (!thorough)
         rc = read_lists(list, root, parent, skip);
     if (rc == MUSTER_ENOTSUP)
@@ -337,9 +343,8 @@ int mu_children_in_groups(struct mu_children *list, const char *root, const stru
                           struct muster_error *reterr)
 {
     list->count = 0;
-    if (!shows_us(root))
-        return mu_fail(reterr, MUSTER_ENOTSUP,
-                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
+    if (check_root(root, reterr) < 0)
+        return MUSTER_ENOTSUP;
     return finish(list, root, scan_all(list, root, 0, NULL, pgids), reterr);
 }
 
@@ -423,10 +428,9 @@ int mu_children_below(struct mu_children *list, const char *root, struct muster_
 
     if (tops_count == 0)
         return 0;
-    if (!shows_us(root)) {
+    if (check_root(root, reterr) < 0) {
         list->count = 0;
-        return mu_fail(reterr, MUSTER_ENOTSUP,
-                       "list processes in '%s': it is not mounted, or shows another pid namespace", root);
+        return MUSTER_ENOTSUP;
     }
     sort(list);
     rc = read_below(list, tops_count, root);

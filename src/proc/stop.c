@@ -193,15 +193,8 @@ static void kill_groups(struct mu_stop *stop, const struct mu_stop_event *event,
     enter_drain(stop, event);
 }
 
-static void idle(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
-{
-    if (event->type == MU_STOP_ON_STOP)
-        begin_grace(stop, event, out);
-    else if (event->type == MU_STOP_ON_KILL)
-        kill_groups(stop, event, out);
-}
-
-static void grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
+/* IDLE sees nothing but STOP and KILL. */
+static void idle_or_grace(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
     if (event->type == MU_STOP_ON_STOP)
         begin_grace(stop, event, out);
@@ -291,10 +284,8 @@ void mu_stop_step(struct mu_stop *stop, const struct mu_stop_event *event, struc
     }
     switch (stop->state) {
     case MU_STOP_IDLE:
-        idle(stop, event, out);
-        break;
     case MU_STOP_GRACE:
-        grace(stop, event, out);
+        idle_or_grace(stop, event, out);
         break;
     case MU_STOP_DRAIN:
         drain(stop, event, out);

@@ -421,12 +421,10 @@ static void the_lines_that_scripts_look_for(void **state)
                         "failed (exitcode: 3) local_rank: 1 (pid: 42) of fn: run_script_path (start_method: spawn)");
     mu_say_failed(line, 60, &f, "a_function_with_a_name_that_is_cut", "fork");
     assert_string_equal(line, "failed (exitcode: 3) local_rank: 1 (pid: 42) of fn: a_funct");
-    mu_say_log_dir(line, sizeof line, "/tmp/x");
-    assert_string_equal(line, "log directory set to: /tmp/x");
-    mu_say_error_file(line, sizeof line, 0, "/tmp/x/error.json");
+    assert_string_equal(MU_SAY_LOG_DIR, "log directory set to: %s");
+    (void)snprintf(line, sizeof line, MU_SAY_ERROR_FILE, INT64_C(0), "/tmp/x/error.json");
     assert_string_equal(line, "Setting worker0 reply file to: /tmp/x/error.json");
-    mu_say_no_copy(line, sizeof line, "/e");
-    assert_string_equal(line, "no error file defined for parent, to copy child error file (/e)");
+    assert_string_equal(MU_SAY_NO_COPY, "no error file defined for parent, to copy child error file (%s)");
     mu_say_ended_by_signal(line, sizeof line, 784, 15);
     assert_string_equal(line,
                         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 784 got signal: 15");
