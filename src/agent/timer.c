@@ -60,9 +60,7 @@ void mu_timers_done(struct mu_timers *timers)
 
 static struct mu_timer *find(struct mu_timers *timers, int32_t pid, struct mu_slice scope)
 {
-    for (struct mu_list *link = timers->all.next; link != &timers->all; link = link->next) {
-        struct mu_timer *timer = timer_of(link);
-
+    MU_LIST_EACH (struct mu_timer, timer, &timers->all, link) {
         if (timer->pid == pid && mu_slice_equal(mu_slice(timer->scope, timer->len), scope))
             return timer;
     }
@@ -201,9 +199,7 @@ bool mu_timers_next(const struct mu_timers *timers, double *ret_at_s)
 {
     bool any = false;
 
-    for (const struct mu_list *link = timers->all.next; link != &timers->all; link = link->next) {
-        const struct mu_timer *timer = timer_of(link);
-
+    MU_LIST_EACH (const struct mu_timer, timer, &timers->all, link) {
         if (!any || timer->at_s < *ret_at_s)
             *ret_at_s = timer->at_s;
         any = true;
@@ -244,9 +240,10 @@ static void fell(struct mu_timers *timers, int32_t pid, double now_s)
 
 static const struct mu_timer *first_expired(const struct mu_timers *timers, double now_s)
 {
-    for (const struct mu_list *link = timers->all.next; link != &timers->all; link = link->next)
-        if (timer_of(link)->at_s <= now_s)
-            return timer_of(link);
+    MU_LIST_EACH (const struct mu_timer, timer, &timers->all, link) {
+        if (timer->at_s <= now_s)
+            return timer;
+    }
     return NULL;
 }
 

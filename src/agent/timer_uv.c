@@ -135,8 +135,8 @@ static void expire(struct mu_watchdog *w)
     struct mu_timer_expiry expiry;
 
     while (mu_timers_expire(&w->timers, now_s, &expiry)) {
-        for (const struct mu_list *link = expiry.timers->next; link != expiry.timers; link = link->next)
-            tell(w, MU_WATCHDOG_EXPIRED, MU_LIST_ITEM(link, struct mu_timer, link), NULL);
+        MU_LIST_EACH (const struct mu_timer, timer, expiry.timers, link)
+            tell(w, MU_WATCHDOG_EXPIRED, timer, NULL);
         if (expiry.signal > 0)
             kill_process(w, expiry.last);
     }

@@ -19,6 +19,9 @@ unsigned mu_cpus_count(const struct mu_cpus *set);
 /* The lowest one from `from` on; MU_CPUS_MAX: there is none. */
 unsigned mu_cpus_next(const struct mu_cpus *set, unsigned from);
 
+#define MU_CPUS_EACH(cpu, set)                                                                                         \
+    for (unsigned cpu = mu_cpus_next(set, 0); (cpu) < MU_CPUS_MAX; (cpu) = mu_cpus_next(set, (cpu) + 1))
+
 /* Reads a list. Blanks around it do not matter. False: it is not a list, or has numbers that are too high. */
 bool mu_cpus_parse(const char *list, struct mu_cpus *ret_set);
 /* Writes the list into `room`, and returns `room`. What does not fit ends with "...". `size` is at least 4. */

@@ -241,8 +241,8 @@ static void cancel_all(struct mu_filethread *t)
 
     while ((link = mu_list_pop(&t->ready)) != NULL)
         mu_list_push(&t->queue, link);
-    for (link = t->queue.next; link != &t->queue; link = link->next)
-        job_of(link)->cancelled = true;
+    MU_LIST_EACH (struct mu_file_job, job, &t->queue, link)
+        job->cancelled = true;
     if (t->running != NULL)
         t->running->cancelled = true;
 }

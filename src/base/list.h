@@ -12,6 +12,11 @@ struct mu_list {
 
 #define MU_LIST_ITEM(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
 
+/* for each item of the list, in order. The item must stay in the list until the next one is looked at. */
+#define MU_LIST_EACH(type, item, head, member)                                                                         \
+    for (type *item = MU_LIST_ITEM((head)->next, type, member); &(item)->member != (head);                             \
+         (item) = MU_LIST_ITEM((item)->member.next, type, member))
+
 static inline void mu_list_init(struct mu_list *list)
 {
     list->prev = list;

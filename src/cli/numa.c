@@ -41,8 +41,8 @@ static unsigned next_of_node(const struct mu_numa *numa, int node, unsigned from
 
 static void take_node(const struct mu_numa *numa, int node, struct mu_cpus *ret_cpus)
 {
-    FOR_EACH_OF_NODE(cpu, numa, node)
-    mu_cpus_add(ret_cpus, cpu);
+    FOR_EACH_OF_NODE (cpu, numa, node)
+        mu_cpus_add(ret_cpus, cpu);
 }
 
 /* A node belongs to the socket of its lowest CPU. */
@@ -50,8 +50,7 @@ static void take_socket(const struct mu_numa *numa, int node, struct mu_cpus *re
 {
     int socket = numa->cpus[next_of_node(numa, node, 0)].socket;
 
-    for (unsigned other = mu_cpus_next(&numa->nodes, 0); other < MU_CPUS_MAX;
-         other = mu_cpus_next(&numa->nodes, other + 1)) {
+    MU_CPUS_EACH (other, &numa->nodes) {
         unsigned first = next_of_node(numa, (int)other, 0);
 
         if (first < MU_CPUS_MAX && numa->cpus[first].socket == socket)
@@ -66,8 +65,8 @@ static int take_share(const struct mu_numa *numa, int node, size_t place, size_t
     struct mu_cpus cores = { 0 };
     size_t count, each, more, first, end, at = 0;
 
-    FOR_EACH_OF_NODE(cpu, numa, node)
-    mu_cpus_add(&cores, numa->cpus[cpu].core);
+    FOR_EACH_OF_NODE (cpu, numa, node)
+        mu_cpus_add(&cores, numa->cpus[cpu].core);
     count = mu_cpus_count(&cores);
     each = count / devices;
     more = count % devices;
@@ -81,8 +80,7 @@ static int take_share(const struct mu_numa *numa, int node, size_t place, size_t
          core = mu_cpus_next(&cores, core + 1), at++) {
         if (at < first)
             continue;
-        FOR_EACH_OF_NODE(cpu, numa, node)
-        {
+        FOR_EACH_OF_NODE (cpu, numa, node) {
             if (numa->cpus[cpu].core == core)
                 mu_cpus_add(ret_cpus, cpu);
         }
@@ -97,8 +95,7 @@ static void take_complex(const struct mu_numa *numa, int node, size_t place, str
     unsigned sizes[MU_CPUS_MAX] = { 0 }, best = 0;
     struct mu_cpus caches = { 0 };
 
-    FOR_EACH_OF_NODE(cpu, numa, node)
-    {
+    FOR_EACH_OF_NODE (cpu, numa, node) {
         sizes[numa->cpus[cpu].cache]++;
         mu_cpus_add(&caches, numa->cpus[cpu].cache);
     }
@@ -112,8 +109,7 @@ static void take_complex(const struct mu_numa *numa, int node, size_t place, str
                 best = cache;
         }
     }
-    FOR_EACH_OF_NODE(cpu, numa, node)
-    {
+    FOR_EACH_OF_NODE (cpu, numa, node) {
         if (numa->cpus[cpu].cache == best)
             mu_cpus_add(ret_cpus, cpu);
     }

@@ -34,7 +34,7 @@ static void read_memory(const char *root, struct mu_numa *numa)
         if (!mu_cpus_parse(list, &left))
             left = have;
     }
-    for (unsigned node = mu_cpus_next(&left, 0); node < MU_CPUS_MAX; node = mu_cpus_next(&left, node + 1)) {
+    MU_CPUS_EACH (node, &left) {
         if (mu_cpus_has(&have, node))
             mu_cpus_add(&numa->memory, node);
     }
@@ -44,15 +44,14 @@ static int read_nodes(const char *root, struct mu_numa *numa, struct muster_erro
 {
     if (!read_list(root, &numa->nodes, NODES "/online"))
         return mu_fail(reterr, MUSTER_ENOTSUP, "this kernel lists no NUMA nodes (" NODES "/online)");
-    for (unsigned node = mu_cpus_next(&numa->nodes, 0); node < MU_CPUS_MAX;
-         node = mu_cpus_next(&numa->nodes, node + 1)) {
+    MU_CPUS_EACH (node, &numa->nodes) {
         char text[MU_KERNEL_FILES_TEXT_MAX];
         struct mu_cpus cpus;
 
         if (!mu_kernel_files_read(root, text, NODES "/node%u/cpulist", node) || !mu_cpus_parse(text, &cpus))
             return mu_fail(reterr, MUSTER_ENOTSUP, "cannot read the CPUs of NUMA node %u: " NODES "/node%u/cpulist",
                            node, node);
-        for (unsigned cpu = mu_cpus_next(&cpus, 0); cpu < MU_CPUS_MAX; cpu = mu_cpus_next(&cpus, cpu + 1))
+        MU_CPUS_EACH (cpu, &cpus)
             numa->cpus[cpu].node = (int)node;
     }
     return 0;

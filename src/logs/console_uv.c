@@ -132,9 +132,7 @@ static void say_errnum(struct mu_console *console)
 
 static struct mu_console_source *find_unsaid(struct mu_console *console, bool all)
 {
-    for (struct mu_list *link = console->sources.next; link != &console->sources; link = link->next) {
-        struct mu_console_source *source = MU_LIST_ITEM(link, struct mu_console_source, link);
-
+    MU_LIST_EACH (struct mu_console_source, source, &console->sources, link) {
         if (source->lines > 0 && (all || has_room(source)))
             return source;
     }
@@ -161,9 +159,7 @@ static void say(struct mu_console *console, bool all)
 
 static struct mu_console_source *find_wanting(struct mu_console *console)
 {
-    for (struct mu_list *link = console->sources.next; link != &console->sources; link = link->next) {
-        struct mu_console_source *source = MU_LIST_ITEM(link, struct mu_console_source, link);
-
+    MU_LIST_EACH (struct mu_console_source, source, &console->sources, link) {
         if (source->on_room != NULL && (has_room(source) || console->way == MU_CONSOLE_GONE))
             return source;
     }
@@ -182,9 +178,8 @@ static void offer_room(struct mu_console *console)
         on_room(source->room_ctx);
     }
     console->wanted = false;
-    for (struct mu_list *link = console->sources.next; link != &console->sources; link = link->next)
-        if (MU_LIST_ITEM(link, struct mu_console_source, link)->on_room != NULL)
-            console->wanted = true;
+    MU_LIST_EACH (struct mu_console_source, other, &console->sources, link)
+        console->wanted |= other->on_room != NULL;
 }
 
 static void on_notice(uv_timer_t *timer)
@@ -243,11 +238,7 @@ static uint64_t count_ends(const char *data, size_t len)
 /* Everything that waits is lost. */
 static void drop_waiting(struct mu_console *console)
 {
-    struct mu_list *link;
-
-    for (link = console->blocks.next; link != &console->blocks; link = link->next) {
-        struct block *block = MU_LIST_ITEM(link, struct block, link);
-
+    MU_LIST_EACH (struct block, block, &console->blocks, link) {
         count_dropped(console, count_ends(block->data + block->sent, block->len - block->sent),
                       block->len - block->sent);
     }
@@ -429,12 +420,11 @@ static ssize_t send_some(struct mu_console *console)
 {
     struct iovec iovecs[IOVECS_MAX];
     struct msghdr message = { .msg_iov = iovecs };
-    struct mu_list *link;
     size_t count = 0;
 
-    for (link = console->blocks.next; link != &console->blocks && count < IOVECS_MAX; link = link->next) {
-        struct block *block = MU_LIST_ITEM(link, struct block, link);
-
+    MU_LIST_EACH (struct block, block, &console->blocks, link) {
+        if (count == IOVECS_MAX)
+            break;
         iovecs[count++] = (struct iovec){ .iov_base = block->data + block->sent, .iov_len = block->len - block->sent };
     }
     message.msg_iovlen = count;
@@ -470,15 +460,15 @@ static void send_all(struct mu_console *console)
 static void hand_over(struct mu_console *console)
 {
     struct writer *writer = console->writer;
-    struct mu_list *link;
     size_t len = 0;
 
     if (console->in_flight > 0 || console->waiting == 0)
         return;
-    for (link = console->blocks.next; link != &console->blocks && len < WRITER_BYTES_MAX; link = link->next) {
-        struct block *block = MU_LIST_ITEM(link, struct block, link);
+    MU_LIST_EACH (struct block, block, &console->blocks, link) {
         size_t take = block->len - block->sent;
 
+        if (len == WRITER_BYTES_MAX)
+            break;
         if (take > WRITER_BYTES_MAX - len)
             take = WRITER_BYTES_MAX - len;
         memcpy(writer->data + len, block->data + block->sent, take);

@@ -59,7 +59,6 @@ static int compare_by_pid(const void *a, const void *b)
     return left->pid < right->pid ? -1 : left->pid > right->pid;
 }
 
-/* The next worker, which was just started. */
 void mu_group_enlist(struct mu_group *group, pid_t pid)
 {
     uint32_t rank = (uint32_t)group->count;
@@ -77,7 +76,6 @@ void mu_group_enlist(struct mu_group *group, pid_t pid)
     mu_groups_unlock();
 }
 
-/* The local rank of the worker with this pid; -1: none. */
 int32_t mu_group_rank_of(const struct mu_group *group, pid_t pid)
 {
     struct mu_group_pid_rank key = { .pid = pid };
@@ -100,9 +98,7 @@ static bool is_led(const struct mu_group *group, pid_t leader, bool reaped)
 static const struct mu_group *owner_of(const struct mu_child *child)
 {
     for (int reaped = 0; reaped < 2; reaped++) {
-        for (struct mu_list *link = everybody.groups.next; link != &everybody.groups; link = link->next) {
-            const struct mu_group *group = MU_LIST_ITEM(link, struct mu_group, link);
-
+        MU_LIST_EACH (const struct mu_group, group, &everybody.groups, link) {
             if ((!reaped && is_led(group, child->pid, false)) ||
                 (child->pgid != child->pid && is_led(group, child->pgid, reaped)) ||
                 (child->sid != child->pid && is_led(group, child->sid, reaped)))
@@ -117,9 +113,7 @@ static enum mu_group_hold hold_of_others(const struct mu_group *group)
 {
     enum mu_group_hold most = MU_GROUP_EMPTY;
 
-    for (struct mu_list *link = everybody.groups.next; link != &everybody.groups; link = link->next) {
-        const struct mu_group *other = MU_LIST_ITEM(link, struct mu_group, link);
-
+    MU_LIST_EACH (const struct mu_group, other, &everybody.groups, link) {
         if (other != group && other->hold != MU_GROUP_EMPTY && most != MU_GROUP_STARTING)
             most = other->hold;
     }
@@ -209,7 +203,6 @@ void mu_group_reap_workers(struct mu_group *group)
     }
 }
 
-/* Whether wait knows of a child. Only meaningful when all workers are reaped. */
 bool mu_has_child(void)
 {
     siginfo_t info;
