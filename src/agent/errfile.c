@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,65 +282,70 @@ void mu_errfile_done(struct mu_errfile *file)
 
 /* ---- Writing ---- */
 
-static int write_value(const json_t *value, struct mu_buf *out);
+static void put_value(const json_t *value, struct mu_text *out);
 
-static int write_object(const json_t *object, struct mu_buf *out)
+static void put_object(const json_t *object, struct mu_text *out)
 {
-    const char *key, *before = "{";
+    const char *key, *before = "";
     json_t *value;
-    int rc = 0;
 
+    mu_text_add(out, "{");
     json_object_foreach((json_t *)(uintptr_t)object, key, value)
     {
-        rc = mu_json_raw(out, before);
-        if (rc == 0)
-            rc = mu_json_text(out, mu_slice_str(key));
-        if (rc == 0)
-            rc = mu_json_raw(out, ": ");
-        if (rc == 0)
-            rc = write_value(value, out);
-        if (rc < 0)
-            return rc;
+        mu_text_add(out, "%s", before);
+        mu_json_text(out, mu_slice_str(key));
+        mu_text_add(out, ": ");
+        put_value(value, out);
         before = ", ";
     }
-    return mu_json_raw(out, *before == '{' ? "{}" : "}");
+    mu_text_add(out, "}");
 }
 
-static int write_array(const json_t *array, struct mu_buf *out)
+static void put_array(const json_t *array, struct mu_text *out)
 {
-    size_t count = json_array_size(array);
-    int rc = mu_json_raw(out, "[");
-
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (i > 0)
-            rc = mu_json_raw(out, ", ");
-        if (rc == 0)
-            rc = write_value(json_array_get(array, i), out);
+    mu_text_add(out, "[");
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        mu_text_add(out, "%s", i > 0 ? ", " : "");
+        put_value(json_array_get(array, i), out);
     }
-    return rc < 0 ? rc : mu_json_raw(out, "]");
+    mu_text_add(out, "]");
+}
+
+static void put_value(const json_t *value, struct mu_text *out)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        put_object(value, out);
+        break;
+    case JSON_ARRAY:
+        put_array(value, out);
+        break;
+    case JSON_STRING:
+        mu_json_text(out, mu_slice(json_string_value(value), json_string_length(value)));
+        break;
+    case JSON_INTEGER:
+        mu_text_add(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        break;
+    case JSON_REAL:
+        mu_json_real(out, json_real_value(value));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        mu_text_add(out, json_is_true(value) ? "true" : "false");
+        break;
+    case JSON_NULL:
+        mu_text_add(out, "null");
+        break;
+    }
 }
 
 static int write_value(const json_t *value, struct mu_buf *out)
 {
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return write_object(value, out);
-    case JSON_ARRAY:
-        return write_array(value, out);
-    case JSON_STRING:
-        return mu_json_text(out, mu_slice(json_string_value(value), json_string_length(value)));
-    case JSON_INTEGER:
-        return mu_json_int(out, json_integer_value(value));
-    case JSON_REAL:
-        return mu_json_real(out, json_real_value(value));
-    case JSON_TRUE:
-        return mu_json_raw(out, "true");
-    case JSON_FALSE:
-        return mu_json_raw(out, "false");
-    case JSON_NULL:
-        return mu_json_raw(out, "null");
-    }
-    return MUSTER_EINTERNAL;
+    struct mu_text text = { .buf = *out, .len_max = MU_JSON_BYTES_MAX };
+
+    put_value(value, &text);
+    *out = text.buf;
+    return text.failed;
 }
 
 int mu_errfile_write(const struct mu_errfile *file, struct mu_buf *out)
@@ -368,25 +374,20 @@ int mu_errfile_write_copy(const struct mu_errfile *file, int exit_code, struct m
 
 int mu_errfile_write_own(const char *kind, const char *text, int64_t now_s, struct mu_buf *out)
 {
-    char *trace;
-    int len = asprintf(&trace, "%s: %s\n", kind, text), rc;
+    struct mu_text trace = { 0 }, all = { .buf = *out, .len_max = MU_JSON_BYTES_MAX };
+    int rc;
 
-    if (len < 0)
-        return MUSTER_ENOMEM;
-    rc = mu_json_raw(out, "{\"message\": {\"message\": ");
-    if (rc == 0)
-        rc = mu_json_text(out, mu_slice(trace, (size_t)len - 1));
-    if (rc == 0)
-        rc = mu_json_raw(out, ", \"extraInfo\": {\"py_callstack\": ");
-    if (rc == 0)
-        rc = mu_json_text(out, mu_slice(trace, (size_t)len));
-    if (rc == 0)
-        rc = mu_json_raw(out, ", \"timestamp\": \"");
-    if (rc == 0)
-        rc = mu_json_int(out, now_s);
-    if (rc == 0)
-        rc = mu_json_raw(out, "\"}}}");
-    free(trace);
+    mu_text_add(&trace, "%s: %s\n", kind, text);
+    if (trace.failed == 0) {
+        mu_text_add(&all, "{\"message\": {\"message\": ");
+        mu_json_text(&all, mu_slice(trace.buf.data, trace.buf.len - 1));
+        mu_text_add(&all, ", \"extraInfo\": {\"py_callstack\": ");
+        mu_json_text(&all, mu_buf_slice(&trace.buf));
+        mu_text_add(&all, ", \"timestamp\": \"%" PRId64 "\"}}}", now_s);
+    }
+    rc = trace.failed != 0 ? trace.failed : all.failed;
+    mu_text_done(&trace);
+    *out = all.buf;
     return rc;
 }
 

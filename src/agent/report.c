@@ -1,13 +1,12 @@
 /* Reports of failures: the line in the log, torchrun's box, and lines of the log that scripts look for. */
 #include "agent/report.h"
 
+#include "base/text.h"
 #include "base/utf8.h"
-#include "events/json.h"
 #include "proc/signals.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -36,49 +35,31 @@ const char *mu_report_signal_name(int number)
 
 /* ---- Text ---- */
 
-/* Text being put together. After the first failure nothing is added any more. */
-struct text {
-    struct mu_buf *out;
-    int rc;
-};
-
-static void put_bytes(struct text *t, const char *bytes, size_t len)
+/* Appends to what the caller has. */
+static struct mu_text begin(struct mu_buf *out)
 {
-    if (t->rc == 0)
-        t->rc = mu_buf_append(t->out, bytes, len, MU_REPORT_BYTES_MAX);
+    return (struct mu_text){ .buf = *out, .len_max = MU_REPORT_BYTES_MAX };
 }
 
-static void put(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *format, ...)
+static int finish(const struct mu_text *t, struct mu_buf *out)
 {
-    va_list args;
-    char *text;
-    int len;
-
-    va_start(args, format);
-    len = vasprintf(&text, format, args);
-    va_end(args);
-    if (len < 0) {
-        t->rc = MUSTER_ENOMEM;
-        return;
-    }
-    put_bytes(t, text, (size_t)len);
-    free(text);
+    *out = t->buf;
+    return t->failed;
 }
 
 /* Control characters and bytes that are not UTF-8 are written as \xNN, so that a terminal does not act on them. */
-static void put_visible_character(struct text *t, const char *bytes, size_t len)
+static void put_visible_character(struct mu_text *t, const char *bytes, size_t len)
 {
     uint32_t point = len > 0 ? mu_utf8_point(bytes, len) : (unsigned char)bytes[0];
 
     if (len > 0 && point >= ' ' && !(point >= 0x7f && point < 0xa0))
-        put_bytes(t, bytes, len);
+        mu_text_add_bytes(t, bytes, len);
     else
-        put(t, "\\x%02x", (unsigned)point & 0xff);
+        mu_text_add(t, "\\x%02x", (unsigned)point & 0xff);
 }
 
 /* Keeps line ends, and puts the margin after each of them. */
-static void put_visible(struct text *t, const char *text, const char *margin)
+static void put_visible(struct mu_text *t, const char *text, const char *margin)
 {
     const char *end = text + strlen(text);
 
@@ -86,23 +67,23 @@ static void put_visible(struct text *t, const char *text, const char *margin)
         size_t len = mu_utf8_len(text, (size_t)(end - text));
 
         if (*text == '\n' || *text == '\t')
-            put_bytes(t, text, 1);
+            mu_text_add_bytes(t, text, 1);
         else
             put_visible_character(t, text, len);
         if (*text == '\n')
-            put(t, "%s", margin);
+            mu_text_add(t, "%s", margin);
         text += len > 0 ? len : 1;
     }
 }
 
-static void put_repeated(struct text *t, char c, size_t count)
+static void put_repeated(struct mu_text *t, char c, size_t count)
 {
     char border[BORDER_MAX];
 
     assert(count <= sizeof border);
     memset(border, c, count);
-    put_bytes(t, border, count);
-    put(t, "\n");
+    mu_text_add_bytes(t, border, count);
+    mu_text_add(t, "\n");
 }
 
 /* ---- Failures ---- */
@@ -135,14 +116,15 @@ size_t mu_failure_first(const struct mu_failure *failures, size_t count)
 }
 
 /* Without an error file: how it died, or where to read about tracebacks. */
-static void put_message(struct text *t, const struct mu_failure *f)
+static void put_message(struct mu_text *t, const struct mu_failure *f)
 {
     if (has_message(f))
         put_visible(t, f->error->traceback, "");
     else if (f->exit_code < 0)
-        put(t, "Signal %d (%s) received by PID %ld", -f->exit_code, mu_report_signal_name(-f->exit_code), (long)f->pid);
+        mu_text_add(t, "Signal %d (%s) received by PID %ld", -f->exit_code, mu_report_signal_name(-f->exit_code),
+                    (long)f->pid);
     else
-        put(t, NO_TRACEBACK);
+        mu_text_add(t, NO_TRACEBACK);
 }
 
 bool mu_failures_have_traits(const struct mu_failure *failures, size_t count)
@@ -155,15 +137,18 @@ bool mu_failures_have_traits(const struct mu_failure *failures, size_t count)
 
 int mu_failure_write_raw(const struct mu_failure *failure, bool traits, struct mu_buf *out)
 {
-    int rc;
+    struct mu_text t;
+    int rc = has_file(failure) ? mu_errfile_write(failure->error, out) : 0;
 
-    if (!has_file(failure))
-        return mu_json_raw(out, traits ? NO_DATA TRAITS : NO_DATA "}");
-    rc = mu_errfile_write(failure->error, out);
-    if (rc < 0 || has_message(failure) || failure->exit_code < 0)
+    if (rc < 0 || (has_file(failure) && (has_message(failure) || failure->exit_code < 0)))
         return rc;
-    out->len--; /* the closing brace; the object has at least one key */
-    return mu_json_raw(out, TRAITS);
+    t = begin(out);
+    if (has_file(failure))
+        t.buf.len--; /* the closing brace; the object has at least one key */
+    else
+        mu_text_add(&t, NO_DATA);
+    mu_text_add(&t, has_file(failure) || traits ? TRAITS : "}");
+    return finish(&t, out);
 }
 
 /* ---- The box ---- */
@@ -191,50 +176,50 @@ static size_t widest(size_t width, struct mu_slice lines)
     return width;
 }
 
-static void put_time(struct text *t, int64_t time_s)
+static void put_time(struct mu_text *t, int64_t time_s)
 {
     time_t time = (time_t)time_s;
     struct tm parts;
 
     if (localtime_r(&time, &parts) == NULL)
-        put(t, NOT_AVAILABLE);
+        mu_text_add(t, NOT_AVAILABLE);
     else
-        put(t, "%04d-%02d-%02d_%02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
-            parts.tm_min, parts.tm_sec);
+        mu_text_add(t, "%04d-%02d-%02d_%02d:%02d:%02d", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                    parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-static void put_exit_code(struct text *t, const struct mu_report *report, const struct mu_failure *f)
+static void put_exit_code(struct mu_text *t, const struct mu_report *report, const struct mu_failure *f)
 {
     const char *name = f->exit_code < 0 ? mu_report_signal_name(-f->exit_code) : NOT_AVAILABLE;
 
-    put(t, "\n  exitcode  : %d (pid: %ld)", f->exit_code, (long)f->pid);
+    mu_text_add(t, "\n  exitcode  : %d (pid: %ld)", f->exit_code, (long)f->pid);
     if (report->signal_names)
-        put(t, " ");
+        mu_text_add(t, " ");
     if (report->signal_names && strcmp(name, NOT_AVAILABLE) != 0)
-        put(t, " (%s)", name);
+        mu_text_add(t, " (%s)", name);
 }
 
-static void put_failure(struct text *t, const struct mu_report *report, size_t index)
+static void put_failure(struct mu_text *t, const struct mu_report *report, size_t index)
 {
     const struct mu_failure *f = &report->failures[index];
 
-    put(t, "[%zu]:\n  time      : ", index);
+    mu_text_add(t, "[%zu]:\n  time      : ", index);
     put_time(t, mu_failure_time_s(f));
-    put(t, "\n  host      : %s", report->host);
-    put(t, "\n  rank      : %" PRId64 " (local_rank: %" PRId64 ")", f->rank, f->local_rank);
+    mu_text_add(t, "\n  host      : %s", report->host);
+    mu_text_add(t, "\n  rank      : %" PRId64 " (local_rank: %" PRId64 ")", f->rank, f->local_rank);
     put_exit_code(t, report, f);
-    put(t, "\n  error_file: %s", has_file(f) ? f->error_path : NOT_AVAILABLE);
-    put(t, "\n  traceback : ");
+    mu_text_add(t, "\n  error_file: %s", has_file(f) ? f->error_path : NOT_AVAILABLE);
+    mu_text_add(t, "\n  traceback : ");
     if (has_file(f) && f->error->structured)
         put_visible(t, f->error->traceback, "  "); /* Python indents after the last line end as well */
     else
         put_message(t, f);
-    put(t, "\n");
+    mu_text_add(t, "\n");
 }
 
 /* Failures and root cause, each in a buffer of its own: the border above them is as wide as the widest line. */
 struct sections {
-    struct mu_buf others, root;
+    struct mu_text others, root;
     size_t width;
 };
 
@@ -243,40 +228,42 @@ static int write_sections(const struct mu_report *report, struct sections *s)
     size_t first = mu_failure_first(report->failures, report->count);
 
     for (size_t i = 0; i < report->count; i++) {
-        struct text t = { .out = i == first ? &s->root : &s->others };
-        size_t from = t.out->len;
+        struct mu_text *t = i == first ? &s->root : &s->others;
+        size_t from = t->buf.len;
 
-        put_failure(&t, report, i);
-        if (t.rc < 0)
-            return t.rc;
-        s->width = widest(s->width, mu_slice(t.out->data + from, t.out->len - from));
+        put_failure(t, report, i);
+        if (t->failed < 0)
+            return t->failed;
+        s->width = widest(s->width, mu_slice(t->buf.data + from, t->buf.len - from));
     }
     return 0;
 }
 
 int mu_report_write_box(const struct mu_report *report, struct mu_buf *out)
 {
-    struct sections s = { .width = width_of(report->job, strlen(report->job)) + strlen(" FAILED") };
-    struct text t = { .out = out };
+    struct sections s = { .others = { .len_max = MU_REPORT_BYTES_MAX },
+                          .root = { .len_max = MU_REPORT_BYTES_MAX },
+                          .width = width_of(report->job, strlen(report->job)) + strlen(" FAILED") };
+    struct mu_text t = begin(out);
 
-    t.rc = write_sections(report, &s);
+    t.failed = write_sections(report, &s);
     if (s.width > BORDER_MAX)
         s.width = BORDER_MAX;
-    put(&t, ERROR_CLASS);
+    mu_text_add(&t, ERROR_CLASS);
     put_repeated(&t, '=', s.width);
-    put(&t, "%s FAILED\n", report->job);
+    mu_text_add(&t, "%s FAILED\n", report->job);
     put_repeated(&t, '-', s.width);
-    put(&t, "Failures:\n");
+    mu_text_add(&t, "Failures:\n");
     if (report->count == 1)
-        put(&t, "  <NO_OTHER_FAILURES>\n");
-    put_bytes(&t, s.others.data, s.others.len);
+        mu_text_add(&t, "  <NO_OTHER_FAILURES>\n");
+    mu_text_add_bytes(&t, s.others.buf.data, s.others.buf.len);
     put_repeated(&t, '-', s.width);
-    put(&t, "Root Cause (first observed failure):\n");
-    put_bytes(&t, s.root.data, s.root.len);
+    mu_text_add(&t, "Root Cause (first observed failure):\n");
+    mu_text_add_bytes(&t, s.root.buf.data, s.root.buf.len);
     put_repeated(&t, '=', s.width);
-    mu_buf_done(&s.others);
-    mu_buf_done(&s.root);
-    return t.rc;
+    mu_text_done(&s.others);
+    mu_text_done(&s.root);
+    return finish(&t, out);
 }
 
 /* ---- The line ---- */
@@ -292,7 +279,7 @@ static struct mu_slice cut(struct mu_slice text, size_t len_max)
 }
 
 /* On one line: control characters become blanks, and several blanks become one. */
-static void put_flat(struct text *t, struct mu_slice text)
+static void put_flat(struct mu_text *t, struct mu_slice text)
 {
     bool blank = true;
 
@@ -304,7 +291,7 @@ static void put_flat(struct text *t, struct mu_slice text)
         if (!is_blank)
             put_visible_character(t, text.data, len);
         else if (!blank && text.len > 1)
-            put(t, " ");
+            mu_text_add(t, " ");
         blank = is_blank;
         text = mu_slice(text.data + step, text.len - step);
     }
@@ -347,7 +334,7 @@ static struct mu_slice last_line(struct mu_slice text)
 }
 
 /* What the worker said: the message of its error file, or else the last line of its stderr. */
-static void put_last_words(struct text *t, const struct mu_failure *f)
+static void put_last_words(struct mu_text *t, const struct mu_failure *f)
 {
     struct mu_slice words = has_message(f) ? trim(mu_slice_str(f->error->message)) : mu_slice("", 0);
 
@@ -355,23 +342,23 @@ static void put_last_words(struct text *t, const struct mu_failure *f)
         words = last_line(has_message(f) ? mu_slice_str(f->error->traceback) : f->last_stderr);
     if (words.len == 0)
         return;
-    put(t, ": ");
+    mu_text_add(t, ": ");
     put_flat(t, cut(words, MU_REPORT_DETAIL_MAX));
 }
 
-static void put_how(struct text *t, const struct mu_failure *f)
+static void put_how(struct mu_text *t, const struct mu_failure *f)
 {
     if (f->exit_code >= 0)
-        put(t, "exit code %d", f->exit_code);
+        mu_text_add(t, "exit code %d", f->exit_code);
     else if (strcmp(mu_report_signal_name(-f->exit_code), NOT_AVAILABLE) == 0)
-        put(t, "killed by signal %d", -f->exit_code);
+        mu_text_add(t, "killed by signal %d", -f->exit_code);
     else
-        put(t, "killed by %s", mu_report_signal_name(-f->exit_code));
+        mu_text_add(t, "killed by %s", mu_report_signal_name(-f->exit_code));
     if (f->out_of_memory)
-        put(t, " (out of memory)");
+        mu_text_add(t, " (out of memory)");
 }
 
-static void put_problems(struct text *t, const struct mu_report *report)
+static void put_problems(struct mu_text *t, const struct mu_report *report)
 {
     size_t said = 0, kept_back = 0;
 
@@ -385,36 +372,38 @@ static void put_problems(struct text *t, const struct mu_report *report)
             continue;
         }
         put_flat(t, mu_slice_str(error->problem));
-        put(t, "\n");
+        mu_text_add(t, "\n");
     }
     if (kept_back > 0)
-        put(t, "error files of %zu more workers are not used\n", kept_back);
+        mu_text_add(t, "error files of %zu more workers are not used\n", kept_back);
 }
 
 int mu_failure_write_line(const struct mu_failure *f, const char *host, struct mu_buf *out)
 {
-    struct text t = { .out = out };
+    struct mu_text t = begin(out);
 
-    put(&t, "rank %" PRId64 " on ", f->rank);
+    mu_text_add(&t, "rank %" PRId64 " on ", f->rank);
     put_flat(&t, mu_slice_str(host));
-    put(&t, " (local rank %" PRId64 ", ", f->local_rank);
-    put(&t, f->id != NULL ? "id " : "pid ");
+    mu_text_add(&t, " (local rank %" PRId64 ", ", f->local_rank);
+    mu_text_add(&t, f->id != NULL ? "id " : "pid ");
     if (f->id != NULL)
         put_flat(&t, mu_slice_str(f->id));
     else
-        put(&t, "%ld", (long)f->pid);
-    put(&t, ") failed: ");
+        mu_text_add(&t, "%ld", (long)f->pid);
+    mu_text_add(&t, ") failed: ");
     put_how(&t, f);
     put_last_words(&t, f);
-    return t.rc;
+    return finish(&t, out);
 }
 
 int mu_report_write(const struct mu_report *report, struct mu_buf *out)
 {
-    struct text t = { .out = out };
+    struct mu_text t = begin(out);
+    int rc;
 
     put_problems(&t, report);
-    return t.rc < 0 ? t.rc : mu_report_write_box(report, out);
+    rc = finish(&t, out);
+    return rc < 0 ? rc : mu_report_write_box(report, out);
 }
 
 /* ---- Names ---- */

@@ -91,7 +91,7 @@ const struct mu_option mu_rdzv_options[] = {
 
 int mu_cmd_rdzv_say(const char *command, const struct mu_rdzv_visit *visit)
 {
-    if (visit->out.failed || visit->err.failed)
+    if (visit->out.failed != 0 || visit->err.failed != 0)
         return mu_cli_fail(command, "out of memory");
     if (visit->exit_code != MU_EXIT_OK)
         return mu_cli_fail(command, "%.*s", (int)visit->err.buf.len, visit->err.buf.data);

@@ -159,16 +159,16 @@ static enum muster_log_level level_of(const struct run *run, bool scheduled)
 /* While the back end is away, the agent says so itself. */
 static void tell_wait(struct run *run, const struct mu_join_about *about)
 {
-    struct mu_text text = { .failed = false };
+    struct mu_text text = { 0 };
     bool scheduled = false, quiet = run->waiting.state == MU_WAITING_DOWN && !run->terminal;
 
     if (run->terminal)
         mu_waiting_status(&run->waiting, about, uv_now(&run->loop), &text);
     else if (!mu_waiting_tell(&run->waiting, about, uv_now(&run->loop), &text, &scheduled))
         quiet = true;
-    if (!text.failed && !quiet && run->terminal)
+    if (text.failed == 0 && !quiet && run->terminal)
         mu_cli_status(text.buf.data, text.buf.len);
-    else if (!text.failed && !quiet)
+    else if (text.failed == 0 && !quiet)
         mu_log(level_of(run, scheduled), "%.*s", (int)text.buf.len, text.buf.data);
     mu_text_done(&text);
 }

@@ -245,14 +245,14 @@ static int run_list(struct client *client)
         return fail(client, &error);
     if (keys.count > 0)
         qsort(keys.items, keys.count, sizeof keys.items[0], by_bytes);
-    for (size_t i = 0; i < keys.count && !line.failed; i++) {
+    for (size_t i = 0; i < keys.count && line.failed == 0; i++) {
         line.buf.len = 0;
         mu_text_add_plain_slice(&line, mu_slice(keys.items[i].data, keys.items[i].len));
         mu_text_add(&line, "\n");
-        if (!line.failed)
+        if (line.failed == 0)
             (void)fwrite(line.buf.data, 1, line.buf.len, stdout);
     }
-    complete = !line.failed;
+    complete = line.failed == 0;
     mu_text_done(&line);
     muster_values_done(&keys);
     if (!complete)

@@ -33,7 +33,7 @@ static void tell(struct mu_join *join, const struct muster_rdzv_event *told)
 /* A terminal always shows the status; elsewhere there is a line now and then. */
 static void say_status(struct mu_join *join, uint64_t now_ms)
 {
-    struct mu_text line = { .failed = false };
+    struct mu_text line = { 0 };
     bool scheduled = false;
 
     if (join->config.terminal) {
@@ -44,7 +44,8 @@ static void say_status(struct mu_join *join, uint64_t now_ms)
     if (mu_waiting_tell(&join->waiting, &join->config.about, now_ms, &line, &scheduled))
         mu_text_add(scheduled ? &join->notice : &join->info, "%.*s\n", (int)line.buf.len,
                     line.buf.len > 0 ? line.buf.data : "");
-    join->notice.failed |= line.failed;
+    if (line.failed != 0)
+        join->notice.failed = line.failed;
     mu_text_done(&line);
 }
 
@@ -363,12 +364,12 @@ void mu_join_step(struct mu_join *join, const struct mu_join_event *event, struc
     else
         mu_waiting_end(&join->waiting);
     ret->over = join->phase == MU_JOIN_OVER;
-    failed = join->waiting.names.failed || join->waiting.note.failed;
-    join->waiting.names.failed = join->waiting.note.failed = false;
+    failed = join->waiting.names.failed != 0 || join->waiting.note.failed != 0;
+    join->waiting.names.failed = join->waiting.note.failed = 0;
     for (size_t i = 0; i < MU_JOIN_SAID; i++) {
         ret->said[i] = mu_buf_slice(&join->said[i].buf);
-        failed |= join->said[i].failed;
-        join->said[i].failed = false;
+        failed |= join->said[i].failed != 0;
+        join->said[i].failed = 0;
     }
     if (failed)
         out_of_memory(join, ret);

@@ -4,83 +4,31 @@
 #include "base/utf8.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 /* ---- Text ---- */
-
-static void append(struct mu_text *text, const void *bytes, size_t len)
-{
-    if (text->failed || mu_buf_append(&text->buf, bytes, len, SIZE_MAX) < 0)
-        text->failed = true;
-}
-
-void mu_text_add(struct mu_text *text, const char *format, ...)
-{
-    va_list args, again;
-    int len;
-
-    va_start(args, format);
-    va_copy(again, args);
-    len = vsnprintf(NULL, 0, format, args);
-    if (len < 0 || text->failed || mu_buf_reserve(&text->buf, (size_t)len + 1, SIZE_MAX) < 0) {
-        text->failed = true;
-    } else {
-        (void)vsnprintf(text->buf.data + text->buf.len, (size_t)len + 1, format, again);
-        text->buf.len += (size_t)len;
-    }
-    va_end(again);
-    va_end(args);
-}
-
-void mu_text_add_plain_slice(struct mu_text *text, struct mu_slice bytes)
-{
-    for (size_t i = 0; i < bytes.len; i++) {
-        unsigned char byte = (unsigned char)bytes.data[i];
-
-        if (byte == '\\')
-            append(text, "\\\\", 2);
-        else if (byte >= ' ' && byte <= '~')
-            append(text, &byte, 1);
-        else
-            mu_text_add(text, "\\x%02x", byte);
-    }
-}
-
-void mu_text_add_plain(struct mu_text *text, const char *bytes)
-{
-    mu_text_add_plain_slice(text, mu_slice_str(bytes));
-}
-
-void mu_text_add_around(struct mu_text *text, const char *before, const char *plain, const char *after)
-{
-    mu_text_add(text, "%s", before);
-    mu_text_add_plain(text, plain);
-    mu_text_add(text, "%s", after);
-}
 
 void mu_text_add_json(struct mu_text *text, const char *bytes)
 {
     const char *end = bytes + strlen(bytes);
     size_t len;
 
-    append(text, "\"", 1);
+    mu_text_add_bytes(text, "\"", 1);
     for (; bytes < end; bytes += len) {
         unsigned char byte = (unsigned char)*bytes;
 
         len = mu_utf8_len(bytes, (size_t)(end - bytes));
         if (len == 0) {
-            append(text, "\\ufffd", 6);
+            mu_text_add_bytes(text, "\\ufffd", 6);
             len = 1;
         } else if (byte == '"' || byte == '\\') {
             mu_text_add(text, "\\%c", byte);
         } else if (byte < ' ' || byte == 0x7F) {
             mu_text_add(text, "\\u%04x", byte);
         } else {
-            append(text, bytes, len);
+            mu_text_add_bytes(text, bytes, len);
         }
     }
-    append(text, "\"", 1);
+    mu_text_add_bytes(text, "\"", 1);
 }
 
 void mu_text_add_duration(struct mu_text *text, int64_t ms)
@@ -93,12 +41,6 @@ void mu_text_add_duration(struct mu_text *text, int64_t ms)
         mu_text_add(text, "%" PRId64 " min %" PRId64 " s", seconds / 60, seconds % 60);
     else
         mu_text_add(text, "%" PRId64 " h %" PRId64 " min", seconds / 3600, seconds % 3600 / 60);
-}
-
-void mu_text_done(struct mu_text *text)
-{
-    mu_buf_done(&text->buf);
-    text->failed = false;
 }
 
 void mu_text_add_place(struct mu_text *text, const struct mu_join_about *about)
@@ -150,9 +92,9 @@ static void add_node_json(struct mu_text *text, const struct muster_node *node)
         mu_text_add(&plain, "_%" PRId64, node->pid);
     if (node->pid >= 0 && node->local_id >= 0)
         mu_text_add(&plain, "_%" PRId64, node->local_id);
-    append(&plain, "", 1); /* the NUL */
-    if (plain.failed)
-        text->failed = true;
+    mu_text_add_bytes(&plain, "", 1); /* the NUL */
+    if (plain.failed != 0)
+        text->failed = plain.failed;
     else
         mu_text_add_json(text, plain.buf.data);
     mu_text_done(&plain);

@@ -2,29 +2,16 @@
 #ifndef MU_CLI_JOIN_TEXT_H
 #define MU_CLI_JOIN_TEXT_H
 
-#include "base/buf.h"
+#include "base/text.h"
 #include "muster.h"
 
 #define MU_JOIN_NAMES_MAX 8 /* nodes that a line for people names; the others are counted */
 
-/* Text under construction. Zeroed memory is empty. `failed`: there was no memory for a part of it. */
-struct mu_text {
-    struct mu_buf buf;
-    bool failed;
-};
-
-void mu_text_add(struct mu_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Any bytes, as printable ASCII with \xNN for the rest, so that texts from outside cannot disturb a terminal or break a
- * line in two. */
-void mu_text_add_plain(struct mu_text *text, const char *bytes);
-void mu_text_add_plain_slice(struct mu_text *text, struct mu_slice bytes);
-void mu_text_add_around(struct mu_text *text, const char *before, const char *plain, const char *after);
 /* Any bytes as a JSON string, in quotes. What is not UTF-8 becomes U+FFFD. */
 void mu_text_add_json(struct mu_text *text, const char *bytes);
 /* "28 s", "10 min 5 s", "2 h 3 min"; begun seconds count. */
 void mu_text_add_duration(struct mu_text *text, int64_t ms);
 void mu_text_add_nodes(struct mu_text *text, const struct muster_node *nodes, size_t count); /* for people */
-void mu_text_done(struct mu_text *text);
 
 struct mu_join_about { /* borrowed */
     const char *backend, *endpoint, *run_id;

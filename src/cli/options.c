@@ -60,12 +60,12 @@ int mu_cli_flush(const char *command)
 
 int mu_cli_print(const char *command, struct mu_text *text)
 {
-    bool failed = text->failed;
+    int failed = text->failed;
 
     if (text->buf.len > 0)
         (void)fwrite(text->buf.data, 1, text->buf.len, stdout);
     mu_text_done(text);
-    return failed ? mu_cli_fail(command, "%s", muster_error_text(MUSTER_ENOMEM)) : mu_cli_flush(command);
+    return failed != 0 ? mu_cli_fail(command, "%s", muster_error_text(failed)) : mu_cli_flush(command);
 }
 
 int mu_cli_help(const char *command, const char *help)

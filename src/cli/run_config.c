@@ -658,7 +658,7 @@ static int note_binding(struct maker *m, const struct mu_run_binding_news *news)
         mu_text_add(&text, "%slocal rank %" PRId64 " is bound to ", i == 0 ? "" : "\n", i);
         mu_run_bound_text(&text, &m->config->bound[i]);
     }
-    if (text.failed)
+    if (text.failed != 0)
         rc = mu_run_no_memory(m->problem);
     if (rc == 0)
         rc = note(m, MUSTER_LOG_INFO, "%.*s", (int)text.buf.len, text.buf.data);

@@ -71,17 +71,12 @@ struct shown {
 static int add_option(void *ctx, struct mu_slice key, struct mu_slice value, struct muster_error *reterr)
 {
     struct shown *shown = ctx;
-    char *text = NULL;
 
     (void)reterr;
-    if (mu_secret_is_key(key))
-        value = mu_slice_str("***");
-    if (asprintf(&text, "%s%.*s=%.*s", shown->any ? "," : "", (int)key.len, key.data, (int)value.len, value.data) < 0) {
-        shown->out->failed = true;
-        return MUSTER_ENOMEM;
-    }
-    mu_text_add_plain(shown->out, text);
-    free(text);
+    mu_text_add(shown->out, "%s", shown->any ? "," : "");
+    mu_text_add_plain_slice(shown->out, key);
+    mu_text_add(shown->out, "=");
+    mu_text_add_plain_slice(shown->out, mu_secret_is_key(key) ? mu_slice_str("***") : value);
     shown->any = true;
     return 0;
 }
@@ -214,7 +209,7 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
     worker.master_port = is_static ? (uint16_t)port : config->master.port;
     vars = mu_run_environment_own(config, &worker);
     if (vars == NULL) {
-        out->failed = true;
+        out->failed = MUSTER_ENOMEM;
         return;
     }
     for (char **var = vars; *var != NULL; var++) {
@@ -241,6 +236,7 @@ void mu_run_config_text(struct mu_text *out, const struct mu_run_config *config)
     }
     mu_text_add(out, "\nenvironment of the first worker, beside what is inherited, if all nodes come and are alike:\n");
     add_environment(out, config);
-    out->failed = out->failed || argv == NULL;
+    if (argv == NULL)
+        out->failed = MUSTER_ENOMEM;
     free(argv);
 }

@@ -372,7 +372,8 @@ static void add_tcsh_commands(struct mu_text *out, const struct mu_shell_complet
         mu_text_add(out, " \\\n    'p/1/(%.*s)/'", (int)names.buf.len, names.buf.data);
     else if (names.buf.len > 0)
         mu_text_add(out, " \\\n    'n/%s/(%.*s)/'", above->command, (int)names.buf.len, names.buf.data);
-    out->failed = out->failed || names.failed;
+    if (names.failed != 0)
+        out->failed = names.failed;
     mu_text_done(&names);
 }
 

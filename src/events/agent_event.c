@@ -7,79 +7,93 @@
 #include "events/json.h"
 #include "events/record.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 enum { NAME_MAX_BYTES = 64 };
 
 MU_DEFINE_TEXTS(mu_agent_event_state_name, enum mu_agent_event_state, MU_AGENT_EVENTS)
 
-/* One object being written. After the first failure nothing is added any more. */
+/* One object being written. */
 struct writer {
-    struct mu_buf *out;
-    int rc;
+    struct mu_text text;
     bool more; /* a field is there already */
 };
 
-static void key(struct writer *w, const char *name)
-{
-    if (w->rc == 0 && w->more)
-        w->rc = mu_json_raw(w->out, ", ");
-    if (w->rc == 0)
-        w->rc = mu_json_text(w->out, mu_slice_str(name));
-    if (w->rc == 0)
-        w->rc = mu_json_raw(w->out, ": ");
-    w->more = true;
-}
-
 static void raw(struct writer *w, const char *text)
 {
-    if (w->rc == 0)
-        w->rc = mu_json_raw(w->out, text);
+    mu_text_add(&w->text, "%s", text);
 }
 
-static void put_text(struct writer *w, const char *name, const char *value) /* NULL: null */
+static void key(struct writer *w, const char *name)
 {
-    key(w, name);
-    if (w->rc == 0)
-        w->rc = mu_json_text_or_null(w->out, value);
+    mu_text_add(&w->text, "%s\"%s\": ", w->more ? ", " : "", name);
+    w->more = true;
 }
 
 static void put_slice(struct writer *w, const char *name, struct mu_slice value)
 {
     key(w, name);
-    if (w->rc == 0)
-        w->rc = mu_json_text(w->out, value);
+    mu_json_text(&w->text, value);
 }
 
-static void put_count(struct writer *w, const char *name, int64_t value) /* negative: null */
+static void put_text(struct writer *w, const char *name, const char *value) /* NULL: null */
 {
-    key(w, name);
-    if (w->rc == 0)
-        w->rc = mu_json_int_or_null(w->out, value);
+    if (value != NULL) {
+        put_slice(w, name, mu_slice_str(value));
+    } else {
+        key(w, name);
+        raw(w, "null");
+    }
 }
 
 static void put_whole(struct writer *w, const char *name, int64_t value)
 {
     key(w, name);
-    if (w->rc == 0)
-        w->rc = mu_json_int(w->out, value);
+    mu_text_add(&w->text, "%" PRId64, value);
+}
+
+static void put_count(struct writer *w, const char *name, int64_t value) /* negative: null */
+{
+    if (value >= 0)
+        put_whole(w, name, value);
+    else
+        put_text(w, name, NULL);
 }
 
 /* PyTorch writes these of a worker as lists of one. */
 static void put_only(struct writer *w, const char *name, bool known, int64_t value)
 {
     key(w, name);
-    raw(w, "[");
-    if (w->rc == 0)
-        w->rc = known ? mu_json_int(w->out, value) : mu_json_raw(w->out, "null");
-    raw(w, "]");
+    if (known)
+        mu_text_add(&w->text, "[%" PRId64 "]", value);
+    else
+        raw(w, "[null]");
 }
 
 static void put_duration(struct writer *w, double duration_ms)
 {
     key(w, "duration_ms");
-    if (w->rc == 0)
-        w->rc = duration_ms < 0 ? mu_json_raw(w->out, "null") : mu_json_real(w->out, duration_ms);
+    if (duration_ms < 0)
+        raw(w, "null");
+    else
+        mu_json_real(&w->text, duration_ms);
+}
+
+/* Gives the bytes back to the caller. */
+static int finish(struct writer *w, const char *end, struct mu_buf *out)
+{
+    raw(w, end);
+    *out = w->text.buf;
+    return w->text.failed;
+}
+
+static struct writer begin(struct mu_buf *out)
+{
+    struct writer w = { .text = { .buf = *out, .len_max = MU_JSON_BYTES_MAX } };
+
+    raw(&w, "{");
+    return w;
 }
 
 static void put_text_number(struct writer *w, const char *name, int64_t value)
@@ -100,10 +114,9 @@ static void put_text_real(struct writer *w, const char *name, double value)
 
 static int write_inner(const struct mu_agent_event *event, struct mu_buf *out)
 {
-    struct writer w = { .out = out };
     const struct mu_event_worker *worker = event->worker;
+    struct writer w = begin(out);
 
-    raw(&w, "{");
     put_count(&w, "group_world_size", event->agent->group_world_size);
     put_text(&w, "entry_point", event->agent->entry_point);
     if (worker != NULL) {
@@ -113,15 +126,13 @@ static int write_inner(const struct mu_agent_event *event, struct mu_buf *out)
         put_only(&w, "exit_code", worker->has_failed, worker->exit_code);
         put_only(&w, "worker_pid", worker->has_failed && worker->pid > 0, worker->pid);
     }
-    raw(&w, "}");
-    return w.rc;
+    return finish(&w, "}", out);
 }
 
 static int write_inner_timer(const struct mu_timer_event *event, struct mu_buf *out)
 {
-    struct writer w = { .out = out };
+    struct writer w = begin(out);
 
-    raw(&w, "{");
     put_text(&w, "watchdog_event", event->name);
     if (event->has_timer) {
         put_text_number(&w, "worker_pid", event->pid);
@@ -129,8 +140,7 @@ static int write_inner_timer(const struct mu_timer_event *event, struct mu_buf *
         put_text_real(&w, "expiration_time", event->expiration_s);
         put_text_number(&w, "signal", event->signal);
     }
-    raw(&w, "}");
-    return w.rc;
+    return finish(&w, "}", out);
 }
 
 /* The fields of all kinds of events, without the end of the line: a field may follow. PyTorch always writes 0 for the
@@ -139,7 +149,6 @@ static void put_event(struct writer *w, const char *name, int64_t timestamp_ms, 
                       const struct mu_event_agent *agent, const struct mu_event_worker *worker, const char *raw_error,
                       struct mu_slice inner)
 {
-    raw(w, "{");
     put_text(w, "name", name);
     put_text(w, "source", worker != NULL ? "WORKER" : "AGENT");
     put_whole(w, "timestamp", timestamp_ms);
@@ -169,34 +178,33 @@ int mu_agent_event_write(const struct mu_agent_event *event, struct mu_buf *out)
 {
     char name[NAME_MAX_BYTES];
     struct mu_buf inner = { 0 };
-    struct writer w = { .out = out, .rc = write_inner(event, &inner) };
+    int rc = write_inner(event, &inner);
+    struct writer w = begin(out);
 
     name_of(event, name);
     put_event(&w, name, event->timestamp_ms, mu_agent_event_state_name(event->state), event->agent, event->worker,
               event->raw_error, mu_buf_slice(&inner));
     put_duration(&w, event->duration_ms);
-    raw(&w, "}}");
     mu_buf_done(&inner);
-    return w.rc;
+    return finish(&w, "}}", out) < 0 ? w.text.failed : rc;
 }
 
 /* These have no duration at all. */
 int mu_timer_event_write(const struct mu_timer_event *event, struct mu_buf *out)
 {
     struct mu_buf inner = { 0 };
-    struct writer w = { .out = out, .rc = write_inner_timer(event, &inner) };
+    int rc = write_inner_timer(event, &inner);
+    struct writer w = begin(out);
 
     put_event(&w, event->name, event->timestamp_ms, "RUNNING", event->agent, NULL, NULL, mu_buf_slice(&inner));
-    raw(&w, "}}");
     mu_buf_done(&inner);
-    return w.rc;
+    return finish(&w, "}}", out) < 0 ? w.text.failed : rc;
 }
 
 int mu_rdzv_event_write(const struct muster_event_record *record, struct mu_buf *out)
 {
-    struct writer w = { .out = out };
+    struct writer w = begin(out);
 
-    raw(&w, "{");
     put_text(&w, "name", record->name);
     put_text(&w, "run_id", record->run_id);
     put_text(&w, "message", record->message);
@@ -207,8 +215,7 @@ int mu_rdzv_event_write(const struct muster_event_record *record, struct mu_buf 
     put_count(&w, "rank", record->rank);
     put_count(&w, "local_id", record->local_id);
     put_text(&w, "error_trace", record->error != NULL ? record->error : "");
-    raw(&w, "}");
-    return w.rc;
+    return finish(&w, "}", out);
 }
 
 static enum muster_node_state node_state_of(enum mu_agent_event_state state)

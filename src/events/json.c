@@ -11,16 +11,6 @@
 
 enum { REPLACEMENT = 0xFFFD, DIGITS_MAX = 20 };
 
-static int put(struct mu_buf *out, const char *bytes, size_t len)
-{
-    return mu_buf_append(out, bytes, len, MU_JSON_BYTES_MAX);
-}
-
-int mu_json_raw(struct mu_buf *out, const char *text)
-{
-    return put(out, text, strlen(text));
-}
-
 /* The character at `*at`, which moves on. */
 static uint32_t next_character(struct mu_slice text, size_t *at)
 {
@@ -31,20 +21,17 @@ static uint32_t next_character(struct mu_slice text, size_t *at)
     return len == 0 ? REPLACEMENT : mu_utf8_point(from, len);
 }
 
-static int put_character(struct mu_buf *out, uint32_t c)
+static void put_character(struct mu_text *out, uint32_t c)
 {
     static const char special[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
     const char *found = c > 0 && c < 0x80 ? strchr(special, (int)c) : NULL;
-    char escape[16];
 
     if (found != NULL)
-        return put(out, (char[]){ '\\', letters[found - special] }, 2);
-    if (c < 0x10000)
-        return put(out, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04" PRIx32, c));
-    c -= 0x10000;
-    return put(out, escape,
-               (size_t)snprintf(escape, sizeof escape, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD800 + (c >> 10),
-                                0xDC00 + (c & 0x3FF)));
+        mu_text_add(out, "\\%c", letters[found - special]);
+    else if (c < 0x10000)
+        mu_text_add(out, "\\u%04" PRIx32, c);
+    else
+        mu_text_add(out, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
 }
 
 static bool is_plain(char c)
@@ -52,41 +39,24 @@ static bool is_plain(char c)
     return c >= ' ' && c <= '~' && c != '"' && c != '\\';
 }
 
-int mu_json_text(struct mu_buf *out, struct mu_slice text)
+void mu_json_text(struct mu_text *out, struct mu_slice text)
 {
     size_t at = 0;
-    int rc = put(out, "\"", 1);
 
-    while (rc == 0 && at < text.len) {
+    mu_text_add(out, "\"");
+    while (out->failed == 0 && at < text.len) {
         size_t plain = at;
 
         while (plain < text.len && is_plain(text.data[plain]))
             plain++;
         if (plain > at) {
-            rc = put(out, text.data + at, plain - at);
+            mu_text_add_bytes(out, text.data + at, plain - at);
             at = plain;
         } else {
-            rc = put_character(out, next_character(text, &at));
+            put_character(out, next_character(text, &at));
         }
     }
-    return rc < 0 ? rc : put(out, "\"", 1);
-}
-
-int mu_json_text_or_null(struct mu_buf *out, const char *text)
-{
-    return text != NULL ? mu_json_text(out, mu_slice_str(text)) : put(out, "null", 4);
-}
-
-int mu_json_int(struct mu_buf *out, int64_t value)
-{
-    char text[MU_JSON_REAL_MAX];
-
-    return put(out, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
-}
-
-int mu_json_int_or_null(struct mu_buf *out, int64_t value)
-{
-    return value >= 0 ? mu_json_int(out, value) : put(out, "null", 4);
+    mu_text_add(out, "\"");
 }
 
 /* The fewest digits that read back as the same number, and the power of ten of the first of them. Works with the
@@ -138,14 +108,10 @@ void mu_json_real_repr(double value, char ret_text[MU_JSON_REAL_MAX])
     lay_out(digits, power, signbit(value) ? "-" : "", ret_text);
 }
 
-int mu_json_real(struct mu_buf *out, double value)
+void mu_json_real(struct mu_text *out, double value)
 {
     char text[MU_JSON_REAL_MAX];
 
-    if (isnan(value))
-        return mu_json_raw(out, "NaN");
-    if (isinf(value))
-        return mu_json_raw(out, value < 0 ? "-Infinity" : "Infinity");
     mu_json_real_repr(value, text);
-    return mu_json_raw(out, text);
+    mu_text_add(out, "%s", isnan(value) ? "NaN" : !isinf(value) ? text : value < 0 ? "-Infinity" : "Infinity");
 }
