@@ -131,8 +131,7 @@ static int check(const struct muster_worker_spec *spec, struct mu_spec *ret_pars
         return rc;
     mu_signals_parse(&ret_parsed->signals, spec->signals != NULL ? spec->signals : "");
     if (ret_parsed->signals.skipped[0] != '\0')
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "worker spec: signals has what is no signal, or none that can be handled: %s",
+        return mu_fail(reterr, MUSTER_EINVAL, "worker spec: signals: unknown, or cannot be handled: %s",
                        ret_parsed->signals.skipped);
     rc = check_not_negative("shutdown_timeout_ms", spec->shutdown_timeout_ms, reterr);
     if (rc == 0)

@@ -84,8 +84,9 @@ static void kill_process(struct mu_watchdog *w, const struct mu_timer *timer)
     if (handle < 0 && errnum == ESRCH) /* gone already: as good as killed */
         return;
     if (!w->config.is_ours(w->config.ctx, timer->pid)) {
-        (void)mu_fail(&error, MUSTER_EINVAL, "timer '%s': process %d is not of a worker of ours; not signalled",
-                      timer->scope, (int)timer->pid);
+        (void)mu_fail(&error, MUSTER_EINVAL,
+                      "timer '%s': process %d does not belong to a worker of this node; not signalled", timer->scope,
+                      (int)timer->pid);
     } else {
         errnum = send_signal(handle, timer->pid, timer->signal);
         if (errnum != 0 && errnum != ESRCH)

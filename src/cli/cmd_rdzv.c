@@ -167,7 +167,7 @@ static int check(const struct asked *asked, int count)
     const char *backend = asked->words.backend, *command = asked->words.command;
 
     if (count != verbs[asked->verb].operands_count)
-        return mu_cli_usage(command, "it takes %s", verbs[asked->verb].operands);
+        return mu_cli_usage(command, "expected %s", verbs[asked->verb].operands);
     if (asked->verb == CLOSE && asked->round >= 0)
         return mu_cli_usage(command, "option '--round' is for get and set: closing ends all rounds");
     if (asked->verb == CLOSE && strcmp(backend, "static") == 0)

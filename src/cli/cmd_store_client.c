@@ -164,7 +164,7 @@ static bool parse_i64(const char *text, int64_t *ret_number)
 static int prepare_add(struct client *client)
 {
     if (!parse_i64(client->operands[1], &client->number))
-        return mu_cli_usage(client->command, "'%s' must be a whole number of 64 bits", client->operands[1]);
+        return mu_cli_usage(client->command, "'%s' must be a whole number that fits in 64 bits", client->operands[1]);
     return MU_EXIT_OK;
 }
 

@@ -205,9 +205,9 @@ static void staying_told(struct mu_join *join, const struct muster_rdzv_event *t
 
 static void could_not_leave(struct mu_join *join, const struct muster_error *error)
 {
-    mu_text_add(&join->warning, "could not leave in good order: ");
+    mu_text_add(&join->warning, "could not leave cleanly: ");
     mu_text_add_error(&join->warning, &join->config.about, error);
-    mu_text_add(&join->warning, "; the other members, if any, will miss its heartbeats\n");
+    mu_text_add(&join->warning, "; other members will notice when its heartbeats stop\n");
     over(join);
 }
 

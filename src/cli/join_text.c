@@ -168,7 +168,7 @@ static void people_lost(struct mu_text *out, const struct muster_rdzv_event *eve
 
 static void people_waiting(struct mu_text *out, const struct muster_rdzv_event *event)
 {
-    mu_text_add(out, event->count == 1 ? "%" PRId64 " node waits to get in; " : "%" PRId64 " nodes wait to get in; ",
+    mu_text_add(out, event->count == 1 ? "%" PRId64 " node wants to join; " : "%" PRId64 " nodes want to join; ",
                 event->count);
     add_round(out, event->round);
     mu_text_add(out, " has to end first\n");

@@ -302,7 +302,7 @@ static const char *take_value(const struct mu_option *option, void *values, cons
     case MU_OPTION_LIST:
         list = at;
         if (list->count == MU_OPTION_LIST_MAX)
-            return "given less often";
+            return "given at most 64 times";
         list->items[list->count++] = text;
         return NULL;
     }

@@ -427,7 +427,7 @@ static int take_signals(struct maker *m)
     mu_signals_parse(&config->signals, config->signals_text);
     if (config->signals.skipped[0] == '\0')
         return 0;
-    return note(m, MUSTER_LOG_WARNING, "--signals-to-handle: skipped, for they are unknown or cannot be handled: %s",
+    return note(m, MUSTER_LOG_WARNING, "--signals-to-handle: skipped (unknown, or cannot be handled): %s",
                 config->signals.skipped);
 }
 
@@ -751,7 +751,8 @@ static int take_health_port(struct maker *m)
     if (text == NULL)
         return 0;
     if (!mu_number_int(text, &port) || port < 0 || port > UINT16_MAX)
-        return note(m, MUSTER_LOG_INFO, "TORCHELASTIC_HEALTH_CHECK_PORT=%s is no port; there is no health check", text);
+        return note(m, MUSTER_LOG_INFO, "TORCHELASTIC_HEALTH_CHECK_PORT=%s is not a port; the health check is off",
+                    text);
     m->config->health_port = (int)port;
     return take_health_hosts(m);
 }

@@ -126,7 +126,7 @@ static void say_errnum(struct mu_console *console)
     if (console->errnum == 0 || console->errnum_said)
         return;
     console->errnum_said = true;
-    mu_log(MUSTER_LOG_WARNING, "%s: %s; workers go on, but what they say is not shown there", console->name,
+    mu_log(MUSTER_LOG_WARNING, "%s: %s; workers go on, but their output is no longer shown there", console->name,
            strerror(console->errnum));
 }
 
@@ -765,8 +765,7 @@ static void finish(struct mu_console *console)
     count_dropped(console, 0, console->in_flight);
     console->in_flight = 0;
     if (left > 0)
-        mu_log(MUSTER_LOG_WARNING, "%s does not take what it is given: the last %zu bytes were not shown",
-               console->name, left);
+        mu_log(MUSTER_LOG_WARNING, "%s is not being read: the last %zu bytes were not shown", console->name, left);
     say(console, true);
     assert(mu_list_empty(&console->sources));
     close_handles(console);

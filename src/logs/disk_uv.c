@@ -138,7 +138,7 @@ int mu_disk_start(struct uv_loop_s *loop, const struct mu_disk_config *config, s
     if (rc < 0) {
         (void)mu_filethread_free(disk->thread);
         free(disk);
-        return mu_fail_errno(reterr, -rc, "make what wakes the loop");
+        return mu_fail_errno(reterr, -rc, "make a wake-up for the loop");
     }
     (void)uv_timer_init(loop, &disk->look);
     disk->rang.data = disk->look.data = disk;

@@ -191,8 +191,8 @@ void mu_logfile_lose(struct mu_logfile *file, size_t bytes, int errnum)
     if (file->why != 0)
         return;
     file->why = errnum;
-    mu_log(MUSTER_LOG_WARNING, "write '%s': %s; the worker goes on, but what it says is lost there", file->path,
-           reason(errnum));
+    mu_log(MUSTER_LOG_WARNING, "write '%s': %s; the worker goes on, but its output is missing from that file",
+           file->path, reason(errnum));
 }
 
 /* While the file system is silent, there is room for the amount at which a writer would wait, and no more. */

@@ -186,7 +186,7 @@ static int take_file(struct mu_logs *logs, struct wanted *item, char path[static
     if (!is_full(item->errnum))
         return mu_fail_errno(reterr, item->errnum, "create '%s'", path);
     if (!logs->full_said)
-        mu_log(MUSTER_LOG_WARNING, "create '%s': %s; workers go on, but what they say is not kept in files", path,
+        mu_log(MUSTER_LOG_WARNING, "create '%s': %s; workers go on, but their output is not kept in files", path,
                strerror(item->errnum));
     logs->full_said = true;
     return 0;
@@ -785,8 +785,9 @@ static void end_pipes(struct mu_logs *logs)
                 mu_tee_drain(tee);
             if (tee == NULL || mu_tee_has_ended(tee))
                 continue;
-            mu_log(MUSTER_LOG_WARNING, "a process that outlives local rank %u holds its %s; it is not read any more",
-                   (unsigned)i, kinds[kind].name);
+            mu_log(MUSTER_LOG_WARNING,
+                   "a process that local rank %u left behind holds its %s open; muster stops reading it", (unsigned)i,
+                   kinds[kind].name);
             logs->final.pipes_open++;
             mu_tee_end(tee);
         }

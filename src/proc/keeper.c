@@ -285,7 +285,8 @@ static void say_killed(struct keeper *k)
 static void say_stuck(struct keeper *k, const struct mu_children *left)
 {
     char text[768];
-    size_t used = (size_t)snprintf(text, sizeof text, "these did not end after SIGKILL and are given up:"), named = 0;
+    size_t used = (size_t)snprintf(text, sizeof text, "these processes did not end after SIGKILL; giving up on them:"),
+           named = 0;
 
     for (size_t i = 0; i < left->count && named < NAMED_MAX && used < sizeof text; i++) {
         const struct mu_child *child = &left->items[i];
@@ -336,7 +337,7 @@ static _Noreturn void keep(struct keeper *k)
     if (k->end.si_code == CLD_EXITED)
         _exit(k->end.si_status);
     if (k->killed_count == 0 && k->end.si_status == SIGKILL)
-        say(k, "the agent was killed by SIGKILL; nothing of it is left");
+        say(k, "the agent was killed by SIGKILL; none of its processes are left");
     (void)mu_wills_send(k->wills, mu_clock_ms() + MU_WILLS_SEND_MS);
     mu_die_of(k->end.si_status);
 }

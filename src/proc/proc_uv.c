@@ -112,7 +112,8 @@ static void check_worker(struct mu_group_worker *w)
                                     * success */
         info.si_status = SIGKILL;
         w->reaped = true;
-        mu_log(MUSTER_LOG_ERROR, "process %d was waited for by somebody else; its exit code is lost", (int)w->pid);
+        mu_log(MUSTER_LOG_ERROR, "process %d was reaped by another part of this program; its exit code is lost",
+               (int)w->pid);
     } else if (info.si_pid == 0) {
         return;
     }

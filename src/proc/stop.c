@@ -119,7 +119,8 @@ static void enter_done(struct mu_stop *stop, const struct mu_stop_event *event, 
     stop->state = MU_STOP_DONE;
     keep_left(stop, event, true);
     if (stop->left_count > 0 || stop->hidden) {
-        int used = snprintf(stop->text, sizeof stop->text, "these did not end after SIGKILL and are given up: ");
+        int used =
+            snprintf(stop->text, sizeof stop->text, "these processes did not end after SIGKILL; giving up on them: ");
 
         say_left(stop, (size_t)used, out);
     }

@@ -349,7 +349,7 @@ static void closing_waits_only_so_long(void **state)
         close_console(s, 20);
         TURN_UNTIL(&s->loop, -1, s->closed);
         s->closed = false;
-        assert_said("standard output does not take what it is given: the last ");
+        assert_said("standard output is not being read: the last ");
         far_end_close(&s->far);
     }
 }

@@ -250,8 +250,8 @@ static void leaving_does_not_take_for_ever(void **state)
     at(s, 20);
     assert_string_equal(at(s, 20 + MU_JOIN_LEAVE_MS - 1), "");
     assert_string_equal(at(s, 20 + MU_JOIN_LEAVE_MS),
-                        "warning could not leave in good order: no answer within 2 s (c10d at n1:1); the other "
-                        "members, if any, will miss its heartbeats\n[over]");
+                        "warning could not leave cleanly: no answer within 2 s (c10d at n1:1); "
+                        "other members will notice when its heartbeats stop\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
 
@@ -263,9 +263,8 @@ static void leaving_a_store_that_is_away_says_since_when(void **state)
     joined(s, 20, 2);
     is(s, 1020, MUSTER_RDZV_BACKEND_DOWN);
     at(s, 5020);
-    assert_string_equal(at(s, 7020),
-                        "warning could not leave in good order: the store has been away for 6 s (c10d at n1:1); "
-                        "the other members, if any, will miss its heartbeats\n[over]");
+    assert_string_equal(at(s, 7020), "warning could not leave cleanly: the store has been away for 6 s (c10d at n1:1); "
+                                     "other members will notice when its heartbeats stop\n[over]");
 }
 
 static void a_leave_that_fails_is_told_and_is_no_error(void **state)
@@ -275,10 +274,9 @@ static void a_leave_that_fails_is_told_and_is_no_error(void **state)
     start(s, 0, false, false);
     joined(s, 20, 1);
     at(s, 20);
-    assert_string_equal(
-        failed(s, 30, MUSTER_ERDZV_CONNECTION),
-        "warning could not leave in good order: no luck (c10d at n1:1); the other members, if any, will "
-        "miss its heartbeats\n[over]");
+    assert_string_equal(failed(s, 30, MUSTER_ERDZV_CONNECTION),
+                        "warning could not leave cleanly: no luck (c10d at n1:1); "
+                        "other members will notice when its heartbeats stop\n[over]");
     assert_int_equal(s->join.exit_code, 0);
 }
 
@@ -302,7 +300,7 @@ static void a_member_tells_what_happens_until_its_time_is_over(void **state)
 
     start(s, 5000, false, false);
     joined(s, 20, 2);
-    assert_string_equal(is(s, 30, MUSTER_RDZV_WAITING), "out 1 node waits to get in; round 0 has to end first\n");
+    assert_string_equal(is(s, 30, MUSTER_RDZV_WAITING), "out 1 node wants to join; round 0 has to end first\n");
     assert_string_equal(is(s, 40, MUSTER_RDZV_PEERS_LOST), "out lost n2 (pid 7): it has left round 0, or is dead\n");
     assert_string_equal(is(s, 50, MUSTER_RDZV_CLOSED),
                         "out closed: nobody can join 'job' any more; its members may go on\n");

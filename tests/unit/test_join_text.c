@@ -155,9 +155,9 @@ static void people_are_told_what_happens_to_a_member(void **state)
     struct muster_rdzv_event event = { .type = MUSTER_RDZV_WAITING, .round = 3, .count = 1, .nodes = nodes };
 
     (void)state;
-    assert_string_equal(people(&event), "1 node waits to get in; round 3 has to end first\n");
+    assert_string_equal(people(&event), "1 node wants to join; round 3 has to end first\n");
     event.count = 2;
-    assert_string_equal(people(&event), "2 nodes wait to get in; round 3 has to end first\n");
+    assert_string_equal(people(&event), "2 nodes want to join; round 3 has to end first\n");
     event.type = MUSTER_RDZV_PEERS_LOST;
     event.nodes_count = 1;
     assert_string_equal(people(&event), "lost node1 (pid 11): it has left round 3, or is dead\n");

@@ -427,7 +427,7 @@ static void a_killed_agent_without_leftovers_is_said_too(void **state)
     assert_int_equal(end(s), -SIGKILL);
     assert_int_equal(family_count(s->mark), 0);
     assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS));
-    assert_string_equal(s->line, "launcher: the agent was killed by SIGKILL; nothing of it is left");
+    assert_string_equal(s->line, "launcher: the agent was killed by SIGKILL; none of its processes are left");
 }
 
 /* It begins to clean up when the last one is gone whom it served, and takes longer than anybody else may. */
@@ -513,7 +513,7 @@ static void whoever_is_below_one_that_cannot_be_killed_is_killed(void **state)
     assert_int_equal(count, 1);
     assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS)); /* what was killed */
     assert_true(family_read_line(s->err, s->line, sizeof s->line, LONG_MS));
-    (void)snprintf(text, sizeof text, "given up: %d (", (int)workers.items[0].pid);
+    (void)snprintf(text, sizeof text, "giving up on them: %d (", (int)workers.items[0].pid);
     assert_non_null(strstr(s->line, text));
     assert_non_null(strstr(s->line, "state D)"));
     assert_null(strchr(strchr(s->line, ')'), '(')); /* nobody else */

@@ -485,7 +485,7 @@ static void a_process_that_outlives_its_worker_is_not_waited_for_long(void **sta
     assert_int_equal(mu_logs_stats(s->logs).pipes_open, 1);
     finish(s);
     assert_int_equal(s->stats.pipes_open, 1);
-    assert_said("a process that outlives local rank 0 holds its standard output; it is not read any more");
+    assert_said("a process that local rank 0 left behind holds its standard output open; muster stops reading it");
     assert_string_equal(far_end_text(&s->out), "[default0]:worker 0\n[default0]:its child 0\n");
     (void)close(grandchild_in[1]);
     (void)close(grandchild_in[0]);

@@ -318,8 +318,8 @@ static void the_unkillable_are_named_after_a_while(void **state)
         now_ms = mu_stop_deadline_ms(&s->stop);
         (void)passes(s, now_ms, "w0D w1Z");
     }
-    assert_string_equal(s->trace,
-                        "say \"these did not end after SIGKILL and are given up: 100 (prog, state D)\", done");
+    assert_string_equal(
+        s->trace, "say \"these processes did not end after SIGKILL; giving up on them: 100 (prog, state D)\", done");
     assert_in_range(now_ms, 1000 + MU_STOP_STUCK_MS, 1000 + MU_STOP_STUCK_MS + 400);
     assert_int_equal(s->stop.left_count, 1);
 }
@@ -366,8 +366,9 @@ static void whoever_is_below_the_unkillable_is_killed_and_waited_for(void **stat
     assert_string_equal(passes(s, 5900, "w0D b bZ"), "children 9, below 9");
     assert_string_equal(now_are(s, 6100, "w0D bZ bZ"), ""); /* only now there is nobody else */
     looks_until(s, 11100, "w0D bZ bZ");
-    assert_string_equal(passes(s, 11100, "w0D bZ bZ"),
-                        "say \"these did not end after SIGKILL and are given up: 100 (prog, state D)\", done");
+    assert_string_equal(
+        passes(s, 11100, "w0D bZ bZ"),
+        "say \"these processes did not end after SIGKILL; giving up on them: 100 (prog, state D)\", done");
 }
 
 static void whoever_is_below_what_is_not_ours_to_kill_is_killed_before_that_is_given_up(void **state)
@@ -453,8 +454,9 @@ static void those_who_cannot_be_seen_are_said(void **state)
     assert_string_equal(now_are(s, 10, "w0Z ?"), "");
     (void)passes(s, 1010, "w0Z ?");
     looks_until(s, 6020, "w0Z ?");
-    assert_string_equal(passes(s, 6020, "w0Z ?"), "say \"these did not end after SIGKILL and are given up: some that "
-                                                  "cannot be seen without a /proc of this pid namespace\", done");
+    assert_string_equal(passes(s, 6020, "w0Z ?"),
+                        "say \"these processes did not end after SIGKILL; giving up on them: some that "
+                        "cannot be seen without a /proc of this pid namespace\", done");
 }
 
 static void without_news_of_deaths_it_looks_by_itself(void **state)

@@ -187,8 +187,8 @@ static void strangers_are_not_signalled(void **state)
     acquire(s, stranger, "x", 1, SIGKILL);
     run_until(s, MU_WATCHDOG_REFUSED);
     assert_string_equal(s->trace, "watchdog started; timer expired x; refused x; ");
-    (void)snprintf(expected, sizeof expected, "timer 'x': process %d is not of a worker of ours; not signalled",
-                   (int)stranger);
+    (void)snprintf(expected, sizeof expected,
+                   "timer 'x': process %d does not belong to a worker of this node; not signalled", (int)stranger);
     assert_string_equal(s->error, expected);
     assert_int_equal(kill(stranger, 0), 0);
     assert_int_equal(kill(stranger, SIGUSR1), 0);
