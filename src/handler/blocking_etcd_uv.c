@@ -24,19 +24,13 @@ static int find_place(const struct muster_rdzv_params *params, struct mu_etcd_pl
 static int open_store(const struct muster_rdzv_params *params, struct muster_store **ret_store,
                       struct muster_error *reterr)
 {
-    struct muster_etcd_config etcd = { .size = sizeof etcd };
     char root[MU_CLASSIC_KEY_MAX];
     struct mu_etcd_place place;
     int rc = find_place(params, &place, root, reterr);
 
     if (rc < 0)
         return rc;
-    etcd.endpoints = place.endpoints;
-    etcd.protocol = place.protocol;
-    etcd.cacert = place.cacert;
-    etcd.cert = place.cert;
-    etcd.key = place.key;
-    return mu_etcd_store_open(&etcd, (struct mu_kv_etcd_store_config){ .root = root, .run_id = place.run_id },
+    return mu_etcd_store_open(&place.http, (struct mu_kv_etcd_store_config){ .root = root, .run_id = place.run_id },
                               MUSTER_STORE_TIMEOUT_MS, ret_store, reterr);
 }
 

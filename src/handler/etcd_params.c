@@ -263,17 +263,20 @@ static int read_seconds(const struct muster_rdzv_params *params, const char *key
     return rc;
 }
 
-static int read_access(const struct muster_rdzv_params *params, struct mu_etcd_place *place,
+static int read_access(const struct muster_rdzv_params *params, struct mu_http_config *http,
                        struct muster_error *reterr)
 {
-    place->protocol = text_of(params, "protocol");
-    place->cacert = text_of(params, "cacert");
-    place->cert = text_of(params, "cert");
-    place->key = text_of(params, "key");
-    if (place->protocol != NULL && strcmp(place->protocol, "http") != 0 && strcmp(place->protocol, "https") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%.40s' is neither http nor https", place->protocol);
-    if (place->cert == NULL)
-        place->key = NULL; /* as PyTorch does: a key counts only with its certificate */
+    *http = (struct mu_http_config){ .endpoints = muster_rdzv_params_endpoint(params),
+                                     .protocol = text_of(params, "protocol"),
+                                     .ca_file = text_of(params, "cacert"),
+                                     .cert_file = text_of(params, "cert"),
+                                     .key_file = text_of(params, "key") };
+    if (http->protocol != NULL && strcmp(http->protocol, "http") != 0 && strcmp(http->protocol, "https") != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%.40s' is neither http nor https", http->protocol);
+    if (http->cert_file == NULL)
+        http->key_file = NULL; /* as PyTorch does: a key counts only with its certificate */
+    if (http->endpoints[strspn(http->endpoints, " \t\r\n")] == '\0')
+        http->endpoints = "localhost";
     return 0;
 }
 
@@ -281,7 +284,6 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
                         struct muster_error *reterr)
 {
     struct mu_etcd_place place = {
-        .endpoints = muster_rdzv_params_endpoint(params),
         .run_id = muster_rdzv_params_run_id(params),
         .prefix = text_of(params, "etcd_prefix"),
         .nodes_min = muster_rdzv_params_min_nodes(params),
@@ -292,7 +294,7 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
     int rc = mu_rdzv_check_options("etcd", params, reterr);
 
     if (rc == 0)
-        rc = read_access(params, &place, reterr);
+        rc = read_access(params, &place.http, reterr);
     if (rc == 0 && place.run_id[0] == '\0')
         rc = mu_fail(reterr, MUSTER_EINVAL, "the run id is empty; every node of a job needs the same one");
     if (rc == 0 && strlen(place.run_id) > MU_RDZV_RUN_ID_MAX)
@@ -309,8 +311,6 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
     if (rc < 0)
         return rc;
     place.old_dialect = dialect.habits == MU_HABITS_1_13;
-    if (place.endpoints[strspn(place.endpoints, " \t\r\n")] == '\0')
-        place.endpoints = "localhost";
     *ret_place = place;
     return 0;
 }

@@ -3,6 +3,7 @@
 #define MU_HANDLER_ETCD_PARAMS_H
 
 #include "handler/handler.h"
+#include "kv/endpoints.h"
 
 #define MU_ETCD_TIMEOUT_S 600
 #define MU_ETCD_LAST_CALL_S 30
@@ -10,9 +11,9 @@
 #define MU_ETCD_SECONDS_MAX INT64_C(1000000000)
 
 struct mu_etcd_place { /* texts are the parameters' */
-    const char *endpoints, *run_id;
-    const char *prefix; /* NULL: the default */
-    const char *protocol, *cacert, *cert, *key;
+    const char *run_id;
+    const char *prefix;         /* NULL: the default */
+    struct mu_http_config http; /* without its seed */
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
     bool old_dialect; /* PyTorch members are 1.13 to 2.3 */

@@ -211,24 +211,11 @@ static const struct muster_handler_ops etcd_ops = {
 
 /* ---- New ---- */
 
-static struct mu_http_config http_config(const struct etcd *e)
-{
-    return (struct mu_http_config){
-        .endpoints = e->place.endpoints,
-        .protocol = e->place.protocol,
-        .ca_file = e->place.cacert,
-        .cert_file = e->place.cert,
-        .key_file = e->place.key,
-        .seed = e->seed,
-    };
-}
-
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct etcd *e = (struct etcd *)handler;
-    struct mu_http_config http = http_config(e);
     struct mu_kv_etcd_store_config config = {
-        .http = &http, .root = mu_classic_root(e->classic), .run_id = e->place.run_id, .seed = e->seed
+        .http = &e->place.http, .root = mu_classic_root(e->classic), .run_id = e->place.run_id, .seed = e->seed
     };
 
     return mu_kv_etcd_store_start(e->shell.loop, &config, ret_kv, reterr);
@@ -296,7 +283,6 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
                  struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct etcd *e = calloc(1, sizeof *e);
-    struct mu_http_config http;
     int rc;
 
     if (e == NULL) {
@@ -313,10 +299,9 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         name_node(e);
         rc = make_machines(e, reterr);
     }
-    if (rc == 0) {
-        http = http_config(e);
-        rc = mu_http_start(loop, &http, &e->etcd, reterr);
-    }
+    e->place.http.seed = e->seed;
+    if (rc == 0)
+        rc = mu_http_start(loop, &e->place.http, &e->etcd, reterr);
     if (rc < 0) {
         destroy(&e->shell);
         return rc;

@@ -34,11 +34,11 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
     struct mu_v3_place place = {
         .run_id = muster_rdzv_params_run_id(params),
         .local_addr = muster_rdzv_params_local_addr(params),
-        .endpoints = muster_rdzv_params_endpoint(params),
-        .protocol = text_option(params, "protocol"),
-        .cacert = text_option(params, "cacert"),
-        .cert = text_option(params, "cert"),
-        .key = text_option(params, "key"),
+        .http = { .endpoints = muster_rdzv_params_endpoint(params),
+                  .protocol = text_option(params, "protocol"),
+                  .ca_file = text_option(params, "cacert"),
+                  .cert_file = text_option(params, "cert"),
+                  .key_file = text_option(params, "key") },
         .user = text_option(params, "user"),
         .password = text_option(params, "password"),
         .token = text_option(params, "token"),
@@ -66,8 +66,8 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
         rc = mu_fail(reterr, MUSTER_EINVAL, "options 'user' and 'password' go together");
     if (rc < 0)
         return rc;
-    if (place.endpoints == NULL || place.endpoints[0] == '\0')
-        place.endpoints = "localhost:2379";
+    if (place.http.endpoints == NULL || place.http.endpoints[0] == '\0')
+        place.http.endpoints = "localhost:2379";
     *ret_place = place;
     return 0;
 }

@@ -3,6 +3,7 @@
 #define MU_HANDLER_ETCD_V3_PARAMS_H
 
 #include "handler/handler.h"
+#include "kv/endpoints.h"
 
 #define MU_V3_LEASE_S 10
 #define MU_V3_LEASE_MIN_S 2 /* etcd's own election takes about one */
@@ -12,7 +13,7 @@
 
 struct mu_v3_place { /* texts are the parameters'; NULL: none */
     const char *run_id, *local_addr;
-    const char *endpoints, *protocol, *cacert, *cert, *key;
+    struct mu_http_config http; /* without its seed */
     const char *user, *password, *token;
     struct mu_rdzv_settings settings;
     bool use_agent_store;

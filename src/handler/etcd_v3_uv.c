@@ -273,18 +273,11 @@ static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 static int start_client(struct mu_v3 *v, struct muster_error *reterr)
 {
-    const struct mu_etcd3_config config = {
-        .http = { .endpoints = v->place.endpoints,
-                  .protocol = v->place.protocol,
-                  .ca_file = v->place.cacert,
-                  .cert_file = v->place.cert,
-                  .key_file = v->place.key,
-                  .seed = mu_fresh_seed() },
-        .user = v->place.user,
-        .password = v->place.password,
-        .token = v->place.token,
+    struct mu_etcd3_config config = {
+        .http = v->place.http, .user = v->place.user, .password = v->place.password, .token = v->place.token
     };
 
+    config.http.seed = mu_fresh_seed();
     return mu_etcd3_start(v->shell.loop, &config, &v->etcd, reterr);
 }
 

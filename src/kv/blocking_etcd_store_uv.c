@@ -137,14 +137,10 @@ static int start(struct etcd_store *s, const struct mu_kv_etcd_store_config *con
     return rc;
 }
 
-int mu_etcd_store_open(const struct muster_etcd_config *etcd, struct mu_kv_etcd_store_config where, int64_t timeout_ms,
+int mu_etcd_store_open(const struct mu_http_config *etcd, struct mu_kv_etcd_store_config where, int64_t timeout_ms,
                        struct muster_store **ret_store, struct muster_error *reterr)
 {
-    struct mu_http_config http = { .endpoints = etcd->endpoints,
-                                   .protocol = etcd->protocol,
-                                   .ca_file = etcd->cacert,
-                                   .cert_file = etcd->cert,
-                                   .key_file = etcd->key };
+    struct mu_http_config http = *etcd;
     struct etcd_store *s = calloc(1, sizeof *s);
     int rc;
 
@@ -184,6 +180,7 @@ int muster_store_etcd_new(const struct muster_etcd_config *given, const char *pr
 {
     struct muster_etcd_config etcd = { .size = 0 };
     struct mu_kv_etcd_store_config where = { .dir = "" };
+    struct mu_http_config http;
     char dir[MU_CLASSIC_KEY_MAX];
     int rc = mu_etcd_config_whole(given, &etcd, reterr);
 
@@ -196,6 +193,11 @@ int muster_store_etcd_new(const struct muster_etcd_config *given, const char *pr
         return mu_fail(reterr, MUSTER_EINVAL, "open an etcd store: its prefix is too long");
     if (strcmp(dir, "/") != 0)
         where.dir = dir;
-    rc = mu_etcd_store_open(&etcd, where, timeout_ms == 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms, ret_store, reterr);
+    http = (struct mu_http_config){ .endpoints = etcd.endpoints,
+                                    .protocol = etcd.protocol,
+                                    .ca_file = etcd.cacert,
+                                    .cert_file = etcd.cert,
+                                    .key_file = etcd.key };
+    rc = mu_etcd_store_open(&http, where, timeout_ms == 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms, ret_store, reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "open an etcd store") : 0;
 }

@@ -5,8 +5,8 @@
 
 #include "kv/etcd_store_uv.h"
 
-/* The store that muster_store_etcd_new() gives. `where`: its directories; the rest of it is set here. */
-int mu_etcd_store_open(const struct muster_etcd_config *etcd, struct mu_kv_etcd_store_config where, int64_t timeout_ms,
+/* The store that muster_store_etcd_new() gives. `where`: its directories; the rest, and the seed, are set here. */
+int mu_etcd_store_open(const struct mu_http_config *etcd, struct mu_kv_etcd_store_config where, int64_t timeout_ms,
                        struct muster_store **ret_store, struct muster_error *reterr);
 /* With a store of that kind: fills in the answer and returns its rc. `done` and `ctx` are not the caller's. */
 int mu_etcd_store_call(struct muster_store *store, struct mu_etcd2_call *call);

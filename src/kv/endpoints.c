@@ -31,20 +31,14 @@ static bool takes_away(struct mu_slice *text, const char *start)
     return true;
 }
 
-/* Digits alone; 1 to 65535. */
 static bool read_port(struct mu_slice text, unsigned *ret_port)
 {
-    unsigned port = 0;
+    int64_t port = 0;
 
-    if (text.len == 0 || text.len > 5)
+    if (text.len > 5 || !mu_slice_number(text, UINT16_MAX, &port) || port == 0)
         return false;
-    for (size_t i = 0; i < text.len; i++) {
-        if (!isdigit((unsigned char)text.data[i]))
-            return false;
-        port = port * 10 + (unsigned)(text.data[i] - '0');
-    }
-    *ret_port = port;
-    return port > 0 && port <= UINT16_MAX;
+    *ret_port = (unsigned)port;
+    return true;
 }
 
 /* Characters that a host's name or address may have: none that means something else in a URL. */

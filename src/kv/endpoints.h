@@ -7,6 +7,19 @@
 
 #include <stdint.h>
 
+/* How a client (http_uv.h) reaches them. Zero it, then fill it in; the client copies every text. */
+struct mu_http_config {
+    const char *endpoints; /* "host:port,https://host:port,[::1]:2379" */
+    const char *protocol;  /* "http" or "https", of endpoints that do not say. NULL: http */
+    const char *ca_file;   /* PEM. NULL: what this system trusts */
+    const char *cert_file; /* PEM: the client's certificate, and its key, unless key_file has it. NULL: none */
+    const char *key_file;  /* PEM. Only with cert_file */
+    uint64_t connect_ms, attempt_ms; /* 0: as http_uv.h says */
+    uint64_t seed;                   /* random: for the pauses, and which server is the first */
+    bool first_is_first;             /* do not begin with a random server of the list */
+    const char *library;             /* NULL: libcurl.so.4 */
+};
+
 #define MU_ENDPOINTS_MAX 32
 #define MU_ENDPOINT_TEXT_MAX 300 /* of one; a host's name has at most 253 bytes */
 

@@ -6,7 +6,6 @@
  * pauses, and streams that have not begun. */
 #include "kv/http_uv.h"
 
-#include "kv/endpoints.h"
 #include "kv/http_curl.h"
 #include "kv/later_uv.h"
 

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/list.h"
+#include "kv/endpoints.h"
 
 #include <uv.h>
 
@@ -26,19 +27,6 @@
 #define MU_HTTP_REQUESTS_MAX 4096    /* under way at once, of one client; more fail at once with MUSTER_ELIMIT */
 
 struct mu_http;
-
-struct mu_http_config { /* Zero it, then fill it in; every text is copied. */
-    /* "host:port,https://host:port,[::1]:2379": see kv/endpoints.h. */
-    const char *endpoints;
-    const char *protocol;  /* "http" or "https", of endpoints that do not say. NULL: http */
-    const char *ca_file;   /* PEM. NULL: what this system trusts */
-    const char *cert_file; /* PEM: the client's certificate, and its key, unless key_file has it. NULL: none */
-    const char *key_file;  /* PEM. Only with cert_file */
-    uint64_t connect_ms, attempt_ms; /* 0: as above */
-    uint64_t seed;                   /* random: for the pauses, and which server is the first */
-    bool first_is_first;             /* do not begin with a random server of the list */
-    const char *library;             /* NULL: libcurl.so.4 */
-};
 
 /* What an answer means for the request. Called for each complete one. */
 enum mu_http_verdict {

@@ -20,9 +20,9 @@ static void without_options_everything_is_as_pytorch_has_it(void **state)
 
     (void)state;
     assert_int_equal(mu_etcd_params_read(params, &place, &error), 0);
-    assert_string_equal(place.endpoints, "localhost");
+    assert_string_equal(place.http.endpoints, "localhost");
     assert_null(place.prefix);
-    assert_null(place.protocol);
+    assert_null(place.http.protocol);
     assert_int_equal(place.join_ms, 600000);
     assert_int_equal(place.last_call_ms, 30000);
     assert_int_equal(place.nodes_min, 2);
@@ -42,12 +42,12 @@ static void options_are_taken(void **state)
 
     (void)state;
     assert_int_equal(mu_etcd_params_read(params, &place, &error), 0);
-    assert_string_equal(place.endpoints, "a:1,b:2");
+    assert_string_equal(place.http.endpoints, "a:1,b:2");
     assert_string_equal(place.prefix, "x/y");
-    assert_string_equal(place.protocol, "https");
-    assert_string_equal(place.cacert, "/ca");
-    assert_string_equal(place.cert, "/c");
-    assert_string_equal(place.key, "/k");
+    assert_string_equal(place.http.protocol, "https");
+    assert_string_equal(place.http.ca_file, "/ca");
+    assert_string_equal(place.http.cert_file, "/c");
+    assert_string_equal(place.http.key_file, "/k");
     assert_int_equal(place.join_ms, 7000);
     assert_int_equal(place.last_call_ms, 3000);
     assert_int_equal(place.close_ms, 9000);
@@ -63,7 +63,7 @@ static void a_key_counts_only_with_its_certificate(void **state)
 
     (void)state;
     assert_int_equal(mu_etcd_params_read(params, &place, &error), 0);
-    assert_null(place.key);
+    assert_null(place.http.key_file);
     muster_rdzv_params_free(params);
 }
 
@@ -171,7 +171,7 @@ static void a_url_as_endpoint_leaves_the_rest_to_the_parameters(void **state)
     assert_int_equal(mu_etcd_params_resolve(params, &own, &error), 0);
     assert_non_null(own);
     assert_int_equal(mu_etcd_params_read(own, &place, &error), 0);
-    assert_string_equal(place.endpoints, "h:1");
+    assert_string_equal(place.http.endpoints, "h:1");
     assert_int_equal(place.nodes_min, 2);
     assert_int_equal(place.nodes_max, 3);
     assert_int_equal(place.join_ms, 5000);

@@ -21,11 +21,11 @@ static void without_options_there_are_defaults(void **state)
 {
     (void)state;
     assert_int_equal(read_place("", ""), 0);
-    assert_string_equal(place.endpoints, "localhost:2379");
+    assert_string_equal(place.http.endpoints, "localhost:2379");
     assert_true(place.lease_s == MU_V3_LEASE_S && place.job_lease_s == MU_V3_JOB_LEASE_S);
     assert_true(place.first_s == MU_V3_READ_TIMEOUT_S && place.use_agent_store);
     assert_true(place.settings.nodes_min == 1 && place.settings.nodes_max == 4);
-    assert_true(place.user == NULL && place.token == NULL && place.protocol == NULL);
+    assert_true(place.user == NULL && place.token == NULL && place.http.protocol == NULL);
 }
 
 /* Keys of the job must not go while its nodes still have theirs. */
