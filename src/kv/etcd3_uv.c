@@ -13,6 +13,8 @@ enum {
     TOKEN_LINE_MAX = 4096,
 };
 
+static const struct muster_error canceled = { .code = MUSTER_ECANCELED, .text = "canceled" };
+
 /* ---- Log-in ---- */
 
 static void send_call(struct mu_etcd3_call *call);
@@ -125,9 +127,7 @@ static void on_logged_in(struct mu_http_request *http)
     etcd->logging_in = false;
     mu_buf_done(&http->reply);
     mu_buf_done(&etcd->log_in_body);
-    mu_list_init(&all);
-    while ((call = pop_waiting(&etcd->waiting)) != NULL)
-        mu_list_push(&all, &call->link);
+    mu_list_take(&all, &etcd->waiting);
     while ((call = pop_waiting(&all)) != NULL) {
         if (rc == 0) {
             send_call(call);
@@ -265,11 +265,6 @@ static void on_http_done(struct mu_http_request *http)
     call->done(call);
 }
 
-static bool is_repeatable(const struct mu_etcd3_call *call)
-{
-    return call->request.kind != MU_ETCD3_TXN || call->repeatable;
-}
-
 static void send_call(struct mu_etcd3_call *call)
 {
     struct mu_etcd3 *etcd = call->etcd;
@@ -288,7 +283,7 @@ static void send_call(struct mu_etcd3_call *call)
                                            .what = call->what,
                                            .timeout_ms = left_ms > 0 ? left_ms : 1,
                                            .attempt_ms = call->attempt_ms,
-                                           .repeatable = is_repeatable(call),
+                                           .repeatable = call->request.kind != MU_ETCD3_TXN || call->repeatable,
                                            .only = call->only,
                                            .on_retry = call->on_retry,
                                            .judge = judge,
@@ -322,16 +317,13 @@ void mu_etcd3_call(struct mu_etcd3 *etcd, struct mu_etcd3_call *call)
 
 void mu_etcd3_cancel(struct mu_etcd3_call *call)
 {
-    struct muster_error error;
-
     if (!call->waiting) {
         mu_http_cancel(call->etcd->http, &call->http);
         return;
     }
     mu_list_remove(&call->link);
     call->waiting = false;
-    (void)mu_fail(&error, MUSTER_ECANCELED, "canceled");
-    refuse(call, MUSTER_ECANCELED, &error);
+    refuse(call, MUSTER_ECANCELED, &canceled);
 }
 
 /* ---- Start and end ---- */
@@ -408,15 +400,13 @@ static void on_timer_closed(uv_handle_t *handle)
 void mu_etcd3_close(struct mu_etcd3 *etcd, mu_etcd3_closed *closed, void *ctx)
 {
     struct mu_etcd3_call *call;
-    struct muster_error error;
 
     assert(!etcd->closing);
     etcd->closing = true;
     etcd->on_closed = closed;
     etcd->closed_ctx = ctx;
-    (void)mu_fail(&error, MUSTER_ECANCELED, "canceled");
     while ((call = pop_waiting(&etcd->waiting)) != NULL)
-        refuse(call, MUSTER_ECANCELED, &error);
+        refuse(call, MUSTER_ECANCELED, &canceled);
     etcd->parts = 2;
     uv_close((uv_handle_t *)&etcd->timer, on_timer_closed);
     mu_http_close(etcd->http, part_closed, etcd);
