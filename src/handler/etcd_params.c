@@ -99,7 +99,7 @@ static int split_url(const char *given, struct url *url, struct muster_error *re
     if (url->run_id == NULL || url->run_id[0] == '\0')
         return bad_url(given, "it names no run id: " SCHEME "HOST:PORT/RUN-ID?min_workers=1&max_workers=3", reterr);
     if (!unescape(url->run_id))
-        return bad_url(given, "its run id has a '%' that is no character", reterr);
+        return bad_url(given, "its run id has a '%' without two hexadecimal digits", reterr);
     return 0;
 }
 
@@ -112,10 +112,10 @@ static int take_pair(const char *given, const char *key, const char *value, stru
     int rc;
 
     if (count != NULL)
-        return mu_number_int(value, count) && *count >= 1 ? 0 : bad_key(given, key, "is no number above 0", reterr);
+        return mu_number_int(value, count) && *count >= 1 ? 0 : bad_key(given, key, "must be a number above 0", reterr);
     for (size_t i = 0; i < url->count; i++)
         if (strcmp(url->keys[i], key) == 0)
-            return bad_key(given, key, "is there twice", reterr);
+            return bad_key(given, key, "is given twice", reterr);
     rc = mu_rdzv_check_option("etcd", key, reterr);
     if (rc < 0)
         return in_url(given, rc, reterr);
@@ -138,7 +138,7 @@ static int read_url(const char *given, struct url *url, struct muster_error *ret
             return bad_url(given, "what follows '?' is not KEY=VALUE&KEY=VALUE", reterr);
         *equals = '\0';
         if (!unescape(pair) || !unescape(equals + 1))
-            return bad_url(given, "it has a '%' that is no character", reterr);
+            return bad_url(given, "it has a '%' without two hexadecimal digits", reterr);
         rc = take_pair(given, pair, equals + 1, url, reterr);
     }
     return rc;
@@ -191,7 +191,7 @@ int mu_etcd_params_resolve(const struct muster_rdzv_params *params, struct muste
     if (rc < 0)
         return rc;
     if (run_id[0] != '\0' && strcmp(run_id, url.run_id) != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "the run id is '%.100s', and in the URL '%.100s'", run_id, url.run_id);
+        return mu_fail(reterr, MUSTER_EINVAL, "the run id is '%.100s', but the URL says '%.100s'", run_id, url.run_id);
     if (url.nodes_min == 0)
         url.nodes_min = muster_rdzv_params_min_nodes(params);
     if (url.nodes_max == 0)

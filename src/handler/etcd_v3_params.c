@@ -63,7 +63,7 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
     if (rc == 0)
         rc = mu_boot_master_from_params(params, &place.master, reterr);
     if (rc == 0 && (place.user == NULL) != (place.password == NULL))
-        rc = mu_fail(reterr, MUSTER_EINVAL, "options 'user' and 'password' go together");
+        rc = mu_fail(reterr, MUSTER_EINVAL, "options 'user' and 'password' must be given together");
     if (rc < 0)
         return rc;
     if (place.http.endpoints == NULL || place.http.endpoints[0] == '\0')

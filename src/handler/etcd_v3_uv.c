@@ -330,7 +330,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
     int rc;
 
     if (v == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     v->shell.handler = (struct mu_handler){ .base = { &v3_ops }, .ops = &agent_ops };
     v->shell.loop = loop;
     rc = muster_rdzv_params_copy(params, &v->params, reterr);

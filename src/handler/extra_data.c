@@ -41,7 +41,7 @@ static int read_map(const struct mu_etcd2_answer *answer, unsigned status, json_
     }
     json_decref(map);
     return no_memory ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for what is there")
-                     : mu_fail(reterr, MUSTER_EPROTOCOL, "what is there is no JSON map");
+                     : mu_fail(reterr, MUSTER_EPROTOCOL, "the key does not hold a JSON map");
 }
 
 /* Adds to what was read, or creates it. */
@@ -56,7 +56,7 @@ static int write_next(struct mu_extra_data *e, json_t *map, struct mu_slice ther
         e->text = json_dumps(next, JSON_ENSURE_ASCII);
     json_decref(next);
     if (e->text == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory, or no text of UTF-8");
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory, or the text is not UTF-8");
     e->state = MU_EXTRA_WRITING;
     e->request = (struct mu_etcd2_request){
         .kind = MU_ETCD2_PUT,

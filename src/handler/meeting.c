@@ -112,7 +112,7 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
         return MU_MEETING_ANSWER;
     }
     if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(fold) == 0 || agents_port == 0) {
-        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "the round is not in etcd at the moment");
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "etcd does not have this round at the moment");
         *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &m->error };
         return MU_MEETING_ANSWER;
     }
@@ -144,6 +144,6 @@ struct mu_boot_event mu_meeting_published(uint64_t id, int rc, bool held, struct
     if (rc == 0 && held)
         return (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = id };
     if (rc == 0)
-        (void)mu_fail(error, MUSTER_ERDZV_CONNECTION, "the round is not the job's any more");
+        (void)mu_fail(error, MUSTER_ERDZV_CONNECTION, "the job has gone on to another round");
     return (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = error };
 }

@@ -133,7 +133,7 @@ static void read_result(struct reader *r, const json_t *json, struct mu_etcd3_re
     } else if (json_is_object(json_object_get(json, "response_put"))) {
         result->kind = MU_ETCD3_OP_PUT;
     } else {
-        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'responses' has something that is no response");
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'responses' has an element that is not a response");
     }
 }
 
@@ -374,7 +374,7 @@ static void read_event(struct reader *r, const json_t *json, struct mu_etcd3_eve
     struct mu_slice type;
 
     if (!json_is_object(json)) {
-        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'events' has something that is no object");
+        r->in.rc = mu_fail(r->in.error, MUSTER_EPROTOCOL, "'events' has an element that is not an object");
         return;
     }
     type = mu_etcd_json_text(&r->in, json, "events.", "type");
@@ -441,7 +441,7 @@ int mu_etcd3_stream_next(struct mu_etcd3_stream *stream, struct mu_etcd3_message
             blanks++;
         mu_buf_consume(pending, blanks);
         if (pending->len > 0 && pending->data[0] != '{')
-            return mu_fail(reterr, MUSTER_EPROTOCOL, "no message of a watch but '%s'",
+            return mu_fail(reterr, MUSTER_EPROTOCOL, "not a message of a watch: '%s'",
                            mu_words_plain(mu_buf_slice(pending), sample, sizeof sample));
     }
     len = find_object(stream);

@@ -58,7 +58,8 @@ static int take_token(struct mu_etcd3 *etcd, struct muster_error *reterr)
         rc = mu_wrap(reterr, MUSTER_EINVAL, "%s: %s", etcd->log_in.what,
                      mu_http_endpoint(etcd->http, etcd->log_in.endpoint));
     } else if (answer.token.len > TOKEN_LINE_MAX || memchr(answer.token.data, '\n', answer.token.len) != NULL) {
-        rc = mu_fail(reterr, MUSTER_EPROTOCOL, "%s: the token is none", etcd->log_in.what);
+        rc = mu_fail(reterr, MUSTER_EPROTOCOL, "%s: etcd's token has a line break, or more than %d bytes",
+                     etcd->log_in.what, TOKEN_LINE_MAX);
     } else if (asprintf(&etcd->token_line, "Authorization: %s", answer.token.data) < 0) {
         etcd->token_line = NULL;
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a token");

@@ -37,7 +37,7 @@ int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, 
     json_decref(root);
     if (body.len == 0)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "HTTP %u, an empty answer", status);
-    return mu_fail(reterr, MUSTER_EPROTOCOL, "HTTP %u, no JSON object but '%s'", status,
+    return mu_fail(reterr, MUSTER_EPROTOCOL, "HTTP %u, not a JSON object: '%s'", status,
                    mu_words_plain(first_line(body), sample, sizeof sample));
 }
 

@@ -8,8 +8,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404, no
- * JSON but '404 page not found'". */
+/* The JSON object of an answer, MUSTER_ENOMEM, or MUSTER_EPROTOCOL with its status and how it begins: "HTTP 404,
+ * not a JSON object: '404 page not found'". */
 int mu_etcd_json_load(unsigned status, struct mu_slice body, json_t **ret_root, struct muster_error *reterr);
 
 /* Reads fields of objects, and keeps its first failure: after that, everything it reads is 0, false, empty or NULL. */

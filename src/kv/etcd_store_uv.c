@@ -274,7 +274,7 @@ static void on_got(struct job *job)
     }
     rc = take_value(job);
     if (rc < 0)
-        fail_text(job, rc, "what is there is no value of an etcd store");
+        fail_text(job, rc, "the key holds what no etcd store has written");
     else
         give_bytes(job, job->bytes.data, job->bytes.len);
 }
@@ -284,9 +284,9 @@ static void add_to_what_is_there(struct job *job)
     int64_t there;
 
     if (take_value(job) < 0 || !is_number(&job->bytes, &there))
-        fail_text(job, MUSTER_EINVAL, "what is there is no number");
+        fail_text(job, MUSTER_EINVAL, "the key does not hold a number");
     else if (__builtin_add_overflow(there, job->number, &job->request->number))
-        fail_text(job, MUSTER_EINVAL, "the sum is no number of 64 bits");
+        fail_text(job, MUSTER_EINVAL, "the sum does not fit into 64 bits");
     else
         write_number(job, job->request->number, SWAP);
 }
@@ -324,7 +324,7 @@ static void on_compare_set(struct job *job)
     } else {
         rc = take_value(job);
         if (rc < 0)
-            fail_text(job, rc, "what is there is no value of an etcd store");
+            fail_text(job, rc, "the key holds what no etcd store has written");
         else if (expected.len == 0 && job->bytes.len == 0 && value.len > 0 && job->step == READ)
             next(job, SWAP); /* an empty value was expected, and it is there */
         else

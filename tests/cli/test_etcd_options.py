@@ -163,7 +163,7 @@ WRONG = {  # of each back end: options, a wrong value, and what else is said bes
                 *BACK_OFF,
                 ("lease", "1", "1 s is not in 2..3600"), ("lease", "3601", "not in 2..3600"), ("job_lease", "9", "not in 10..3600"),
                 ("protocol", "ftp", "neither http nor https"), ("use_agent_store", "perhaps", "no truth value"),
-                ("user", "ann", "go together"), ("password", "x", "go together")],
+                ("user", "ann", "given together"), ("password", "x", "given together")],
 }
 ANY_TEXT = {"etcd_prefix", "token", "key"}  # nothing is wrong with any text; a key counts with its certificate
 
@@ -212,12 +212,12 @@ def test_a_url_has_the_options_of_the_manual(command):
 @pytest.mark.parametrize("url, said", [
     (URL + "lesae=3", f"'lesae' {REFUSED} etcd back end"),
     (URL + "join_timeout=3", f"'join_timeout' {REFUSED} etcd back end"),
-    (URL + "min_workers=0", "'min_workers' is no number above 0"),
-    (URL + "max_workers=few", "'max_workers' is no number above 0"),
-    (URL + "timeout=1&timeout=2", "'timeout' is there twice"),
+    (URL + "min_workers=0", "'min_workers' must be a number above 0"),
+    (URL + "max_workers=few", "'max_workers' must be a number above 0"),
+    (URL + "timeout=1&timeout=2", "'timeout' is given twice"),
     (URL + "timeout", "is not KEY=VALUE"),
     (f"etcd://{NOBODY}", "names no run id"),
-    (f"etcd://{NOBODY}/other", "the run id is 'job', and in the URL 'other'"),
+    (f"etcd://{NOBODY}/other", "the run id is 'job', but the URL says 'other'"),
     ("etcd:///job", "names no host"),
 ])
 def test_what_is_wrong_with_a_url_is_said(url, said, command):

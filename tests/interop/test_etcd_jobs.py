@@ -153,7 +153,7 @@ def test_two_names_of_one_job_are_one_too_many(command):
                            "etcd://127.0.0.1:1/job?min_workers=1&max_workers=1", "--rdzv-id", "none", *tail],
                           capture_output=True, text=True, timeout=LIMIT, env=harness.quiet_environment())
     assert done.returncode != 0
-    assert "the run id is 'none', and in the URL 'job'" in done.stderr, done.stderr
+    assert "the run id is 'none', but the URL says 'job'" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("command", ["join", "run"])

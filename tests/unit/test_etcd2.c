@@ -241,12 +241,12 @@ static void what_is_no_answer_is_named(void **state)
         const char *body, *error;
     } rows[] = {
         { 200, "", "EPROTOCOL: HTTP 200, an empty answer" },
-        { 200, "[]", "EPROTOCOL: HTTP 200, no JSON object but '[]'" },
+        { 200, "[]", "EPROTOCOL: HTTP 200, not a JSON object: '[]'" },
         { 400, "Client sent an HTTP request to an HTTPS server.\n",
-          "EPROTOCOL: HTTP 400, no JSON object but 'Client sent an HTTP request to an HTTPS server.'" },
+          "EPROTOCOL: HTTP 400, not a JSON object: 'Client sent an HTTP request to an HTTPS server.'" },
         { 404, "404 page not found\n",
-          "EPROTOCOL: no version 2 API here (etcd needs --enable-v2): HTTP 404, no JSON "
-          "object but '404 page not found'" },
+          "EPROTOCOL: no version 2 API here (etcd needs --enable-v2): HTTP 404, not a JSON "
+          "object: '404 page not found'" },
         { 200, "{}", "EPROTOCOL: HTTP 200: 'node' is missing" },
         { 200, "{\"action\":1}", "EPROTOCOL: HTTP 200: 'action' is not text" },
         { 200, "{\"node\":[]}", "EPROTOCOL: HTTP 200: 'node' is not an object" },
@@ -263,7 +263,7 @@ static void what_is_no_answer_is_named(void **state)
         { 200, "{\"node\":{\"key\":\"/a\",\"modifiedIndex\":1,\"nodes\":{}}}",
           "EPROTOCOL: HTTP 200: 'node.nodes' is not an array" },
         { 200, "{\"node\":{\"key\":\"/a\",\"modifiedIndex\":1,\"nodes\":[1]}}",
-          "EPROTOCOL: HTTP 200: 'node.nodes' has something that is no object" },
+          "EPROTOCOL: HTTP 200: 'node.nodes' has an element that is not an object" },
         { 200, "{\"node\":{\"key\":\"/a\",\"modifiedIndex\":1},\"prevNode\":7}",
           "EPROTOCOL: HTTP 200: 'prevNode' is not an object" },
         { 503, "{\"message\":\"Service Unavailable\"}",

@@ -249,11 +249,11 @@ static void what_is_no_answer_is_named(void **state)
         const char *body, *error;
     } rows[] = {
         { { .kind = MU_ETCD3_RANGE }, 200, "", "EPROTOCOL: HTTP 200, an empty answer" },
-        { { .kind = MU_ETCD3_RANGE }, 502, "<html>", "EPROTOCOL: HTTP 502, no JSON object but '<html>'" },
+        { { .kind = MU_ETCD3_RANGE }, 502, "<html>", "EPROTOCOL: HTTP 502, not a JSON object: '<html>'" },
         { { .kind = MU_ETCD3_RANGE },
           404,
           "404 page not found\n",
-          "EPROTOCOL: no version 3 API here (etcd 3.4 or newer has it): HTTP 404, no JSON object but '404 page not "
+          "EPROTOCOL: no version 3 API here (etcd 3.4 or newer has it): HTTP 404, not a JSON object: '404 page not "
           "found'" },
         { { .kind = MU_ETCD3_RANGE }, 200, "{}", "EPROTOCOL: HTTP 200: 'header' is missing" },
         { { .kind = MU_ETCD3_RANGE },
@@ -286,7 +286,7 @@ static void what_is_no_answer_is_named(void **state)
         { { .kind = MU_ETCD3_TXN, .txn = { .failure_count = 1 } },
           200,
           "{" HEADER ",\"responses\":[{}]}",
-          "EPROTOCOL: HTTP 200: 'responses' has something that is no response" },
+          "EPROTOCOL: HTTP 200: 'responses' has an element that is not a response" },
         { { .kind = MU_ETCD3_TXN },
           200,
           "{" HEADER ",\"succeeded\":1}",
@@ -406,9 +406,9 @@ static void what_is_no_stream_is_named(void **state)
 {
     (void)state;
     assert_string_equal(streamed("404 page not found\n", 100),
-                        "EPROTOCOL: no message of a watch but '404 page not found?'");
-    assert_string_equal(streamed("{\"result\":{" HEADER "}}x", 100), "[@7]EPROTOCOL: no message of a watch but 'x'");
-    assert_string_equal(streamed("{]}", 1), "EPROTOCOL: HTTP 200, no JSON object but '{]}'");
+                        "EPROTOCOL: not a message of a watch: '404 page not found?'");
+    assert_string_equal(streamed("{\"result\":{" HEADER "}}x", 100), "[@7]EPROTOCOL: not a message of a watch: 'x'");
+    assert_string_equal(streamed("{]}", 1), "EPROTOCOL: HTTP 200, not a JSON object: '{]}'");
     assert_string_equal(streamed("{}", 1), "EPROTOCOL: 'code' is missing");
     assert_string_equal(streamed("{\"result\":7}", 1), "EPROTOCOL: 'result' is not an object");
     assert_string_equal(streamed("{\"result\":{}}", 1), "EPROTOCOL: 'header' is missing");

@@ -612,7 +612,7 @@ static void what_ends_a_stream_is_told_once_and_another_one_is_opened(void **sta
     static const struct {
         const char *line, *text;
     } rows[] = {
-        { STREAM "no watch", "no message of a watch but 'n" },
+        { STREAM "no watch", "not a message of a watch: 'n" },
         { STREAM "{\"result\":{" HEADER("7") ",\"canceled\":true,\"cancel_reason\":\"etcdserver: no leader\"}}\n",
           "etcdserver: no leader" },
         { STREAM "{\"error\":{\"grpc_code\":14,\"message\":\"etcdserver: no leader\"}}\n", "etcdserver: no leader" },

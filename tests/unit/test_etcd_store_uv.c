@@ -245,7 +245,7 @@ static void what_is_no_value_is_an_error(void **state)
         struct mu_kv_request request = asked_of(NULL, REQUEST(GET), &turn, 1);
 
         assert_true(request.rc < 0);
-        assert_non_null(strstr(request.error.text, "no value of an etcd store"));
+        assert_non_null(strstr(request.error.text, "what no etcd store has written"));
     }
 }
 

@@ -87,7 +87,7 @@ static void a_write_that_etcd_refuses_or_never_got_is_an_error(void **state)
     mu_extra_data_done(&extra);
     mu_extra_data_init(&extra, "k", "\xff");
     assert_int_equal(answer(0, "{}"), MUSTER_ENOMEM);
-    assert_string_equal(error.text, "no memory, or no text of UTF-8");
+    assert_string_equal(error.text, "no memory, or the text is not UTF-8");
     mu_extra_data_done(&extra);
 }
 
@@ -126,7 +126,7 @@ static void what_cannot_be_read_is_an_error(void **state)
     assert_int_equal(no_answer(MUSTER_ETIMEOUT, false), MUSTER_ETIMEOUT); /* of a read */
     assert_int_equal(answer(0, "no JSON"), MUSTER_EPROTOCOL);
     assert_int_equal(answer(0, "[]"), MUSTER_EPROTOCOL);
-    assert_string_equal(error.text, "what is there is no JSON map");
+    assert_string_equal(error.text, "the key does not hold a JSON map");
     assert_int_equal(answer(MU_ETCD2_NOT_FILE, NULL), MUSTER_EINVAL);
     assert_int_equal(answer(0, "{}"), 0);
     assert_int_equal(no_answer(MUSTER_EPROTOCOL, false), MUSTER_EPROTOCOL); /* of a watch */

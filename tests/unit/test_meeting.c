@@ -175,7 +175,7 @@ static void expect_not_in_etcd(uint16_t agents)
     assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", agents), MU_MEETING_ANSWER);
     assert_int_equal(answer.type, MU_BOOT_ON_REQUEST_FAILED);
     assert_int_equal(answer.error->code, MUSTER_ERDZV_CONNECTION);
-    assert_string_equal(answer.error->text, "the round is not in etcd at the moment");
+    assert_string_equal(answer.error->text, "etcd does not have this round at the moment");
 }
 
 static void a_round_that_is_not_in_etcd_cannot_be_published(void **state)
@@ -203,7 +203,7 @@ static void what_was_published_is_set_only_if_the_round_was_still_the_jobs(void 
     assert_string_equal(answer.error->text, "no leader");
     answer = mu_meeting_published(7, 0, false, &error);
     assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
-    assert_string_equal(answer.error->text, "the round is not the job's any more");
+    assert_string_equal(answer.error->text, "the job has gone on to another round");
 }
 
 static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
