@@ -7,24 +7,12 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { KEY_EXTRA = MU_ROUND_PREFIX_EXTRA + 16, RANK0_SHOWN_MAX = 128 };
 
 MU_DEFINE_TEXTS(mu_boot_state_text, enum mu_boot_state, MU_BOOT_STATES)
-
-/* NULL stays NULL. False: no memory. */
-static bool copy(const char *text, char **ret_copy)
-{
-    *ret_copy = text == NULL ? NULL : strdup(text);
-    return text == NULL || *ret_copy != NULL;
-}
-
-struct mu_bind mu_boot_bind(const struct mu_boot *boot)
-{
-    return (struct mu_bind){ .hosts = boot->bind_hosts, .allow = boot->bind_allow };
-}
 
 static bool is_text(struct mu_slice value)
 {
@@ -95,6 +83,7 @@ bool mu_boot_is_localhost(const char *line)
 int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;
+    bool full = false;
 
     *boot = (struct mu_boot){
         .master = config->master,
@@ -114,10 +103,11 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
     memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
     (void)snprintf(boot->loopback_name, sizeof boot->loopback_name, "%s",
                    config->loopback_name != NULL ? config->loopback_name : "localhost");
-    boot->run_id = strdup(config->run_id);
-    boot->key = malloc(boot->key_room);
-    if (boot->run_id == NULL || boot->key == NULL || !copy(config->bind.hosts, &boot->bind_hosts) ||
-        !copy(config->bind.allow, &boot->bind_allow)) {
+    boot->run_id = mu_arena_text(&boot->texts, config->run_id, &full);
+    boot->bind.hosts = mu_arena_text(&boot->texts, config->bind.hosts, &full);
+    boot->bind.allow = mu_arena_text(&boot->texts, config->bind.allow, &full);
+    boot->key = mu_arena_alloc(&boot->texts, boot->key_room);
+    if (full || boot->key == NULL) {
         mu_boot_done(boot);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the bootstrap of a rendezvous");
     }
@@ -126,10 +116,7 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
 
 void mu_boot_done(struct mu_boot *boot)
 {
-    free(boot->run_id);
-    free(boot->key);
-    free(boot->bind_hosts);
-    free(boot->bind_allow);
+    mu_arena_done(&boot->texts);
     *boot = (struct mu_boot){ .deadline_ms = UINT64_MAX, .retry_ms = UINT64_MAX };
 }
 
@@ -138,6 +125,17 @@ static struct mu_boot_effect *emit(struct mu_boot_effects *out, enum mu_boot_eff
     assert(out->count < MU_BOOT_EFFECTS_MAX);
     out->items[out->count] = (struct mu_boot_effect){ .type = type };
     return &out->items[out->count++];
+}
+
+static void __attribute__((format(printf, 3, 4)))
+warn(struct mu_boot *boot, struct mu_boot_effects *out, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(boot->warning, sizeof boot->warning, format, args);
+    va_end(args);
+    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
 }
 
 /* ---- The ends ---- */
@@ -180,21 +178,19 @@ static void fail_for(struct mu_boot *boot, const struct muster_error *error, str
 
 static void time_is_up(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
 {
-    uint64_t took_ms = now_ms - boot->start_ms;
-    bool awaits = boot->state == MU_BOOT_AWAITING_ADDR || boot->state == MU_BOOT_AWAITING_PORT ||
-                  boot->state == MU_BOOT_LOOKING_BACK;
+    uint64_t tenths = (now_ms - boot->start_ms) / 100;
+    double took_s = (double)tenths / 10;
+    const char *what = mu_boot_state_text(boot->state);
 
     if (boot->last.code != 0)
-        (void)mu_fail(&boot->error, MUSTER_ERDZV_CONNECTION, "%s: gave up after %" PRIu64 ".%" PRIu64 " s: %s",
-                      mu_boot_state_text(boot->state), took_ms / 1000, took_ms % 1000 / 100, boot->last.text);
-    else if (awaits)
-        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT,
-                      "rank 0 (%.*s) has not published MASTER_%s within %" PRIu64 ".%" PRIu64 " s", RANK0_SHOWN_MAX,
-                      boot->rank0, boot->state == MU_BOOT_AWAITING_PORT ? "PORT" : "ADDR", took_ms / 1000,
-                      took_ms % 1000 / 100);
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_CONNECTION, "%s: gave up after %.1f s: %s", what, took_s,
+                      boot->last.text);
+    else if (boot->state == MU_BOOT_AWAITING_ADDR || boot->state == MU_BOOT_AWAITING_PORT ||
+             boot->state == MU_BOOT_LOOKING_BACK)
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT, "rank 0 (%.*s) has not published MASTER_%s within %.1f s",
+                      RANK0_SHOWN_MAX, boot->rank0, boot->state == MU_BOOT_AWAITING_PORT ? "PORT" : "ADDR", took_s);
     else
-        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT, "%s: not done within %" PRIu64 ".%" PRIu64 " s",
-                      mu_boot_state_text(boot->state), took_ms / 1000, took_ms % 1000 / 100);
+        (void)mu_fail(&boot->error, MUSTER_ERDZV_TIMEOUT, "%s: not done within %.1f s", what, took_s);
     fail(boot, out);
 }
 
@@ -237,54 +233,34 @@ static uint64_t patience_ms(const struct mu_boot *boot, uint64_t now_ms)
 /* Makes the request that the state wants, for the first time or again. */
 static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effects *out)
 {
-    struct mu_boot_effect *effect = NULL;
+    static const struct {
+        enum mu_boot_effect_type type;
+        const char *key;
+    } wants[] = {
+        [MU_BOOT_OPENING] = { MU_BOOT_DO_OPEN_STORE, NULL }, /* or what `opens` says */
+        [MU_BOOT_CHECKING] = { MU_BOOT_DO_CHECK_SELF, NULL },
+        [MU_BOOT_PUBLISHING_ADDR] = { MU_BOOT_DO_SET, MUSTER_KEY_MASTER_ADDR },
+        [MU_BOOT_PUBLISHING_PORT] = { MU_BOOT_DO_SET, MUSTER_KEY_MASTER_PORT },
+        [MU_BOOT_AWAITING_ADDR] = { MU_BOOT_DO_GET, MUSTER_KEY_MASTER_ADDR },
+        [MU_BOOT_AWAITING_PORT] = { MU_BOOT_DO_GET, MUSTER_KEY_MASTER_PORT },
+        /* The port is written last: where it is, the address is, too. */
+        [MU_BOOT_LOOKING_BACK] = { MU_BOOT_DO_CHECK, MUSTER_KEY_MASTER_PORT },
+        [MU_BOOT_REACHING] = { MU_BOOT_DO_REACH, NULL },
+    };
+    enum mu_boot_state state = boot->state;
+    struct mu_boot_effect *effect = emit(out, state == MU_BOOT_OPENING ? boot->opens : wants[state].type);
 
-    switch (boot->state) {
-    case MU_BOOT_OPENING:
-        effect = emit(out, boot->opens);
-        effect->addr = boot->addrs[0];
-        effect->port = boot->master.port;
-        break;
-    case MU_BOOT_REACHING:
-        effect = emit(out, MU_BOOT_DO_REACH);
-        effect->addr = boot->addr;
-        effect->port = boot->port;
-        break;
-    case MU_BOOT_CHECKING:
-        effect = emit(out, MU_BOOT_DO_CHECK_SELF);
-        effect->addr = boot->addrs[boot->addr_index];
-        effect->port = boot->port;
-        break;
-    case MU_BOOT_PUBLISHING_ADDR:
-        effect = emit(out, MU_BOOT_DO_SET);
-        effect->key = key_of(boot, boot->round, MUSTER_KEY_MASTER_ADDR);
-        effect->value = mu_slice_str(boot->addr);
-        break;
-    case MU_BOOT_PUBLISHING_PORT:
-        effect = emit(out, MU_BOOT_DO_SET);
-        effect->key = key_of(boot, boot->round, MUSTER_KEY_MASTER_PORT);
-        effect->value = mu_slice_str(boot->port_text);
-        break;
-    case MU_BOOT_AWAITING_ADDR:
-        effect = emit(out, MU_BOOT_DO_GET);
-        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_ADDR);
-        break;
-    case MU_BOOT_AWAITING_PORT:
-        effect = emit(out, MU_BOOT_DO_GET);
-        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_PORT);
-        break;
-    case MU_BOOT_LOOKING_BACK:
-        effect = emit(out, MU_BOOT_DO_CHECK); /* the port is written last: where it is, the address is, too */
-        effect->key = key_of(boot, boot->asked_round, MUSTER_KEY_MASTER_PORT);
-        break;
-    case MU_BOOT_IDLE:
-    case MU_BOOT_DONE:
-    case MU_BOOT_FAILED:
-        break;
-    }
-    assert(effect != NULL);
+    assert(is_under_way(boot));
     effect->id = ++boot->id;
     effect->wait_ms = left_ms(boot, now_ms);
+    if (wants[state].key != NULL) {
+        effect->key = key_of(boot, boot->asked_round, wants[state].key);
+        if (effect->type == MU_BOOT_DO_SET)
+            effect->value = mu_slice_str(state == MU_BOOT_PUBLISHING_ADDR ? boot->addr : boot->port_text);
+    } else {
+        effect->addr = state == MU_BOOT_REACHING ? boot->addr : boot->addrs[boot->addr_index];
+        effect->port = state == MU_BOOT_OPENING ? boot->master.port : boot->port;
+    }
     if (effect->type == MU_BOOT_DO_GET)
         effect->wait_ms = at_most(MU_BOOT_GET_MS, patience_ms(boot, now_ms));
     else if (effect->type == MU_BOOT_DO_CHECK_SELF || effect->type == MU_BOOT_DO_REACH)
@@ -337,21 +313,18 @@ static void offer(struct mu_boot *boot, const char *addr)
 /* An address at which we may listen. */
 static void offer_covered(struct mu_boot *boot, const char *text)
 {
-    const struct mu_bind bind = mu_boot_bind(boot);
     union mu_addr addr;
 
-    if (text != NULL && mu_addr_parse(text, 0, &addr) && !mu_bind_covers(&bind, &addr))
-        return;
-    offer(boot, text);
+    if (text == NULL || !mu_addr_parse(text, 0, &addr) || mu_bind_covers(&boot->bind, &addr))
+        offer(boot, text);
 }
 
 /* The address that the user has named for listening, if there is one. */
 static void offer_bound(struct mu_boot *boot)
 {
-    const struct mu_bind bind = mu_boot_bind(boot);
     char text[MU_BOOT_ADDR_MAX];
 
-    if (mu_bind_first(&bind, text, sizeof text))
+    if (mu_bind_first(&boot->bind, text, sizeof text))
         offer(boot, text);
 }
 
@@ -394,11 +367,10 @@ static void warn_if_moved(struct mu_boot *boot, const struct mu_boot_start *star
     if (boot->past_count == 0 || !boot->stock_seen || start->all_ours || start->old_dialect || start->met_at != NULL ||
         strcmp(last->rank0, boot->rank0) == 0)
         return;
-    (void)snprintf(boot->warning, sizeof boot->warning,
-                   "rank 0 has moved from %.*s to %.*s in round %" PRId64
-                   ": a PyTorch member of an earlier round keeps the old MASTER_ADDR and MASTER_PORT and cannot follow",
-                   RANK0_SHOWN_MAX, last->rank0, RANK0_SHOWN_MAX, boot->rank0, start->round);
-    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+    warn(boot, out,
+         "rank 0 has moved from %.*s to %.*s in round %" PRId64
+         ": a PyTorch member of an earlier round keeps the old MASTER_ADDR and MASTER_PORT and cannot follow",
+         RANK0_SHOWN_MAX, last->rank0, RANK0_SHOWN_MAX, boot->rank0, start->round);
 }
 
 static void remember(struct mu_boot *boot, const struct mu_boot_start *start)
@@ -513,11 +485,9 @@ static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *even
     }
     boot->id++;
     boot->retry_ms = event->now_ms + MU_BOOT_RETRY_MS;
-    if (!is_first)
-        return;
-    (void)snprintf(boot->warning, sizeof boot->warning, "master_port %u: %.400s; trying again for %d s",
-                   (unsigned)boot->master.port, event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
-    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+    if (is_first)
+        warn(boot, out, "master_port %u: %.400s; trying again for %d s", (unsigned)boot->master.port,
+             event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
 }
 
 static void opening(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
@@ -546,10 +516,8 @@ static void checking(struct mu_boot *boot, const struct mu_boot_event *event, st
         publish(boot, event->now_ms, out);
     } else if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->addr_index + 1 < boot->addrs_count) {
         boot->addr_index++;
-        (void)snprintf(boot->warning, sizeof boot->warning,
-                       "this node does not reach its own worker store at %s, port %u: %.400s; trying %s", addr,
-                       (unsigned)boot->port, event->error->text, boot->addrs[boot->addr_index]);
-        emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+        warn(boot, out, "this node does not reach its own worker store at %s, port %u: %.400s; trying %s", addr,
+             (unsigned)boot->port, event->error->text, boot->addrs[boot->addr_index]);
         go(boot, MU_BOOT_CHECKING, event->now_ms, out);
     } else if (event->type == MU_BOOT_ON_REQUEST_FAILED) {
         boot->error = *event->error;
@@ -642,11 +610,10 @@ static void settle_on_pair(struct mu_boot *boot, uint64_t now_ms, struct mu_boot
         succeed(boot, out);
         return;
     }
-    (void)snprintf(boot->warning, sizeof boot->warning,
-                   "the workers of this node are sent to %s, port %u (master_addr, master_port); rank 0 (%.*s) has "
-                   "published %s, port %u",
-                   addr, (unsigned)port, RANK0_SHOWN_MAX, boot->rank0, boot->addr, (unsigned)boot->port);
-    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+    warn(boot, out,
+         "the workers of this node are sent to %s, port %u (master_addr, master_port); rank 0 (%.*s) has "
+         "published %s, port %u",
+         addr, (unsigned)port, RANK0_SHOWN_MAX, boot->rank0, boot->addr, (unsigned)boot->port);
     if (addr != boot->addr)
         memcpy(boot->addr, addr, sizeof boot->addr);
     boot->port = port;

@@ -24,6 +24,7 @@
 #ifndef MU_HANDLER_BOOT_H
 #define MU_HANDLER_BOOT_H
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "base/slice.h"
 #include "handler/bind.h"
@@ -171,11 +172,13 @@ struct mu_boot_past { /* who was rank 0 of a round that we were in */
 
 struct mu_boot {
     enum mu_boot_state state;
-    char *run_id, *key; /* room for the longest key */
+    struct mu_arena texts; /* these are in it */
+    const char *run_id;
+    struct mu_bind bind;
+    char *key; /* room for the longest one */
     size_t key_room;
     char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX], loopback_name[MU_BOOT_ADDR_MAX];
     struct mu_boot_master master;
-    char *bind_hosts, *bind_allow; /* NULL: not given */
     bool use_agent_store, standalone, at_localhost;
     uint64_t timeout_ms;
     /* Since the beginning. */
@@ -210,8 +213,6 @@ void mu_boot_done(struct mu_boot *boot);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out);
 uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted; UINT64_MAX: never */
-
-struct mu_bind mu_boot_bind(const struct mu_boot *boot); /* as the config has it; the texts are the machine's */
 
 const char *mu_boot_state_text(enum mu_boot_state value);
 

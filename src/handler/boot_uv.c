@@ -151,13 +151,12 @@ static void say_where(const struct mu_boot_uv *boot, const struct mu_bind_plan *
 static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const struct mu_bind_plan *plan,
                       struct muster_error *reterr)
 {
-    const struct mu_bind bind = mu_boot_bind(&boot->machine);
     struct mu_bind_networks networks;
     const struct muster_store_server_config config = {
         .size = sizeof config,
         .host = plan->hosts,
         .port = store == &boot->workers ? boot->place.port : 0,
-        .allow = mu_bind_networks(&bind, &networks),
+        .allow = mu_bind_networks(&boot->machine.bind, &networks),
         .allow_own = true,
     };
 
@@ -363,10 +362,9 @@ static void on_planned(void *ctx, const struct mu_bind_plan *plan)
 
 static void ask_for_place(struct mu_boot_uv *boot)
 {
-    const struct mu_bind bind = mu_boot_bind(&boot->machine);
     struct mu_bind_plan plan;
 
-    if (mu_bind_uv_ask(&boot->ask, boot->loop, &bind, boot->place.addr, &plan, on_planned, boot))
+    if (mu_bind_uv_ask(&boot->ask, boot->loop, &boot->machine.bind, boot->place.addr, &plan, on_planned, boot))
         on_plan(boot, &plan);
     else
         boot->parts++;
@@ -493,11 +491,6 @@ void mu_boot_uv_stop(struct mu_boot_uv *boot)
 {
     forget_round(boot);
     step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
-}
-
-bool mu_boot_uv_is_on(const struct mu_boot_uv *boot)
-{
-    return mu_boot_deadline_ms(&boot->machine) != UINT64_MAX;
 }
 
 /* Workers look MASTER_ADDR up, and not every machine knows the name localhost: a resolver may ask far away for it, in

@@ -72,7 +72,6 @@ void mu_boot_uv_close(struct mu_boot_uv *boot, void (*closed)(void *ctx));
 void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start);
 /* The round is over before it began: nothing is told of it any more. */
 void mu_boot_uv_stop(struct mu_boot_uv *boot);
-bool mu_boot_uv_is_on(const struct mu_boot_uv *boot); /* started, and neither done, failed nor stopped */
 /* GOT, MISSING, FOUND, SET or REQUEST_FAILED, with the id of the request. */
 void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event);
 

@@ -205,15 +205,15 @@ static void watch_document(struct c10d *c)
 
 static void listen_for_nodes(struct c10d *c)
 {
-    const struct mu_bind bind = mu_boot_bind(&shell_of(c)->boot.machine);
+    const struct mu_bind *bind = &shell_of(c)->boot.machine.bind;
     struct mu_bind_networks networks;
     struct mu_bind_plan plan;
     struct muster_store_server_config config = {
-        .size = sizeof config, .port = c->port, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
+        .size = sizeof config, .port = c->port, .allow = mu_bind_networks(bind, &networks), .allow_own = true
     };
     struct muster_error error;
 
-    mu_bind_ask_known(&bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
+    mu_bind_ask_known(bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
     config.host = plan.hosts;
     if (mu_server_start_as(shell_of(c)->loop, &config, &c->server, &error) < 0) {
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });

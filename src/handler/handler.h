@@ -109,6 +109,7 @@ int mu_rdzv_params_add_all(struct muster_rdzv_params *params, const struct muste
 /* settings.c: timeouts and limits from the options (join_timeout, last_call_timeout, ...), checked. */
 int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct mu_rdzv_settings *ret_settings,
                                  struct muster_error *reterr);
+int mu_rdzv_check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_error *reterr);
 int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr);
 /* The option `key`, whole seconds from `least` to `most`; `fallback` if there is no such option. */
 int mu_rdzv_seconds_from_params(const struct muster_rdzv_params *params, const char *key, int64_t fallback,

@@ -26,29 +26,27 @@ static union mu_addr plain(const union mu_addr *addr)
     return bare;
 }
 
-static bool is_same(const union mu_addr *a, const struct sockaddr *b)
+/* Without its port. False: it is of another family. */
+static bool read_addr(const struct sockaddr *from, union mu_addr *ret_addr)
 {
-    union mu_addr other;
-
-    if (b == NULL || a->any.sa_family != b->sa_family)
+    if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6))
         return false;
-    if (b->sa_family == AF_INET) {
-        memcpy(&other.v4, b, sizeof other.v4);
-        return a->v4.sin_addr.s_addr == other.v4.sin_addr.s_addr;
-    }
-    memcpy(&other.v6, b, sizeof other.v6);
-    return IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &other.v6.sin6_addr) && a->v6.sin6_scope_id == other.v6.sin6_scope_id;
+    *ret_addr = (union mu_addr){ 0 };
+    memcpy(ret_addr, from, from->sa_family == AF_INET ? sizeof ret_addr->v4 : sizeof ret_addr->v6);
+    mu_addr_set_port(ret_addr, 0);
+    return true;
 }
 
 static bool is_of_an_interface(const union mu_addr *addr)
 {
+    union mu_addr other;
     struct ifaddrs *list;
     bool found = false;
 
     if (getifaddrs(&list) < 0)
         return true; /* then binding alone has to do */
     for (const struct ifaddrs *at = list; at != NULL && !found; at = at->ifa_next)
-        found = is_same(addr, at->ifa_addr);
+        found = read_addr(at->ifa_addr, &other) && mu_addr_same_host(addr, &other);
     freeifaddrs(list);
     return found;
 }
@@ -78,13 +76,10 @@ size_t mu_own_addresses(union mu_addr *ret_addrs, size_t room)
     if (getifaddrs(&list) < 0)
         return 0;
     for (const struct ifaddrs *at = list; at != NULL && count < room; at = at->ifa_next) {
-        union mu_addr addr = { 0 };
+        union mu_addr addr;
 
-        if (at->ifa_addr == NULL || (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
-            continue;
-        memcpy(&addr, at->ifa_addr, at->ifa_addr->sa_family == AF_INET ? sizeof addr.v4 : sizeof addr.v6);
-        mu_addr_set_port(&addr, 0);
-        if (!mu_addr_is_loopback(&addr) && !mu_addr_is_link_local(&addr) && can_bind(&addr))
+        if (read_addr(at->ifa_addr, &addr) && !mu_addr_is_loopback(&addr) && !mu_addr_is_link_local(&addr) &&
+            can_bind(&addr))
             ret_addrs[count++] = addr;
     }
     freeifaddrs(list);

@@ -1,11 +1,11 @@
 /* Parameters of a rendezvous: back end, endpoint, run id, limits, and options by name whose values are text, integer,
  * truth or number. They own all their texts. Reading a value as a truth or an integer follows Python's rules. */
+#include "base/arena.h"
 #include "base/number.h"
 #include "base/secret.h"
 #include "handler/handler.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdlib.h>
 
 enum {
@@ -28,8 +28,9 @@ struct options {
 };
 
 struct muster_rdzv_params {
-    char *backend, *endpoint, *run_id;
-    char *local_addr; /* NULL: none */
+    struct mu_arena texts; /* these are in it */
+    const char *backend, *endpoint, *run_id;
+    const char *local_addr; /* NULL: none */
     int64_t nodes_min, nodes_max;
     struct options options;
 };
@@ -127,17 +128,12 @@ static int options_set(struct options *options, const char *key, struct muster_v
     return rc;
 }
 
-static int options_copy(const struct options *from, struct options *ret_options, struct muster_error *reterr)
+static int options_add(struct options *options, const struct options *from, struct muster_error *reterr)
 {
-    struct options copy = { 0 };
     int rc = 0;
 
     for (size_t i = 0; i < from->count && rc == 0; i++)
-        rc = options_set(&copy, from->items[i].key, from->items[i].value, reterr);
-    if (rc < 0)
-        options_done(&copy);
-    else
-        *ret_options = copy;
+        rc = options_set(options, from->items[i].key, from->items[i].value, reterr);
     return rc;
 }
 
@@ -150,12 +146,9 @@ static int check(const char *backend, const char *endpoint, const char *run_id, 
 
     if (backend == NULL || backend[0] == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "the name of the rendezvous back end is empty");
-    if (min_nodes < 1)
-        return mu_fail(reterr, MUSTER_EINVAL, "a minimum of %" PRId64 " nodes is not above 0", min_nodes);
-    if (max_nodes < min_nodes)
-        return mu_fail(reterr, MUSTER_EINVAL, "a maximum of %" PRId64 " nodes is below the minimum of %" PRId64,
-                       max_nodes, min_nodes);
-    rc = check_len("rendezvous back end", backend, BACKEND_BYTES_MAX, reterr);
+    rc = mu_rdzv_check_nodes(min_nodes, max_nodes, reterr);
+    if (rc == 0)
+        rc = check_len("rendezvous back end", backend, BACKEND_BYTES_MAX, reterr);
     if (rc == 0)
         rc = check_len("rendezvous endpoint", endpoint, ENDPOINT_BYTES_MAX, reterr);
     if (rc == 0)
@@ -170,23 +163,23 @@ int muster_rdzv_params_new(const char *backend, const char *endpoint, const char
                            struct muster_error *reterr)
 {
     struct muster_rdzv_params *params;
+    bool full = false;
     int rc = check(backend, endpoint, run_id, min_nodes, max_nodes, local_addr, reterr);
 
     if (rc < 0)
         return rc;
-    if (local_addr != NULL && local_addr[0] == '\0')
-        local_addr = NULL;
     params = calloc(1, sizeof *params);
     if (params == NULL)
         return no_memory(reterr);
-    params->backend = strdup(backend);
-    params->endpoint = strdup(endpoint == NULL ? "" : endpoint);
-    params->run_id = strdup(run_id == NULL ? "" : run_id);
-    params->local_addr = local_addr == NULL ? NULL : strdup(local_addr);
+    if (local_addr != NULL && local_addr[0] == '\0')
+        local_addr = NULL;
+    params->backend = mu_arena_text(&params->texts, backend, &full);
+    params->endpoint = mu_arena_text(&params->texts, endpoint == NULL ? "" : endpoint, &full);
+    params->run_id = mu_arena_text(&params->texts, run_id == NULL ? "" : run_id, &full);
+    params->local_addr = mu_arena_text(&params->texts, local_addr, &full);
     params->nodes_min = min_nodes;
     params->nodes_max = max_nodes;
-    if (params->backend == NULL || params->endpoint == NULL || params->run_id == NULL ||
-        (local_addr != NULL && params->local_addr == NULL)) {
+    if (full) {
         muster_rdzv_params_free(params);
         return no_memory(reterr);
     }
@@ -202,7 +195,7 @@ int muster_rdzv_params_copy(const struct muster_rdzv_params *params, struct must
                                     params->nodes_max, params->local_addr, &copy, reterr);
 
     if (rc == 0)
-        rc = options_copy(&params->options, &copy->options, reterr);
+        rc = options_add(&copy->options, &params->options, reterr);
     if (rc < 0)
         muster_rdzv_params_free(copy);
     else
@@ -215,10 +208,7 @@ void muster_rdzv_params_free(struct muster_rdzv_params *params)
     if (params == NULL)
         return;
     options_done(&params->options);
-    free(params->backend);
-    free(params->endpoint);
-    free(params->run_id);
-    free(params->local_addr);
+    mu_arena_done(&params->texts);
     free(params);
 }
 
@@ -312,19 +302,15 @@ static int on_option(void *ctx, struct mu_slice key, struct mu_slice value, stru
 
 int muster_rdzv_params_set_options(struct muster_rdzv_params *params, const char *options, struct muster_error *reterr)
 {
-    struct options all; /* as they will be: all of the text is taken, or nothing */
-    int rc = options_copy(&params->options, &all, reterr);
+    struct options all = { 0 }; /* as they will be: all of the text is taken, or nothing */
+    int rc = options_add(&all, &params->options, reterr);
 
-    if (rc < 0)
-        return rc;
-    rc = mu_rdzv_options_parse(options, on_option, &all, reterr);
-    if (rc < 0) {
-        options_done(&all);
-        return rc;
-    }
-    options_done(&params->options);
-    params->options = all;
-    return 0;
+    if (rc == 0)
+        rc = mu_rdzv_options_parse(options, on_option, &all, reterr);
+    options_done(rc < 0 ? &all : &params->options);
+    if (rc == 0)
+        params->options = all;
+    return rc;
 }
 
 /* ---- Reading options ---- */
@@ -346,11 +332,7 @@ const char *mu_rdzv_params_key(const struct muster_rdzv_params *params, size_t i
 int mu_rdzv_params_add_all(struct muster_rdzv_params *params, const struct muster_rdzv_params *from,
                            struct muster_error *reterr)
 {
-    int rc = 0;
-
-    for (size_t i = 0; i < from->options.count && rc == 0; i++)
-        rc = options_set(&params->options, from->options.items[i].key, from->options.items[i].value, reterr);
-    return rc;
+    return options_add(&params->options, &from->options, reterr);
 }
 
 static int lower(int c)

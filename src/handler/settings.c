@@ -59,7 +59,7 @@ static int check_run_id(const char *run_id, struct muster_error *reterr)
     return 0;
 }
 
-static int check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_error *reterr)
+int mu_rdzv_check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_error *reterr)
 {
     if (nodes_min < 1)
         return mu_fail(reterr, MUSTER_EINVAL, "a minimum of %" PRId64 " nodes is not above 0", nodes_min);
@@ -87,7 +87,7 @@ int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *se
     int rc = check_run_id(run_id, reterr);
 
     if (rc == 0)
-        rc = check_nodes(settings->nodes_min, settings->nodes_max, reterr);
+        rc = mu_rdzv_check_nodes(settings->nodes_min, settings->nodes_max, reterr);
     for (size_t i = 0; i < sizeof times / sizeof times[0] && rc == 0; i++)
         rc = check_duration(times[i].part, times[i].ms, times[i].zero_is_fine, reterr);
     if (rc == 0 && (settings->keep_alive_attempts < 1 || settings->keep_alive_attempts > ATTEMPTS_MAX))
