@@ -201,12 +201,12 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event)
 }
 
 const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_CONFIRM_KEY] = { enter_confirm_key, on_confirm_key },
-    [MU_CLASSIC_IN_CONFIRM_MARK] = { put_mark, on_confirm_mark },
-    [MU_CLASSIC_IN_CONFIRM_WRITE] = { enter_confirm_write, on_confirmed },
-    [MU_CLASSIC_IN_CONFIRM_READ] = { mu_classic_get_doc, on_confirm_read },
-    [MU_CLASSIC_IN_CONFIRM_SELF] = { mu_classic_get_self, on_confirm_self },
+    [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
+    [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = mu_classic_get_doc, .on_answer = on_confirm_read },
+    [MU_CLASSIC_IN_CONFIRM_SELF] = { .enter = mu_classic_get_self, .on_answer = on_confirm_self },
     [MU_CLASSIC_IN_FINAL_WATCH] = { mu_classic_watch_document, mu_classic_on_watch, MU_CLASSIC_IN_CONFIRM_READ },
-    [MU_CLASSIC_IN_STORE_DIR] = { make_store_dir, on_store_dir },
-    [MU_CLASSIC_IN_MARKS_READ] = { get_marks, on_marks },
+    [MU_CLASSIC_IN_STORE_DIR] = { .enter = make_store_dir, .on_answer = on_store_dir },
+    [MU_CLASSIC_IN_MARKS_READ] = { .enter = get_marks, .on_answer = on_marks },
 };

@@ -147,11 +147,12 @@ int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, st
 
 bool mu_classic_doc_is_other_layout(struct mu_slice text)
 {
+    bool fits = text.len <= MU_CLASSIC_DOC_MAX;
     json_error_t why = { .line = 0 };
-    json_t *json = text.len > MU_CLASSIC_DOC_MAX ? NULL : load(text, &why);
+    json_t *json = fits ? load(text, &why) : NULL;
     const char *status = json_string_value(json_object_get(json, "status"));
     enum mu_classic_status known;
-    bool other = json == NULL ? is_no_memory(&why) : status != NULL && !read_status(status, &known);
+    bool other = json == NULL ? fits && is_no_memory(&why) : status != NULL && !read_status(status, &known);
 
     json_decref(json);
     return other;
@@ -216,7 +217,7 @@ static json_t *copy_as(const struct mu_classic_doc *doc, enum mu_classic_status 
     return copy;
 }
 
-/* `failed` is below 0 if one of the changes to it was. */
+/* `failed` is below 0 if one of the changes to it was: also if there is no memory for a copy. */
 static int dump_if(json_t *json, int failed, struct mu_buf *out)
 {
     if (json == NULL || failed < 0) {
@@ -242,63 +243,48 @@ int mu_classic_doc_joinable(int64_t version, struct mu_buf *out)
 int mu_classic_doc_joined(const struct mu_classic_doc *doc, bool freeze, struct mu_buf *out)
 {
     json_t *copy = copy_as(doc, freeze ? MU_CLASSIC_FROZEN : MU_CLASSIC_JOINABLE);
-    int failed = 0;
+    int failed =
+        json_array_append_new(json_object_get(copy, "participants"), json_integer((json_int_t)doc->participants));
 
     assert(doc->status == MU_CLASSIC_JOINABLE);
-    if (copy != NULL) {
-        failed =
-            json_array_append_new(json_object_get(copy, "participants"), json_integer((json_int_t)doc->participants));
-        if (freeze && failed == 0)
-            failed = json_object_set_new(copy, "keep_alives", json_array());
-    }
+    if (freeze && failed == 0)
+        failed = json_object_set_new(copy, "keep_alives", json_array());
     return dump_if(copy, failed, out);
 }
 
 int mu_classic_doc_left(const struct mu_classic_doc *doc, struct mu_buf *out)
 {
     json_t *copy = copy_as(doc, MU_CLASSIC_JOINABLE);
-    int failed = 0;
 
     assert(doc->status == MU_CLASSIC_JOINABLE && doc->participants > 0);
-    if (copy != NULL)
-        failed = json_array_remove(json_object_get(copy, "participants"), doc->participants - 1);
-    return dump_if(copy, failed, out);
+    return dump_if(copy, json_array_remove(json_object_get(copy, "participants"), doc->participants - 1), out);
 }
 
 int mu_classic_doc_frozen(const struct mu_classic_doc *doc, struct mu_buf *out)
 {
     json_t *copy = copy_as(doc, MU_CLASSIC_FROZEN);
-    int failed = 0;
 
     assert(doc->status == MU_CLASSIC_JOINABLE);
-    if (copy != NULL)
-        failed = json_object_set_new(copy, "keep_alives", json_array());
-    return dump_if(copy, failed, out);
+    return dump_if(copy, json_object_set_new(copy, "keep_alives", json_array()), out);
 }
 
 int mu_classic_doc_confirmed(const struct mu_classic_doc *doc, const char *key, struct mu_buf *out)
 {
     bool last = doc->keep_alives + 1 == doc->participants;
     json_t *copy = copy_as(doc, last ? MU_CLASSIC_FINAL : MU_CLASSIC_FROZEN);
-    int failed = 0;
+    int failed = json_array_append_new(json_object_get(copy, "keep_alives"), json_string(key));
 
     assert(doc->status == MU_CLASSIC_FROZEN);
-    if (copy != NULL) {
-        failed = json_array_append_new(json_object_get(copy, "keep_alives"), json_string(key));
-        if (last && failed == 0)
-            failed = json_object_set_new(copy, "num_workers_waiting", json_integer(0));
-    }
+    if (last && failed == 0)
+        failed = json_object_set_new(copy, "num_workers_waiting", json_integer(0));
     return dump_if(copy, failed, out);
 }
 
 int mu_classic_doc_waiting(const struct mu_classic_doc *doc, int64_t waiting, struct mu_buf *out)
 {
     json_t *copy = copy_as(doc, doc->status);
-    int failed = 0;
 
-    if (copy != NULL)
-        failed = json_object_set_new(copy, "num_workers_waiting", json_integer(waiting));
-    return dump_if(copy, failed, out);
+    return dump_if(copy, json_object_set_new(copy, "num_workers_waiting", json_integer(waiting)), out);
 }
 
 int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out)

@@ -161,7 +161,7 @@ static void on_mark_back(struct mu_classic *m, const struct mu_classic_event *ev
 }
 
 const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_MEMBER_BACK] = { enter_member_back, on_member_back },
-    [MU_CLASSIC_IN_COUNT_LIST] = { list_versions, on_count_list },
-    [MU_CLASSIC_IN_MARK_BACK] = { enter_mark_back, on_mark_back },
+    [MU_CLASSIC_IN_MEMBER_BACK] = { .enter = enter_member_back, .on_answer = on_member_back },
+    [MU_CLASSIC_IN_COUNT_LIST] = { .enter = list_versions, .on_answer = on_count_list },
+    [MU_CLASSIC_IN_MARK_BACK] = { .enter = enter_mark_back, .on_answer = on_mark_back },
 };

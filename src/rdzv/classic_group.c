@@ -312,13 +312,13 @@ static void on_member_key(struct mu_classic *m, const struct mu_classic_event *e
 }
 
 const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_MEMBER_READ] = { mu_classic_get_doc, on_member_read },
-    [MU_CLASSIC_IN_MEMBER_MARK] = { get_own_mark, on_member_mark },
+    [MU_CLASSIC_IN_MEMBER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_member_read },
+    [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
     [MU_CLASSIC_IN_MARK_WATCH] = { watch_own_mark, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
-    [MU_CLASSIC_IN_MEMBER_LIST] = { mu_classic_list_keys, on_member_list },
+    [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = mu_classic_list_keys, .on_answer = on_member_list },
     [MU_CLASSIC_IN_MEMBER_WATCH] = { watch_members, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
-    [MU_CLASSIC_IN_MEMBER_KEY] = { enter_member_key, on_member_key },
-    [MU_CLASSIC_IN_OVER_READ] = { mu_classic_get_doc, on_over_read },
+    [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
+    [MU_CLASSIC_IN_OVER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_over_read },
     [MU_CLASSIC_IN_OVER_WATCH] = { watch_others, mu_classic_on_watch, MU_CLASSIC_IN_OVER_READ },
 };
 

@@ -141,5 +141,5 @@ static void on_prepared(struct mu_classic *m, const struct mu_classic_event *eve
 }
 
 const struct mu_classic_phase mu_classic_prepare_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_PREPARE] = { prepare, on_prepared },
+    [MU_CLASSIC_IN_PREPARE] = { .enter = prepare, .on_answer = on_prepared },
 };

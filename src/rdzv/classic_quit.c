@@ -177,8 +177,8 @@ static void on_quit_written(struct mu_classic *m, const struct mu_classic_event 
 }
 
 const struct mu_classic_phase mu_classic_quit_phases[MU_CLASSIC_PHASES_COUNT] = {
-    [MU_CLASSIC_IN_QUIT_KEY] = { mu_classic_delete_key, on_quit_key },
-    [MU_CLASSIC_IN_QUIT_READ] = { mu_classic_get_doc, on_quit_read },
-    [MU_CLASSIC_IN_QUIT_WRITE] = { enter_quit_write, on_quit_written },
-    [MU_CLASSIC_IN_QUIT_DROP] = { mu_classic_drop_doc, on_quit_written },
+    [MU_CLASSIC_IN_QUIT_KEY] = { .enter = mu_classic_delete_key, .on_answer = on_quit_key },
+    [MU_CLASSIC_IN_QUIT_READ] = { .enter = mu_classic_get_doc, .on_answer = on_quit_read },
+    [MU_CLASSIC_IN_QUIT_WRITE] = { .enter = enter_quit_write, .on_answer = on_quit_written },
+    [MU_CLASSIC_IN_QUIT_DROP] = { .enter = mu_classic_drop_doc, .on_answer = on_quit_written },
 };
