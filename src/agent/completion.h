@@ -16,35 +16,32 @@
  *      +--a worker of ours failed: says so to the others; one of theirs has: tells PEER_FAILED, once a round
  *      +--nodes want to join: tells WAITING, unless a member is lost
  *
- * - A done agent sets its mark, counts itself, stays a member, and waits without a limit unless there is one. (A back
- *   end without rounds knows nothing of its members: there the limit is PyTorch's 300 s.)
- * - Nobody but us in the round: the marks decide. Who is counted last looks at all of them, and then writes the
- *   verdict, closes, and only then lets the others go. If it dies in between, or the counter is not right, whoever
- *   finds all marks set does it instead; all look now and then, and soon after the store was away, and set their own
- *   again first: a store may have lost it.
- * - With a PyTorch member the last is the one that makes the counter of its barrier the world's size (1.13: who has
- *   seen the key of everybody), or who finds that those who have no mark are gone, and were done.
- * - Was a vanished PyTorch member done? In the 2.x dialect the barrier's counter, less those of us who are counted in
- *   it, says how many are; 1.13 has a key for each.
- * - A member that is lost while the store is away is lost at once: nobody can say whether it was done. (Asking a silent
- *   store takes seconds, and leads to the same.)
- * - Whose worker fails says so at once, while the rest of its workers is being stopped: the others, who would hear of
- *   it only when that is over, stop theirs at the same time. Only where nobody but us is in the round, and as a hint:
- *   who does not hear it learns from the rendezvous that a member wants to begin anew. Who stops listening for another
- *   reason writes something that says nothing, so that no wait of its own is left in the store.
- * - Who leaves the round on purpose, for good or for the next one, leaves a note that says why (vanished.h). Who finds
- *   a member missing reads it, and says the same. Nodes that want to join wait until it is known whether those who
- *   vanished at the same time were done: if not, the round has ended for another reason than them.
- * - Who is killed cannot leave one. While we watch a round, somebody else keeps the note that says so
- *   (mu_completion_will()).
- * - On a closed document, lost peers stop nobody, for no round can follow, unless the verdict is failed, or there is
- *   none and nobody has come to the barrier: then JOB_FAILED, naming who vanished.
- * - A verdict once written stays. Before one is written for all done, the budget is looked at: if a later round is the
- *   job's, we were removed, and do not know it yet.
- * - All are done, and the process in which the store was refuses connections: there is nothing left to close. Who waits
- *   for PyTorch members there has nobody to wait for.
- * - A done agent that cannot reach the store ends: after MU_COMPLETION_REFUSED_MS when connections are refused, after
- *   MU_COMPLETION_SILENT_MS otherwise. Its work is done, and whatever the others do, it would not hear of it.
+ * Done:
+ * - A done agent sets its mark, counts itself, stays a member, and waits for the others. There is no limit unless the
+ *   config sets one, or the back end has no rounds and so tells nothing of its members (PyTorch's 300 s).
+ * - Only muster nodes in the round: the marks decide. The node that is counted last reads all marks, writes the
+ *   verdict, closes, and then lets the others go. It may die, and a store may lose the counter or a mark. So all nodes
+ *   look at the marks now and then, after setting their own again, and the first to find all set ends the job.
+ * - With a PyTorch member, the last node is the one that brings the counter of PyTorch's barrier to the world's size
+ *   (1.13: the one that has seen everybody's key), or that finds the nodes without a mark gone, and done.
+ * - A PyTorch member that vanished was done if the barrier's counter is higher than the number of ours in it. (1.13 has
+ *   a key for each.)
+ * - A verdict once written stays. Before a success is written, the budget is read: a later round there means that this
+ *   node was removed and does not know it yet.
+ * - A done agent ends alone if the store refuses connections for MU_COMPLETION_REFUSED_MS, or is silent for
+ *   MU_COMPLETION_SILENT_MS. If all are done, or only PyTorch nodes are missing, and the store's process is gone, there
+ *   is nothing to close and nobody to wait for.
+ * Vanished:
+ * - A node that leaves a round on purpose writes a note first (vanished.h). Nodes that miss it read the note and say
+ *   the same. A killed node cannot write one: its keeper holds the note that says so (mu_completion_will()).
+ * - While the store is away, a vanished member counts as lost at once: nobody can say whether it was done.
+ * - That nodes want to join is told only when it is clear that no member was lost: a loss is the better reason.
+ * - In a closed job no round can follow, and lost members stop nobody, unless the verdict is failed, or there is
+ *   neither a verdict nor anybody in the barrier: then JOB_FAILED names who vanished.
+ * Failed:
+ * - A node whose worker fails says so at once (T failed), so that all nodes stop their workers at the same time. This
+ *   is a hint, among muster nodes only: others learn from the rendezvous that a member wants a new round. A node that
+ *   stops to listen for another reason writes UNTOLD there, which ends its own wait.
  *
  * Keys, with R, M and T as in rdzv/round_keys.h:
  *   M verdict; T done/<rank>, T left/<rank>, T heard/<rank>, T done_count, T last, T failed;

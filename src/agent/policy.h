@@ -14,25 +14,23 @@
  *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED            LINGERING
  *                                                          FAILING --outdated, a node was lost--> JOINING
  *
- * - Of what ends a round (a worker failed, peers lost, nodes waiting, removed) the first decides; the rest is dropped.
- *   Events of an earlier round are dropped.
- * - No JOIN while a worker of the old round may be alive: JOIN only follows WORKERS_STOPPED without leftovers.
- * - The budget is the job's: a round that a worker's failure ended costs one, once. Membership changes are free, also
- *   if they made a worker fail: that is settled when the next round forms (settlement.h). Until then it is a claim. A
- *   round that was over for the job before costs nothing, and fails no job: we were removed, and are about to hear of
- *   it. So it is the store that says whether a round is paid for: while it is silent, nothing is decided. Only where
- *   its process is gone, and nothing is left as far as we know, there is nothing to wait for.
- * - A worker's failure is told to the others at once, beside the stop; theirs ends the round here as well, for free.
- * - Removed: the workers are killed without grace, for a checkpoint written now would overwrite the others'.
- * - The first signal begins a stop with the full grace. SIGTERM, SIGHUP and other signals that come again change
- *   nothing. A SIGINT more than a second after the first SIGINT, and a SIGQUIT that is not the first signal, end the
- *   grace: the workers are killed. `muster join` goes by the same rule (proc/signals.h).
- * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member of the round,
- *   that member is lost; a restart that was about to be counted there is free then.
- * - Who is done and ends because the store is away serves the workers of others until they have gone.
- * - Nothing local closes the job: an error or a signal leaves.
- * - Done is done: workers that have succeeded are never run again.
- * - There is one END, and it comes within a bounded time of what led to it, as far as workers let themselves be killed.
+ * - The first event that ends a round (worker failed, peers lost, nodes waiting, removed) decides. Later ones, and those
+ *   of earlier rounds, are dropped.
+ * - JOIN only follows WORKERS_STOPPED without leftovers: no worker of the old round may be alive.
+ * - The budget is the job's, and the store says what is left of it; while it is silent, nothing is decided. A round that
+ *   a worker's failure ended costs one restart, once; that is a claim until the next round forms (settlement.h).
+ *   Membership changes are free. A round that was over for the job before costs nothing: we were removed. If the
+ *   store's process is gone and we know of no restart left, there is nothing to wait for.
+ * - A worker's failure is told to the others at once, beside the stop; their failures end the round here, for free.
+ * - Removed: the workers are killed without grace. A checkpoint written now would overwrite the others'.
+ * - The first signal begins a stop with the full grace. A SIGINT more than a second after the first SIGINT, or a SIGQUIT
+ *   that is not the first signal, kills the workers. Other signals change nothing any more (proc/signals.h).
+ * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member, that member is
+ *   lost, and a restart that was about to be counted there is free.
+ * - A node that is done, and ends because the store is away, serves the workers of others until they have gone.
+ * - An error or a signal of this node leaves the job; it does not close it.
+ * - Workers that have succeeded are never run again.
+ * - There is one END, within a bounded time of its cause, as far as the workers can be killed.
  *
  * job.h connects it with the other machines. All effects of a step are carried out before the next step. Keys, with M
  * as in rdzv/round_keys.h: M budget, M verdict. */

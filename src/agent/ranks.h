@@ -3,8 +3,8 @@
  *
  * Nobody but us in the round, and there are rounds and a store: by keys of our own.
  *   rank 0:  GATHERING all role infos --> COUNTING: what is the budget? --> FIXING the count --> ASSIGNING --> DONE
- *                                            |a failure is claimed, members miss  ^
- *                                            +--> SETTLING: were they lost? ------+--no, and no restart is left--> FAILED
+ *                                            |a failure is claimed                ^    |no restart is left
+ *                                            +--> SETTLING: was a member lost? ---+    +--> FAILED, and so is the job
  *   others:  tell our role info --> AWAITING our ranks and the count --> DONE
  *            --the store was away, and they do not come--> AGAIN: another round is needed
  * Else by those of PyTorch's agents, and each agent counts its own restarts:
@@ -14,8 +14,7 @@
  * Any of these, at the deadline or after an error that trying again does not mend: FAILED.
  *
  * - The count is the job's: rank 0 takes what the budget says (or what a member knows better, if the store was lost),
- *   puts its round there, and tells everybody with their ranks: there is no other way to learn it, so there is one
- *   count.
+ *   puts its round there, and tells everybody with their ranks. Nobody learns it in another way, so there is one count.
  * - Global ranks are counted over the agents in the order of their group ranks, role ranks over those of the same role.
  * - A claimed failure is charged here, or not: the rule is in settlement.h.
  * - A budget that is none (a stranger wrote to its key) is told, and put back as far as the members know it.
