@@ -576,11 +576,6 @@ void mu_agent_look(const struct mu_agent *a, uint32_t local_rank, struct mu_agen
     };
 }
 
-size_t mu_agent_files(int64_t local_world_size, const struct mu_logs_config *logs)
-{
-    return FILES_AGENT + (size_t)local_world_size * FILES_PER_WORKER + mu_logs_files(logs, (uint32_t)local_world_size);
-}
-
 int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr)
 {
     size_t least = MU_FILES_OWN + FILES_AGENT + MU_FILES_CONNECTIONS_LEAST; /* a worker may do without any of its own */
@@ -599,7 +594,8 @@ int mu_agent_start(uv_loop_t *loop, const struct mu_agent_config *config, struct
         a->config = *config;
         a->info = (struct muster_rdzv_info){ .rank = -1, .world_size = -1, .round = -1 };
         a->start_ms = uv_now(loop);
-        a->files = mu_agent_files(config->local_world_size, &config->logs);
+        a->files = FILES_AGENT + (size_t)config->local_world_size * FILES_PER_WORKER +
+                   mu_logs_files(&config->logs, (uint32_t)config->local_world_size);
         mu_files_reserve(a->files);
     }
     if (rc == 0)

@@ -76,9 +76,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     void *ctx;
 };
 
-/* How many descriptors the agent of this many workers needs: for itself, for each of them, and for their output. */
-size_t mu_agent_files(int64_t local_world_size, const struct mu_logs_config *logs);
-/* Whether this process may have as many: MUSTER_ESYSTEM if not. */
+/* Whether this process may have the descriptors that the agent needs, and its workers' output: MUSTER_ESYSTEM if not. */
 int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr);
 
 /* Keeps the descriptors it needs from the connections of store servers, until it is freed. */

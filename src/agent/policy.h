@@ -14,17 +14,17 @@
  *   FINISHING --all done--> LINGERING --> ENDED;  --behind, away--> LEAVING --> SERVING --> ENDED            LINGERING
  *                                                          FAILING --outdated, a node was lost--> JOINING
  *
- * - The first event that ends a round (worker failed, peers lost, nodes waiting, removed) decides. Later ones, and those
- *   of earlier rounds, are dropped.
+ * - The first event that ends a round (worker failed, peers lost, nodes waiting, removed) decides. Later ones are
+ *   dropped, and so are events of earlier rounds.
  * - JOIN only follows WORKERS_STOPPED without leftovers: no worker of the old round may be alive.
- * - The budget is the job's, and the store says what is left of it; while it is silent, nothing is decided. A round that
- *   a worker's failure ended costs one restart, once; that is a claim until the next round forms (settlement.h).
+ * - The budget is the job's, and the store says what is left of it; while it is silent, nothing is decided. A round
+ *   that a worker's failure ended costs one restart, once; that is a claim until the next round forms (settlement.h).
  *   Membership changes are free. A round that was over for the job before costs nothing: we were removed. If the
  *   store's process is gone and we know of no restart left, there is nothing to wait for.
  * - A worker's failure is told to the others at once, beside the stop; their failures end the round here, for free.
  * - Removed: the workers are killed without grace. A checkpoint written now would overwrite the others'.
- * - The first signal begins a stop with the full grace. A SIGINT more than a second after the first SIGINT, or a SIGQUIT
- *   that is not the first signal, kills the workers. Other signals change nothing any more (proc/signals.h).
+ * - The first signal begins a stop with the full grace. A SIGINT more than a second after the first SIGINT, or a
+ *   SIGQUIT that is not the first signal, kills the workers. Other signals change nothing any more (proc/signals.h).
  * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member, that member is
  *   lost, and a restart that was about to be counted there is free.
  * - A node that is done, and ends because the store is away, serves the workers of others until they have gone.

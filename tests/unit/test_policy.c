@@ -1268,7 +1268,7 @@ static void a_new_node_may_have_to_fail_the_job(void **state)
     assert_int_equal(s->ends, 1);
 }
 
-/* No restart is left, but the failure was a consequence. If the lost node comes back, the next round still knows that. */
+/* No restart is left, but the failure was a consequence: the next round knows that, also if the lost node is back. */
 static void what_was_told_as_the_cause_goes_with_us(void **state)
 {
     struct scene *s = *state;
