@@ -1,4 +1,4 @@
-/* The job's budget as text. See round.h. */
+/* The job's budget as text. See restart_budget.h. */
 #include "agent/restart_budget.h"
 
 #include <assert.h>
@@ -31,22 +31,6 @@ static bool take_number(const char **at, char end, int64_t *ret_number)
     return true;
 }
 
-static bool take_tag(const char **at, uint64_t *ret_tag)
-{
-    static const char digits[] = "0123456789abcdef";
-    uint64_t tag = 0;
-
-    for (unsigned i = 0; i < 16; i++, (*at)++) {
-        const char *digit = **at == '\0' ? NULL : strchr(digits, **at);
-
-        if (digit == NULL)
-            return false;
-        tag = tag << 4 | (uint64_t)(digit - digits);
-    }
-    *ret_tag = tag;
-    return true;
-}
-
 bool mu_restart_budget_read(struct mu_slice text, struct mu_restart_budget *ret_budget)
 {
     char copy[MU_RESTART_BUDGET_MAX];
@@ -57,10 +41,11 @@ bool mu_restart_budget_read(struct mu_slice text, struct mu_restart_budget *ret_
     if (len > 0)
         memcpy(copy, text.data, len);
     copy[len] = '\0';
-    if (!take_number(&at, ' ', &budget.count) || !take_number(&at, '.', &budget.round) || !take_tag(&at, &budget.tag) ||
-        (*at != '\0' && *at != ' ') || budget.count > MU_ROUND_COUNT_MAX)
+    if (!take_number(&at, ' ', &budget.count) || !take_number(&at, '.', &budget.round) ||
+        !mu_round_read_tag(at, &budget.tag) || (at[MU_ROUND_TAG_LEN] != '\0' && at[MU_ROUND_TAG_LEN] != ' ') ||
+        budget.count > MU_ROUND_COUNT_MAX)
         return false;
-    budget.charged = *at == ' ';
+    budget.charged = at[MU_ROUND_TAG_LEN] == ' ';
     *ret_budget = budget;
     return true;
 }

@@ -1,9 +1,10 @@
 /* What a round that a worker's failure ended costs. The rule is in settlement.h. */
 #include "agent/settlement.h"
 
+#include "rdzv/round_keys.h"
+
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { TOLD_MAX = MU_VANISHED_NAMED_MAX + MU_SETTLEMENT_RANKS_MAX };
@@ -40,16 +41,6 @@ size_t mu_settlement_write(const struct mu_settlement *s, char text[static MU_SE
     len = json == NULL ? 0 : json_dumpb(json, text, MU_SETTLEMENT_JSON_MAX, JSON_COMPACT);
     json_decref(json);
     return len < MU_SETTLEMENT_JSON_MAX ? len : 0;
-}
-
-static bool read_tag(const char *text, uint64_t *ret_tag)
-{
-    char *end = NULL;
-
-    if (text == NULL || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
-        return false;
-    *ret_tag = strtoull(text, &end, 16);
-    return *end == '\0';
 }
 
 static void add_missing(struct mu_settlement *s, const json_t *missing)
@@ -91,7 +82,7 @@ void mu_settlement_add(struct mu_settlement *s, const json_t *json)
     uint64_t tag;
 
     if (!json_is_integer(round) || json_integer_value(round) < (s->known ? s->round : 0) ||
-        !read_tag(json_string_value(json_object_get(json, "tag")), &tag))
+        !mu_round_read_tag(json_string_value(json_object_get(json, "tag")), &tag))
         return;
     if (!s->known || json_integer_value(round) > s->round)
         mu_settlement_begin(s, json_integer_value(round), tag);

@@ -2,11 +2,11 @@
 #include "agent/verdict.h"
 
 #include "agent/vanished.h"
+#include "rdzv/round_keys.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- The verdict ---- */
@@ -38,20 +38,19 @@ bool mu_verdict_read(struct mu_slice text, struct mu_verdict *ret_verdict)
 {
     json_t *json = text.len > MU_VERDICT_TEXT_MAX ? NULL : json_loadb(text.data, text.len, 0, NULL);
     const char *verdict = json_string_value(json_object_get(json, "verdict"));
-    const char *tag = json_string_value(json_object_get(json, "tag"));
+    const char *tag_text = json_string_value(json_object_get(json, "tag"));
     const char *node = json_string_value(json_object_get(json, "node"));
     const char *cause = json_string_value(json_object_get(json, "cause"));
     const json_t *round = json_object_get(json, "round"), *rank = json_object_get(json, "rank");
+    uint64_t tag = 0;
     bool succeeded = verdict != NULL && strcmp(verdict, "succeeded") == 0;
     bool good = (succeeded || (verdict != NULL && strcmp(verdict, "failed") == 0)) && json_is_integer(round) &&
-                json_is_integer(rank) && tag != NULL && strlen(tag) == 16 && strspn(tag, "0123456789abcdef") == 16 &&
-                node != NULL && cause != NULL;
+                json_is_integer(rank) && mu_round_read_tag(tag_text, &tag) && node != NULL && cause != NULL;
 
     if (good) {
-        *ret_verdict = (struct mu_verdict){ .succeeded = succeeded,
-                                            .round = json_integer_value(round),
-                                            .tag = strtoull(tag, NULL, 16),
-                                            .rank = json_integer_value(rank) };
+        *ret_verdict = (struct mu_verdict){
+            .succeeded = succeeded, .round = json_integer_value(round), .tag = tag, .rank = json_integer_value(rank)
+        };
         mu_line_copy(ret_verdict->node, sizeof ret_verdict->node, mu_slice_str(node));
         mu_line_copy(ret_verdict->cause, sizeof ret_verdict->cause, mu_slice_str(cause));
     }

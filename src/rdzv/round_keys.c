@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 uint64_t mu_round_tag(const struct mu_node *members, size_t count)
 {
@@ -14,6 +16,17 @@ uint64_t mu_round_tag(const struct mu_node *members, size_t count)
         tag = mu_hash64(seed, members[i].name);
     }
     return tag;
+}
+
+bool mu_round_read_tag(const char *text, uint64_t *ret_tag)
+{
+    char digits[MU_ROUND_TAG_LEN + 1];
+
+    if (text == NULL || strspn(text, "0123456789abcdef") != MU_ROUND_TAG_LEN)
+        return false;
+    (void)snprintf(digits, sizeof digits, "%s", text);
+    *ret_tag = strtoull(digits, NULL, 16);
+    return true;
 }
 
 void mu_round_stock_prefix(char *text, size_t room, const char *run_id, int64_t round)

@@ -22,6 +22,8 @@
 #define MU_ROUND_PREFIX_EXTRA 64 /* of a prefix, beside the run id; with its NUL */
 
 uint64_t mu_round_tag(const struct mu_node *members, size_t count); /* by rank */
+#define MU_ROUND_TAG_LEN 16
+bool mu_round_read_tag(const char *text, uint64_t *ret_tag); /* at its start, in hexadecimal digits; NULL has none */
 
 /* Each needs room for the run id and MU_ROUND_PREFIX_EXTRA. */
 void mu_round_stock_prefix(char *text, size_t room, const char *run_id,
