@@ -26,7 +26,7 @@ bool mu_bind_uv_ask(struct mu_bind_uv *ask, uv_loop_t *loop, const struct mu_bin
 /* If it is busy: on_planned still comes, from the loop, with NULL; only then may the memory go. */
 void mu_bind_uv_cancel(struct mu_bind_uv *ask);
 
-/* The same for callers who may block. */
+/* The same for callers that may block. */
 void mu_bind_ask_blocking(const struct mu_bind *bind, const char *host, struct mu_bind_plan *ret_plan);
 
 /* With addresses that are known. `also`: the node's own address for others; it counts if it is numeric and this

@@ -1,7 +1,7 @@
 /* Where the workers of a round meet: rank 0 opens a store for them (or only finds a free port) and publishes address
- * and port under the round's keys in the rendezvous store; everybody else reads them there. Pure; one machine for a
+ * and port under the round's keys in the rendezvous store; the other nodes read them there. Pure; one machine for a
  * handler's life, started anew for every round it has joined. In a round without PyTorch members the keys bear its tag:
- * where the store has lost its data a number comes again, and nobody may take the pair of the other round for his own.
+ * a store that has lost its data counts rounds anew, and the pair of an older round must not be taken for this one's.
  *
  *   rank 0:  OPENING --listening--> CHECKING itself --> PUBLISHING_ADDR --> PUBLISHING_PORT --> DONE
  *            (a free port only: no check)
@@ -12,8 +12,8 @@
  *   others, where the user has named another pair:  AWAITING_PORT --> REACHING --> DONE
  *   any of these, at the deadline or after an error that trying again does not mend: FAILED
  *
- * - Nobody but us in the round, and never was: a new port and a fresh table every round. With a PyTorch member, which
- *   keeps the first pair it saw for ever: one listener from then on, with a fresh table every round.
+ * - No PyTorch member so far: a new port and a fresh table every round. A PyTorch member keeps the first pair that it
+ *   saw for ever: after the first such member there is one listener, with a fresh table every round.
  * - Without an agent's store, and with PyTorch before 2.4: an address and a free port; worker 0 will listen there.
  * - With PyTorch 2.5 the workers meet in the rendezvous store, if it is a TCPStore: DONE at once, nothing is published.
  * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is
@@ -33,7 +33,7 @@
 
 #define MU_BOOT_TIMEOUT_MS 60000   /* for all of it, if the config says nothing else */
 #define MU_BOOT_STOCK_WAIT_MS 1000 /* for this round's keys of a PyTorch rank 0, before we look at earlier rounds */
-#define MU_BOOT_ROUNDS_MAX 8       /* so many rounds back */
+#define MU_BOOT_ROUNDS_MAX 8       /* rounds that are looked at then */
 #define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
 #define MU_BOOT_CHECK_MS 5000      /* for one connection to the workers' store */
 /* A wait that is no longer wanted holds its connection until its time is up: let that be soon, and ask again. */
@@ -83,7 +83,7 @@ struct mu_boot_start { /* borrowed */
     bool old_dialect;   /* PyTorch's agents are 1.13 to 2.3 */
     const char *met_at; /* where the workers meet anyway, with met_port: the rendezvous store. NULL: to be agreed on */
     uint16_t met_port;
-    struct mu_slice rank0; /* who rank 0 is, as text: for errors, and to see that it moved */
+    struct mu_slice rank0; /* rank 0 as text: for errors, and to see that it moved */
     /* For rank 0 only. */
     const char *own_addr; /* our end of the connection to the rendezvous store, numeric; NULL or empty: not known */
     const char
@@ -160,12 +160,12 @@ struct mu_boot_config { /* copied */
     struct mu_boot_master master;
     struct mu_bind bind; /* where the user wants us to listen, and for whom */
     bool use_agent_store;
-    bool standalone;     /* nobody from elsewhere can be in: publish the loopback's name */
-    bool at_localhost;   /* the rendezvous is at localhost: the same, unless somebody from elsewhere is in */
+    bool standalone;     /* one node: publish the loopback's name */
+    bool at_localhost;   /* the rendezvous is at localhost: the same, unless a node of another machine is in */
     uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
 };
 
-struct mu_boot_past { /* who was rank 0 of a round that we were in */
+struct mu_boot_past { /* rank 0 of a round that we were in */
     int64_t round;
     char rank0[MU_BOOT_NODE_MAX];
 };
@@ -182,10 +182,10 @@ struct mu_boot {
     bool use_agent_store, standalone, at_localhost;
     uint64_t timeout_ms;
     /* Since the beginning. */
-    bool stock_seen; /* there was a PyTorch member in some round of ours */
+    bool stock_seen; /* there was a PyTorch member in a round that we were in */
     bool store_open; /* OPEN_STORE or KEEP_STORE was the last thing said about it */
     struct mu_boot_past past[MU_BOOT_ROUNDS_MAX];
-    size_t past_count; /* so many were put there; the last MU_BOOT_ROUNDS_MAX are kept */
+    size_t past_count; /* put there so far; the last MU_BOOT_ROUNDS_MAX are kept */
     /* Of this round. */
     int64_t round, asked_round;
     uint64_t tag; /* in the names of its keys; 0: PyTorch's names */
@@ -196,7 +196,7 @@ struct mu_boot {
     uint64_t start_ms, deadline_ms,
         retry_ms;                    /* retry_ms: when the request is made again; UINT64_MAX: it is under way */
     uint64_t id;                     /* of the request under way; ids only grow */
-    char addrs[5][MU_BOOT_ADDR_MAX]; /* of ours, to be tried in this order */
+    char addrs[5][MU_BOOT_ADDR_MAX]; /* this node's, to be tried in this order */
     size_t addrs_count, addr_index;
     char addr[MU_BOOT_ADDR_MAX];
     uint16_t port;
@@ -221,7 +221,7 @@ enum mu_boot_listening {
     MU_BOOT_OPEN_WORKERS, /* a store for the workers; agents use it, too */
     MU_BOOT_OPEN_AGENTS,  /* a store for the agents alone, and a free port for worker 0 */
     MU_BOOT_RENEW,        /* the workers' store that is there */
-    MU_BOOT_FIND_PORT,    /* nobody listens here: worker 0 will */
+    MU_BOOT_FIND_PORT,    /* no store: worker 0 will listen there */
 };
 /* `agents_store`: rank 0 has one in any case. `has_store`: the workers' is there. */
 enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store);
@@ -235,7 +235,7 @@ int mu_boot_told_code(int code); /* of a FAIL, as the owner of a rendezvous is t
  *            forget v               | forget
  *                 STALE <-----------+
  *                   | --want--> NEXT
- *                   +--answered--> FREE, and nobody wants the plan */
+ *                   +--answered--> FREE, and the plan is dropped */
 enum mu_boot_lookup { MU_BOOT_LOOKUP_FREE, MU_BOOT_LOOKUP_BUSY, MU_BOOT_LOOKUP_STALE, MU_BOOT_LOOKUP_NEXT };
 
 bool mu_boot_lookup_want(enum mu_boot_lookup *lookup); /* true: ask now; false: once the other one is answered */

@@ -312,7 +312,7 @@ static void forget_place(struct mu_boot_uv *boot)
     mu_bind_uv_cancel(&boot->ask);
 }
 
-/* To somebody else's store. */
+/* To the store of another node. */
 static void reach(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
     forget_place(boot);

@@ -1,6 +1,6 @@
 /* Drives the boot machine (boot.h) on a libuv loop, for the handlers whose rounds end with it: opens and closes the
  * stores of the workers and the agents, connects to ourselves, keeps the time, and hands the requests for the round's
- * keys to whoever has them. A member of its handler, which it never outlives. */
+ * keys to the kv or to the handler. A member of its handler, which it never outlives. */
 #ifndef MU_HANDLER_BOOT_UV_H
 #define MU_HANDLER_BOOT_UV_H
 
@@ -53,7 +53,7 @@ struct mu_boot_uv {
     bool has_answer;
     struct mu_boot_event answer;
     struct muster_error answer_error;
-    size_t parts; /* of ours that the loop, or the kv, still has */
+    size_t parts; /* that the loop or the kv still has */
     bool closing;
     void (*closed)(void *ctx);
 };

@@ -38,7 +38,7 @@ struct c10d {
     char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct mu_server *server;
     struct mu_server_watch *watch; /* of the document */
-    void (*alone)(void *ctx);      /* is told when nobody else is connected any more */
+    void (*alone)(void *ctx);      /* is called when no other process is connected */
     void *alone_ctx;
 };
 
@@ -369,7 +369,7 @@ static bool c10d_hosts(const struct muster_handler *handler)
     return ((const struct c10d *)handler)->server != NULL;
 }
 
-/* Nobody else is connected to the rendezvous store. To the workers' store, if it is here as well? */
+/* No other process is connected to the rendezvous store. The workers' store may be here as well. */
 static void on_server_alone(void *ctx)
 {
     struct c10d *c = ctx;

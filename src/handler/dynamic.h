@@ -17,8 +17,8 @@ uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config);
 /* Whether a back end that answered a first read with this code is there. */
 bool mu_dynamic_is_there(int rc);
 
-/* Puts the lost into `nodes`, those that wait for the next round last; so many are *ret_waiting. Returns how the
- * others were lost: `cause`, or a constant. */
+/* Puts the lost into `nodes`: last those that wait for the next round, *ret_waiting of them. Returns how the others
+ * were lost: `cause`, or a constant. */
 const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
                                  bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
                                  char cause[static MU_DYNAMIC_CAUSE_MAX]);

@@ -17,13 +17,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define PROGRESS_NODES_MAX 64 /* shown to a user who waits */
-#define WAITING_NAMED_MAX 16  /* of those who want to join, are named */
+#define PROGRESS_NODES_MAX 64 /* shown while a user waits */
+#define WAITING_NAMED_MAX 16  /* nodes that want to join, by name */
 
 struct order {
     struct mu_order base;
     struct mu_kv_request request;
-    void (*answered)(struct order *order); /* NULL: nobody waits for it */
+    void (*answered)(struct order *order); /* NULL: no answer is wanted */
     enum mu_rdzv_event_type answer;        /* of a request of the document machine */
     struct mu_buf value, token;
 };
@@ -214,11 +214,11 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
     } requests[] = {
         [MU_RDZV_DO_READ] = { MU_KV_READ, MU_RDZV_STATE },
         [MU_RDZV_DO_WRITE] = { MU_KV_WRITE, MU_RDZV_WRITTEN },
-        [MU_RDZV_DO_RING] = { .kind = MU_KV_RING }, /* nobody waits for it */
+        [MU_RDZV_DO_RING] = { .kind = MU_KV_RING }, /* no answer is wanted */
         [MU_RDZV_DO_PARK] = { MU_KV_PARK, MU_RDZV_RUNG },
         [MU_RDZV_DO_TURN_TAKE] = { MU_KV_TURN_TAKE, MU_RDZV_TURN },
         [MU_RDZV_DO_TURN_WAIT] = { MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME },
-        [MU_RDZV_DO_TURN_GIVE] = { .kind = MU_KV_TURN_GIVE }, /* nor for it */
+        [MU_RDZV_DO_TURN_GIVE] = { .kind = MU_KV_TURN_GIVE }, /* the same */
         [MU_RDZV_DO_SETTLE] = { MU_KV_SETTLE, MU_RDZV_SETTLED },
     };
     const struct mu_rdzv_effect *effect = wanted;

@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #define MU_HOST_PAUSE_MS 500         /* before a name is looked up again, or a lost store is tried again */
-#define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of ours is dialled for so long before it is bound again */
+#define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of this machine is dialled, then bound again */
 
 #define MU_HOST_STATES(X)                                                                                              \
     X(IDLE, "idle")                                                                                                    \
@@ -74,7 +74,7 @@ enum mu_host_event_type {
     MU_HOST_ON_NOT_CONNECTED, /* ... or error */
     MU_HOST_ON_ANSWERED,      /* ASK's answer */
     MU_HOST_ON_NOT_ANSWERED,  /* ... or error */
-    MU_HOST_ON_UNUSABLE, /* in FOUND: nothing could be made of the store; whoever found that out has told the owner */
+    MU_HOST_ON_UNUSABLE,      /* in FOUND: the store cannot be used; the owner was told */
     MU_HOST_ON_TIME,
 };
 

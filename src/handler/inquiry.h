@@ -37,7 +37,7 @@ enum mu_inquiry_effect_type {
     MU_INQUIRY_DO_NOTHING,
     MU_INQUIRY_DO_ASK_HOST,    /* HOST or NO_HOST */
     MU_INQUIRY_DO_WRITE_BOARD, /* value, if `expected` is there: BOARD or NO_BOARD */
-    MU_INQUIRY_DO_LEAVE_BOARD, /* the same; nobody waits for the answer */
+    MU_INQUIRY_DO_LEAVE_BOARD, /* the same; no answer is wanted */
     MU_INQUIRY_DO_TELL_PROGRESS,
     MU_INQUIRY_DO_TAKE_HOST, /* the document machine is to know: node, if has_node; else none is known */
 };

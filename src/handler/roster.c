@@ -83,7 +83,7 @@ static struct mu_roster_node *find(const struct mu_roster *roster, uint64_t conn
     return NULL;
 }
 
-/* By rank, behind others of the same one: so they are told, whoever came first. */
+/* By rank, and those of one rank as they came. */
 static void sort_in(struct mu_roster *roster, struct mu_roster_node *node)
 {
     struct mu_list *before = roster->nodes.prev;

@@ -43,9 +43,9 @@ bool mu_roster_read_record(struct mu_slice record, int64_t *ret_pid, char name[s
 int mu_roster_announced(struct mu_roster *roster, uint64_t connection, struct mu_slice text);
 /* `count` nodes were counted, the last of them by that connection. */
 void mu_roster_counted(struct mu_roster *roster, uint64_t connection, int64_t count);
-/* The connection is gone. NULL: nobody has announced itself there. The caller owns it. */
+/* The connection is gone. NULL: no node has announced itself there. The caller owns it. */
 struct mu_roster_node *mu_roster_take(struct mu_roster *roster, uint64_t connection);
-bool mu_roster_is_empty(const struct mu_roster *roster);   /* nobody is announced */
+bool mu_roster_is_empty(const struct mu_roster *roster);   /* no node is announced */
 int64_t mu_roster_present(const struct mu_roster *roster); /* that were counted and are not gone */
 
 /* What rank 0 tells the others while it waits: who is in. */

@@ -37,7 +37,7 @@ const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_
 
 static int check_duration(const char *part, uint64_t value_ms, bool zero_is_fine, struct muster_error *reterr)
 {
-    int64_t ms = (int64_t)value_ms; /* a negative one of whoever filled this in is still to be seen as that */
+    int64_t ms = (int64_t)value_ms; /* so that a negative one is seen as negative */
     char text[MU_RDZV_DURATION_MAX];
 
     if (ms < 0 || (ms == 0 && !zero_is_fine))

@@ -75,7 +75,7 @@ struct mu_shell {
     struct muster_store_info bootstrap;    /* of the round that was joined */
     char waiting_who[MU_HANDLER_NAME_MAX]; /* the first that waits, told last; "": not known */
     /* The end. */
-    size_t handles; /* of ours that the loop still has */
+    size_t handles; /* that the loop still has */
     bool freeing, at_last;
     void (*on_freed)(void *ctx);
     void *freed_ctx;
@@ -95,7 +95,7 @@ void mu_shell_not_found(struct mu_shell *shell, const struct muster_error *error
 /* Lets the part hear an event of its own: an answer, mostly. Its time is filled in. */
 void mu_shell_feed(struct mu_shell *shell, const void *event);
 /* From inside of `request`: its answer is there at once, or it found no memory. `answer` is called with the same when
- * the step is over. Without an id nobody waits for it. */
+ * the step is over. Without an id no answer is wanted. */
 void mu_shell_answer_late(struct mu_shell *shell, uint64_t id, unsigned how);
 void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside of a step */
 
@@ -111,7 +111,7 @@ void mu_shell_record(const struct mu_shell *shell, struct mu_rdzv_trace story);
 struct mu_order {
     struct mu_list link;
     struct mu_shell *shell;
-    uint64_t id; /* of the part's effect; 0: nobody waits for it */
+    uint64_t id; /* of the part's effect; 0: no answer is wanted */
 };
 
 void *mu_order_new(struct mu_shell *shell, size_t size, uint64_t id);      /* zeroed beyond that; NULL: no memory */

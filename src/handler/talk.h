@@ -27,7 +27,7 @@
  *  - Nothing is told of a round that was not told as joined, nor of one that the owner has left or replaced by the next
  *    JOIN. What a machine says of it meanwhile is dropped.
  *  - A round that is lost while it boots is not told. The next one is joined instead, until the join's deadline.
- *  - A node whose boot has failed leaves the round before the owner hears of it, so that it is in nobody's way.
+ *  - A node whose boot has failed leaves the round before the owner hears of it, so that others can regroup.
  *  - The machine is never asked to JOIN while it is joining or leaving.
  *  - Nothing is told, and the machine is not asked, from inside of the owner's call: see TURN. The boot is stopped at
  *    once.
