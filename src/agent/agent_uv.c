@@ -174,19 +174,13 @@ static void on_step(void *ctx, const struct mu_policy_event *event, enum mu_poli
 void mu_agent_feed(struct mu_agent *a, struct mu_job_event event)
 {
     struct mu_job_effect effect;
-    uint64_t when_ms, now_ms = uv_now(a->loop);
 
     mu_job_step(a->job, &event);
     while (mu_job_next(a->job, uv_now(a->loop), &effect))
         perform(a, &effect);
     mu_agent_renew_will(a);
-    if (a->ended)
-        return;
-    when_ms = mu_job_deadline_ms(a->job);
-    if (when_ms == UINT64_MAX)
-        (void)uv_timer_stop(&a->timer);
-    else
-        (void)uv_timer_start(&a->timer, on_timer, when_ms > now_ms ? when_ms - now_ms : 0, 0);
+    if (!a->ended)
+        mu_timer_until(&a->timer, mu_job_deadline_ms(a->job), on_timer);
 }
 
 /* ---- The rendezvous ---- */

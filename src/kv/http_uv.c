@@ -81,7 +81,7 @@ static void on_timer(uv_timer_t *timer);
 /* The timer is always derived from what there is to do. */
 static void arm(struct mu_http *http)
 {
-    uint64_t due_ms = UINT64_MAX, now_ms = uv_now(http->loop);
+    uint64_t due_ms = UINT64_MAX;
 
     if (uv_is_closing((uv_handle_t *)&http->timer))
         return;
@@ -90,10 +90,7 @@ static void arm(struct mu_http *http)
 
         due_ms = work->due_ms < due_ms ? work->due_ms : due_ms;
     }
-    if (due_ms == UINT64_MAX)
-        (void)uv_timer_stop(&http->timer);
-    else
-        (void)uv_timer_start(&http->timer, on_timer, due_ms > now_ms ? due_ms - now_ms : 0, 0);
+    mu_timer_until(&http->timer, due_ms, on_timer);
 }
 
 static void free_work(struct work *work)
