@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "kv/later_uv.h"
 #include "rdzv/doc.h"
 #include "rdzv/round_keys.h"
 #include "store/listen.h"

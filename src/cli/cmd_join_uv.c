@@ -12,6 +12,7 @@
 #include "cli/join.h"
 #include "cli/log_line.h"
 #include "cli/rdzv_options.h"
+#include "kv/later_uv.h"
 #include "proc/signals_uv.h"
 
 #include <assert.h>
@@ -190,16 +191,6 @@ static void on_deadline(uv_timer_t *timer)
     feed(timer->data, (struct mu_join_event){ .type = MU_JOIN_TIME });
 }
 
-static void arm(struct run *run)
-{
-    uint64_t deadline_ms = mu_join_deadline_ms(&run->join), now_ms = uv_now(&run->loop);
-
-    if (deadline_ms == UINT64_MAX)
-        (void)uv_timer_stop(&run->timer);
-    else
-        (void)uv_timer_start(&run->timer, on_deadline, deadline_ms > now_ms ? deadline_ms - now_ms : 0, 0);
-}
-
 static void feed(struct run *run, struct mu_join_event event)
 {
     struct mu_join_effects effects;
@@ -222,7 +213,7 @@ static void feed(struct run *run, struct mu_join_event event)
     if (effects.over)
         end(run);
     else
-        arm(run);
+        mu_timer_until(&run->timer, mu_join_deadline_ms(&run->join), on_deadline);
     if (rc < 0) {
         run->unheard = true;
         feed(run, (struct mu_join_event){ .type = MU_JOIN_UNHEARD, .text = "nobody reads it" });

@@ -1,6 +1,7 @@
 /* A lease: a grant, then a keep-alive every third of its time. A request that fails is sent again until the lease can
  * be alive no longer. */
 #include "kv/etcd3_parts_uv.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -63,10 +64,8 @@ static void lose(struct mu_etcd3_lease *lease, const struct muster_error *error)
 
 static void arm_lease(struct mu_etcd3_lease *lease, uint64_t at_ms)
 {
-    uint64_t now_ms = uv_now(lease->etcd->loop);
-
     if (!lease->closed)
-        (void)uv_timer_start(&lease->timer, keep_alive, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+        mu_timer_until(&lease->timer, at_ms, keep_alive);
 }
 
 static void on_kept(struct mu_etcd3_call *call)
