@@ -300,7 +300,7 @@ static enum progress answer_wait(struct mu_calls *calls, struct mu_slot *slot, u
     if (byte == MU_STOP_WAITING && slot->canceling)
         return PROGRESS_PART; /* it was woken just before; the answer to CANCEL_WAIT follows */
     if (byte != (slot->canceling ? MU_WAIT_CANCELED : MU_STOP_WAITING)) {
-        protocol_error(calls, "a WAIT was answered by neither 0 nor 1");
+        protocol_error(calls, "the answer to a WAIT is neither 0 nor 1");
         return PROGRESS_LOST;
     }
     return PROGRESS_DONE;
@@ -349,7 +349,7 @@ static enum progress answer_counted(struct mu_calls *calls, struct mu_slot *slot
         return PROGRESS_MORE;
     number = mu_get_u64(in.data + *at);
     if (number > (slot->shape == MU_ANSWER_KEYS ? VALUES_MAX : (uint64_t)INT64_MAX)) {
-        protocol_error(calls, "an absurd count");
+        protocol_error(calls, "an impossible count");
         return PROGRESS_LOST;
     }
     *at += 8;
@@ -404,7 +404,7 @@ static enum progress answer(struct mu_calls *calls, struct mu_slot *slot, struct
     case MU_ANSWER_NONE:
         break;
     }
-    protocol_error(calls, "nothing was to be answered");
+    protocol_error(calls, "an answer where none was expected");
     return PROGRESS_LOST;
 }
 
@@ -443,7 +443,7 @@ static void succeed(struct mu_calls *calls, struct mu_call *call)
         break;
     case MU_CALL_PING:
         if (call->result != (int64_t)MU_MAGIC) {
-            fail(calls, call, MUSTER_EPROTOCOL, "another number came back than was sent");
+            fail(calls, call, MUSTER_EPROTOCOL, "the answer is not the number that was sent");
             return;
         }
         break;
@@ -480,7 +480,7 @@ static bool read_answers(struct mu_calls *calls, struct mu_slice in, size_t *ret
         enum progress progress;
 
         if (link == NULL) {
-            protocol_error(calls, "bytes came that nothing had asked for");
+            protocol_error(calls, "bytes that answer no request");
             return false;
         }
         slot = MU_LIST_ITEM(link, struct mu_slot, link);
@@ -593,8 +593,7 @@ void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char 
         link = link->next;
         if (feature_of(call->kind) != feature)
             continue;
-        (void)mu_fail(&call->error, MUSTER_ECONNECT,
-                      "could not find out whether the server has it, on a connection of its own: %s", why);
+        (void)mu_fail(&call->error, MUSTER_ECONNECT, "could not find out whether the server has it: %s", why);
         finish_failed(calls, call);
     }
     pump(calls);

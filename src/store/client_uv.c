@@ -231,7 +231,7 @@ static void greeting_closed(struct link *link, const char *why, bool refused)
     }
     (void)snprintf(text, sizeof text,
                    client->config.dialect == MU_DIALECT_UNKNOWN
-                       ? "it closes the connection whatever dialect it is spoken to in (%s)"
+                       ? "it closes the connection in every dialect that was tried (%s)"
                        : "it closed the connection when greeted (%s)",
                    why);
     close_link(link);

@@ -167,7 +167,7 @@ static enum mu_codec_result begin(struct mu_codec *codec, struct mu_slice in, st
         if (result != MU_CODEC_REQUEST)
             return result;
     } else if (codec->dialect == MU_DIALECT_V && code == 0) {
-        (void)mu_fail(reterr, MUSTER_EPROTOCOL, "VALIDATE for a second time");
+        (void)mu_fail(reterr, MUSTER_EPROTOCOL, "a second VALIDATE");
         return MU_CODEC_BAD;
     }
     if (codec->dialect == MU_DIALECT_L)

@@ -14,7 +14,7 @@ enum mu_answer_shape {
     MU_ANSWER_BYTES,
     MU_ANSWER_POPPED, /* i64, and bytes if it is above 0 */
     MU_ANSWER_VALUES, /* `left` times bytes */
-    MU_ANSWER_KEYS,   /* i64, and so many times bytes */
+    MU_ANSWER_KEYS,   /* i64 count, then each key as bytes */
 };
 
 /* Appends the call's next request to `out` and tells what answer it gets. MUSTER_ELIMIT, MUSTER_ENOMEM. */

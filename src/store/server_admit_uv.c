@@ -218,7 +218,7 @@ static void on_spare_closed(uv_handle_t *handle)
     mu_server_on_handle_closed(handle);
 }
 
-/* There is no memory for a newcomer. Until somebody accepts it libuv takes no other, so the spare handle does. */
+/* There is no memory for a newcomer. libuv takes no other before this one is accepted, so the spare handle takes it. */
 static void turn_away(struct mu_listener *listener)
 {
     struct mu_server *server = listener->server;

@@ -55,15 +55,15 @@ struct mu_server {
     uv_timer_t grace_timer;
     uv_tcp_t spare;           /* takes connections there is no memory for, in order to close them */
     uv_timer_t log_timer;     /* runs while there are refusals that were not logged */
-    uv_timer_t alone_timer;   /* due when somebody may have been the last to go */
-    void (*alone)(void *ctx); /* NULL: nobody wants to know */
+    uv_timer_t alone_timer;   /* due when the last other process may have gone */
+    void (*alone)(void *ctx); /* may be NULL */
     void *alone_ctx;
-    void (*gone)(void *ctx, uint64_t connection); /* NULL: nobody wants to know */
+    void (*gone)(void *ctx, uint64_t connection); /* may be NULL */
     void *gone_ctx;
     unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
     union mu_addr addr;        /* of the first listener */
-    union mu_addr accepted_on; /* where somebody from elsewhere came in */
+    union mu_addr accepted_on; /* where a connection from another machine first came in */
     bool has_accepted_on;
     struct mu_era *era; /* the newest */
     struct mu_hash_seed seed;

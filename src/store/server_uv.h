@@ -33,7 +33,7 @@ int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, s
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */
 int mu_server_renew(struct mu_server *server, struct muster_error *reterr);
 
-/* The address of ours at which somebody from another machine first came in; false: nobody did. */
+/* Our address at which a connection from another machine first came in; false: there was none. */
 bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr);
 
 /* `alone` once, from the loop, as soon as no other process is connected; never after mu_server_close(). A second call
@@ -51,15 +51,14 @@ int mu_server_watch(struct mu_server *server, struct mu_slice key, mu_server_val
                     struct mu_server_watch **ret_watch, struct muster_error *reterr);
 void mu_server_unwatch(struct mu_server *server, struct mu_server_watch *watch); /* before the server is closed */
 
-/* Writes `value` if the key holds `expected`, or holds nothing and that is empty; wakes whoever waits for it. Not from
- * within a callback of a watch. */
+/* Writes `value` if the key holds `expected`, or if the key is missing and `expected` is empty; wakes the peers that
+ * wait for it. Not from within a callback of a watch. */
 int mu_server_compare_set(struct mu_server *server, struct mu_slice key, struct mu_slice expected,
                           struct mu_slice value, struct muster_error *reterr);
 /* Within a callback of a watch: the number of the connection that has changed the value; 0: none has. */
 uint64_t mu_server_writer(const struct mu_server *server);
 const union mu_addr *mu_server_writer_address(const struct mu_server *server); /* NULL: none has */
-/* `gone` whenever a connection has ended, with its number. NULL: nobody wants to know. Never after
- * mu_server_close(). */
+/* Calls `gone`, which may be NULL, with the number of each connection that ends. Never after mu_server_close(). */
 void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_t connection), void *ctx);
 
 struct mu_server_stats {

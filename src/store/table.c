@@ -389,8 +389,8 @@ static void charge_value(struct mu_entry *entry, struct mu_account *account, siz
     }
 }
 
-/* Gives the entry a value, or appends to the one it has. The budget is asked for the worst case first and gets back what
- * was not needed. */
+/* Gives the entry a value, or appends to the one it has. The budget is asked for the worst case first, and gets back
+ * what was not needed. */
 static enum mu_room put(const struct mu_step *step, struct mu_entry *entry, struct mu_slice value, bool appends)
 {
     struct mu_budget *budget = step->table->budget;

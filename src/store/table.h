@@ -58,7 +58,7 @@ enum mu_answer_kind {
     MU_ANSWER_BYTES,   /* bytes */
     MU_ANSWER_POPPED,  /* number, as i64, and bytes if it is above 0 */
     MU_ANSWER_VALUES,  /* the values of the request's keys, in order: mu_table_get() for each */
-    MU_ANSWER_KEYS,    /* number, as i64, and so many keys: walk them with mu_table_next() */
+    MU_ANSWER_KEYS,    /* number, as i64, then that many keys: walk them with mu_table_next() */
     MU_ANSWER_REFUSED, /* close the connection; `error` says why. The table is as it was, except for what the peer waits
                           for if the request came in parts. */
 };

@@ -76,9 +76,9 @@ void mu_step_refuse(const struct mu_step *step, struct mu_entry *entry, enum mu_
 void mu_step_queue_push(const struct mu_step *step);
 void mu_step_queue_pop(const struct mu_step *step);
 void mu_table_free_item(struct mu_table *table, struct mu_queue_item *item);
-/* A peer that an item woke asks for something else: somebody else may have the item. */
+/* A peer that an item woke asks for something else: the next peer may have the item. */
 void mu_table_settle_debt(struct mu_table *table, struct mu_peer *peer, const struct mu_request *request);
-/* A peer that an item woke goes away, or gives up, without having taken it: somebody else may have it. */
+/* A peer that an item woke goes away, or gives up, without having taken it: the next peer may have it. */
 void mu_table_pass_on(struct mu_table *table, struct mu_peer *peer);
 
 #endif

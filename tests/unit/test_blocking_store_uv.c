@@ -745,7 +745,7 @@ static void what_is_no_store_is_told_apart(void **state)
         { { .to_v = FAKE_CLOSES, .to_l1 = FAKE_CLOSES, .to_l0 = FAKE_CLOSES },
           NULL,
           MUSTER_ECONNECT,
-          "closes the connection whatever dialect it is spoken to in" },
+          "closes the connection in every dialect that was tried" },
         { { .to_v = FAKE_CLOSES }, "2.x", MUSTER_ECONNECT, "closed the connection when greeted" },
         { { .to_v = FAKE_IS_SILENT }, NULL, MUSTER_ECONNECT, "connected, but it does not answer" },
         { { .to_v = FAKE_CLOSES, .to_l1 = FAKE_IS_SILENT },

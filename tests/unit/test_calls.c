@@ -1044,13 +1044,13 @@ static void nonsense_fails_every_call_with_what_came(void **state)
         { { .kind = MU_CALL_GET, .key = SLICE("k") }, "00", "#-1", "a value of more than 1 GiB" },
         { { .kind = MU_CALL_COMPARE_SET, .key = SLICE("k") }, NULL, "#18446744073709551615", "more than 1 GiB" },
         { { .kind = MU_CALL_MULTI_GET, .keys = two_keys, .count = 2 }, "00", "(a) #-1", "more than 1 GiB" },
-        { { .kind = MU_CALL_LIST_KEYS }, NULL, "#-1", "an absurd count" },
-        { { .kind = MU_CALL_LIST_KEYS }, NULL, "#67108865", "an absurd count" },
+        { { .kind = MU_CALL_LIST_KEYS }, NULL, "#-1", "an impossible count" },
+        { { .kind = MU_CALL_LIST_KEYS }, NULL, "#67108865", "an impossible count" },
         { { .kind = MU_CALL_LIST_KEYS }, NULL, "#2 (/a) #-1", "more than 1 GiB" },
-        { { .kind = MU_CALL_QUEUE_POP, .key = SLICE("q") }, NULL, "#-1", "an absurd count" },
+        { { .kind = MU_CALL_QUEUE_POP, .key = SLICE("q") }, NULL, "#-1", "an impossible count" },
         { { .kind = MU_CALL_QUEUE_POP, .key = SLICE("q") }, NULL, "#1 #-1", "more than 1 GiB" },
-        { { .kind = MU_CALL_CHECK }, NULL, "00 00", "nothing had asked for" },
-        { { .kind = MU_CALL_SET, .key = SLICE("k") }, NULL, "00", "nothing had asked for" },
+        { { .kind = MU_CALL_CHECK }, NULL, "00 00", "bytes that answer no request" },
+        { { .kind = MU_CALL_SET, .key = SLICE("k") }, NULL, "00", "bytes that answer no request" },
     };
     struct scene s;
 

@@ -25,7 +25,7 @@ static void a_code_that_no_request_has_closes_the_connection(void **state)
         { "00 CE F7 85 3C 13", "", "no request has code 13 in dialect 2.x", V },
         { "00 CE F7 85 3C FF", "", "no request has code ff in dialect 2.x", V },
         { "00 CE F7 85 3C PING %7 'G'", "%7", "no request has code 47 in dialect 2.x", V },
-        { "00 CE F7 85 3C PING %7 00 CE F7 85 3C", "%7", "VALIDATE for a second time", V },
+        { "00 CE F7 85 3C PING %7 00 CE F7 85 3C", "%7", "a second VALIDATE", V },
     };
     struct scene *s = *state;
     struct peer *other = meet(s, V);
